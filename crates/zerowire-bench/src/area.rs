@@ -1,0 +1,156 @@
+//! The memory that frames come from and go to.
+//!
+//! An [`Area`] is a shared mapping of an anonymous file, like the memory of a guest, populated before
+//! anything is measured. This process alone maps it. While a request of io_uring reads from it the
+//! bytes are not written: the benchmarks fill an area once, before they measure.
+
+use std::io;
+use std::ptr::NonNull;
+
+use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Owned memory, page-aligned, zeroed.
+#[derive(Debug)]
+pub struct Area {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and doesn't depend on the thread.
+unsafe impl Send for Area {}
+
+impl Area {
+    /// Maps `len` bytes, at least one. Fails when memory is short.
+    pub fn new(len: usize) -> Result<Self> {
+        let len = len.max(1);
+        let file = memfd_create("zerowire-bench", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, len as u64)?;
+        // SAFETY: a new mapping at an address of the kernel's choice: it replaces nothing.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                &file,
+                0,
+            )
+        }
+        .map_err(io::Error::from)
+        .with_context(|| format!("cannot map {len} bytes for the working set: free memory"))?;
+        let start = NonNull::new(start.cast()).context("the kernel mapped address 0")?;
+        Ok(Self { start, len })
+    }
+
+    /// All its bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is `len` bytes long, lives as long as `self`, nobody else maps the
+        // file, and the mutable borrow keeps other references out.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// All its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: as in `bytes_mut`; shared borrows only read.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// An iovec over the whole area, to register it with io_uring. The area must outlive the ring.
+    pub fn as_iovec(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.len }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: the range is exactly the mapping made in `new`, and no borrow of it is left.
+        let result = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(result.is_ok());
+    }
+}
+
+/// A working set cut into slots of equal size, walked in order, again and again.
+///
+/// A buffer that is much shorter than its slot moves on within it with each pass, so that in the end
+/// every cache line of the working set is used: else the short buffers of a large working set would
+/// fit into a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    stride: usize,
+    count: usize,
+    /// Distance of the places within a slot: whole cache lines.
+    step: usize,
+    /// Places within a slot.
+    lanes: usize,
+}
+
+impl Slots {
+    /// Slots for buffers of `len` bytes in a working set of `bytes` (at least one slot).
+    ///
+    /// The stride is 2048 bytes for buffers within it, as a guest's network buffers are, else whole
+    /// pages.
+    pub fn new(bytes: usize, len: usize) -> Self {
+        let len = len.max(1);
+        let stride = if len <= 2048 { 2048 } else { len.next_multiple_of(4096) };
+        let step = len.next_multiple_of(64);
+        Self { stride, count: (bytes / stride).max(1), step, lanes: stride / step }
+    }
+
+    /// The memory that all slots take, in bytes.
+    pub fn total(self) -> usize {
+        self.stride * self.count
+    }
+
+    /// How many different places there are.
+    pub fn places(self) -> usize {
+        self.count * self.lanes
+    }
+
+    /// Where the buffer of the `index`-th use begins, in bytes from the start.
+    pub fn offset(self, index: usize) -> usize {
+        let slot = index % self.count;
+        let lane = index / self.count % self.lanes;
+        slot * self.stride + lane * self.step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_fill_the_working_set_and_wrap() {
+        let slots = Slots::new(256 * 1024, 76);
+        assert_eq!(slots.offset(1), 2048);
+        assert_eq!(slots.offset(128), 128);
+        assert_eq!(slots.places(), 128 * 16);
+        assert_eq!(slots.offset(slots.places()), 0);
+        let large = Slots::new(256 * 1024, 60_012);
+        assert_eq!(large.offset(1) % 4096, 0);
+        assert_eq!(large.places(), 4);
+        assert!(large.total() <= 256 * 1024);
+        assert_eq!(Slots::new(10, 60_012).places(), 1);
+    }
+
+    #[test]
+    fn places_never_overlap_and_stay_inside() {
+        for len in [1, 64, 76, 1512, 2048, 2049, 9012, 60_012] {
+            let slots = Slots::new(256 * 1024, len);
+            let mut starts: Vec<usize> = (0..slots.places()).map(|i| slots.offset(i)).collect();
+            starts.sort_unstable();
+            assert!(starts.windows(2).all(|pair| pair[0] + len <= pair[1]));
+            assert!(starts.last().unwrap() + len <= slots.total());
+        }
+    }
+
+    #[test]
+    fn an_area_keeps_what_is_written() {
+        let mut area = Area::new(10_000).unwrap();
+        area.bytes_mut()[9_999] = 7;
+        assert_eq!(area.bytes()[9_999], 7);
+        assert_eq!(area.bytes().len(), 10_000);
+        assert_eq!(area.as_iovec().iov_len, 10_000);
+    }
+}

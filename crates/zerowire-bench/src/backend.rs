@@ -1,0 +1,179 @@
+//! The back end under measurement: a child process `PROGRAM net …`.
+//!
+//! The child is started from a thread inside the benchmark's namespace, so it creates its taps
+//! there. It must not share the driver's CPU. Dropping a [`Backend`] ends the child: SIGTERM first,
+//! SIGKILL when it doesn't end.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cpu::{Placement, ProcessClock};
+use crate::netns::Link;
+
+/// How long a child may take from its start to listening before the benchmark gives up.
+const START_LIMIT: Duration = Duration::from_secs(5);
+/// How long a child may take to end after SIGTERM.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// Which path the back end is told to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendPath {
+    /// Its own choice: no copy where that is cheaper.
+    ZeroCopy,
+    /// `--path copy`: every frame through a buffer of the process.
+    Copy,
+}
+
+impl BackendPath {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::ZeroCopy, Self::Copy];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "zerowire",
+            Self::Copy => "zerowire --path copy",
+        }
+    }
+}
+
+/// A running back end that serves one or more VMs, each on a tap of its own.
+#[derive(Debug)]
+pub struct Backend {
+    child: Child,
+    folder: PathBuf,
+    clock: ProcessClock,
+    taps: Vec<String>,
+    started: Duration,
+}
+
+impl Backend {
+    /// Starts `program net` for `vms` VMs whose taps are called `prefix0`, `prefix1`, … and waits
+    /// until all sockets listen. Fails with what the child wrote to its standard error.
+    pub fn start(
+        program: &Path,
+        path: BackendPath,
+        vms: usize,
+        prefix: &str,
+        placement: &Placement,
+    ) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("zerowire-bench-{}-{prefix}", std::process::id()));
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let log = File::create(folder.join("log"))?;
+        let taps: Vec<String> = (0..vms).map(|vm| format!("{prefix}{vm}")).collect();
+        let mut command = Command::new(program);
+        command.arg("net");
+        for (vm, tap) in taps.iter().enumerate() {
+            let socket = socket_path(&folder, vm);
+            // A socket left over from a process that was killed would count as in use.
+            let _ = fs::remove_file(&socket);
+            command.arg("--vm").arg(format!("name=vm{vm},socket={},port=tap:{tap}", socket.display()));
+        }
+        if path == BackendPath::Copy {
+            command.args(["--path", "copy"]);
+        }
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        placement.avoid_driver()?;
+        let begin = Instant::now();
+        let child = command.spawn();
+        placement.pin_driver()?;
+        let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+        let clock = ProcessClock::of(child.id())?;
+        let mut backend = Self { child, folder, clock, taps, started: Duration::ZERO };
+        backend.wait_until_listening(begin)?;
+        Ok(backend)
+    }
+
+    fn wait_until_listening(&mut self, begin: Instant) -> Result<()> {
+        for vm in 0..self.taps.len() {
+            // A connection is the only proof; the back end must take it that this one says nothing.
+            while UnixStream::connect(self.socket(vm)).is_err() {
+                if let Some(status) = self.child.try_wait()? {
+                    bail!("the back end ended at its start ({status}): {}", self.log());
+                }
+                if begin.elapsed() > START_LIMIT {
+                    bail!("the back end doesn't listen after {START_LIMIT:?}: {}", self.log());
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        self.started = begin.elapsed();
+        Ok(())
+    }
+
+    /// The socket of VM `vm`.
+    pub fn socket(&self, vm: usize) -> PathBuf {
+        socket_path(&self.folder, vm)
+    }
+
+    /// The host's side of the tap of VM `vm`, up and without IPv6.
+    pub fn link(&self, vm: usize) -> Result<Link> {
+        let name = self.taps.get(vm).with_context(|| format!("there is no VM {vm}"))?;
+        let link = Link::new(name)
+            .with_context(|| format!("the back end made no tap {name} in its namespace: {}", self.log()))?;
+        link.disable_ipv6()?;
+        link.up()?;
+        Ok(link)
+    }
+
+    /// The clock over all its threads.
+    pub fn clock(&self) -> ProcessClock {
+        self.clock
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How long it took from its start until all sockets listened.
+    pub fn start_time(&self) -> Duration {
+        self.started
+    }
+
+    /// The end of what it wrote to its outputs.
+    pub fn log(&self) -> String {
+        let text = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        match &lines[lines.len().saturating_sub(8)..] {
+            [] => "it wrote nothing".to_owned(),
+            last => last.join("\n"),
+        }
+    }
+
+    fn stop(&mut self) -> io::Result<()> {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let begin = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if begin.elapsed() > STOP_LIMIT {
+                self.child.kill()?;
+                self.child.wait()?;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        // A child that has ended already gives an error here, which is as good.
+        let _ = self.stop();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn socket_path(folder: &Path, vm: usize) -> PathBuf {
+    folder.join(format!("vm{vm}.sock"))
+}

@@ -1,0 +1,178 @@
+//! What is measured: a direction, a frame length, a working set; and how much of it at a time.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use crate::area::Slots;
+use crate::frame::{LARGEST, LARGEST_PLAIN, SMALLEST};
+use crate::tap::VNET_HEADER_LEN;
+
+/// Which way frames go, seen from the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Guest to host: written to the tap.
+    Transmit,
+    /// Host to guest: read from the tap.
+    Receive,
+}
+
+impl Direction {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Transmit, Self::Receive];
+
+    /// Two letters for tables.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Transmit => "tx",
+            Self::Receive => "rx",
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Transmit => "transmit",
+            Self::Receive => "receive",
+        })
+    }
+}
+
+impl std::str::FromStr for Direction {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tx" | "transmit" => Ok(Self::Transmit),
+            "rx" | "receive" => Ok(Self::Receive),
+            _ => Err(format!("direction {text:?}: choose tx or rx")),
+        }
+    }
+}
+
+/// The memory that the walk over the guest's buffers touches before it begins again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkingSet {
+    /// 256 KiB: within a second-level cache.
+    Hot,
+    /// 64 MiB: beyond the usual third-level cache.
+    Cold,
+}
+
+impl WorkingSet {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Hot, Self::Cold];
+
+    /// Its size.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Hot => 256 << 10,
+            Self::Cold => 64 << 20,
+        }
+    }
+}
+
+impl fmt::Display for WorkingSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Hot => "hot",
+            Self::Cold => "cold",
+        })
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Case {
+    /// Which way.
+    pub direction: Direction,
+    /// Length of a frame in bytes from the Ethernet header on, without check sequence.
+    pub frame_len: usize,
+    /// How much memory the buffers of the guest's side take.
+    pub working_set: WorkingSet,
+}
+
+impl Case {
+    /// All combinations. Refuses frame lengths that no frame can have.
+    pub fn all(directions: &[Direction], sizes: &[usize], working_sets: &[WorkingSet]) -> Result<Vec<Self>> {
+        if let Some(size) = sizes.iter().find(|size| !(SMALLEST..=LARGEST).contains(size)) {
+            bail!("frame length {size}: choose {SMALLEST} to {LARGEST} bytes");
+        }
+        let mut cases = Vec::new();
+        for &direction in directions {
+            for &frame_len in sizes {
+                for &working_set in working_sets {
+                    cases.push(Self { direction, frame_len, working_set });
+                }
+            }
+        }
+        Ok(cases)
+    }
+
+    /// Where the buffers lie in the working set; each holds a frame and its virtio-net header.
+    pub fn slots(&self) -> Slots {
+        Slots::new(self.working_set.bytes(), self.frame_len + VNET_HEADER_LEN)
+    }
+
+    /// Frames that wait in the tap's queue before the reader starts: some 20 to 40 MiB of socket
+    /// buffers at each length.
+    pub fn burst(&self) -> usize {
+        match self.frame_len {
+            0..=2000 => 8192,
+            2001..=LARGEST_PLAIN => 2048,
+            _ => 512,
+        }
+    }
+
+    /// Frames of one sample: 10 to 60 ms of CPU time, whole bursts. `quick` takes half of it.
+    pub fn frames(&self, quick: bool) -> usize {
+        let bursts = match self.frame_len {
+            0..=2000 => 6,
+            2001..=LARGEST_PLAIN => 8,
+            _ => 12,
+        };
+        self.burst() * if quick { bursts / 2 } else { bursts }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} B {}", self.direction.short(), self.frame_len, self.working_set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_multiply_out_and_lengths_are_checked() {
+        let cases = Case::all(&Direction::ALL, &[64, 1500], &WorkingSet::ALL).unwrap();
+        assert_eq!(cases.len(), 8);
+        assert_eq!(cases[0].to_string(), "tx 64 B hot");
+        let error = Case::all(&Direction::ALL, &[10], &WorkingSet::ALL).unwrap_err();
+        assert!(error.to_string().contains("10"));
+    }
+
+    #[test]
+    fn samples_are_whole_bursts() {
+        for frame_len in [64, 1500, 9000, 60_000] {
+            for quick in [false, true] {
+                let case = Case { direction: Direction::Receive, frame_len, working_set: WorkingSet::Hot };
+                assert_eq!(case.frames(quick) % case.burst(), 0);
+                assert!(case.frames(quick) > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn directions_parse() {
+        assert_eq!("tx".parse(), Ok(Direction::Transmit));
+        assert_eq!("receive".parse(), Ok(Direction::Receive));
+        assert!("up".parse::<Direction>().unwrap_err().contains("up"));
+    }
+}

@@ -1,0 +1,189 @@
+//! Charts as SVG files: grouped bars with whiskers.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::stats::Summary;
+
+/// Colours that stay apart for colour-blind readers and in grey.
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(0x99, 0x99, 0x99),
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+];
+
+const SIZE: (u32, u32) = (960, 480);
+
+/// One set of bars of the same colour.
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// One value a group; `None` leaves the place empty.
+    pub values: Vec<Option<Summary>>,
+}
+
+/// A chart of grouped bars: the median as bar, the quartiles as whiskers.
+#[derive(Debug, Clone)]
+pub struct Bars {
+    /// First line.
+    pub title: String,
+    /// Second line, smaller: the machine and how it was measured.
+    pub subtitle: String,
+    /// The vertical axis, with its unit.
+    pub y_label: String,
+    /// The horizontal axis.
+    pub x_label: String,
+    /// The names of the groups.
+    pub groups: Vec<String>,
+    /// The bars.
+    pub series: Vec<Series>,
+    /// A horizontal line at this value.
+    pub reference: Option<f64>,
+}
+
+impl Bars {
+    /// Writes the chart to `path`, replacing the file.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let svg = self.render()?;
+        std::fs::write(path, svg).map_err(|error| anyhow!("cannot write {}: {error}", path.display()))
+    }
+
+    /// The chart as the text of an SVG file.
+    pub fn render(&self) -> Result<String> {
+        let mut text = String::new();
+        {
+            let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            // The backend's error borrows the drawing: its text is what is kept.
+            self.draw(&root).map_err(|error| anyhow!("cannot draw: {error}"))?;
+        }
+        Ok(text)
+    }
+
+    fn highest(&self) -> f64 {
+        let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
+        let highest = values.map(|v| v.q3).fold(self.reference.unwrap_or(0.0), f64::max);
+        if highest > 0.0 { highest * 1.1 } else { 1.0 }
+    }
+
+    fn draw(&self, root: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error + '_>> {
+        let fail = |error| -> Box<dyn std::error::Error> { format!("{error}").into() };
+        root.fill(&WHITE).map_err(|e| e.to_string())?;
+        let text = |size: i32| ("sans-serif", size).into_font();
+        let centred = |size: i32| TextStyle::from(text(size)).pos(Pos::new(HPos::Center, VPos::Top));
+        let middle = SIZE.0 as i32 / 2;
+        for (line, y, size) in [(&self.title, 10, 20), (&self.subtitle, 36, 12)] {
+            root.draw(&Text::new(line.clone(), (middle, y), centred(size))).map_err(|e| e.to_string())?;
+        }
+        let count = self.groups.len().max(1);
+        let mut chart = ChartBuilder::on(root)
+            .margin(12)
+            .margin_top(58)
+            .x_label_area_size(50)
+            .y_label_area_size(70)
+            .build_cartesian_2d(0f64..count as f64, 0f64..self.highest())
+            .map_err(|e| e.to_string())?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(0)
+            .y_desc(self.y_label.as_str())
+            .x_desc(self.x_label.as_str())
+            .axis_desc_style(text(14))
+            .label_style(text(12))
+            .draw()
+            .map_err(|e| e.to_string())?;
+        let width = 0.8 / self.series.len().max(1) as f64;
+        for (index, series) in self.series.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let left = |group: usize| group as f64 + 0.1 + index as f64 * width;
+            let present = || {
+                series
+                    .values
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(group, value)| Some((left(group), value.as_ref()?)))
+            };
+            chart
+                .draw_series(present().map(|(x, value)| {
+                    Rectangle::new([(x, 0.0), (x + width * 0.92, value.median)], colour.filled())
+                }))
+                .map_err(|e| e.to_string())?
+                .label(series.name.clone())
+                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
+            chart
+                .draw_series(present().map(|(x, value)| {
+                    let at = x + width * 0.46;
+                    PathElement::new(vec![(at, value.q1), (at, value.q3)], BLACK.stroke_width(1))
+                }))
+                .map_err(|e| e.to_string())?;
+        }
+        if let Some(value) = self.reference {
+            let line = vec![(0.0, value), (count as f64, value)];
+            chart
+                .draw_series(std::iter::once(PathElement::new(line, BLACK.stroke_width(1))))
+                .map_err(|e| e.to_string())?;
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.4))
+            .label_font(text(12))
+            .draw()
+            .map_err(|e| e.to_string())?;
+        for (group, name) in self.groups.iter().enumerate() {
+            let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 0.0));
+            root.draw(&Text::new(name.clone(), (x, y + 8), centred(12))).map_err(|e| e.to_string())?;
+        }
+        root.present().map_err(fail)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bars() -> Bars {
+        let value = Summary::of([1.0, 1.1, 1.3]);
+        Bars {
+            title: "Ratio & floor".into(),
+            subtitle: "Linux".into(),
+            y_label: "CPU time / floor".into(),
+            x_label: "frame".into(),
+            groups: vec!["64 B hot".into(), "64 B cold".into()],
+            series: vec![
+                Series { name: "zero copy".into(), values: vec![value, None] },
+                Series { name: "copy".into(), values: vec![value, value] },
+            ],
+            reference: Some(1.0),
+        }
+    }
+
+    #[test]
+    fn a_chart_holds_its_words_and_a_bar_a_value() {
+        let svg = bars().render().unwrap();
+        for word in ["Ratio &amp; floor", "CPU time / floor", "64 B cold", "zero copy"] {
+            assert!(svg.contains(word), "{word} is missing");
+        }
+        // Three bars in two colours, and one square each in the legend.
+        assert_eq!(svg.matches("fill=\"#999999\"").count(), 2);
+        assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 3);
+    }
+
+    #[test]
+    fn an_empty_chart_is_drawn() {
+        let mut empty = bars();
+        empty.groups.clear();
+        empty.series.clear();
+        empty.reference = None;
+        assert!(empty.render().unwrap().starts_with("<svg"));
+    }
+}

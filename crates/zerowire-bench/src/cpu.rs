@@ -1,0 +1,176 @@
+//! CPU time and CPU placement.
+//!
+//! The CPU time of a back end is that of all its threads, the kernel's worker threads for io_uring
+//! included: they belong to the process that made the ring. The clock of a process is exact to the
+//! nanosecond for threads that sleep; a thread that is running on another CPU is counted up to its
+//! last timer tick or context switch only (kernel/time/posix-cpu-timers.c brings only the caller's
+//! own group up to date). So a sample begins and ends when the process has gone to sleep:
+//! [`ProcessClock::settled`] waits for that.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::sys;
+
+/// How long a process must show the same CPU time to count as asleep. More than a timer tick of the
+/// slowest usual kernel (10 ms at 100 Hz) isn't needed: a running thread switches contexts or ticks
+/// within it.
+const QUIET: Duration = Duration::from_millis(5);
+
+/// The clock over all threads of one process.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessClock {
+    clock: libc::clockid_t,
+}
+
+impl ProcessClock {
+    /// The clock of process `pid`. Fails with `ESRCH` when there is no such process.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let clock = sys::process_clock(pid as libc::pid_t)?;
+        Ok(Self { clock })
+    }
+
+    /// The clock of this process.
+    pub fn own() -> Self {
+        Self { clock: libc::CLOCK_PROCESS_CPUTIME_ID }
+    }
+
+    /// CPU time used so far, user and system. Fails when the process has been reaped.
+    pub fn now(self) -> io::Result<Duration> {
+        sys::read_clock(self.clock)
+    }
+
+    /// Waits until the process sleeps, then returns its CPU time.
+    ///
+    /// Gives up waiting after `limit`: then the process polls, and the second value is false. The
+    /// error of the figure is up to one timer tick in that case.
+    pub fn settled(self, limit: Duration) -> io::Result<(Duration, bool)> {
+        let start = Instant::now();
+        let mut last = self.now()?;
+        loop {
+            std::thread::sleep(QUIET);
+            let now = self.now()?;
+            if now == last {
+                return Ok((now, true));
+            }
+            if start.elapsed() >= limit {
+                return Ok((now, false));
+            }
+            last = now;
+        }
+    }
+}
+
+/// CPU time of the calling thread, exact.
+pub fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The CPUs that this thread may use, and which side of the benchmark gets which.
+///
+/// With two CPUs or more the driver (generator, guest) has one to itself and the side that is
+/// measured has the others, so that neither takes the other's time.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    all: CpuSet,
+    driver: usize,
+    worker: Option<usize>,
+}
+
+impl Placement {
+    /// Looks at the affinity of the calling thread. The first CPU becomes the driver's, the second
+    /// the worker's.
+    pub fn detect() -> io::Result<Self> {
+        let all = sched_getaffinity(None)?;
+        let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu));
+        let driver = allowed.next().unwrap_or(0);
+        let worker = allowed.next();
+        Ok(Self { all, driver, worker })
+    }
+
+    /// Puts the calling thread on the driver's CPU. Threads and children started later inherit it.
+    pub fn pin_driver(&self) -> io::Result<()> {
+        self.pin(self.driver)
+    }
+
+    /// Puts the calling thread on the worker's CPU; does nothing on a machine with a single CPU.
+    pub fn pin_worker(&self) -> io::Result<()> {
+        match self.worker {
+            Some(cpu) => self.pin(cpu),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the calling thread every CPU but the driver's; does nothing with a single CPU. A child
+    /// started now inherits it.
+    pub fn avoid_driver(&self) -> io::Result<()> {
+        if self.worker.is_none() {
+            return Ok(());
+        }
+        let mut set = self.all;
+        set.unset(self.driver);
+        Ok(sched_setaffinity(None, &set)?)
+    }
+
+    /// Gives the calling thread all CPUs back.
+    pub fn unpin(&self) -> io::Result<()> {
+        Ok(sched_setaffinity(None, &self.all)?)
+    }
+
+    /// Whether the measured side has a CPU that the driver does not use.
+    pub fn separate(&self) -> bool {
+        self.worker.is_some()
+    }
+
+    fn pin(&self, cpu: usize) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        Ok(sched_setaffinity(None, &set)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_clock_advances_with_work_and_foreign_clock_needs_a_process() {
+        let before = ProcessClock::own().now().unwrap();
+        let thread = thread_time();
+        let mut sum = 0u64;
+        for value in 0..200_000u64 {
+            sum = std::hint::black_box(sum.wrapping_add(value));
+        }
+        assert!(ProcessClock::own().now().unwrap() > before);
+        assert!(thread_time() > thread);
+        // One more than the largest process number of Linux (PID_MAX_LIMIT).
+        assert!(ProcessClock::of(4_194_305).is_err());
+    }
+
+    #[test]
+    fn a_sleeping_child_settles_with_its_cpu_time() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let clock = ProcessClock::of(child.id()).unwrap();
+        let (first, asleep) = clock.settled(Duration::from_secs(5)).unwrap();
+        assert!(asleep);
+        assert_eq!(clock.now().unwrap(), first);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn pinning_and_unpinning_restores_the_affinity() {
+        std::thread::spawn(|| {
+            let placement = Placement::detect().unwrap();
+            placement.pin_driver().unwrap();
+            assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+            placement.unpin().unwrap();
+            assert_eq!(sched_getaffinity(None).unwrap(), placement.all);
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,288 @@
+//! The frames that are measured: built once, right to the last checksum.
+//!
+//! Frames up to 9014 bytes are UDP over IPv4 in one piece. Longer ones are TCP over IPv4 to be cut
+//! by the receiver (GSO): their virtio-net header tells the segment size and where the checksum
+//! belongs (virtio 1.3 §5.1.6.2), as a Linux guest sends them.
+
+use anyhow::{Result, bail};
+
+use crate::tap::VNET_HEADER_LEN;
+
+/// Length of an Ethernet header.
+pub const ETHERNET_LEN: usize = 14;
+/// The longest frame sent without segmentation: MTU 9000 and the Ethernet header.
+pub const LARGEST_PLAIN: usize = 9000 + ETHERNET_LEN;
+/// The longest frame at all: the length field of IPv4 has 16 bits (RFC 791).
+pub const LARGEST: usize = ETHERNET_LEN + 65535;
+/// The shortest frame on Ethernet without its check sequence.
+pub const SMALLEST: usize = 60;
+
+/// TCP payload of one segment of a large frame: MTU 1500 less IPv4, TCP and its timestamp option.
+pub const GSO_SEGMENT: u16 = 1448;
+
+const IPV4_LEN: usize = 20;
+const UDP_LEN: usize = 8;
+/// TCP header with two no-operations and the timestamp option (RFC 7323).
+const TCP_LEN: usize = 32;
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM` (virtio 1.3 §5.1.6).
+const NEEDS_CSUM: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_TCPV4` (virtio 1.3 §5.1.6).
+const GSO_TCPV4: u8 = 1;
+
+/// The networks set aside for benchmarks, 198.18.0.0/15 (RFC 2544): never local, never routed.
+pub const SOURCE_IP: [u8; 4] = [198, 18, 0, 1];
+/// The other end, which nobody has.
+pub const TARGET_IP: [u8; 4] = [198, 19, 0, 1];
+/// The station that a guest's frames are sent to in the transmit benchmarks: not the host, so that
+/// its IP layer drops them at its first check (ip_rcv_core, net/ipv4/ip_input.c). A route lookup
+/// that fails later would add some 400 ns to every frame, floor and back end alike, and would make
+/// the ratio look better than it is.
+pub const SINK_MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x5a, 0x57, 0xff];
+/// The Ethernet address of the guest's side (locally administered).
+pub const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x5a, 0x57, 0x01];
+
+/// A frame with its virtio-net header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    header: [u8; VNET_HEADER_LEN],
+    bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// A frame of `len` bytes, Ethernet header included, from one station to the other.
+    ///
+    /// Refuses lengths outside 60 to 65 549 bytes.
+    pub fn build(len: usize, to: [u8; 6], from: [u8; 6]) -> Result<Self> {
+        if !(SMALLEST..=LARGEST).contains(&len) {
+            bail!("frame of {len} bytes: choose {SMALLEST} to {LARGEST}");
+        }
+        let gso = len > LARGEST_PLAIN;
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend(to);
+        bytes.extend(from);
+        bytes.extend(0x0800u16.to_be_bytes());
+        bytes.extend(ipv4_header(len - ETHERNET_LEN, if gso { 6 } else { 17 }));
+        let transport = bytes.len();
+        bytes.resize(len, 0);
+        let head = transport + if gso { TCP_LEN } else { UDP_LEN };
+        for (at, byte) in bytes[head..].iter_mut().enumerate() {
+            *byte = (at % 251) as u8;
+        }
+        let header = if gso {
+            tcp(&mut bytes, transport);
+            gso_header(transport)
+        } else {
+            udp(&mut bytes, transport);
+            [0; VNET_HEADER_LEN]
+        };
+        Ok(Self { header, bytes })
+    }
+
+    /// Any frame in one piece, with a virtio-net header of zeroes.
+    pub fn plain(bytes: Vec<u8>) -> Self {
+        Self { header: [0; VNET_HEADER_LEN], bytes }
+    }
+
+    /// The virtio-net header (12 bytes, virtio 1.3 §5.1.6, num_buffers 0).
+    pub fn header(&self) -> &[u8; VNET_HEADER_LEN] {
+        &self.header
+    }
+
+    /// The header without num_buffers (10 bytes), as `PACKET_VNET_HDR` takes it.
+    pub fn short_header(&self) -> &[u8] {
+        &self.header[..10]
+    }
+
+    /// The frame from its Ethernet header on.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Header and frame in one piece.
+    pub fn with_header(&self) -> Vec<u8> {
+        [&self.header[..], &self.bytes].concat()
+    }
+
+    /// Length of its Ethernet, IP and transport headers in bytes.
+    pub fn header_len(&self) -> usize {
+        ETHERNET_LEN + IPV4_LEN + if self.is_gso() { TCP_LEN } else { UDP_LEN }
+    }
+
+    /// Whether the receiver has to cut it into segments.
+    pub fn is_gso(&self) -> bool {
+        self.header[1] != 0
+    }
+
+    /// The MTU that an interface needs for it: frames to be cut need no more than 1500.
+    pub fn mtu(&self) -> usize {
+        if self.is_gso() { 1500 } else { (self.bytes.len() - ETHERNET_LEN).max(1500) }
+    }
+}
+
+fn gso_header(transport: usize) -> [u8; VNET_HEADER_LEN] {
+    let mut header = [0; VNET_HEADER_LEN];
+    header[0] = NEEDS_CSUM;
+    header[1] = GSO_TCPV4;
+    header[2..4].copy_from_slice(&((transport + TCP_LEN) as u16).to_le_bytes());
+    header[4..6].copy_from_slice(&GSO_SEGMENT.to_le_bytes());
+    header[6..8].copy_from_slice(&(transport as u16).to_le_bytes());
+    // The checksum is 16 bytes into the TCP header (RFC 9293 §3.1).
+    header[8..10].copy_from_slice(&16u16.to_le_bytes());
+    header
+}
+
+fn ipv4_header(total_len: usize, protocol: u8) -> [u8; IPV4_LEN] {
+    let mut header = [0; IPV4_LEN];
+    header[0] = 0x45;
+    header[2..4].copy_from_slice(&(total_len as u16).to_be_bytes());
+    // Don't fragment (RFC 791 §3.1).
+    header[6] = 0x40;
+    header[8] = 64;
+    header[9] = protocol;
+    header[12..16].copy_from_slice(&SOURCE_IP);
+    header[16..20].copy_from_slice(&TARGET_IP);
+    let sum = !fold(add(0, &header));
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+/// Completes a UDP datagram whose payload is in place.
+fn udp(bytes: &mut [u8], transport: usize) {
+    let len = (bytes.len() - transport) as u16;
+    let header = &mut bytes[transport..transport + UDP_LEN];
+    header[0..2].copy_from_slice(&40_000u16.to_be_bytes());
+    header[2..4].copy_from_slice(&9u16.to_be_bytes());
+    header[4..6].copy_from_slice(&len.to_be_bytes());
+    let sum = !fold(add(pseudo_header(17, len), &bytes[transport..]));
+    // 0 means "no checksum" (RFC 768), so a sum of 0 is sent as its other representation.
+    let sum = if sum == 0 { 0xffff } else { sum };
+    bytes[transport + 6..transport + 8].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Completes a TCP segment; its checksum field holds the sum of the pseudo header only, as
+/// `NEEDS_CSUM` asks.
+fn tcp(bytes: &mut [u8], transport: usize) {
+    let len = (bytes.len() - transport) as u16;
+    let header = &mut bytes[transport..transport + TCP_LEN];
+    header[0..2].copy_from_slice(&40_000u16.to_be_bytes());
+    header[2..4].copy_from_slice(&9u16.to_be_bytes());
+    header[4..8].copy_from_slice(&1u32.to_be_bytes());
+    header[8..12].copy_from_slice(&1u32.to_be_bytes());
+    header[12] = ((TCP_LEN / 4) as u8) << 4;
+    // ACK (RFC 9293 §3.1).
+    header[13] = 0x10;
+    header[14..16].copy_from_slice(&0xffffu16.to_be_bytes());
+    header[16..18].copy_from_slice(&fold(pseudo_header(6, len)).to_be_bytes());
+    // Two no-operations, then the timestamp option of 10 bytes (RFC 7323 §3.2).
+    header[20..24].copy_from_slice(&[1, 1, 8, 10]);
+}
+
+fn pseudo_header(protocol: u8, len: u16) -> u32 {
+    let sum = add(0, &SOURCE_IP);
+    let sum = add(sum, &TARGET_IP);
+    sum + u32::from(protocol) + u32::from(len)
+}
+
+/// Adds big-endian 16-bit words (RFC 1071); an odd last byte is the high half of its word.
+///
+/// Doesn't overflow: the longest frame has 32 775 words.
+fn add(sum: u32, bytes: &[u8]) -> u32 {
+    bytes.chunks(2).fold(sum, |sum, word| {
+        sum + u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]))
+    })
+}
+
+fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}
+
+/// An ARP request for `target`, in a frame of 60 bytes: the host's kernel answers it by itself.
+pub fn arp_request(from: [u8; 6], source: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(SMALLEST);
+    bytes.extend([0xff; 6]);
+    bytes.extend(from);
+    // Ethernet type ARP; Ethernet and IPv4 addresses of 6 and 4 bytes; request (RFC 826).
+    bytes.extend([0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]);
+    bytes.extend(from);
+    bytes.extend(source);
+    bytes.extend([0; 6]);
+    bytes.extend(target);
+    bytes.resize(SMALLEST, 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    /// A sum over a region that includes its own checksum is all ones (RFC 1071).
+    fn verifies(sum: u32) -> bool {
+        fold(sum) == 0xffff
+    }
+
+    #[test]
+    fn sizes_are_exact_and_bounded() {
+        for len in [60, 64, 1500, 1514, 9000, 9014, 9015, 60_000, LARGEST] {
+            let frame = Frame::build(len, HOST, GUEST_MAC).unwrap();
+            assert_eq!(frame.bytes().len(), len);
+            assert_eq!(frame.with_header().len(), len + 12);
+            assert_eq!(frame.is_gso(), len > LARGEST_PLAIN);
+            assert_eq!(
+                u16::from_be_bytes([frame.bytes()[16], frame.bytes()[17]]) as usize,
+                len - ETHERNET_LEN
+            );
+        }
+        assert!(Frame::build(59, HOST, GUEST_MAC).is_err());
+        assert!(Frame::build(LARGEST + 1, HOST, GUEST_MAC).is_err());
+    }
+
+    #[test]
+    fn ipv4_and_udp_checksums_verify_at_odd_and_even_lengths() {
+        for len in [60, 61, 64, 1499, 1500, 9014] {
+            let frame = Frame::build(len, HOST, GUEST_MAC).unwrap();
+            let bytes = frame.bytes();
+            assert!(verifies(add(0, &bytes[14..34])));
+            let udp = &bytes[34..];
+            assert!(verifies(add(pseudo_header(17, udp.len() as u16), udp)));
+        }
+    }
+
+    #[test]
+    fn completing_the_partial_tcp_checksum_makes_it_verify() {
+        let frame = Frame::build(60_000, HOST, GUEST_MAC).unwrap();
+        let header = frame.header();
+        let start = u16::from_le_bytes([header[6], header[7]]) as usize;
+        let offset = u16::from_le_bytes([header[8], header[9]]) as usize;
+        assert_eq!(header[0], NEEDS_CSUM);
+        assert_eq!(u16::from_le_bytes([header[4], header[5]]), GSO_SEGMENT);
+        assert_eq!(u16::from_le_bytes([header[2], header[3]]), 66);
+        let mut bytes = frame.bytes().to_vec();
+        let sum = !fold(add(0, &bytes[start..]));
+        bytes[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
+        let tcp = &bytes[start..];
+        assert!(verifies(add(pseudo_header(6, tcp.len() as u16), tcp)));
+    }
+
+    #[test]
+    fn mtu_follows_the_frame() {
+        let mtu = |len| Frame::build(len, HOST, GUEST_MAC).unwrap().mtu();
+        assert_eq!(mtu(64), 1500);
+        assert_eq!(mtu(1514), 1500);
+        assert_eq!(mtu(9014), 9000);
+        assert_eq!(mtu(60_000), 1500);
+    }
+
+    #[test]
+    fn arp_request_asks_for_the_target() {
+        let bytes = arp_request(GUEST_MAC, [10, 0, 0, 2], [10, 0, 0, 1]);
+        assert_eq!(bytes.len(), 60);
+        assert_eq!(&bytes[12..14], &[8, 6]);
+        assert_eq!(&bytes[20..22], &[0, 1]);
+        assert_eq!(&bytes[38..42], &[10, 0, 0, 1]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Fills the queue of a tap with frames, so that its reader finds work without a pause.
+//!
+//! Frames enter through a packet socket on the host's side of the tap (packet(7)), past the queueing
+//! discipline, and wait in the tap's own queue, which is made as long as a burst. So saturation is
+//! exact: while the reader drains a burst its queue is never empty, and the generator isn't running.
+//! A frame that does not fit is an error of the send, and the interface's counters confirm the
+//! count.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result, bail};
+
+use crate::frame::Frame;
+use crate::netns::{Counters, Link};
+use crate::sys;
+
+/// A source of one frame on one interface.
+#[derive(Debug)]
+pub struct Generator {
+    socket: OwnedFd,
+    frame: Frame,
+}
+
+impl Generator {
+    /// Opens a packet socket on `link` for `frame`. Needs CAP_NET_RAW.
+    pub fn new(link: &Link, frame: Frame) -> Result<Self> {
+        let socket = sys::packet_socket().context("cannot open a packet socket: CAP_NET_RAW is needed")?;
+        let option = |option, value| {
+            sys::set_option(socket.as_fd(), libc::SOL_PACKET, option, value)
+                .with_context(|| format!("packet socket: option {option} is refused"))
+        };
+        option(sys::PACKET_QDISC_BYPASS, 1)?;
+        if frame.is_gso() {
+            option(sys::PACKET_VNET_HDR, 1)?;
+        }
+        sys::bind_packet(socket.as_fd(), link.index()?, 0)?;
+        Ok(Self { socket, frame })
+    }
+
+    /// Puts `count` frames into the tap's queue. Fails when one doesn't fit.
+    pub fn preload(&self, count: usize) -> Result<()> {
+        let with_header = [self.frame.short_header(), self.frame.bytes()];
+        let parts = if self.frame.is_gso() { &with_header[..] } else { &with_header[1..] };
+        let mut sent = 0;
+        while sent < count {
+            let took = sys::send_repeated(self.socket.as_fd(), parts, count - sent).with_context(|| {
+                format!(
+                    "frame {} of {count}, {} bytes, doesn't fit into the tap's queue",
+                    sent + 1,
+                    self.frame.bytes().len()
+                )
+            })?;
+            sent += took;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that the tap's queue dropped nothing between two readings, and that `frames` were read.
+pub fn verify_received(before: Counters, after: Counters, frames: usize) -> Result<()> {
+    let dropped = after.tx_dropped - before.tx_dropped;
+    let read = after.tx_packets - before.tx_packets;
+    if dropped != 0 || read != frames as u64 {
+        bail!("{frames} frames were queued, {read} read and {dropped} dropped: the run is void");
+    }
+    Ok(())
+}
+
+/// Checks that the host received `frames` frames between two readings.
+pub fn verify_sent(before: Counters, after: Counters, frames: usize) -> Result<()> {
+    let received = after.rx_packets - before.rx_packets;
+    if received != frames as u64 {
+        bail!("{frames} frames were written, the host received {received}: the run is void");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_frame_voids_the_run() {
+        let before = Counters::default();
+        let after = Counters { tx_packets: 10, rx_packets: 7, ..before };
+        assert!(verify_received(before, after, 10).is_ok());
+        assert!(verify_received(before, after, 11).is_err());
+        assert!(verify_sent(before, after, 7).is_ok());
+        assert!(verify_sent(before, after, 8).is_err());
+        let dropped = Counters { tx_dropped: 1, ..after };
+        assert!(verify_received(before, dropped, 10).is_err());
+    }
+}

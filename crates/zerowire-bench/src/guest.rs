@@ -1,0 +1,409 @@
+//! The guest that drives a back end: one pair of queues, run natively.
+//!
+//! The guest owns its memory; the back end maps it. Frames are written once, in
+//! [`Guest::prepare_transmit`]; sending one writes descriptors only, so that the driver's CPU doesn't
+//! warm the payload for the back end. Receive buffers are posted by count: the benchmark decides
+//! when the back end may see how many, so that it sleeps while the tap's queue is filled.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use zerowire_guest::net::SUPPORTED;
+use zerowire_guest::ring::{DriverRing, Segment};
+use zerowire_guest::{GuestAddr, GuestMemory, GuestSlice, QueueHandle, Transport, VhostUser, features};
+
+use crate::area::Slots;
+use crate::frame::Frame;
+use crate::tap::VNET_HEADER_LEN;
+
+/// Entries of each queue: what QEMU gives by default.
+pub const QUEUE_SIZE: u16 = 256;
+
+/// Memory of the guest beside the buffers: rings.
+const RING_MEMORY: usize = 1 << 20;
+
+/// How long the back end may make no progress before the run is given up.
+pub const STALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// Spins of the driver between two looks at the used index: it polls, but leaves the cache line to
+/// the back end most of the time.
+const SPINS: usize = 64;
+
+/// One queue with what is needed to ring and to be rung.
+struct Queue {
+    ring: DriverRing,
+    handle: QueueHandle,
+}
+
+impl Queue {
+    fn new(transport: &mut VhostUser, memory: &GuestMemory, index: u16, event_idx: bool) -> Result<Self> {
+        let mut ring = DriverRing::new(memory, index, QUEUE_SIZE, event_idx)?;
+        // The driver polls, as a guest under load does: interrupts stay off.
+        ring.disarm();
+        let handle = transport.start_queue(index, &ring.setup())?;
+        Ok(Self { ring, handle })
+    }
+
+    fn publish(&mut self) -> Result<()> {
+        if self.ring.publish() {
+            self.handle.doorbell.ring().context("the back end can't be notified")?;
+        }
+        Ok(())
+    }
+}
+
+/// A guest with one pair of queues, connected and running.
+pub struct Guest {
+    transport: VhostUser,
+    memory: GuestMemory,
+    rx: Queue,
+    tx: Queue,
+    buffers: Option<Buffers>,
+    frames: Option<Frames>,
+}
+
+/// Receive buffers in their working set.
+struct Buffers {
+    area: GuestSlice,
+    slots: Slots,
+    len: u32,
+    next: usize,
+}
+
+/// Frames to send in their working set.
+struct Frames {
+    segments: Vec<Segment>,
+    per_frame: usize,
+    next: usize,
+    /// What the descriptors point into.
+    area: GuestSlice,
+}
+
+impl Guest {
+    /// Connects to the back end at `socket` with `memory_bytes` for buffers.
+    pub fn connect(socket: &Path, memory_bytes: usize) -> Result<Self> {
+        let total = (memory_bytes + RING_MEMORY).next_multiple_of(2 << 20);
+        let memory = GuestMemory::new(&[(GuestAddr(0), total)])?;
+        let mut transport = VhostUser::connect(socket, STALL_LIMIT)?;
+        let offered = transport.device_features()?;
+        if offered & features::VERSION_1 == 0 || offered & features::NET_MRG_RXBUF == 0 {
+            bail!("the back end offers features {offered:#x}: VERSION_1 and MRG_RXBUF are needed");
+        }
+        transport.negotiate(offered & SUPPORTED)?;
+        transport.share_memory(&memory)?;
+        let event_idx = offered & features::RING_EVENT_IDX != 0;
+        let rx = Queue::new(&mut transport, &memory, 0, event_idx)?;
+        let tx = Queue::new(&mut transport, &memory, 1, event_idx)?;
+        for index in 0..2 {
+            transport.enable_queue(index, true)?;
+        }
+        transport.driver_ok()?;
+        Ok(Self { transport, memory, rx, tx, buffers: None, frames: None })
+    }
+
+    /// Whether the back end still holds its end of the socket.
+    pub fn is_alive(&self) -> bool {
+        self.transport.is_alive()
+    }
+
+    /// Memory that [`Guest::prepare_transmit`] takes for frames of `len` bytes.
+    pub fn transmit_bytes(working_set: usize, frame: &Frame, fragment_len: usize) -> usize {
+        frame_slots(working_set, frame, fragment_len).total()
+    }
+
+    /// Memory that [`Guest::prepare_receive`] takes.
+    pub fn receive_bytes(working_set: usize, frame_len: usize) -> usize {
+        Slots::new(working_set, buffer_len(frame_len)).total()
+    }
+
+    /// Fills `working_set` bytes with copies of `frame`.
+    ///
+    /// A frame in one piece is one descriptor, as a Linux guest sends linear ones. A frame that is to
+    /// be segmented is a head (virtio-net header and packet headers) and fragments of `fragment_len`
+    /// bytes that don't touch each other.
+    pub fn prepare_transmit(&mut self, working_set: usize, frame: &Frame, fragment_len: usize) -> Result<()> {
+        self.frames = None;
+        let slots = frame_slots(working_set, frame, fragment_len);
+        let area = self.memory.allocate(slots.total(), 4096)?;
+        let image = frame.with_header();
+        let lens = segment_lens(frame, fragment_len);
+        let mut segments = Vec::with_capacity(slots.places() * lens.len());
+        for place in 0..slots.places() {
+            let mut at = slots.offset(place);
+            let mut from = 0;
+            for &len in &lens {
+                area.write(at, &image[from..from + len]);
+                let addr = GuestAddr(area.guest_addr().0 + at as u64);
+                segments.push(Segment { addr, len: len as u32, writable: false });
+                from += len;
+                at += fragment_room(len);
+            }
+        }
+        self.frames = Some(Frames { segments, per_frame: lens.len(), next: 0, area });
+        Ok(())
+    }
+
+    /// Sends `count` frames, the ring kept full, and waits until all were given back.
+    pub fn transmit(&mut self, count: usize) -> Result<Duration> {
+        let frames = self.frames.as_mut().context("no frames were prepared")?;
+        let mut watch = Watch::new("transmit", count);
+        let (mut added, mut done) = (0, 0);
+        while done < count {
+            while added < count && frames.send(&mut self.tx.ring) {
+                added += 1;
+            }
+            self.tx.publish()?;
+            // A quarter of the ring at a time: refilling frame by frame would make the two CPUs
+            // fight for the cache lines of the ring.
+            let enough = (usize::from(QUEUE_SIZE) / frames.per_frame / 4).min(count - done);
+            let mut got = 0;
+            while got < enough {
+                match self.tx.ring.reap()? {
+                    Some(_) => got += 1,
+                    None => watch.spin(done + got)?,
+                }
+            }
+            done += got;
+        }
+        Ok(watch.elapsed())
+    }
+
+    /// Takes what was given back and adds frames until the ring is full, once, without waiting.
+    /// Returns how many were given back. With `more` false nothing is added.
+    pub fn pump(&mut self, more: bool) -> Result<usize> {
+        let frames = self.frames.as_mut().context("no frames were prepared")?;
+        let mut done = 0;
+        while self.tx.ring.reap()?.is_some() {
+            done += 1;
+        }
+        if more {
+            while frames.send(&mut self.tx.ring) {}
+        }
+        self.tx.publish()?;
+        Ok(done)
+    }
+
+    /// Whether frames are on their way.
+    pub fn in_flight(&self) -> bool {
+        self.tx.ring.in_flight() > 0
+    }
+
+    /// Sends one frame and polls until one frame has come back; the time between. The answer must be
+    /// of the same Ethernet type.
+    pub fn round_trip(&mut self) -> Result<Duration> {
+        let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
+        let frames = self.frames.as_mut().context("no frames were prepared")?;
+        let at = buffers.slots.offset(buffers.next);
+        if !buffers.post(&mut self.rx.ring) {
+            bail!("round trip: the receive ring is full");
+        }
+        self.rx.publish()?;
+        let mut watch = Watch::new("round trip", 1);
+        if !frames.send(&mut self.tx.ring) {
+            bail!("round trip: the transmit ring is full");
+        }
+        self.tx.publish()?;
+        while self.rx.ring.reap()?.is_none() {
+            watch.spin(0)?;
+        }
+        let elapsed = watch.elapsed();
+        while self.tx.ring.reap()?.is_none() {
+            watch.spin(0)?;
+        }
+        let kind = |area: &GuestSlice, at: usize| {
+            let mut bytes = [0; 2];
+            area.read(at + VNET_HEADER_LEN + 12, &mut bytes);
+            bytes
+        };
+        let (came, sent) = (kind(&buffers.area, at), kind(&frames.area, 0));
+        if came != sent {
+            bail!("round trip: a frame of type {came:02x?} came instead of an answer of type {sent:02x?}");
+        }
+        Ok(elapsed)
+    }
+
+    /// Makes receive buffers for frames of `frame_len` bytes, `working_set` bytes of them. None is
+    /// posted.
+    pub fn prepare_receive(&mut self, working_set: usize, frame_len: usize) -> Result<()> {
+        self.buffers = None;
+        let len = buffer_len(frame_len);
+        let slots = Slots::new(working_set, len);
+        let area = self.memory.allocate(slots.total(), 4096)?;
+        area.fill(0);
+        self.buffers = Some(Buffers { area, slots, len: len as u32, next: 0 });
+        Ok(())
+    }
+
+    /// Receives exactly `count` frames of `frame_len` bytes that wait in the tap's queue. As many
+    /// buffers are posted as these frames take, no more: afterwards the back end has none left.
+    pub fn receive(&mut self, count: usize, frame_len: usize) -> Result<Duration> {
+        let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
+        let per_frame = buffers_of_frame(frame_len);
+        let total = count * per_frame;
+        let mut watch = Watch::new("receive", total);
+        let (mut posted, mut done, mut bytes) = (0, 0, 0);
+        while done < total {
+            while posted < total && buffers.post(&mut self.rx.ring) {
+                posted += 1;
+            }
+            self.rx.publish()?;
+            let until = done + (usize::from(QUEUE_SIZE) / 4).min(total - done);
+            while done < until {
+                let Some(used) = self.rx.ring.reap()? else {
+                    watch.spin(done)?;
+                    continue;
+                };
+                done += 1;
+                bytes += used.len as usize;
+                if done.is_multiple_of(per_frame) {
+                    if bytes != frame_len + VNET_HEADER_LEN {
+                        bail!("a frame of {bytes} bytes, header included, came where {frame_len} were sent");
+                    }
+                    bytes = 0;
+                }
+            }
+        }
+        Ok(watch.elapsed())
+    }
+}
+
+impl Frames {
+    /// Adds the next frame to the ring; false when the ring is full.
+    fn send(&mut self, ring: &mut DriverRing) -> bool {
+        let added = ring.add(&self.segments[self.next..self.next + self.per_frame], 0);
+        if added {
+            self.next += self.per_frame;
+            if self.next == self.segments.len() {
+                self.next = 0;
+            }
+        }
+        added
+    }
+}
+
+impl Buffers {
+    /// Adds the next buffer to the ring; false when the ring is full.
+    fn post(&mut self, ring: &mut DriverRing) -> bool {
+        let at = self.slots.offset(self.next) as u64;
+        let addr = GuestAddr(self.area.guest_addr().0 + at);
+        let added = ring.add(&[Segment { addr, len: self.len, writable: true }], 0);
+        self.next += usize::from(added);
+        added
+    }
+}
+
+/// Watches that the back end makes progress, while the driver polls.
+struct Watch {
+    what: &'static str,
+    total: usize,
+    start: Instant,
+    last: (usize, Instant),
+    spins: u32,
+}
+
+impl Watch {
+    fn new(what: &'static str, total: usize) -> Self {
+        let start = Instant::now();
+        Self { what, total, start, last: (0, start), spins: 0 }
+    }
+
+    /// Waits a little; fails when `done` has not changed for [`STALL_LIMIT`].
+    fn spin(&mut self, done: usize) -> Result<()> {
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+        }
+        self.spins = self.spins.wrapping_add(1);
+        // Reading the clock each time would be most of the loop.
+        if self.spins.is_multiple_of(1024) {
+            if done != self.last.0 {
+                self.last = (done, Instant::now());
+            } else if self.last.1.elapsed() > STALL_LIMIT {
+                let (what, total) = (self.what, self.total);
+                bail!("{what}: the back end stopped after {done} of {total} chains for {STALL_LIMIT:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// Length of the receive buffers, all mergeable: what Linux posts for frames of Ethernet's usual
+/// length (drivers/net/virtio_net.c, GOOD_PACKET_LEN), and a page for longer ones.
+fn buffer_len(frame_len: usize) -> usize {
+    if frame_len + VNET_HEADER_LEN <= 1536 { 1536 } else { 4096 }
+}
+
+/// Receive buffers that one frame fills (virtio 1.3 §5.1.6.4).
+pub fn buffers_of_frame(frame_len: usize) -> usize {
+    (frame_len + VNET_HEADER_LEN).div_ceil(buffer_len(frame_len))
+}
+
+/// Lengths of the descriptors of a frame.
+fn segment_lens(frame: &Frame, fragment_len: usize) -> Vec<usize> {
+    let total = frame.bytes().len() + VNET_HEADER_LEN;
+    if !frame.is_gso() {
+        return vec![total];
+    }
+    let head = VNET_HEADER_LEN + frame.header_len();
+    let mut lens = vec![head];
+    let mut left = total - head;
+    while left > 0 {
+        let len = left.min(fragment_len.max(1));
+        lens.push(len);
+        left -= len;
+    }
+    lens
+}
+
+/// Room that a fragment takes: whole pages and one between it and the next.
+fn fragment_room(len: usize) -> usize {
+    len.next_multiple_of(4096) + 4096
+}
+
+fn frame_slots(working_set: usize, frame: &Frame, fragment_len: usize) -> Slots {
+    let lens = segment_lens(frame, fragment_len);
+    match &lens[..] {
+        [one] => Slots::new(working_set, *one),
+        many => Slots::new(working_set, many.iter().map(|len| fragment_room(*len)).sum()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{GUEST_MAC, SINK_MAC};
+
+    fn frame(len: usize) -> Frame {
+        Frame::build(len, SINK_MAC, GUEST_MAC).unwrap()
+    }
+
+    #[test]
+    fn frames_are_cut_as_a_guest_does() {
+        assert_eq!(segment_lens(&frame(1500), 32768), [1512]);
+        assert_eq!(segment_lens(&frame(60_000), 32768), [78, 32768, 27166]);
+        let pages = segment_lens(&frame(60_000), 4096);
+        assert_eq!(pages.len(), 16);
+        assert_eq!(pages.iter().sum::<usize>(), 60_012);
+    }
+
+    #[test]
+    fn buffers_of_frames_follow_their_length() {
+        assert_eq!(buffers_of_frame(64), 1);
+        assert_eq!(buffers_of_frame(1524), 1);
+        assert_eq!(buffers_of_frame(1525), 1);
+        assert_eq!(buffers_of_frame(9000), 3);
+        assert_eq!(buffers_of_frame(60_000), 15);
+    }
+
+    #[test]
+    fn a_back_end_that_stops_is_noticed() {
+        let mut watch = Watch::new("transmit", 10);
+        watch.last.1 -= STALL_LIMIT * 2;
+        let error = (0..2000).find_map(|_| watch.spin(0).err()).unwrap();
+        assert!(error.to_string().contains("0 of 10"), "{error}");
+    }
+}

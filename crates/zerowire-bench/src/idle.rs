@@ -1,0 +1,141 @@
+//! What a back end costs while nothing happens: memory, CPU, and the time until it listens.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::backend::{Backend, BackendPath};
+use crate::cpu::Placement;
+use crate::guest::Guest;
+use crate::stats::Summary;
+
+/// Memory of each idle guest.
+const GUEST_MEMORY: usize = 64 << 20;
+/// The name of the file that guests' memory is in, as /proc/PID/smaps shows it.
+const GUEST_FILE: &str = "memfd:guest-memory";
+
+/// The figures of idleness.
+#[derive(Debug, Clone, Serialize)]
+pub struct IdleReport {
+    /// From the start of the process until its socket accepts connections, in milliseconds.
+    pub start_ms: Summary,
+    /// VMs of the larger process.
+    pub vms: usize,
+    /// Proportional memory of a process with one connected VM, without guest memory, in bytes.
+    pub one_vm_bytes: u64,
+    /// The same with all VMs connected.
+    pub all_vms_bytes: u64,
+    /// What a further VM takes, in bytes.
+    pub per_vm_bytes: u64,
+    /// How long the connected, idle process was watched.
+    pub watched_ms: u64,
+    /// The CPU time that it used meanwhile, in nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// Starts the back end `starts` times with one VM, then once with `vms` VMs, connects a guest to each
+/// and leaves them alone for `watch`.
+pub fn measure(
+    program: &Path,
+    vms: usize,
+    starts: usize,
+    watch: Duration,
+    placement: &Placement,
+) -> Result<IdleReport> {
+    let mut times = Vec::new();
+    let mut one_vm_bytes = 0;
+    for start in 0..starts {
+        let backend = Backend::start(program, BackendPath::ZeroCopy, 1, "zwidle", placement)?;
+        times.push(backend.start_time().as_secs_f64() * 1000.0);
+        if start + 1 == starts {
+            let _guests = connect(&backend, 1)?;
+            one_vm_bytes = own_memory(&backend)?;
+        }
+    }
+    let backend = Backend::start(program, BackendPath::ZeroCopy, vms, "zwidle", placement)?;
+    let _guests = connect(&backend, vms)?;
+    let all_vms_bytes = own_memory(&backend)?;
+    let before = backend.clock().settled(watch)?.0;
+    std::thread::sleep(watch);
+    let cpu = backend.clock().now()? - before;
+    Ok(IdleReport {
+        start_ms: Summary::of(times).context("at least one start is needed")?,
+        vms,
+        one_vm_bytes,
+        all_vms_bytes,
+        per_vm_bytes: all_vms_bytes.saturating_sub(one_vm_bytes) / (vms as u64 - 1).max(1),
+        watched_ms: watch.as_millis() as u64,
+        cpu_ns: cpu.as_nanos() as u64,
+    })
+}
+
+fn connect(backend: &Backend, vms: usize) -> Result<Vec<Guest>> {
+    let guests: Result<Vec<Guest>> =
+        (0..vms).map(|vm| Guest::connect(&backend.socket(vm), GUEST_MEMORY)).collect();
+    let guests = guests?;
+    for vm in 0..vms {
+        backend.link(vm)?;
+    }
+    Ok(guests)
+}
+
+/// Proportional memory without that of guests, once the process has gone to sleep.
+fn own_memory(backend: &Backend) -> Result<u64> {
+    backend.clock().settled(Duration::from_secs(1))?;
+    let path = format!("/proc/{}/smaps", backend.pid());
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(proportional_bytes(&text))
+}
+
+/// Adds up the Pss lines of all mappings but those of guest memory (proc_pid_smaps(5)).
+fn proportional_bytes(smaps: &str) -> u64 {
+    let mut guest = false;
+    let mut total = 0;
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Pss:"), Some(kilobytes)) if !guest => total += kilobytes.parse::<u64>().unwrap_or(0),
+            // The head of a mapping: its first word is a range of addresses.
+            (Some(range), Some(_)) if range.contains('-') && !range.ends_with(':') => {
+                guest = line.contains(GUEST_FILE);
+            }
+            _ => {}
+        }
+    }
+    total * 1024
+}
+
+impl IdleReport {
+    /// The report as text.
+    pub fn text(&self) -> String {
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        format!(
+            "Idle: listens {:.1} ms after its start (max {:.1}); without guest memory {} with 1 VM, {} with {} VMs \
+             ({} for a further one); {} us of CPU in {} ms with {} idle VMs.\n",
+            self.start_ms.median,
+            self.start_ms.max,
+            mib(self.one_vm_bytes),
+            mib(self.all_vms_bytes),
+            self.vms,
+            mib(self.per_vm_bytes),
+            self.cpu_ns / 1000,
+            self.watched_ms,
+            self.vms
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_memory_is_left_out() {
+        let smaps = "5500-5600 r-xp 00000000 00:01 5 /bin/program\nRss: 900 kB\nPss: 100 kB\nPss_Dirty: 7 kB\n\
+                     7f00-7f80 rw-s 00000000 00:01 9 /memfd:guest-memory (deleted)\nPss: 65536 kB\n\
+                     7f90-7fa0 rw-p 00000000 00:00 0\nPss: 20 kB\nVmFlags: rd wr\n";
+        assert_eq!(proportional_bytes(smaps), 120 * 1024);
+    }
+}

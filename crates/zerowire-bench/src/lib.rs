@@ -1,0 +1,41 @@
+//! Benchmarks of zerowire's data paths: `zerowire bench`.
+//!
+//! [`run_net`] measures the back end of `zerowire net` against the floor, a bare loop of write() or
+//! read() on the same kind of tap with the same frame. [`run_threshold`] measures when gathering a
+//! frame's pieces is cheaper than handing them to the kernel. Both make network namespaces and taps
+//! of their own, touch no other interface, and need root or a user namespace (`unshare -Urn`).
+//!
+//! Rules of measurement: CPU time of all threads of the measured side; variants interleaved in
+//! rounds; the working set stated; every frame accounted for, else the run is void.
+#![warn(missing_docs)]
+
+pub mod area;
+pub mod backend;
+pub mod backend_variant;
+pub mod case;
+pub mod chart;
+pub mod compare;
+pub mod cpu;
+pub mod floor;
+pub mod frame;
+pub mod generator;
+pub mod guest;
+pub mod idle;
+pub mod machine;
+pub mod net;
+pub mod netns;
+pub mod options;
+pub mod progress;
+pub mod report;
+pub mod scaling;
+pub mod stats;
+mod sys;
+pub mod table;
+pub mod tap;
+pub mod threshold;
+pub mod threshold_report;
+pub mod uring;
+pub mod variant;
+
+pub use net::{run_net, run_threshold};
+pub use options::{NetOptions, ThresholdOptions};

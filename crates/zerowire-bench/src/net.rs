@@ -1,0 +1,104 @@
+//! The two benchmarks from end to end: make a namespace, measure, report.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::backend::BackendPath;
+use crate::backend_variant::BackendVariant;
+use crate::case::Case;
+use crate::compare::{Plan, compare};
+use crate::cpu::Placement;
+use crate::floor::Floor;
+use crate::idle;
+use crate::machine::Machine;
+use crate::netns::in_new_namespace;
+use crate::options::{MOST_VMS, NetOptions, ThresholdOptions};
+use crate::report::{Report, write_json};
+use crate::scaling::{self, Effort};
+use crate::threshold;
+use crate::threshold_report::ThresholdReport;
+use crate::variant::Variant;
+
+/// Measures the back end against the floor; text goes to `out`, files where the options say.
+///
+/// Fails when the namespace or a tap can't be made, when a frame is lost, and when a file can't be
+/// written.
+pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
+    let rounds = options.rounds();
+    if rounds == 0 {
+        bail!("0 rounds: give at least 1");
+    }
+    if let Some(vms) = options.vms.iter().find(|vms| !(1..=MOST_VMS).contains(*vms)) {
+        bail!("{vms} VMs: choose 1 to {MOST_VMS}");
+    }
+    let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
+    let report = in_new_namespace(|| measure(options, &cases))?;
+    out.write_all(report.text().as_bytes())?;
+    if let Some(path) = &options.json {
+        report.write_json(path)?;
+        writeln!(out, "JSON: {}", path.display())?;
+    }
+    if let Some(folder) = &options.svg {
+        for name in report.write_charts(folder)? {
+            writeln!(out, "chart: {}", folder.join(name).display())?;
+        }
+    }
+    Ok(report)
+}
+
+/// Everything that `zerowire bench net` measures, in the namespace of the calling thread.
+fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
+    let placement = Placement::detect()?;
+    placement.pin_driver()?;
+    let mut report = Report {
+        machine: Machine::detect(),
+        separate_cpus: placement.separate(),
+        notes: Vec::new(),
+        cases: Vec::new(),
+        scaling: Vec::new(),
+        idle: None,
+    };
+    let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(Floor::new("zwfloor", placement.clone())?)];
+    if let Some(program) = &options.program {
+        for (path, prefix) in [(BackendPath::ZeroCopy, "zwzc"), (BackendPath::Copy, "zwcp")] {
+            let variant = BackendVariant::start(program, path, prefix, options.fragment_len, &placement)?;
+            variants.push(Box::new(variant));
+        }
+    } else {
+        report.notes.push("only the floor was measured: no back end was given".to_owned());
+    }
+    let plan = Plan { rounds: options.rounds(), quick: options.quick };
+    report.cases = compare(cases, &mut variants, plan)?;
+    // The back ends end here; those of many VMs are processes of their own.
+    drop(variants);
+    if let Some(program) = &options.program {
+        let effort = Effort {
+            rounds: if options.quick { 2 } else { 5 },
+            span: Duration::from_millis(if options.quick { 100 } else { 200 }),
+            trips: if options.quick { 600 } else { 1200 },
+            fragment_len: options.fragment_len,
+        };
+        report.scaling = scaling::measure(program, &options.vm_counts(), effort, &placement)?;
+        let (starts, watch) = if options.quick { (5, 1) } else { (15, 3) };
+        report.idle = Some(idle::measure(program, 12, starts, Duration::from_secs(watch), &placement)?);
+    }
+    Ok(report)
+}
+
+/// Measures when gathering is cheaper; text goes to `out`, JSON where the options say.
+pub fn run_threshold(options: &ThresholdOptions, out: &mut dyn Write) -> Result<ThresholdReport> {
+    let rounds = options.rounds();
+    if rounds == 0 {
+        bail!("0 rounds: give at least 1");
+    }
+    let cells = in_new_namespace(|| threshold::measure(&Placement::detect()?, rounds, options.quick))?;
+    let report = ThresholdReport::new(Machine::detect(), rounds, cells);
+    out.write_all(report.text().as_bytes())?;
+    if let Some(path) = &options.json {
+        write_json(&report, path)?;
+        writeln!(out, "JSON: {}", path.display())?;
+    }
+    Ok(report)
+}

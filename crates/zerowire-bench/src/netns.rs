@@ -1,0 +1,213 @@
+//! A network namespace of one's own and its interfaces, without external programs.
+//!
+//! A network namespace belongs to a thread (network_namespaces(7)), so a benchmark runs on a thread
+//! that has left the namespace of the process: [`in_new_namespace`]. Threads and child processes
+//! started from it are inside as well. The namespace and its interfaces vanish with the last of
+//! them. Interfaces are set with the ioctls of netdevice(7).
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::sys;
+
+/// Runs `work` on a new thread in a new, empty network namespace and returns its result.
+///
+/// Needs CAP_SYS_ADMIN: run as root, or in a user namespace (`unshare -Urn`).
+pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("bench".into())
+            .spawn_scoped(scope, || {
+                enter_new_namespace()?;
+                work()
+            })?
+            .join()
+            .map_err(|_| anyhow!("the benchmark's thread panicked; its message is above"))?
+    })
+}
+
+/// Moves the calling thread into a new network namespace, for good.
+fn enter_new_namespace() -> Result<()> {
+    sys::leave_network_namespace().context(
+        "cannot make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
+         or prefix the command with `unshare -Urn`",
+    )
+}
+
+/// Counters of one interface, as the host sees it: what a program writes to a tap is received, what
+/// it reads is transmitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Frames the host received (written to the tap).
+    pub rx_packets: u64,
+    /// Frames the host received and dropped before any protocol.
+    pub rx_dropped: u64,
+    /// Frames the host sent (read from the tap).
+    pub tx_packets: u64,
+    /// Frames the host sent that found the tap's queue full.
+    pub tx_dropped: u64,
+}
+
+/// One interface of the namespace that the calling thread is in.
+#[derive(Debug)]
+pub struct Link {
+    name: String,
+    control: OwnedFd,
+}
+
+impl Link {
+    /// The interface `name`, which must exist.
+    pub fn new(name: &str) -> Result<Self> {
+        let link = Self { name: name.to_owned(), control: sys::control_socket()? };
+        link.index()?;
+        Ok(link)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn ioctl(&self, code: libc::Ioctl, request: &mut libc::ifreq, what: &str) -> Result<()> {
+        sys::ioctl_ifreq(self.control.as_fd(), code, request)
+            .with_context(|| format!("interface {}: cannot {what}", self.name))
+    }
+
+    /// Its index (`SIOCGIFINDEX`).
+    pub fn index(&self) -> Result<i32> {
+        let mut request = sys::ifreq(&self.name)?;
+        self.ioctl(libc::SIOCGIFINDEX, &mut request, "find it")?;
+        Ok(sys::request_index(&request))
+    }
+
+    /// Its Ethernet address (`SIOCGIFHWADDR`).
+    pub fn mac(&self) -> Result<[u8; 6]> {
+        let mut request = sys::ifreq(&self.name)?;
+        self.ioctl(libc::SIOCGIFHWADDR, &mut request, "read its address")?;
+        Ok(sys::request_mac(&request))
+    }
+
+    /// Sets its Ethernet address (`SIOCSIFHWADDR`).
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<()> {
+        let mut request = sys::ifreq(&self.name)?;
+        let mut data = [0; 14];
+        for (to, from) in data.iter_mut().zip(mac) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_hwaddr = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: data };
+        self.ioctl(libc::SIOCSIFHWADDR, &mut request, "set its address")
+    }
+
+    /// Sets its MTU in bytes, without the Ethernet header (`SIOCSIFMTU`).
+    pub fn set_mtu(&self, mtu: usize) -> Result<()> {
+        let mut request = sys::ifreq(&self.name)?;
+        request.ifr_ifru.ifru_mtu = i32::try_from(mtu)?;
+        self.ioctl(libc::SIOCSIFMTU, &mut request, &format!("set MTU {mtu}"))
+    }
+
+    /// Sets the length of its transmit queue in frames (`SIOCSIFTXQLEN`): for a tap the number of
+    /// frames that wait for the reader before the kernel drops.
+    pub fn set_txqueuelen(&self, frames: usize) -> Result<()> {
+        let mut request = sys::ifreq(&self.name)?;
+        // ifr_qlen is the same int of the union as ifr_ifindex (include/uapi/linux/if.h).
+        request.ifr_ifru.ifru_ifindex = i32::try_from(frames)?;
+        let what = format!("set a queue of {frames} frames");
+        self.ioctl(libc::SIOCSIFTXQLEN, &mut request, &what)
+    }
+
+    /// Gives it an IPv4 address with a network mask of `prefix` bits.
+    pub fn set_ipv4(&self, address: Ipv4Addr, prefix: u32) -> Result<()> {
+        let mask = u32::MAX.checked_shl(32 - prefix.min(32)).unwrap_or(0);
+        for (code, value, what) in [
+            (libc::SIOCSIFADDR, u32::from(address), "set its IPv4 address"),
+            (libc::SIOCSIFNETMASK, mask, "set its IPv4 mask"),
+        ] {
+            let mut data = [0; 14];
+            // sockaddr_in: port in bytes 0 and 1, address in network order in bytes 2 to 5.
+            for (to, from) in data[2..6].iter_mut().zip(value.to_be_bytes()) {
+                *to = from as libc::c_char;
+            }
+            let mut request = sys::ifreq(&self.name)?;
+            request.ifr_ifru.ifru_addr =
+                libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: data };
+            self.ioctl(code, &mut request, what)?;
+        }
+        Ok(())
+    }
+
+    /// Sets it up, so that frames flow (`SIOCSIFFLAGS`).
+    pub fn up(&self) -> Result<()> {
+        let mut request = sys::ifreq(&self.name)?;
+        self.ioctl(libc::SIOCGIFFLAGS, &mut request, "read its flags")?;
+        let flags = sys::request_flags(&request);
+        request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+        self.ioctl(libc::SIOCSIFFLAGS, &mut request, "set it up")
+    }
+
+    /// Turns IPv6 off, so that the kernel sends no frames of its own (router solicitations,
+    /// duplicate address detection, multicast reports). A kernel without IPv6 needs nothing.
+    pub fn disable_ipv6(&self) -> Result<()> {
+        let path = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name);
+        match fs::write(&path, "1") {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot write {path}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads its counters from the calling thread's view of /proc.
+    pub fn counters(&self) -> Result<Counters> {
+        let path = "/proc/thread-self/net/dev";
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        parse_counters(&text, &self.name)
+    }
+}
+
+/// Finds the line of interface `name` in the text of /proc/net/dev (net/core/net-procfs.c).
+fn parse_counters(text: &str, name: &str) -> Result<Counters> {
+    for line in text.lines() {
+        let Some((found, rest)) = line.split_once(':') else {
+            continue;
+        };
+        if found.trim() != name {
+            continue;
+        }
+        let fields: Vec<u64> = rest.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let [_, rx_packets, _, rx_dropped, _, _, _, _, _, tx_packets, _, tx_dropped, ..] = fields[..] else {
+            bail!("interface {name}: {} counters where 16 were expected", fields.len());
+        };
+        return Ok(Counters { rx_packets, rx_dropped, tx_packets, tx_dropped });
+    }
+    bail!("interface {name} is not in this network namespace");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets\n\
+                    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
+                   tap0:  100 20 0 3 0 0 0 0 5000 40 0 7 0 0 0 0\n";
+        let counters = parse_counters(text, "tap0").unwrap();
+        assert_eq!(counters.rx_packets, 20);
+        assert_eq!(counters.rx_dropped, 3);
+        assert_eq!(counters.tx_packets, 40);
+        assert_eq!(counters.tx_dropped, 7);
+        assert!(parse_counters(text, "tap").is_err());
+        assert!(parse_counters("x: 1 2", "x").is_err());
+    }
+
+    #[test]
+    fn long_interface_names_are_refused() {
+        assert!(sys::ifreq("sixteen-bytes-xx").is_err());
+        assert!(sys::ifreq("").is_err());
+        assert!(sys::ifreq("fifteen-bytes-x").is_ok());
+    }
+}

@@ -1,0 +1,103 @@
+//! What a caller can choose.
+
+use std::path::PathBuf;
+
+use crate::case::{Direction, WorkingSet};
+
+/// Options of [`crate::run_net`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetOptions {
+    /// Less of everything: under a minute instead of some minutes. Of `vms` only the first, the
+    /// middle and the last number are taken.
+    pub quick: bool,
+    /// Rounds of each case; `None`: 15, or 5 when quick.
+    pub rounds: Option<usize>,
+    /// Frame lengths in bytes from the Ethernet header on, 60 to 65549. Above 9014 the frame is a
+    /// TCP frame to be segmented.
+    pub sizes: Vec<usize>,
+    /// Which ways.
+    pub directions: Vec<Direction>,
+    /// Which working sets.
+    pub working_sets: Vec<WorkingSet>,
+    /// Length in bytes of the fragments of a large frame that the guest sends. A Linux guest's TCP
+    /// uses pieces of up to 32 KiB; single pages of 4096 bytes are the worst case.
+    pub fragment_len: usize,
+    /// Numbers of VMs for the scaling table, each 1 to 64; empty leaves the table out.
+    pub vms: Vec<usize>,
+    /// The program whose `net` command is measured; `None` measures the floor alone.
+    pub program: Option<PathBuf>,
+    /// Write the report as JSON to this file.
+    pub json: Option<PathBuf>,
+    /// Write charts into this folder.
+    pub svg: Option<PathBuf>,
+}
+
+impl Default for NetOptions {
+    fn default() -> Self {
+        Self {
+            quick: false,
+            rounds: None,
+            sizes: vec![64, 1500, 9000, 60_000],
+            directions: Direction::ALL.to_vec(),
+            working_sets: WorkingSet::ALL.to_vec(),
+            fragment_len: 32 << 10,
+            vms: (1..=12).collect(),
+            program: None,
+            json: None,
+            svg: None,
+        }
+    }
+}
+
+impl NetOptions {
+    /// Rounds of each case.
+    pub fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 5 } else { 15 })
+    }
+
+    /// Numbers of VMs, thinned out when quick.
+    pub fn vm_counts(&self) -> Vec<usize> {
+        let vms = &self.vms;
+        if !self.quick || vms.len() <= 3 {
+            return vms.clone();
+        }
+        vec![vms[0], vms[vms.len() / 2], vms[vms.len() - 1]]
+    }
+}
+
+/// The most VMs of the scaling table: their taps share a class B network.
+pub const MOST_VMS: usize = 64;
+
+/// Options of [`crate::run_threshold`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ThresholdOptions {
+    /// Half as many frames a run.
+    pub quick: bool,
+    /// Runs of each method in each cell; `None`: 9, or 3 when quick.
+    pub rounds: Option<usize>,
+    /// Write the report as JSON to this file.
+    pub json: Option<PathBuf>,
+}
+
+impl ThresholdOptions {
+    /// Runs of each method in each cell.
+    pub fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 9 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_takes_fewer_rounds_and_vms() {
+        let full = NetOptions::default();
+        let quick = NetOptions { quick: true, ..full.clone() };
+        assert!(quick.rounds() < full.rounds());
+        assert_eq!(quick.vm_counts(), [1, 7, 12]);
+        assert_eq!(full.vm_counts().len(), 12);
+        let given = NetOptions { rounds: Some(2), vms: vec![4], ..quick };
+        assert_eq!((given.rounds(), given.vm_counts()), (2, vec![4]));
+    }
+}

@@ -1,0 +1,264 @@
+//! What a run prints and writes: text, JSON, charts.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::case::Direction;
+use crate::chart::{Bars, Series};
+use crate::compare::{CaseReport, VariantReport};
+use crate::idle::IdleReport;
+use crate::machine::Machine;
+use crate::scaling::{self, ScalingRow};
+use crate::stats::Summary;
+use crate::table::{Table, bytes, figure};
+
+/// The result of `zerowire bench net`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// Whether the driver and the measured side had a CPU each.
+    pub separate_cpus: bool,
+    /// Remarks on what was left out and why.
+    pub notes: Vec<String>,
+    /// Saturation, case by case.
+    pub cases: Vec<CaseReport>,
+    /// Many VMs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scaling: Vec<ScalingRow>,
+    /// An idle back end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleReport>,
+}
+
+impl Report {
+    /// The report as text.
+    pub fn text(&self) -> String {
+        let mut out = format!("{}\n", self.machine);
+        if !self.separate_cpus {
+            out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
+        }
+        for note in &self.notes {
+            out.push_str(&format!("Note: {note}.\n"));
+        }
+        out.push('\n');
+        out.push_str(&cases_text(&self.cases));
+        if !self.scaling.is_empty() {
+            out.push('\n');
+            out.push_str(&scaling::text(&self.scaling));
+        }
+        if let Some(idle) = &self.idle {
+            out.push('\n');
+            out.push_str(&idle.text());
+        }
+        out
+    }
+
+    /// Writes the report as JSON.
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        write_json(self, path)
+    }
+
+    /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the
+    /// names of the files.
+    pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let mut names = Vec::new();
+        for direction in Direction::ALL {
+            let cases: Vec<&CaseReport> =
+                self.cases.iter().filter(|report| report.case.direction == direction).collect();
+            if cases.is_empty() {
+                continue;
+            }
+            for (kind, chart) in
+                [("ratio", self.ratio_chart(direction, &cases)), ("rate", self.rate_chart(direction, &cases))]
+            {
+                let name = format!("net-{kind}-{}.svg", direction.short());
+                chart.write(&folder.join(&name))?;
+                names.push(name);
+            }
+        }
+        if !self.scaling.is_empty() {
+            let name = "net-vms.svg".to_owned();
+            self.scaling_chart().write(&folder.join(&name))?;
+            names.push(name);
+        }
+        Ok(names)
+    }
+
+    fn scaling_chart(&self) -> Bars {
+        let paths = self.scaling.first().map_or(&[][..], |row| &row.paths);
+        let series = paths.iter().enumerate().map(|(index, path)| Series {
+            name: path.name.clone(),
+            values: self
+                .scaling
+                .iter()
+                .map(|row| row.paths.get(index).map(|path| path.gigabits_per_cpu))
+                .collect(),
+        });
+        Bars {
+            title: "Bandwidth by CPU load of one back end process".to_owned(),
+            subtitle: format!("{}; 60000 B frames from guest to host, whiskers: quartiles", self.machine),
+            y_label: "Gb/s for a whole CPU".to_owned(),
+            x_label: "VMs that send at once".to_owned(),
+            groups: self.scaling.iter().map(|row| row.vms.to_string()).collect(),
+            series: series.collect(),
+            reference: None,
+        }
+    }
+
+    fn ratio_chart(&self, direction: Direction, cases: &[&CaseReport]) -> Bars {
+        let one = Summary::of([1.0]);
+        self.chart(
+            cases,
+            format!("CPU time of a frame against the floor, {direction}"),
+            "CPU time / CPU time of the floor",
+            Some(1.0),
+            |variant| variant.ratio_to_floor.or(one),
+        )
+    }
+
+    fn rate_chart(&self, direction: Direction, cases: &[&CaseReport]) -> Bars {
+        self.chart(cases, format!("Bandwidth of one queue, {direction}"), "Gb/s", None, |variant| {
+            Some(variant.gigabits_per_second)
+        })
+    }
+
+    fn chart(
+        &self,
+        cases: &[&CaseReport],
+        title: String,
+        y_label: &str,
+        reference: Option<f64>,
+        value: impl Fn(&VariantReport) -> Option<Summary>,
+    ) -> Bars {
+        let names = cases.first().map_or(&[][..], |case| &case.variants);
+        let series = names.iter().enumerate().map(|(index, variant)| Series {
+            name: variant.name.clone(),
+            values: cases.iter().map(|case| case.variants.get(index).and_then(&value)).collect(),
+        });
+        let rounds = cases.first().map_or(0, |case| case.rounds);
+        Bars {
+            title,
+            subtitle: format!(
+                "{}; medians of {rounds} interleaved rounds, whiskers: quartiles",
+                self.machine
+            ),
+            y_label: y_label.to_owned(),
+            x_label: "frame length and working set (hot: 256 KiB, cold: 64 MiB)".to_owned(),
+            groups: cases
+                .iter()
+                .map(|report| format!("{} B {}", report.case.frame_len, report.case.working_set))
+                .collect(),
+            series: series.collect(),
+            reference,
+        }
+    }
+}
+
+/// Writes any report as indented JSON, replacing the file.
+pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn cases_text(cases: &[CaseReport]) -> String {
+    if cases.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new([
+        "case",
+        "working set",
+        "variant",
+        "rounds x frames",
+        "CPU ns/frame",
+        "min..max",
+        "/floor",
+        "quartiles",
+        "frames/s",
+        "Gb/s",
+    ]);
+    for report in cases {
+        for variant in &report.variants {
+            let cpu = &variant.cpu_ns_per_frame;
+            let ratio = variant.ratio_to_floor.as_ref();
+            table.row([
+                report.case.to_string(),
+                bytes(report.working_set_bytes),
+                variant.name.clone(),
+                format!("{} x {}", report.rounds, report.frames),
+                figure(cpu.median),
+                format!("{}..{}", figure(cpu.min), figure(cpu.max)),
+                ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
+                ratio.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
+                figure(variant.frames_per_second.median),
+                figure(variant.gigabits_per_second.median),
+            ]);
+        }
+    }
+    format!(
+        "Saturation, one queue (medians; /floor: median of the ratios round by round):\n{}",
+        table.render()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::tests::sample_reports;
+
+    fn report() -> Report {
+        Report {
+            machine: Machine {
+                kernel: "6.18.0".into(),
+                cpu: "Some CPU".into(),
+                cores: 2,
+                virtualised: true,
+                memory_bytes: 1 << 30,
+            },
+            separate_cpus: true,
+            notes: vec!["the back end was left out".into()],
+            cases: sample_reports(),
+            scaling: Vec::new(),
+            idle: None,
+        }
+    }
+
+    #[test]
+    fn text_names_machine_case_working_set_and_ratio() {
+        let text = report().text();
+        for word in [
+            "Linux 6.18.0, Some CPU, 2 CPUs (virtual)",
+            "Note: the back end was left out.",
+            "tx 60000 B hot",
+            "256 KiB",
+            "1.10..1.10",
+        ] {
+            assert!(text.contains(word), "{word:?} is missing in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn json_carries_every_run() {
+        let json = serde_json::to_value(report()).unwrap();
+        let case = &json["cases"][0];
+        assert_eq!(case["direction"], "transmit");
+        assert_eq!(case["working_set_bytes"], 256 << 10);
+        assert_eq!(case["variants"][1]["samples"].as_array().unwrap().len(), 3);
+        assert!(case["variants"][0]["ratio_to_floor"].is_null());
+    }
+
+    #[test]
+    fn charts_name_the_machine() {
+        let report = report();
+        let cases: Vec<&CaseReport> = report.cases.iter().collect();
+        let svg = report.ratio_chart(Direction::Transmit, &cases).render().unwrap();
+        assert!(svg.contains("Linux 6.18.0"));
+        assert!(svg.contains("60000 B hot"));
+        assert!(svg.contains("zero copy"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Medians and ratios of interleaved runs.
+//!
+//! Machines drift: clock rates, neighbours, caches. So variants run one after the other in rounds,
+//! in an order that rotates, and each run is compared with the floor's run of the same round. The
+//! ratio that is reported is the median of these ratios, never the ratio of two medians.
+
+use serde::Serialize;
+
+/// The spread of a list of values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// The middle value.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// A quarter of the values is below.
+    pub q1: f64,
+    /// A quarter of the values is above.
+    pub q3: f64,
+}
+
+impl Summary {
+    /// Summarises `values`; `None` when there are none. Values that are no number sort last.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        Some(Self {
+            median: quantile(&sorted, 0.5)?,
+            min: *sorted.first()?,
+            max: *sorted.last()?,
+            q1: quantile(&sorted, 0.25)?,
+            q3: quantile(&sorted, 0.75)?,
+        })
+    }
+
+    /// Summarises `of[i] / base[i]`, pair by pair; pairs with a base of 0 are left out.
+    pub fn ratio(of: &[f64], base: &[f64]) -> Option<Self> {
+        Self::of(of.iter().zip(base).filter(|(_, base)| **base != 0.0).map(|(of, base)| of / base))
+    }
+}
+
+/// The value below which the share `q` of sorted values lies, interpolated between neighbours.
+fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let place = q * last as f64;
+    let low = sorted[place.floor() as usize];
+    let high = sorted[place.ceil() as usize];
+    Some(low + (high - low) * place.fract())
+}
+
+/// The order of `count` variants in round `round`: each comes first as often as the others.
+pub fn rotation(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |place| (place + round) % count)
+}
+
+/// The change from `base` to `value` in percent; 0 when there is no base.
+pub fn percent_change(value: f64, base: f64) -> f64 {
+    if base == 0.0 { 0.0 } else { (value / base - 1.0) * 100.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_odd_even_and_empty_lists() {
+        let odd = Summary::of([5.0, 1.0, 3.0]).unwrap();
+        assert_eq!((odd.min, odd.median, odd.max), (1.0, 3.0, 5.0));
+        assert_eq!((odd.q1, odd.q3), (2.0, 4.0));
+        let even = Summary::of([4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!(even.median, 2.5);
+        assert_eq!(Summary::of([7.0]).unwrap().q3, 7.0);
+        assert_eq!(Summary::of([]), None);
+    }
+
+    #[test]
+    fn ratios_pair_runs_of_the_same_round() {
+        // The machine slows down threefold from round to round; the ratio stays 2.
+        let floor = [100.0, 300.0, 900.0];
+        let variant = [200.0, 600.0, 1800.0];
+        let ratio = Summary::ratio(&variant, &floor).unwrap();
+        assert_eq!((ratio.min, ratio.median, ratio.max), (2.0, 2.0, 2.0));
+        assert_eq!(Summary::ratio(&[1.0], &[0.0]), None);
+    }
+
+    #[test]
+    fn rotation_gives_every_variant_every_place() {
+        let orders: Vec<Vec<usize>> = (0..3).map(|round| rotation(3, round).collect()).collect();
+        assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
+        assert_eq!(rotation(0, 5).count(), 0);
+    }
+
+    #[test]
+    fn changes_in_percent() {
+        assert!((percent_change(115.0, 100.0) - 15.0).abs() < 1e-9);
+        assert!((percent_change(50.0, 100.0) + 50.0).abs() < 1e-9);
+        assert_eq!(percent_change(5.0, 0.0), 0.0);
+    }
+}

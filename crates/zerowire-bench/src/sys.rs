@@ -1,0 +1,204 @@
+//! The system calls that no safe crate offers, each behind a safe function.
+//!
+//! All `unsafe` of this crate lives here and in [`crate::area`] and [`crate::uring`]. Every function
+//! takes borrowed descriptors and plain values, keeps no pointer after it returns, and reports the
+//! error number of the call.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// `PACKET_VNET_HDR` (include/uapi/linux/if_packet.h): a virtio-net header precedes every frame.
+pub const PACKET_VNET_HDR: libc::c_int = 15;
+/// `PACKET_QDISC_BYPASS` (include/uapi/linux/if_packet.h): frames go straight to the driver.
+pub const PACKET_QDISC_BYPASS: libc::c_int = 20;
+
+/// Turns the -1 of a system call into the error of this thread.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// An interface request for the interface `name`.
+///
+/// Refuses names of 16 bytes and more (`IFNAMSIZ`, include/uapi/linux/if.h) and empty ones.
+pub fn ifreq(name: &str) -> io::Result<libc::ifreq> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("interface name {name:?}: give 1 to 15 bytes"),
+        ));
+    }
+    // SAFETY: ifreq is a C structure of integers and a union of them: all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+/// An interface ioctl (netdevice(7)) or `TUNSETIFF` with `request` as its argument.
+pub fn ioctl_ifreq(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: the codes used in this crate (SIOC*, TUNSETIFF) read and write one ifreq, which
+    // `request` borrows mutably for the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), code, request as *mut libc::ifreq) })?;
+    Ok(())
+}
+
+/// The interface index that `SIOCGIFINDEX` left in `request`.
+pub fn request_index(request: &libc::ifreq) -> i32 {
+    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
+    unsafe { request.ifr_ifru.ifru_ifindex }
+}
+
+/// The flags that `SIOCGIFFLAGS` left in `request`.
+pub fn request_flags(request: &libc::ifreq) -> libc::c_short {
+    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
+    unsafe { request.ifr_ifru.ifru_flags }
+}
+
+/// The Ethernet address that `SIOCGIFHWADDR` left in `request`.
+pub fn request_mac(request: &libc::ifreq) -> [u8; 6] {
+    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    std::array::from_fn(|i| address.sa_data[i] as u8)
+}
+
+/// Moves the calling thread into a new, empty network namespace (unshare(2)). Needs CAP_SYS_ADMIN.
+pub fn leave_network_namespace() -> io::Result<()> {
+    // SAFETY: only the network namespace changes, not the table of files: no descriptor that
+    // another thread uses becomes invalid.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+    Ok(())
+}
+
+/// `TUNSETOFFLOAD`: the offloads (`TUN_F_*`) that the reader of the tap accepts.
+pub fn tun_set_offload(fd: BorrowedFd<'_>, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })?;
+    Ok(())
+}
+
+/// `TUNSETVNETHDRSZ`: the length in bytes of the header before each frame.
+pub fn tun_set_vnet_hdr_size(fd: BorrowedFd<'_>, len: libc::c_int) -> io::Result<()> {
+    // SAFETY: the call reads one int, which lives on this stack frame until it returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) })?;
+    Ok(())
+}
+
+/// An `AF_INET` datagram socket: the handle of the interface ioctls. It belongs to the network
+/// namespace of the calling thread.
+pub fn control_socket() -> io::Result<OwnedFd> {
+    socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+}
+
+/// A raw packet socket that receives nothing (protocol 0), for sending only; see packet(7).
+pub fn packet_socket() -> io::Result<OwnedFd> {
+    socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
+}
+
+fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: socket() takes integers only.
+    let fd = check(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: the descriptor is new and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets an integer socket option.
+pub fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe one int on this stack frame; the kernel copies it.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// Binds a packet socket to an interface (packet(7)); `protocol` is an Ethernet type in host order,
+/// 0 to receive nothing.
+pub fn bind_packet(fd: BorrowedFd<'_>, index: i32, protocol: u16) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is a C structure of integers: all zeroes is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = index;
+    // SAFETY: the pointer and the length describe `address`, which the kernel copies.
+    check(unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// Sends the same datagram `count` times in one system call (at most [`SEND_BATCH`]).
+///
+/// `parts` are laid one after the other. Returns how many the kernel took.
+pub fn send_repeated(fd: BorrowedFd<'_>, parts: &[&[u8]], count: usize) -> io::Result<usize> {
+    let mut vectors: Vec<libc::iovec> = parts
+        .iter()
+        .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut libc::c_void, iov_len: part.len() })
+        .collect();
+    // SAFETY: mmsghdr is a C structure of integers and pointers: all zeroes (null) is valid.
+    let mut message: libc::mmsghdr = unsafe { zeroed() };
+    message.msg_hdr.msg_iov = vectors.as_mut_ptr();
+    message.msg_hdr.msg_iovlen = vectors.len();
+    let mut messages = vec![message; count.min(SEND_BATCH)];
+    // SAFETY: every message points at `vectors`, which points at `parts`; all three outlive the
+    // call, and sendmmsg only reads the datagrams and writes `msg_len` of `messages`.
+    let sent = check(unsafe {
+        libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), messages.len() as libc::c_uint, 0)
+    })?;
+    Ok(sent as usize)
+}
+
+/// writev(2) of pieces given as iovecs, which the kernel only reads from. A piece that isn't mapped
+/// gives `EFAULT`.
+pub fn write_vector(fd: BorrowedFd<'_>, pieces: &[libc::iovec]) -> io::Result<usize> {
+    // SAFETY: the array is valid for its length; the kernel reads through the addresses and checks
+    // them; nothing of ours is written.
+    let written = unsafe { libc::writev(fd.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) };
+    if written < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(written as usize)
+}
+
+/// The most datagrams of one [`send_repeated`]: `UIO_MAXIOV` bounds sendmmsg(2) at 1024, and 256
+/// keep its message array within the first-level cache.
+pub const SEND_BATCH: usize = 256;
+
+/// The identifier of the clock that counts the CPU time of all threads of process `pid`.
+pub fn process_clock(pid: libc::pid_t) -> io::Result<libc::clockid_t> {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: the call writes one clockid_t, which lives on this stack frame.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    Ok(clock)
+}
+
+/// Reads a clock.
+pub fn read_clock(clock: libc::clockid_t) -> io::Result<Duration> {
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the call writes one timespec to the pointer.
+    check(unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so the whole structure was written.
+    let time = unsafe { time.assume_init() };
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}

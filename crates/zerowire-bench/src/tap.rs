@@ -1,0 +1,79 @@
+//! A tap device opened the way the back end opens it.
+//!
+//! The host's side is the interface, ours the descriptor: a write is a frame that the host receives,
+//! a read takes a frame that the host sent. Each carries a virtio-net header of 12 bytes in front
+//! (virtio 1.3 §5.1.6). The interface vanishes when the last descriptor closes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use rustix::fs::{Mode, OFlags};
+
+use crate::netns::Link;
+use crate::sys;
+
+/// The length of the virtio-net header in front of each frame (virtio 1.3 §5.1.6, VERSION_1).
+pub const VNET_HEADER_LEN: usize = 12;
+
+/// The offloads that a modern guest acknowledges: the host may hand over frames without a checksum
+/// and large TCP frames.
+const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+
+/// An open queue of a tap.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    link: Link,
+}
+
+impl Tap {
+    /// Creates the tap `name` in the namespace of the calling thread, sets it up with IPv6 off and
+    /// attaches one queue to it, which does not block.
+    ///
+    /// `multi_queue` makes the interface accept more queues (`IFF_MULTI_QUEUE`).
+    pub fn create(name: &str, multi_queue: bool) -> Result<Self> {
+        let fd = rustix::fs::open(
+            "/dev/net/tun",
+            OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .context("cannot open /dev/net/tun: load the module tun, or give access to the device")?;
+        let mut request = sys::ifreq(name)?;
+        let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if multi_queue {
+            flags |= libc::IFF_MULTI_QUEUE;
+        }
+        request.ifr_ifru.ifru_flags = flags as libc::c_short;
+        sys::ioctl_ifreq(fd.as_fd(), libc::TUNSETIFF, &mut request)
+            .with_context(|| format!("cannot create tap {name}: CAP_NET_ADMIN is needed"))?;
+        sys::tun_set_vnet_hdr_size(fd.as_fd(), VNET_HEADER_LEN as libc::c_int)?;
+        sys::tun_set_offload(fd.as_fd(), OFFLOADS)
+            .with_context(|| format!("tap {name}: the kernel refuses TCP offloads"))?;
+        let link = Link::new(name)?;
+        link.disable_ipv6()?;
+        link.up()?;
+        Ok(Self { fd, link })
+    }
+
+    /// The host's side.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Writes a header and a frame, laid in one buffer. Fails with `EINVAL` when the header is
+    /// inconsistent.
+    pub fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        rustix::io::write(&self.fd, bytes)
+    }
+
+    /// Reads a header and a frame; a buffer that is too short cuts the frame. `EAGAIN`: none waits.
+    pub fn read(&self, bytes: &mut [u8]) -> rustix::io::Result<usize> {
+        rustix::io::read(&self.fd, bytes)
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,88 @@
+//! The ways of moving frames that are compared, and what one run of one of them yields.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::case::Case;
+
+/// What one run cost.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Sample {
+    /// CPU time of the side that is measured, all its threads.
+    #[serde(serialize_with = "nanoseconds", rename = "cpu_ns")]
+    pub cpu: Duration,
+    /// Time on the wall while frames moved; the time to fill queues beforehand doesn't count.
+    #[serde(serialize_with = "nanoseconds", rename = "wall_ns")]
+    pub wall: Duration,
+    /// Frames moved, every one accounted for.
+    pub frames: u64,
+    /// Bytes moved, from the Ethernet header on.
+    pub bytes: u64,
+    /// What the back end's own ledger says of this run (bytes copied, bytes not copied, reasons).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ledger: BTreeMap<String, u64>,
+}
+
+fn nanoseconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_u64(time.as_nanos() as u64)
+}
+
+impl Sample {
+    /// CPU time of one frame in nanoseconds.
+    pub fn cpu_ns_per_frame(&self) -> f64 {
+        self.cpu.as_nanos() as f64 / self.frames.max(1) as f64
+    }
+
+    /// Frames in a second of wall time.
+    pub fn frames_per_second(&self) -> f64 {
+        self.frames as f64 / self.wall.as_secs_f64().max(1e-9)
+    }
+
+    /// Gigabits (10⁹ bits) in a second of wall time.
+    pub fn gigabits_per_second(&self) -> f64 {
+        self.bytes as f64 * 8e-9 / self.wall.as_secs_f64().max(1e-9)
+    }
+
+    /// CPU seconds a second: 1.0 is one CPU fully used.
+    pub fn cpu_load(&self) -> f64 {
+        self.cpu.as_secs_f64() / self.wall.as_secs_f64().max(1e-9)
+    }
+}
+
+/// A way of moving frames between a guest's memory and a tap.
+pub trait Variant {
+    /// Its name in tables and files.
+    fn name(&self) -> &str;
+
+    /// Makes everything ready for `case`: memory, queues, MTU. Not measured.
+    fn prepare(&mut self, case: &Case) -> Result<()>;
+
+    /// Moves `frames` frames at saturation. Fails when one is lost.
+    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_follow_from_the_counts() {
+        let sample = Sample {
+            cpu: Duration::from_micros(500),
+            wall: Duration::from_millis(1),
+            frames: 1000,
+            bytes: 1_500_000,
+            ledger: BTreeMap::new(),
+        };
+        assert_eq!(sample.cpu_ns_per_frame(), 500.0);
+        assert_eq!(sample.frames_per_second(), 1e6);
+        assert!((sample.gigabits_per_second() - 12.0).abs() < 1e-9);
+        assert!((sample.cpu_load() - 0.5).abs() < 1e-9);
+        assert!(Sample::default().cpu_ns_per_frame().is_finite());
+        let json = serde_json::to_value(&sample).unwrap();
+        assert_eq!(json["cpu_ns"], 500_000);
+    }
+}

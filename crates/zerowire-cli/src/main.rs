@@ -1,0 +1,54 @@
+//! The program `zerowire`.
+
+mod logging;
+mod net;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
+#[derive(Parser)]
+#[command(name = "zerowire", version, about, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// What to log to standard error: error, warn, info, debug or trace.
+    #[arg(long, global = true, default_value = "info", value_name = "LEVEL")]
+    log: String,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap and back.
+    Net(Box<net::NetArgs>),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(arguments());
+    if let Err(e) = logging::init(&cli.log) {
+        eprintln!("zerowire: {e}");
+        return ExitCode::from(2);
+    }
+    let result = match cli.command {
+        Command::Net(args) => net::run(*args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("zerowire: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Under the name `zerowire-net` (as the installed vhost-user JSON file starts it) the program is `zerowire net`.
+fn arguments() -> Vec<std::ffi::OsString> {
+    let mut args: Vec<_> = std::env::args_os().collect();
+    let name = args.first().and_then(|a| std::path::Path::new(a).file_name().map(ToOwned::to_owned));
+    if name.is_some_and(|n| n == "zerowire-net") {
+        args.insert(1, "net".into());
+    }
+    args
+}

@@ -1,0 +1,173 @@
+//! `zerowire net`.
+
+mod config;
+mod report;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use zerowire_virtio::daemon::{Endpoint, Server};
+use zerowire_virtio::io::Engine;
+use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy};
+
+use crate::signals::Signals;
+
+/// Whether frames are copied in user space.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum PathArg {
+    /// Scatter lists where they pay, copies where those pay.
+    #[default]
+    Auto,
+    /// Copy every frame: the control of measurements.
+    Copy,
+}
+
+/// How frames reach the port.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum IoArg {
+    /// io_uring where the kernel has what is needed, plain system calls elsewhere; the log says which and why.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// A system call a frame.
+    Syscall,
+}
+
+/// Whether metadata requests need a session token.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum TokenArg {
+    /// A request without a token is answered 401.
+    #[default]
+    Required,
+    /// A request without a token is answered; one with a wrong token is not.
+    Optional,
+}
+
+/// Arguments of `zerowire net`.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct NetArgs {
+    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left behind by a process
+    /// that is gone is replaced.
+    #[arg(long, visible_alias = "socket-path", value_name = "PATH", conflicts_with_all = ["fd", "vm", "config"])]
+    socket: Option<PathBuf>,
+    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected one; with a connected
+    /// one the program ends with the connection.
+    #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
+    fd: Option<i32>,
+    /// Where frames go: tap:NAME[,queues=N]. The tap is opened in this process's network namespace; if it is not there it
+    /// is created, set up, and removed at the end. 1 to 256 queues (queue pairs of the device).
+    #[arg(long, value_name = "PORT", default_value = "tap:zerowire0")]
+    port: String,
+    /// Name of the VM in logs and statistics.
+    #[arg(long, default_value = "vm0", value_name = "NAME")]
+    name: String,
+    /// One of several VMs: name=NAME,socket=PATH,port=tap:NAME[,queues=N][,metadata=FILE][,metadata-token=optional].
+    /// Repeat for more, up to 256.
+    #[arg(long, value_name = "SPEC", conflicts_with = "config")]
+    vm: Vec<String>,
+    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = ….
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ inside the guest; SIGHUP reads it again.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["vm", "config"])]
+    metadata: Option<PathBuf>,
+    /// Whether metadata requests need a session token.
+    #[arg(long, value_name = "WHEN", default_value = "required")]
+    metadata_token: TokenArg,
+    /// Whether frames are copied in user space.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    path: PathArg,
+    /// How frames reach the port.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: IoArg,
+    /// Frames up to this many bytes are gathered into one buffer; 0 scatters all. The default was chosen by
+    /// 'zerowire bench net --threshold'.
+    #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
+    gather_max: usize,
+    /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
+    #[arg(long)]
+    json: bool,
+    /// Print what this back end can do, as QEMU's docs/interop/vhost-user.json describes, and exit.
+    #[arg(long)]
+    print_capabilities: bool,
+}
+
+const AFTER_HELP: &str = "\
+Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files again, SIGTERM and SIGINT end the program.
+
+Limits: 256 VMs a process; 256 queue pairs a device; rings up to 32768 entries; 64 memory regions a VM; frames up to \
+65557 bytes; scatter lists up to 1023 segments (longer ones are gathered); indirect tables up to 1024 descriptors.
+
+QEMU:
+  zerowire net --socket /run/vm.sock --port tap:tap0 &
+  qemu-system-x86_64 … -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\
+    -chardev socket,id=c0,path=/run/vm.sock,reconnect=1 -netdev vhost-user,id=n0,chardev=c0 \\
+    -device virtio-net-pci,netdev=n0";
+
+/// Runs the command.
+pub fn run(args: NetArgs) -> Result<ExitCode> {
+    if args.print_capabilities {
+        println!("{}", serde_json::json!({ "type": "net", "features": [] }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let vms = config::vms(&args)?;
+    let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
+    let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1])
+        .context("signals can't be blocked")?;
+    raise_descriptor_limit();
+    for v in &vms {
+        tracing::info!("{}: listening on {}, port tap:{} with {} queue pairs", v.name, v.endpoint, v.port.name, v.port.queues);
+    }
+    let server = Server::start(vms)?;
+    // A connection that was handed over may end at any time, and the program with it.
+    let tick = (!lasting).then_some(Duration::from_millis(200));
+    loop {
+        match signals.wait(tick).context("waiting for signals failed")? {
+            Some(libc::SIGUSR1) => report::print(&server.stats(), args.json)?,
+            Some(libc::SIGHUP) => {
+                for e in server.reload_metadata() {
+                    tracing::error!("{e}; the old metadata stay");
+                }
+            }
+            Some(_) => break,
+            None if !server.is_alive() => break,
+            None => {}
+        }
+    }
+    let stats = server.stats();
+    drop(server);
+    report::print(&stats, args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Many VMs take many descriptors; the soft limit is often 1024 where the hard one is far higher.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn policy(args: &NetArgs) -> Result<Policy> {
+    if args.gather_max > MAX_FRAME_BYTES {
+        bail!("--gather-max {}: at most {MAX_FRAME_BYTES}, the longest frame", args.gather_max);
+    }
+    let mode = match args.path {
+        PathArg::Auto => PathMode::Auto,
+        PathArg::Copy => PathMode::Copy,
+    };
+    Ok(Policy { mode, gather_max_bytes: args.gather_max })
+}
+
+fn engine(args: &NetArgs) -> Engine {
+    match args.io {
+        IoArg::Auto => Engine::Auto,
+        IoArg::Uring => Engine::Uring,
+        IoArg::Syscall => Engine::Syscall,
+    }
+}

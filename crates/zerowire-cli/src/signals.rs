@@ -1,0 +1,48 @@
+//! Signals, taken one at a time by the main thread.
+
+use std::io;
+use std::time::Duration;
+
+/// A set of signals that are blocked in all threads and waited for.
+pub struct Signals {
+    set: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks `signals`. To be called before threads are started: they inherit the mask.
+    pub fn block(signals: &[libc::c_int]) -> io::Result<Self> {
+        // SAFETY: an all-zero sigset_t is a valid value to initialise, which sigemptyset does.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a sigset_t of this function.
+        unsafe {
+            libc::sigemptyset(&raw mut set);
+            for s in signals {
+                libc::sigaddset(&raw mut set, *s);
+            }
+        }
+        // SAFETY: the set was initialised above.
+        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
+            0 => Ok(Self { set }),
+            e => Err(io::Error::from_raw_os_error(e)),
+        }
+    }
+
+    /// Waits for the next signal, at most for `timeout`; None where that passed.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<libc::c_int>> {
+        let ts = timeout.map(|t| libc::timespec {
+            tv_sec: t.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(t.subsec_nanos()),
+        });
+        let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the set is initialised, and `ts` is null or points to a timespec that lives until the call returns.
+        let n = unsafe { libc::sigtimedwait(&raw const self.set, std::ptr::null_mut(), ts) };
+        if n > 0 {
+            return Ok(Some(n));
+        }
+        let e = io::Error::last_os_error();
+        match e.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            _ => Err(e),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! One error type for the whole guest.
+
+use std::io;
+
+use zerowire_vhost_user::{WireError, features};
+
+use crate::GuestAddr;
+
+/// What can fail in the guest, or what the device did wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestError {
+    /// The device broke a rule of the ring; the queue can't be used further.
+    #[error("queue {queue}: the device broke the ring: {rule} (used index {index}, value {value})")]
+    DeviceBrokeRing {
+        /// Index of the queue.
+        queue: u16,
+        /// The rule, with its section.
+        rule: &'static str,
+        /// Position in the used ring.
+        index: u16,
+        /// The offending value.
+        value: u64,
+    },
+    /// The device does not offer features that the driver can't do without.
+    #[error("the device does not offer {}; it offers {offered:#x}", features::names(*missing).join(", "))]
+    FeaturesMissing {
+        /// Features needed and not offered.
+        missing: u64,
+        /// All features offered.
+        offered: u64,
+    },
+    /// The device did not accept the features (virtio 1.3 §3.1.1 step 6).
+    #[error("the device refused the features {acked:#x} (status {status:#x} without FEATURES_OK)")]
+    FeaturesRefused {
+        /// Features that the driver acknowledged.
+        acked: u64,
+        /// Device status read back.
+        status: u64,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// A guest address range is not (wholly) in one region.
+    #[error("guest memory {addr} with {len} bytes is not inside one region")]
+    NoSuchMemory {
+        /// First byte.
+        addr: GuestAddr,
+        /// Bytes.
+        len: usize,
+    },
+    /// Guest memory is used up.
+    #[error("no {len} bytes of guest memory are free; make the guest's memory larger")]
+    OutOfMemory {
+        /// Bytes wanted.
+        len: usize,
+    },
+    /// Two regions overlap, or one is empty or unaligned.
+    #[error("region at {addr} with {len:#x} bytes: {rule}")]
+    BadRegion {
+        /// First byte.
+        addr: GuestAddr,
+        /// Bytes.
+        len: usize,
+        /// The rule.
+        rule: &'static str,
+    },
+    /// A setting is out of range.
+    #[error("{what} is {value}, it must be {rule}")]
+    BadSetting {
+        /// Name of the setting.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is allowed.
+        rule: &'static str,
+    },
+    /// The frame is longer than the queue's buffers.
+    #[error(
+        "a frame of {len} bytes does not fit buffers of {capacity} bytes; create the queue with a larger capacity"
+    )]
+    FrameTooLong {
+        /// Bytes of the frame.
+        len: usize,
+        /// Bytes that fit.
+        capacity: usize,
+    },
+    /// Something that was not negotiated was asked for.
+    #[error("{what} was not negotiated with the back end")]
+    NotNegotiated {
+        /// Name of the feature.
+        what: &'static str,
+    },
+    /// The vhost-user socket failed or the back end broke the protocol.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
+
+impl GuestError {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> GuestError {
+        GuestError::Io { what: what.into(), source: source.into() }
+    }
+}

@@ -1,0 +1,192 @@
+//! Guest memory: regions of memfds at chosen guest-physical addresses.
+//!
+//! # Who owns the bytes
+//! The guest owns the memfds and its mapping; the device maps the same pages.
+//! Either side may write at any time, so no reference into these pages is
+//! ever made: access goes through [`GuestSlice`], which copies, or reads and
+//! writes single integers with volatile or atomic operations. A region stays
+//! mapped as long as a slice of it lives, also after it was removed.
+
+mod region;
+mod slice;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use crate::GuestError;
+pub use region::Region;
+pub use slice::GuestSlice;
+
+/// A guest-physical address.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct GuestAddr(pub u64);
+
+impl fmt::Display for GuestAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// The memory of one guest. Clones share it.
+#[derive(Clone, Debug)]
+pub struct GuestMemory {
+    regions: Arc<Mutex<Vec<Arc<Region>>>>,
+    huge_pages: bool,
+}
+
+/// Bytes that a region's address and length are multiples of.
+pub const PAGE: usize = 4096;
+
+const HUGE_PAGE: usize = 2 << 20;
+
+impl GuestMemory {
+    /// Memory with the given regions (first address, bytes), all in one
+    /// memfd one after the other, as a VMM lays out RAM around its PCI hole.
+    ///
+    /// ```
+    /// use zerowire_guest::{GuestAddr, GuestMemory};
+    /// let memory = GuestMemory::new(&[(GuestAddr(0), 1 << 20), (GuestAddr(1 << 32), 1 << 20)])?;
+    /// let buffer = memory.allocate(4096, 64)?;
+    /// buffer.write(0, b"hello");
+    /// # Ok::<(), zerowire_guest::GuestError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GuestError::BadRegion`], [`GuestError::Io`].
+    pub fn new(regions: &[(GuestAddr, usize)]) -> Result<GuestMemory, GuestError> {
+        Self::with_huge_pages(regions, false)
+    }
+
+    /// As [`GuestMemory::new`], with 2 MiB pages if `huge_pages` (they must
+    /// have been reserved in `vm.nr_hugepages`).
+    ///
+    /// # Errors
+    /// [`GuestError::BadRegion`], [`GuestError::Io`].
+    pub fn with_huge_pages(
+        regions: &[(GuestAddr, usize)],
+        huge_pages: bool,
+    ) -> Result<GuestMemory, GuestError> {
+        let memory = GuestMemory { regions: Arc::default(), huge_pages };
+        let total: usize = regions.iter().map(|&(_, len)| len).sum();
+        let file = memory.make_file(total)?;
+        let mut offset = 0;
+        for &(addr, len) in regions {
+            memory.insert(addr, len, &file, offset)?;
+            offset += len;
+        }
+        Ok(memory)
+    }
+
+    /// Adds a region in a memfd of its own: hot-plug. The device does not know
+    /// it before [`crate::Transport::add_memory`].
+    ///
+    /// # Errors
+    /// [`GuestError::BadRegion`], [`GuestError::Io`].
+    pub fn add_region(&self, addr: GuestAddr, len: usize) -> Result<Arc<Region>, GuestError> {
+        let file = self.make_file(len)?;
+        self.insert(addr, len, &file, 0)
+    }
+
+    /// Takes the region at `addr` out; nothing is allocated from it any more.
+    /// It stays mapped until its last slice is dropped.
+    ///
+    /// # Errors
+    /// [`GuestError::NoSuchMemory`] when no region begins there.
+    pub fn remove_region(&self, addr: GuestAddr) -> Result<Arc<Region>, GuestError> {
+        let mut regions = self.lock();
+        match regions.iter().position(|r| r.guest_addr() == addr) {
+            Some(at) => Ok(regions.remove(at)),
+            None => Err(GuestError::NoSuchMemory { addr, len: 0 }),
+        }
+    }
+
+    /// All regions, lowest address first.
+    pub fn regions(&self) -> Vec<Arc<Region>> {
+        self.lock().clone()
+    }
+
+    /// Allocates `len` bytes that begin at a multiple of `align`, from the
+    /// first region that has them. They are given back when the last slice
+    /// of them is dropped, whether or not the device still uses them. Their
+    /// content is whatever was there before.
+    ///
+    /// # Errors
+    /// [`GuestError::OutOfMemory`].
+    pub fn allocate(&self, len: usize, align: usize) -> Result<GuestSlice, GuestError> {
+        let regions = self.regions();
+        regions
+            .iter()
+            .find_map(|region| GuestSlice::allocate(region, len, align))
+            .ok_or(GuestError::OutOfMemory { len })
+    }
+
+    /// Allocates from the region that begins at `region` only.
+    ///
+    /// # Errors
+    /// [`GuestError::NoSuchMemory`], [`GuestError::OutOfMemory`].
+    pub fn allocate_in(&self, region: GuestAddr, len: usize, align: usize) -> Result<GuestSlice, GuestError> {
+        let regions = self.regions();
+        let found = regions
+            .iter()
+            .find(|r| r.guest_addr() == region)
+            .ok_or(GuestError::NoSuchMemory { addr: region, len })?;
+        GuestSlice::allocate(found, len, align).ok_or(GuestError::OutOfMemory { len })
+    }
+
+    /// A view of memory at a guest address, allocated or not.
+    ///
+    /// # Errors
+    /// [`GuestError::NoSuchMemory`] unless one region holds the whole range.
+    pub fn at(&self, addr: GuestAddr, len: usize) -> Result<GuestSlice, GuestError> {
+        let regions = self.lock();
+        regions
+            .iter()
+            .find_map(|region| GuestSlice::view(region, addr, len))
+            .ok_or(GuestError::NoSuchMemory { addr, len })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Region>>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_file(&self, len: usize) -> Result<Arc<OwnedFd>, GuestError> {
+        let mut flags = MemfdFlags::CLOEXEC;
+        if self.huge_pages {
+            flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        }
+        let file = memfd_create("guest-memory", flags)
+            .map_err(|e| GuestError::io("memfd_create for guest memory", e))?;
+        ftruncate(&file, len as u64)
+            .map_err(|e| GuestError::io(format!("setting guest memory to {len} bytes"), e))?;
+        Ok(Arc::new(file))
+    }
+
+    fn insert(
+        &self,
+        addr: GuestAddr,
+        len: usize,
+        file: &Arc<OwnedFd>,
+        offset: usize,
+    ) -> Result<Arc<Region>, GuestError> {
+        let bad = |rule| Err(GuestError::BadRegion { addr, len, rule });
+        let page = if self.huge_pages { HUGE_PAGE } else { PAGE };
+        if len == 0 || !len.is_multiple_of(page) || !addr.0.is_multiple_of(page as u64) {
+            return bad("address and length must be multiples of the page size, and not empty");
+        }
+        let Some(end) = addr.0.checked_add(len as u64) else {
+            return bad("the end must fit in 64 bits");
+        };
+        let mut regions = self.lock();
+        let overlaps = |r: &Arc<Region>| r.guest_addr().0 < end && addr.0 < r.end().0;
+        if regions.iter().any(overlaps) {
+            return bad("it overlaps another region");
+        }
+        let region = Arc::new(Region::map(addr, len, Arc::clone(file), offset)?);
+        let at = regions.partition_point(|r| r.guest_addr() < addr);
+        regions.insert(at, Arc::clone(&region));
+        Ok(region)
+    }
+}

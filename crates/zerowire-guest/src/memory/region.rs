@@ -1,0 +1,130 @@
+//! One mapped region and the list of its free ranges.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::{GuestAddr, GuestError};
+
+/// A region of guest memory, mapped in this process; unmapped on drop.
+#[derive(Debug)]
+pub struct Region {
+    guest_addr: GuestAddr,
+    base: *mut u8,
+    len: usize,
+    file: Arc<OwnedFd>,
+    file_offset: usize,
+    /// Free ranges (offset, bytes), lowest first, never adjacent.
+    free: Mutex<Vec<(usize, usize)>>,
+}
+
+// SAFETY: `base` is an address of shared memory that stays mapped while the
+// region lives; nothing about it depends on the thread, and it is only
+// accessed with volatile, atomic or raw copy operations.
+unsafe impl Send for Region {}
+// SAFETY: as for Send; the free list has its own lock.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(super) fn map(
+        guest_addr: GuestAddr,
+        len: usize,
+        file: Arc<OwnedFd>,
+        file_offset: usize,
+    ) -> Result<Region, GuestError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses can't
+        // touch memory that is in use.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file.as_fd(), file_offset as u64)
+        }
+        .map_err(|e| GuestError::io(format!("mapping {len} bytes of guest memory"), e))?;
+        Ok(Region { guest_addr, base: base.cast(), len, file, file_offset, free: Mutex::new(vec![(0, len)]) })
+    }
+
+    /// Guest-physical address of the first byte.
+    pub fn guest_addr(&self) -> GuestAddr {
+        self.guest_addr
+    }
+
+    /// Guest-physical address of the first byte behind it.
+    pub fn end(&self) -> GuestAddr {
+        GuestAddr(self.guest_addr.0 + self.len as u64)
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Address of the first byte in this process.
+    pub fn user_addr(&self) -> u64 {
+        self.base as u64
+    }
+
+    /// Offset of the first byte in [`Region::file`].
+    pub fn file_offset(&self) -> u64 {
+        self.file_offset as u64
+    }
+
+    /// The memfd, which other regions may share.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        (*self.file).as_fd()
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Takes the first free range that fits.
+    pub(super) fn take(&self, len: usize, align: usize) -> Option<usize> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, start) = free.iter().enumerate().find_map(|(at, &(offset, size))| {
+            let start = offset.checked_next_multiple_of(align.max(1))?;
+            (start.checked_add(len)? <= offset + size).then_some((at, start))
+        })?;
+        let (offset, size) = free.remove(at);
+        let (end, taken_end) = (offset + size, start + len);
+        if taken_end < end {
+            free.insert(at, (taken_end, end - taken_end));
+        }
+        if offset < start {
+            free.insert(at, (offset, start - offset));
+        }
+        Some(start)
+    }
+
+    /// Gives a range back that was taken.
+    pub(super) fn give_back(&self, offset: usize, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = free.partition_point(|&(start, _)| start < offset);
+        free.insert(at, (offset, len));
+        if at + 1 < free.len() && offset + len == free[at + 1].0 {
+            free[at].1 += free[at + 1].1;
+            free.remove(at + 1);
+        }
+        if at > 0 && free[at - 1].0 + free[at - 1].1 == offset {
+            free[at - 1].1 += free[at].1;
+            free.remove(at);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn free_ranges(&self) -> Vec<(usize, usize)> {
+        self.free.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `map` and every slice of it holds
+        // an Arc of this region, so none is left.
+        let result = unsafe { munmap(self.base.cast(), self.len) };
+        debug_assert!(result.is_ok(), "munmap of an own mapping");
+    }
+}

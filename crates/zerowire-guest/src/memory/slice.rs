@@ -1,0 +1,309 @@
+//! Bounded access to guest memory.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
+
+use super::Region;
+use crate::GuestAddr;
+
+/// A range of one region of guest memory. Cheap to clone; keeps the region
+/// mapped, and its bytes allocated if it came from
+/// [`crate::GuestMemory::allocate`].
+///
+/// Offsets are in bytes from the slice's start. Access outside the slice
+/// panics, as with Rust's own slices: offsets come from the driver, never from
+/// the device.
+#[derive(Clone, Debug)]
+pub struct GuestSlice {
+    owner: Arc<Owner>,
+    base: *mut u8,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Owner {
+    region: Arc<Region>,
+    /// The allocated range, given back on drop; (0, 0) for a view.
+    taken: (usize, usize),
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.region.give_back(self.taken.0, self.taken.1);
+    }
+}
+
+// SAFETY: `base` points into shared memory kept mapped by `owner`; all access
+// is volatile, atomic or a raw copy, and any thread or process may do it.
+unsafe impl Send for GuestSlice {}
+// SAFETY: as for Send.
+unsafe impl Sync for GuestSlice {}
+
+impl GuestSlice {
+    pub(super) fn allocate(region: &Arc<Region>, len: usize, align: usize) -> Option<GuestSlice> {
+        let offset = region.take(len, align)?;
+        Some(GuestSlice {
+            base: region.base().wrapping_add(offset),
+            len,
+            owner: Arc::new(Owner { region: Arc::clone(region), taken: (offset, len) }),
+        })
+    }
+
+    pub(super) fn view(region: &Arc<Region>, addr: GuestAddr, len: usize) -> Option<GuestSlice> {
+        let offset = usize::try_from(addr.0.checked_sub(region.guest_addr().0)?).ok()?;
+        if offset.checked_add(len)? > region.len() {
+            return None;
+        }
+        Some(GuestSlice {
+            base: region.base().wrapping_add(offset),
+            len,
+            owner: Arc::new(Owner { region: Arc::clone(region), taken: (0, 0) }),
+        })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Guest-physical address of the first byte.
+    pub fn guest_addr(&self) -> GuestAddr {
+        let offset = self.base as usize - self.owner.region.base() as usize;
+        GuestAddr(self.owner.region.guest_addr().0 + offset as u64)
+    }
+
+    /// Address of the first byte in this process, which SET_VRING_ADDR wants.
+    pub fn user_addr(&self) -> u64 {
+        self.base as u64
+    }
+
+    /// The part of `len` bytes from `offset`.
+    ///
+    /// # Panics
+    /// When it is not inside.
+    pub fn part(&self, offset: usize, len: usize) -> GuestSlice {
+        self.check(offset, len, 1);
+        GuestSlice { owner: Arc::clone(&self.owner), base: self.base.wrapping_add(offset), len }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// When they don't fit.
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let target = self.check(offset, bytes.len(), 1);
+        // SAFETY: `check` gave an address of as many mapped bytes; `bytes` is
+        // ordinary memory and can't overlap. The device may access the same
+        // bytes through its own mapping; no reference to them exists here.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    #[inline]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let source = self.check(offset, bytes.len(), 1);
+        // SAFETY: as in `write`, with the directions exchanged.
+        unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Copies `len` bytes from `offset` to the end of `bytes`.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn append_to(&self, offset: usize, len: usize, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.resize(start + len, 0);
+        self.read(offset, &mut bytes[start..]);
+    }
+
+    /// Sets all bytes to `value`.
+    pub fn fill(&self, value: u8) {
+        // SAFETY: the slice's own range is mapped; no reference to it exists.
+        unsafe { std::ptr::write_bytes(self.base, value, self.len) }
+    }
+
+    /// The u16 at `offset` for atomic access; its bytes are in the order of
+    /// the memory (little-endian in a ring).
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 2.
+    #[inline]
+    pub fn atomic_u16(&self, offset: usize) -> &AtomicU16 {
+        let target = self.check(offset, 2, 2);
+        // SAFETY: mapped and aligned as `check` saw, for as long as `self`
+        // lives; atomics may be changed by anybody.
+        unsafe { AtomicU16::from_ptr(target.cast()) }
+    }
+
+    /// Reads a little-endian u16.
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 2.
+    #[inline]
+    pub fn read_u16(&self, offset: usize) -> u16 {
+        let source = self.check(offset, 2, 2);
+        // SAFETY: mapped and aligned as `check` saw.
+        u16::from_le(unsafe { source.cast::<u16>().read_volatile() })
+    }
+
+    /// Writes a little-endian u16.
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 2.
+    #[inline]
+    pub fn write_u16(&self, offset: usize, value: u16) {
+        let target = self.check(offset, 2, 2);
+        // SAFETY: mapped and aligned as `check` saw.
+        unsafe { target.cast::<u16>().write_volatile(value.to_le()) }
+    }
+
+    /// Reads a little-endian u32.
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 4.
+    #[inline]
+    pub fn read_u32(&self, offset: usize) -> u32 {
+        let source = self.check(offset, 4, 4);
+        // SAFETY: mapped and aligned as `check` saw.
+        u32::from_le(unsafe { source.cast::<u32>().read_volatile() })
+    }
+
+    /// Writes a little-endian u32.
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 4.
+    #[inline]
+    pub fn write_u32(&self, offset: usize, value: u32) {
+        let target = self.check(offset, 4, 4);
+        // SAFETY: mapped and aligned as `check` saw.
+        unsafe { target.cast::<u32>().write_volatile(value.to_le()) }
+    }
+
+    /// Reads a little-endian u64.
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 8.
+    #[inline]
+    pub fn read_u64(&self, offset: usize) -> u64 {
+        let source = self.check(offset, 8, 8);
+        // SAFETY: mapped and aligned as `check` saw.
+        u64::from_le(unsafe { source.cast::<u64>().read_volatile() })
+    }
+
+    /// Writes a little-endian u64.
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 8.
+    #[inline]
+    pub fn write_u64(&self, offset: usize, value: u64) {
+        let target = self.check(offset, 8, 8);
+        // SAFETY: mapped and aligned as `check` saw.
+        unsafe { target.cast::<u64>().write_volatile(value.to_le()) }
+    }
+
+    /// Reads a little-endian u64 that is aligned to 4 only, as entries of a
+    /// used ring are. The halves are read one after the other.
+    ///
+    /// # Panics
+    /// When it is outside or not aligned to 4.
+    #[inline]
+    pub(crate) fn read_u64_unaligned4(&self, offset: usize) -> u64 {
+        let source = self.check(offset, 8, 4).cast::<u32>();
+        // SAFETY: both halves are mapped and aligned as `check` saw.
+        let (low, high) = unsafe { (source.read_volatile(), source.add(1).read_volatile()) };
+        u64::from(u32::from_le(low)) | u64::from(u32::from_le(high)) << 32
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize, align: usize) -> *mut u8 {
+        let inside = offset <= self.len && len <= self.len - offset;
+        let target = self.base.wrapping_add(offset);
+        assert!(
+            inside && (target as usize).is_multiple_of(align),
+            "guest access of {len} bytes at {offset} in {} bytes, alignment {align}",
+            self.len
+        );
+        target
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{GuestAddr, GuestError, GuestMemory};
+
+    const GAP: GuestAddr = GuestAddr(1 << 32);
+
+    fn memory() -> GuestMemory {
+        GuestMemory::new(&[(GuestAddr(0), 16 << 12), (GAP, 16 << 12)]).unwrap()
+    }
+
+    #[test]
+    fn regions_share_a_file_at_their_offsets() {
+        let memory = memory();
+        let regions = memory.regions();
+        assert_eq!(regions[0].file_offset(), 0);
+        assert_eq!(regions[1].file_offset(), 16 << 12);
+        memory.at(GAP, 5).unwrap().write(0, b"above");
+        let mut seen = [0; 5];
+        rustix::io::pread(regions[0].file(), &mut seen, 16 << 12).unwrap();
+        assert_eq!(&seen, b"above");
+    }
+
+    #[test]
+    fn ranges_outside_or_across_regions_are_refused() {
+        let memory = memory();
+        for (addr, len) in [(16 << 12, 1), ((16 << 12) - 1, 2), (GAP.0 - 1, 2), (u64::MAX, 2)] {
+            assert!(matches!(memory.at(GuestAddr(addr), len), Err(GuestError::NoSuchMemory { .. })));
+        }
+        assert!(memory.at(GuestAddr((16 << 12) - 1), 1).is_ok());
+    }
+
+    #[test]
+    fn allocations_come_back_and_merge() {
+        let memory = memory();
+        let whole = memory.regions()[0].free_ranges();
+        {
+            let a = memory.allocate(100, 64).unwrap();
+            let b = memory.allocate(5000, 4096).unwrap();
+            let part = a.part(50, 50);
+            drop(a);
+            assert_eq!(part.guest_addr(), GuestAddr(50));
+            assert_eq!(b.guest_addr().0 % 4096, 0);
+            assert_ne!(memory.regions()[0].free_ranges(), whole);
+        }
+        assert_eq!(memory.regions()[0].free_ranges(), whole);
+        assert!(matches!(memory.allocate(17 << 12, 1), Err(GuestError::OutOfMemory { .. })));
+        let high = memory.allocate_in(GAP, 16 << 12, 1).unwrap();
+        assert_eq!(high.guest_addr(), GAP);
+    }
+
+    #[test]
+    fn regions_come_and_go() {
+        let memory = memory();
+        let plugged = GuestAddr(1 << 20);
+        for (addr, len) in [(GuestAddr(0), 4096), (GuestAddr(15 << 12), 8192), (plugged, 100)] {
+            assert!(memory.add_region(addr, len).is_err(), "{addr}");
+        }
+        memory.add_region(plugged, 8192).unwrap();
+        let slice = memory.allocate_in(plugged, 8192, 1).unwrap();
+        memory.remove_region(plugged).unwrap();
+        assert!(memory.at(plugged, 1).is_err());
+        slice.write(8191, &[1]);
+        assert!(memory.remove_region(plugged).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "guest access of 2 bytes at 99")]
+    fn access_past_the_end_panics() {
+        memory().allocate(100, 4).unwrap().write(99, &[1, 2]);
+    }
+}

@@ -1,0 +1,274 @@
+//! Chains, tables and indices that break one rule each.
+
+use crate::net::header::HEADER_LEN;
+use crate::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, write_desc_at};
+use crate::{GuestAddr, GuestError, GuestSlice};
+
+use super::{RawDesc, RawQueue};
+
+/// What a device should do about an attack. It must go on serving other
+/// queues' guests in any case.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Expect {
+    /// The ring is broken: the device stops this queue and reports it.
+    RingStops,
+    /// The ring is sound, the frame is not: it is dropped, the chain is given
+    /// back.
+    FrameDropped,
+    /// Unusual and allowed: the frame goes out.
+    FrameSent,
+}
+
+/// Ways to break a transmit queue. Each is one entry on the available ring,
+/// but for [`RingAttack::AvailIdxJump`].
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum RingAttack {
+    /// The available index moves by more than the queue's size (virtio 1.3
+    /// §2.7.13.3).
+    AvailIdxJump,
+    /// The available ring holds an index behind the table (§2.7.6).
+    HeadOutOfRange,
+    /// A chain goes on behind the table (§2.7.5).
+    NextOutOfRange,
+    /// A descriptor is its own next one (§2.7.5.2).
+    LoopOfOne,
+    /// The last of several descriptors goes back to the first (§2.7.5.2).
+    LoopOfAll,
+    /// A buffer lies where there is no memory.
+    AddressOutside,
+    /// A buffer begins in a region and ends behind it.
+    CrossesRegionEnd,
+    /// Address and length run past 2^64.
+    AddressWraps,
+    /// The payload is for the device to write (§5.1.6.2).
+    WritablePayload,
+    /// A readable buffer comes after a writable one (§2.7.4.2).
+    ReadableAfterWritable,
+    /// The whole chain is for the device to write: there is no header.
+    WritableOnly,
+    /// An indirect table of 0 bytes (§2.7.5.3).
+    IndirectEmpty,
+    /// An indirect table whose length is no multiple of 16.
+    IndirectRagged,
+    /// An indirect table longer than the queue (§2.7.5.3.1).
+    IndirectTooLong,
+    /// An indirect descriptor in an indirect table.
+    IndirectNested,
+    /// A chain in an indirect table that leaves it.
+    IndirectNextOutOfRange,
+    /// A chain in an indirect table that goes round.
+    IndirectLoop,
+    /// A descriptor both indirect and with a next one.
+    IndirectWithNext,
+    /// An indirect table where there is no memory.
+    IndirectOutside,
+    /// An indirect table that crosses the end of its region.
+    IndirectCrossesRegionEnd,
+    /// A chain of zero-length buffers only.
+    ZeroLengthOnly,
+    /// A chain with the first bytes of a header only.
+    HalfHeader,
+    /// A chain with a header and no frame.
+    HeaderOnly,
+    /// The frame is shorter than an Ethernet header.
+    RuntFrame,
+    /// Zero-length buffers among the others.
+    ZeroLengthAmong,
+    /// A header whose every byte is in a descriptor of its own.
+    HeaderBytewise,
+    /// The end of the header and the begin of the frame share a descriptor.
+    HeaderStraddles,
+}
+
+use RingAttack::*;
+
+impl RingAttack {
+    /// All attacks.
+    pub const ALL: &'static [RingAttack] = &[
+        AvailIdxJump,
+        HeadOutOfRange,
+        NextOutOfRange,
+        LoopOfOne,
+        LoopOfAll,
+        AddressOutside,
+        CrossesRegionEnd,
+        AddressWraps,
+        WritablePayload,
+        ReadableAfterWritable,
+        WritableOnly,
+        IndirectEmpty,
+        IndirectRagged,
+        IndirectTooLong,
+        IndirectNested,
+        IndirectNextOutOfRange,
+        IndirectLoop,
+        IndirectWithNext,
+        IndirectOutside,
+        IndirectCrossesRegionEnd,
+        ZeroLengthOnly,
+        HalfHeader,
+        HeaderOnly,
+        RuntFrame,
+        ZeroLengthAmong,
+        HeaderBytewise,
+        HeaderStraddles,
+    ];
+
+    /// What a device should do about it.
+    pub fn expect(self) -> Expect {
+        match self {
+            ZeroLengthOnly | HalfHeader | HeaderOnly | RuntFrame => Expect::FrameDropped,
+            ZeroLengthAmong | HeaderBytewise | HeaderStraddles => Expect::FrameSent,
+            _ => Expect::RingStops,
+        }
+    }
+
+    /// Writes the attack to `queue`, with `frame` as payload where a payload
+    /// takes part, from descriptor 0 on, and notifies the device. The queue
+    /// needs at least 16 entries with none in flight.
+    ///
+    /// # Errors
+    /// [`GuestError::OutOfMemory`]; [`GuestError::Io`].
+    pub fn apply(self, queue: &mut RawQueue, frame: &[u8]) -> Result<(), GuestError> {
+        let header = RawDesc::readable(&queue.place(&[0; HEADER_LEN])?);
+        let payload = RawDesc::readable(&queue.place(frame)?);
+        let size = queue.ring().size();
+        let flagged = |flags, next, desc| RawDesc { flags, next, ..desc };
+        match self {
+            AvailIdxJump => {
+                queue.write_chain(0, &[header, payload]);
+                let jumped = queue.avail_idx().wrapping_add(size).wrapping_add(1);
+                queue.set_avail_idx(jumped);
+                return queue.kick();
+            }
+            HeadOutOfRange => {
+                queue.offer(size);
+                return queue.kick();
+            }
+            NextOutOfRange => queue.write_chain(0, &[header, flagged(DESC_NEXT, size, payload)]),
+            LoopOfOne => queue.write_chain(0, &[flagged(DESC_NEXT, 0, header)]),
+            LoopOfAll => {
+                let last = flagged(DESC_NEXT, 0, payload);
+                queue.write_chain(0, &[header, payload, payload, last]);
+            }
+            AddressOutside => {
+                let addr = outside(queue);
+                queue.write_chain(0, &[header, RawDesc { addr, ..payload }]);
+            }
+            CrossesRegionEnd => {
+                let addr = last_end(queue) - 8;
+                queue.write_chain(0, &[header, RawDesc { addr, len: 64, ..payload }]);
+            }
+            AddressWraps => {
+                let addr = u64::MAX - 7;
+                queue.write_chain(0, &[header, RawDesc { addr, len: 64, ..payload }]);
+            }
+            WritablePayload => queue.write_chain(0, &[header, flagged(DESC_WRITE, 0, payload)]),
+            ReadableAfterWritable => {
+                let middle = flagged(DESC_WRITE, 0, payload);
+                queue.write_chain(0, &[header, middle, payload]);
+            }
+            WritableOnly => {
+                let all = [header, payload].map(|desc| flagged(DESC_WRITE, 0, desc));
+                queue.write_chain(0, &all);
+            }
+            IndirectEmpty
+            | IndirectRagged
+            | IndirectTooLong
+            | IndirectNested
+            | IndirectNextOutOfRange
+            | IndirectLoop
+            | IndirectWithNext
+            | IndirectOutside
+            | IndirectCrossesRegionEnd => self.indirect(queue, header, payload)?,
+            ZeroLengthOnly => {
+                let empty = RawDesc { len: 0, ..header };
+                queue.write_chain(0, &[empty, empty, empty]);
+            }
+            HalfHeader => queue.write_chain(0, &[RawDesc { len: 7, ..header }]),
+            HeaderOnly => queue.write_chain(0, &[header]),
+            RuntFrame => queue.write_chain(0, &[header, RawDesc { len: 13, ..payload }]),
+            ZeroLengthAmong => {
+                let empty = RawDesc { len: 0, ..header };
+                queue.write_chain(0, &[empty, header, empty, payload, empty]);
+            }
+            HeaderBytewise => {
+                let mut chain: Vec<RawDesc> = (0..HEADER_LEN as u64)
+                    .map(|at| RawDesc { addr: header.addr + at, len: 1, ..header })
+                    .collect();
+                chain.push(payload);
+                queue.write_chain(0, &chain);
+            }
+            HeaderStraddles => {
+                let whole = [&[0; HEADER_LEN], frame].concat();
+                let all = RawDesc::readable(&queue.place(&whole)?);
+                let rest = RawDesc { addr: all.addr + 5, len: all.len - 5, ..all };
+                queue.write_chain(0, &[RawDesc { len: 5, ..all }, rest]);
+            }
+        }
+        queue.offer(0);
+        queue.kick()
+    }
+
+    fn indirect(self, queue: &mut RawQueue, header: RawDesc, payload: RawDesc) -> Result<(), GuestError> {
+        let size = queue.ring().size();
+        let first = RawDesc { flags: DESC_NEXT, next: 1, ..header };
+        let good = queue.place_table(&[first, payload])?;
+        let point = |table: &GuestSlice| RawDesc::indirect(table);
+        let head = match self {
+            IndirectEmpty => RawDesc { len: 0, ..point(&good) },
+            IndirectRagged => RawDesc { len: 31, ..point(&good) },
+            IndirectTooLong => {
+                let mut table = vec![first; usize::from(size) + 1];
+                for (at, desc) in (1u16..).zip(&mut table) {
+                    desc.next = at;
+                }
+                table[usize::from(size)] = payload;
+                point(&queue.place_table(&table)?)
+            }
+            IndirectNested => {
+                let inner = RawDesc { flags: DESC_INDIRECT, ..point(&good) };
+                point(&queue.place_table(&[first, inner])?)
+            }
+            IndirectNextOutOfRange => {
+                let away = RawDesc { flags: DESC_NEXT, next: 2, ..payload };
+                point(&queue.place_table(&[first, away])?)
+            }
+            IndirectLoop => {
+                let back = RawDesc { flags: DESC_NEXT, next: 0, ..payload };
+                point(&queue.place_table(&[first, back])?)
+            }
+            IndirectWithNext => {
+                let flags = DESC_INDIRECT | DESC_NEXT;
+                queue.write_desc(1, payload);
+                RawDesc { flags, next: 1, ..point(&good) }
+            }
+            IndirectCrossesRegionEnd => {
+                // The entry inside is good and goes on to the one outside.
+                let addr = last_end(queue) - 16;
+                let end = queue.memory().at(GuestAddr(addr), 16)?;
+                write_desc_at(&end, 0, first.addr, first.len, first.flags, first.next);
+                RawDesc { addr, ..point(&good) }
+            }
+            _ => RawDesc { addr: outside(queue), ..point(&good) },
+        };
+        queue.write_desc(0, head);
+        Ok(())
+    }
+}
+
+/// The first address behind all memory.
+fn last_end(queue: &RawQueue) -> u64 {
+    let regions = queue.memory().regions();
+    regions.last().map_or(0, |region| region.end().0)
+}
+
+/// An address where there is no memory: in the first hole, or behind all.
+fn outside(queue: &RawQueue) -> u64 {
+    let regions = queue.memory().regions();
+    let hole = regions.windows(2).find(|pair| pair[0].end().0 + 0x2000 < pair[1].guest_addr().0);
+    match hole {
+        Some(pair) => pair[0].end().0 + 0x1000,
+        None => last_end(queue).saturating_add(0x1000),
+    }
+}

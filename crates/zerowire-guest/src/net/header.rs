@@ -1,0 +1,90 @@
+//! The virtio-net header (virtio 1.3 §5.1.6).
+
+/// Bytes of the header with VERSION_1 and without hash reports.
+pub const HEADER_LEN: usize = 12;
+
+/// Header flag: the checksum from csum_start on is to be completed.
+pub const FLAG_NEEDS_CSUM: u8 = 1;
+/// Header flag: the checksum was verified (device to driver).
+pub const FLAG_DATA_VALID: u8 = 2;
+
+/// No segmentation.
+pub const GSO_NONE: u8 = 0;
+/// TCP over IPv4 segmentation.
+pub const GSO_TCPV4: u8 = 1;
+/// UDP fragmentation.
+pub const GSO_UDP: u8 = 3;
+/// TCP over IPv6 segmentation.
+pub const GSO_TCPV6: u8 = 4;
+/// UDP segmentation.
+pub const GSO_UDP_L4: u8 = 5;
+/// Bit added to a GSO type: ECN.
+pub const GSO_ECN: u8 = 0x80;
+
+/// The header in front of each frame. Plain values; nothing is checked.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct VirtioNetHdr {
+    /// `FLAG_…`.
+    pub flags: u8,
+    /// `GSO_…`.
+    pub gso_type: u8,
+    /// Bytes of all headers of the frame, a hint with GSO.
+    pub hdr_len: u16,
+    /// Payload bytes a segment with GSO.
+    pub gso_size: u16,
+    /// Where the checksum begins, in bytes from the frame's start.
+    pub csum_start: u16,
+    /// Where the checksum is stored, in bytes from `csum_start`.
+    pub csum_offset: u16,
+    /// Receive buffers that the frame takes (device to driver).
+    pub num_buffers: u16,
+}
+
+impl VirtioNetHdr {
+    /// The bytes in memory, little-endian.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = self.flags;
+        bytes[1] = self.gso_type;
+        let words = [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset, self.num_buffers];
+        for (place, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads the bytes in memory.
+    pub fn decode(bytes: &[u8; HEADER_LEN]) -> VirtioNetHdr {
+        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        VirtioNetHdr {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: word(2),
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+            num_buffers: word(10),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lie_in_order() {
+        let bytes = [1, 4, 0x36, 0, 0xb4, 0x05, 0x22, 0, 0x10, 0, 2, 0];
+        let header = VirtioNetHdr {
+            flags: FLAG_NEEDS_CSUM,
+            gso_type: GSO_TCPV6,
+            hdr_len: 0x36,
+            gso_size: 1460,
+            csum_start: 34,
+            csum_offset: 16,
+            num_buffers: 2,
+        };
+        assert_eq!(header.encode(), bytes);
+        assert_eq!(VirtioNetHdr::decode(&bytes), header);
+    }
+}

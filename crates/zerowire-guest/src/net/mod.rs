@@ -1,0 +1,253 @@
+//! The virtio-net driver (virtio 1.3 §5.1).
+//!
+//! [`NetDriver`] does the set-up and keeps the transport; the queues are split
+//! off and may run on threads of their own. Queue `2 n` receives and
+//! `2 n + 1` transmits (§5.1.2).
+
+mod frames;
+pub mod header;
+mod rx;
+mod tx;
+mod wait;
+
+use zerowire_vhost_user::features;
+
+use crate::ring::DriverRing;
+use crate::{GuestError, GuestMemory, Transport};
+pub use frames::{FramePool, FrameShape, Layout};
+pub use header::VirtioNetHdr;
+pub use rx::{RxCounters, RxFrame, RxMode, RxOptions, RxQueue};
+pub use tx::{TxCounters, TxQueue};
+
+/// Every feature that this driver can use.
+pub const SUPPORTED: u64 = features::VERSION_1
+    | features::ACCESS_PLATFORM
+    | features::RING_INDIRECT_DESC
+    | features::RING_EVENT_IDX
+    | features::NET_MRG_RXBUF
+    | features::NET_MQ
+    | features::NET_MTU
+    | OFFLOADS;
+
+/// Every checksum and segmentation feature, both directions.
+pub const OFFLOADS: u64 = features::NET_CSUM
+    | features::NET_GUEST_CSUM
+    | features::NET_GUEST_TSO4
+    | features::NET_GUEST_TSO6
+    | features::NET_GUEST_ECN
+    | features::NET_GUEST_UFO
+    | features::NET_GUEST_USO4
+    | features::NET_GUEST_USO6
+    | features::NET_HOST_TSO4
+    | features::NET_HOST_TSO6
+    | features::NET_HOST_ECN
+    | features::NET_HOST_UFO
+    | features::NET_HOST_USO;
+
+/// Settings of a driver.
+#[derive(Clone, Copy, Debug)]
+pub struct NetOptions {
+    /// Features to acknowledge where the device offers them.
+    pub wanted: u64,
+    /// Features that the device must offer.
+    pub required: u64,
+    /// Queue pairs.
+    pub queue_pairs: u16,
+    /// Entries of each queue, a power of two.
+    pub queue_size: u16,
+    /// Form of the buffers that [`TxQueue::send`] copies to.
+    pub tx: FrameShape,
+    /// Number of those buffers a queue.
+    pub tx_slots: usize,
+    /// Receive buffers. None: by features, mergeable of 4096 bytes, or with
+    /// receive offloads chains of 17 pages, or small ones.
+    pub rx: Option<RxOptions>,
+}
+
+impl Default for NetOptions {
+    fn default() -> Self {
+        NetOptions {
+            wanted: SUPPORTED,
+            required: features::VERSION_1,
+            queue_pairs: 1,
+            queue_size: 256,
+            tx: FrameShape { layout: Layout::Split, indirect: false, capacity: 65550 },
+            tx_slots: 64,
+            rx: None,
+        }
+    }
+}
+
+/// The two queues of a pair.
+pub struct QueuePair {
+    /// Receives.
+    pub rx: RxQueue,
+    /// Transmits.
+    pub tx: TxQueue,
+}
+
+/// The driver of one net device.
+pub struct NetDriver<T> {
+    transport: T,
+    memory: GuestMemory,
+    features: u64,
+    pairs: u16,
+}
+
+impl<T: Transport> NetDriver<T> {
+    /// Negotiates features, shares the memory, starts all queues and posts
+    /// receive buffers. The queues are returned and may go to other threads;
+    /// the driver keeps the transport.
+    ///
+    /// # Errors
+    /// [`GuestError::FeaturesMissing`], [`GuestError::BadSetting`],
+    /// [`GuestError::OutOfMemory`]; those of the transport.
+    pub fn start(
+        mut transport: T,
+        memory: &GuestMemory,
+        options: &NetOptions,
+    ) -> Result<(NetDriver<T>, Vec<QueuePair>), GuestError> {
+        let offered = transport.device_features()?;
+        let missing = options.required & !offered;
+        if missing != 0 {
+            return Err(GuestError::FeaturesMissing { missing, offered });
+        }
+        let acked = offered & (options.wanted | options.required);
+        let most = transport.max_queues()? / 2;
+        if options.queue_pairs == 0 || options.queue_pairs > most {
+            return Err(GuestError::BadSetting {
+                what: "the number of queue pairs",
+                value: options.queue_pairs.into(),
+                rule: "at least 1 and at most what the device has (see GET_QUEUE_NUM)",
+            });
+        }
+        transport.negotiate(acked)?;
+        transport.share_memory(memory)?;
+        let mut driver =
+            NetDriver { transport, memory: memory.clone(), features: acked, pairs: options.queue_pairs };
+        let mut pairs = Vec::with_capacity(options.queue_pairs.into());
+        for number in 0..options.queue_pairs {
+            pairs.push(driver.make_pair(number, options)?);
+        }
+        driver.run(&mut pairs)?;
+        Ok((driver, pairs))
+    }
+
+    /// Features in force.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// The guest's memory.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
+    /// The transport: hot-plug, MTU, reset, raw messages.
+    pub fn transport(&mut self) -> &mut T {
+        &mut self.transport
+    }
+
+    /// Stops all queues. What the device did before is in the used rings.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub fn stop(&mut self) -> Result<(), GuestError> {
+        for index in 0..self.pairs * 2 {
+            self.transport.enable_queue(index, false)?;
+            self.transport.stop_queue(index)?;
+        }
+        Ok(())
+    }
+
+    /// Starts stopped queues again on the same transport.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub fn resume(&mut self, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
+        for (number, pair) in (0..).zip(&mut *pairs) {
+            let handle = self.transport.start_queue(number * 2, &pair.rx.setup())?;
+            pair.rx.reattach(handle);
+            let handle = self.transport.start_queue(number * 2 + 1, &pair.tx.setup())?;
+            pair.tx.reattach(handle);
+        }
+        self.run(pairs)
+    }
+
+    /// Goes on with a new transport after the device went away, as a VMM does
+    /// when a back end was restarted. Each queue goes on at its used index
+    /// (see [`DriverRing::setup`]).
+    ///
+    /// # Errors
+    /// [`GuestError::FeaturesMissing`] when the new device offers less than
+    /// is in force; those of the transport.
+    pub fn reconnect(&mut self, transport: T, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
+        self.transport = transport;
+        let offered = self.transport.device_features()?;
+        let missing = self.features & !offered;
+        if missing != 0 {
+            return Err(GuestError::FeaturesMissing { missing, offered });
+        }
+        self.transport.negotiate(self.features)?;
+        self.transport.share_memory(&self.memory)?;
+        self.resume(pairs)
+    }
+
+    /// Gives the transport back.
+    pub fn into_transport(self) -> T {
+        self.transport
+    }
+
+    fn make_pair(&mut self, number: u16, options: &NetOptions) -> Result<QueuePair, GuestError> {
+        let event_idx = self.has(features::RING_EVENT_IDX);
+        let size = options.queue_size;
+        let tx_shape = FrameShape {
+            indirect: options.tx.indirect && self.has(features::RING_INDIRECT_DESC),
+            ..options.tx
+        };
+        let rx_options = options.rx.unwrap_or_else(|| self.default_rx());
+        let index = number * 2;
+        let ring = DriverRing::new(&self.memory, index, size, event_idx)?;
+        let handle = self.transport.start_queue(index, &ring.setup())?;
+        let rx = RxQueue::new(ring, handle, &self.memory, &rx_options)?;
+        let ring = DriverRing::new(&self.memory, index + 1, size, event_idx)?;
+        let handle = self.transport.start_queue(index + 1, &ring.setup())?;
+        let tx = TxQueue::new(ring, handle, &self.memory, tx_shape, options.tx_slots)?;
+        Ok(QueuePair { rx, tx })
+    }
+
+    fn run(&mut self, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
+        for index in 0..self.pairs * 2 {
+            self.transport.enable_queue(index, true)?;
+        }
+        self.transport.driver_ok()?;
+        // The device may have nothing to go by yet, so the first notification
+        // comes whether or not it asks for one.
+        for pair in pairs {
+            pair.rx.publish()?;
+            pair.rx.kick()?;
+            pair.tx.kick()?;
+        }
+        Ok(())
+    }
+
+    fn default_rx(&self) -> RxOptions {
+        let large = features::NET_GUEST_TSO4
+            | features::NET_GUEST_TSO6
+            | features::NET_GUEST_UFO
+            | features::NET_GUEST_USO4
+            | features::NET_GUEST_USO6;
+        let mode = if self.has(features::NET_MRG_RXBUF) {
+            RxMode::Mergeable { buffer_len: 4096 }
+        } else if self.features & large != 0 {
+            RxMode::Big { descriptors: 17, header_apart: false }
+        } else {
+            RxMode::Small
+        };
+        RxOptions { mode, indirect: false, buffers: 0 }
+    }
+
+    fn has(&self, mask: u64) -> bool {
+        self.features & mask != 0
+    }
+}

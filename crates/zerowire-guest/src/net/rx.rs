@@ -1,0 +1,364 @@
+//! A receive queue.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, write_desc_at};
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
+
+use super::header::{HEADER_LEN, VirtioNetHdr};
+use super::wait::wait_used;
+
+/// The buffers that a receive queue posts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RxMode {
+    /// One descriptor of `buffer_len` bytes a buffer; a frame may take
+    /// several buffers (needs MRG_RXBUF). Linux posts 1536 to 4096 bytes.
+    Mergeable {
+        /// Bytes of each buffer, header included.
+        buffer_len: u32,
+    },
+    /// Chains of this many pages of 4 KiB each, for GSO frames without
+    /// MRG_RXBUF; 17 are needed for 64 KiB.
+    Big {
+        /// Pages a chain.
+        descriptors: u16,
+        /// Whether the header has a descriptor of its own in front.
+        header_apart: bool,
+    },
+    /// One descriptor of 1530 bytes: frames of 1518 bytes.
+    Small,
+}
+
+impl RxMode {
+    /// Lengths of the descriptors of one buffer, in order.
+    fn lens(&self) -> Vec<u32> {
+        match *self {
+            RxMode::Mergeable { buffer_len } => vec![buffer_len],
+            RxMode::Big { descriptors, header_apart } => {
+                let header = header_apart.then_some(HEADER_LEN as u32);
+                let pages = std::iter::repeat_n(4096, descriptors.into());
+                header.into_iter().chain(pages).collect()
+            }
+            RxMode::Small => vec![1530],
+        }
+    }
+}
+
+/// Settings of a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RxOptions {
+    /// The buffers.
+    pub mode: RxMode,
+    /// Whether chains are indirect (needs RING_INDIRECT_DESC).
+    pub indirect: bool,
+    /// Buffers in all. They are posted in turn, so more of them than the
+    /// queue holds make a larger working set. 0: as many as the queue holds.
+    pub buffers: usize,
+}
+
+/// What a queue has done so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RxCounters {
+    /// Frames received.
+    pub frames: u64,
+    /// Bytes of them, without virtio-net headers.
+    pub bytes: u64,
+    /// Buffers that they took.
+    pub buffers: u64,
+    /// Notifications of the device.
+    pub kicks: u64,
+}
+
+/// A received frame, in the queue's buffers until the callback returns.
+#[derive(Clone, Copy, Debug)]
+pub struct RxFrame<'a> {
+    /// The header, as the device wrote it.
+    pub header: VirtioNetHdr,
+    /// Bytes of the frame without the header.
+    pub len: usize,
+    area: &'a GuestSlice,
+    pieces: &'a [(usize, usize)],
+}
+
+impl RxFrame<'_> {
+    /// Appends the frame's bytes to `bytes`.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        for &(offset, len) in self.pieces {
+            self.area.append_to(offset, len, bytes);
+        }
+    }
+
+    /// The frame's bytes in a new vector.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len);
+        self.append_to(&mut bytes);
+        bytes
+    }
+
+    /// The pieces of guest memory that the frame lies in, in order.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = GuestSlice> + '_ {
+        let part = |&(offset, len): &(usize, usize)| self.area.part(offset, len);
+        self.pieces.iter().map(part)
+    }
+}
+
+/// A receive queue. Owned by one thread at a time.
+pub struct RxQueue {
+    ring: DriverRing,
+    handle: QueueHandle,
+    mergeable: bool,
+    area: GuestSlice,
+    tables: Option<GuestSlice>,
+    /// Descriptors of all buffers, `each` a buffer.
+    segments: Vec<Segment>,
+    each: usize,
+    /// Bytes a buffer in `area`.
+    stride: usize,
+    /// Bytes that the device may write into a buffer.
+    capacity: u32,
+    /// Buffers not posted, the longest unused first.
+    idle: VecDeque<u32>,
+    /// Buffers of the frame under way.
+    taken: Vec<u32>,
+    pieces: Vec<(usize, usize)>,
+    counters: RxCounters,
+}
+
+impl RxQueue {
+    pub(super) fn new(
+        mut ring: DriverRing,
+        handle: QueueHandle,
+        memory: &GuestMemory,
+        options: &RxOptions,
+    ) -> Result<RxQueue, GuestError> {
+        let lens = options.mode.lens();
+        let capacity: u32 = lens.iter().sum();
+        let size = usize::from(ring.memory().size());
+        if lens.len() > size || (capacity as usize) <= HEADER_LEN {
+            return Err(GuestError::BadSetting {
+                what: "the length of a receive buffer",
+                value: capacity.into(),
+                rule: "more than 12 bytes, in at most as many descriptors as the queue has",
+            });
+        }
+        let posted = if options.indirect { size } else { size / lens.len() };
+        let count = if options.buffers == 0 { posted } else { options.buffers };
+        let stride = (capacity as usize).next_multiple_of(64);
+        let area = memory.allocate(count * stride, 4096)?;
+        let tables = match options.indirect {
+            true => Some(memory.allocate(count * lens.len() * DESC_LEN, 64)?),
+            false => None,
+        };
+        let mut segments = Vec::with_capacity(count * lens.len());
+        for buffer in 0..count {
+            let mut at = area.guest_addr().0 + (buffer * stride) as u64;
+            for (number, &len) in lens.iter().enumerate() {
+                if let Some(tables) = &tables {
+                    let more = number + 1 < lens.len();
+                    let flags = DESC_WRITE | if more { DESC_NEXT } else { 0 };
+                    let index = buffer * lens.len() + number;
+                    write_desc_at(tables, index, at, len, flags, number as u16 + 1);
+                }
+                let addr = GuestAddr(at);
+                let writable = true;
+                segments.push(Segment { addr, len, writable });
+                at += u64::from(len);
+            }
+        }
+        ring.disarm();
+        let mut queue = RxQueue {
+            ring,
+            handle,
+            mergeable: matches!(options.mode, RxMode::Mergeable { .. }),
+            area,
+            tables,
+            segments,
+            each: lens.len(),
+            stride,
+            capacity,
+            idle: (0..count as u32).collect(),
+            taken: Vec::with_capacity(64),
+            pieces: Vec::with_capacity(64),
+            counters: RxCounters::default(),
+        };
+        queue.post();
+        Ok(queue)
+    }
+
+    /// Takes up to `budget` frames, passes each to `each` and posts as many
+    /// buffers again. The device sees those at the next [`RxQueue::publish`].
+    /// Returns how many frames there were.
+    ///
+    /// # Errors
+    /// [`GuestError::DeviceBrokeRing`], also for a frame without a whole
+    /// header and for a num_buffers that the used ring does not hold
+    /// (virtio 1.3 §5.1.6.4).
+    #[inline]
+    pub fn harvest(&mut self, budget: usize, mut each: impl FnMut(RxFrame<'_>)) -> Result<usize, GuestError> {
+        let mut count = 0;
+        while count < budget {
+            let Some(used) = self.ring.reap()? else { break };
+            let first = used.token as usize * self.stride;
+            if (used.len as usize) < HEADER_LEN {
+                let rule = "a frame's first buffer holds less than a header (5.1.6.4)";
+                return Err(self.broken(rule, used.len));
+            }
+            let mut bytes = [0; HEADER_LEN];
+            self.area.read(first, &mut bytes);
+            let header = VirtioNetHdr::decode(&bytes);
+            let mut len = used.len as usize - HEADER_LEN;
+            self.taken.clear();
+            self.taken.push(used.token);
+            self.pieces.clear();
+            self.pieces.push((first + HEADER_LEN, len));
+            if self.mergeable && header.num_buffers != 1 {
+                len += self.merge(header.num_buffers)?;
+            }
+            each(RxFrame { header, len, area: &self.area, pieces: &self.pieces });
+            self.counters.frames += 1;
+            self.counters.bytes += len as u64;
+            self.counters.buffers += self.taken.len() as u64;
+            self.idle.extend(&self.taken);
+            self.post();
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Takes the other buffers of a frame of `num_buffers`.
+    fn merge(&mut self, num_buffers: u16) -> Result<usize, GuestError> {
+        if num_buffers == 0 {
+            let rule = "num_buffers is 0 with MRG_RXBUF (5.1.6.4)";
+            return Err(self.broken(rule, 0));
+        }
+        let mut total = 0;
+        for _ in 1..num_buffers {
+            let Some(used) = self.ring.reap()? else {
+                let rule = "num_buffers counts more buffers than were given back (5.1.6.4)";
+                return Err(self.broken(rule, num_buffers.into()));
+            };
+            let len = used.len as usize;
+            self.taken.push(used.token);
+            self.pieces.push((used.token as usize * self.stride, len));
+            total += len;
+        }
+        Ok(total)
+    }
+
+    /// Adds idle buffers until the ring is full.
+    #[inline]
+    fn post(&mut self) {
+        while let Some(&buffer) = self.idle.front() {
+            let base = buffer as usize * self.each;
+            let added = match &self.tables {
+                None => {
+                    let segments = &self.segments[base..base + self.each];
+                    self.ring.add(segments, buffer)
+                }
+                Some(tables) => {
+                    let offset = (base * DESC_LEN) as u64;
+                    let addr = GuestAddr(tables.guest_addr().0 + offset);
+                    let len = (self.each * DESC_LEN) as u32;
+                    self.ring.add_indirect(addr, len, self.capacity, buffer)
+                }
+            };
+            if !added {
+                break;
+            }
+            self.idle.pop_front();
+        }
+    }
+
+    /// Lets the device see the buffers posted, and notifies it if it asks for
+    /// that. Returns whether it was notified.
+    ///
+    /// # Errors
+    /// [`GuestError::Io`].
+    #[inline]
+    pub fn publish(&mut self) -> Result<bool, GuestError> {
+        let kick = self.ring.publish();
+        if kick {
+            self.kick()?;
+        }
+        Ok(kick)
+    }
+
+    /// Notifies the device whether or not it asks for that.
+    ///
+    /// # Errors
+    /// [`GuestError::Io`].
+    pub fn kick(&mut self) -> Result<(), GuestError> {
+        self.counters.kicks += 1;
+        let result = self.handle.doorbell.ring();
+        result.map_err(|e| GuestError::io("notifying the device", e))
+    }
+
+    /// Sleeps until `count` buffers have been given back (with EVENT_IDX; else
+    /// one), or `timeout` is over. True when there is something to harvest.
+    ///
+    /// # Errors
+    /// [`GuestError::Io`].
+    pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
+        wait_used(&mut self.ring, &self.handle, count, timeout)
+    }
+
+    /// Waits for one frame and returns header and bytes, and publishes. None
+    /// when `timeout` is over first. For tests; it allocates.
+    ///
+    /// # Errors
+    /// Those of [`RxQueue::harvest`], [`RxQueue::publish`] and
+    /// [`RxQueue::wait`].
+    pub fn recv(&mut self, timeout: Duration) -> Result<Option<(VirtioNetHdr, Vec<u8>)>, GuestError> {
+        let start = std::time::Instant::now();
+        loop {
+            let mut found = None;
+            self.harvest(1, |frame| found = Some((frame.header, frame.to_vec())))?;
+            self.publish()?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            match timeout.checked_sub(start.elapsed()) {
+                Some(left) => self.wait(1, left)?,
+                None => return Ok(None),
+            };
+        }
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> RxCounters {
+        self.counters
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &DriverRing {
+        &self.ring
+    }
+
+    /// Doorbell and interrupt.
+    pub fn handle(&self) -> &QueueHandle {
+        &self.handle
+    }
+
+    pub(super) fn setup(&self) -> QueueSetup {
+        self.ring.setup()
+    }
+
+    pub(super) fn reattach(&mut self, handle: QueueHandle) {
+        self.handle = handle;
+    }
+
+    /// Takes ring and handle out, for misuse.
+    pub fn into_parts(self) -> (DriverRing, QueueHandle) {
+        (self.ring, self.handle)
+    }
+
+    fn broken(&self, rule: &'static str, value: u32) -> GuestError {
+        GuestError::DeviceBrokeRing {
+            queue: self.ring.queue(),
+            rule,
+            index: self.counters.buffers as u16,
+            value: value.into(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Eventfds as doorbell and interrupt.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use super::Doorbell;
+
+/// A doorbell that is an eventfd.
+#[derive(Debug)]
+pub struct EventDoorbell(OwnedFd);
+
+impl EventDoorbell {
+    /// Makes the eventfd.
+    ///
+    /// # Errors
+    /// What eventfd(2) returns.
+    pub fn new() -> io::Result<EventDoorbell> {
+        new_eventfd().map(EventDoorbell)
+    }
+}
+
+impl AsFd for EventDoorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Doorbell for EventDoorbell {
+    fn ring(&self) -> io::Result<()> {
+        match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
+            // EAGAIN: the counter is full, so the device is notified anyway.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// An eventfd that the device signals.
+#[derive(Debug)]
+pub struct Interrupt(OwnedFd);
+
+impl Interrupt {
+    /// Makes the eventfd.
+    ///
+    /// # Errors
+    /// What eventfd(2) returns.
+    pub fn new() -> io::Result<Interrupt> {
+        new_eventfd().map(Interrupt)
+    }
+
+    /// Uses a descriptor that reads like an eventfd and does not block.
+    pub fn from_fd(fd: OwnedFd) -> Interrupt {
+        Interrupt(fd)
+    }
+
+    /// Takes the pending notifications; returns how many there were.
+    ///
+    /// # Errors
+    /// What read(2) returns.
+    pub fn clear(&self) -> io::Result<u64> {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.0, &mut count) {
+            Ok(_) => Ok(u64::from_ne_bytes(count)),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits for a notification and leaves it pending. False when `timeout`
+    /// ran out first.
+    ///
+    /// # Errors
+    /// What poll(2) returns, except EINTR, which counts as a time-out.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let limit = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Interrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn new_eventfd() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}

@@ -1,0 +1,14 @@
+//! HTTP/1.1 (RFC 9112) as far as a metadata service needs it: requests are
+//! parsed from a bounded buffer, answers are a head and a body that is shared.
+
+mod accept;
+mod parse;
+mod path;
+mod respond;
+mod response;
+
+pub use parse::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_TARGET_BYTES};
+
+pub(crate) use parse::{Parsed, parse};
+pub(crate) use respond::{Context, respond, timeout};
+pub(crate) use response::Response;

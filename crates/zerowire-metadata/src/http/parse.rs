@@ -1,0 +1,268 @@
+//! From bytes to a request head, within limits.
+
+use super::accept::Accept;
+use super::path::Path;
+
+/// The longest request head (request line and headers) in bytes: what common
+/// servers allow; a token and its name need about 100.
+pub const MAX_HEAD_BYTES: usize = 8 * 1024;
+
+/// The longest request target in bytes.
+pub const MAX_TARGET_BYTES: usize = 2 * 1024;
+
+/// The largest request body in bytes. No request needs one; some clients send
+/// a small one with PUT, which is read and ignored.
+pub const MAX_BODY_BYTES: u64 = 4 * 1024;
+
+/// The most headers in a request; each costs a slot of the parser's stack.
+const MAX_HEADERS: usize = 64;
+
+/// The headers that carry a token. Names compare without case.
+const TOKEN_HEADERS: [&str; 2] = ["X-metadata-token", "X-aws-ec2-metadata-token"];
+
+/// The headers that carry the lifetime of a token to be made.
+const TTL_HEADERS: [&str; 2] = ["X-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token-ttl-seconds"];
+
+/// Request methods that the service tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Head,
+    Put,
+    Other,
+}
+
+/// What a request head said; nothing in it refers to the input.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) method: Method,
+    /// As the guest wrote it, for the text of a 404.
+    pub(crate) target: String,
+    pub(crate) path: Path,
+    pub(crate) content_length: u64,
+    pub(crate) chunked: bool,
+    pub(crate) expects_continue: bool,
+    pub(crate) keep_alive: bool,
+    /// Whether the client is HTTP/1.0 and must be told of `keep_alive`.
+    pub(crate) old_client: bool,
+    pub(crate) accept: Accept,
+    pub(crate) token: Option<Vec<u8>>,
+    /// The lifetime's header, as this service spells it, and value.
+    pub(crate) ttl: Option<(&'static str, Vec<u8>)>,
+    pub(crate) forwarded: bool,
+}
+
+/// Why bytes are no request that can be answered by its content. The
+/// connection ends after each of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadRequest {
+    Syntax(&'static str),
+    HeadTooLarge,
+    TargetTooLong,
+}
+
+/// What the bytes so far are.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    /// The begin of a request.
+    Partial,
+    /// A request head and its length in bytes.
+    Complete(Box<Head>, usize),
+    /// No request.
+    Bad(BadRequest),
+}
+
+/// Parses the request head at the begin of `input`.
+pub(crate) fn parse(input: &[u8]) -> Parsed {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let len = match request.parse(input) {
+        Ok(httparse::Status::Complete(len)) if len <= MAX_HEAD_BYTES => len,
+        Ok(httparse::Status::Partial) if input.len() < MAX_HEAD_BYTES => return Parsed::Partial,
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => {
+            // Which part is too large decides between 414 and 431.
+            let long_target = request.path.is_none_or(|target| target.len() > MAX_TARGET_BYTES);
+            return Parsed::Bad(if long_target {
+                BadRequest::TargetTooLong
+            } else {
+                BadRequest::HeadTooLarge
+            });
+        }
+        Err(_) => return Parsed::Bad(BadRequest::Syntax("not an HTTP/1.x request")),
+    };
+    match head(&request) {
+        Ok(head) => Parsed::Complete(Box::new(head), len),
+        Err(error) => Parsed::Bad(error),
+    }
+}
+
+fn head(request: &httparse::Request<'_, '_>) -> Result<Head, BadRequest> {
+    let target = request.path.unwrap_or_default();
+    if target.len() > MAX_TARGET_BYTES {
+        return Err(BadRequest::TargetTooLong);
+    }
+    let old_client = request.version == Some(0);
+    let mut head = Head {
+        method: match request.method {
+            Some("GET") => Method::Get,
+            Some("HEAD") => Method::Head,
+            Some("PUT") => Method::Put,
+            _ => Method::Other,
+        },
+        target: target.to_owned(),
+        path: Path::parse(target),
+        content_length: 0,
+        chunked: false,
+        expects_continue: false,
+        keep_alive: !old_client,
+        old_client,
+        accept: Accept::default(),
+        token: None,
+        ttl: None,
+        forwarded: false,
+    };
+    if head.path == Path::Malformed {
+        return Err(BadRequest::Syntax("a percent sign in the path needs two hexadecimal digits"));
+    }
+    let (mut hosts, mut lengths) = (0, None);
+    for header in request.headers.iter() {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        if is("Host") {
+            hosts += 1;
+        } else if is("Content-Length") {
+            let length = content_length(header.value)?;
+            if lengths.is_some_and(|earlier| earlier != length) {
+                return Err(BadRequest::Syntax("two different Content-Length headers"));
+            }
+            lengths = Some(length);
+        } else if is("Transfer-Encoding") {
+            head.chunked = true;
+        } else if is("Expect") {
+            head.expects_continue = true;
+        } else if is("Connection") {
+            connection(header.value, &mut head);
+        } else if is("Accept") {
+            head.accept.add(header.value);
+        } else if is("X-Forwarded-For") {
+            head.forwarded = true;
+        } else if TOKEN_HEADERS.iter().any(|name| is(name)) {
+            head.token.get_or_insert_with(|| trimmed(header.value));
+        } else if let Some(&name) = TTL_HEADERS.iter().find(|name| is(name)) {
+            head.ttl.get_or_insert_with(|| (name, trimmed(header.value)));
+        }
+    }
+    // RFC 9112 section 3.2: one Host header, except from HTTP/1.0 clients.
+    if hosts > 1 || (hosts == 0 && !old_client) {
+        return Err(BadRequest::Syntax("an HTTP/1.1 request needs one Host header"));
+    }
+    head.content_length = lengths.unwrap_or(0);
+    Ok(head)
+}
+
+fn content_length(value: &[u8]) -> Result<u64, BadRequest> {
+    let digits = value.trim_ascii();
+    // `parse` alone would take a plus sign.
+    std::str::from_utf8(digits)
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|text| text.parse().ok())
+        .ok_or(BadRequest::Syntax("Content-Length isn't a number"))
+}
+
+fn connection(value: &[u8], head: &mut Head) {
+    for option in value.split(|&byte| byte == b',') {
+        let option = option.trim_ascii();
+        if option.eq_ignore_ascii_case(b"close") {
+            head.keep_alive = false;
+            return;
+        }
+        if option.eq_ignore_ascii_case(b"keep-alive") {
+            head.keep_alive = true;
+        }
+    }
+}
+
+fn trimmed(value: &[u8]) -> Vec<u8> {
+    value.trim_ascii().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(text: &str) -> (Head, usize) {
+        match parse(text.as_bytes()) {
+            Parsed::Complete(head, len) => (*head, len),
+            other => panic!("{text:?} gave {other:?}"),
+        }
+    }
+
+    fn bad(text: &str) -> BadRequest {
+        match parse(text.as_bytes()) {
+            Parsed::Bad(error) => error,
+            other => panic!("{text:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_is_complete_at_its_empty_line() {
+        let text = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+        for end in 0..text.len() {
+            assert!(matches!(parse(&text.as_bytes()[..end]), Parsed::Partial));
+        }
+        let (head, len) = complete(&format!("{text}GET /next"));
+        assert_eq!(len, text.len());
+        assert_eq!(head.method, Method::Get);
+        assert_eq!(head.target, "/a");
+        assert!(head.keep_alive);
+    }
+
+    #[test]
+    fn headers_are_read_without_case() {
+        let (head, _) = complete(
+            "PUT / HTTP/1.1\r\nhost:x\r\nX-METADATA-TOKEN:  abc \r\n\
+             x-aws-ec2-metadata-token-ttl-seconds: 60\r\nx-forwarded-for: y\r\n\
+             content-length: 12\r\nconnection: foo, CLOSE\r\n\r\n",
+        );
+        assert_eq!(head.token.as_deref(), Some(&b"abc"[..]));
+        assert_eq!(head.ttl, Some(("X-aws-ec2-metadata-token-ttl-seconds", b"60".to_vec())));
+        assert!(head.forwarded && !head.keep_alive);
+        assert_eq!(head.content_length, 12);
+    }
+
+    #[test]
+    fn old_clients_close_unless_they_say_otherwise() {
+        assert!(!complete("GET / HTTP/1.0\r\n\r\n").0.keep_alive);
+        assert!(complete("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n").0.keep_alive);
+    }
+
+    #[test]
+    fn limits() {
+        let long = "x".repeat(MAX_TARGET_BYTES);
+        let target = format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(bad(&target), BadRequest::TargetTooLong);
+        let endless = format!("GET /{}", "x".repeat(MAX_HEAD_BYTES));
+        assert_eq!(bad(&endless), BadRequest::TargetTooLong);
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
+        assert_eq!(bad(&many), BadRequest::HeadTooLarge);
+        let large = format!("GET / HTTP/1.1\r\na: {}", "x".repeat(MAX_HEAD_BYTES));
+        assert_eq!(bad(&large), BadRequest::HeadTooLarge);
+    }
+
+    #[test]
+    fn ambiguous_or_broken_requests_are_refused() {
+        for text in [
+            "\0\x01\x02\r\n\r\n",
+            "GET / HTTP/2.0\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "GET /%4 HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: \r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        ] {
+            assert!(matches!(bad(text), BadRequest::Syntax(_)), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Request targets (RFC 9112 section 3.2) to path segments.
+
+/// The decoded segments of a target's path.
+///
+/// The query is ignored; an absolute form (`http://host/path`) counts as its
+/// path; empty segments (doubled and trailing slashes) are left out. Dots are
+/// names like others: the tree has no parent directories. Segments are decoded
+/// after the split, so `%2F` is a slash inside a key.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Segments to look up.
+    Segments(Vec<String>),
+    /// Well-formed, but can't be in any tree: not UTF-8, or `*`.
+    Nowhere,
+    /// A percent sign without two hexadecimal digits.
+    Malformed,
+}
+
+impl Path {
+    /// Parses a request target.
+    pub(crate) fn parse(target: &str) -> Self {
+        let path = match target.split_once("://") {
+            Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+                rest.find(['/', '?']).map_or("/", |start| &rest[start..])
+            }
+            _ => target,
+        };
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        if !path.is_empty() && !path.starts_with('/') {
+            return Self::Nowhere;
+        }
+        let mut segments = Vec::new();
+        let mut nowhere = false;
+        for segment in path.split('/').filter(|segment| !segment.is_empty()) {
+            let Some(bytes) = percent_decode(segment.as_bytes()) else {
+                return Self::Malformed;
+            };
+            match String::from_utf8(bytes) {
+                Ok(text) => segments.push(text),
+                Err(_) => nowhere = true,
+            }
+        }
+        if nowhere {
+            return Self::Nowhere;
+        }
+        Self::Segments(segments)
+    }
+}
+
+fn percent_decode(segment: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.iter();
+    while let Some(&byte) = rest.next() {
+        if byte == b'%' {
+            let mut digit = || char::from(*rest.next()?).to_digit(16);
+            let (high, low) = (digit()?, digit()?);
+            bytes.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets() {
+        let path = |parts: &[&str]| Path::Segments(parts.iter().map(|part| (*part).to_owned()).collect());
+        for (target, expected) in [
+            ("/", path(&[])),
+            ("", path(&[])),
+            ("//a///b/", path(&["a", "b"])),
+            ("/a%20b/%41", path(&["a b", "A"])),
+            ("/a%2Fb", path(&["a/b"])),
+            ("/a/../b/.", path(&["a", "..", "b", "."])),
+            ("/a?x=/b", path(&["a"])),
+            ("http://169.254.169.254/a", path(&["a"])),
+            ("http://169.254.169.254", path(&[])),
+            ("http://h?x", path(&[])),
+            ("/http://h/a", path(&["http:", "h", "a"])),
+            ("*", Path::Nowhere),
+            ("/%ff", Path::Nowhere),
+            ("/%", Path::Malformed),
+            ("/%4", Path::Malformed),
+            ("/%zz", Path::Malformed),
+            ("/%ff/%", Path::Malformed),
+        ] {
+            assert_eq!(Path::parse(target), expected, "{target}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The guest metadata service: HTTP on `169.254.169.254` port 80, answered
+//! inside the process that serves the virtual machine's network device.
+//!
+//! Theory of operation: a network device asks [`wants`] about the first bytes
+//! of each frame that its guest sends. Frames for the service are handed to
+//! [`MetadataService::ingest`], all others go their usual way. The service is
+//! plain code without I/O, clocks or threads: Ethernet frames in, Ethernet
+//! frames out, the time as an argument. One service serves one guest.
+//!
+//! ```text
+//!  guest frame ── wants? ── no ──▶ port
+//!                   │ yes
+//!                   ▼
+//!        ingest ─▶ ARP (stack) ─────────────────┐
+//!                └▶ IPv4 ─▶ TCP (smoltcp) ─▶ HTTP ─▶ tree, tokens
+//!                                               │
+//!        pop_frame ◀── frames for the guest ◀───┘
+//! ```
+//!
+//! The behaviour follows what cloud images expect from version 2 of such
+//! services: a token by `PUT /latest/api/token` with a lifetime, then `GET` of
+//! paths of a JSON tree with that token; directories list one name a line.
+//!
+//! Memory and aliasing rules: every frame is copied into private memory before
+//! it is looked at, so that a guest that changes its memory meanwhile changes
+//! nothing here. Queues, connections, buffers and tokens are bounded by named
+//! constants, whatever a guest sends.
+//!
+//! Not supported: IPv6, VLAN tags, IP fragments, TLS, ranges, compression.
+
+mod config;
+mod connection;
+mod http;
+mod neighbours;
+mod service;
+mod stack;
+mod stats;
+mod token;
+mod tree;
+mod wants;
+
+pub use config::{Config, DEFAULT_MAC, DEFAULT_MTU_BYTES, MAX_MTU_BYTES, MIN_MTU_BYTES};
+pub use config::{MetadataError, TokenPolicy};
+pub use http::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_TARGET_BYTES};
+pub use service::{MAX_CONNECTIONS, MetadataService};
+pub use stack::{MAX_FRAME_BYTES, MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
+pub use stats::Stats;
+pub use token::{MAX_TOKEN_TTL_SECONDS, MAX_TOKENS};
+pub use tree::{MAX_DEPTH, MAX_TREE_BYTES, MetadataTree};
+pub use wants::{SERVICE_ADDRESS, SERVICE_PORT, wants};

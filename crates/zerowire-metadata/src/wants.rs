@@ -1,0 +1,106 @@
+//! The classifier of the detour: is this frame for the metadata service?
+//!
+//! It runs on every frame that the guest sends, so it reads one half-word for
+//! most frames and one half-word and one word for IPv4.
+
+/// The IPv4 address of the service: the link-local address that cloud images
+/// ask for metadata (link-local range: RFC 3927).
+pub const SERVICE_ADDRESS: [u8; 4] = [169, 254, 169, 254];
+
+/// The TCP port of the service (HTTP).
+pub const SERVICE_PORT: u16 = 80;
+
+/// Length of an Ethernet II header without a VLAN tag (IEEE 802.3).
+pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
+
+/// EtherType of IPv4 (RFC 894).
+pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+/// EtherType of ARP (RFC 826).
+pub(crate) const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+
+/// Whether the frame that begins with `headers` belongs to the metadata
+/// service.
+///
+/// `headers` are the first bytes of an Ethernet frame, without a virtio-net
+/// header; 42 bytes are enough to decide, fewer give `false` where the deciding
+/// field is missing. The caller keeps the bytes; pass a private copy if the
+/// guest can change the original, and hand the same copy to
+/// [`crate::MetadataService::ingest`].
+///
+/// True for an ARP request whose target protocol address is
+/// [`SERVICE_ADDRESS`] and for every IPv4 packet (any protocol) sent to it,
+/// whatever the destination MAC. Frames with an 802.1Q tag are not taken.
+#[inline]
+#[must_use]
+pub fn wants(headers: &[u8]) -> bool {
+    match headers.get(12..14) {
+        Some([0x08, 0x00]) => matches!(headers.get(30..34), Some(dst) if dst == SERVICE_ADDRESS),
+        Some([0x08, 0x06]) => wants_arp(headers),
+        _ => false,
+    }
+}
+
+/// ARP for IPv4 over Ethernet (RFC 826): operation at 20, target address at 38.
+#[inline]
+fn wants_arp(headers: &[u8]) -> bool {
+    matches!(headers.get(20..22), Some([0, 1]))
+        && matches!(headers.get(38..42), Some(target) if target == SERVICE_ADDRESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ipv4(dst: [u8; 4]) -> Vec<u8> {
+        let mut frame = vec![0u8; 54];
+        frame[12..14].copy_from_slice(&ETHERTYPE_IPV4);
+        frame[14] = 0x45;
+        frame[30..34].copy_from_slice(&dst);
+        frame
+    }
+
+    fn arp(operation: u8, target: [u8; 4]) -> Vec<u8> {
+        let mut frame = vec![0u8; 42];
+        frame[12..14].copy_from_slice(&ETHERTYPE_ARP);
+        frame[21] = operation;
+        frame[38..42].copy_from_slice(&target);
+        frame
+    }
+
+    #[test]
+    fn takes_ipv4_to_the_service_of_any_protocol() {
+        for protocol in [1, 6, 17, 200] {
+            let mut frame = ipv4(SERVICE_ADDRESS);
+            frame[23] = protocol;
+            assert!(wants(&frame));
+        }
+    }
+
+    #[test]
+    fn takes_arp_requests_for_the_service_only() {
+        assert!(wants(&arp(1, SERVICE_ADDRESS)));
+        assert!(!wants(&arp(2, SERVICE_ADDRESS)));
+        assert!(!wants(&arp(1, [169, 254, 169, 253])));
+    }
+
+    #[test]
+    fn leaves_everything_else_alone() {
+        assert!(!wants(&ipv4([169, 254, 169, 253])));
+        assert!(!wants(&ipv4([10, 0, 0, 1])));
+        let mut tagged = ipv4(SERVICE_ADDRESS);
+        tagged.splice(12..12, [0x81, 0x00, 0x00, 0x01]);
+        assert!(!wants(&tagged));
+        let mut ipv6 = ipv4(SERVICE_ADDRESS);
+        ipv6[12..14].copy_from_slice(&[0x86, 0xdd]);
+        assert!(!wants(&ipv6));
+    }
+
+    #[test]
+    fn short_input_is_not_taken() {
+        for (frame, needed) in [(ipv4(SERVICE_ADDRESS), 34), (arp(1, SERVICE_ADDRESS), 42)] {
+            for len in 0..frame.len() {
+                assert_eq!(wants(&frame[..len]), len >= needed, "length {len}");
+            }
+        }
+    }
+}

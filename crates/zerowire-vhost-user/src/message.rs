@@ -1,0 +1,207 @@
+//! A received message and its checked readers.
+
+use std::os::fd::OwnedFd;
+
+use crate::payload::{self, Config, Inflight, LogRegion, MemoryTable, SingleRegion};
+use crate::{FLAG_NEED_REPLY, FLAG_REPLY, Header, MemoryRegion, Request, VringAddr, VringState, WireError};
+
+/// One message: header, payload and the descriptors that came with it, which
+/// it owns until they are taken; the rest are closed when it is dropped.
+#[derive(Debug)]
+pub struct Message {
+    header: Header,
+    body: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// Payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR.
+#[derive(Debug)]
+pub struct VringFd {
+    /// Index of the ring (bits 0 to 7).
+    pub index: usize,
+    /// The descriptor; none when bit 8 says so (the ring is to be polled).
+    pub fd: Option<OwnedFd>,
+}
+
+/// Bit 8 of a vring descriptor payload: no descriptor comes along.
+pub(crate) const VRING_NO_FD: u64 = 1 << 8;
+
+impl Message {
+    /// Puts a message together, as a receiver does; `header.size` is not
+    /// looked at.
+    pub fn new(header: Header, body: Vec<u8>, fds: Vec<OwnedFd>) -> Message {
+        Message { header, body, fds }
+    }
+
+    /// The header as it came.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The payload's bytes.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownRequest`].
+    pub fn request(&self) -> Result<Request, WireError> {
+        Request::try_from(self.header.request)
+    }
+
+    /// Whether the sender awaits an acknowledgement (flag NEED_REPLY). It
+    /// counts only when REPLY_ACK was negotiated.
+    pub fn wants_reply(&self) -> bool {
+        self.header.flags & FLAG_NEED_REPLY != 0
+    }
+
+    /// Whether this is a reply.
+    pub fn is_reply(&self) -> bool {
+        self.header.flags & FLAG_REPLY != 0
+    }
+
+    /// Checks that there is no payload. Front ends may send one u64 with
+    /// requests that need none, so that one is accepted.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`].
+    pub fn empty(&self) -> Result<(), WireError> {
+        match self.body.len() {
+            0 | 8 => Ok(()),
+            got => Err(WireError::BadSize { request: self.header.request, got, rule: "none" }),
+        }
+    }
+
+    /// A payload of one u64.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`].
+    pub fn u64(&self) -> Result<u64, WireError> {
+        payload::decode_u64(self.header.request, &self.body)
+    }
+
+    /// A ring and a number.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`].
+    pub fn vring_state(&self) -> Result<VringState, WireError> {
+        VringState::decode(self.header.request, &self.body)
+    }
+
+    /// The addresses of a ring.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`].
+    pub fn vring_addr(&self) -> Result<VringAddr, WireError> {
+        VringAddr::decode(self.header.request, &self.body)
+    }
+
+    /// The memory table with its descriptors, one a region, in order.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`], [`WireError::BadValue`],
+    /// [`WireError::BadFdCount`].
+    pub fn memory_table(&mut self) -> Result<Vec<(MemoryRegion, OwnedFd)>, WireError> {
+        let table = MemoryTable::decode(self.header.request, &self.body)?;
+        if self.fds.len() != table.regions.len() {
+            return Err(self.bad_fds("one for each region"));
+        }
+        Ok(table.regions.into_iter().zip(self.fds.drain(..)).collect())
+    }
+
+    /// The one region of ADD_MEM_REG or REM_MEM_REG. A descriptor that came
+    /// along stays in the message: ADD_MEM_REG takes it with
+    /// [`Message::take_fd`]; with REM_MEM_REG some front ends send one that
+    /// has no use.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`], [`WireError::BadValue`].
+    pub fn single_region(&self) -> Result<MemoryRegion, WireError> {
+        Ok(SingleRegion::decode(self.header.request, &self.body)?.0)
+    }
+
+    /// A part of configuration space.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`], [`WireError::BadValue`].
+    pub fn config(&self) -> Result<Config, WireError> {
+        Config::decode(self.header.request, &self.body)
+    }
+
+    /// The dirty log's place.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`], [`WireError::BadValue`].
+    pub fn log_region(&self) -> Result<LogRegion, WireError> {
+        LogRegion::decode(self.header.request, &self.body)
+    }
+
+    /// The in-flight region's place.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`].
+    pub fn inflight(&self) -> Result<Inflight, WireError> {
+        Inflight::decode(self.header.request, &self.body)
+    }
+
+    /// Ring and descriptor of SET_VRING_KICK, _CALL and _ERR: bits 0 to 7 the
+    /// ring, bit 8 "no descriptor", the others 0.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`], [`WireError::BadValue`];
+    /// [`WireError::BadFdCount`] when bit 8 and the descriptors disagree.
+    pub fn vring_fd(&mut self) -> Result<VringFd, WireError> {
+        let value = self.u64()?;
+        if value & !(VRING_NO_FD | 0xff) != 0 {
+            return Err(WireError::BadValue {
+                request: self.header.request,
+                field: "the ring index with its no-descriptor bit",
+                value,
+                rule: "at most 0x1ff",
+            });
+        }
+        let index = (value & 0xff) as usize;
+        let fd = if value & VRING_NO_FD != 0 {
+            self.no_fds()?;
+            None
+        } else {
+            Some(self.take_fd()?)
+        };
+        Ok(VringFd { index, fd })
+    }
+
+    /// Takes the one descriptor that came along.
+    ///
+    /// # Errors
+    /// [`WireError::BadFdCount`] unless exactly one is left.
+    pub fn take_fd(&mut self) -> Result<OwnedFd, WireError> {
+        match (self.fds.len(), self.fds.pop()) {
+            (1, Some(fd)) => Ok(fd),
+            (got, _) => Err(WireError::BadFdCount { request: self.header.request, got, rule: "1" }),
+        }
+    }
+
+    /// Takes all descriptors that came along.
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
+    /// Number of descriptors not yet taken.
+    pub fn fd_count(&self) -> usize {
+        self.fds.len()
+    }
+
+    /// Checks that no descriptor came along.
+    ///
+    /// # Errors
+    /// [`WireError::BadFdCount`].
+    pub fn no_fds(&self) -> Result<(), WireError> {
+        if self.fds.is_empty() { Ok(()) } else { Err(self.bad_fds("none")) }
+    }
+
+    fn bad_fds(&self, rule: &'static str) -> WireError {
+        WireError::BadFdCount { request: self.header.request, got: self.fds.len(), rule }
+    }
+}

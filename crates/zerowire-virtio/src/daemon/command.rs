@@ -1,0 +1,97 @@
+//! What a control thread tells a worker.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+
+use rustix::event::{EventfdFlags, eventfd};
+use zerowire_metadata::MetadataTree;
+
+use crate::memory::GuestMemory;
+use crate::ring::RingAddresses;
+
+/// Which of a pair's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// Even queue numbers: toward the guest.
+    Receive,
+    /// Odd queue numbers: from the guest.
+    Transmit,
+}
+
+impl Direction {
+    pub(super) fn of(queue: usize) -> Self {
+        if queue.is_multiple_of(2) { Self::Receive } else { Self::Transmit }
+    }
+}
+
+/// Everything that a worker needs to serve a ring.
+#[derive(Debug)]
+pub(super) struct RingStart {
+    pub queue: u16,
+    pub size: u16,
+    pub addresses: RingAddresses,
+    pub base: u16,
+    pub acked: u64,
+    pub enabled: bool,
+    pub mtu: usize,
+    pub kick: OwnedFd,
+    pub call: Option<OwnedFd>,
+    pub err: Option<OwnedFd>,
+}
+
+/// A command; those with a `reply` have been carried out when it comes.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// From now on this is the memory. Running rings move over.
+    Memory { memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    /// Start a ring.
+    Start { direction: Direction, ring: Box<RingStart>, reply: SyncSender<Result<(), String>> },
+    /// Stop a ring; the reply is its next available index.
+    Stop { direction: Direction, reply: SyncSender<Option<u16>> },
+    /// Let a ring move frames, or not.
+    Enable { direction: Direction, on: bool, reply: SyncSender<()> },
+    /// Another descriptor to notify the driver by.
+    Call { direction: Direction, fd: Option<OwnedFd> },
+    /// Another descriptor to be notified by.
+    Kick { direction: Direction, fd: OwnedFd },
+    /// Another descriptor to tell of errors by.
+    Err { direction: Direction, fd: Option<OwnedFd> },
+    /// New metadata.
+    Tree(Arc<MetadataTree>),
+    /// A frame for the metadata service, from another worker of the same VM.
+    MetadataFrame(Vec<u8>),
+    /// End.
+    Quit,
+}
+
+/// Sends commands to a worker and wakes it.
+#[derive(Debug)]
+pub(super) struct CommandSender {
+    queue: Sender<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Clone for CommandSender {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone(), wake: self.wake.clone() }
+    }
+}
+
+impl CommandSender {
+    /// Returns false where the worker is gone.
+    pub(super) fn send(&self, command: Command) -> bool {
+        let sent = self.queue.send(command).is_ok();
+        // An eventfd is full only if it was not read for 2^64 - 1 writes.
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        sent
+    }
+}
+
+/// A queue of commands and the descriptor that wakes their reader.
+pub(super) fn command_queue() -> io::Result<(CommandSender, Receiver<Command>, Arc<OwnedFd>)> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (queue, receiver) = channel();
+    Ok((CommandSender { queue, wake: wake.clone() }, receiver, wake))
+}

@@ -1,0 +1,133 @@
+//! What the server has to tell.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde::Serialize;
+use zerowire::ledger::{Counters, Totals};
+
+/// Counters of one queue pair.
+#[derive(Debug, Default)]
+pub(super) struct PairCounters {
+    pub transmit: Counters,
+    pub receive: Counters,
+}
+
+/// What the threads of a VM share with whoever asks for statistics.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub pairs: Vec<PairCounters>,
+    pub connected: AtomicBool,
+    pub connections: AtomicU64,
+    pub ring_errors: AtomicU64,
+    pub connection_errors: AtomicU64,
+    pub acked_features: AtomicU64,
+    pub protocol_features: AtomicU64,
+    pub status: AtomicU64,
+    pub path: Mutex<String>,
+    pub last_error: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub(super) fn new(pairs: usize) -> Arc<Self> {
+        Arc::new(Self { pairs: (0..pairs).map(|_| PairCounters::default()).collect(), ..Self::default() })
+    }
+
+    pub(super) fn set_error(&self, text: String) {
+        *self.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(text);
+    }
+
+    pub(super) fn set_path(&self, text: String) {
+        *self.path.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = text;
+    }
+}
+
+/// One direction of a VM's traffic.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DirectionStats {
+    /// Sum over the queues.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Frames by queue pair.
+    pub frames_by_queue: Vec<u64>,
+}
+
+/// One VM.
+#[derive(Clone, Debug, Serialize)]
+pub struct VmStats {
+    /// Its name.
+    pub name: String,
+    /// Where its front end connects.
+    pub socket: String,
+    /// Its port.
+    pub port: String,
+    /// Whether a front end is connected.
+    pub connected: bool,
+    /// Connections so far.
+    pub connections: u64,
+    /// Connections that ended by a protocol error.
+    pub connection_errors: u64,
+    /// Rings that were stopped because the guest broke a rule.
+    pub ring_errors: u64,
+    /// The last error of either kind.
+    pub last_error: Option<String>,
+    /// The path that frames take, and why.
+    pub path: String,
+    /// Features that the guest acknowledged.
+    pub features: Vec<String>,
+    /// vhost-user protocol features that the front end acknowledged.
+    pub protocol_features: String,
+    /// Device status as the front end last set it (virtio 1.3 §2.1).
+    pub device_status: u64,
+    /// Copies on the way that this process does not make.
+    pub kernel_copies: &'static str,
+    /// From the guest to the port.
+    pub transmit: DirectionStats,
+    /// From the port to the guest.
+    pub receive: DirectionStats,
+}
+
+/// All VMs.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServerStats {
+    /// Version of zerowire.
+    pub version: &'static str,
+    /// Seconds since the start.
+    pub uptime_seconds: f64,
+    /// CPU time of all threads of this process, seconds.
+    pub cpu_seconds: f64,
+    /// Each VM.
+    pub vms: Vec<VmStats>,
+}
+
+impl VmStats {
+    pub(super) fn new(name: &str, socket: String, port: &str, shared: &Shared) -> Self {
+        let sum = |get: fn(&PairCounters) -> &Counters| {
+            let mut s = DirectionStats::default();
+            for p in &shared.pairs {
+                let t = get(p).snapshot();
+                s.frames_by_queue.push(t.frames);
+                s.totals.add(&t);
+            }
+            s
+        };
+        let text = |m: &Mutex<String>| m.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        Self {
+            name: name.to_owned(),
+            socket,
+            port: port.to_owned(),
+            connected: shared.connected.load(Ordering::Relaxed),
+            connections: shared.connections.load(Ordering::Relaxed),
+            connection_errors: shared.connection_errors.load(Ordering::Relaxed),
+            ring_errors: shared.ring_errors.load(Ordering::Relaxed),
+            last_error: shared.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
+            path: text(&shared.path),
+            features: zerowire_vhost_user::features::names(shared.acked_features.load(Ordering::Relaxed)),
+            protocol_features: format!("{:#x}", shared.protocol_features.load(Ordering::Relaxed)),
+            device_status: shared.status.load(Ordering::Relaxed),
+            kernel_copies: "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)",
+            transmit: sum(|p| &p.transmit),
+            receive: sum(|p| &p.receive),
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! The thread of one queue pair: both directions, one event loop.
+//!
+//! The loop has no state beyond its rings: it moves a batch each way as long as there is work, and sleeps in
+//! `epoll_wait` when there is none. While it works, drivers are not asked to notify; before it sleeps it arms both
+//! rings and looks once more. Descriptors are watched edge-triggered, so that an eventfd never has to be read: each
+//! write to it is an edge.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+
+use super::command::{Command, CommandSender, Direction, RingStart, command_queue};
+use super::metadata::MetadataDetour;
+use super::rings::{Rings, Running};
+use super::stats::Shared;
+use crate::io::{Engine, PortIo};
+use crate::memory::GuestMemory;
+use crate::net::Policy;
+use crate::net::receive::ReceiveContext;
+use crate::net::transmit::{Detour, TransmitContext, TurnError};
+
+const TAG_WAKE: u64 = 0;
+const TAG_PORT: u64 = 1;
+const TAG_TRANSMIT: u64 = 2;
+const TAG_RECEIVE: u64 = 3;
+
+/// How long a worker has slept before it lets go of memory that bursts have touched.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
+
+/// Stack of a worker, bytes. Untouched pages cost nothing.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// What a worker is made of.
+pub(super) struct WorkerSetup {
+    pub name: String,
+    pub pair: usize,
+    pub port_queue: OwnedFd,
+    pub engine: Engine,
+    pub policy: Policy,
+    pub memory: Arc<GuestMemory>,
+    pub shared: Arc<Shared>,
+    pub detour: Option<MetadataDetour>,
+    pub forwarded: Arc<AtomicUsize>,
+}
+
+/// A running worker. Dropping it ends the thread and waits for it.
+#[derive(Debug)]
+pub(super) struct WorkerHandle {
+    pub commands: CommandSender,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl WorkerHandle {
+    pub(super) fn spawn(setup: WorkerSetup) -> io::Result<Self> {
+        let (commands, queue, wake) = command_queue()?;
+        let name = format!("{}-q{}", setup.name, setup.pair);
+        let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
+            let pair = setup.pair;
+            let shared = setup.shared.clone();
+            // The ring of io_uring belongs to the thread that made it.
+            match Worker::new(setup, queue, wake) {
+                Ok(mut worker) => worker.run(),
+                Err((e, queue)) => {
+                    shared.set_error(format!("queue pair {pair}: {e}"));
+                    tracing::error!("queue pair {pair} can't be served: {e}");
+                    refuse_all(&queue, &e.to_string());
+                }
+            }
+        })?;
+        Ok(Self { commands, thread: Some(thread) })
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        self.commands.send(Command::Quit);
+        if let Some(t) = self.thread.take() {
+            let _ = t.join();
+        }
+    }
+}
+
+/// Answers commands for a worker that could not start, so that nobody waits for it.
+fn refuse_all(queue: &Receiver<Command>, why: &str) {
+    while let Ok(command) = queue.recv() {
+        match command {
+            Command::Start { reply, .. } => drop(reply.send(Err(why.to_owned()))),
+            Command::Stop { reply, .. } => drop(reply.send(None)),
+            Command::Memory { reply, .. } | Command::Enable { reply, .. } => drop(reply.send(())),
+            Command::Quit => return,
+            _ => {}
+        }
+    }
+}
+
+struct Worker {
+    pair: usize,
+    rings: Rings,
+    io: PortIo,
+    policy: Policy,
+    shared: Arc<Shared>,
+    detour: Option<MetadataDetour>,
+    forwarded: Arc<AtomicUsize>,
+    epoll: OwnedFd,
+    commands: Receiver<Command>,
+    _wake: Arc<OwnedFd>,
+    /// The port may have frames.
+    port_ready: bool,
+    /// The guest has no receive buffers.
+    starved: bool,
+    trimmed: bool,
+    quit: bool,
+}
+
+impl Worker {
+    fn new(
+        setup: WorkerSetup,
+        commands: Receiver<Command>,
+        wake: Arc<OwnedFd>,
+    ) -> Result<Self, (io::Error, Receiver<Command>)> {
+        let prepared = (|| {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            watch(&epoll, wake.as_fd(), TAG_WAKE)?;
+            watch(&epoll, setup.port_queue.as_fd(), TAG_PORT)?;
+            let io = PortIo::new(setup.port_queue, setup.engine)?;
+            Ok((epoll, io))
+        })();
+        let (epoll, io) = match prepared {
+            Ok(p) => p,
+            Err(e) => return Err((e, commands)),
+        };
+        let mut worker = Self {
+            pair: setup.pair,
+            rings: Rings { transmit: None, receive: None, memory: Arc::default() },
+            io,
+            policy: setup.policy,
+            shared: setup.shared,
+            detour: setup.detour,
+            forwarded: setup.forwarded,
+            epoll,
+            commands,
+            _wake: wake,
+            port_ready: true,
+            starved: false,
+            trimmed: true,
+            quit: false,
+        };
+        worker.set_memory(setup.memory);
+        Ok(worker)
+    }
+
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(8);
+        while !self.quit {
+            let mut busy = self.transmit();
+            busy |= self.receive();
+            if self.detour.is_some() {
+                busy |= self.pump_metadata();
+            }
+            let timeout = if busy {
+                self.trimmed = false;
+                Some(Duration::ZERO)
+            } else {
+                if self.arm() {
+                    continue;
+                }
+                self.idle_time()
+            };
+            if !self.wait(&mut events, timeout) && !busy {
+                self.trim();
+            }
+        }
+    }
+
+    /// Sends a batch. Returns whether there was anything to send.
+    #[inline]
+    fn transmit(&mut self) -> bool {
+        let Some(ring) = &mut self.rings.transmit else { return false };
+        if ring.broken {
+            return false;
+        }
+        let counters = &self.shared.pairs[self.pair].transmit;
+        let result = if ring.start.enabled {
+            ring.side.run(&mut TransmitContext {
+                memory: &self.rings.memory,
+                io: &mut self.io,
+                counters,
+                detour: self.detour.as_mut().map(|d| d as &mut dyn Detour),
+            })
+        } else {
+            ring.side.discard(counters)
+        };
+        match result {
+            Ok(turn) => {
+                if turn.notify && ring.call() {
+                    counters.calls.add(1);
+                }
+                turn.chains > 0
+            }
+            Err(e) => {
+                ring.call();
+                ring.fail();
+                self.failed(&e);
+                false
+            }
+        }
+    }
+
+    /// Receives a batch. Returns whether frames came.
+    #[inline]
+    fn receive(&mut self) -> bool {
+        if !self.port_ready {
+            return false;
+        }
+        let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
+        let counters = &self.shared.pairs[self.pair].receive;
+        let mut cx = ReceiveContext { memory: &self.rings.memory, io: &mut self.io, counters };
+        match ring.side.run(&mut cx) {
+            Ok(r) => {
+                self.port_ready = !r.port_empty;
+                self.starved = r.starved;
+                if r.turn.notify && ring.call() {
+                    counters.calls.add(1);
+                }
+                r.turn.chains > 0
+            }
+            Err(e) => {
+                ring.call();
+                ring.fail();
+                self.failed(&e);
+                false
+            }
+        }
+    }
+
+    /// Lets the metadata service answer. Returns whether it gave the guest anything.
+    fn pump_metadata(&mut self) -> bool {
+        let Some(MetadataDetour::Service(service)) = &mut self.detour else { return false };
+        if !service.is_active() {
+            return false;
+        }
+        let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
+        let counters = &self.shared.pairs[self.pair].receive;
+        let memory = &self.rings.memory;
+        let mut error = None;
+        let mut given = false;
+        service.pump(|frame| match ring.side.inject(frame, memory, counters) {
+            Ok(room) => {
+                given |= room;
+                room
+            }
+            Err(e) => {
+                error = Some(e);
+                false
+            }
+        });
+        if let Some(e) = error {
+            ring.fail();
+            self.failed(&e);
+            return false;
+        }
+        if given && ring.side.ring().publish() && ring.call() {
+            counters.calls.add(1);
+        }
+        given
+    }
+
+    #[cold]
+    fn failed(&mut self, error: &TurnError) {
+        self.shared.ring_errors.fetch_add(1, Ordering::Relaxed);
+        self.shared.set_error(error.to_string());
+        tracing::error!("{error}; this queue is stopped until the driver resets it");
+        if let TurnError::Io(_) = error {
+            // Without an engine neither ring can go on.
+            for r in [self.rings.transmit.as_mut().map(|r| &mut r.broken), self.rings.receive.as_mut().map(|r| &mut r.broken)]
+                .into_iter()
+                .flatten()
+            {
+                *r = true;
+            }
+        }
+    }
+
+    /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
+    fn arm(&mut self) -> bool {
+        let mut work = false;
+        let mut error = None;
+        if let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
+            match r.side.ring().arm() {
+                Ok(more) => work |= more,
+                Err(e) => {
+                    r.fail();
+                    error = Some(e);
+                }
+            }
+        }
+        if let Some(r) = self.rings.receive.as_mut().filter(|r| r.is_active() && self.starved) {
+            match r.side.ring().arm() {
+                Ok(more) => {
+                    self.starved = !more;
+                    work |= more && self.port_ready;
+                }
+                Err(e) => {
+                    r.fail();
+                    error = Some(e);
+                }
+            }
+        }
+        if let Some(e) = error {
+            self.failed(&e.into());
+        }
+        if work && let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
+            r.side.ring().disarm();
+        }
+        work
+    }
+
+    /// How long to sleep at most; None without bound.
+    fn idle_time(&mut self) -> Option<Duration> {
+        let trim = (!self.trimmed).then_some(TRIM_AFTER);
+        let can_answer = !self.starved && self.rings.receive.as_ref().is_some_and(Running::is_active);
+        let metadata = match &mut self.detour {
+            Some(MetadataDetour::Service(s)) if can_answer => s.delay(),
+            _ => None,
+        };
+        [trim, metadata].into_iter().flatten().min()
+    }
+
+    fn trim(&mut self) {
+        if !self.trimmed {
+            self.trimmed = true;
+            if let Some(r) = &mut self.rings.transmit {
+                r.side.trim();
+            }
+            if let Some(r) = &mut self.rings.receive {
+                r.side.trim();
+            }
+        }
+    }
+
+    /// Waits for events. Returns whether any came.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
+        events.clear();
+        let timeout =
+            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return true,
+            Err(e) => {
+                tracing::error!("queue pair {}: epoll_wait failed: {e}", self.pair);
+                self.quit = true;
+                return false;
+            }
+        }
+        for event in events.iter() {
+            match event.data.u64() {
+                TAG_PORT => self.port_ready = true,
+                TAG_WAKE => self.take_commands(),
+                TAG_TRANSMIT => {
+                    self.shared.pairs[self.pair].transmit.kicks.add(1);
+                    if let Some(r) = &mut self.rings.transmit {
+                        r.side.ring().disarm();
+                    }
+                }
+                TAG_RECEIVE => {
+                    self.shared.pairs[self.pair].receive.kicks.add(1);
+                    self.starved = false;
+                    if let Some(r) = &mut self.rings.receive {
+                        r.side.ring().disarm();
+                    }
+                }
+                _ => {}
+            }
+        }
+        !events.is_empty()
+    }
+
+    fn take_commands(&mut self) {
+        loop {
+            match self.commands.try_recv() {
+                Ok(c) => self.carry_out(c),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.quit = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Memory { memory, reply } => {
+                self.set_memory(memory);
+                let _ = reply.send(());
+            }
+            Command::Start { direction, ring, reply } => {
+                let _ = reply.send(self.start(direction, *ring));
+            }
+            Command::Stop { direction, reply } => {
+                let _ = reply.send(self.stop(direction));
+            }
+            Command::Enable { direction, on, reply } => {
+                if let Some(s) = self.rings.start_of(direction) {
+                    s.enabled = on;
+                }
+                self.starved = false;
+                let _ = reply.send(());
+            }
+            Command::Call { direction, fd } => {
+                if let Some(s) = self.rings.start_of(direction) {
+                    s.call = fd;
+                }
+                self.call_once(direction);
+            }
+            Command::Err { direction, fd } => {
+                if let Some(s) = self.rings.start_of(direction) {
+                    s.err = fd;
+                }
+            }
+            Command::Kick { direction, fd } => self.replace_kick(direction, fd),
+            Command::Tree(tree) => {
+                if let Some(MetadataDetour::Service(s)) = &mut self.detour {
+                    s.set_tree(tree);
+                }
+            }
+            Command::MetadataFrame(frame) => {
+                self.forwarded.fetch_sub(1, Ordering::Relaxed);
+                if let Some(MetadataDetour::Service(s)) = &mut self.detour {
+                    s.ingest(&frame);
+                }
+            }
+            Command::Quit => self.quit = true,
+        }
+    }
+
+    /// A driver may have missed a notification while the descriptor was another one.
+    fn call_once(&self, direction: Direction) {
+        match direction {
+            Direction::Transmit => self.rings.transmit.as_ref().map(Running::call),
+            Direction::Receive => self.rings.receive.as_ref().map(Running::call),
+        };
+    }
+
+    fn set_memory(&mut self, memory: Arc<GuestMemory>) {
+        let mut problems = Vec::new();
+        // Rings let go of the old memory before it goes.
+        if let Some(r) = &mut self.rings.transmit {
+            problems.extend(r.move_to(self.policy, &memory).err());
+        }
+        if let Some(r) = &mut self.rings.receive {
+            problems.extend(r.move_to(self.policy, &memory).err());
+        }
+        let registration = self.io.set_memory(&memory);
+        self.rings.memory = memory;
+        for p in &problems {
+            self.shared.ring_errors.fetch_add(1, Ordering::Relaxed);
+            self.shared.set_error(p.clone());
+            tracing::error!("{p}; this queue is stopped until the driver resets it");
+        }
+        if self.pair == 0 {
+            self.shared.set_path(self.io.describe());
+        }
+        if let Some(text) = registration {
+            tracing::warn!("queue pair {}: {text}", self.pair);
+        }
+    }
+
+    fn start(&mut self, direction: Direction, ring: RingStart) -> Result<(), String> {
+        let kick = ring.kick.try_clone().map_err(|e| format!("queue {}: {e}", ring.queue))?;
+        match direction {
+            Direction::Transmit => {
+                self.rings.transmit = Some(Running::new(ring, self.policy, &self.rings.memory)?);
+            }
+            Direction::Receive => {
+                self.rings.receive = Some(Running::new(ring, self.policy, &self.rings.memory)?);
+                self.starved = false;
+                self.port_ready = true;
+            }
+        }
+        self.watch_kick(direction, kick.as_fd())
+    }
+
+    fn watch_kick(&mut self, direction: Direction, kick: BorrowedFd<'_>) -> Result<(), String> {
+        let tag = match direction {
+            Direction::Transmit => TAG_TRANSMIT,
+            Direction::Receive => TAG_RECEIVE,
+        };
+        // epoll watches the open file through the descriptor that the ring keeps.
+        let fd = self.rings.start_of(direction).map(|s| s.kick.as_fd()).unwrap_or(kick);
+        watch(&self.epoll, fd, tag).map_err(|e| format!("the kick descriptor can't be watched: {e}"))
+    }
+
+    fn replace_kick(&mut self, direction: Direction, fd: OwnedFd) {
+        let Some(s) = self.rings.start_of(direction) else { return };
+        let old = std::mem::replace(&mut s.kick, fd);
+        let _ = epoll::delete(&self.epoll, &old);
+        drop(old);
+        let Some(s) = self.rings.start_of(direction) else { return };
+        let tag = if direction == Direction::Transmit { TAG_TRANSMIT } else { TAG_RECEIVE };
+        if let Err(e) = watch(&self.epoll, s.kick.as_fd(), tag) {
+            tracing::error!("queue pair {}: the kick descriptor can't be watched: {e}", self.pair);
+        }
+        self.starved = false;
+    }
+
+    fn stop(&mut self, direction: Direction) -> Option<u16> {
+        if let Some(s) = self.rings.start_of(direction) {
+            let _ = epoll::delete(&self.epoll, &s.kick);
+        }
+        match direction {
+            Direction::Transmit => self.rings.transmit.take().map(Running::stop),
+            Direction::Receive => self.rings.receive.take().map(Running::stop),
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, tag: u64) -> io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(tag), flags)?)
+}

@@ -1,0 +1,162 @@
+//! How frames pass between memory and a port's file: in batches by io_uring, or by plain system calls.
+//!
+//! Both do their work before [`PortIo::run`] returns: nothing is lent to the kernel across calls, so that a ring
+//! can stop, or memory go, between two batches. Reads and writes carry `RWF_NOWAIT`: a tap that has no frame
+//! says so at once, where io_uring would otherwise park the request.
+
+mod fixed;
+mod plain;
+mod uring;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::memory::GuestMemory;
+pub use fixed::{FixedPiece, FixedPieces};
+use plain::Plain;
+use uring::Uring;
+
+/// Most operations in a batch.
+pub const MAX_BATCH: usize = 64;
+
+/// Which engine to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring where the kernel has what is needed, plain system calls elsewhere.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// Plain system calls.
+    Syscall,
+}
+
+/// One finished operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The number given with the operation.
+    pub slot: u16,
+    /// Bytes moved, or a negated errno.
+    pub result: i32,
+}
+
+/// An operation to run. The iovec array and the memory must stay valid until [`PortIo::run`] returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// Comes back in [`Done`].
+    pub slot: u16,
+    /// Read into the segments, or write from them.
+    pub write: bool,
+    /// The segments.
+    pub iov: *const libc::iovec,
+    /// How many.
+    pub len: u32,
+    /// The registered buffer in which all segments lie, if so.
+    pub fixed: Option<u16>,
+}
+
+#[derive(Debug)]
+enum Backend {
+    Uring(Box<Uring>),
+    Plain(Plain),
+}
+
+/// The file of one queue of a port, with the engine that serves it.
+#[derive(Debug)]
+pub struct PortIo {
+    // The engine goes before the file.
+    backend: Backend,
+    file: OwnedFd,
+    done: Vec<Done>,
+    /// Why plain system calls run although io_uring was wanted.
+    fallback: Option<String>,
+}
+
+impl PortIo {
+    /// Serves `file` with `engine`. `Engine::Auto` never fails for the lack of io_uring; see [`Self::describe`].
+    pub fn new(file: OwnedFd, engine: Engine) -> io::Result<Self> {
+        let plain = |file| (Backend::Plain(Plain::new()), file);
+        let mut fallback = None;
+        let (backend, file) = match engine {
+            Engine::Syscall => plain(file),
+            Engine::Uring => (Backend::Uring(Box::new(Uring::new(file.as_raw_fd())?)), file),
+            Engine::Auto => match Uring::new(file.as_raw_fd()) {
+                Ok(u) => (Backend::Uring(Box::new(u)), file),
+                Err(e) => {
+                    fallback = Some(e.to_string());
+                    plain(file)
+                }
+            },
+        };
+        Ok(Self { backend, file, done: Vec::with_capacity(MAX_BATCH), fallback })
+    }
+
+    /// The path that runs, and why, in words for the log.
+    pub fn describe(&self) -> String {
+        match (&self.backend, &self.fallback) {
+            (Backend::Uring(u), _) => u.describe(),
+            (Backend::Plain(_), None) => "plain system calls, as asked".to_owned(),
+            (Backend::Plain(_), Some(why)) => format!("plain system calls, since {why}"),
+        }
+    }
+
+    /// Whether operations are batched: if not, one at a time costs no more than many.
+    pub fn is_batching(&self) -> bool {
+        matches!(self.backend, Backend::Uring(_))
+    }
+
+    /// The port's file.
+    pub fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Registers the pieces of `memory` that are new and lets go of those that are gone. Pieces that can't be
+    /// registered are served by plain vectored operations; the text says why.
+    pub fn set_memory(&mut self, memory: &GuestMemory) -> Option<String> {
+        match &mut self.backend {
+            Backend::Uring(u) => u.set_memory(memory),
+            Backend::Plain(_) => None,
+        }
+    }
+
+    /// The registered pieces, by the index of [`GuestMemory::pieces`].
+    #[inline]
+    pub fn fixed(&self) -> &FixedPieces {
+        match &self.backend {
+            Backend::Uring(u) => u.fixed(),
+            Backend::Plain(p) => p.fixed(),
+        }
+    }
+
+    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them.
+    ///
+    /// # Safety
+    /// The iovec array and the memory that it names must be valid until [`Self::run`] has returned, and for
+    /// `fixed` they must be addresses of that registered buffer.
+    #[inline]
+    pub unsafe fn push(&mut self, op: Op) {
+        match &mut self.backend {
+            // SAFETY: the caller's promise.
+            Backend::Uring(u) => unsafe { u.push(op) },
+            // SAFETY: the caller's promise.
+            Backend::Plain(p) => unsafe { p.push(self.file.as_raw_fd(), op, &mut self.done) },
+        }
+    }
+
+    /// Runs the batch and returns what came of it, in the order in which the operations were carried out, and how
+    /// many system calls it took.
+    #[inline]
+    pub fn run(&mut self) -> io::Result<(&[Done], u64)> {
+        let calls = match &mut self.backend {
+            Backend::Uring(u) => u.run(&mut self.done)?,
+            Backend::Plain(p) => p.run(),
+        };
+        Ok((&self.done, calls))
+    }
+
+    /// Forgets the results of the last batch; to be called before the next one is pushed.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.done.clear();
+    }
+}

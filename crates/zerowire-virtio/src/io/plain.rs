@@ -1,0 +1,50 @@
+//! The engine without io_uring: an operation is a system call, made at once.
+
+use std::os::fd::RawFd;
+
+use super::{Done, FixedPieces, Op};
+
+#[derive(Debug, Default)]
+pub(super) struct Plain {
+    calls: u64,
+    fixed: FixedPieces,
+}
+
+impl Plain {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn fixed(&self) -> &FixedPieces {
+        &self.fixed
+    }
+
+    /// # Safety
+    /// As [`super::PortIo::push`].
+    #[inline]
+    pub(super) unsafe fn push(&mut self, fd: RawFd, op: Op, done: &mut Vec<Done>) {
+        // SAFETY: the caller promises that the array is valid.
+        let first = unsafe { *op.iov };
+        let n = match (op.write, op.len) {
+            // SAFETY: the caller promises that the memory is valid.
+            (true, 1) => unsafe { libc::write(fd, first.iov_base, first.iov_len) },
+            // SAFETY: as above.
+            (false, 1) => unsafe { libc::read(fd, first.iov_base, first.iov_len) },
+            // SAFETY: as above.
+            (true, len) => unsafe { libc::writev(fd, op.iov, len as libc::c_int) },
+            // SAFETY: as above.
+            (false, len) => unsafe { libc::readv(fd, op.iov, len as libc::c_int) },
+        };
+        self.calls += 1;
+        let result = if n < 0 {
+            -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+        } else {
+            n as i32
+        };
+        done.push(Done { slot: op.slot, result });
+    }
+
+    pub(super) fn run(&mut self) -> u64 {
+        std::mem::take(&mut self.calls)
+    }
+}

@@ -1,0 +1,16 @@
+//! Devices for virtual machines: virtio-net over vhost-user, without a copy in user space.
+//!
+//! * [`memory`]: the guest's RAM in this process, and the rules for touching it.
+//! * [`ring`]: the device side of a split virtqueue.
+//! * [`io`]: batches of reads and writes on a port, by io_uring or by system calls.
+//! * [`net`]: virtio-net: headers, transmit, receive.
+//! * [`port`]: where frames go.
+//! * [`daemon`]: serving front ends.
+#![warn(missing_docs)]
+
+pub mod daemon;
+pub mod io;
+pub mod memory;
+pub mod net;
+pub mod port;
+pub mod ring;

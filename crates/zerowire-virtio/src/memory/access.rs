@@ -1,0 +1,52 @@
+//! Copies between guest memory and private memory.
+//!
+//! The guest may write the same bytes meanwhile. What arrives is then a mixture of old and new bytes, which is no
+//! worse than what a hostile guest could have written in the first place: the bytes are data, and what is to be
+//! trusted of them is checked in the private copy.
+
+use super::Segment;
+
+/// Copies from the segments, `skip` bytes in, to `dst`. Returns how many bytes there were to copy.
+#[inline]
+pub fn read(segments: &[Segment], skip: usize, dst: &mut [u8]) -> usize {
+    let len = dst.len();
+    let mut done = 0;
+    walk(segments, skip, len, |ptr, n| {
+        // SAFETY: `ptr..ptr + n` is a part of a segment, which lies in mapped guest memory that the caller holds;
+        // dst has room for n more bytes, and is private memory, so that the two don't overlap.
+        unsafe { std::ptr::copy_nonoverlapping(ptr, dst.as_mut_ptr().add(done), n) };
+        done += n;
+    });
+    done
+}
+
+/// Copies `src` into the segments, `skip` bytes in. Returns how many bytes there was room for.
+#[inline]
+pub fn write(segments: &[Segment], skip: usize, src: &[u8]) -> usize {
+    let mut done = 0;
+    walk(segments, skip, src.len(), |ptr, n| {
+        // SAFETY: as in `read`, with the roles exchanged.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr().add(done), ptr, n) };
+        done += n;
+    });
+    done
+}
+
+/// Visits `len` bytes of the segments from `skip` on, run by run.
+#[inline]
+fn walk(segments: &[Segment], mut skip: usize, mut len: usize, mut visit: impl FnMut(*mut u8, usize)) {
+    for s in segments {
+        if len == 0 {
+            return;
+        }
+        let seg_len = s.len as usize;
+        if skip >= seg_len {
+            skip -= seg_len;
+            continue;
+        }
+        let n = (seg_len - skip).min(len);
+        visit(s.ptr.wrapping_add(skip), n);
+        len -= n;
+        skip = 0;
+    }
+}

@@ -1,0 +1,158 @@
+//! Mappings: the few places where memory is mapped and unmapped.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+/// A mapping of this process, unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range that this value owns alone; what lies in it is reached only through raw
+// pointers by code that states its own rules.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; the value itself is immutable.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` at `offset` shared, for reading and writing.
+    pub fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+        // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
+        let ptr = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                fd.as_raw_fd(),
+                offset,
+            )
+        };
+        Self::checked(ptr, len)
+    }
+
+    /// Maps `len` bytes of private zeroed memory. Pages that are never touched cost nothing.
+    pub fn private(len: usize) -> io::Result<Self> {
+        // SAFETY: as in `shared`.
+        let ptr = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        Self::checked(ptr, len)
+    }
+
+    fn checked(ptr: *mut libc::c_void, len: usize) -> io::Result<Self> {
+        if ptr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(ptr.cast()).map(|ptr| Self { ptr, len }).ok_or_else(|| io::Error::other("mapped at zero"))
+    }
+
+    /// The first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the mapping is empty; never so for one that was made.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by this value and nothing else unmaps it.
+        unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
+    }
+}
+
+/// An address range in which a piece of guest memory and a slab of private memory lie side by side, so that
+/// io_uring can take both as one registered buffer. Once the buffer is registered the kernel holds the pages
+/// themselves, and [`Self::release_guest`] lets go of the guest's part of the mapping; the addresses stay
+/// reserved, since fixed operations name bytes by them.
+#[derive(Debug)]
+pub struct Reservation {
+    /// Holds the addresses; unmapped on drop.
+    _range: Mapping,
+    base: *mut u8,
+    guest_len: usize,
+    slab_len: usize,
+}
+
+// SAFETY: `base` points into `range`, which this value owns; see Mapping.
+unsafe impl Send for Reservation {}
+
+/// Alignment of reservations, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
+const RESERVATION_ALIGN: usize = 2 << 20;
+
+impl Reservation {
+    /// Maps `guest_len` bytes of `fd` at `offset`, and right behind it `slab_len` bytes of private memory. Both
+    /// must be multiples of the page size.
+    pub fn new(fd: BorrowedFd<'_>, offset: u64, guest_len: usize, slab_len: usize) -> io::Result<Self> {
+        let range = Mapping::private(guest_len + slab_len + RESERVATION_ALIGN)?;
+        let base = range.as_ptr().wrapping_add(range.as_ptr().align_offset(RESERVATION_ALIGN));
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+        // SAFETY: MAP_FIXED replaces the first part of `range`, which this value owns and nobody has used yet.
+        let ptr = unsafe {
+            libc::mmap(
+                base.cast(),
+                guest_len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                fd.as_raw_fd(),
+                offset,
+            )
+        };
+        if ptr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { _range: range, base, guest_len, slab_len })
+    }
+
+    /// The whole range, as io_uring registers it.
+    pub fn iovec(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.base.cast(), iov_len: self.guest_len + self.slab_len }
+    }
+
+    /// The address by which fixed operations name byte 0 of the guest's part.
+    pub fn guest_base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The private slab behind the guest's part.
+    pub fn slab(&self) -> *mut u8 {
+        self.base.wrapping_add(self.guest_len)
+    }
+
+    /// Replaces the guest's part by an inaccessible reservation: page tables go, the addresses stay.
+    pub fn release_guest(&self) -> io::Result<()> {
+        // SAFETY: MAP_FIXED over a part of the range that this value owns; no pointer into it is dereferenced by
+        // this process, only named in fixed operations.
+        let ptr = unsafe {
+            libc::mmap(
+                self.base.cast(),
+                self.guest_len,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        if ptr == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,411 @@
+//! The memory table: which guest-physical addresses are backed by what.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use thiserror::Error;
+
+use super::map::{Mapping, Reservation};
+
+/// The private memory behind each registered piece, bytes: the slots of inspected headers lie there.
+pub const SLAB_BYTES: usize = 32 * 1024;
+
+/// The largest piece of guest memory registered as one buffer. io_uring takes at most 1 GiB a buffer
+/// (io_uring/rsrc.c, `io_validate_user_buf_range`), the slab included; a multiple of the huge page size.
+pub const PIECE_MAX_BYTES: usize = (1 << 30) - (2 << 20);
+
+/// At most this many memory regions: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers. 509 is the number of slots of
+/// vhost in the kernel (drivers/vhost/vhost.c, `max_mem_regions` is 64 there) and of KVM; QEMU uses far fewer.
+pub const MAX_REGIONS: usize = 64;
+
+/// One region as the front end described it (vhost-user, "Memory region description").
+#[derive(Debug)]
+pub struct RegionConfig {
+    /// First guest-physical address.
+    pub guest_addr: u64,
+    /// Length, bytes.
+    pub len: u64,
+    /// First address in the front end's own address space; rings are named by it.
+    pub user_addr: u64,
+    /// Where the region starts in the file, bytes.
+    pub offset: u64,
+    /// The file.
+    pub file: OwnedFd,
+}
+
+/// What can be wrong with a memory table. The text is what the log shows.
+#[derive(Debug, Error)]
+pub enum MemoryError {
+    /// A region of no bytes.
+    #[error("memory region at guest address {0:#x} is empty")]
+    Empty(u64),
+    /// Addresses that leave the address space.
+    #[error("memory region {what} {start:#x} + {len:#x} leaves the 64-bit address space")]
+    Overflow {
+        /// Which address.
+        what: &'static str,
+        /// Where it starts.
+        start: u64,
+        /// The region's length.
+        len: u64,
+    },
+    /// Not on page bounds.
+    #[error(
+        "memory region at guest address {guest_addr:#x}: length {len:#x} or file offset {offset:#x} is not a multiple of the page size 4096"
+    )]
+    Unaligned {
+        /// The region's guest-physical address.
+        guest_addr: u64,
+        /// Its length.
+        len: u64,
+        /// Its offset in the file.
+        offset: u64,
+    },
+    /// The file is shorter than the region: touching the rest would kill the process with SIGBUS.
+    #[error(
+        "memory region at guest address {guest_addr:#x} needs {need:#x} bytes of its file, which has {have:#x}: use a memory-backend-memfd or -file of the full size with share=on"
+    )]
+    FileTooShort {
+        /// The region's guest-physical address.
+        guest_addr: u64,
+        /// Bytes needed.
+        need: u64,
+        /// Bytes there.
+        have: u64,
+    },
+    /// Two regions overlap.
+    #[error("memory regions at guest addresses {0:#x} and {1:#x} overlap")]
+    Overlap(u64, u64),
+    /// Too many regions.
+    #[error("more than {MAX_REGIONS} memory regions")]
+    TooMany,
+    /// A region to remove that is not there.
+    #[error("no memory region at guest address {guest_addr:#x} with length {len:#x} to remove")]
+    NotFound {
+        /// The address asked for.
+        guest_addr: u64,
+        /// The length asked for.
+        len: u64,
+    },
+    /// The kernel refused the mapping.
+    #[error("memory region at guest address {guest_addr:#x} can't be mapped: {source}")]
+    Map {
+        /// The region's guest-physical address.
+        guest_addr: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+#[derive(Debug)]
+struct Region {
+    guest_addr: u64,
+    user_addr: u64,
+    len: u64,
+    offset: u64,
+    file: OwnedFd,
+    map: Mapping,
+}
+
+/// A part of a region that fits into one registered buffer.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    guest_addr: u64,
+    len: u64,
+    ptr: *mut u8,
+    region: std::sync::Arc<RegionHandle>,
+    /// Distinguishes pieces over the life of the process, so that a thread can tell which of its registered
+    /// buffers are still wanted.
+    id: u64,
+}
+
+// SAFETY: the pointer is into the mapping that `region` keeps alive; accesses follow the module's rules.
+unsafe impl Send for Piece {}
+// SAFETY: as above.
+unsafe impl Sync for Piece {}
+
+#[derive(Debug)]
+struct RegionHandle(Region);
+
+impl Piece {
+    /// Identity of this piece; never used again for another one.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Where the guest's bytes of this piece are mapped.
+    pub fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether the piece is empty; never so.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Maps this piece again with a slab behind it, ready to be registered with io_uring.
+    pub fn reserve(&self) -> io::Result<Reservation> {
+        let region = &self.region.0;
+        let offset = region.offset + (self.guest_addr - region.guest_addr);
+        Reservation::new(region.file.as_fd(), offset, self.len(), SLAB_BYTES)
+    }
+}
+
+/// A run of guest bytes that is contiguous in this process, inside one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it starts.
+    pub ptr: *mut u8,
+    /// Length, bytes; never 0 in a scatter list.
+    pub len: u32,
+    /// Index of its piece in [`GuestMemory::pieces`].
+    pub piece: u16,
+}
+
+// SAFETY: a segment is an address; who dereferences it must hold the GuestMemory it came from.
+unsafe impl Send for Segment {}
+
+/// An immutable snapshot of the memory table.
+#[derive(Clone, Debug, Default)]
+pub struct GuestMemory {
+    /// Sorted by guest address, not overlapping.
+    pieces: Vec<Piece>,
+}
+
+static NEXT_PIECE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+
+impl GuestMemory {
+    /// Builds a table (`VHOST_USER_SET_MEM_TABLE`). On an error nothing stays mapped.
+    pub fn new(regions: Vec<RegionConfig>) -> Result<Self, MemoryError> {
+        let mut memory = Self::default();
+        for region in regions {
+            memory = memory.with_region(region)?;
+        }
+        Ok(memory)
+    }
+
+    /// The same table with one region more (`VHOST_USER_ADD_MEM_REG`). Regions that stay are not mapped again.
+    pub fn with_region(&self, config: RegionConfig) -> Result<Self, MemoryError> {
+        let RegionConfig { guest_addr, len, user_addr, offset, file } = config;
+        check(guest_addr, len, user_addr, offset)?;
+        if self.region_count() >= MAX_REGIONS {
+            return Err(MemoryError::TooMany);
+        }
+        for p in &self.pieces {
+            let r = &p.region.0;
+            if guest_addr < r.guest_addr + r.len && r.guest_addr < guest_addr + len {
+                return Err(MemoryError::Overlap(r.guest_addr, guest_addr));
+            }
+        }
+        let map_error = |source| MemoryError::Map { guest_addr, source };
+        let have = rustix::fs::fstat(&file).map_err(|e| map_error(e.into()))?.st_size as u64;
+        let need = offset + len;
+        if have < need {
+            return Err(MemoryError::FileTooShort { guest_addr, need, have });
+        }
+        let map = Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?;
+        let region = std::sync::Arc::new(RegionHandle(Region { guest_addr, user_addr, len, offset, file, map }));
+        let mut next = self.clone();
+        let mut start = 0;
+        while start < len {
+            let piece_len = (len - start).min(PIECE_MAX_BYTES as u64);
+            next.pieces.push(Piece {
+                guest_addr: guest_addr + start,
+                len: piece_len,
+                ptr: region.0.map.as_ptr().wrapping_add(start as usize),
+                region: region.clone(),
+                id: NEXT_PIECE.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            });
+            start += piece_len;
+        }
+        next.pieces.sort_by_key(|p| p.guest_addr);
+        Ok(next)
+    }
+
+    /// The same table with one region less (`VHOST_USER_REM_MEM_REG`): the one with this guest address, user
+    /// address and length.
+    pub fn without_region(&self, guest_addr: u64, user_addr: u64, len: u64) -> Result<Self, MemoryError> {
+        let mut next = self.clone();
+        next.pieces.retain(|p| {
+            let r = &p.region.0;
+            !(r.guest_addr == guest_addr && r.user_addr == user_addr && r.len == len)
+        });
+        if next.pieces.len() == self.pieces.len() {
+            return Err(MemoryError::NotFound { guest_addr, len });
+        }
+        Ok(next)
+    }
+
+    /// Where `len` bytes at guest address `addr` are mapped, if they lie in one region (indirect tables do).
+    #[inline]
+    pub fn contiguous(&self, addr: u64, len: u64, hint: &mut usize) -> Option<*mut u8> {
+        let covers = |p: &Piece| {
+            let start = addr.wrapping_sub(p.guest_addr);
+            (start < p.len).then_some(start)
+        };
+        let i = match self.pieces.get(*hint).and_then(covers) {
+            Some(_) => *hint,
+            None => {
+                self.pieces.partition_point(|p| p.guest_addr <= addr).checked_sub(1)?
+            }
+        };
+        let p = self.pieces.get(i)?;
+        let start = covers(p)?;
+        *hint = i;
+        let region = &p.region.0;
+        let room = region.len - (p.guest_addr - region.guest_addr) - start;
+        (len <= room).then(|| p.ptr.wrapping_add(start as usize))
+    }
+
+    /// The pieces, sorted by guest address.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Number of regions.
+    pub fn region_count(&self) -> usize {
+        self.pieces.iter().filter(|p| p.guest_addr == p.region.0.guest_addr).count()
+    }
+
+    /// Bytes of guest memory.
+    pub fn len(&self) -> u64 {
+        self.pieces.iter().map(|p| p.len).sum()
+    }
+
+    /// Whether there is no memory.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Where `len` bytes at the front end's address `user_addr` are mapped here, if they lie in one region (rings
+    /// are contiguous there).
+    pub fn ring_ptr(&self, user_addr: u64, len: u64) -> Option<*mut u8> {
+        self.pieces.iter().map(|p| &p.region.0).find_map(|r| {
+            let start = user_addr.checked_sub(r.user_addr)?;
+            let end = start.checked_add(len)?;
+            (end <= r.len).then(|| r.map.as_ptr().wrapping_add(start as usize))
+        })
+    }
+
+    /// Appends the segments of `[addr, addr + len)` to `out`. `hint` is the piece of the last translation: most
+    /// buffers lie in the same one. Returns false, with `out` as it was, where a byte is not backed or the list
+    /// is full (virtio 1.3 §2.7.5: addresses are guest-physical; a range may cross adjacent regions).
+    #[inline]
+    pub fn translate<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
+        if let Some(p) = self.pieces.get(*hint) {
+            let start = addr.wrapping_sub(p.guest_addr);
+            if start < p.len && u64::from(len) <= p.len - start {
+                return out.push_segment(Segment {
+                    ptr: p.ptr.wrapping_add(start as usize),
+                    len,
+                    piece: *hint as u16,
+                });
+            }
+        }
+        self.translate_slow(addr, len, hint, out)
+    }
+
+    #[cold]
+    fn translate_slow<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
+        let mark = out.mark();
+        let mut at = addr;
+        let mut left = u64::from(len);
+        while left > 0 {
+            let i = self.pieces.partition_point(|p| p.guest_addr <= at);
+            let Some(p) = i.checked_sub(1).and_then(|i| self.pieces.get(i)) else {
+                out.rewind(mark);
+                return false;
+            };
+            let start = at - p.guest_addr;
+            if start >= p.len {
+                out.rewind(mark);
+                return false;
+            }
+            let n = left.min(p.len - start);
+            *hint = i - 1;
+            let segment =
+                Segment { ptr: p.ptr.wrapping_add(start as usize), len: n as u32, piece: (i - 1) as u16 };
+            if !out.push_segment(segment) {
+                out.rewind(mark);
+                return false;
+            }
+            left -= n;
+            let Some(next) = at.checked_add(n) else {
+                if left > 0 {
+                    out.rewind(mark);
+                }
+                return left == 0;
+            };
+            at = next;
+        }
+        true
+    }
+}
+
+/// Where translated segments go.
+pub trait SegmentList {
+    /// A point to come back to.
+    fn mark(&self) -> usize;
+    /// Drops what was added since `mark`.
+    fn rewind(&mut self, mark: usize);
+    /// Adds one; false where there is no room.
+    fn push_segment(&mut self, segment: Segment) -> bool;
+}
+
+impl SegmentList for Vec<Segment> {
+    fn mark(&self) -> usize {
+        self.len()
+    }
+
+    fn rewind(&mut self, mark: usize) {
+        self.truncate(mark);
+    }
+
+    #[inline]
+    fn push_segment(&mut self, segment: Segment) -> bool {
+        // A hot path makes no allocation: the capacity is the bound.
+        if self.len() == self.capacity() {
+            return false;
+        }
+        self.push(segment);
+        true
+    }
+}
+
+impl SegmentList for std::collections::VecDeque<Segment> {
+    fn mark(&self) -> usize {
+        self.len()
+    }
+
+    fn rewind(&mut self, mark: usize) {
+        self.truncate(mark);
+    }
+
+    #[inline]
+    fn push_segment(&mut self, segment: Segment) -> bool {
+        if self.len() == self.capacity() {
+            return false;
+        }
+        self.push_back(segment);
+        true
+    }
+}
+
+fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), MemoryError> {
+    if len == 0 {
+        return Err(MemoryError::Empty(guest_addr));
+    }
+    for (what, start) in [("guest address", guest_addr), ("user address", user_addr), ("file offset", offset)] {
+        if start.checked_add(len).is_none() {
+            return Err(MemoryError::Overflow { what, start, len });
+        }
+    }
+    if (len | offset) & 0xfff != 0 {
+        return Err(MemoryError::Unaligned { guest_addr, len, offset });
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Which features are offered, and what the port must be told about those that the guest took.
+
+use zerowire_vhost_user::features as f;
+
+use crate::port::TapOffloads;
+
+/// Features that need nothing from the port.
+const BASE: u64 = f::VERSION_1
+    | f::ACCESS_PLATFORM
+    | f::RING_INDIRECT_DESC
+    | f::RING_EVENT_IDX
+    | f::NET_MRG_RXBUF
+    | f::NET_MTU
+    | f::VHOST_USER_PROTOCOL_FEATURES;
+
+/// The virtio features offered over a port that takes `offloads` and has `pairs` queue pairs.
+pub fn offered(offloads: TapOffloads, pairs: usize) -> u64 {
+    let mut bits = BASE;
+    if pairs > 1 {
+        bits |= f::NET_MQ;
+    }
+    if offloads.csum {
+        bits |= f::NET_CSUM | f::NET_GUEST_CSUM;
+    }
+    if offloads.tso4 {
+        bits |= f::NET_HOST_TSO4 | f::NET_GUEST_TSO4;
+    }
+    if offloads.tso6 {
+        bits |= f::NET_HOST_TSO6 | f::NET_GUEST_TSO6;
+    }
+    if offloads.ecn {
+        bits |= f::NET_HOST_ECN | f::NET_GUEST_ECN;
+    }
+    if offloads.ufo {
+        bits |= f::NET_HOST_UFO | f::NET_GUEST_UFO;
+    }
+    if offloads.uso {
+        bits |= f::NET_HOST_USO | f::NET_GUEST_USO4 | f::NET_GUEST_USO6;
+    }
+    bits
+}
+
+/// What frames toward the guest may look like, given what it acknowledged: the argument of TUNSETOFFLOAD.
+pub fn toward_guest(acked: u64) -> TapOffloads {
+    let has = |bit| acked & bit != 0;
+    let csum = has(f::NET_GUEST_CSUM);
+    let tso4 = csum && has(f::NET_GUEST_TSO4);
+    let tso6 = csum && has(f::NET_GUEST_TSO6);
+    TapOffloads {
+        csum,
+        tso4,
+        tso6,
+        ecn: (tso4 || tso6) && has(f::NET_GUEST_ECN),
+        ufo: csum && has(f::NET_GUEST_UFO),
+        // The tap knows both or none; a guest that takes only one gets none.
+        uso: csum && has(f::NET_GUEST_USO4) && has(f::NET_GUEST_USO6),
+    }
+}
+
+/// Length of the virtio-net header, bytes: `num_buffers` is there with VERSION_1 or MRG_RXBUF (virtio 1.3 §5.1.6).
+pub fn header_len(acked: u64) -> usize {
+    if acked & (f::VERSION_1 | f::NET_MRG_RXBUF) != 0 { 12 } else { 10 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: TapOffloads = TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
+
+    #[test]
+    fn nothing_is_offered_that_the_port_does_not_take() {
+        let none = offered(TapOffloads::default(), 1);
+        assert_eq!(none & f::NET_CSUM, 0);
+        assert_eq!(none & f::NET_MQ, 0);
+        assert_eq!(none & (f::NET_HOST_USO | f::NET_GUEST_TSO4), 0);
+        let all = offered(ALL, 2);
+        assert_ne!(all & f::NET_MQ, 0);
+        assert_ne!(all & f::NET_HOST_USO, 0);
+    }
+
+    #[test]
+    fn the_port_follows_what_the_guest_took() {
+        assert_eq!(toward_guest(0), TapOffloads::default());
+        assert_eq!(toward_guest(offered(ALL, 1)), ALL);
+        // Segmentation without checksums is no valid set (virtio 1.3 §5.1.3.1).
+        assert_eq!(toward_guest(f::NET_GUEST_TSO4), TapOffloads::default());
+        assert!(!toward_guest(f::NET_GUEST_CSUM | f::NET_GUEST_USO4).uso);
+    }
+
+    #[test]
+    fn header_length_follows_the_features() {
+        assert_eq!(header_len(0), 10);
+        assert_eq!(header_len(f::NET_MRG_RXBUF), 12);
+        assert_eq!(header_len(f::VERSION_1), 12);
+    }
+}

@@ -1,0 +1,63 @@
+//! When to scatter and when to gather.
+
+/// Frames up to this many bytes, virtio-net header included, are gathered into one private buffer: below it a copy
+/// is cheaper than a scatter list. Chosen by `zerowire bench net --threshold`.
+pub const GATHER_MAX_BYTES: usize = 4096;
+
+/// What the user asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMode {
+    /// Scatter lists where they pay.
+    #[default]
+    Auto,
+    /// Copy every frame in user space: the control of the benchmarks.
+    Copy,
+}
+
+/// The decision for one chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// What the user asked for.
+    pub mode: PathMode,
+    /// Frames up to this length are gathered.
+    pub gather_max_bytes: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { mode: PathMode::Auto, gather_max_bytes: GATHER_MAX_BYTES }
+    }
+}
+
+/// Without registered memory the kernel walks the page tables of each segment: below this mean length gathering is
+/// cheaper. Chosen by `zerowire bench net --threshold`.
+const UNREGISTERED_MEAN_BYTES: usize = 2048;
+
+/// The longest scatter list of one system call (`UIO_MAXIOV`, include/uapi/linux/uio.h).
+pub(super) const MAX_IOV: usize = 1024;
+
+impl Policy {
+    /// Why a frame of `len` bytes in `segments` segments is to be gathered; None if it is to be scattered.
+    #[inline]
+    pub fn gather(
+        &self,
+        len: usize,
+        segments: usize,
+        registered: impl FnOnce() -> bool,
+    ) -> Option<zerowire::ledger::CopyReason> {
+        use zerowire::ledger::CopyReason;
+        if self.mode == PathMode::Copy {
+            return Some(CopyReason::Asked);
+        }
+        if len <= self.gather_max_bytes {
+            return Some(CopyReason::Small);
+        }
+        if segments + 1 > MAX_IOV {
+            return Some(CopyReason::Scattered);
+        }
+        if len / segments.max(1) < UNREGISTERED_MEAN_BYTES && !registered() {
+            return Some(CopyReason::Scattered);
+        }
+        None
+    }
+}

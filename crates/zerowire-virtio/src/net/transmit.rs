@@ -1,0 +1,372 @@
+//! Transmit: from the guest's ring to the port.
+//!
+//! ```text
+//!  guest:   [vnet header | Ethernet … TCP headers | payload …][ payload … ][ payload … ]
+//!                 │ read once                          │            │            │
+//!  private: [ header slot ]  checked, rewritten        │            │            │
+//!                 ▼                                    ▼            ▼            ▼
+//!  iovec:   { slot, n }                         { rest of seg 0 } { seg 1 }  { seg 2 }  ──▶ one WRITEV_FIXED
+//! ```
+//!
+//! The first bytes of a frame are read once into a private slot; what is checked there is what goes out. The slot lies
+//! in the same registered buffer as the guest's memory, so that one fixed operation covers both. Short frames are
+//! copied whole into their slot.
+//!
+//! **Ownership.** A chain is taken from the ring, sent, and given back before [`Transmit::run`] returns: nothing is
+//! lent to the kernel across calls.
+
+use std::io;
+
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+
+use super::policy::MAX_IOV;
+use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
+use crate::io::{MAX_BATCH, Op, PortIo};
+use crate::memory::{GuestMemory, Mapping, SLAB_BYTES, Segment, access};
+use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
+
+/// Room for inspected headers, bytes, in the slab behind each registered piece of memory.
+const HEADER_SLOT_BYTES: usize = SLAB_BYTES / MAX_BATCH;
+
+/// How much of a frame is read into the private slot at least, if there is so much: Ethernet with two tags, IPv6 or
+/// IPv4 with options, TCP with options, behind the virtio-net header.
+const INSPECT_BYTES: usize = 12 + 22 + 60 + 60;
+
+/// Room for a whole frame, bytes, where it is gathered.
+const FRAME_SLOT_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
+
+/// Frames longer than `gather_max_bytes` that may be gathered in one batch; further ones wait for the next.
+const FRAME_SLOTS: usize = 8;
+
+/// Scatter-list entries of one batch.
+const IOV_CAPACITY: usize = 4 * MAX_IOV;
+
+/// Takes frames out of the way to the port (the metadata service).
+pub trait Detour {
+    /// Whether the frame that begins with `start` (up to 142 bytes, behind the virtio-net header) is wanted.
+    fn wants(&self, start: &[u8]) -> bool;
+    /// Takes a frame, without its virtio-net header.
+    fn take(&mut self, frame: &[u8]);
+}
+
+/// What the transmit side needs besides its ring.
+pub struct TransmitContext<'a> {
+    /// The memory that the ring was made for.
+    pub memory: &'a GuestMemory,
+    /// The port.
+    pub io: &'a mut PortIo,
+    /// Where to count.
+    pub counters: &'a Counters,
+    /// Who else wants frames.
+    pub detour: Option<&'a mut dyn Detour>,
+}
+
+/// How a ring's turn ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Chains taken.
+    pub chains: usize,
+    /// The driver wants to be notified.
+    pub notify: bool,
+}
+
+/// Why a turn ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum TurnError {
+    /// The guest broke a rule of the ring: it is stopped.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The engine failed.
+    #[error("the port's engine failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A chain of the batch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    head: u16,
+    /// Bytes that are not copied, bytes that are, and why; none for a frame that was dropped or taken out.
+    scattered: u32,
+    copied: u32,
+    reason: Option<CopyReason>,
+    sent: bool,
+}
+
+/// The transmit side of a queue pair.
+#[derive(Debug)]
+pub struct Transmit {
+    ring: SplitRing,
+    policy: Policy,
+    acked: u64,
+    header_len: usize,
+    hint: usize,
+    segments: Vec<Segment>,
+    iov: Vec<libc::iovec>,
+    slots: Vec<Slot>,
+    /// Where short frames are gathered: one slot of `policy.gather_max_bytes` for each of the batch.
+    small: Mapping,
+    small_slot: usize,
+    /// Where longer frames are gathered.
+    large: Mapping,
+    large_used: usize,
+    /// Offload errors seen, so that the log tells of the first only.
+    offload_errors: u64,
+}
+
+impl Transmit {
+    /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
+    pub fn new(ring: SplitRing, policy: Policy, acked: u64, header_len: usize) -> io::Result<Self> {
+        let small_slot = policy.gather_max_bytes.next_multiple_of(64).max(HEADER_SLOT_BYTES);
+        Ok(Self {
+            ring,
+            policy,
+            acked,
+            header_len,
+            hint: 0,
+            segments: Vec::with_capacity(MAX_IOV),
+            iov: Vec::with_capacity(IOV_CAPACITY),
+            slots: Vec::with_capacity(MAX_BATCH),
+            small: Mapping::private(small_slot * MAX_BATCH)?,
+            small_slot,
+            large: Mapping::private(FRAME_SLOT_BYTES * FRAME_SLOTS)?,
+            large_used: 0,
+            offload_errors: 0,
+        })
+    }
+
+    /// The ring.
+    pub fn ring(&mut self) -> &mut SplitRing {
+        &mut self.ring
+    }
+
+    /// Lets go of the private memory that bursts have touched.
+    pub fn trim(&mut self) {
+        for map in [&self.small, &self.large] {
+            // SAFETY: the range is this side's own anonymous memory, and no operation is under way.
+            unsafe { libc::madvise(map.as_ptr().cast(), map.len(), libc::MADV_DONTNEED) };
+        }
+    }
+
+    /// Gives back everything that the driver has made available without sending it: what a disabled transmit ring
+    /// does (vhost-user, "Ring states").
+    pub fn discard(&mut self, counters: &Counters) -> Result<Turn, TurnError> {
+        let mut chains = 0;
+        while let Some(head) = self.ring.take()? {
+            self.ring.push_used(head, 0);
+            counters.dropped(DropReason::PortRefused);
+            chains += 1;
+        }
+        Ok(Turn { chains, notify: self.ring.publish() })
+    }
+
+    /// Sends one batch.
+    #[inline]
+    pub fn run(&mut self, cx: &mut TransmitContext<'_>) -> Result<Turn, TurnError> {
+        let available = self.ring.refresh()?;
+        if available == 0 {
+            return Ok(Turn::default());
+        }
+        self.slots.clear();
+        self.iov.clear();
+        self.large_used = 0;
+        cx.io.clear();
+        let mut broken = None;
+        for _ in 0..usize::from(available).min(MAX_BATCH) {
+            if self.iov.len() + MAX_IOV > IOV_CAPACITY || self.large_used == FRAME_SLOTS {
+                break;
+            }
+            match self.chain(cx) {
+                Ok(()) => {}
+                Err(e) => {
+                    broken = Some(e);
+                    break;
+                }
+            }
+        }
+        self.finish(cx)?;
+        let turn = Turn { chains: self.slots.len(), notify: self.ring.publish() };
+        match broken {
+            // What was sent before the error is given back; the ring stops after it.
+            Some(e) => Err(e.into()),
+            None => Ok(turn),
+        }
+    }
+
+    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring stops.
+    #[inline]
+    fn chain(&mut self, cx: &mut TransmitContext<'_>) -> Result<(), RingError> {
+        let Some(head) = self.ring.take()? else { return Ok(()) };
+        let len = self.parse(head, cx.memory)?;
+        let mut slot = Slot { head, ..Slot::default() };
+        match self.frame(len, cx, &mut slot) {
+            Ok(()) => {}
+            Err(reason) => cx.counters.dropped(reason),
+        }
+        self.slots.push(slot);
+        Ok(())
+    }
+
+    /// The chain's segments and its length.
+    #[inline]
+    fn parse(&mut self, head: u16, memory: &GuestMemory) -> Result<usize, RingError> {
+        self.segments.clear();
+        let mut cursor = ChainCursor::new(&self.ring, head);
+        let mut len = 0usize;
+        while let Some(d) = cursor.next(&self.ring, memory, &mut self.hint)? {
+            if d.is_writable() {
+                return Err(self.ring.error(RingRule::WritableInTransmit));
+            }
+            if !memory.translate(d.addr, d.len, &mut self.hint, &mut self.segments) {
+                return Err(self.ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
+            }
+            len += d.len as usize;
+        }
+        Ok(len)
+    }
+
+    /// Queues the frame in `self.segments`, or says why it is dropped.
+    #[inline]
+    fn frame(&mut self, len: usize, cx: &mut TransmitContext<'_>, slot: &mut Slot) -> Result<(), DropReason> {
+        if len < self.header_len + ETH_HEADER_BYTES {
+            return Err(DropReason::TooShort);
+        }
+        if len > self.header_len + MAX_FRAME_BYTES {
+            return Err(DropReason::TooLong);
+        }
+        let index = self.slots.len();
+        let gather = self
+            .policy
+            .gather(len, self.segments.len(), || cx.io.fixed().common(&self.segments).is_some());
+        let (private, fixed) = match gather {
+            Some(_) if len <= self.small_slot => (self.small.as_ptr().wrapping_add(index * self.small_slot), None),
+            Some(_) => {
+                self.large_used += 1;
+                (self.large.as_ptr().wrapping_add((self.large_used - 1) * FRAME_SLOT_BYTES), None)
+            }
+            None => match cx.io.fixed().common(&self.segments) {
+                Some(f) => (f.slab().wrapping_add(index * HEADER_SLOT_BYTES), Some(f)),
+                None => (self.small.as_ptr().wrapping_add(index * self.small_slot), None),
+            },
+        };
+        let head_len = if gather.is_some() { len } else { self.head_len(len) };
+        // SAFETY: the slot is this side's own: `small` has a slot for each of the batch, `large` one for each use, the
+        // slab one for each of the batch; head_len fits (len for gathered frames, HEADER_SLOT_BYTES else).
+        let head = unsafe { std::slice::from_raw_parts_mut(private, head_len) };
+        access::read(&self.segments, 0, head);
+        if let Err(e) = header::check(head, self.header_len, len - self.header_len, self.acked) {
+            self.offload_errors += 1;
+            if self.offload_errors == 1 {
+                tracing::warn!("queue {}: frame dropped: {e} (further ones are only counted)", self.ring.queue());
+            }
+            return Err(DropReason::BadOffload);
+        }
+        if let Some(detour) = cx.detour.as_deref_mut() {
+            let start = &head[self.header_len..];
+            if detour.wants(&start[..start.len().min(INSPECT_BYTES)]) {
+                Self::take_out(&self.segments, self.header_len, len, head, detour);
+                cx.counters.copied(CopyReason::Metadata, len as u64);
+                return Ok(());
+            }
+        }
+        let first = self.iov.len();
+        self.iov.push(libc::iovec { iov_base: private.cast(), iov_len: head_len });
+        if head_len < len {
+            let mut skip = head_len;
+            for s in &self.segments {
+                if skip >= s.len as usize {
+                    skip -= s.len as usize;
+                    continue;
+                }
+                let rest = Segment { ptr: s.ptr.wrapping_add(skip), len: s.len - skip as u32, piece: s.piece };
+                skip = 0;
+                self.iov.push(match fixed {
+                    Some(f) => f.iovec(&rest),
+                    None => libc::iovec { iov_base: rest.ptr.cast(), iov_len: rest.len as usize },
+                });
+            }
+        }
+        slot.sent = true;
+        slot.copied = head_len as u32;
+        slot.scattered = (len - head_len) as u32;
+        slot.reason = Some(gather.unwrap_or(CopyReason::Header));
+        let op = Op {
+            slot: index as u16,
+            write: true,
+            // The capacity is never exceeded, so that the array does not move before the batch has run.
+            iov: self.iov[first..].as_ptr(),
+            len: (self.iov.len() - first) as u32,
+            fixed: fixed.map(|f| f.index),
+        };
+        // SAFETY: the iovec array stays where it is until the batch has run (see above), the private slots are this
+        // side's own, and guest memory is held by `cx.memory`.
+        unsafe { cx.io.push(op) };
+        Ok(())
+    }
+
+    /// How many bytes of a scattered frame go through the private slot: whole segments as long as they fit, so that a
+    /// driver's separate header segment costs no extra entry, and at least what is inspected.
+    #[inline]
+    fn head_len(&self, len: usize) -> usize {
+        let mut whole = 0;
+        for s in &self.segments {
+            if whole + s.len as usize > HEADER_SLOT_BYTES {
+                break;
+            }
+            whole += s.len as usize;
+            if whole >= INSPECT_BYTES {
+                break;
+            }
+        }
+        // A short tail of headers is worth an entry less; less than the inspected bytes is not enough.
+        whole.max(INSPECT_BYTES).min(len)
+    }
+
+    /// Hands a frame to the detour: what was inspected, and the rest behind it.
+    #[cold]
+    fn take_out(segments: &[Segment], header_len: usize, len: usize, head: &[u8], detour: &mut dyn Detour) {
+        let mut frame = head[header_len..].to_vec();
+        let have = frame.len();
+        frame.resize(len - header_len, 0);
+        access::read(segments, head.len(), &mut frame[have..]);
+        detour.take(&frame);
+    }
+
+    /// Runs the batch, counts, and gives every chain back.
+    #[inline]
+    fn finish(&mut self, cx: &mut TransmitContext<'_>) -> io::Result<()> {
+        let (done, calls) = cx.io.run()?;
+        for d in done {
+            if d.result < 0
+                && let Some(slot) = self.slots.get_mut(usize::from(d.slot))
+            {
+                slot.sent = false;
+                cx.counters.dropped(DropReason::PortRefused);
+            }
+        }
+        let (mut frames, mut whole, mut scattered) = (0u64, 0u64, 0u64);
+        let mut copied: (Option<CopyReason>, u64) = (None, 0);
+        for s in &self.slots {
+            self.ring.push_used(s.head, 0);
+            let (true, Some(reason)) = (s.sent, s.reason) else { continue };
+            frames += 1;
+            whole += u64::from(s.scattered > 0);
+            scattered += u64::from(s.scattered);
+            // Runs of the same reason are the rule: one addition for each run.
+            if copied.0 != Some(reason) {
+                if let (Some(r), n) = copied {
+                    cx.counters.copied(r, n);
+                }
+                copied = (Some(reason), 0);
+            }
+            copied.1 += u64::from(s.copied);
+        }
+        if let (Some(r), n) = copied {
+            cx.counters.copied(r, n);
+        }
+        cx.counters.frames.add(frames);
+        cx.counters.zero_copied_frames.add(whole);
+        cx.counters.zero_copied_bytes.add(scattered);
+        cx.counters.system_calls.add(calls);
+        Ok(())
+    }
+}

@@ -1,0 +1,334 @@
+//! A tap interface (Documentation/networking/tuntap.rst, drivers/net/tun.c).
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::fs::{Mode, OFlags};
+use thiserror::Error;
+
+/// At most this many queues an interface (`MAX_TAP_QUEUES`, drivers/net/tun.c).
+const MAX_QUEUES: usize = 256;
+
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
+const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
+const IFF_TAP: libc::c_short = 0x0002;
+const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
+const IFF_NO_PI: libc::c_short = 0x1000;
+const IFF_VNET_HDR: libc::c_short = 0x4000;
+const TUN_F_CSUM: u32 = 0x01;
+const TUN_F_TSO4: u32 = 0x02;
+const TUN_F_TSO6: u32 = 0x04;
+const TUN_F_TSO_ECN: u32 = 0x08;
+const TUN_F_UFO: u32 = 0x10;
+const TUN_F_USO4: u32 = 0x20;
+const TUN_F_USO6: u32 = 0x40;
+
+/// What may be asked of a tap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapSpec {
+    /// The interface's name, 1 to 15 bytes.
+    pub name: String,
+    /// Queue pairs.
+    pub queues: usize,
+}
+
+/// Offloads of frames on the way out of the tap (TUNSETOFFLOAD).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TapOffloads {
+    /// Partial checksums.
+    pub csum: bool,
+    /// TCP segmentation over IPv4.
+    pub tso4: bool,
+    /// TCP segmentation over IPv6.
+    pub tso6: bool,
+    /// TCP segmentation with ECN.
+    pub ecn: bool,
+    /// UDP fragmentation.
+    pub ufo: bool,
+    /// UDP segmentation over IPv4 and IPv6 (Linux 6.2).
+    pub uso: bool,
+}
+
+impl TapOffloads {
+    fn bits(self) -> u32 {
+        let mut bits = 0;
+        for (on, bit) in [
+            (self.csum, TUN_F_CSUM),
+            (self.tso4, TUN_F_TSO4),
+            (self.tso6, TUN_F_TSO6),
+            (self.ecn, TUN_F_TSO_ECN),
+            (self.ufo, TUN_F_UFO),
+            (self.uso, TUN_F_USO4 | TUN_F_USO6),
+        ] {
+            if on {
+                bits |= bit;
+            }
+        }
+        bits
+    }
+}
+
+/// Why a tap can't be used. The text is what the user reads.
+#[derive(Debug, Error)]
+pub enum TapError {
+    /// The name is no interface name.
+    #[error("tap name '{0}' must have 1 to 15 bytes, without '/' and spaces")]
+    Name(String),
+    /// Too many queues.
+    #[error("{0} queues: a tap has 1 to {MAX_QUEUES}")]
+    Queues(usize),
+    /// No /dev/net/tun.
+    #[error("/dev/net/tun can't be opened: {0}; load the module tun, or give the container the device")]
+    Device(io::Error),
+    /// TUNSETIFF failed.
+    #[error("tap '{name}' can't be opened: {source}; {hint}")]
+    Attach {
+        /// The interface.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Another ioctl failed.
+    #[error("tap '{name}': {what} failed: {source}")]
+    Setup {
+        /// The interface.
+        name: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+#[repr(C)]
+struct IfReq {
+    name: [u8; 16],
+    flags: libc::c_short,
+    pad: [u8; 22],
+}
+
+/// An open tap with all its queues.
+#[derive(Debug)]
+pub struct Tap {
+    name: String,
+    control: OwnedFd,
+    queues: Vec<OwnedFd>,
+    offloads: TapOffloads,
+    /// It was made here, so that its settings are this process's to choose.
+    created: bool,
+}
+
+impl Tap {
+    /// Opens the tap in the caller's network namespace; creates it if it is not there. One that is created here is
+    /// set up, and goes away with the last queue; one that exists keeps its state.
+    pub fn open(spec: &TapSpec) -> Result<Self, TapError> {
+        let name = spec.name.clone();
+        let valid = (1..=15).contains(&name.len()) && !name.contains(['/', ' ', '\0', ':']);
+        if !valid {
+            return Err(TapError::Name(name));
+        }
+        if !(1..=MAX_QUEUES).contains(&spec.queues) {
+            return Err(TapError::Queues(spec.queues));
+        }
+        let existed = interface_exists(&name);
+        let mut queues = Vec::with_capacity(spec.queues);
+        for _ in 0..spec.queues {
+            queues.push(attach(&name, spec.queues > 1)?);
+        }
+        let control =
+            queues[0].try_clone().map_err(|source| TapError::Setup { name: name.clone(), what: "dup", source })?;
+        let mut tap = Self { name, control, queues, offloads: TapOffloads::default(), created: !existed };
+        tap.offloads = tap.probe_offloads();
+        tap.set_offloads(TapOffloads::default())?;
+        tap.set_header_len(12)?;
+        if !existed {
+            tap.set_up()?;
+        }
+        Ok(tap)
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Queue pairs.
+    pub fn pairs(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// A new descriptor of queue `i`.
+    pub fn queue(&self, i: usize) -> io::Result<OwnedFd> {
+        self.queues[i].try_clone()
+    }
+
+    /// The offloads that this kernel's tap takes.
+    pub fn offloads(&self) -> TapOffloads {
+        self.offloads
+    }
+
+    /// The interface's MTU, bytes.
+    pub fn mtu(&self) -> usize {
+        std::fs::read_to_string(format!("/sys/class/net/{}/mtu", self.name))
+            .ok()
+            .and_then(|s| s.trim().parse().ok())
+            .or_else(|| self.mtu_by_ioctl())
+            .unwrap_or(1500)
+    }
+
+    /// Makes sure that frames of `mtu` bytes fit: raises the MTU of a tap that was made here. One that was there
+    /// before keeps its own, and the log says so.
+    pub fn raise_mtu(&self, mtu: usize) -> Result<(), TapError> {
+        let now = self.mtu();
+        if mtu <= now {
+            return Ok(());
+        }
+        if !self.created {
+            tracing::warn!(
+                "tap '{}' has MTU {now}, the VM's device {mtu}: 'ip link set {} mtu {mtu}' lets longer frames pass",
+                self.name,
+                self.name
+            );
+            return Ok(());
+        }
+        let socket = self.socket()?;
+        let mut req = self.request();
+        let bytes = (mtu as libc::c_int).to_ne_bytes();
+        req.flags = libc::c_short::from_ne_bytes([bytes[0], bytes[1]]);
+        req.pad[..2].copy_from_slice(&bytes[2..]);
+        // SAFETY: SIOCSIFMTU reads the ifreq.
+        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw const req) };
+        self.check(r, "SIOCSIFMTU")
+    }
+
+    /// Largest set that the kernel accepts, found by asking for less and less.
+    fn probe_offloads(&self) -> TapOffloads {
+        let all = TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
+        let less = [all, TapOffloads { uso: false, ..all }, TapOffloads { uso: false, ufo: false, ..all }];
+        less.into_iter().find(|o| self.set_offloads(*o).is_ok()).unwrap_or_default()
+    }
+
+    /// Tells the kernel which offloads frames out of this tap may use.
+    pub fn set_offloads(&self, offloads: TapOffloads) -> Result<(), TapError> {
+        // SAFETY: TUNSETOFFLOAD takes its argument by value (drivers/net/tun.c, `__tun_chr_ioctl`).
+        let r = unsafe {
+            libc::ioctl(self.control.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(offloads.bits()))
+        };
+        self.check(r, "TUNSETOFFLOAD")
+    }
+
+    /// Sets the length of the virtio-net header in front of each frame.
+    pub fn set_header_len(&self, len: usize) -> Result<(), TapError> {
+        let len = len as libc::c_int;
+        // SAFETY: TUNSETVNETHDRSZ reads an int.
+        let r = unsafe { libc::ioctl(self.control.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) };
+        self.check(r, "TUNSETVNETHDRSZ")
+    }
+
+    /// Drops frames that wait in the queues: they were for a guest that is gone, and may carry offloads that the
+    /// next one does not know.
+    pub fn flush(&self) {
+        let mut scratch = [0u8; 64];
+        for q in &self.queues {
+            // A bound, so that a busy sender can't hold this loop: no queue is longer.
+            for _ in 0..65_536 {
+                // A short read takes the whole frame out of the queue.
+                if rustix::io::read(q, &mut scratch).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn check(&self, r: libc::c_int, what: &'static str) -> Result<(), TapError> {
+        if r < 0 {
+            let source = io::Error::last_os_error();
+            return Err(TapError::Setup { name: self.name.clone(), what, source });
+        }
+        Ok(())
+    }
+
+    fn set_up(&self) -> Result<(), TapError> {
+        let socket = self.socket()?;
+        let mut req = self.request();
+        // SAFETY: SIOCGIFFLAGS fills the ifreq, which is long enough.
+        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut req) };
+        self.check(r, "SIOCGIFFLAGS")?;
+        req.flags |= libc::IFF_UP as libc::c_short;
+        // SAFETY: SIOCSIFFLAGS reads the ifreq.
+        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const req) };
+        self.check(r, "SIOCSIFFLAGS")
+    }
+
+    fn mtu_by_ioctl(&self) -> Option<usize> {
+        let socket = self.socket().ok()?;
+        let mut req = self.request();
+        // SAFETY: SIOCGIFMTU fills the ifreq, which is long enough.
+        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut req) };
+        let low = u16::from_ne_bytes(req.flags.to_ne_bytes());
+        let high = u16::from_ne_bytes([req.pad[0], req.pad[1]]);
+        (r == 0).then(|| usize::from(low) | usize::from(high) << 16)
+    }
+
+    fn socket(&self) -> Result<OwnedFd, TapError> {
+        rustix::net::socket_with(
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::DGRAM,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|e| TapError::Setup { name: self.name.clone(), what: "socket", source: e.into() })
+    }
+
+    fn request(&self) -> IfReq {
+        request(&self.name, 0)
+    }
+}
+
+impl AsRawFd for Tap {
+    fn as_raw_fd(&self) -> RawFd {
+        self.control.as_raw_fd()
+    }
+}
+
+fn request(name: &str, flags: libc::c_short) -> IfReq {
+    let mut req = IfReq { name: [0; 16], flags, pad: [0; 22] };
+    req.name[..name.len()].copy_from_slice(name.as_bytes());
+    req
+}
+
+fn interface_exists(name: &str) -> bool {
+    let Ok(name) = CString::new(name) else { return false };
+    // SAFETY: a string that ends with zero.
+    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
+}
+
+fn attach(name: &str, multi: bool) -> Result<OwnedFd, TapError> {
+    let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| TapError::Device(e.into()))?;
+    let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+    if multi {
+        flags |= IFF_MULTI_QUEUE;
+    }
+    let req = request(name, flags);
+    // SAFETY: TUNSETIFF reads and fills the ifreq, which is long enough.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw const req) } < 0 {
+        let source = io::Error::last_os_error();
+        let hint = match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                "run with CAP_NET_ADMIN, or make the tap first with 'ip tuntap add NAME mode tap vnet_hdr user USER'"
+            }
+            Some(libc::EBUSY) => "another program holds it: stop that one or take another name",
+            Some(libc::EINVAL) => {
+                "an interface of that name exists with other flags: queues=N needs 'ip tuntap add … multi_queue', one queue needs it without"
+            }
+            _ => "see 'zerowire doctor'",
+        };
+        return Err(TapError::Attach { name: name.to_owned(), source, hint });
+    }
+    Ok(fd)
+}

@@ -1,0 +1,242 @@
+//! Available and used rings, notification suppression.
+
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+
+use super::{Descriptor, RingError, RingRule};
+use crate::memory::GuestMemory;
+
+/// Where a ring's three parts are, in the front end's address space (`VHOST_USER_SET_VRING_ADDR`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingAddresses {
+    /// Descriptor table.
+    pub desc: u64,
+    /// Available ring.
+    pub avail: u64,
+    /// Used ring.
+    pub used: u64,
+}
+
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT` (virtio 1.3 §2.7.6).
+const AVAIL_NO_INTERRUPT: u16 = 1;
+/// `VIRTQ_USED_F_NO_NOTIFY` (virtio 1.3 §2.7.8).
+const USED_NO_NOTIFY: u16 = 1;
+
+/// The device side of one ring.
+#[derive(Debug)]
+pub struct SplitRing {
+    queue: u16,
+    size: u16,
+    mask: u16,
+    event_idx: bool,
+    desc: *const Descriptor,
+    avail: *const u16,
+    used: *mut u16,
+    /// The next entry of the available ring to take.
+    next_avail: u16,
+    /// Where the available ring is known to end.
+    seen_avail: u16,
+    /// The next entry of the used ring to fill.
+    next_used: u16,
+    /// The used index at the last decision whether to notify.
+    decided_used: u16,
+}
+
+// SAFETY: the pointers name guest memory, which the ring's owner keeps mapped by holding the GuestMemory that
+// they were made from; all accesses are volatile or atomic.
+unsafe impl Send for SplitRing {}
+
+impl SplitRing {
+    /// A ring of `size` entries (a power of two, 1 to 32768) whose first available entry to take is `next_avail`.
+    /// The error says what is wrong with the addresses.
+    pub fn new(
+        queue: u16,
+        size: u16,
+        at: RingAddresses,
+        next_avail: u16,
+        event_idx: bool,
+        memory: &GuestMemory,
+    ) -> Result<Self, String> {
+        if !size.is_power_of_two() || size > 32768 {
+            return Err(format!("queue {queue}: size {size} is not a power of two up to 32768 (virtio 1.3 §2.7)"));
+        }
+        let n = u64::from(size);
+        let part = |name, addr: u64, len: u64, align: u64| {
+            if addr % align != 0 {
+                return Err(format!(
+                    "queue {queue}: the {name} at {addr:#x} is not aligned to {align} bytes (virtio 1.3 §2.7)"
+                ));
+            }
+            memory.ring_ptr(addr, len).ok_or_else(|| {
+                format!("queue {queue}: the {name}, {len} bytes at front-end address {addr:#x}, is not in one memory region")
+            })
+        };
+        let desc = part("descriptor table", at.desc, n * 16, 16)?;
+        let avail = part("available ring", at.avail, 6 + n * 2, 2)?;
+        let used = part("used ring", at.used, 6 + n * 8, 4)?;
+        let mut ring = Self {
+            queue,
+            size,
+            mask: size - 1,
+            event_idx,
+            desc: desc.cast(),
+            avail: avail.cast(),
+            used: used.cast(),
+            next_avail,
+            seen_avail: next_avail,
+            next_used: 0,
+            decided_used: 0,
+        };
+        // The used index lives in the ring and nowhere else: a device that comes back goes on from there.
+        ring.next_used = ring.used_word(1).load(Ordering::Relaxed);
+        ring.decided_used = ring.next_used;
+        Ok(ring)
+    }
+
+    /// The queue's number.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Entries of the queue.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// The next available entry to take: what `VHOST_USER_GET_VRING_BASE` answers.
+    pub fn next_avail(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// Gives the last `n` taken entries back, so that they are taken again. Only for entries that were not used.
+    pub fn untake(&mut self, n: u16) {
+        self.next_avail = self.next_avail.wrapping_sub(n);
+    }
+
+    fn avail_word(&self, i: usize) -> &AtomicU16 {
+        // SAFETY: `new` checked 6 + 2 * size bytes, that is size + 3 words; callers pass i < size + 3. A u16 at an
+        // even address may be accessed atomically; the guest does so as well.
+        unsafe { AtomicU16::from_ptr(self.avail.cast_mut().add(i)) }
+    }
+
+    fn used_word(&self, i: usize) -> &AtomicU16 {
+        // SAFETY: `new` checked 6 + 8 * size bytes, that is 4 * size + 3 words; callers pass less.
+        unsafe { AtomicU16::from_ptr(self.used.add(i)) }
+    }
+
+    /// An error of this ring at the entry that was taken last.
+    #[cold]
+    pub fn error(&self, rule: RingRule) -> RingError {
+        RingError { queue: self.queue, index: self.next_avail.wrapping_sub(1), rule }
+    }
+
+    /// How many entries can be taken; looks at the available index if none is known to be left.
+    #[inline]
+    pub fn available(&mut self) -> Result<u16, RingError> {
+        let known = self.seen_avail.wrapping_sub(self.next_avail);
+        if known > 0 { Ok(known) } else { self.refresh() }
+    }
+
+    /// How many entries can be taken, asking the guest's memory anew (virtio 1.3 §2.7.13).
+    #[inline]
+    pub fn refresh(&mut self) -> Result<u16, RingError> {
+        let avail = self.avail_word(1).load(Ordering::Acquire);
+        let ahead = avail.wrapping_sub(self.next_avail);
+        if ahead > self.size {
+            let rule = RingRule::AvailJump { avail, next: self.next_avail, ahead, size: self.size };
+            return Err(RingError { queue: self.queue, index: self.next_avail, rule });
+        }
+        self.seen_avail = avail;
+        Ok(ahead)
+    }
+
+    /// Takes the next available entry: the head of a chain. None where there is none.
+    #[inline]
+    pub fn take(&mut self) -> Result<Option<u16>, RingError> {
+        if self.available()? == 0 {
+            return Ok(None);
+        }
+        let slot = usize::from(self.next_avail & self.mask);
+        let head = self.avail_word(2 + slot).load(Ordering::Relaxed);
+        self.next_avail = self.next_avail.wrapping_add(1);
+        if head >= self.size {
+            let rule = RingRule::IndexOutOfTable { index: head, len: u32::from(self.size) };
+            return Err(self.error(rule));
+        }
+        Ok(Some(head))
+    }
+
+    /// The descriptor table: pointer and entries.
+    #[inline]
+    pub(super) fn table(&self) -> (*const Descriptor, u32) {
+        (self.desc, u32::from(self.size))
+    }
+
+    /// Writes a used element; the guest sees it with [`Self::publish`].
+    #[inline]
+    pub fn push_used(&mut self, head: u16, len: u32) {
+        let slot = usize::from(self.next_used & self.mask);
+        let element = u64::from(head) | u64::from(len) << 32;
+        // SAFETY: the used ring has `size` elements of 8 bytes at byte 4; it is 4-aligned, hence unaligned for u64.
+        unsafe { self.used.add(2).cast::<u64>().add(slot).write_unaligned(element.to_le()) };
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Shows the guest all used elements written so far, and says whether it wants to be notified (virtio 1.3
+    /// §2.7.10, §2.7.7.2).
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        if self.next_used == self.decided_used {
+            return false;
+        }
+        self.used_word(1).store(self.next_used, Ordering::Release);
+        // The guest arms its event and then looks at the index; the index must be visible before the event is read.
+        fence(Ordering::SeqCst);
+        let old = std::mem::replace(&mut self.decided_used, self.next_used);
+        if self.event_idx {
+            let event = self.avail_word(2 + usize::from(self.size)).load(Ordering::Relaxed);
+            need_event(event, self.next_used, old)
+        } else {
+            self.avail_word(0).load(Ordering::Relaxed) & AVAIL_NO_INTERRUPT == 0
+        }
+    }
+
+    /// Asks the driver for a notification with the next entry it makes available, and returns whether there are
+    /// entries already (virtio 1.3 §2.7.10: check again after arming).
+    pub fn arm(&mut self) -> Result<bool, RingError> {
+        if self.event_idx {
+            self.used_word(2 + 4 * usize::from(self.size)).store(self.next_avail, Ordering::Relaxed);
+        } else {
+            self.used_word(0).store(0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        Ok(self.refresh()? > 0)
+    }
+
+    /// Tells a driver without EVENT_IDX that no notification is needed. With EVENT_IDX nothing is to do: an event
+    /// index that lies behind asks for none.
+    pub fn disarm(&mut self) {
+        if !self.event_idx {
+            self.used_word(0).store(USED_NO_NOTIFY, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the step from `old` to `new` passed `event` (virtio 1.3 §2.7.7.2, `vring_need_event`).
+fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::need_event;
+
+    #[test]
+    fn events_are_passed_exactly_once() {
+        assert!(need_event(0, 1, 0));
+        assert!(!need_event(1, 1, 0));
+        assert!(need_event(0xffff, 0, 0xffff));
+        assert!(!need_event(5, 5, 3));
+        assert!(need_event(4, 5, 3));
+        assert!(!need_event(2, 5, 3));
+    }
+}

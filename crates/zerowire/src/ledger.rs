@@ -1,0 +1,243 @@
+//! The ledger: bytes and frames moved, copied in user space or not, and why.
+//!
+//! A counter block has exactly one writer (the thread that moves the bytes) and any number of readers
+//! (statistics, tests). The writer therefore needs no atomic read-modify-write: a relaxed load and a relaxed
+//! store are enough, and cost what a plain addition costs.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why bytes were copied in user space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum CopyReason {
+    /// The frame is so short that copying it is cheaper than a scatter list.
+    Small,
+    /// The frame lies in so many small segments that gathering it is cheaper, or in more segments than
+    /// one system call takes.
+    Scattered,
+    /// A header that is inspected: it is read once into private memory, and sent from there.
+    Header,
+    /// A received frame was longer than the buffers that were offered for it; its tail came over scratch memory.
+    Overflow,
+    /// The user asked for the copying path.
+    Asked,
+    /// The frame was for, or from, the metadata service inside the process.
+    Metadata,
+}
+
+impl CopyReason {
+    /// Every reason, in the order of the tables.
+    pub const ALL: [Self; 6] =
+        [Self::Small, Self::Scattered, Self::Header, Self::Overflow, Self::Asked, Self::Metadata];
+
+    /// The word that tables and JSON use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Scattered => "scattered",
+            Self::Header => "header",
+            Self::Overflow => "overflow",
+            Self::Asked => "asked",
+            Self::Metadata => "metadata",
+        }
+    }
+}
+
+/// Why a frame was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum DropReason {
+    /// The virtio-net header's offload fields are wrong or were not negotiated.
+    BadOffload,
+    /// The chain holds less than a virtio-net header and an Ethernet header.
+    TooShort,
+    /// The frame is longer than the longest frame that can be carried.
+    TooLong,
+    /// The guest has no room for a received frame of this length.
+    NoRoom,
+    /// The port refused the frame (its queue is full or the interface is down).
+    PortRefused,
+}
+
+impl DropReason {
+    /// Every reason, in the order of the tables.
+    pub const ALL: [Self; 5] =
+        [Self::BadOffload, Self::TooShort, Self::TooLong, Self::NoRoom, Self::PortRefused];
+
+    /// The word that tables and JSON use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BadOffload => "bad_offload",
+            Self::TooShort => "too_short",
+            Self::TooLong => "too_long",
+            Self::NoRoom => "no_room",
+            Self::PortRefused => "port_refused",
+        }
+    }
+}
+
+const COPY_REASONS: usize = CopyReason::ALL.len();
+const DROP_REASONS: usize = DropReason::ALL.len();
+
+/// A counter with one writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the one thread that owns the block may call this.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one direction of one queue moved. One writer, any number of readers.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Counters {
+    /// Frames delivered.
+    pub frames: Counter,
+    /// Frames of which no byte but inspected headers was copied.
+    pub zero_copied_frames: Counter,
+    /// Bytes that were not copied in user space.
+    pub zero_copied_bytes: Counter,
+    /// System calls that moved frames.
+    pub system_calls: Counter,
+    /// Notifications taken from the driver (kicks).
+    pub kicks: Counter,
+    /// Notifications given to the driver (calls).
+    pub calls: Counter,
+    copied: [Counter; COPY_REASONS],
+    dropped: [Counter; DROP_REASONS],
+}
+
+impl Counters {
+    /// Counts `bytes` copied in user space because of `reason`.
+    #[inline]
+    pub fn copied(&self, reason: CopyReason, bytes: u64) {
+        self.copied[reason as usize].add(bytes);
+    }
+
+    /// Counts a dropped frame.
+    #[inline]
+    pub fn dropped(&self, reason: DropReason) {
+        self.dropped[reason as usize].add(1);
+    }
+
+    /// The values now. Counters that change meanwhile may be one frame apart.
+    pub fn snapshot(&self) -> Totals {
+        let copied: BTreeMap<_, _> = CopyReason::ALL
+            .iter()
+            .map(|r| (r.name(), self.copied[*r as usize].get()))
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        let dropped = DropReason::ALL
+            .iter()
+            .map(|r| (r.name(), self.dropped[*r as usize].get()))
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        let mut totals = Totals {
+            frames: self.frames.get(),
+            zero_copied_frames: self.zero_copied_frames.get(),
+            zero_copied_bytes: self.zero_copied_bytes.get(),
+            system_calls: self.system_calls.get(),
+            kicks: self.kicks.get(),
+            calls: self.calls.get(),
+            copied_bytes: copied,
+            dropped_frames: dropped,
+            bytes: 0,
+        };
+        totals.bytes = totals.zero_copied_bytes + totals.copied_bytes.values().sum::<u64>();
+        totals
+    }
+}
+
+/// A readable copy of [`Counters`], or a sum of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Frames delivered.
+    pub frames: u64,
+    /// Bytes delivered: zero-copied and copied, virtio-net headers included.
+    pub bytes: u64,
+    /// Frames of which no byte but inspected headers was copied.
+    pub zero_copied_frames: u64,
+    /// Bytes that were not copied in user space.
+    pub zero_copied_bytes: u64,
+    /// Bytes copied in user space, by reason.
+    pub copied_bytes: BTreeMap<&'static str, u64>,
+    /// Frames dropped, by reason.
+    pub dropped_frames: BTreeMap<&'static str, u64>,
+    /// System calls that moved frames.
+    pub system_calls: u64,
+    /// Notifications taken from the driver.
+    pub kicks: u64,
+    /// Notifications given to the driver.
+    pub calls: u64,
+}
+
+impl Totals {
+    /// Adds `other` to this sum.
+    pub fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.zero_copied_frames += other.zero_copied_frames;
+        self.zero_copied_bytes += other.zero_copied_bytes;
+        self.system_calls += other.system_calls;
+        self.kicks += other.kicks;
+        self.calls += other.calls;
+        for (k, v) in &other.copied_bytes {
+            *self.copied_bytes.entry(k).or_default() += v;
+        }
+        for (k, v) in &other.dropped_frames {
+            *self.dropped_frames.entry(k).or_default() += v;
+        }
+    }
+
+    /// Bytes copied in user space for any reason.
+    pub fn copied_total(&self) -> u64 {
+        self.copied_bytes.values().sum()
+    }
+
+    /// Frames dropped for any reason.
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped_frames.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_in_the_sum_once() {
+        let c = Counters::default();
+        c.frames.add(2);
+        c.zero_copied_bytes.add(1000);
+        c.copied(CopyReason::Small, 64);
+        c.copied(CopyReason::Header, 66);
+        c.dropped(DropReason::TooLong);
+        let mut t = c.snapshot();
+        assert_eq!(t.bytes, 1130);
+        assert_eq!(t.copied_total(), 130);
+        assert_eq!(t.dropped_frames["too_long"], 1);
+        t.add(&c.snapshot());
+        assert_eq!((t.frames, t.bytes, t.dropped_total()), (4, 2260, 2));
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let names: std::collections::BTreeSet<_> = CopyReason::ALL
+            .iter()
+            .map(|r| r.name())
+            .chain(DropReason::ALL.iter().map(|r| r.name()))
+            .collect();
+        assert_eq!(names.len(), COPY_REASONS + DROP_REASONS);
+    }
+}

@@ -1,0 +1,1 @@
+//! What this kernel, user and network namespace can do.

@@ -1,0 +1,67 @@
+//! What this kernel's io_uring can do, asked once.
+
+use io_uring::{IoUring, Probe, opcode};
+use std::io;
+use thiserror::Error;
+
+use super::entry::{OP_READV_FIXED, OP_WRITEV_FIXED};
+
+/// The operations and set-up flags that zerowire's paths use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UringFeatures {
+    /// `IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN` (Linux 6.1).
+    pub defer_taskrun: bool,
+    /// `IORING_OP_READV_FIXED` (Linux 6.15).
+    pub readv_fixed: bool,
+    /// `IORING_OP_WRITEV_FIXED` (Linux 6.15).
+    pub writev_fixed: bool,
+}
+
+/// Why io_uring can't be used here.
+#[derive(Debug, Error)]
+pub enum UringProbeError {
+    /// The system call is not there (ENOSYS): the kernel was built without it or a seccomp filter hides it.
+    #[error(
+        "io_uring is not in this kernel, or a seccomp filter hides it (ENOSYS): use another kernel or runtime profile"
+    )]
+    Missing,
+    /// The system call is refused (EPERM).
+    #[error(
+        "io_uring is refused (EPERM): sysctl kernel.io_uring_disabled is {0}; set it to 0, or allow io_uring in the container's seccomp profile"
+    )]
+    Refused(String),
+    /// Anything else.
+    #[error("io_uring set-up failed: {0}")]
+    Other(#[from] io::Error),
+}
+
+/// Asks the kernel what its io_uring can do.
+pub fn probe() -> Result<UringFeatures, UringProbeError> {
+    let ring: IoUring = match IoUring::new(2) {
+        Ok(ring) => ring,
+        Err(e) => {
+            return Err(match e.raw_os_error() {
+                Some(libc::ENOSYS) => UringProbeError::Missing,
+                Some(libc::EPERM) => UringProbeError::Refused(
+                    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+                        .map(|s| s.trim().to_owned())
+                        .unwrap_or_else(|_| "unknown".to_owned()),
+                ),
+                _ => UringProbeError::Other(e),
+            });
+        }
+    };
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let supported = probe.is_supported(opcode::Writev::CODE);
+    let defer_taskrun = is_buildable(IoUring::builder().setup_single_issuer().setup_defer_taskrun());
+    Ok(UringFeatures {
+        defer_taskrun,
+        readv_fixed: supported && probe.is_supported(OP_READV_FIXED),
+        writev_fixed: supported && probe.is_supported(OP_WRITEV_FIXED),
+    })
+}
+
+fn is_buildable(builder: &io_uring::Builder) -> bool {
+    builder.build(2).is_ok()
+}

@@ -1,0 +1,196 @@
+//! The program under test as a process: `zerowire net …`.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::command::{Running, wait_for};
+
+/// To the listening socket. The program's own aim is 50 ms; this is no measurement.
+const START: Duration = Duration::from_secs(15);
+
+/// For an answer to a signal.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Flag of a listening socket in `/proc/net/unix` (`__SO_ACCEPTCON`, Linux
+/// `include/uapi/linux/net.h`).
+const LISTENING: &str = "00010000";
+
+/// A back end process with its logs. Killed on drop.
+#[derive(Debug)]
+pub struct Backend {
+    process: Running,
+    socket: PathBuf,
+    out: PathBuf,
+    log: PathBuf,
+}
+
+/// What a process holds, for comparing before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    /// Open file descriptors.
+    pub descriptors: usize,
+    /// Memory mappings.
+    pub mappings: usize,
+    /// Those of a guest's memory.
+    pub guest_mappings: usize,
+    /// Resident private and shared memory, KiB.
+    pub resident_kib: u64,
+    /// Pages that the kernel pinned for I/O, KiB.
+    pub pinned_kib: u64,
+}
+
+impl Backend {
+    /// Starts a command and waits until it listens on `socket`. Standard output goes
+    /// to `NAME.out` in `dir`, standard error to `NAME.log`.
+    ///
+    /// # Errors
+    /// The process ends or does not listen; the message holds its log.
+    pub fn start(command: &mut Command, socket: &Path, dir: &Path, name: &str) -> Result<Self> {
+        let out = dir.join(format!("{name}.out"));
+        let log = dir.join(format!("{name}.log"));
+        let create = |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
+        command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&log)?);
+        let process = Running::start(command)?;
+        let mut backend = Self { process, socket: socket.to_owned(), out, log };
+        wait_for("the back end's socket", START, || {
+            if let Some(status) = backend.process.ended()? {
+                bail!("the back end ended with {status}: {}", backend.log_text());
+            }
+            Ok(is_listening(backend.pid(), &backend.socket)?.then_some(()))
+        })?;
+        Ok(backend)
+    }
+
+    /// The socket that QEMU connects to.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Fails if the process has ended.
+    ///
+    /// # Errors
+    /// It has; the message holds its log.
+    pub fn check_alive(&mut self) -> Result<()> {
+        match self.process.ended()? {
+            None => Ok(()),
+            Some(status) => bail!("the back end ended with {status}: {}", self.log_text()),
+        }
+    }
+
+    /// Asks for statistics (SIGUSR1) and returns them.
+    ///
+    /// # Errors
+    /// The process has ended or prints no JSON.
+    pub fn statistics(&mut self) -> Result<Value> {
+        self.check_alive()?;
+        let before = self.documents().len();
+        self.process.signal(Signal::USR1)?;
+        wait_for("statistics after SIGUSR1", ANSWER, || {
+            let mut documents = self.documents();
+            Ok(if documents.len() > before { documents.pop() } else { None })
+        })
+        .with_context(|| self.log_text())
+    }
+
+    /// Asks it to stop (SIGTERM); returns the exit status and the last statistics.
+    ///
+    /// # Errors
+    /// It does not stop; it is killed on drop then.
+    pub fn stop(&mut self) -> Result<(ExitStatus, Option<Value>)> {
+        self.process.signal(Signal::TERM)?;
+        let status = self.process.wait(ANSWER).with_context(|| self.log_text())?;
+        Ok((status, self.documents().pop()))
+    }
+
+    /// Kills it without a chance to clean up (SIGKILL).
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// What it holds now.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn holdings(&self) -> Result<Holdings> {
+        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
+        let read = |name: &str| {
+            std::fs::read_to_string(proc.join(name)).with_context(|| format!("read {name} of the back end"))
+        };
+        let status = read("status")?;
+        let field = |name: &str| -> u64 {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .and_then(|value| value.split_whitespace().next()?.parse().ok())
+                .unwrap_or(0)
+        };
+        let maps = read("maps")?;
+        Ok(Holdings {
+            descriptors: std::fs::read_dir(proc.join("fd")).context("read fd")?.count(),
+            mappings: maps.lines().count(),
+            // The name that QEMU gives its memory files.
+            guest_mappings: maps.lines().filter(|line| line.contains("memory-backend-memfd")).count(),
+            resident_kib: field("VmRSS"),
+            pinned_kib: field("VmPin"),
+        })
+    }
+
+    /// The JSON values in standard output; an unfinished one at the end is left out.
+    fn documents(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.out).unwrap_or_default();
+        serde_json::Deserializer::from_str(&text).into_iter().map_while(Result::ok).collect()
+    }
+}
+
+/// Whether somebody in the process's network namespace (each has its own table)
+/// accepts connections on a socket. Connecting to find out would use up a session of
+/// the back end.
+fn is_listening(pid: u32, socket: &Path) -> Result<bool> {
+    let wanted = socket.to_string_lossy();
+    let table = format!("/proc/{pid}/net/unix");
+    let table = std::fs::read_to_string(&table).with_context(|| format!("read {table}"))?;
+    Ok(table.lines().any(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(3) == Some(&LISTENING) && fields.get(7) == Some(&&*wanted)
+    }))
+}
+
+/// The program under test: `ZEROWIRE_BIN`, or `zerowire` beside this test program.
+///
+/// # Errors
+/// There is none.
+pub fn program() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("ZEROWIRE_BIN") {
+        let path = PathBuf::from(path);
+        if !path.is_file() {
+            bail!("ZEROWIRE_BIN is {}, which is no file", path.display());
+        }
+        return Ok(path);
+    }
+    let own = std::env::current_exe().context("find the test program's own path")?;
+    let path = own.with_file_name("zerowire");
+    if !path.is_file() {
+        bail!(
+            "no program {}: build it (cargo build --release -p zerowire-cli) or set ZEROWIRE_BIN",
+            path.display()
+        );
+    }
+    Ok(path)
+}

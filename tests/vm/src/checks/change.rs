@@ -1,0 +1,141 @@
+//! Things that happen while traffic flows: the back end dies, memory is plugged,
+//! the guest reboots, devices come and go.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use zerowire_vmtest::device::NetDevice;
+use zerowire_vmtest::runner::Env;
+
+use super::setup::{LINK, Net, Plan};
+use super::traffic::{self, Background, Way};
+
+/// Connections of the cycle test.
+const CYCLES: u32 = 100;
+
+/// Cycles before the first count: allocators and lazily made threads settle.
+const WARM_UP: u32 = 5;
+
+/// Growth that is taken for the allocator's own, KiB. A page leaked on each of 100
+/// cycles, twice, is more.
+const SLACK_KIB: u64 = 512;
+
+/// New mappings that may be thread stacks and arenas that the C library keeps for
+/// later. One leaked on each cycle is more.
+const SLACK_MAPPINGS: usize = 20;
+
+/// The back end is killed in the middle of a transfer; the guest and QEMU stay. The
+/// connection survives and the transfer ends well.
+pub fn restart(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { reconnect: true, ..Plan::default() })?;
+    net.wait_for_link()?;
+    for way in [Way::ToGuest, Way::FromGuest] {
+        let mut transfer = Background::start(&mut net, way)?;
+        transfer.check_running()?;
+        net.kill_and_restart()?;
+        transfer.check_running()?;
+        net.guest
+            .until(&format!("grep -q 1 /sys/class/net/{}/carrier", net.interface), LINK)
+            .context("carrier after the restart")?;
+        net.wait_for_link()?;
+        transfer.finish().with_context(|| format!("{way:?}"))?;
+    }
+    traffic::file_both_ways(&mut net)?;
+    let text = traffic::iperf_both_ways(&mut net, &[])?;
+    net.finish()?;
+    Ok(text)
+}
+
+/// Memory is plugged in the middle of a transfer, and used for frames afterwards.
+pub fn memory_plug(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan::default())?;
+    net.wait_for_link()?;
+    for (id, way) in [("dimm0", Way::ToGuest), ("dimm1", Way::FromGuest)] {
+        let mut transfer = Background::start(&mut net, way)?;
+        net.guest.plug_memory(id, 256)?;
+        transfer.check_running()?;
+        transfer.finish().with_context(|| format!("{way:?}"))?;
+    }
+    traffic::file_both_ways(&mut net)?;
+    let text = traffic::iperf_both_ways(&mut net, &[])?;
+    // The memory from the start lies below 4 GiB, in zone DMA32; the kernel takes
+    // from zone Normal, which holds the plugged memory, first.
+    let used: u64 = net
+        .guest
+        .sh("awk '/zone/{n=($4==\"Normal\")} n&&/pages free/{f=$3} n&&/managed/{m=$2} END{print m-f}' /proc/zoneinfo")?
+        .parse()
+        .context("pages in use in zone Normal")?;
+    ensure!(used > 1000, "only {used} pages of the plugged memory are in use");
+    net.finish()?;
+    Ok(text)
+}
+
+/// The guest reboots with the device in place; its driver sets the queues up anew.
+pub fn reboot(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan::default())?;
+    traffic::ping(&mut net)?;
+    net.guest.reboot()?;
+    net.set_guest_address()?;
+    traffic::ping(&mut net)?;
+    traffic::file_both_ways(&mut net)?;
+    net.finish()?;
+    Ok(String::new())
+}
+
+/// A hundred times the guest gets the device, uses it and gives it back, and as often
+/// QEMU connects without a device: nothing is left behind in the back end.
+pub fn cycles(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan::default())?;
+    net.wait_for_link()?;
+    let device = net.device.clone();
+    device.unplug(&mut net.guest)?;
+    let mut before = None;
+    for cycle in 0..WARM_UP + CYCLES {
+        if cycle == WARM_UP {
+            before = Some(settled(&net)?);
+        }
+        one_cycle(&mut net, &device).with_context(|| format!("cycle {cycle}"))?;
+    }
+    let before = before.context("no count before the cycles")?;
+    let after = settled(&net)?;
+    ensure!(after.guest_mappings == 0, "guest memory is still mapped: {after:?}");
+    ensure!(after.descriptors == before.descriptors, "descriptors: {before:?}, then {after:?}");
+    ensure!(after.mappings <= before.mappings + SLACK_MAPPINGS, "mappings: {before:?}, then {after:?}");
+    ensure!(after.pinned_kib <= before.pinned_kib, "pinned memory: {before:?}, then {after:?}");
+    ensure!(
+        after.resident_kib <= before.resident_kib + SLACK_KIB,
+        "resident memory: {before:?}, then {after:?}"
+    );
+    // And it still works.
+    net.interface = device.plug(&mut net.guest)?;
+    net.set_guest_address()?;
+    traffic::ping(&mut net)?;
+    traffic::file_both_ways(&mut net)?;
+    net.finish()?;
+    Ok(format!(
+        "{} descriptors; {} mappings and {} KiB before, {} and {} after",
+        before.descriptors, before.mappings, before.resident_kib, after.mappings, after.resident_kib
+    ))
+}
+
+fn one_cycle(net: &mut Net, device: &NetDevice) -> Result<()> {
+    net.interface = device.plug(&mut net.guest)?;
+    net.set_guest_address()?;
+    net.wait_for_link()?;
+    device.unplug(&mut net.guest)?;
+    device.connect(&mut net.guest)?;
+    device.disconnect(&mut net.guest)
+}
+
+/// What the back end holds when it has noticed the end of the last connection.
+fn settled(net: &Net) -> Result<zerowire_vmtest::backend::Holdings> {
+    const STILL: Duration = Duration::from_millis(100);
+    let mut last = net.backend.holdings()?;
+    zerowire_vmtest::command::wait_for("the back end to come to rest", LINK, || {
+        std::thread::sleep(STILL);
+        let now = net.backend.holdings()?;
+        let still = now == last;
+        last = now;
+        Ok(still.then_some(now))
+    })
+}

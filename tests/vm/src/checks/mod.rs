@@ -1,0 +1,59 @@
+//! The tests, and on which machines each runs.
+
+mod change;
+mod harness;
+mod net;
+mod setup;
+mod traffic;
+
+use zerowire_vmtest::assets::{Kernel, Qemu};
+use zerowire_vmtest::machine::Machine;
+use zerowire_vmtest::runner::{Body, Test};
+
+/// Both kernels on the current QEMU, then on the old one.
+const MACHINES: [(Kernel, Qemu); 4] = [
+    (Kernel::New, Qemu::V10),
+    (Kernel::Stable, Qemu::V10),
+    (Kernel::New, Qemu::V7_2),
+    (Kernel::Stable, Qemu::V7_2),
+];
+
+/// Where a test runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    /// On all machines.
+    All,
+    /// On both kernels under QEMU 10: QEMU 7.2 has no part in what is tested.
+    Qemu10,
+}
+
+/// Long ones first, so that the last test to end is a short one.
+const TESTS: &[(&str, On, Body)] = &[
+    ("cycles", On::Qemu10, change::cycles),
+    ("restart", On::All, change::restart),
+    ("memory-plug", On::All, change::memory_plug),
+    ("reboot", On::Qemu10, change::reboot),
+    ("net", On::All, net::full),
+    ("net-no-offloads", On::Qemu10, net::no_offloads),
+    ("net-no-mergeable", On::Qemu10, net::no_mergeable),
+    ("net-plain", On::All, net::plain),
+    ("two-queues", On::All, net::two_queues),
+    ("jumbo", On::Qemu10, net::jumbo),
+    ("jumbo-no-offloads", On::Qemu10, net::jumbo_no_offloads),
+    ("access-platform", On::Qemu10, net::access_platform),
+    ("metadata", On::Qemu10, net::metadata),
+    ("boot", On::All, harness::boot),
+];
+
+/// All tests, machine by machine.
+pub fn all() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for (kernel, qemu) in MACHINES {
+        for &(name, on, body) in TESTS {
+            if on == On::All || qemu == Qemu::V10 {
+                tests.push(Test { name, machine: Machine::new(kernel, qemu), body });
+            }
+        }
+    }
+    tests
+}

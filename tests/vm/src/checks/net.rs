@@ -1,0 +1,141 @@
+//! `zerowire net` carries a stock guest's traffic, with each feature on and off.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use zerowire_vmtest::guest::COMMAND;
+use zerowire_vmtest::runner::Env;
+
+use super::setup::{GUEST, HOST, Net, Plan};
+use super::traffic;
+
+/// Feature bits of the device and of virtio itself (virtio 1.3, 5.1.3 and 6).
+const CHECKSUM: &[(usize, &str)] = &[(0, "CSUM"), (1, "GUEST_CSUM")];
+const SEGMENTATION: &[(usize, &str)] =
+    &[(7, "GUEST_TSO4"), (8, "GUEST_TSO6"), (11, "HOST_TSO4"), (12, "HOST_TSO6")];
+const MERGEABLE: (usize, &str) = (15, "MRG_RXBUF");
+const MULTIQUEUE: (usize, &str) = (22, "MQ");
+const MTU: (usize, &str) = (3, "MTU");
+const TRANSPORT: &[(usize, &str)] = &[(28, "RING_INDIRECT_DESC"), (29, "RING_EVENT_IDX"), (32, "VERSION_1")];
+const ACCESS_PLATFORM: (usize, &str) = (33, "ACCESS_PLATFORM");
+
+/// Everything on: ping, a file and iperf3, both ways.
+pub fn full(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan::default())?;
+    net.expect_features(true, CHECKSUM)?;
+    net.expect_features(true, SEGMENTATION)?;
+    net.expect_features(true, TRANSPORT)?;
+    net.expect_features(true, &[MERGEABLE])?;
+    carry(net)
+}
+
+/// No checksum, no segmentation offload: every frame fits the MTU.
+pub fn no_offloads(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { offloads: false, ..Plan::default() })?;
+    net.expect_features(false, CHECKSUM)?;
+    net.expect_features(false, SEGMENTATION)?;
+    carry(net)
+}
+
+/// A received frame must fit one chain; with segmentation offload these are long.
+pub fn no_mergeable(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { mergeable: false, ..Plan::default() })?;
+    net.expect_features(false, &[MERGEABLE])?;
+    net.expect_features(true, SEGMENTATION)?;
+    carry(net)
+}
+
+/// Neither.
+pub fn plain(env: &Env<'_>) -> Result<String> {
+    let plan = Plan { mergeable: false, offloads: false, ..Plan::default() };
+    let mut net = Net::start(env, plan)?;
+    net.expect_features(false, &[MERGEABLE])?;
+    net.expect_features(false, CHECKSUM)?;
+    carry(net)
+}
+
+/// Two queue pairs, several connections at once.
+pub fn two_queues(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { queue_pairs: 2, ..Plan::default() })?;
+    net.expect_features(true, &[MULTIQUEUE])?;
+    let queues = net.guest.sh(&format!("ls /sys/class/net/{}/queues", net.interface))?;
+    ensure!(queues.contains("rx-1") && queues.contains("tx-1"), "the guest uses only: {queues}");
+    traffic::ping(&mut net)?;
+    traffic::file_both_ways(&mut net)?;
+    let text = traffic::iperf_both_ways(&mut net, &["-P", "4"])?;
+    net.finish()?;
+    Ok(text)
+}
+
+/// Frames of 9000 bytes, with and without segmentation offload.
+pub fn jumbo(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { mtu: 9000, ..Plan::default() })?;
+    check_jumbo(&mut net)?;
+    carry(net)
+}
+
+/// The same without offloads, so that TCP's frames have this length on the ring.
+pub fn jumbo_no_offloads(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { mtu: 9000, offloads: false, ..Plan::default() })?;
+    check_jumbo(&mut net)?;
+    carry(net)
+}
+
+fn check_jumbo(net: &mut Net) -> Result<()> {
+    net.expect_features(true, &[MTU])?;
+    let mtu = net.guest.sh(&format!("cat /sys/class/net/{}/mtu", net.interface))?;
+    ensure!(mtu == "9000", "the guest took MTU {mtu} from the device, not 9000");
+    net.wait_for_link()?;
+    // 8972 bytes, 8 of ICMP, 20 of IP: a frame of 9000 bytes, whole each way.
+    let line = ["ping", "-c", "3", "-i", "0.1", "-W", "5", "-M", "do", "-s", "8972", GUEST];
+    net.on_host(&line, COMMAND)?;
+    net.guest.sh(&format!("ping -c 3 -W 5 -s 8972 {HOST}"))?;
+    Ok(())
+}
+
+/// The device may be behind an IOMMU as far as the guest knows.
+pub fn access_platform(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { access_platform: true, ..Plan::default() })?;
+    net.expect_features(true, &[ACCESS_PLATFORM])?;
+    carry(net)
+}
+
+fn carry(mut net: Net) -> Result<String> {
+    traffic::ping(&mut net)?;
+    traffic::file_both_ways(&mut net)?;
+    let text = traffic::iperf_both_ways(&mut net, &[])?;
+    net.finish()?;
+    Ok(text)
+}
+
+/// A cloud guest's way to its metadata: a token by PUT, then GET.
+pub fn metadata(env: &Env<'_>) -> Result<String> {
+    let file = env.dir.join("metadata.json");
+    let tree = json!({"latest": {"meta-data": {"instance-id": "i-77", "tags": {"a": "1", "b": "2"}}}});
+    std::fs::write(&file, tree.to_string()).context("write the metadata")?;
+    let mut net = Net::start(env, Plan { metadata: Some(file), ..Plan::default() })?;
+    net.wait_for_link()?;
+    let interface = net.interface.clone();
+    net.guest.sh(&format!("ip route add 169.254.169.254 dev {interface}"))?;
+    let base = "http://169.254.169.254/latest";
+    let curl = "curl -sS -m 15";
+
+    let refused =
+        net.guest.sh(&format!("{curl} -o /dev/null -w %{{http_code}} {base}/meta-data/instance-id"))?;
+    ensure!(refused == "401", "without a token the status is {refused}, not 401");
+    let put = format!("{curl} -f -X PUT -H 'X-metadata-token-ttl-seconds: 60' {base}/api/token >/tmp/token");
+    net.guest.sh(&put)?;
+    let get = format!("{curl} -f -H \"X-metadata-token: $(cat /tmp/token)\"");
+    let value = net.guest.sh(&format!("{get} {base}/meta-data/instance-id"))?;
+    ensure!(value == "i-77", "instance-id is '{value}'");
+    let listing = net.guest.sh(&format!("{get} {base}/meta-data/"))?;
+    ensure!(listing == "instance-id\ntags/", "the listing is {listing:?}");
+    let tags = net.guest.sh(&format!("{get} -H 'Accept: application/json' {base}/meta-data/tags"))?;
+    let tags: serde_json::Value = serde_json::from_str(&tags).with_context(|| tags.clone())?;
+    ensure!(tags == json!({"a": "1", "b": "2"}), "the JSON is {tags}");
+
+    // The frames were answered inside; other traffic goes on.
+    traffic::ping(&mut net)?;
+    traffic::file_both_ways(&mut net)?;
+    net.finish()?;
+    Ok(String::new())
+}

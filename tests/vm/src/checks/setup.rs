@@ -1,0 +1,201 @@
+//! A guest, a namespace and `zerowire net` between them.
+//!
+//! ```text
+//!  guest eth0 10.77.0.2 ── vhost-user ── zerowire net ── tap0 10.77.0.1 (namespace)
+//! ```
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::command::{self, wait_for};
+use zerowire_vmtest::device::NetDevice;
+use zerowire_vmtest::guest::Guest;
+use zerowire_vmtest::netns::Netns;
+use zerowire_vmtest::runner::Env;
+
+/// The host's end.
+pub const HOST: &str = "10.77.0.1";
+
+/// The guest's end.
+pub const GUEST: &str = "10.77.0.2";
+
+/// The tap's name in its namespace.
+pub const TAP: &str = "tap0";
+
+/// For the link to work again after a restart. QEMU tries each second at most; TCG
+/// guests are slow to answer when two run at once.
+pub const LINK: Duration = Duration::from_secs(30);
+
+/// How a test wants its network.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Queue pairs of the device and the tap.
+    pub queue_pairs: u16,
+    /// MTU of the tap, bytes; the device announces it when it is not 1500.
+    pub mtu: u16,
+    /// What the metadata service serves, if it runs.
+    pub metadata: Option<PathBuf>,
+    /// QEMU connects again when the back end comes back.
+    pub reconnect: bool,
+    /// Checksum and segmentation offloads.
+    pub offloads: bool,
+    /// Frames over several receive buffers (VIRTIO_NET_F_MRG_RXBUF).
+    pub mergeable: bool,
+    /// VIRTIO_F_ACCESS_PLATFORM.
+    pub access_platform: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            queue_pairs: 1,
+            mtu: 1500,
+            metadata: None,
+            reconnect: false,
+            offloads: true,
+            mergeable: true,
+            access_platform: false,
+        }
+    }
+}
+
+/// The running whole. Fields are dropped in this order: first QEMU, the namespace
+/// last.
+#[derive(Debug)]
+pub struct Net {
+    pub guest: Guest,
+    pub backend: Backend,
+    pub device: NetDevice,
+    /// The guest's name of the interface.
+    pub interface: String,
+    pub namespace: Netns,
+    plan: Plan,
+    dir: PathBuf,
+    starts: u32,
+}
+
+impl Net {
+    /// Starts everything; both ends have their addresses then.
+    pub fn start(env: &Env<'_>, plan: Plan) -> Result<Self> {
+        let namespace = Netns::new()?;
+        let backend = start_backend(env.dir.into(), &namespace, &plan, 0)?;
+        let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
+        let device = device(&plan, backend.socket());
+        let interface = device.plug(&mut guest)?;
+        let mut net =
+            Self { guest, backend, device, interface, namespace, plan, dir: env.dir.into(), starts: 1 };
+        net.set_guest_address()?;
+        Ok(net)
+    }
+
+    /// Gives the guest's interface its address.
+    pub fn set_guest_address(&mut self) -> Result<()> {
+        let interface = &self.interface;
+        self.guest.sh(&format!("ip addr add {GUEST}/24 dev {interface} && ip link set {interface} up"))?;
+        Ok(())
+    }
+
+    /// Kills the back end without warning and starts another one.
+    pub fn kill_and_restart(&mut self) -> Result<()> {
+        self.backend.kill();
+        let backend = start_backend(self.dir.clone(), &self.namespace, &self.plan, self.starts)?;
+        self.backend = backend;
+        self.starts += 1;
+        Ok(())
+    }
+
+    /// The folder of the test.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
+    /// Waits until the guest reaches the host.
+    pub fn wait_for_link(&mut self) -> Result<()> {
+        self.guest.until(&format!("ping -c 1 -W 1 {HOST}"), LINK)?;
+        Ok(())
+    }
+
+    /// Runs a program on the host's end of the link; returns what it prints.
+    pub fn on_host(&self, line: &[&str], limit: Duration) -> Result<String> {
+        command::output(&mut self.host_command(line)?, limit)
+    }
+
+    /// A command for the host's end of the link.
+    pub fn host_command(&self, line: &[&str]) -> Result<Command> {
+        let (program, arguments) = line.split_first().context("an empty command line")?;
+        let mut command = self.namespace.command(program);
+        command.args(arguments);
+        Ok(command)
+    }
+
+    /// Whether the guest and the device agreed on a feature bit.
+    pub fn feature(&mut self, bit: usize) -> Result<bool> {
+        zerowire_vmtest::device::has_feature(&mut self.guest, &self.interface, bit)
+    }
+
+    /// Fails unless the bits are agreed on (or not, as told).
+    pub fn expect_features(&mut self, on: bool, bits: &[(usize, &str)]) -> Result<()> {
+        for &(bit, name) in bits {
+            if self.feature(bit)? != on {
+                let state = if on { "off" } else { "on" };
+                bail!("feature {name} (bit {bit}) is {state} in the guest");
+            }
+        }
+        Ok(())
+    }
+
+    /// The last check of every test: the back end still runs and ends cleanly.
+    pub fn finish(mut self) -> Result<()> {
+        self.backend.check_alive()?;
+        let (status, _) = self.backend.stop()?;
+        if !status.success() {
+            bail!("after SIGTERM the back end ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+/// Starts `zerowire net` in the namespace and sets its tap up.
+fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> Result<Backend> {
+    let socket = dir.join("net");
+    let mut port = format!("tap:{TAP}");
+    if plan.queue_pairs > 1 {
+        port.push_str(&format!(",queues={}", plan.queue_pairs));
+    }
+    let mut command = namespace.command(backend::program()?);
+    command.arg("net").arg("--socket").arg(&socket).arg("--port").arg(port).arg("--json");
+    if let Some(file) = &plan.metadata {
+        command.arg("--metadata").arg(file);
+    }
+    let backend = Backend::start(&mut command, &socket, &dir, &format!("backend{number}"))?;
+    wait_for("the back end's tap", LINK, || {
+        Ok(namespace.ip(&["link", "show", "dev", TAP]).is_ok().then_some(()))
+    })?;
+    let mtu = plan.mtu.to_string();
+    namespace.ip(&["link", "set", "dev", TAP, "mtu", &mtu, "up"])?;
+    namespace.ip(&["addr", "replace", &format!("{HOST}/24"), "dev", TAP])?;
+    Ok(backend)
+}
+
+fn device(plan: &Plan, socket: &std::path::Path) -> NetDevice {
+    let mut device = NetDevice::new("net0", socket).queue_pairs(plan.queue_pairs);
+    if plan.reconnect {
+        device = device.reconnect();
+    }
+    if !plan.offloads {
+        device = device.no_offloads();
+    }
+    if !plan.mergeable {
+        device = device.property("mrg_rxbuf", false);
+    }
+    if plan.mtu != 1500 {
+        device = device.property("host_mtu", plan.mtu);
+    }
+    if plan.access_platform {
+        device = device.property("iommu_platform", true);
+    }
+    device
+}

@@ -1,0 +1,213 @@
+//! Traffic over the link, and whether it arrived whole.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use zerowire_vmtest::command::{self, Running};
+use zerowire_vmtest::guest::COMMAND;
+
+use super::setup::{GUEST, HOST, Net};
+
+/// For a transfer of a few MB; a TCG guest moves some tens of MB a second.
+const TRANSFER: Duration = Duration::from_secs(60);
+
+/// Length of the file that travels, bytes: odd, so that the last frame is short.
+const FILE_BYTES: usize = (6 << 20) + 4321;
+
+/// What iperf3 sends in each direction.
+const IPERF_BYTES: &str = "16M";
+
+/// Which way data flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    ToGuest,
+    FromGuest,
+}
+
+/// Pings both ways.
+pub fn ping(net: &mut Net) -> Result<()> {
+    net.wait_for_link()?;
+    net.guest.sh(&format!("ping -c 3 -i 0.1 -W 5 {HOST}"))?;
+    net.on_host(&["ping", "-c", "3", "-i", "0.1", "-W", "5", GUEST], COMMAND)?;
+    Ok(())
+}
+
+/// Moves a file to the guest and back over HTTP and compares every byte: TCP's
+/// checksum is no proof, since offloads leave it out.
+pub fn file_both_ways(net: &mut Net) -> Result<()> {
+    let folder = net.dir().join("www");
+    std::fs::create_dir_all(&folder).context("create a folder to serve")?;
+    let sent = pattern(FILE_BYTES);
+    std::fs::write(folder.join("file"), &sent).context("write the file to send")?;
+    let www = folder.to_string_lossy().into_owned();
+    let mut server =
+        net.host_command(&["busybox", "httpd", "-f", "-p", &format!("{HOST}:8080"), "-h", &www])?;
+    let _server = Running::start_logged(&mut server, &net.dir().join("httpd.log"))?;
+
+    let fetch = format!(
+        "mkdir -p /tmp/www && curl -sSf --retry 20 --retry-connrefused --retry-delay 1 -o /tmp/www/file http://{HOST}:8080/file"
+    );
+    let output = net.guest.run(&fetch, TRANSFER)?;
+    ensure!(output.status == 0, "the guest could not fetch the file: {}", output.text);
+    // The guest's own sum first: it tells the direction in which bytes changed.
+    let sum = net.guest.sh("sha256sum </tmp/www/file | cut -d' ' -f1")?;
+    let file = folder.join("file");
+    let wanted = net.on_host(&["sha256sum", &file.to_string_lossy()], COMMAND)?;
+    ensure!(wanted.starts_with(&sum), "the file that reached the guest has SHA-256 {sum}, not {wanted}");
+
+    // A server from an earlier transfer goes on.
+    net.guest.sh("pidof httpd >/dev/null || httpd -p 8080 -h /tmp/www")?;
+    let back = net.dir().join("back");
+    net.on_host(
+        &[
+            "curl",
+            "-sSf",
+            "--retry",
+            "20",
+            "--retry-connrefused",
+            "--retry-delay",
+            "1",
+            "-o",
+            &back.to_string_lossy(),
+            &format!("http://{GUEST}:8080/file"),
+        ],
+        TRANSFER,
+    )?;
+    let received = std::fs::read(&back).context("read the file that came back")?;
+    if let Some(place) = first_difference(&sent, &received) {
+        bail!(
+            "the file from the guest differs at byte {place} (sent {}, came {})",
+            sent.len(),
+            received.len()
+        );
+    }
+    Ok(())
+}
+
+fn first_difference(one: &[u8], two: &[u8]) -> Option<usize> {
+    let differs = one.iter().zip(two).position(|(a, b)| a != b);
+    differs.or_else(|| (one.len() != two.len()).then(|| one.len().min(two.len())))
+}
+
+/// Bytes without a period (a 64-bit xorshift), so that a frame in a wrong place
+/// shows.
+fn pattern(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Starts the guest's iperf3 server, once.
+pub fn start_iperf_server(net: &mut Net) -> Result<()> {
+    net.guest.sh("pidof iperf3 >/dev/null || (iperf3 -s >/tmp/iperf3.log 2>&1 &)")?;
+    // Port 5201 in state LISTEN.
+    net.guest.until("cat /proc/net/tcp /proc/net/tcp6 | grep -q ':1451 .* 0A '", COMMAND)?;
+    Ok(())
+}
+
+/// An iperf3 run with `more` options (`-P 4`); returns Mbit/s as iperf3 says.
+pub fn iperf(net: &mut Net, way: Way, more: &[&str]) -> Result<f64> {
+    start_iperf_server(net)?;
+    let mut line = vec!["iperf3", "-c", GUEST, "-J", "-n", IPERF_BYTES];
+    if way == Way::FromGuest {
+        line.push("-R");
+    }
+    line.extend_from_slice(more);
+    let report = net.on_host(&line, TRANSFER).with_context(|| format!("{way:?}"))?;
+    rate(&report).with_context(|| format!("iperf3, {way:?}"))
+}
+
+/// Both ways, as one line for the report.
+pub fn iperf_both_ways(net: &mut Net, more: &[&str]) -> Result<String> {
+    let to = iperf(net, Way::ToGuest, more)?;
+    let from = iperf(net, Way::FromGuest, more)?;
+    Ok(format!("{to:.0} Mbit/s to the guest, {from:.0} from it"))
+}
+
+fn rate(report: &str) -> Result<f64> {
+    let report: Value = serde_json::from_str(report).context("no JSON from iperf3")?;
+    if let Some(error) = report.get("error") {
+        bail!("{error}");
+    }
+    let received = &report["end"]["sum_received"];
+    let bytes = received["bytes"].as_f64().unwrap_or(0.0);
+    ensure!(bytes > 0.0, "nothing was received: {}", report["end"]);
+    received["bits_per_second"].as_f64().map(|rate| rate / 1e6).context("no rate in iperf3's report")
+}
+
+/// A slow transfer in the background, during which something happens.
+#[derive(Debug)]
+pub struct Background {
+    process: Running,
+    report: PathBuf,
+}
+
+impl Background {
+    /// Starts a paced TCP transfer that lasts about 5 s when nothing disturbs it.
+    pub fn start(net: &mut Net, way: Way) -> Result<Self> {
+        start_iperf_server(net)?;
+        let report = net.dir().join("background.out");
+        let mut line = vec!["iperf3", "-c", GUEST, "-J", "-n", "10M", "-b", "16M"];
+        if way == Way::FromGuest {
+            line.push("-R");
+        }
+        let mut iperf = net.host_command(&line)?;
+        let file = std::fs::File::create(&report).context("create the report's file")?;
+        iperf.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let process = Running::start(&mut iperf)?;
+        let background = Self { process, report };
+        background.wait_until_flowing(net)?;
+        Ok(background)
+    }
+
+    /// Waits until frames move: the tap's counters grow.
+    fn wait_until_flowing(&self, net: &Net) -> Result<()> {
+        let before = net.tap_bytes()?;
+        command::wait_for("traffic on the tap", COMMAND, || {
+            Ok((net.tap_bytes()? > before + 200_000).then_some(()))
+        })
+    }
+
+    /// Fails if the transfer is over already: what happened then happened to an
+    /// idle link.
+    pub fn check_running(&mut self) -> Result<()> {
+        if self.process.ended()?.is_some() {
+            bail!("the transfer ended too early: {}", self.text());
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of the transfer, which must have gone through.
+    pub fn finish(mut self) -> Result<()> {
+        let status = self.process.wait(TRANSFER)?;
+        let text = self.text();
+        ensure!(status.success(), "the transfer failed: {text}");
+        rate(&text)?;
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.report).unwrap_or_default()
+    }
+}
+
+impl Net {
+    /// Bytes over the tap, both ways.
+    pub fn tap_bytes(&self) -> Result<u64> {
+        let text = self.namespace.ip(&["-json", "-s", "link", "show", "dev", super::setup::TAP])?;
+        let links: Value = serde_json::from_str(&text).context("no JSON from ip")?;
+        let counters = &links[0]["stats64"];
+        let bytes = |way: &str| counters[way]["bytes"].as_u64().unwrap_or(0);
+        Ok(bytes("rx") + bytes("tx"))
+    }
+}

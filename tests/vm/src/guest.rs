@@ -1,0 +1,228 @@
+//! A running guest.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use crate::command::{Running, wait_for};
+use crate::lab::Lab;
+use crate::machine::{Machine, PORTS};
+use crate::qmp::Qmp;
+use crate::serial::{Output, Serial};
+
+/// A cold boot takes 5 to 8 s; two at once on a busy machine several times that.
+pub const BOOT: Duration = Duration::from_secs(90);
+
+/// Reading a saved state takes 0.3 s.
+const RESTORE: Duration = Duration::from_secs(30);
+
+/// For commands that do no lasting work.
+pub const COMMAND: Duration = Duration::from_secs(20);
+
+/// A guest under QEMU. QEMU is killed on drop.
+#[derive(Debug)]
+pub struct Guest {
+    process: Running,
+    serial: Serial,
+    /// Control of the machine.
+    pub qmp: Qmp,
+    machine: Machine,
+    ports: [Option<String>; PORTS],
+    /// From the start of QEMU to the first command.
+    pub started_in: Duration,
+}
+
+impl Guest {
+    /// Boots the kernel from the beginning. Sockets and logs go to `dir`.
+    ///
+    /// # Errors
+    /// QEMU does not start or the guest does not reach its shell.
+    pub fn boot(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
+        let begin = Instant::now();
+        let mut guest = Self::start(lab, machine, dir, None)?;
+        let release = guest.serial.wait_ready(BOOT)?;
+        let wanted = lab.assets.kernel(machine.kernel)?.release;
+        if release != wanted {
+            bail!("the guest runs Linux {release}, {wanted} was started");
+        }
+        guest.started_in = begin.elapsed();
+        Ok(guest)
+    }
+
+    /// Continues a guest from its saved state; makes that first if it is missing.
+    ///
+    /// # Errors
+    /// As [`Guest::boot`], or the state can't be read.
+    pub fn restore(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
+        let state = lab.state(machine)?;
+        let begin = Instant::now();
+        let mut guest = Self::start(lab, machine, dir, Some(&state))?;
+        wait_for("the guest's saved state to load", RESTORE, || {
+            let status = guest.qmp.execute("query-status", json!({}))?;
+            Ok((status["status"] != "inmigrate").then_some(()))
+        })?;
+        guest.qmp.execute("cont", json!({}))?;
+        guest.started_in = begin.elapsed();
+        Ok(guest)
+    }
+
+    fn start(lab: &Lab, machine: Machine, dir: &Path, state: Option<&Path>) -> Result<Self> {
+        let kernel = lab.assets.kernel(machine.kernel)?;
+        let qemu = lab.assets.qemu(machine.qemu)?;
+        let initrd = lab.initrd(machine.kernel)?;
+        let mut command = machine.command(&qemu, &kernel, &initrd, dir);
+        if let Some(state) = state {
+            command.arg("-incoming").arg(format!("exec:cat {}", shell_quoted(state)?));
+        }
+        let log = dir.join("qemu.log");
+        let mut process = Running::start_logged(&mut command, &log)?;
+        let mut connect = |name: &str| {
+            let path = dir.join(name);
+            wait_for("QEMU's sockets", RESTORE, || {
+                if let Some(status) = process.ended()? {
+                    let said = std::fs::read_to_string(&log).unwrap_or_default();
+                    bail!("QEMU ended with {status}: {said}");
+                }
+                Ok(UnixStream::connect(&path).ok())
+            })
+        };
+        let serial = Serial::new(connect("serial")?, &dir.join("serial.log"))?;
+        let qmp = Qmp::new(connect("qmp")?, &dir.join("qmp.log"))?;
+        Ok(Self { process, serial, qmp, machine, ports: Default::default(), started_in: Duration::ZERO })
+    }
+
+    /// The machine it runs on.
+    pub fn machine(&self) -> Machine {
+        self.machine
+    }
+
+    /// QEMU's process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Runs a shell command in the guest.
+    ///
+    /// # Errors
+    /// The guest does not finish it within `limit`.
+    pub fn run(&mut self, command: &str, limit: Duration) -> Result<Output> {
+        self.serial.run(command, limit)
+    }
+
+    /// Runs a shell command that must succeed; returns its output.
+    ///
+    /// # Errors
+    /// It fails or does not finish within [`COMMAND`].
+    pub fn sh(&mut self, command: &str) -> Result<String> {
+        let output = self.run(command, COMMAND)?;
+        if output.status != 0 {
+            bail!("in the guest: `{command}` gave status {}: {}", output.status, output.text);
+        }
+        Ok(output.text)
+    }
+
+    /// Waits until a shell command succeeds in the guest; returns its output.
+    ///
+    /// # Errors
+    /// It did not within `limit`; the message holds its last output.
+    pub fn until(&mut self, command: &str, limit: Duration) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let output = self.run(command, limit + COMMAND)?;
+            if output.status == 0 {
+                return Ok(output.text);
+            }
+            if Instant::now() > deadline {
+                bail!("in the guest: `{command}` failed for {limit:?}: {}", output.text);
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Saves the state to a file and ends the guest.
+    ///
+    /// # Errors
+    /// QEMU can't write it.
+    pub fn save(mut self, file: &Path) -> Result<()> {
+        self.qmp.execute("stop", json!({}))?;
+        let uri = format!("exec:cat > {}", shell_quoted(file)?);
+        self.qmp.execute("migrate", json!({"uri": uri}))?;
+        wait_for("the guest's state to be saved", RESTORE, || {
+            let answer = self.qmp.execute("query-migrate", json!({}))?;
+            match answer["status"].as_str() {
+                Some("completed") => Ok(Some(())),
+                Some("failed") => bail!("QEMU could not save the guest's state: {answer}"),
+                _ => Ok(None),
+            }
+        })?;
+        // `cat` has the rest of the file while QEMU already reports the end.
+        self.qmp.execute("quit", json!({}))?;
+        self.process.wait(RESTORE)?;
+        Ok(())
+    }
+
+    /// Plugs a memory module and waits until the guest uses it.
+    ///
+    /// # Errors
+    /// QEMU refuses, or the guest's memory does not grow.
+    pub fn plug_memory(&mut self, id: &str, mib: u32) -> Result<()> {
+        const TOTAL: &str = "awk '/^MemTotal/{print $2}' /proc/meminfo";
+        let before: u64 = self.sh(TOTAL)?.parse().context("MemTotal")?;
+        let size = u64::from(mib) << 20;
+        let backend = format!("{id}-ram");
+        self.qmp.execute(
+            "object-add",
+            json!({"qom-type": "memory-backend-memfd", "id": backend, "size": size, "share": true}),
+        )?;
+        self.qmp.execute("device_add", json!({"driver": "pc-dimm", "id": id, "memdev": backend}))?;
+        // The kernel keeps a little of a module for itself.
+        let wanted = before + u64::from(mib) * 1024 * 9 / 10;
+        self.until(&format!("test $({TOTAL}) -ge {wanted}"), COMMAND)?;
+        Ok(())
+    }
+
+    /// Reboots the guest and waits for its shell.
+    ///
+    /// # Errors
+    /// It does not come back.
+    pub fn reboot(&mut self) -> Result<()> {
+        self.qmp.execute("set-action", json!({"reboot": "reset"}))?;
+        self.qmp.execute("system_reset", json!({}))?;
+        self.serial.wait_ready(BOOT)?;
+        self.qmp.execute("set-action", json!({"reboot": "shutdown"}))?;
+        Ok(())
+    }
+
+    /// Takes a free PCI Express port for a device.
+    pub(crate) fn take_port(&mut self, device: &str) -> Result<String> {
+        let (number, port) = self
+            .ports
+            .iter_mut()
+            .enumerate()
+            .find(|(_, port)| port.is_none())
+            .with_context(|| format!("all {PORTS} ports are in use"))?;
+        *port = Some(device.to_owned());
+        Ok(format!("port{number}"))
+    }
+
+    /// Frees the port of a device.
+    pub(crate) fn free_port(&mut self, device: &str) {
+        for port in &mut self.ports {
+            if port.as_deref() == Some(device) {
+                *port = None;
+            }
+        }
+    }
+}
+
+/// QEMU hands `exec:` to a shell.
+fn shell_quoted(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    if text.contains('\'') {
+        bail!("{text} has a quote in its name: set ZEROWIRE_CACHE to another folder");
+    }
+    Ok(format!("'{text}'"))
+}

@@ -1,0 +1,21 @@
+#!/bin/busybox sh
+# The guest's first process: loads the modules, then runs the commands that come
+# over the serial line. A command is a line "NUMBER COMMAND"; after its output the
+# line "@@END NUMBER STATUS" follows.
+/bin/busybox --install -s /bin
+export PATH=/bin:/usr/bin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm /dev/pts
+mount -t devpts pts /dev/pts
+mount -t tmpfs tmp /tmp
+while read -r module; do insmod "/modules/$module.ko"; done </modules/order
+ip link set lo up
+stty -F /dev/ttyS0 -echo raw
+printf '\n@@READY %s\n' "$(uname -r)"
+while read -r number command; do
+    (eval "$command") </dev/null 2>&1
+    printf '\n@@END %s %s\n' "$number" "$?"
+done
+poweroff -f

@@ -1,0 +1,32 @@
+//! Stock Linux guests under QEMU, for tests of vhost-user devices.
+//!
+//! A guest boots once for each kernel, QEMU and machine; its state is saved to a
+//! file and each test restores from there in about 0.3 s, then plugs the device it
+//! tests over QMP. Commands run in the guest through a shell on its serial line.
+//!
+//! ```text
+//!  test ──run──> Serial ──ttyS0──> init (busybox shell)
+//!       ──plug─> Qmp    ──unix───> QEMU ──vhost-user──> Backend (zerowire net)
+//!                                                          │ tap
+//!                                                        Netns (own network namespace)
+//! ```
+//!
+//! Whatever a test makes (processes, namespaces, folders) is removed when its value
+//! is dropped; processes also die with the test program. What must be there before
+//! (kernels, QEMU 10) is put into the cache by `scripts/install.sh vm`.
+
+pub mod assets;
+pub mod backend;
+pub mod command;
+pub mod cpio;
+pub mod device;
+pub mod guest;
+pub mod initrd;
+pub mod lab;
+pub mod machine;
+pub mod modules;
+pub mod netns;
+pub mod qmp;
+pub mod runner;
+pub mod serial;
+pub mod snapshot;

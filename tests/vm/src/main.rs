@@ -1,0 +1,68 @@
+//! Tests of `zerowire net` with stock Linux guests.
+//!
+//! ```text
+//! zerowire-vmtest [--list] [--jobs N] [FILTER…]
+//! ```
+//! A test runs if its name, `what/kernel/qemu`, contains all filters. The last line
+//! is `vm-tests: N passed, N failed, N skipped`.
+
+mod checks;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use zerowire_vmtest::{lab::Lab, netns, runner};
+
+/// Two guests keep two CPUs busy.
+const JOBS: usize = 2;
+
+const USAGE: &str = "usage: zerowire-vmtest [--list] [--jobs N] [FILTER...]";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("zerowire-vmtest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<bool> {
+    let mut jobs = JOBS;
+    let mut list = false;
+    let mut filters = Vec::new();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--list" => list = true,
+            "--jobs" => {
+                let value = arguments.next().with_context(|| format!("--jobs needs a number; {USAGE}"))?;
+                jobs = value.parse().with_context(|| format!("--jobs '{value}' is no number"))?;
+            }
+            "-h" | "--help" => {
+                println!("{USAGE}\nRuns the tests whose name (what/kernel/qemu) contains all filters.");
+                return Ok(true);
+            }
+            other if other.starts_with('-') => bail!("unknown option '{other}'; {USAGE}"),
+            _ => filters.push(argument),
+        }
+    }
+    let mut tests = checks::all();
+    tests.retain(|test| filters.iter().all(|filter| test.full_name().contains(filter)));
+    if list {
+        for test in &tests {
+            println!("{}", test.full_name());
+        }
+        return Ok(true);
+    }
+    if tests.is_empty() {
+        bail!("no test's name contains {filters:?}; --list shows them");
+    }
+    netns::remove_leftovers()?;
+    let lab = Lab::open()?;
+    let summary = runner::run(&lab, tests, jobs);
+    summary.print();
+    Ok(summary.is_success())
+}

@@ -1,0 +1,87 @@
+//! Network namespaces: each test gets its own, so that addresses and taps of tests
+//! that run at once do not meet, and nothing touches the machine's own network.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+use crate::command;
+
+/// Names are `zwt-PID-NUMBER`: the process id tells whose a left one is.
+const PREFIX: &str = "zwt";
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A network namespace with its loopback up. Removed on drop.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// `ip netns` fails, for instance for lack of rights.
+    pub fn new() -> Result<Self> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}-{}-{number}", std::process::id());
+        ip(&["netns", "add", &name])?;
+        let netns = Self { name };
+        netns.ip(&["link", "set", "lo", "up"])?;
+        Ok(netns)
+    }
+
+    /// Its name for `ip -n` and `ip netns exec`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `ip` for devices in the namespace; returns what it prints.
+    ///
+    /// # Errors
+    /// `ip` fails; the message holds its words.
+    pub fn ip(&self, arguments: &[&str]) -> Result<String> {
+        ip(&[&["-n", &self.name], arguments].concat())
+    }
+
+    /// A command that will run in the namespace, with the same process id.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        if let Err(error) = ip(&["netns", "del", &self.name]) {
+            eprintln!("cannot remove network namespace {}: {error:#}", self.name);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<String> {
+    command::output(Command::new("ip").args(arguments), command::SHORT)
+}
+
+/// Removes namespaces of test runs that were killed before they could.
+///
+/// # Errors
+/// `ip` fails.
+pub fn remove_leftovers() -> Result<()> {
+    for line in ip(&["netns", "list"])?.lines() {
+        // A line is the name, and an id in brackets for some.
+        let name = line.split_whitespace().next().unwrap_or_default();
+        let mut fields = name.split('-');
+        let ours = fields.next() == Some(PREFIX);
+        let owner = fields.next().and_then(|pid| pid.parse::<u32>().ok());
+        if let (true, Some(pid)) = (ours, owner)
+            && !std::path::Path::new(&format!("/proc/{pid}")).exists()
+        {
+            ip(&["netns", "del", name]).with_context(|| format!("left by process {pid}"))?;
+        }
+    }
+    Ok(())
+}

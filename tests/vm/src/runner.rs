@@ -1,0 +1,191 @@
+//! Runs named tests, some at once, and reports.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::lab::Lab;
+use crate::machine::Machine;
+
+/// Lines of each log that a failed test shows.
+const SHOWN_LINES: usize = 40;
+
+/// The error of a test that can say nothing here; everything else is a failure.
+#[derive(Debug)]
+pub struct Skip(String);
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// Makes the error by which a test says that it does not apply.
+pub fn skip(reason: impl Into<String>) -> anyhow::Error {
+    Skip(reason.into()).into()
+}
+
+/// What a test gets.
+#[derive(Debug)]
+pub struct Env<'a> {
+    /// Files of the run.
+    pub lab: &'a Lab,
+    /// The machine to test on.
+    pub machine: Machine,
+    /// A folder of its own; `*.log` and `*.out` files there are shown on failure.
+    pub dir: &'a Path,
+}
+
+/// The body of a test. The text it returns is printed behind its name.
+pub type Body = fn(&Env<'_>) -> Result<String>;
+
+/// A test on one machine.
+#[derive(Clone, Debug)]
+pub struct Test {
+    /// What it tests.
+    pub name: &'static str,
+    /// Where.
+    pub machine: Machine,
+    /// The test itself.
+    pub body: Body,
+}
+
+impl Test {
+    /// The name with the machine, as filters see it.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}/{}", self.name, self.machine.kernel, self.machine.qemu)
+    }
+}
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Summary {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<(String, String)>,
+}
+
+impl Summary {
+    /// Whether nothing failed.
+    pub fn is_success(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    /// Names what failed or was skipped, and ends with the line of totals.
+    pub fn print(&self) {
+        for (name, reason) in &self.skipped {
+            println!("skipped: {name}: {reason}");
+        }
+        for name in &self.failed {
+            println!("failed: {name}");
+        }
+        println!(
+            "vm-tests: {} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        );
+    }
+}
+
+/// Runs the tests with `jobs` at once, printing a line for each.
+pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize) -> Summary {
+    let total = tests.len();
+    let queue = Mutex::new(VecDeque::from(tests));
+    let summary = Mutex::new(Summary::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    // Popped in its own statement: the lock must not be held in a test.
+                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(test) = next else { return };
+                    run_one(lab, &test, total, &summary);
+                }
+            });
+        }
+    });
+    summary.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>) {
+    let name = test.full_name();
+    let begin = Instant::now();
+    let mut logs = String::new();
+    let result = in_own_dir(lab, test, &mut logs);
+    let took = begin.elapsed();
+    let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = summary.passed + summary.failed.len() + summary.skipped.len() + 1;
+    let say = |verdict: &str, text: &str| {
+        println!("[{number:3}/{total}] {verdict} {name} ({}) {text}", seconds(took));
+    };
+    match result {
+        Ok(text) => {
+            say("ok  ", &text);
+            summary.passed += 1;
+        }
+        Err(error) => match error.downcast_ref::<Skip>() {
+            Some(reason) => {
+                say("skip", &reason.0);
+                summary.skipped.push((name, reason.0.clone()));
+            }
+            None => {
+                say("FAIL", &format!("{error:#}"));
+                print!("{logs}");
+                summary.failed.push(name);
+            }
+        },
+    }
+}
+
+fn in_own_dir(lab: &Lab, test: &Test, logs: &mut String) -> Result<String> {
+    // Socket names are limited to 107 bytes: a short name below the temporary folder.
+    let dir = tempfile::Builder::new().prefix("zw-").tempdir().context("create a folder")?;
+    let env = Env { lab, machine: test.machine, dir: dir.path() };
+    let result = catch_unwind(AssertUnwindSafe(|| (test.body)(&env)));
+    let result = result.unwrap_or_else(|panic| Err(anyhow!("panicked: {}", panic_text(&*panic))));
+    if result.is_err() {
+        *logs = tails(dir.path()).unwrap_or_else(|error| format!("no logs: {error:#}\n"));
+    }
+    result
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
+}
+
+/// The ends of all logs in a folder.
+fn tails(dir: &Path) -> Result<String> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "log" || extension == "out") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut text = String::new();
+    for path in paths {
+        let bytes = std::fs::read(&path)?;
+        let log = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+        let start = lines.len().saturating_sub(SHOWN_LINES);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        text.push_str(&format!("  --- {name}, last {} lines\n", lines.len() - start));
+        for line in &lines[start..] {
+            text.push_str(&format!("  | {}\n", line.trim_end()));
+        }
+    }
+    Ok(text)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

@@ -1,0 +1,219 @@
+//! The guest's serial line: everything it prints, and the shell behind it.
+//!
+//! A thread collects the output all the time, so that the guest never waits for a
+//! reader and the log is whole when a test fails.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// What the kernel says before it gives up; waiting on is useless then.
+const PANIC: &[u8] = b"Kernel panic";
+
+#[derive(Debug, Default)]
+struct Received {
+    bytes: Vec<u8>,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    received: Mutex<Received>,
+    news: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Received> {
+        // The lock guards plain bytes that are valid at any moment.
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a command in the guest wrote (both streams) and its exit status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Standard output and error, without line ends at either end.
+    pub text: String,
+    /// The exit status of the shell, 0 for success.
+    pub status: i32,
+}
+
+/// The connection to a guest's serial line.
+#[derive(Debug)]
+pub struct Serial {
+    stream: UnixStream,
+    shared: Arc<Shared>,
+    /// Bytes before this were looked at.
+    position: usize,
+    next: u64,
+}
+
+impl Serial {
+    /// Takes over a connected socket; all output also goes to the file `log`.
+    ///
+    /// # Errors
+    /// The log can't be created or the thread not started.
+    pub fn new(stream: UnixStream, log: &Path) -> Result<Self> {
+        let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
+        let shared = Arc::new(Shared::default());
+        let reader = stream.try_clone()?;
+        let theirs = Arc::clone(&shared);
+        std::thread::Builder::new().name("serial".into()).spawn(move || collect(reader, file, &theirs))?;
+        Ok(Self { stream, shared, position: 0, next: 1 })
+    }
+
+    /// Runs a shell command in the guest and waits for its end.
+    ///
+    /// # Errors
+    /// The guest does not finish within `limit`, panics, or is gone. The command then
+    /// may still run; a later call waits for the guest's shell first.
+    pub fn run(&mut self, command: &str, limit: Duration) -> Result<Output> {
+        if command.contains('\n') {
+            bail!("a guest command must be one line: {command:?}");
+        }
+        let number = self.next;
+        self.next += 1;
+        self.stream
+            .write_all(format!("{number} {command}\n").as_bytes())
+            .with_context(|| format!("send `{command}` to the guest"))?;
+        let marker = format!("\n@@END {number} ");
+        let (text, rest) = self.wait(&marker, limit).with_context(|| format!("in the guest: `{command}`"))?;
+        let status = rest.parse().with_context(|| format!("exit status '{rest}'"))?;
+        Ok(Output { text, status })
+    }
+
+    /// Waits for the agent of a guest that boots; returns the kernel's release.
+    ///
+    /// # Errors
+    /// As [`Serial::run`].
+    pub fn wait_ready(&mut self, limit: Duration) -> Result<String> {
+        let (_, release) = self.wait("\n@@READY ", limit).context("the guest's boot")?;
+        Ok(release)
+    }
+
+    /// Waits until a line starts with the marker; returns what came before it and
+    /// the rest of that line.
+    fn wait(&mut self, marker: &str, limit: Duration) -> Result<(String, String)> {
+        let deadline = Instant::now() + limit;
+        let mut received = self.shared.lock();
+        loop {
+            let news = &received.bytes[self.position..];
+            if let Some((before, line)) = split_at_marker(news, marker.as_bytes()) {
+                self.position += before.len() + marker.len() + line.len() + 1;
+                return Ok((clean(before), clean(line)));
+            }
+            if find(news, PANIC).is_some() {
+                bail!("the guest's kernel panicked; it said: {}", tail(news));
+            }
+            if received.closed {
+                bail!("QEMU has closed the serial line; the guest's last words: {}", tail(news));
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                bail!("no answer within {limit:?}; the guest's last words: {}", tail(news));
+            };
+            let (guard, _) =
+                self.shared.news.wait_timeout(received, left).unwrap_or_else(PoisonError::into_inner);
+            received = guard;
+        }
+    }
+}
+
+impl Drop for Serial {
+    fn drop(&mut self) {
+        // Ends the reader thread; it may have ended already.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn collect(mut stream: UnixStream, mut log: File, shared: &Shared) {
+    let mut buffer = [0; 4096];
+    loop {
+        let length = match stream.read(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => 0,
+        };
+        let mut received = shared.lock();
+        received.bytes.extend_from_slice(&buffer[..length]);
+        received.closed = length == 0;
+        shared.news.notify_all();
+        drop(received);
+        // A full disk must not stop the test; the log is only read after a failure.
+        let _ = log.write_all(&buffer[..length]);
+        if length == 0 {
+            return;
+        }
+    }
+}
+
+fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    bytes.windows(pattern.len()).position(|window| window == pattern)
+}
+
+fn split_at_marker<'a>(bytes: &'a [u8], marker: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let start = find(bytes, marker)?;
+    let line = &bytes[start + marker.len()..];
+    let end = line.iter().position(|&byte| byte == b'\n')?;
+    Some((&bytes[..start], &line[..end]))
+}
+
+fn clean(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace('\r', "").trim_matches('\n').to_owned()
+}
+
+fn tail(bytes: &[u8]) -> String {
+    const SHOWN: usize = 400;
+    clean(&bytes[bytes.len().saturating_sub(SHOWN)..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(10);
+
+    fn pair() -> (Serial, UnixStream, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Serial::new(ours, &dir.path().join("log")).unwrap(), theirs, dir)
+    }
+
+    #[test]
+    fn output_and_status_of_a_command_come_back() {
+        let (mut serial, mut guest, _dir) = pair();
+        guest.write_all(b"\r\n@@READY 6.1\r\nhello\r\nworld\r\n\r\n@@END 1 3\r\n").unwrap();
+        assert_eq!(serial.wait_ready(SECOND).unwrap(), "6.1");
+        let output = serial.run("x", SECOND).unwrap();
+        assert_eq!(output, Output { text: "hello\nworld".into(), status: 3 });
+        let mut sent = [0; 4];
+        guest.read_exact(&mut sent).unwrap();
+        assert_eq!(&sent, b"1 x\n");
+    }
+
+    #[test]
+    fn a_late_answer_to_an_earlier_command_is_not_taken_for_the_next_one() {
+        let (mut serial, mut guest, _dir) = pair();
+        assert!(serial.run("slow", Duration::from_millis(1)).is_err());
+        guest.write_all(b"late\n@@END 1 0\nnow\n@@END 2 0\n").unwrap();
+        let output = serial.run("next", SECOND).unwrap();
+        assert!(output.text.ends_with("now"), "{output:?}");
+        assert_eq!(output.status, 0);
+    }
+
+    #[test]
+    fn a_panic_and_a_closed_line_end_the_wait() {
+        let (mut serial, mut guest, _dir) = pair();
+        guest.write_all(b"[1.0] Kernel panic - not syncing\n").unwrap();
+        let error = format!("{:#}", serial.run("x", SECOND).unwrap_err());
+        assert!(error.contains("panicked"), "{error}");
+
+        let (mut serial, guest, _dir) = pair();
+        drop(guest);
+        assert!(serial.run("x", SECOND).is_err());
+    }
+}
