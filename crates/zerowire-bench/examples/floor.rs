@@ -12,6 +12,9 @@ fn main() -> anyhow::Result<()> {
         let options = NetOptions {
             quick: given("--quick"),
             program: std::env::var_os("ZEROWIRE").map(Into::into),
+            variants: std::env::var("VARIANTS")
+                .map(|v| v.split(';').map(str::to_owned).collect())
+                .unwrap_or_default(),
             svg: given("--svg").then(|| "/tmp/zwsvg".into()),
             ..Default::default()
         };

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::cpu::{Placement, ProcessClock};
 use crate::netns::Link;
@@ -22,25 +23,29 @@ const START_LIMIT: Duration = Duration::from_secs(5);
 /// How long a child may take to end after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Which path the back end is told to take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BackendPath {
-    /// Its own choice: no copy where that is cheaper.
-    ZeroCopy,
-    /// `--path copy`: every frame through a buffer of the process.
-    Copy,
+/// One way to run the back end: a name for tables and the arguments behind `net` that make it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendKind {
+    /// Its name.
+    pub name: String,
+    /// Further arguments of `PROGRAM net`.
+    pub args: Vec<String>,
 }
 
-impl BackendPath {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::ZeroCopy, Self::Copy];
+impl BackendKind {
+    /// The back end's own choice of path.
+    pub fn zero_copy() -> Self {
+        Self { name: "zerowire".to_owned(), args: Vec::new() }
+    }
 
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ZeroCopy => "zerowire",
-            Self::Copy => "zerowire --path copy",
-        }
+    /// The copying path: every frame through a buffer of the process.
+    pub fn copy() -> Self {
+        Self { name: "zerowire --path copy".to_owned(), args: ["--path", "copy"].map(str::to_owned).to_vec() }
+    }
+
+    /// Further arguments in one text, separated by blanks; they are the name as well.
+    pub fn with_args(args: &str) -> Self {
+        Self { name: format!("zerowire {args}"), args: args.split_whitespace().map(str::to_owned).collect() }
     }
 }
 
@@ -59,7 +64,7 @@ impl Backend {
     /// until all sockets listen. Fails with what the child wrote to its standard error.
     pub fn start(
         program: &Path,
-        path: BackendPath,
+        kind: &BackendKind,
         vms: usize,
         prefix: &str,
         placement: &Placement,
@@ -68,19 +73,18 @@ impl Backend {
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         let log = File::create(folder.join("log"))?;
+        let statistics = File::create(folder.join("statistics"))?;
         let taps: Vec<String> = (0..vms).map(|vm| format!("{prefix}{vm}")).collect();
         let mut command = Command::new(program);
-        command.arg("net");
+        command.args(["net", "--json"]);
         for (vm, tap) in taps.iter().enumerate() {
             let socket = socket_path(&folder, vm);
             // A socket left over from a process that was killed would count as in use.
             let _ = fs::remove_file(&socket);
             command.arg("--vm").arg(format!("name=vm{vm},socket={},port=tap:{tap}", socket.display()));
         }
-        if path == BackendPath::Copy {
-            command.args(["--path", "copy"]);
-        }
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.args(&kind.args);
+        command.stdin(Stdio::null()).stdout(statistics).stderr(log);
         placement.avoid_driver()?;
         let begin = Instant::now();
         let child = command.spawn();
@@ -139,7 +143,24 @@ impl Backend {
         self.started
     }
 
-    /// The end of what it wrote to its outputs.
+    /// Asks for its statistics with SIGUSR1 and returns the line of JSON.
+    pub fn statistics(&self) -> Result<Value> {
+        let path = self.folder.join("statistics");
+        let before = fs::metadata(&path)?.len() as usize;
+        let pid = Pid::from_raw(self.child.id() as i32).context("the back end has no process number")?;
+        kill_process(pid, Signal::USR1)?;
+        let begin = Instant::now();
+        while begin.elapsed() < STOP_LIMIT {
+            let text = fs::read_to_string(&path)?;
+            if let Some(line) = text.get(before..).filter(|line| line.ends_with('\n')) {
+                return serde_json::from_str(line).context("the back end's statistics are no JSON");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bail!("the back end gave no statistics within {STOP_LIMIT:?} of SIGUSR1: {}", self.log())
+    }
+
+    /// The end of what it wrote to standard error.
     pub fn log(&self) -> String {
         let text = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();

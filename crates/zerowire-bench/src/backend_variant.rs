@@ -1,11 +1,13 @@
 //! A back end as one of the variants that are compared.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
-use crate::backend::{Backend, BackendPath};
+use crate::backend::{Backend, BackendKind};
 use crate::case::{Case, Direction};
 use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -24,6 +26,8 @@ pub struct BackendVariant {
     backend: Backend,
     fragment_len: usize,
     ready: Option<Ready>,
+    /// The ledger before this case.
+    before: BTreeMap<String, u64>,
 }
 
 struct Ready {
@@ -34,17 +38,28 @@ struct Ready {
 }
 
 impl BackendVariant {
-    /// Starts `program net` on the path `path` with a tap called `prefix0`. Large frames are sent in
+    /// Starts `program net` as `kind` says, with a tap called `prefix0`. Large frames are sent in
     /// fragments of `fragment_len` bytes.
     pub fn start(
         program: &Path,
-        path: BackendPath,
+        kind: &BackendKind,
         prefix: &str,
         fragment_len: usize,
         placement: &Placement,
     ) -> Result<Self> {
-        let backend = Backend::start(program, path, 1, prefix, placement)?;
-        Ok(Self { name: path.name().to_owned(), backend, fragment_len, ready: None })
+        let backend = Backend::start(program, kind, 1, prefix, placement)?;
+        Ok(Self { name: kind.name.clone(), backend, fragment_len, ready: None, before: BTreeMap::new() })
+    }
+
+    fn ledger_of(&self, direction: Direction) -> Result<BTreeMap<String, u64>> {
+        let statistics = self.backend.statistics()?;
+        let name = match direction {
+            Direction::Transmit => "transmit",
+            Direction::Receive => "receive",
+        };
+        let mut ledger = BTreeMap::new();
+        flatten(&statistics["vms"][0][name], "", &mut ledger);
+        Ok(ledger)
     }
 
     fn measure(&mut self, case: &Case, frames: usize) -> Result<Sample> {
@@ -76,7 +91,18 @@ impl BackendVariant {
             }
         }
         let bytes = (frames * case.frame_len) as u64;
-        Ok(Sample { cpu, wall, frames: frames as u64, bytes, ledger: Default::default() })
+        Ok(Sample { cpu, wall, frames: frames as u64, bytes })
+    }
+}
+
+/// Adds the numbers of `value` to `ledger`, those of inner objects with the outer key before theirs.
+fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let name = format!("{prefix}{key}");
+        match value.as_u64() {
+            Some(number) => *ledger.entry(name).or_insert(0) += number,
+            None => flatten(value, &format!("{name}."), ledger),
+        }
     }
 }
 
@@ -104,6 +130,7 @@ impl Variant for BackendVariant {
         link.set_txqueuelen(case.burst())?;
         let incoming = Frame::build(case.frame_len, GUEST_MAC, link.mac()?)?;
         let generator = Generator::new(&link, incoming)?;
+        self.before = self.ledger_of(case.direction)?;
         self.ready = Some(Ready { case: *case, guest, link, generator });
         Ok(())
     }
@@ -111,5 +138,30 @@ impl Variant for BackendVariant {
     fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
         let outcome = self.measure(case, frames);
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
+    }
+
+    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+        let Some(case) = self.ready.as_ref().map(|ready| ready.case) else {
+            return Ok(BTreeMap::new());
+        };
+        let mut ledger = self.ledger_of(case.direction)?;
+        for (key, value) in &mut ledger {
+            *value -= self.before.get(key).copied().unwrap_or(0).min(*value);
+        }
+        ledger.retain(|_, value| *value > 0);
+        Ok(ledger)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ledgers_are_flattened() {
+        let value = serde_json::json!({ "frames": 3, "copied_bytes": { "small": 64 }, "by_queue": [3] });
+        let mut ledger = BTreeMap::new();
+        flatten(&value, "", &mut ledger);
+        assert_eq!(ledger, BTreeMap::from([("frames".to_owned(), 3), ("copied_bytes.small".to_owned(), 64)]));
     }
 }

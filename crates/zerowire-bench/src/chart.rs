@@ -69,7 +69,8 @@ impl Bars {
     fn highest(&self) -> f64 {
         let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
         let highest = values.map(|v| v.q3).fold(self.reference.unwrap_or(0.0), f64::max);
-        if highest > 0.0 { highest * 1.1 } else { 1.0 }
+        // Above the highest bar there is room for the legend.
+        if highest > 0.0 { highest * 1.3 } else { 1.0 }
     }
 
     fn draw(&self, root: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error + '_>> {
@@ -92,6 +93,7 @@ impl Bars {
         chart
             .configure_mesh()
             .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
             .x_labels(0)
             .y_desc(self.y_label.as_str())
             .x_desc(self.x_label.as_str())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use serde::Serialize;
 
 use crate::case::Case;
@@ -31,8 +31,20 @@ pub struct CaseReport {
     pub rounds: usize,
     /// Frames of each run.
     pub frames: usize,
-    /// One entry a variant; the first is the floor.
+    /// One entry a variant that succeeded; the first is the floor.
     pub variants: Vec<VariantReport>,
+    /// Variants that failed, and why; they are not measured further in this case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
+}
+
+/// A variant that failed in one case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Its name.
+    pub variant: String,
+    /// The error with its causes.
+    pub reason: String,
 }
 
 /// The figures of one variant in one case.
@@ -48,7 +60,7 @@ pub struct VariantReport {
     pub frames_per_second: Summary,
     /// Gigabits a second.
     pub gigabits_per_second: Summary,
-    /// The ledger, added up over all rounds.
+    /// The back end's ledger over the warm-up and all rounds.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ledger: BTreeMap<String, u64>,
     /// Every run, in order.
@@ -77,59 +89,105 @@ fn compare_case(
 ) -> Result<CaseReport> {
     let frames = case.frames(plan.quick);
     progress.step(case);
-    for variant in variants.iter_mut() {
-        let failed = format!("{} ({case}): preparing failed", variant.name());
-        variant.prepare(case).context(failed)?;
-        // One burst warms memory, caches and queues; it doesn't count.
-        let failed = format!("{} ({case}): the warm-up failed", variant.name());
-        variant.run(case, case.burst()).context(failed)?;
-    }
+    let mut records: Vec<Record> =
+        variants.iter_mut().map(|variant| Record::warm_up(variant, case)).collect();
     progress.advance();
-    let mut samples = vec![Vec::with_capacity(plan.rounds); variants.len()];
     for round in 0..plan.rounds {
         progress.step(case);
         for index in rotation(variants.len(), round) {
-            let variant = &mut variants[index];
-            let failed = format!("{} ({case}): round {} failed", variant.name(), round + 1);
-            samples[index].push(variant.run(case, frames).context(failed)?);
+            records[index].run(&mut variants[index], case, frames);
         }
         progress.advance();
     }
-    let names: Vec<String> = variants.iter().map(|v| v.name().to_owned()).collect();
+    for (record, variant) in records.iter_mut().zip(variants) {
+        record.close(variant);
+    }
+    // Without a floor there is nothing to compare with: that is no result.
+    if let Some(error) = records.first_mut().and_then(|floor| floor.failed.take()) {
+        return Err(error.context(format!("the floor failed ({case})")));
+    }
+    let floor = records.first().map(Record::costs).unwrap_or_default();
+    let failures = records.iter().filter_map(Record::failure).collect();
+    let variants = records
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, record)| record.report(if index == 0 { &[] } else { &floor }));
     Ok(CaseReport {
         case: *case,
         working_set_bytes: case.working_set.bytes(),
         rounds: plan.rounds,
         frames,
-        variants: summarise(&names, samples)?,
+        variants: variants.collect(),
+        failures,
     })
 }
 
-/// Turns the runs of all variants into figures; the first variant is the floor.
-fn summarise(names: &[String], samples: Vec<Vec<Sample>>) -> Result<Vec<VariantReport>> {
-    let cost = |runs: &[Sample]| -> Vec<f64> { runs.iter().map(Sample::cpu_ns_per_frame).collect() };
-    let floor = samples.first().map(|runs| cost(runs)).unwrap_or_default();
-    let mut reports = Vec::with_capacity(names.len());
-    for (index, (name, runs)) in names.iter().zip(samples).enumerate() {
-        let costs = cost(&runs);
-        let summary = |figure: fn(&Sample) -> f64| {
-            Summary::of(runs.iter().map(figure)).with_context(|| format!("{name}: no runs"))
-        };
-        let mut ledger = BTreeMap::new();
-        for (key, value) in runs.iter().flat_map(|run| &run.ledger) {
-            *ledger.entry(key.clone()).or_insert(0) += value;
+/// What one variant did in one case.
+struct Record {
+    name: String,
+    samples: Vec<Sample>,
+    ledger: BTreeMap<String, u64>,
+    failed: Option<Error>,
+}
+
+impl Record {
+    /// Prepares the variant and moves one burst, which warms memory, caches and queues and doesn't
+    /// count.
+    fn warm_up(variant: &mut Box<dyn Variant>, case: &Case) -> Self {
+        let outcome = variant
+            .prepare(case)
+            .context("preparing failed")
+            .and_then(|()| variant.run(case, case.burst()).context("the warm-up failed"));
+        Self {
+            name: variant.name().to_owned(),
+            samples: Vec::new(),
+            ledger: BTreeMap::new(),
+            failed: outcome.err(),
         }
-        reports.push(VariantReport {
-            name: name.clone(),
+    }
+
+    fn run(&mut self, variant: &mut Box<dyn Variant>, case: &Case, frames: usize) {
+        if self.failed.is_some() {
+            return;
+        }
+        match variant.run(case, frames) {
+            Ok(sample) => self.samples.push(sample),
+            Err(error) => self.failed = Some(error.context(format!("round {}", self.samples.len() + 1))),
+        }
+    }
+
+    fn close(&mut self, variant: &mut Box<dyn Variant>) {
+        match variant.ledger() {
+            Ok(ledger) => self.ledger = ledger,
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
+        }
+    }
+
+    fn costs(&self) -> Vec<f64> {
+        self.samples.iter().map(Sample::cpu_ns_per_frame).collect()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        let error = self.failed.as_ref()?;
+        Some(Failure { variant: self.name.clone(), reason: format!("{error:#}; ledger: {:?}", self.ledger) })
+    }
+
+    /// The figures, compared with the floor's of the same rounds; `None` for a variant that failed.
+    fn report(self, floor: &[f64]) -> Option<VariantReport> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let summary = |figure: fn(&Sample) -> f64| Summary::of(self.samples.iter().map(figure));
+        Some(VariantReport {
             cpu_ns_per_frame: summary(Sample::cpu_ns_per_frame)?,
-            ratio_to_floor: if index == 0 { None } else { Summary::ratio(&costs, &floor) },
+            ratio_to_floor: Summary::ratio(&self.costs(), floor),
             frames_per_second: summary(Sample::frames_per_second)?,
             gigabits_per_second: summary(Sample::gigabits_per_second)?,
-            ledger,
-            samples: runs,
-        });
+            name: self.name,
+            ledger: self.ledger,
+            samples: self.samples,
+        })
     }
-    Ok(reports)
 }
 
 #[cfg(test)]
@@ -144,6 +202,8 @@ pub(crate) mod tests {
         name: &'static str,
         cost: u64,
         runs: u64,
+        /// Runs that succeed.
+        lasts: u64,
     }
 
     impl Variant for Fixed {
@@ -156,14 +216,20 @@ pub(crate) mod tests {
             Ok(())
         }
 
+        fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+            Ok(BTreeMap::from([("runs".to_owned(), self.runs)]))
+        }
+
         fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
             self.runs += 1;
+            if self.runs > self.lasts {
+                bail!("lost a frame");
+            }
             Ok(Sample {
                 cpu: Duration::from_nanos(self.cost * self.runs * frames as u64),
                 wall: Duration::from_nanos(self.cost * frames as u64),
                 frames: frames as u64,
                 bytes: (frames * case.frame_len) as u64,
-                ledger: BTreeMap::from([("zero_copy_bytes".to_owned(), 5)]),
             })
         }
     }
@@ -171,16 +237,15 @@ pub(crate) mod tests {
     /// A report of two cases and two variants with invented figures.
     pub(crate) fn sample_reports() -> Vec<CaseReport> {
         let cases = Case::all(&[Direction::Transmit], &[64, 60_000], &[WorkingSet::Hot]).unwrap();
-        let mut variants: Vec<Box<dyn Variant>> = vec![
-            Box::new(Fixed { name: "floor", cost: 400, runs: 0 }),
-            Box::new(Fixed { name: "zero copy", cost: 440, runs: 0 }),
-        ];
+        let variant = |name, cost, lasts| Box::new(Fixed { name, cost, runs: 0, lasts });
+        let mut variants: Vec<Box<dyn Variant>> =
+            vec![variant("floor", 400, 99), variant("zero copy", 440, 99), variant("broken", 440, 2)];
         let plan = Plan { rounds: 3, quick: true };
         compare(&cases, &mut variants, plan).unwrap()
     }
 
     #[test]
-    fn ratios_are_of_the_same_round_and_ledgers_add_up() {
+    fn ratios_are_of_the_same_round_and_failures_are_kept() {
         let reports = sample_reports();
         assert_eq!(reports.len(), 2);
         let [floor, other] = &reports[0].variants[..] else {
@@ -190,7 +255,9 @@ pub(crate) mod tests {
         let ratio = other.ratio_to_floor.unwrap();
         assert!((ratio.min - 1.1).abs() < 1e-9 && (ratio.max - 1.1).abs() < 1e-9);
         assert_eq!(other.samples.len(), 3);
-        assert_eq!(other.ledger["zero_copy_bytes"], 15);
+        assert_eq!(other.ledger["runs"], 4);
+        assert_eq!(reports[0].failures[0].variant, "broken");
+        assert!(reports[0].failures[0].reason.contains("round 2: lost a frame"));
     }
 
     #[test]

@@ -81,13 +81,7 @@ impl Variant for Floor {
             Direction::Transmit => verify_sent(before, after, frames)?,
             Direction::Receive => verify_received(before, after, frames)?,
         }
-        Ok(Sample {
-            cpu,
-            wall,
-            frames: frames as u64,
-            bytes: (frames * case.frame_len) as u64,
-            ledger: Default::default(),
-        })
+        Ok(Sample { cpu, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::backend::BackendPath;
+use crate::backend::BackendKind;
 use crate::backend_variant::BackendVariant;
 use crate::case::Case;
 use crate::compare::{Plan, compare};
@@ -62,8 +62,11 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
     };
     let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(Floor::new("zwfloor", placement.clone())?)];
     if let Some(program) = &options.program {
-        for (path, prefix) in [(BackendPath::ZeroCopy, "zwzc"), (BackendPath::Copy, "zwcp")] {
-            let variant = BackendVariant::start(program, path, prefix, options.fragment_len, &placement)?;
+        let more = options.variants.iter().map(|args| BackendKind::with_args(args));
+        let kinds = [BackendKind::zero_copy(), BackendKind::copy()].into_iter().chain(more);
+        for (number, kind) in kinds.enumerate() {
+            let prefix = format!("zw{number}v");
+            let variant = BackendVariant::start(program, &kind, &prefix, options.fragment_len, &placement)?;
             variants.push(Box::new(variant));
         }
     } else {

@@ -26,6 +26,8 @@ pub struct NetOptions {
     pub vms: Vec<usize>,
     /// The program whose `net` command is measured; `None` measures the floor alone.
     pub program: Option<PathBuf>,
+    /// Further variants of the back end: each the arguments behind `net`, separated by blanks.
+    pub variants: Vec<String>,
     /// Write the report as JSON to this file.
     pub json: Option<PathBuf>,
     /// Write charts into this folder.
@@ -43,6 +45,7 @@ impl Default for NetOptions {
             fragment_len: 32 << 10,
             vms: (1..=12).collect(),
             program: None,
+            variants: Vec::new(),
             json: None,
             svg: None,
         }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::case::Direction;
 use crate::chart::{Bars, Series};
-use crate::compare::{CaseReport, VariantReport};
+use crate::compare::{CaseReport, Failure, VariantReport};
 use crate::idle::IdleReport;
 use crate::machine::Machine;
 use crate::scaling::{self, ScalingRow};
@@ -46,6 +46,9 @@ impl Report {
         }
         out.push('\n');
         out.push_str(&cases_text(&self.cases));
+        for failure in self.failures() {
+            out.push_str(&format!("FAILED: {failure}\n"));
+        }
         if !self.scaling.is_empty() {
             out.push('\n');
             out.push_str(&scaling::text(&self.scaling));
@@ -55,6 +58,16 @@ impl Report {
             out.push_str(&idle.text());
         }
         out
+    }
+
+    /// Variants that failed, with the case.
+    pub fn failures(&self) -> Vec<String> {
+        let of = |report: &CaseReport| -> Vec<String> {
+            let line =
+                |failure: &Failure| format!("{} ({}): {}", failure.variant, report.case, failure.reason);
+            report.failures.iter().map(line).collect()
+        };
+        self.cases.iter().flat_map(of).collect()
     }
 
     /// Writes the report as JSON.
@@ -135,10 +148,18 @@ impl Report {
         reference: Option<f64>,
         value: impl Fn(&VariantReport) -> Option<Summary>,
     ) -> Bars {
-        let names = cases.first().map_or(&[][..], |case| &case.variants);
-        let series = names.iter().enumerate().map(|(index, variant)| Series {
-            name: variant.name.clone(),
-            values: cases.iter().map(|case| case.variants.get(index).and_then(&value)).collect(),
+        let mut names: Vec<&str> = Vec::new();
+        for variant in cases.iter().flat_map(|case| &case.variants) {
+            if !names.contains(&variant.name.as_str()) {
+                names.push(&variant.name);
+            }
+        }
+        let find = |case: &CaseReport, name: &str| {
+            case.variants.iter().find(|variant| variant.name == name).and_then(&value)
+        };
+        let series = names.into_iter().map(|name| Series {
+            name: name.to_owned(),
+            values: cases.iter().map(|case| find(case, name)).collect(),
         });
         let rounds = cases.first().map_or(0, |case| case.rounds);
         Bars {
@@ -237,6 +258,7 @@ mod tests {
             "tx 60000 B hot",
             "256 KiB",
             "1.10..1.10",
+            "FAILED: broken (tx 64 B hot): round 2: lost a frame",
         ] {
             assert!(text.contains(word), "{word:?} is missing in:\n{text}");
         }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::backend::{Backend, BackendPath};
+use crate::backend::{Backend, BackendKind};
 use crate::case::WorkingSet;
 use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC, arp_request};
@@ -81,7 +81,9 @@ struct Round {
 
 /// A back end with its connected guests.
 struct Party {
-    path: BackendPath,
+    kind: BackendKind,
+    /// Which of the processes that are compared: it has taps and networks of its own.
+    place: usize,
     backend: Backend,
     guests: Vec<Guest>,
 }
@@ -108,45 +110,43 @@ pub fn measure(
 fn measure_count(program: &Path, vms: usize, effort: Effort, placement: &Placement) -> Result<ScalingRow> {
     let working_set = WorkingSet::Cold.bytes();
     let mut parties = Vec::new();
-    for path in BackendPath::ALL {
-        parties.push(Party::start(program, path, vms, working_set / vms, effort, placement)?);
+    for (place, kind) in [BackendKind::zero_copy(), BackendKind::copy()].into_iter().enumerate() {
+        parties.push(Party::start(program, kind, place, vms, working_set / vms, effort, placement)?);
     }
     let mut rounds = vec![Vec::with_capacity(effort.rounds); parties.len()];
     for number in 0..effort.rounds {
         for index in rotation(parties.len(), number) {
             let party = &mut parties[index];
             let round = party.round(working_set / vms, effort);
-            let words = || format!("{}; its last words: {}", party.path.name(), party.backend.log());
+            let words = || format!("{}; its last words: {}", &party.kind.name, party.backend.log());
             rounds[index].push(round.with_context(words)?);
         }
     }
-    let paths = parties.iter().zip(&rounds).map(|(party, rounds)| figures(party.path.name(), rounds));
+    let paths = parties.iter().zip(&rounds).map(|(party, rounds)| figures(&party.kind.name, rounds));
     Ok(ScalingRow { vms, working_set_bytes: working_set, paths: paths.collect::<Result<_>>()? })
 }
 
 impl Party {
     fn start(
         program: &Path,
-        path: BackendPath,
+        kind: BackendKind,
+        place: usize,
         vms: usize,
         working_set: usize,
         effort: Effort,
         placement: &Placement,
     ) -> Result<Self> {
-        let prefix = match path {
-            BackendPath::ZeroCopy => "zwm",
-            BackendPath::Copy => "zwmc",
-        };
-        let backend = Backend::start(program, path, vms, prefix, placement)?;
+        let prefix = ["zwm", "zwc"][place % 2];
+        let backend = Backend::start(program, &kind, vms, prefix, placement)?;
         let frame = large_frame()?;
         let memory = Guest::transmit_bytes(working_set, &frame, effort.fragment_len) + SPARE;
         let mut guests = Vec::new();
         for vm in 0..vms {
             guests.push(Guest::connect(&backend.socket(vm), memory)?);
             let link = backend.link(vm)?;
-            link.set_ipv4(host_address(path, vm), 24)?;
+            link.set_ipv4(host_address(place, vm), 24)?;
         }
-        Ok(Self { path, backend, guests })
+        Ok(Self { kind, place, backend, guests })
     }
 
     fn round(&mut self, working_set: usize, effort: Effort) -> Result<Round> {
@@ -189,7 +189,7 @@ impl Party {
     /// Round trips on all VMs in turn, in nanoseconds.
     fn round_trips(&mut self, trips: usize) -> Result<Histogram<u64>> {
         for (vm, guest) in self.guests.iter_mut().enumerate() {
-            let host = host_address(self.path, vm).octets();
+            let host = host_address(self.place, vm).octets();
             let own = [host[0], host[1], host[2], 2];
             let request = Frame::plain(arp_request(GUEST_MAC, own, host));
             guest.prepare_transmit(0, &request, usize::MAX)?;
@@ -210,12 +210,8 @@ fn large_frame() -> Result<Frame> {
 }
 
 /// The host's address on the tap of a VM: each tap is a network of its own (RFC 1918).
-fn host_address(path: BackendPath, vm: usize) -> Ipv4Addr {
-    let network = match path {
-        BackendPath::ZeroCopy => 77,
-        BackendPath::Copy => 78,
-    };
-    Ipv4Addr::new(10, network, vm as u8, 1)
+fn host_address(place: usize, vm: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77 + place as u8, vm as u8, 1)
 }
 
 fn figures(name: &str, rounds: &[Round]) -> Result<PathFigures> {
@@ -294,7 +290,7 @@ mod tests {
 
     #[test]
     fn taps_have_networks_of_their_own() {
-        assert_ne!(host_address(BackendPath::ZeroCopy, 1), host_address(BackendPath::Copy, 1));
-        assert_eq!(host_address(BackendPath::ZeroCopy, 11).to_string(), "10.77.11.1");
+        assert_ne!(host_address(0, 1), host_address(1, 1));
+        assert_eq!(host_address(0, 11).to_string(), "10.77.11.1");
     }
 }

@@ -21,9 +21,6 @@ pub struct Sample {
     pub frames: u64,
     /// Bytes moved, from the Ethernet header on.
     pub bytes: u64,
-    /// What the back end's own ledger says of this run (bytes copied, bytes not copied, reasons).
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub ledger: BTreeMap<String, u64>,
 }
 
 fn nanoseconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S::Error> {
@@ -62,6 +59,12 @@ pub trait Variant {
 
     /// Moves `frames` frames at saturation. Fails when one is lost.
     fn run(&mut self, case: &Case, frames: usize) -> Result<Sample>;
+
+    /// What the back end's own ledger says of all runs since [`Variant::prepare`]: frames, bytes not
+    /// copied, bytes copied by reason, system calls. Empty when there is no ledger.
+    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+        Ok(BTreeMap::new())
+    }
 }
 
 #[cfg(test)]
@@ -75,7 +78,6 @@ mod tests {
             wall: Duration::from_millis(1),
             frames: 1000,
             bytes: 1_500_000,
-            ledger: BTreeMap::new(),
         };
         assert_eq!(sample.cpu_ns_per_frame(), 500.0);
         assert_eq!(sample.frames_per_second(), 1e6);

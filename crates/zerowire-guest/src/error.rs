@@ -1,6 +1,7 @@
 //! One error type for the whole guest.
 
 use std::io;
+use std::time::Duration;
 
 use zerowire_vhost_user::{WireError, features};
 
@@ -90,6 +91,14 @@ pub enum GuestError {
         len: usize,
         /// Bytes that fit.
         capacity: usize,
+    },
+    /// The back end did not answer in time.
+    #[error("the back end did not answer {request} within {timeout:?}; is it stuck?")]
+    NoReply {
+        /// Name of the request.
+        request: &'static str,
+        /// How long was waited ([`crate::VhostUserOptions::reply_timeout`]).
+        timeout: Duration,
     },
     /// Something that was not negotiated was asked for.
     #[error("{what} was not negotiated with the back end")]

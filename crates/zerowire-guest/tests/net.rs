@@ -285,20 +285,18 @@ fn memory_is_plugged_and_unplugged() {
         let region = memory.add_region(plugged, 1 << 20).unwrap();
         driver.transport().add_memory(&region).unwrap();
         assert!(backend.regions.lock().unwrap().contains_key(&plugged.0));
-        // A pool that fits nowhere else lies in the new region.
-        let _rest = memory.allocate_in(GuestAddr(0), 4096, 1).unwrap();
         let shape = FrameShape { layout: Layout::Single, indirect: false, capacity: 100 };
-        let frames = {
-            let only = GuestMemory::new(&[(GuestAddr(1 << 37), 1 << 16)]).unwrap();
-            let low = only.regions();
-            driver.transport().add_memory(&low[0]).unwrap();
-            // The echoing back end reads the guest's own view, so this region
-            // is only announced and taken away again.
-            driver.transport().remove_memory(&low[0]).unwrap();
-            FramePool::new(&memory, shape, 8).unwrap()
-        };
-        pairs[0].tx.submit(&frames, 0);
-        exchange(&mut pairs[0], 1514, 20);
+        let mut pool = FramePool::new(&memory.only(plugged).unwrap(), shape, 8).unwrap();
+        for index in 0..pool.len() {
+            pool.set(index, &VirtioNetHdr::default(), &frame(100, index)).unwrap();
+            assert!(pool.segments(index)[0].addr >= plugged);
+            assert!(pairs[0].tx.submit(&pool, index));
+            pairs[0].tx.publish().unwrap();
+            let (_, bytes) = pairs[0].rx.recv(PATIENCE).unwrap().expect("the frame comes back");
+            assert_eq!(bytes, frame(100, index));
+        }
+        assert!(pairs[0].tx.drain(PATIENCE).unwrap());
+        drop(pool);
         driver.transport().remove_memory(&region).unwrap();
         memory.remove_region(plugged).unwrap();
         assert!(!backend.regions.lock().unwrap().contains_key(&plugged.0));
@@ -404,4 +402,12 @@ fn guest_memory_is_given_back_when_all_is_dropped() {
         backend.join();
     }
     assert!(memory.allocate(8 << 20, 1).is_ok(), "something is still allocated");
+}
+
+#[test]
+fn a_back_end_that_does_not_answer_is_named_with_the_request() {
+    let (front, _silent) = std::os::unix::net::UnixStream::pair().unwrap();
+    let options = VhostUserOptions { reply_timeout: Duration::from_millis(5), ..VhostUserOptions::default() };
+    let error = VhostUser::from_stream(front, &options).unwrap_err();
+    assert!(matches!(error, GuestError::NoReply { request: "GET_FEATURES", .. }), "{error}");
 }

@@ -31,7 +31,7 @@
 //! front.send_request(Request::GetFeatures, false, &[], &[])?;
 //! let message = back.recv()?.expect("the front end is still there");
 //! assert_eq!(message.request()?, Request::GetFeatures);
-//! back.send_reply(&message, &7u64.to_le_bytes(), &[])?;
+//! back.send_reply(&message, &7u64.to_ne_bytes(), &[])?;
 //! let reply = front.recv_reply(Request::GetFeatures)?;
 //! assert_eq!(reply.u64()?, 7);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

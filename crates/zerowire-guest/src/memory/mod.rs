@@ -123,17 +123,16 @@ impl GuestMemory {
             .ok_or(GuestError::OutOfMemory { len })
     }
 
-    /// Allocates from the region that begins at `region` only.
+    /// The region that begins at `region` alone, as memory to give to a queue
+    /// or a pool that must lie there. Allocations are shared with `self`.
     ///
     /// # Errors
-    /// [`GuestError::NoSuchMemory`], [`GuestError::OutOfMemory`].
-    pub fn allocate_in(&self, region: GuestAddr, len: usize, align: usize) -> Result<GuestSlice, GuestError> {
+    /// [`GuestError::NoSuchMemory`].
+    pub fn only(&self, region: GuestAddr) -> Result<GuestMemory, GuestError> {
         let regions = self.regions();
-        let found = regions
-            .iter()
-            .find(|r| r.guest_addr() == region)
-            .ok_or(GuestError::NoSuchMemory { addr: region, len })?;
-        GuestSlice::allocate(found, len, align).ok_or(GuestError::OutOfMemory { len })
+        let found = regions.into_iter().find(|r| r.guest_addr() == region);
+        let found = found.ok_or(GuestError::NoSuchMemory { addr: region, len: 0 })?;
+        Ok(GuestMemory { regions: Arc::new(Mutex::new(vec![found])), huge_pages: self.huge_pages })
     }
 
     /// A view of memory at a guest address, allocated or not.

@@ -39,7 +39,10 @@ impl Region {
         let base = unsafe {
             mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file.as_fd(), file_offset as u64)
         }
-        .map_err(|e| GuestError::io(format!("mapping {len} bytes of guest memory"), e))?;
+        .map_err(|e| {
+            let what = "mapping guest memory (for huge pages, reserve them in vm.nr_hugepages)";
+            GuestError::io(format!("{what}: {len} bytes"), e)
+        })?;
         Ok(Region { guest_addr, base: base.cast(), len, file, file_offset, free: Mutex::new(vec![(0, len)]) })
     }
 

@@ -282,7 +282,7 @@ mod tests {
         }
         assert_eq!(memory.regions()[0].free_ranges(), whole);
         assert!(matches!(memory.allocate(17 << 12, 1), Err(GuestError::OutOfMemory { .. })));
-        let high = memory.allocate_in(GAP, 16 << 12, 1).unwrap();
+        let high = memory.only(GAP).unwrap().allocate(16 << 12, 1).unwrap();
         assert_eq!(high.guest_addr(), GAP);
     }
 
@@ -294,7 +294,7 @@ mod tests {
             assert!(memory.add_region(addr, len).is_err(), "{addr}");
         }
         memory.add_region(plugged, 8192).unwrap();
-        let slice = memory.allocate_in(plugged, 8192, 1).unwrap();
+        let slice = memory.only(plugged).unwrap().allocate(8192, 1).unwrap();
         memory.remove_region(plugged).unwrap();
         assert!(memory.at(plugged, 1).is_err());
         slice.write(8191, &[1]);

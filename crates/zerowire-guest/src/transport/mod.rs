@@ -4,6 +4,7 @@
 //! a [`Doorbell`] and an [`Interrupt`] a queue, so they don't know whether the
 //! device is a vhost-user back end or sits on a bus.
 
+mod connect;
 mod signal;
 mod vhost_user;
 

@@ -12,8 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_vhost_user::{
@@ -21,6 +20,7 @@ use zerowire_vhost_user::{
     WireError, features, protocol,
 };
 
+use super::connect::connect_patiently;
 use super::{
     EventDoorbell, Interrupt, QueueHandle, QueueSetup, STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK,
     STATUS_FEATURES_OK, Transport,
@@ -64,6 +64,7 @@ pub struct VhostUser {
     status: u64,
     shared: BTreeMap<u64, Arc<Region>>,
     started: Vec<u16>,
+    reply_timeout: Duration,
 }
 
 impl VhostUser {
@@ -85,7 +86,7 @@ impl VhostUser {
         patience: Duration,
         options: &VhostUserOptions,
     ) -> Result<VhostUser, GuestError> {
-        Self::from_stream(connect_socket(path.as_ref(), patience)?, options)
+        Self::from_stream(connect_patiently(path.as_ref(), patience)?, options)
     }
 
     /// Shakes hands on a connected socket.
@@ -105,6 +106,7 @@ impl VhostUser {
             status: 0,
             shared: BTreeMap::new(),
             started: Vec::new(),
+            reply_timeout: options.reply_timeout,
         };
         front.offered = front.ask(Request::GetFeatures)?;
         if front.offered & features::VHOST_USER_PROTOCOL_FEATURES != 0 {
@@ -187,7 +189,8 @@ impl VhostUser {
     /// [`GuestError::Wire`].
     pub fn ask(&mut self, request: Request) -> Result<u64, GuestError> {
         self.connection.send_request(request, false, &[], &[])?;
-        Ok(self.connection.recv_reply(request)?.u64()?)
+        let reply = self.connection.recv_reply(request);
+        Ok(self.in_time(request, reply)?.u64()?)
     }
 
     /// Sends a request that has no reply of its own, and waits for the
@@ -199,9 +202,20 @@ impl VhostUser {
         let ack = self.has(protocol::REPLY_ACK);
         self.connection.send_request(request, ack, body, fds)?;
         if ack {
-            self.connection.recv_ack(request)?;
+            let reply = self.connection.recv_ack(request);
+            self.in_time(request, reply)?;
         }
         Ok(())
+    }
+
+    /// Says what a reply that did not come within the time limit means.
+    fn in_time<R>(&self, request: Request, reply: Result<R, WireError>) -> Result<R, GuestError> {
+        reply.map_err(|error| match error {
+            WireError::WouldBlock => {
+                GuestError::NoReply { request: request.name(), timeout: self.reply_timeout }
+            }
+            other => GuestError::Wire(other),
+        })
     }
 
     fn has(&self, bit: u64) -> bool {
@@ -339,7 +353,8 @@ impl Transport for VhostUser {
         let request = Request::GetVringBase;
         let body = state.encode();
         self.connection.send_request(request, false, &body, &[])?;
-        let base = self.connection.recv_reply(request)?.vring_state()?;
+        let reply = self.connection.recv_reply(request);
+        let base = self.in_time(request, reply)?.vring_state()?;
         self.started.retain(|&started| started != index);
         if base.index != u32::from(index) || base.num > u32::from(u16::MAX) {
             return Err(GuestError::Wire(WireError::BadValue {
@@ -379,22 +394,5 @@ fn describe(region: &Region) -> MemoryRegion {
         size: region.len() as u64,
         user_addr: region.user_addr(),
         mmap_offset: region.file_offset(),
-    }
-}
-
-/// Connects, again and again while the path is missing or refuses.
-fn connect_socket(path: &Path, patience: Duration) -> Result<UnixStream, GuestError> {
-    let start = Instant::now();
-    loop {
-        let error = match UnixStream::connect(path) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
-        };
-        let may_come = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
-        if !may_come || start.elapsed() >= patience {
-            let what = format!("connecting to the vhost-user socket {}", path.display());
-            return Err(GuestError::io(what, error));
-        }
-        thread::sleep(Duration::from_millis(2));
     }
 }

@@ -173,9 +173,9 @@ impl<'a> Session<'a> {
         self.acked = bits;
         self.vm.shared.acked_features.store(bits, Ordering::Relaxed);
         // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start (vhost-user, "Ring states").
-        let enabled = bits & f::VHOST_USER_PROTOCOL_FEATURES == 0;
-        for r in &mut self.rings {
-            r.enabled = enabled;
+        // With it they keep their state: QEMU enables the rings of a device with one queue pair before it sets features.
+        if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
+            self.rings.iter_mut().for_each(|r| r.enabled = true);
         }
         let tap = |e: crate::port::TapError| refused(request, e.to_string());
         self.vm.tap.set_offloads(toward_guest(bits)).map_err(tap)?;
