@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -49,6 +50,9 @@ impl BackendKind {
     }
 }
 
+/// Back ends started so far.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+
 /// A running back end that serves one or more VMs, each on a tap of its own.
 #[derive(Debug)]
 pub struct Backend {
@@ -60,23 +64,19 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Starts `program net` for `vms` VMs whose taps are called `prefix0`, `prefix1`, … and waits
-    /// until all sockets listen. Fails with what the child wrote to its standard error.
-    pub fn start(
-        program: &Path,
-        kind: &BackendKind,
-        vms: usize,
-        prefix: &str,
-        placement: &Placement,
-    ) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("zerowire-bench-{}-{prefix}", std::process::id()));
+    /// Starts `program net` for `vms` VMs, each with a tap of its own, and waits until all sockets
+    /// listen. No two back ends use the same names: the kernel may take a while to let go of a tap
+    /// after its process has ended. Fails with what the child wrote to its standard error.
+    pub fn start(program: &Path, kind: &BackendKind, vms: usize, placement: &Placement) -> Result<Self> {
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("zerowire-bench-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         let log = File::create(folder.join("log"))?;
         let statistics = File::create(folder.join("statistics"))?;
-        let taps: Vec<String> = (0..vms).map(|vm| format!("{prefix}{vm}")).collect();
+        let taps: Vec<String> = (0..vms).map(|vm| format!("zw{number}v{vm}")).collect();
         let mut command = Command::new(program);
-        command.args(["net", "--json"]);
+        command.args(["net", "--json", "--log", "warn"]);
         for (vm, tap) in taps.iter().enumerate() {
             let socket = socket_path(&folder, vm);
             // A socket left over from a process that was killed would count as in use.
@@ -118,12 +118,11 @@ impl Backend {
         socket_path(&self.folder, vm)
     }
 
-    /// The host's side of the tap of VM `vm`, up and without IPv6.
+    /// The host's side of the tap of VM `vm`, up.
     pub fn link(&self, vm: usize) -> Result<Link> {
         let name = self.taps.get(vm).with_context(|| format!("there is no VM {vm}"))?;
         let link = Link::new(name)
             .with_context(|| format!("the back end made no tap {name} in its namespace: {}", self.log()))?;
-        link.disable_ipv6()?;
         link.up()?;
         Ok(link)
     }

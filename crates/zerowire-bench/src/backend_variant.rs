@@ -38,16 +38,15 @@ struct Ready {
 }
 
 impl BackendVariant {
-    /// Starts `program net` as `kind` says, with a tap called `prefix0`. Large frames are sent in
+    /// Starts `program net` as `kind` says, with one VM. Large frames are sent in
     /// fragments of `fragment_len` bytes.
     pub fn start(
         program: &Path,
         kind: &BackendKind,
-        prefix: &str,
         fragment_len: usize,
         placement: &Placement,
     ) -> Result<Self> {
-        let backend = Backend::start(program, kind, 1, prefix, placement)?;
+        let backend = Backend::start(program, kind, 1, placement)?;
         Ok(Self { name: kind.name.clone(), backend, fragment_len, ready: None, before: BTreeMap::new() })
     }
 

@@ -47,14 +47,14 @@ pub fn measure(
     let mut times = Vec::new();
     let mut one_vm_bytes = 0;
     for start in 0..starts {
-        let backend = Backend::start(program, &BackendKind::zero_copy(), 1, "zwidle", placement)?;
+        let backend = Backend::start(program, &BackendKind::zero_copy(), 1, placement)?;
         times.push(backend.start_time().as_secs_f64() * 1000.0);
         if start + 1 == starts {
             let _guests = connect(&backend, 1)?;
             one_vm_bytes = own_memory(&backend)?;
         }
     }
-    let backend = Backend::start(program, &BackendKind::zero_copy(), vms, "zwidle", placement)?;
+    let backend = Backend::start(program, &BackendKind::zero_copy(), vms, placement)?;
     let _guests = connect(&backend, vms)?;
     let all_vms_bytes = own_memory(&backend)?;
     let before = backend.clock().settled(watch)?.0;

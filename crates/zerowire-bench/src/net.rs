@@ -64,9 +64,8 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
     if let Some(program) = &options.program {
         let more = options.variants.iter().map(|args| BackendKind::with_args(args));
         let kinds = [BackendKind::zero_copy(), BackendKind::copy()].into_iter().chain(more);
-        for (number, kind) in kinds.enumerate() {
-            let prefix = format!("zw{number}v");
-            let variant = BackendVariant::start(program, &kind, &prefix, options.fragment_len, &placement)?;
+        for kind in kinds {
+            let variant = BackendVariant::start(program, &kind, options.fragment_len, &placement)?;
             variants.push(Box::new(variant));
         }
     } else {

@@ -30,12 +30,26 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Res
     })
 }
 
-/// Moves the calling thread into a new network namespace, for good.
+/// Moves the calling thread into a new network namespace, for good, and turns IPv6 off in it, so that
+/// no interface made later sends frames of its own as it comes up.
 fn enter_new_namespace() -> Result<()> {
     sys::leave_network_namespace().context(
         "cannot make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
          or prefix the command with `unshare -Urn`",
-    )
+    )?;
+    disable_ipv6("default")
+}
+
+/// Turns IPv6 off for one interface, or for all made later (`default`). A kernel without IPv6 needs
+/// nothing.
+fn disable_ipv6(interface: &str) -> Result<()> {
+    let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+    match fs::write(&path, "1") {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot write {path}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Counters of one interface, as the host sees it: what a program writes to a tap is received, what
@@ -146,18 +160,6 @@ impl Link {
         let flags = sys::request_flags(&request);
         request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
         self.ioctl(libc::SIOCSIFFLAGS, &mut request, "set it up")
-    }
-
-    /// Turns IPv6 off, so that the kernel sends no frames of its own (router solicitations,
-    /// duplicate address detection, multicast reports). A kernel without IPv6 needs nothing.
-    pub fn disable_ipv6(&self) -> Result<()> {
-        let path = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name);
-        match fs::write(&path, "1") {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot write {path}"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Reads its counters from the calling thread's view of /proc.

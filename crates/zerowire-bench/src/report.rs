@@ -187,6 +187,15 @@ pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The share of the bytes that the back end's ledger counts as not copied in user space.
+fn zero_copied(variant: &VariantReport) -> String {
+    let of = |key| variant.ledger.get(key).copied().unwrap_or(0) as f64;
+    match of("bytes") {
+        0.0 => "-".to_owned(),
+        bytes => format!("{:.0} %", 100.0 * of("zero_copied_bytes") / bytes),
+    }
+}
+
 fn cases_text(cases: &[CaseReport]) -> String {
     if cases.is_empty() {
         return String::new();
@@ -202,6 +211,7 @@ fn cases_text(cases: &[CaseReport]) -> String {
         "quartiles",
         "frames/s",
         "Gb/s",
+        "zero-copied",
     ]);
     for report in cases {
         for variant in &report.variants {
@@ -218,6 +228,7 @@ fn cases_text(cases: &[CaseReport]) -> String {
                 ratio.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
                 figure(variant.frames_per_second.median),
                 figure(variant.gigabits_per_second.median),
+                zero_copied(variant),
             ]);
         }
     }

@@ -29,6 +29,9 @@ const SPARE: usize = 1 << 20;
 /// How long a back end may take to go to sleep.
 const SETTLE_LIMIT: Duration = Duration::from_millis(100);
 
+/// The longest round trip that is told from longer ones, in nanoseconds.
+const LONGEST_TRIP_NS: u64 = 10_000_000_000;
+
 /// How long and how often.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
@@ -82,7 +85,7 @@ struct Round {
 /// A back end with its connected guests.
 struct Party {
     kind: BackendKind,
-    /// Which of the processes that are compared: it has taps and networks of its own.
+    /// Which of the processes that are compared: it has networks of its own.
     place: usize,
     backend: Backend,
     guests: Vec<Guest>,
@@ -136,8 +139,7 @@ impl Party {
         effort: Effort,
         placement: &Placement,
     ) -> Result<Self> {
-        let prefix = ["zwm", "zwc"][place % 2];
-        let backend = Backend::start(program, &kind, vms, prefix, placement)?;
+        let backend = Backend::start(program, &kind, vms, placement)?;
         let frame = large_frame()?;
         let memory = Guest::transmit_bytes(working_set, &frame, effort.fragment_len) + SPARE;
         let mut guests = Vec::new();
@@ -195,7 +197,8 @@ impl Party {
             guest.prepare_transmit(0, &request, usize::MAX)?;
             guest.prepare_receive(16 * 2048, request.bytes().len())?;
         }
-        let mut histogram = Histogram::new(3).map_err(|error| anyhow!("histogram: {error}"))?;
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_TRIP_NS, 3)
+            .map_err(|error| anyhow!("histogram of up to {LONGEST_TRIP_NS} ns: {error}"))?;
         for trip in 0..trips {
             let index = trip % self.guests.len();
             let time = self.guests[index].round_trip()?;

@@ -27,7 +27,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Creates the tap `name` in the namespace of the calling thread, sets it up with IPv6 off and
+    /// Creates the tap `name` in the namespace of the calling thread, sets it up and
     /// attaches one queue to it, which does not block.
     ///
     /// `multi_queue` makes the interface accept more queues (`IFF_MULTI_QUEUE`).
@@ -50,7 +50,6 @@ impl Tap {
         sys::tun_set_offload(fd.as_fd(), OFFLOADS)
             .with_context(|| format!("tap {name}: the kernel refuses TCP offloads"))?;
         let link = Link::new(name)?;
-        link.disable_ipv6()?;
         link.up()?;
         Ok(Self { fd, link })
     }

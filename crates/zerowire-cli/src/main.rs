@@ -1,5 +1,6 @@
 //! The program `zerowire`.
 
+mod bench;
 mod logging;
 mod net;
 mod signals;
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap and back.
     Net(Box<net::NetArgs>),
+    /// Measure this machine: each path against the bare system calls.
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
+        Command::Bench(args) => bench::run(args),
     };
     match result {
         Ok(code) => code,

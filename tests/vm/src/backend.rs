@@ -45,6 +45,15 @@ pub struct Holdings {
     pub pinned_kib: u64,
 }
 
+/// What a process has cost so far, all threads together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// CPU time, user and system, in clock ticks (10 ms).
+    pub ticks: u64,
+    /// Context switches, that is, how often a thread went to sleep or was put off.
+    pub switches: u64,
+}
+
 impl Backend {
     /// Starts a command and waits until it listens on `socket`. Standard output goes
     /// to `NAME.out` in `dir`, standard error to `NAME.log`.
@@ -149,6 +158,27 @@ impl Backend {
             resident_kib: field("VmRSS"),
             pinned_kib: field("VmPin"),
         })
+    }
+
+    /// What it has cost so far.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn effort(&self) -> Result<Effort> {
+        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
+        let stat = std::fs::read_to_string(proc.join("stat")).context("read stat of the back end")?;
+        // The second field, the name in brackets, may hold spaces (proc(5)).
+        let after_name = stat.rsplit_once(')').context("an unknown form of /proc/PID/stat")?.1;
+        let fields: Vec<&str> = after_name.split_whitespace().collect();
+        let ticks = |field: usize| -> Result<u64> { Ok(fields.get(field).context("a short stat")?.parse()?) };
+        let mut switches = 0;
+        for task in std::fs::read_dir(proc.join("task")).context("read task of the back end")? {
+            let status = std::fs::read_to_string(task?.path().join("status"))?;
+            let counts = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
+            switches += counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>();
+        }
+        // utime and stime are fields 14 and 15; the first after the name is field 3.
+        Ok(Effort { ticks: ticks(11)? + ticks(12)?, switches })
     }
 
     /// The JSON values in standard output; an unfinished one at the end is left out.

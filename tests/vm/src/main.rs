@@ -3,8 +3,8 @@
 //! ```text
 //! zerowire-vmtest [--list] [--jobs N] [FILTER…]
 //! ```
-//! A test runs if its name, `what/kernel/qemu`, contains all filters. The last line
-//! is `vm-tests: N passed, N failed, N skipped`.
+//! A test runs if its name, `what/kernel/qemu`, contains at least one of the filters;
+//! without filters all run. The last line is `vm-tests: N passed, N failed, N skipped`.
 
 mod checks;
 
@@ -42,7 +42,9 @@ fn run() -> Result<bool> {
                 jobs = value.parse().with_context(|| format!("--jobs '{value}' is no number"))?;
             }
             "-h" | "--help" => {
-                println!("{USAGE}\nRuns the tests whose name (what/kernel/qemu) contains all filters.");
+                println!(
+                    "{USAGE}\nRuns the tests whose name (what/kernel/qemu) contains at least one FILTER; without one all run."
+                );
                 return Ok(true);
             }
             other if other.starts_with('-') => bail!("unknown option '{other}'; {USAGE}"),
@@ -50,7 +52,10 @@ fn run() -> Result<bool> {
         }
     }
     let mut tests = checks::all();
-    tests.retain(|test| filters.iter().all(|filter| test.full_name().contains(filter)));
+    tests.retain(|test| {
+        let name = test.full_name();
+        filters.is_empty() || filters.iter().any(|filter| name.contains(filter))
+    });
     if list {
         for test in &tests {
             println!("{}", test.full_name());

@@ -38,7 +38,7 @@ pub struct Env<'a> {
     pub lab: &'a Lab,
     /// The machine to test on.
     pub machine: Machine,
-    /// A folder of its own; `*.log` and `*.out` files there are shown on failure.
+    /// A folder of its own; `*.log` and `*.out` files below it are shown on failure.
     pub dir: &'a Path,
 }
 
@@ -164,10 +164,15 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 /// The ends of all logs in a folder.
 fn tails(dir: &Path) -> Result<String> {
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "log" || extension == "out") {
-            paths.push(path);
+    let mut folders = vec![dir.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "log" || extension == "out") {
+                paths.push(path);
+            }
         }
     }
     paths.sort();
@@ -177,7 +182,7 @@ fn tails(dir: &Path) -> Result<String> {
         let log = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
         let start = lines.len().saturating_sub(SHOWN_LINES);
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = path.strip_prefix(dir).unwrap_or(&path).display();
         text.push_str(&format!("  --- {name}, last {} lines\n", lines.len() - start));
         for line in &lines[start..] {
             text.push_str(&format!("  | {}\n", line.trim_end()));

@@ -86,7 +86,8 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
 }
 
 fn read(path: &Path) -> Result<File> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("configuration file {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("configuration file {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("configuration file {}", path.display()))
 }
 
@@ -133,7 +134,8 @@ struct VmSpec {
 
 /// Parses name=…,socket=…,port=tap:…[,queues=N][,metadata=FILE][,metadata-token=WHEN].
 fn parse_vm(text: &str) -> Result<VmSpec> {
-    let (mut name, mut socket, mut spec, mut metadata, mut tokens, mut pairs) = (None, None, None, None, None, None);
+    let (mut name, mut socket, mut spec, mut metadata, mut tokens, mut pairs) =
+        (None, None, None, None, None, None);
     for part in text.split(',') {
         let (key, value) = part.split_once('=').ok_or_else(|| anyhow!("'{part}' is not KEY=VALUE"))?;
         match key {
@@ -165,19 +167,24 @@ mod tests {
     fn ports_are_parsed_and_errors_name_the_value() {
         assert_eq!(port("tap:t0").unwrap(), TapSpec { name: "t0".into(), queues: 1 });
         assert_eq!(port("tap:t0,queues=4").unwrap().queues, 4);
-        for (bad, word) in [("veth:a", "veth:a"), ("tap:t0,queues=0", "queues=0"), ("tap:t0,mtu=9", "mtu=9")] {
+        for (bad, word) in [("veth:a", "veth:a"), ("tap:t0,queues=0", "queues=0"), ("tap:t0,mtu=9", "mtu=9")]
+        {
             assert!(port(bad).unwrap_err().to_string().contains(word), "{bad}");
         }
     }
 
     #[test]
     fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
-        let v = parse_vm("name=a,socket=/run/a,port=tap:t0,queues=2,metadata=m.json,metadata-token=optional").unwrap();
+        let v = parse_vm("name=a,socket=/run/a,port=tap:t0,queues=2,metadata=m.json,metadata-token=optional")
+            .unwrap();
         assert_eq!((v.name.as_str(), v.port.queues), ("a", 2));
         assert_eq!(v.tokens.as_deref(), Some("optional"));
-        for (bad, word) in
-            [("name=a,socket=/s", "port"), ("socket=/s,port=tap:t", "name"), ("x", "'x'"), ("name=a,cpu=3", "'cpu'")]
-        {
+        for (bad, word) in [
+            ("name=a,socket=/s", "port"),
+            ("socket=/s,port=tap:t", "name"),
+            ("x", "'x'"),
+            ("name=a,cpu=3", "'cpu'"),
+        ] {
             assert!(parse_vm(bad).unwrap_err().to_string().contains(word), "{bad}");
         }
         assert!(token_policy("maybe").is_err());

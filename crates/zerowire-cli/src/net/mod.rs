@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
@@ -121,9 +121,16 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
         .context("signals can't be blocked")?;
     raise_descriptor_limit();
     for v in &vms {
-        tracing::info!("{}: listening on {}, port tap:{} with {} queue pairs", v.name, v.endpoint, v.port.name, v.port.queues);
+        tracing::info!(
+            "{}: listening on {}, port tap:{} with {} queue pairs",
+            v.name,
+            v.endpoint,
+            v.port.name,
+            v.port.queues
+        );
     }
-    let server = Server::start(vms)?;
+    // The text of these errors says all of their sources.
+    let server = Server::start(vms).map_err(|e| anyhow!(e.to_string()))?;
     // A connection that was handed over may end at any time, and the program with it.
     let tick = (!lasting).then_some(Duration::from_millis(200));
     loop {

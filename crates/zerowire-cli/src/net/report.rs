@@ -32,7 +32,8 @@ fn table(stats: &ServerStats) -> String {
 
 fn vm_table(out: &mut String, vm: &VmStats) {
     let state = if vm.connected { "connected" } else { "not connected" };
-    let _ = writeln!(out, "{}: {} on {}, {state}, {} connections", vm.name, vm.port, vm.socket, vm.connections);
+    let _ =
+        writeln!(out, "{}: {} on {}, {state}, {} connections", vm.name, vm.port, vm.socket, vm.connections);
     if !vm.path.is_empty() {
         let _ = writeln!(out, "  path: {}", vm.path);
     }

@@ -125,7 +125,11 @@ impl Listener {
         match self {
             Self::Listening { socket, .. } => match socket.accept() {
                 Ok((s, _)) => Ok(Some(s)),
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => Ok(None),
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
+                {
+                    Ok(None)
+                }
                 Err(e) => Err(e),
             },
             Self::Connected(s) => Ok(s.take()),

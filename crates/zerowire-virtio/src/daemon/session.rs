@@ -98,7 +98,11 @@ impl<'a> Session<'a> {
     }
 
     /// Carries out one message and answers it. An error ends the connection.
-    pub(super) fn handle(&mut self, connection: &mut Connection, mut message: Message) -> Result<(), SessionError> {
+    pub(super) fn handle(
+        &mut self,
+        connection: &mut Connection,
+        mut message: Message,
+    ) -> Result<(), SessionError> {
         if message.is_reply() {
             let text = "a reply, where a request was due".to_owned();
             return Err(SessionError::Protocol { request: "message", text });
@@ -108,7 +112,9 @@ impl<'a> Session<'a> {
         let acknowledge = self.protocol & p::REPLY_ACK != 0 && message.wants_reply();
         match outcome {
             Ok(Answer::Bytes(body)) => Ok(connection.send_reply(&message, &body, &[])?),
-            Ok(Answer::None) if acknowledge => Ok(connection.send_reply(&message, &0u64.to_le_bytes(), &[])?),
+            Ok(Answer::None) if acknowledge => {
+                Ok(connection.send_reply(&message, &0u64.to_le_bytes(), &[])?)
+            }
             Ok(Answer::None) => Ok(()),
             Err(SessionError::Refused { request, text }) if acknowledge => {
                 tracing::error!("{}: {request} refused: {text}", self.vm.name);
@@ -162,7 +168,10 @@ impl<'a> Session<'a> {
         let request = Request::SetFeatures;
         let unknown = bits & !self.offered();
         if unknown != 0 {
-            return Err(protocol(request, format!("features {} were not offered", f::names(unknown).join(", "))));
+            return Err(protocol(
+                request,
+                format!("features {} were not offered", f::names(unknown).join(", ")),
+            ));
         }
         if bits == self.acked {
             return Ok(());
@@ -219,7 +228,8 @@ impl<'a> Session<'a> {
             offset: r.mmap_offset,
             file: message.take_fd()?,
         };
-        let memory = self.memory.with_region(region).map_err(|e| refused(Request::AddMemReg, e.to_string()))?;
+        let memory =
+            self.memory.with_region(region).map_err(|e| refused(Request::AddMemReg, e.to_string()))?;
         self.replace_memory(memory);
         Ok(())
     }
@@ -261,7 +271,10 @@ impl<'a> Session<'a> {
         match size {
             None => Err(protocol(
                 Request::SetVringNum,
-                format!("queue {}: size {} is not a power of two up to 32768 (virtio 1.3 §2.7)", state.index, state.num),
+                format!(
+                    "queue {}: size {} is not a power of two up to 32768 (virtio 1.3 §2.7)",
+                    state.index, state.num
+                ),
             )),
             Some(n) if ring.started && n != ring.size => Err(protocol(
                 Request::SetVringNum,
@@ -291,7 +304,10 @@ impl<'a> Session<'a> {
         let state = message.vring_state()?;
         let ring = self.ring(Request::SetVringBase, state.index as usize)?;
         let base = u16::try_from(state.num).map_err(|_| {
-            protocol(Request::SetVringBase, format!("queue {}: base {} is more than 65535", state.index, state.num))
+            protocol(
+                Request::SetVringBase,
+                format!("queue {}: base {} is more than 65535", state.index, state.num),
+            )
         })?;
         if ring.started {
             let text = format!("queue {}: base set while it runs", state.index);
@@ -334,7 +350,10 @@ impl<'a> Session<'a> {
         let Some(kick) = v.fd else {
             return Err(refused(
                 request,
-                format!("queue {}: no kick descriptor, so that the ring would have to be polled: not supported", v.index),
+                format!(
+                    "queue {}: no kick descriptor, so that the ring would have to be polled: not supported",
+                    v.index
+                ),
             ));
         };
         let direction = Direction::of(v.index);

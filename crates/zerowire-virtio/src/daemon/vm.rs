@@ -177,7 +177,10 @@ impl Server {
 
     /// Reads all metadata files again. A file that can't be read leaves the old metadata in place; the texts say so.
     pub fn reload_metadata(&self) -> Vec<String> {
-        self.vms.iter().filter_map(|v| v.context.reload().err().map(|e| format!("VM {}: {e}", v.context.name))).collect()
+        self.vms
+            .iter()
+            .filter_map(|v| v.context.reload().err().map(|e| format!("VM {}: {e}", v.context.name)))
+            .collect()
     }
 
     /// Whether a connection is there or may still come.
@@ -205,11 +208,15 @@ impl Vm {
         let VmConfig { name, endpoint, port, metadata, policy, engine } = config;
         let vm = name.clone();
         let tree = match &metadata {
-            Some(source) => Some(source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?),
+            Some(source) => {
+                Some(source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?)
+            }
             None => None,
         };
-        let listener = Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?;
         let tap = Tap::open(&port).map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
+        // The socket comes last: who sees it finds everything else in place.
+        let listener =
+            Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?;
         let resources = |source| ServerError::Resources { vm: vm.clone(), source };
         let wake =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| resources(e.into()))?;
@@ -290,7 +297,8 @@ fn serve(vm: &VmContext, mut connection: Connection) {
             Ok(None) => break Ok("front end left"),
             Err(WireError::WouldBlock) => {
                 let stream = connection.stream().as_fd();
-                let mut fds = [PollFd::from_borrowed_fd(stream, PollFlags::IN), PollFd::new(&vm.wake, PollFlags::IN)];
+                let mut fds =
+                    [PollFd::from_borrowed_fd(stream, PollFlags::IN), PollFd::new(&vm.wake, PollFlags::IN)];
                 let _ = poll(&mut fds, None);
                 vm.drain_wake();
             }

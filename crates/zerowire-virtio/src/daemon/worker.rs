@@ -277,9 +277,12 @@ impl Worker {
         tracing::error!("{error}; this queue is stopped until the driver resets it");
         if let TurnError::Io(_) = error {
             // Without an engine neither ring can go on.
-            for r in [self.rings.transmit.as_mut().map(|r| &mut r.broken), self.rings.receive.as_mut().map(|r| &mut r.broken)]
-                .into_iter()
-                .flatten()
+            for r in [
+                self.rings.transmit.as_mut().map(|r| &mut r.broken),
+                self.rings.receive.as_mut().map(|r| &mut r.broken),
+            ]
+            .into_iter()
+            .flatten()
             {
                 *r = true;
             }

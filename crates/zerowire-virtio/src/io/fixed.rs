@@ -29,7 +29,10 @@ impl FixedPiece {
     #[inline]
     pub fn iovec(&self, s: &Segment) -> libc::iovec {
         let offset = s.ptr.addr() - self.guest_ptr.addr();
-        libc::iovec { iov_base: self.reservation.guest_base().wrapping_add(offset).cast(), iov_len: s.len as usize }
+        libc::iovec {
+            iov_base: self.reservation.guest_base().wrapping_add(offset).cast(),
+            iov_len: s.len as usize,
+        }
     }
 
     /// Private memory inside the registered buffer, [`crate::memory::SLAB_BYTES`] long.

@@ -26,7 +26,10 @@ pub(super) struct Uring {
 
 impl std::fmt::Debug for Uring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Uring").field("features", &self.features).field("fixed", &self.fixed).finish_non_exhaustive()
+        f.debug_struct("Uring")
+            .field("features", &self.features)
+            .field("fixed", &self.fixed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -59,9 +62,9 @@ impl Uring {
         let mut done = Vec::with_capacity(1);
         self.run(&mut done)?;
         match done.first() {
-            Some(d) if d.result == -libc::EOPNOTSUPP => {
-                Err(io::Error::other("this kernel's tap refuses reads that do not wait (RWF_NOWAIT, Linux 6.4)"))
-            }
+            Some(d) if d.result == -libc::EOPNOTSUPP => Err(io::Error::other(
+                "this kernel's tap refuses reads that do not wait (RWF_NOWAIT, Linux 6.4)",
+            )),
             _ => Ok(()),
         }
     }
@@ -92,7 +95,9 @@ impl Uring {
             .collect();
         let mut problem = None;
         for gone in old {
-            if let Err(e) = self.update(gone.index, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }) {
+            if let Err(e) =
+                self.update(gone.index, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 })
+            {
                 problem = Some(format!("a piece of memory that is gone could not be unregistered: {e}"));
             }
         }
@@ -188,6 +193,9 @@ fn describe_register_error(e: &io::Error, len: usize) -> String {
                 len / 1024
             )
         }
-        _ => format!("registering {} KiB of guest memory failed: {e}; plain vectored operations serve it", len / 1024),
+        _ => format!(
+            "registering {} KiB of guest memory failed: {e}; plain vectored operations serve it",
+            len / 1024
+        ),
     }
 }

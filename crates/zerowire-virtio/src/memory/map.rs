@@ -20,7 +20,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes of `fd` at `offset` shared, for reading and writing.
     pub fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+        let offset =
+            libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
         let ptr = unsafe {
             libc::mmap(
@@ -55,7 +56,9 @@ impl Mapping {
         if ptr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(ptr.cast()).map(|ptr| Self { ptr, len }).ok_or_else(|| io::Error::other("mapped at zero"))
+        NonNull::new(ptr.cast())
+            .map(|ptr| Self { ptr, len })
+            .ok_or_else(|| io::Error::other("mapped at zero"))
     }
 
     /// The first byte.
@@ -106,7 +109,8 @@ impl Reservation {
     pub fn new(fd: BorrowedFd<'_>, offset: u64, guest_len: usize, slab_len: usize) -> io::Result<Self> {
         let range = Mapping::private(guest_len + slab_len + RESERVATION_ALIGN)?;
         let base = range.as_ptr().wrapping_add(range.as_ptr().align_offset(RESERVATION_ALIGN));
-        let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+        let offset =
+            libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
         // SAFETY: MAP_FIXED replaces the first part of `range`, which this value owns and nobody has used yet.
         let ptr = unsafe {
             libc::mmap(

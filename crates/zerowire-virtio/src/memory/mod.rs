@@ -11,9 +11,11 @@
 
 pub mod access;
 mod map;
+mod sigbus;
 mod table;
 
 pub use map::{Mapping, Reservation};
 pub use table::{
-    GuestMemory, MAX_REGIONS, MemoryError, PIECE_MAX_BYTES, Piece, RegionConfig, SLAB_BYTES, Segment, SegmentList,
+    GuestMemory, MAX_REGIONS, MemoryError, PIECE_MAX_BYTES, Piece, RegionConfig, SLAB_BYTES, Segment,
+    SegmentList,
 };

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use thiserror::Error;
 
 use super::map::{Mapping, Reservation};
+use super::sigbus::Guarded;
 
 /// The private memory behind each registered piece, bytes: the slots of inspected headers lie there.
 pub const SLAB_BYTES: usize = 32 * 1024;
@@ -103,7 +104,7 @@ struct Region {
     len: u64,
     offset: u64,
     file: OwnedFd,
-    map: Mapping,
+    map: Guarded,
 }
 
 /// A part of a region that fits into one registered buffer.
@@ -207,8 +208,9 @@ impl GuestMemory {
         if have < need {
             return Err(MemoryError::FileTooShort { guest_addr, need, have });
         }
-        let map = Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?;
-        let region = std::sync::Arc::new(RegionHandle(Region { guest_addr, user_addr, len, offset, file, map }));
+        let map = Guarded::new(Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?);
+        let region =
+            std::sync::Arc::new(RegionHandle(Region { guest_addr, user_addr, len, offset, file, map }));
         let mut next = self.clone();
         let mut start = 0;
         while start < len {
@@ -249,9 +251,7 @@ impl GuestMemory {
         };
         let i = match self.pieces.get(*hint).and_then(covers) {
             Some(_) => *hint,
-            None => {
-                self.pieces.partition_point(|p| p.guest_addr <= addr).checked_sub(1)?
-            }
+            None => self.pieces.partition_point(|p| p.guest_addr <= addr).checked_sub(1)?,
         };
         let p = self.pieces.get(i)?;
         let start = covers(p)?;
@@ -399,7 +399,8 @@ fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), M
     if len == 0 {
         return Err(MemoryError::Empty(guest_addr));
     }
-    for (what, start) in [("guest address", guest_addr), ("user address", user_addr), ("file offset", offset)] {
+    for (what, start) in [("guest address", guest_addr), ("user address", user_addr), ("file offset", offset)]
+    {
         if start.checked_add(len).is_none() {
             return Err(MemoryError::Overflow { what, start, len });
         }

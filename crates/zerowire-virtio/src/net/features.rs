@@ -66,7 +66,8 @@ pub fn header_len(acked: u64) -> usize {
 mod tests {
     use super::*;
 
-    const ALL: TapOffloads = TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
+    const ALL: TapOffloads =
+        TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
 
     #[test]
     fn nothing_is_offered_that_the_port_does_not_take() {

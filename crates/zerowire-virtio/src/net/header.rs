@@ -31,7 +31,9 @@ pub enum OffloadError {
     #[error("a partial checksum, but CSUM was not negotiated (virtio 1.3 §5.1.6.2.1)")]
     CsumNotNegotiated,
     /// The checksum field lies outside the frame.
-    #[error("csum_start {start} + csum_offset {offset} + 2 is outside a frame of {len} bytes, or inside its Ethernet header")]
+    #[error(
+        "csum_start {start} + csum_offset {offset} + 2 is outside a frame of {len} bytes, or inside its Ethernet header"
+    )]
     CsumOutside {
         /// `csum_start`
         start: u16,
@@ -74,7 +76,12 @@ fn u16_le(bytes: &[u8], at: usize) -> u16 {
 /// Checks the header at the start of `private` (at least 10 bytes) for a frame of `frame_len` bytes whose first
 /// bytes follow it `header_len` bytes in, and rewrites what the device must not pass on: unknown flags, `num_buffers`.
 #[inline]
-pub fn check(private: &mut [u8], header_len: usize, frame_len: usize, acked: u64) -> Result<(), OffloadError> {
+pub fn check(
+    private: &mut [u8],
+    header_len: usize,
+    frame_len: usize,
+    acked: u64,
+) -> Result<(), OffloadError> {
     // Most frames ask for nothing.
     let plain = private[0] & NEEDS_CSUM == 0 && private[1] == GSO_NONE;
     private[0] &= NEEDS_CSUM;
@@ -90,7 +97,12 @@ pub fn check(private: &mut [u8], header_len: usize, frame_len: usize, acked: u64
     check_offload(private, header_len, frame_len, acked)
 }
 
-fn check_offload(private: &[u8], header_len: usize, frame_len: usize, acked: u64) -> Result<(), OffloadError> {
+fn check_offload(
+    private: &[u8],
+    header_len: usize,
+    frame_len: usize,
+    acked: u64,
+) -> Result<(), OffloadError> {
     let needs_csum = private[0] & NEEDS_CSUM != 0;
     let gso_type = private[1];
     let (hdr_len, gso_size) = (u16_le(private, 2), u16_le(private, 4));
@@ -151,11 +163,7 @@ fn check_protocol(gso_type: u8, frame: &[u8]) -> Result<(), OffloadError> {
 mod tests {
     use super::*;
 
-    const ALL: u64 = f::NET_CSUM
-        | f::NET_HOST_TSO4
-        | f::NET_HOST_TSO6
-        | f::NET_HOST_UFO
-        | f::NET_HOST_USO;
+    const ALL: u64 = f::NET_CSUM | f::NET_HOST_TSO4 | f::NET_HOST_TSO6 | f::NET_HOST_UFO | f::NET_HOST_USO;
 
     /// A header followed by the start of an IPv4 frame.
     fn frame(flags: u8, gso: u8, hdr_len: u16, gso_size: u16, start: u16, offset: u16) -> [u8; 64] {
@@ -208,6 +216,9 @@ mod tests {
         }
         assert_eq!(check(&mut frame(1, 0, 0, 0, 34, 16), 12, 60, 0), Err(CsumNotNegotiated));
         let no_tso = f::NET_CSUM;
-        assert_eq!(check(&mut frame(1, GSO_TCPV4, 54, 1448, 34, 16), 12, 60, no_tso), Err(GsoType(GSO_TCPV4)));
+        assert_eq!(
+            check(&mut frame(1, GSO_TCPV4, 54, 1448, 34, 16), 12, 60, no_tso),
+            Err(GsoType(GSO_TCPV4))
+        );
     }
 }

@@ -2,9 +2,9 @@
 
 pub mod features;
 pub mod header;
+mod policy;
 pub mod receive;
 pub mod transmit;
-mod policy;
 
 pub use policy::{GATHER_MAX_BYTES, PathMode, Policy};
 pub use receive::Receive;

@@ -189,7 +189,12 @@ impl Receive {
     }
 
     /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.
-    pub fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError> {
+    pub fn inject(
+        &mut self,
+        frame: &[u8],
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<bool, TurnError> {
         let mut with_header = vec![0u8; self.setup.header_len];
         with_header.extend_from_slice(frame);
         Ok(self.copy_out(&with_header, CopyReason::Metadata, memory, counters)?)

@@ -234,11 +234,12 @@ impl Transmit {
             return Err(DropReason::TooLong);
         }
         let index = self.slots.len();
-        let gather = self
-            .policy
-            .gather(len, self.segments.len(), || cx.io.fixed().common(&self.segments).is_some());
+        let gather =
+            self.policy.gather(len, self.segments.len(), || cx.io.fixed().common(&self.segments).is_some());
         let (private, fixed) = match gather {
-            Some(_) if len <= self.small_slot => (self.small.as_ptr().wrapping_add(index * self.small_slot), None),
+            Some(_) if len <= self.small_slot => {
+                (self.small.as_ptr().wrapping_add(index * self.small_slot), None)
+            }
             Some(_) => {
                 self.large_used += 1;
                 (self.large.as_ptr().wrapping_add((self.large_used - 1) * FRAME_SLOT_BYTES), None)
@@ -256,7 +257,10 @@ impl Transmit {
         if let Err(e) = header::check(head, self.header_len, len - self.header_len, self.acked) {
             self.offload_errors += 1;
             if self.offload_errors == 1 {
-                tracing::warn!("queue {}: frame dropped: {e} (further ones are only counted)", self.ring.queue());
+                tracing::warn!(
+                    "queue {}: frame dropped: {e} (further ones are only counted)",
+                    self.ring.queue()
+                );
             }
             return Err(DropReason::BadOffload);
         }
@@ -277,7 +281,8 @@ impl Transmit {
                     skip -= s.len as usize;
                     continue;
                 }
-                let rest = Segment { ptr: s.ptr.wrapping_add(skip), len: s.len - skip as u32, piece: s.piece };
+                let rest =
+                    Segment { ptr: s.ptr.wrapping_add(skip), len: s.len - skip as u32, piece: s.piece };
                 skip = 0;
                 self.iov.push(match fixed {
                     Some(f) => f.iovec(&rest),

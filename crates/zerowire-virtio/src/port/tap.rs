@@ -3,12 +3,16 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
 
 /// At most this many queues an interface (`MAX_TAP_QUEUES`, drivers/net/tun.c).
 const MAX_QUEUES: usize = 256;
+
+/// How long a busy tap is waited for.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
@@ -137,10 +141,13 @@ impl Tap {
         let existed = interface_exists(&name);
         let mut queues = Vec::with_capacity(spec.queues);
         for _ in 0..spec.queues {
-            queues.push(attach(&name, spec.queues > 1)?);
+            queues.push(attach_patiently(&name, spec.queues > 1)?);
         }
-        let control =
-            queues[0].try_clone().map_err(|source| TapError::Setup { name: name.clone(), what: "dup", source })?;
+        let control = queues[0].try_clone().map_err(|source| TapError::Setup {
+            name: name.clone(),
+            what: "dup",
+            source,
+        })?;
         let mut tap = Self { name, control, queues, offloads: TapOffloads::default(), created: !existed };
         tap.offloads = tap.probe_offloads();
         tap.set_offloads(TapOffloads::default())?;
@@ -307,9 +314,26 @@ fn interface_exists(name: &str) -> bool {
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
 }
 
+/// The kernel lets go of the io_uring of a process that was killed, and of the tap that it holds, a little after
+/// the process is gone: a back end that starts at once finds the tap busy for some milliseconds.
+fn attach_patiently(name: &str, multi: bool) -> Result<OwnedFd, TapError> {
+    let start = Instant::now();
+    loop {
+        match attach(name, multi) {
+            Err(TapError::Attach { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < BUSY_PATIENCE =>
+            {
+                std::thread::sleep(BUSY_PATIENCE / 200);
+            }
+            result => return result,
+        }
+    }
+}
+
 fn attach(name: &str, multi: bool) -> Result<OwnedFd, TapError> {
-    let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| TapError::Device(e.into()))?;
+    let fd =
+        rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| TapError::Device(e.into()))?;
     let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
     if multi {
         flags |= IFF_MULTI_QUEUE;

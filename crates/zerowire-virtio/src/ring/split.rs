@@ -57,7 +57,9 @@ impl SplitRing {
         memory: &GuestMemory,
     ) -> Result<Self, String> {
         if !size.is_power_of_two() || size > 32768 {
-            return Err(format!("queue {queue}: size {size} is not a power of two up to 32768 (virtio 1.3 §2.7)"));
+            return Err(format!(
+                "queue {queue}: size {size} is not a power of two up to 32768 (virtio 1.3 §2.7)"
+            ));
         }
         let n = u64::from(size);
         let part = |name, addr: u64, len: u64, align: u64| {

@@ -2,9 +2,11 @@
 
 mod change;
 mod harness;
+mod ledger;
 mod net;
 mod setup;
 mod traffic;
+mod two_guests;
 
 use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::machine::Machine;
@@ -41,7 +43,10 @@ const TESTS: &[(&str, On, Body)] = &[
     ("jumbo", On::Qemu10, net::jumbo),
     ("jumbo-no-offloads", On::Qemu10, net::jumbo_no_offloads),
     ("access-platform", On::Qemu10, net::access_platform),
+    ("large-datagrams", On::Qemu10, net::large_datagrams),
+    ("two-guests", On::Qemu10, two_guests::one_is_killed),
     ("metadata", On::Qemu10, net::metadata),
+    ("idle", On::Qemu10, net::idle),
     ("boot", On::All, harness::boot),
 ];
 

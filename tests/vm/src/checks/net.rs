@@ -1,12 +1,15 @@
 //! `zerowire net` carries a stock guest's traffic, with each feature on and off.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 
+use super::ledger::check_zero_copied;
 use super::setup::{GUEST, HOST, Net, Plan};
-use super::traffic;
+use super::traffic::{self, Way};
 
 /// Feature bits of the device and of virtio itself (virtio 1.3, 5.1.3 and 6).
 const CHECKSUM: &[(usize, &str)] = &[(0, "CSUM"), (1, "GUEST_CSUM")];
@@ -25,7 +28,7 @@ pub fn full(env: &Env<'_>) -> Result<String> {
     net.expect_features(true, SEGMENTATION)?;
     net.expect_features(true, TRANSPORT)?;
     net.expect_features(true, &[MERGEABLE])?;
-    carry(net)
+    carry_zero_copied(net)
 }
 
 /// No checksum, no segmentation offload: every frame fits the MTU.
@@ -41,7 +44,7 @@ pub fn no_mergeable(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { mergeable: false, ..Plan::default() })?;
     net.expect_features(false, &[MERGEABLE])?;
     net.expect_features(true, SEGMENTATION)?;
-    carry(net)
+    carry_zero_copied(net)
 }
 
 /// Neither.
@@ -62,22 +65,66 @@ pub fn two_queues(env: &Env<'_>) -> Result<String> {
     traffic::ping(&mut net)?;
     traffic::file_both_ways(&mut net)?;
     let text = traffic::iperf_both_ways(&mut net, &["-P", "4"])?;
+    let ledger = net.ledger()?;
+    for way in [Way::ToGuest, Way::FromGuest] {
+        let frames = ledger.frames_by_queue(way);
+        ensure!(frames.len() == 2 && frames.iter().all(|&n| n > 0), "frames by queue, {way:?}: {frames:?}");
+    }
     net.finish()?;
     Ok(text)
 }
 
-/// Frames of 9000 bytes, with and without segmentation offload.
+/// Datagrams far longer than the MTU: the guest's kernel and the host's cut them where
+/// the device can't, and the other end puts them together.
+pub fn large_datagrams(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan::default())?;
+    traffic::ping(&mut net)?;
+    let to = traffic::datagrams(&mut net, Way::ToGuest)?;
+    let from = traffic::datagrams(&mut net, Way::FromGuest)?;
+    net.finish()?;
+    Ok(format!("{to} datagrams of {} bytes to the guest, {from} from it", traffic::DATAGRAM_BYTES))
+}
+
+/// A connected device without traffic costs nothing: its threads sleep.
+pub fn idle(env: &Env<'_>) -> Result<String> {
+    /// Long enough for two clock ticks of anything that runs a hundredth of the time.
+    const WINDOW: Duration = Duration::from_secs(2);
+    /// Wake-ups for a frame: the ring, the tap and a counter's reader.
+    const WAKES_A_FRAME: u64 = 8;
+    let mut net = Net::start(env, Plan::default())?;
+    traffic::ping(&mut net)?;
+    // Address configuration of IPv6 sends frames of its own for some seconds.
+    let quiet = format!("sysctl -qw net.ipv6.conf.{}.disable_ipv6=1", net.interface);
+    net.guest.sh(&quiet)?;
+    let frames = |net: &mut Net| -> Result<u64> {
+        let ledger = net.ledger()?;
+        Ok(ledger.count(Way::ToGuest, "frames")? + ledger.count(Way::FromGuest, "frames")?)
+    };
+    let frames_before = frames(&mut net)?;
+    let before = net.backend.effort()?;
+    std::thread::sleep(WINDOW);
+    let after = net.backend.effort()?;
+    let moved = frames(&mut net)? - frames_before;
+    let ticks = after.ticks - before.ticks;
+    let wakes = after.switches - before.switches;
+    ensure!(ticks <= 1, "{ticks} clock ticks of CPU time in {WINDOW:?} for {moved} frames");
+    ensure!(wakes <= WAKES_A_FRAME * moved, "{wakes} wake-ups in {WINDOW:?} for {moved} frames");
+    net.finish()?;
+    Ok(format!("{ticks} clock ticks and {wakes} wake-ups in {WINDOW:?}, {moved} frames"))
+}
+
+/// An MTU of 9000 bytes with segmentation offload.
 pub fn jumbo(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { mtu: 9000, ..Plan::default() })?;
     check_jumbo(&mut net)?;
-    carry(net)
+    carry_zero_copied(net)
 }
 
 /// The same without offloads, so that TCP's frames have this length on the ring.
 pub fn jumbo_no_offloads(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { mtu: 9000, offloads: false, ..Plan::default() })?;
     check_jumbo(&mut net)?;
-    carry(net)
+    carry_zero_copied(net)
 }
 
 fn check_jumbo(net: &mut Net) -> Result<()> {
@@ -96,7 +143,7 @@ fn check_jumbo(net: &mut Net) -> Result<()> {
 pub fn access_platform(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { access_platform: true, ..Plan::default() })?;
     net.expect_features(true, &[ACCESS_PLATFORM])?;
-    carry(net)
+    carry_zero_copied(net)
 }
 
 fn carry(mut net: Net) -> Result<String> {
@@ -107,12 +154,30 @@ fn carry(mut net: Net) -> Result<String> {
     Ok(text)
 }
 
-/// A cloud guest's way to its metadata: a token by PUT, then GET.
+/// As [`carry`], and nearly all payload goes without a copy in user space, both ways.
+fn carry_zero_copied(mut net: Net) -> Result<String> {
+    /// The rest is what the ledger names: headers that are inspected, and small frames.
+    const SHARE: u64 = 90;
+    traffic::ping(&mut net)?;
+    traffic::file_both_ways(&mut net)?;
+    let mut text = Vec::new();
+    for (way, words) in [(Way::ToGuest, "to the guest"), (Way::FromGuest, "from it")] {
+        let before = net.ledger()?;
+        let rate = traffic::iperf(&mut net, way, &[])?;
+        let share = check_zero_copied(&before, &net.ledger()?, way, SHARE)?;
+        text.push(format!("{rate:.0} Mbit/s {words} ({share} % zero-copied)"));
+    }
+    net.finish()?;
+    Ok(text.join(", "))
+}
+
+/// A cloud guest's way to its metadata: a token by PUT, then GET. The back end is set
+/// up by a configuration file.
 pub fn metadata(env: &Env<'_>) -> Result<String> {
     let file = env.dir.join("metadata.json");
     let tree = json!({"latest": {"meta-data": {"instance-id": "i-77", "tags": {"a": "1", "b": "2"}}}});
     std::fs::write(&file, tree.to_string()).context("write the metadata")?;
-    let mut net = Net::start(env, Plan { metadata: Some(file), ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { metadata: Some(file), config: true, ..Plan::default() })?;
     net.wait_for_link()?;
     let interface = net.interface.clone();
     net.guest.sh(&format!("ip route add 169.254.169.254 dev {interface}"))?;

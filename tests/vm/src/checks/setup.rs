@@ -4,7 +4,7 @@
 //!  guest eth0 10.77.0.2 ── vhost-user ── zerowire net ── tap0 10.77.0.1 (namespace)
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::runner::Env;
 
+use super::ledger::Ledger;
+
 /// The host's end.
 pub const HOST: &str = "10.77.0.1";
 
@@ -24,6 +26,9 @@ pub const GUEST: &str = "10.77.0.2";
 
 /// The tap's name in its namespace.
 pub const TAP: &str = "tap0";
+
+/// The VM's name in the statistics.
+pub const NAME: &str = "vm";
 
 /// For the link to work again after a restart. QEMU tries each second at most; TCG
 /// guests are slow to answer when two run at once.
@@ -38,6 +43,8 @@ pub struct Plan {
     pub mtu: u16,
     /// What the metadata service serves, if it runs.
     pub metadata: Option<PathBuf>,
+    /// The back end gets a configuration file instead of arguments.
+    pub config: bool,
     /// QEMU connects again when the back end comes back.
     pub reconnect: bool,
     /// Checksum and segmentation offloads.
@@ -54,6 +61,7 @@ impl Default for Plan {
             queue_pairs: 1,
             mtu: 1500,
             metadata: None,
+            config: false,
             reconnect: false,
             offloads: true,
             mergeable: true,
@@ -147,9 +155,15 @@ impl Net {
         Ok(())
     }
 
-    /// The last check of every test: the back end still runs and ends cleanly.
+    /// The back end's statistics, when every byte is accounted for.
+    pub fn ledger(&mut self) -> Result<Ledger> {
+        Ledger::at_rest(&mut self.backend, NAME)
+    }
+
+    /// The last check of every test: the back end's own account is in order, and it
+    /// ends cleanly.
     pub fn finish(mut self) -> Result<()> {
-        self.backend.check_alive()?;
+        self.ledger()?.check(&self.plan)?;
         let (status, _) = self.backend.stop()?;
         if !status.success() {
             bail!("after SIGTERM the back end ended with {status}");
@@ -166,9 +180,14 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
         port.push_str(&format!(",queues={}", plan.queue_pairs));
     }
     let mut command = namespace.command(backend::program()?);
-    command.arg("net").arg("--socket").arg(&socket).arg("--port").arg(port).arg("--json");
-    if let Some(file) = &plan.metadata {
-        command.arg("--metadata").arg(file);
+    command.arg("net").arg("--json");
+    if plan.config {
+        command.arg("--config").arg(write_config(&dir, &socket, &port, plan)?);
+    } else {
+        command.args(["--name", NAME]).arg("--socket").arg(&socket).arg("--port").arg(port);
+        if let Some(file) = &plan.metadata {
+            command.arg("--metadata").arg(file);
+        }
     }
     let backend = Backend::start(&mut command, &socket, &dir, &format!("backend{number}"))?;
     wait_for("the back end's tap", LINK, || {
@@ -178,6 +197,17 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
     namespace.ip(&["link", "set", "dev", TAP, "mtu", &mtu, "up"])?;
     namespace.ip(&["addr", "replace", &format!("{HOST}/24"), "dev", TAP])?;
     Ok(backend)
+}
+
+fn write_config(dir: &Path, socket: &Path, port: &str, plan: &Plan) -> Result<PathBuf> {
+    let mut text =
+        format!("[[vm]]\nname = '{NAME}'\n[vm.net]\nsocket = '{}'\nport = '{port}'\n", socket.display());
+    if let Some(file) = &plan.metadata {
+        text.push_str(&format!("metadata = '{}'\n", file.display()));
+    }
+    let path = dir.join("zerowire.toml");
+    std::fs::write(&path, text).context("write the configuration file")?;
+    Ok(path)
 }
 
 fn device(plan: &Plan, socket: &std::path::Path) -> NetDevice {

@@ -20,6 +20,9 @@ const FILE_BYTES: usize = (6 << 20) + 4321;
 /// What iperf3 sends in each direction.
 const IPERF_BYTES: &str = "16M";
 
+/// Length of the datagrams of [`datagrams`]: 41 fragments at an MTU of 1500.
+pub const DATAGRAM_BYTES: usize = 60_000;
+
 /// Which way data flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -132,6 +135,24 @@ pub fn iperf_both_ways(net: &mut Net, more: &[&str]) -> Result<String> {
     let to = iperf(net, Way::ToGuest, more)?;
     let from = iperf(net, Way::FromGuest, more)?;
     Ok(format!("{to:.0} Mbit/s to the guest, {from:.0} from it"))
+}
+
+/// Sends large UDP datagrams, slowly: their loss would say more about socket buffers
+/// than about the device. Returns how many arrived, nearly all.
+pub fn datagrams(net: &mut Net, way: Way) -> Result<u64> {
+    start_iperf_server(net)?;
+    let length = DATAGRAM_BYTES.to_string();
+    let mut line = vec!["iperf3", "-c", GUEST, "-J", "-u", "-l", &length, "-n", "2400000", "-b", "10M"];
+    if way == Way::FromGuest {
+        line.push("-R");
+    }
+    let report = net.on_host(&line, TRANSFER).with_context(|| format!("{way:?}"))?;
+    let report: Value = serde_json::from_str(&report).context("no JSON from iperf3")?;
+    let sum = &report["end"]["sum"];
+    let count = |name: &str| sum[name].as_u64().with_context(|| format!("no {name} in {report}"));
+    let (sent, lost) = (count("packets")?, count("lost_packets")?);
+    ensure!(sent > 0 && lost * 10 <= sent, "{lost} of {sent} datagrams were lost, {way:?}");
+    Ok(sent - lost)
 }
 
 fn rate(report: &str) -> Result<f64> {

@@ -14,7 +14,11 @@ impl Receive {
     /// Gives the first `frames` reads back as they are. Stops before a frame that does not lie wholly in its own
     /// chains, and returns how many were given.
     #[inline]
-    pub(super) fn deliver_in_place(&mut self, frames: usize, cx: &mut ReceiveContext<'_>) -> Result<usize, RingError> {
+    pub(super) fn deliver_in_place(
+        &mut self,
+        frames: usize,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<usize, RingError> {
         let mut bytes = 0u64;
         let mut delivered = 0;
         for i in 0..frames {

@@ -1,0 +1,116 @@
+//! `zerowire bench`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand};
+use zerowire_bench::case::{Direction, WorkingSet};
+use zerowire_bench::{NetOptions, ThresholdOptions, run_net, run_threshold};
+
+/// Arguments of `zerowire bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// The net device against a bare loop of write() or read() on the same tap, in a network namespace of its own.
+    Net(Box<NetBenchArgs>),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Measures CPU nanoseconds a frame of all threads of the back end, driven by a guest without a VM; variants are \
+interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold one of 64 MiB. Needs root, or \
+'unshare -Urn zerowire bench net'. Takes some minutes; with --quick less than one.")]
+struct NetBenchArgs {
+    /// Fewer rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of each case.
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// Frame lengths, bytes from the Ethernet header on, 60 to 65549; above 9014 they are TCP frames to be segmented.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 1500, 9000, 60_000], value_name = "BYTES,…")]
+    sizes: Vec<usize>,
+    /// tx (guest to tap), rx, or both.
+    #[arg(long, value_delimiter = ',', value_name = "WAY,…", default_values_t = ["tx".to_owned(), "rx".to_owned()])]
+    direction: Vec<String>,
+    /// hot, cold or both.
+    #[arg(long, value_delimiter = ',', value_name = "SET,…", default_values_t = ["hot".to_owned(), "cold".to_owned()])]
+    working_set: Vec<String>,
+    /// Numbers of VMs in the scaling table, each 1 to 64; 0 leaves the table out.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = 1..=12)]
+    vms: Vec<usize>,
+    /// Bytes of the pieces in which the guest sends large frames.
+    #[arg(long, default_value_t = 32 << 10, value_name = "BYTES")]
+    fragment_len: usize,
+    /// A further variant of the back end, as arguments of 'zerowire net': --with '--io syscall'. Repeat for more.
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    with: Vec<String>,
+    /// Measure the floor alone.
+    #[arg(long)]
+    floor_only: bool,
+    /// Measure when gathering a frame is cheaper than a scatter list, instead of the device.
+    #[arg(long)]
+    threshold: bool,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write charts (SVG) into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: BenchArgs) -> Result<ExitCode> {
+    match args.what {
+        What::Net(args) => net(*args),
+    }
+}
+
+fn net(args: NetBenchArgs) -> Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    if args.threshold {
+        let options = ThresholdOptions { quick: args.quick, rounds: args.rounds, json: args.json };
+        run_threshold(&options, &mut out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = match args.floor_only {
+        true => None,
+        false => Some(std::env::current_exe().context("this program's own path")?),
+    };
+    let options = NetOptions {
+        quick: args.quick,
+        rounds: args.rounds,
+        sizes: args.sizes,
+        directions: parse::<Direction>(&args.direction)?,
+        working_sets: working_sets(&args.working_set)?,
+        fragment_len: args.fragment_len,
+        vms: args.vms.into_iter().filter(|n| *n > 0).collect(),
+        program,
+        variants: args.with,
+        json: args.json,
+        svg: args.svg,
+    };
+    run_net(&options, &mut out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse<T: std::str::FromStr<Err = String>>(words: &[String]) -> Result<Vec<T>> {
+    words.iter().map(|w| w.parse().map_err(|e: String| anyhow!(e))).collect()
+}
+
+fn working_sets(words: &[String]) -> Result<Vec<WorkingSet>> {
+    words
+        .iter()
+        .map(|w| match w.as_str() {
+            "hot" => Ok(WorkingSet::Hot),
+            "cold" => Ok(WorkingSet::Cold),
+            other => bail!("working set '{other}': choose hot or cold"),
+        })
+        .collect()
+}

@@ -1,0 +1,164 @@
+//! Shared by the tests: a back end in this process, a guest, and the host's side of the tap.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+pub mod frames;
+pub mod netns;
+pub mod peer;
+
+use std::time::{Duration, Instant};
+
+use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
+use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, VmConfig, VmStats};
+use zerowire_virtio::io::Engine;
+use zerowire_virtio::net::Policy;
+use zerowire_virtio::port::TapSpec;
+
+pub use netns::in_netns;
+pub use peer::{Peer, PeerFrame};
+
+/// How long anything may take before a test gives up: far longer than it does. No test asserts how long anything took.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `done`; fails with `what` where that takes too long.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// A VM of a [`Backend`]; its tap bears its name.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    /// Its name and that of its tap.
+    pub name: &'static str,
+    /// Queue pairs.
+    pub queues: usize,
+    /// Scatter or copy.
+    pub policy: Policy,
+    /// io_uring or system calls.
+    pub engine: Engine,
+    /// Its metadata.
+    pub metadata: Option<MetadataSource>,
+}
+
+impl Vm {
+    /// With one queue pair and the defaults.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, queues: 1, policy: Policy::default(), engine: Engine::Auto, metadata: None }
+    }
+}
+
+/// A server in this process with its sockets in a directory of its own.
+pub struct Backend {
+    /// The server.
+    pub server: Server,
+    dir: tempfile::TempDir,
+}
+
+impl Backend {
+    /// Starts it in this thread's network namespace.
+    pub fn start(vms: &[Vm]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory for sockets");
+        let configs = vms
+            .iter()
+            .map(|v| VmConfig {
+                name: v.name.to_owned(),
+                endpoint: Endpoint::Path(dir.path().join(v.name)),
+                port: TapSpec { name: v.name.to_owned(), queues: v.queues },
+                metadata: v.metadata.clone(),
+                policy: v.policy,
+                engine: v.engine,
+            })
+            .collect();
+        let server = Server::start(configs).unwrap_or_else(|e| panic!("{e}"));
+        Self { server, dir }
+    }
+
+    /// Connects as a front end.
+    pub fn connect(&self, vm: &str) -> VhostUser {
+        VhostUser::connect(self.dir.path().join(vm), PATIENCE).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// What a VM moved so far.
+    pub fn stats(&self, vm: &str) -> VmStats {
+        let stats = self.server.stats();
+        stats.vms.into_iter().find(|v| v.name == vm).expect("a VM of that name")
+    }
+
+    /// Starts a guest on a VM.
+    pub fn guest(&self, vm: &str, options: &NetOptions) -> Guest {
+        let memory = guest_memory();
+        let (driver, pairs) =
+            NetDriver::start(self.connect(vm), &memory, options).unwrap_or_else(|e| panic!("{e}"));
+        Guest { driver, pairs, memory }
+    }
+}
+
+/// Memory in two regions with a hole between them, as a PC has it.
+pub fn guest_memory() -> GuestMemory {
+    GuestMemory::new(&[(GuestAddr(0), 32 << 20), (GuestAddr(1 << 32), 16 << 20)]).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A guest with one or more queue pairs.
+pub struct Guest {
+    /// The driver.
+    pub driver: NetDriver<VhostUser>,
+    /// Its queues.
+    pub pairs: Vec<QueuePair>,
+    /// Its memory.
+    pub memory: GuestMemory,
+}
+
+impl Guest {
+    /// Sends frames on a queue pair and waits until all are given back.
+    pub fn send(&mut self, pair: usize, frames: &[(VirtioNetHdr, Vec<u8>)]) {
+        let tx = &mut self.pairs[pair].tx;
+        for (header, frame) in frames {
+            while !tx.send(header, frame).unwrap_or_else(|e| panic!("{e}")) {
+                tx.publish().unwrap_or_else(|e| panic!("{e}"));
+                assert!(tx.wait(1, PATIENCE).unwrap_or_else(|e| panic!("{e}")), "a buffer given back");
+                tx.reap().unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+        assert!(tx.drain(PATIENCE).unwrap_or_else(|e| panic!("{e}")), "all frames given back");
+    }
+
+    /// Sends plain frames on the first pair.
+    pub fn send_plain(&mut self, frames: &[Vec<u8>]) {
+        let with: Vec<_> = frames.iter().map(|f| (VirtioNetHdr::default(), f.clone())).collect();
+        self.send(0, &with);
+    }
+
+    /// Receives the next frame on the first pair, which must come.
+    pub fn expect(&mut self) -> (VirtioNetHdr, Vec<u8>) {
+        self.recv(0, PATIENCE).expect("a frame from the host")
+    }
+
+    /// Receives the next frame on a pair.
+    pub fn recv(&mut self, pair: usize, patience: Duration) -> Option<(VirtioNetHdr, Vec<u8>)> {
+        self.pairs[pair].rx.recv(patience).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// A frame each way, to see that everything works.
+    pub fn ping(&mut self, peer: &mut Peer, n: u32) {
+        let out = frames::frame(n, 100);
+        self.send_plain(std::slice::from_ref(&out));
+        assert_eq!(peer.expect().bytes, out, "guest to host");
+        let back = frames::frame(n ^ 0xffff, 200);
+        peer.send(&back);
+        assert_eq!(self.expect().1, back, "host to guest");
+    }
+}
+
+/// Driver settings: all features but `without`, and buffers of `layout`.
+pub fn options(without: u64, layout: Layout) -> NetOptions {
+    NetOptions {
+        wanted: SUPPORTED & !without,
+        tx: FrameShape { layout, indirect: true, capacity: 65_550 },
+        tx_slots: 32,
+        ..NetOptions::default()
+    }
+}
