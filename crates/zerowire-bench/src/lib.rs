@@ -25,6 +25,7 @@ pub mod machine;
 pub mod net;
 pub mod netns;
 pub mod options;
+pub mod others;
 pub mod progress;
 pub mod report;
 pub mod scaling;

@@ -15,6 +15,7 @@ use crate::idle;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::{MOST_VMS, NetOptions, ThresholdOptions};
+use crate::others::Usage;
 use crate::report::{Report, write_json};
 use crate::scaling::{self, Effort};
 use crate::threshold;
@@ -34,7 +35,9 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
         bail!("{vms} VMs: choose 1 to {MOST_VMS}");
     }
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
-    let report = in_new_namespace(|| measure(options, &cases))?;
+    let before = Usage::now();
+    let mut report = in_new_namespace(|| measure(options, &cases))?;
+    report.notes.extend(before.remark(&Usage::now()));
     out.write_all(report.text().as_bytes())?;
     if let Some(path) = &options.json {
         report.write_json(path)?;

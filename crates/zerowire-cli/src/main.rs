@@ -1,6 +1,8 @@
 //! The program `zerowire`.
 
 mod bench;
+mod demo;
+mod doctor;
 mod logging;
 mod net;
 mod signals;
@@ -24,8 +26,12 @@ struct Cli {
 enum Command {
     /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap and back.
     Net(Box<net::NetArgs>),
+    /// What this kernel, user and network namespace can do for each path, and how to get the missing part.
+    Doctor(doctor::DoctorArgs),
     /// Measure this machine: each path against the bare system calls.
     Bench(bench::BenchArgs),
+    /// Show a guest without a VM on a tap: ping, metadata, TCP both ways, and the ledger.
+    Demo(demo::DemoArgs),
 }
 
 fn main() -> ExitCode {
@@ -36,7 +42,9 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Demo(args) => demo::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Whatever a test makes (processes, namespaces, folders) is removed when its value
-//! is dropped; processes also die with the test program. What must be there before
+//! is dropped, and on Ctrl-C; processes also die with the test program. What must be there before
 //! (kernels, QEMU 10) is put into the cache by `scripts/install.sh vm`.
 
 pub mod assets;
@@ -22,6 +22,7 @@ pub mod cpio;
 pub mod device;
 pub mod guest;
 pub mod initrd;
+pub mod interrupt;
 pub mod lab;
 pub mod machine;
 pub mod modules;

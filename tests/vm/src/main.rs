@@ -11,7 +11,7 @@ mod checks;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use zerowire_vmtest::{lab::Lab, netns, runner};
+use zerowire_vmtest::{interrupt, lab::Lab, netns, runner};
 
 /// Two guests keep two CPUs busy.
 const JOBS: usize = 2;
@@ -67,7 +67,10 @@ fn run() -> Result<bool> {
     }
     netns::remove_leftovers()?;
     let lab = Lab::open()?;
-    let summary = runner::run(&lab, tests, jobs);
+    // Socket names are limited to 107 bytes: a short name below the temporary folder.
+    let folder = tempfile::Builder::new().prefix("zw-").tempdir().context("create a folder")?;
+    interrupt::remove_on_signal(folder.path().to_owned())?;
+    let summary = runner::run(&lab, tests, jobs, folder.path());
     summary.print();
     Ok(summary.is_success())
 }

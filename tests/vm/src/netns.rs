@@ -66,6 +66,22 @@ fn ip(arguments: &[&str]) -> Result<String> {
     command::output(Command::new("ip").args(arguments), command::SHORT)
 }
 
+/// Removes the namespaces of this process whose owners could not, because it is about
+/// to end.
+///
+/// # Errors
+/// `ip` fails.
+pub fn remove_own() -> Result<()> {
+    let own = format!("{PREFIX}-{}-", std::process::id());
+    for line in ip(&["netns", "list"])?.lines() {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        if name.starts_with(&own) {
+            ip(&["netns", "del", name])?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes namespaces of test runs that were killed before they could.
 ///
 /// # Errors

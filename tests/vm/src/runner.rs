@@ -12,7 +12,10 @@ use crate::lab::Lab;
 use crate::machine::Machine;
 
 /// Lines of each log that a failed test shows.
-const SHOWN_LINES: usize = 40;
+const SHOWN_LINES: usize = 15;
+
+/// Characters of each of these lines.
+const SHOWN_CHARACTERS: usize = 2000;
 
 /// The error of a test that can say nothing here; everything else is a failure.
 #[derive(Debug)]
@@ -95,7 +98,9 @@ impl Summary {
 }
 
 /// Runs the tests with `jobs` at once, printing a line for each.
-pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize) -> Summary {
+///
+/// Each test gets a folder of its own below `folder`.
+pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize, folder: &Path) -> Summary {
     let total = tests.len();
     let queue = Mutex::new(VecDeque::from(tests));
     let summary = Mutex::new(Summary::default());
@@ -106,7 +111,7 @@ pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize) -> Summary {
                     // Popped in its own statement: the lock must not be held in a test.
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(test) = next else { return };
-                    run_one(lab, &test, total, &summary);
+                    run_one(lab, &test, total, &summary, folder);
                 }
             });
         }
@@ -114,11 +119,11 @@ pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize) -> Summary {
     summary.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>) {
+fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>, folder: &Path) {
     let name = test.full_name();
     let begin = Instant::now();
     let mut logs = String::new();
-    let result = in_own_dir(lab, test, &mut logs);
+    let result = in_own_dir(lab, test, folder, &mut logs);
     let took = begin.elapsed();
     let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
     let number = summary.passed + summary.failed.len() + summary.skipped.len() + 1;
@@ -144,9 +149,8 @@ fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>) {
     }
 }
 
-fn in_own_dir(lab: &Lab, test: &Test, logs: &mut String) -> Result<String> {
-    // Socket names are limited to 107 bytes: a short name below the temporary folder.
-    let dir = tempfile::Builder::new().prefix("zw-").tempdir().context("create a folder")?;
+fn in_own_dir(lab: &Lab, test: &Test, folder: &Path, logs: &mut String) -> Result<String> {
+    let dir = tempfile::Builder::new().prefix("t").tempdir_in(folder).context("create a folder")?;
     let env = Env { lab, machine: test.machine, dir: dir.path() };
     let result = catch_unwind(AssertUnwindSafe(|| (test.body)(&env)));
     let result = result.unwrap_or_else(|panic| Err(anyhow!("panicked: {}", panic_text(&*panic))));
@@ -185,7 +189,8 @@ fn tails(dir: &Path) -> Result<String> {
         let name = path.strip_prefix(dir).unwrap_or(&path).display();
         text.push_str(&format!("  --- {name}, last {} lines\n", lines.len() - start));
         for line in &lines[start..] {
-            text.push_str(&format!("  | {}\n", line.trim_end()));
+            let line: String = line.trim_end().chars().take(SHOWN_CHARACTERS).collect();
+            text.push_str(&format!("  | {line}\n"));
         }
     }
     Ok(text)

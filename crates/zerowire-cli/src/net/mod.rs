@@ -37,6 +37,16 @@ pub enum IoArg {
     Syscall,
 }
 
+/// Whether guest memory is registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PinArg {
+    /// Where io_uring runs and the memlock limit allows; the log says why not.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
 /// Whether metadata requests need a session token.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum TokenArg {
@@ -85,6 +95,10 @@ pub struct NetArgs {
     /// How frames reach the port.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: IoArg,
+    /// Register guest memory with io_uring. That pins all of it (counted against 'ulimit -l' without CAP_IPC_LOCK), so that
+    /// it can't be ballooned or swapped; off serves large frames by plain vectored operations.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pin: PinArg,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all. The default was chosen by
     /// 'zerowire bench net --threshold'.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
@@ -168,7 +182,7 @@ fn policy(args: &NetArgs) -> Result<Policy> {
         PathArg::Auto => PathMode::Auto,
         PathArg::Copy => PathMode::Copy,
     };
-    Ok(Policy { mode, gather_max_bytes: args.gather_max })
+    Ok(Policy { mode, gather_max_bytes: args.gather_max, pin: args.pin == PinArg::Auto })
 }
 
 fn engine(args: &NetArgs) -> Engine {

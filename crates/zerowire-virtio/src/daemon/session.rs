@@ -126,6 +126,9 @@ impl<'a> Session<'a> {
     }
 
     fn carry_out(&mut self, request: Request, message: &mut Message) -> Result<Answer, SessionError> {
+        if !takes_descriptors(request) {
+            message.no_fds()?;
+        }
         match request {
             Request::GetFeatures => return Ok(Answer::u64(self.offered())),
             Request::SetFeatures => self.set_features(message.u64()?)?,
@@ -436,6 +439,7 @@ impl<'a> Session<'a> {
     fn set_vring_call(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let v = message.vring_fd()?;
         let ring = self.ring(Request::SetVringCall, v.index)?;
+        check_notifier(Request::SetVringCall, v.index, &v.fd)?;
         ring.call = v.fd;
         if ring.started {
             let fd = duplicate(&ring.call);
@@ -447,6 +451,7 @@ impl<'a> Session<'a> {
     fn set_vring_err(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let v = message.vring_fd()?;
         let ring = self.ring(Request::SetVringErr, v.index)?;
+        check_notifier(Request::SetVringErr, v.index, &v.fd)?;
         ring.err = v.fd;
         if ring.started {
             let fd = duplicate(&ring.err);
@@ -529,6 +534,20 @@ impl Drop for Session<'_> {
     }
 }
 
+/// Whether descriptors may come along; how many is the request's own matter.
+fn takes_descriptors(request: Request) -> bool {
+    matches!(
+        request,
+        Request::SetMemTable
+            | Request::AddMemReg
+            | Request::RemMemReg
+            | Request::SetVringKick
+            | Request::SetVringCall
+            | Request::SetVringErr
+            | Request::SetBackendReqFd
+    )
+}
+
 /// What is sent back.
 enum Answer {
     None,
@@ -552,6 +571,25 @@ fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
 
 fn duplicate(fd: &Option<OwnedFd>) -> Option<OwnedFd> {
     fd.as_ref().and_then(|fd| fd.try_clone().ok())
+}
+
+/// A descriptor that a worker writes to must neither block it nor keep what is written: only an eventfd will do, in its
+/// mode that does not wait. A file, a pipe or a socket has a file type; an eventfd has none (fs/anon_inodes.c).
+///
+/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up its own queues then.
+fn check_notifier(request: Request, queue: usize, fd: &Option<OwnedFd>) -> Result<(), SessionError> {
+    let Some(fd) = fd else { return Ok(()) };
+    let failed =
+        |e: rustix::io::Errno| refused(request, format!("queue {queue}: its descriptor can't be used: {e}"));
+    let mode = rustix::fs::fstat(fd).map_err(failed)?.st_mode;
+    if mode & libc::S_IFMT != 0 {
+        return Err(protocol(
+            request,
+            format!("queue {queue}: the descriptor is not an eventfd (file mode {mode:#o})"),
+        ));
+    }
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
+    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
 }
 
 fn protocol(request: Request, text: String) -> SessionError {

@@ -74,13 +74,19 @@ pub struct PortIo {
 
 impl PortIo {
     /// Serves `file` with `engine`. `Engine::Auto` never fails for the lack of io_uring; see [`Self::describe`].
+    /// Guest memory is registered with io_uring.
     pub fn new(file: OwnedFd, engine: Engine) -> io::Result<Self> {
+        Self::with_pinning(file, engine, true)
+    }
+
+    /// As [`Self::new`]; guest memory is registered with io_uring, which pins it, only with `pin`.
+    pub fn with_pinning(file: OwnedFd, engine: Engine, pin: bool) -> io::Result<Self> {
         let plain = |file| (Backend::Plain(Plain::new()), file);
         let mut fallback = None;
         let (backend, file) = match engine {
             Engine::Syscall => plain(file),
-            Engine::Uring => (Backend::Uring(Box::new(Uring::new(file.as_raw_fd())?)), file),
-            Engine::Auto => match Uring::new(file.as_raw_fd()) {
+            Engine::Uring => (Backend::Uring(Box::new(Uring::new(file.as_raw_fd(), pin)?)), file),
+            Engine::Auto => match Uring::new(file.as_raw_fd(), pin) {
                 Ok(u) => (Backend::Uring(Box::new(u)), file),
                 Err(e) => {
                     fallback = Some(e.to_string());
@@ -148,7 +154,7 @@ impl PortIo {
     #[inline]
     pub fn run(&mut self) -> io::Result<(&[Done], u64)> {
         let calls = match &mut self.backend {
-            Backend::Uring(u) => u.run(&mut self.done)?,
+            Backend::Uring(u) => u.run(self.file.as_raw_fd(), &mut self.done)?,
             Backend::Plain(p) => p.run(),
         };
         Ok((&self.done, calls))

@@ -23,28 +23,35 @@ impl Plain {
     /// As [`super::PortIo::push`].
     #[inline]
     pub(super) unsafe fn push(&mut self, fd: RawFd, op: Op, done: &mut Vec<Done>) {
-        // SAFETY: the caller promises that the array is valid.
-        let first = unsafe { *op.iov };
-        let n = match (op.write, op.len) {
-            // SAFETY: the caller promises that the memory is valid.
-            (true, 1) => unsafe { libc::write(fd, first.iov_base, first.iov_len) },
-            // SAFETY: as above.
-            (false, 1) => unsafe { libc::read(fd, first.iov_base, first.iov_len) },
-            // SAFETY: as above.
-            (true, len) => unsafe { libc::writev(fd, op.iov, len as libc::c_int) },
-            // SAFETY: as above.
-            (false, len) => unsafe { libc::readv(fd, op.iov, len as libc::c_int) },
-        };
         self.calls += 1;
-        let result = if n < 0 {
-            -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-        } else {
-            n as i32
-        };
-        done.push(Done { slot: op.slot, result });
+        // SAFETY: the caller's promise.
+        done.push(unsafe { carry_out(fd, op) });
     }
 
     pub(super) fn run(&mut self) -> u64 {
         std::mem::take(&mut self.calls)
     }
+}
+
+/// One operation as one system call on a descriptor that does not block.
+///
+/// # Safety
+/// As [`super::PortIo::push`].
+#[inline]
+pub(super) unsafe fn carry_out(fd: RawFd, op: Op) -> Done {
+    // SAFETY: the caller promises that the array is valid.
+    let first = unsafe { *op.iov };
+    let n = match (op.write, op.len) {
+        // SAFETY: the caller promises that the memory is valid.
+        (true, 1) => unsafe { libc::write(fd, first.iov_base, first.iov_len) },
+        // SAFETY: as above.
+        (false, 1) => unsafe { libc::read(fd, first.iov_base, first.iov_len) },
+        // SAFETY: as above.
+        (true, len) => unsafe { libc::writev(fd, op.iov, len as libc::c_int) },
+        // SAFETY: as above.
+        (false, len) => unsafe { libc::readv(fd, op.iov, len as libc::c_int) },
+    };
+    let result =
+        if n < 0 { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { n as i32 };
+    Done { slot: op.slot, result }
 }

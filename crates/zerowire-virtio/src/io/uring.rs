@@ -19,8 +19,12 @@ pub(super) struct Uring {
     ring: IoUring,
     features: UringFeatures,
     pushed: usize,
+    /// The first operation of the batch: alone it goes out as a plain system call, which costs less than a batch of one.
+    first: Option<Op>,
     fixed: FixedPieces,
-    /// Buffer table could be registered at all (Linux 5.19).
+    /// Guest memory is to be registered.
+    pin: bool,
+    /// Guest memory is to be registered, and the kernel can do it.
     has_buffers: bool,
 }
 
@@ -34,7 +38,7 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    pub(super) fn new(fd: RawFd) -> io::Result<Self> {
+    pub(super) fn new(fd: RawFd, pin: bool) -> io::Result<Self> {
         let features = probe().map_err(io::Error::other)?;
         let mut builder = IoUring::builder();
         builder.setup_cqsize(2 * MAX_BATCH as u32).dontfork();
@@ -45,10 +49,12 @@ impl Uring {
         ring.submitter().register_files(&[fd])?;
         // Saves the look-up of the ring's own descriptor in each call; not in all kernels.
         let _ = ring.submitter().register_ring_fd();
-        let has_buffers = features.writev_fixed
+        let has_buffers = pin
+            && features.writev_fixed
             && features.readv_fixed
             && ring.submitter().register_buffers_sparse(BUFFER_SLOTS as u32).is_ok();
-        let mut this = Self { ring, features, pushed: 0, fixed: FixedPieces::default(), has_buffers };
+        let mut this =
+            Self { ring, features, pushed: 0, first: None, fixed: FixedPieces::default(), pin, has_buffers };
         this.check_nowait()?;
         Ok(this)
     }
@@ -58,9 +64,9 @@ impl Uring {
         let mut byte = 0u8;
         let iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 0 };
         // SAFETY: iov and byte live until run() has returned; a read of no bytes moves none.
-        unsafe { self.push(Op { slot: 0, write: false, iov: &iov, len: 1, fixed: None }) };
+        unsafe { self.submit(Op { slot: 0, write: false, iov: &iov, len: 1, fixed: None }) };
         let mut done = Vec::with_capacity(1);
-        self.run(&mut done)?;
+        self.run(-1, &mut done)?;
         match done.first() {
             Some(d) if d.result == -libc::EOPNOTSUPP => Err(io::Error::other(
                 "this kernel's tap refuses reads that do not wait (RWF_NOWAIT, Linux 6.4)",
@@ -70,6 +76,9 @@ impl Uring {
     }
 
     pub(super) fn describe(&self) -> String {
+        if !self.pin {
+            return "io_uring without registered memory, as asked: plain vectored operations".to_owned();
+        }
         if !self.has_buffers {
             return "io_uring without registered memory (WRITEV_FIXED came with Linux 6.15): plain vectored operations"
                 .to_owned();
@@ -137,6 +146,22 @@ impl Uring {
     /// As [`super::PortIo::push`].
     #[inline]
     pub(super) unsafe fn push(&mut self, op: Op) {
+        if self.pushed == 0 && self.first.is_none() && op.fixed.is_none() {
+            self.first = Some(op);
+            return;
+        }
+        if let Some(first) = self.first.take() {
+            // SAFETY: the caller's promise of the first operation holds until `run`.
+            unsafe { self.submit(first) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(op) };
+    }
+
+    /// # Safety
+    /// As [`super::PortIo::push`].
+    #[inline]
+    unsafe fn submit(&mut self, op: Op) {
         debug_assert!(self.pushed < MAX_BATCH);
         let entry = match (op.write, op.fixed) {
             (true, Some(buffer)) => writev_fixed(PORT, op.iov, op.len, buffer, RWF_NOWAIT),
@@ -162,7 +187,12 @@ impl Uring {
     }
 
     #[inline]
-    pub(super) fn run(&mut self, done: &mut Vec<Done>) -> io::Result<u64> {
+    pub(super) fn run(&mut self, fd: RawFd, done: &mut Vec<Done>) -> io::Result<u64> {
+        if let Some(op) = self.first.take() {
+            // SAFETY: the caller of `push` promised that all is valid until this returns.
+            done.push(unsafe { super::plain::carry_out(fd, op) });
+            return Ok(1);
+        }
         let want = std::mem::take(&mut self.pushed);
         let mut calls = 0;
         let mut got = 0;

@@ -21,7 +21,8 @@ struct Slot {
 }
 
 static TABLE: [Slot; SLOTS] =
-    [const { Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; SLOTS];
+    [const { Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) } };
+        SLOTS];
 static INSTALL: Once = Once::new();
 
 /// Page sizes by which a lost page may have to be replaced: ordinary and huge.
@@ -42,9 +43,9 @@ impl Guarded {
     pub fn new(map: Mapping) -> Self {
         INSTALL.call_once(install);
         let start = map.as_ptr().addr();
-        let slot = TABLE.iter().position(|s| {
-            s.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
+        let slot = TABLE
+            .iter()
+            .position(|s| s.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if let Some(i) = slot {
             TABLE[i].lost.store(false, Ordering::Relaxed);
             TABLE[i].end.store(start + map.len(), Ordering::Release);
@@ -76,7 +77,9 @@ fn install() {
     let r = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
     if r < 0 {
         let e = std::io::Error::last_os_error();
-        tracing::warn!("no SIGBUS handler ({e}): a front end that truncates its memory file ends this process");
+        tracing::warn!(
+            "no SIGBUS handler ({e}): a front end that truncates its memory file ends this process"
+        );
     }
 }
 

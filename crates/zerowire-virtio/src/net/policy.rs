@@ -21,11 +21,13 @@ pub struct Policy {
     pub mode: PathMode,
     /// Frames up to this length are gathered.
     pub gather_max_bytes: usize,
+    /// Register guest memory with io_uring, which pins it.
+    pub pin: bool,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { mode: PathMode::Auto, gather_max_bytes: GATHER_MAX_BYTES }
+        Self { mode: PathMode::Auto, gather_max_bytes: GATHER_MAX_BYTES, pin: true }
     }
 }
 

@@ -8,38 +8,57 @@
 //!   ends in scratch memory, so that a longer frame is never cut: its tail is copied (`overflow` in the ledger), and
 //!   the next frames are offered more.
 //! * A chain that was parsed and not used serves the next frame as it is.
-//! * Two shapes of offer: *batch*, many reads of one chain each, while frames fit into their first chain; and *long*,
-//!   one read over as many chains as the longest frame may need (only with MRG_RXBUF), while they don't.
+//! * What is offered follows what comes ([`shape`]): *each*, many reads of one chain each; *long*, one read over as
+//!   many chains as the longest frame may need; *small*, many reads into private memory, for runs of frames so short
+//!   that a copy is cheaper than a scatter list (`small` in the ledger).
 //!
 //! Chains are given back in exactly the order in which they became available, so that the used index alone says where
 //! a back end that starts anew has to go on (it has no other memory of what it took).
+//!
+//! A frame for which the guest has too few buffers for the moment waits, and with it all that come after it in the
+//! port's queue; after [`PATIENCE`] it is dropped and counted.
 //!
 //! **Ownership.** Parsed chains belong to this side until they are given back; the kernel holds them only within
 //! [`Receive::run`].
 
 mod chains;
 mod deliver;
+mod shape;
 
+use std::collections::VecDeque;
 use std::io;
+use std::time::{Duration, Instant};
 
-use zerowire::ledger::{CopyReason, Counters};
+use zerowire::ledger::{CopyReason, Counters, DropReason};
 
 use super::policy::MAX_IOV;
 use super::transmit::{Turn, TurnError};
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
-use crate::io::{FixedPiece, FixedPieces, Op, PortIo};
+use crate::io::{FixedPiece, FixedPieces, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, Mapping};
 use crate::ring::SplitRing;
 use chains::Chains;
+pub use shape::SMALL_MAX_BYTES;
+use shape::{Forecast, Shape};
 
 /// Most reads in a batch.
-const READ_BATCH: usize = 32;
+const READ_BATCH: usize = MAX_BATCH;
 
 /// Scratch memory behind each read, bytes: the longest frame with its header.
 const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 
-/// After so many frames in a row that fit into their first chain, long reads give way to batches.
-const SHORT_RUN: u32 = 32;
+/// From one read's scratch memory to the next, bytes: not a multiple of the page size, so that the starts of all of
+/// them don't share the same few lines of the first-level cache.
+const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
+
+/// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual CPU from running.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a read of the length of recent frames waits for buffers, before it takes what there is.
+pub const SETTLE_AFTER: Duration = Duration::from_millis(1);
+
+/// Most reads of several chains each in a batch.
+const LONG_BATCH: usize = 8;
 
 /// What the receive side needs besides its ring.
 pub struct ReceiveContext<'a> {
@@ -71,8 +90,10 @@ pub struct ReceiveTurn {
     pub turn: Turn,
     /// The port has no frame left for now.
     pub port_empty: bool,
-    /// The guest has no buffer left.
+    /// The guest has no buffer left, or too few.
     pub starved: bool,
+    /// A frame, or a read, waits for buffers: run again after [`SETTLE_AFTER`] at the latest.
+    pub waiting: bool,
 }
 
 /// A read of the batch.
@@ -94,10 +115,13 @@ pub struct Receive {
     setup: ReceiveSetup,
     /// What an ordinary frame needs, header included.
     ordinary: usize,
-    /// Offer the longest frame's room in one read.
-    long: bool,
-    short_run: u32,
+    forecast: Forecast,
     batch: usize,
+    /// As `batch`, for reads of several chains.
+    long_batch: usize,
+    /// Frames that were read and for which the guest had too few buffers; at most a batch of them.
+    pending: VecDeque<Vec<u8>>,
+    waiting_since: Option<Instant>,
     iov: Vec<libc::iovec>,
     reads: Vec<Read>,
     scratch: Mapping,
@@ -107,17 +131,20 @@ pub struct Receive {
 impl Receive {
     /// The receive side on `ring`.
     pub fn new(ring: SplitRing, setup: ReceiveSetup) -> io::Result<Self> {
+        let ordinary = setup.header_len + setup.mtu + ETH_HEADER_BYTES + 8;
         Ok(Self {
             ring,
             chains: Chains::new(),
             setup,
-            ordinary: setup.header_len + setup.mtu + ETH_HEADER_BYTES + 8,
-            long: false,
-            short_run: 0,
+            ordinary,
+            forecast: Forecast::new(setup.mergeable, ordinary),
             batch: 1,
-            iov: Vec::with_capacity(READ_BATCH * 4 + 2 * MAX_IOV),
+            long_batch: 1,
+            pending: VecDeque::new(),
+            waiting_since: None,
+            iov: Vec::with_capacity(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
             reads: Vec::with_capacity(READ_BATCH),
-            scratch: Mapping::private(SCRATCH_BYTES * READ_BATCH)?,
+            scratch: Mapping::private(SCRATCH_STRIDE * READ_BATCH)?,
             scratch_dirty: false,
         })
     }
@@ -129,6 +156,7 @@ impl Receive {
 
     /// Gives parsed chains back to the ring, to be taken again: before it stops, or its memory changes.
     pub fn release(&mut self) {
+        self.pending.clear();
         self.ring.untake(self.chains.len() as u16);
         self.chains.clear();
     }
@@ -142,22 +170,28 @@ impl Receive {
     }
 
     fn scratch(&self, read: usize) -> *mut u8 {
-        self.scratch.as_ptr().wrapping_add(read * SCRATCH_BYTES)
+        self.scratch.as_ptr().wrapping_add(read * SCRATCH_STRIDE)
     }
 
     /// Reads one batch of frames.
     #[inline]
     pub fn run(&mut self, cx: &mut ReceiveContext<'_>) -> Result<ReceiveTurn, TurnError> {
-        let reads = if self.setup.mode == PathMode::Copy {
-            self.offer_scratch(cx)?
-        } else if self.long && self.setup.mergeable {
-            self.offer_long(cx)?
-        } else {
-            self.offer_batch(cx)?
+        if !self.pending.is_empty() {
+            self.deliver_pending(cx)?;
+            if !self.pending.is_empty() {
+                return Ok(self.wait(cx, 0));
+            }
+        }
+        let private = self.is_private();
+        let reads = match self.forecast.shape() {
+            _ if private => self.offer_scratch(cx)?,
+            Shape::Long if self.setup.mergeable => self.offer_long(cx)?,
+            _ => self.offer_each(cx)?,
         };
         if reads == 0 {
-            return Ok(ReceiveTurn { starved: true, ..ReceiveTurn::default() });
+            return Ok(self.wait(cx, 0));
         }
+        self.waiting_since = None;
         let (done, calls) = cx.io.run()?;
         cx.counters.system_calls.add(calls);
         // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are
@@ -176,16 +210,51 @@ impl Receive {
         let order: [u16; READ_BATCH] = std::array::from_fn(|i| done.get(i).map_or(0, |d| d.slot));
         let port_empty = frames < reads;
         self.batch = if port_empty { (frames + 1).min(READ_BATCH) } else { (self.batch * 2).min(READ_BATCH) };
-        if self.setup.mode == PathMode::Copy || !in_order {
-            self.deliver_staged(&order[..done_len(reads)], 0, cx)?;
+        if private {
+            self.deliver_scratch(&order[..reads], cx)?;
+        } else if !in_order {
+            self.deliver_staged(&order[..reads], 0, 0, cx)?;
         } else {
-            let delivered = self.deliver_in_place(frames, cx)?;
+            let (delivered, chains) = self.deliver_in_place(frames, cx)?;
             if delivered < frames {
-                self.deliver_staged(&order[..frames], delivered, cx)?;
+                self.deliver_staged(&order[..frames], delivered, chains, cx)?;
             }
+            self.long_batch = match delivered {
+                d if d < frames => 1,
+                d if d == self.long_batch => (self.long_batch * 2).min(LONG_BATCH),
+                d => d.clamp(1, LONG_BATCH),
+            };
         }
         let turn = Turn { chains: frames, notify: self.ring.publish() };
-        Ok(ReceiveTurn { turn, port_empty, starved: false })
+        let waiting = !self.pending.is_empty();
+        Ok(ReceiveTurn { turn, port_empty, starved: waiting, waiting })
+    }
+
+    /// Whether frames go into private memory first.
+    #[inline]
+    fn is_private(&self) -> bool {
+        self.setup.mode == PathMode::Copy || self.forecast.shape() == Shape::Small
+    }
+
+    /// The answer where nothing could be read for lack of buffers. What waits longer than [`PATIENCE`] is given up.
+    #[cold]
+    fn wait(&mut self, cx: &ReceiveContext<'_>, chains: usize) -> ReceiveTurn {
+        let waiting = !self.pending.is_empty() || self.chains.len() > 0;
+        if waiting {
+            let since = *self.waiting_since.get_or_insert_with(Instant::now);
+            if self.pending.is_empty() {
+                if since.elapsed() >= SETTLE_AFTER {
+                    self.waiting_since = None;
+                    self.forecast.settle_for_less();
+                }
+            } else if since.elapsed() >= PATIENCE {
+                self.waiting_since = None;
+                self.pending.pop_front();
+                cx.counters.dropped(DropReason::NoRoom);
+            }
+        }
+        let turn = Turn { chains, notify: self.ring.publish() };
+        ReceiveTurn { turn, port_empty: false, starved: true, waiting }
     }
 
     /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.
@@ -197,17 +266,19 @@ impl Receive {
     ) -> Result<bool, TurnError> {
         let mut with_header = vec![0u8; self.setup.header_len];
         with_header.extend_from_slice(frame);
-        Ok(self.copy_out(&with_header, CopyReason::Metadata, memory, counters)?)
+        // Frames that wait come first; this one is lost then, as on a wire.
+        let room = self.pending.is_empty();
+        Ok(room && self.copy_out(&with_header, CopyReason::Metadata, memory, counters)? == Room::Taken)
     }
 
     /// One read for each of several chains.
     #[inline]
-    fn offer_batch(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
+    fn offer_each(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
         let want = if cx.io.is_batching() { self.batch } else { 1 };
         // A guest without mergeable buffers posts chains for the longest frame: parse them only that far, if long
         // frames come.
-        let need = if self.long { self.longest() } else { self.ordinary };
-        self.start(cx);
+        let need = if self.forecast.shape() == Shape::Long { self.longest() } else { self.ordinary };
+        self.start(want, cx);
         for i in 0..want {
             if !self.chains.ensure(i, need, &mut self.ring, cx.memory, self.setup.header_len)? {
                 break;
@@ -220,40 +291,65 @@ impl Receive {
         Ok(self.reads.len())
     }
 
-    /// One read over as many chains as the longest frame needs.
+    /// Reads over as many chains each as recent frames took.
+    #[inline]
     fn offer_long(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
-        let need = self.longest();
-        self.start(cx);
-        let (mut n, mut room, mut entries) = (0, 0, 0);
-        while room < need && entries < MAX_IOV - 1 {
-            if !self.chains.ensure(n, need, &mut self.ring, cx.memory, self.setup.header_len)? {
+        let need = self.forecast.likely().clamp(1, self.longest());
+        let want = if cx.io.is_batching() { self.long_batch } else { 1 };
+        self.start(MAX_BATCH, cx);
+        let mut first = 0;
+        for read in 0..want {
+            let n = self.chains_for(need, first, cx)?;
+            if n == 0 {
                 break;
             }
-            let segments = self.chains.segments(n).len();
-            if entries + segments > MAX_IOV - 1 {
-                break;
-            }
-            entries += segments;
-            room += self.chains.room(n);
-            n += 1;
-        }
-        if n > 0 {
-            self.read_into(n, 0, 0, cx);
+            self.read_into(n, first, read, cx);
+            first += n;
         }
         Ok(self.reads.len())
     }
 
-    /// Reads into scratch memory only, as many as there are chains at least.
-    fn offer_scratch(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
-        let want = if cx.io.is_batching() { self.batch } else { 1 };
-        self.start(cx);
-        for i in 0..want {
-            if !self.chains.ensure(i, 1, &mut self.ring, cx.memory, self.setup.header_len)? {
+    /// How many chains from `first` on hold `need` bytes; 0 where there are too few and more may come.
+    #[inline]
+    fn chains_for(&mut self, need: usize, first: usize, cx: &ReceiveContext<'_>) -> Result<usize, TurnError> {
+        let (mut n, mut room, mut entries) = (0, 0, 0);
+        while room < need {
+            if !self.chains.ensure(
+                first + n,
+                need - room,
+                &mut self.ring,
+                cx.memory,
+                self.setup.header_len,
+            )? {
+                // All buffers that the ring can hold are here: the first read takes what there is.
+                let all_here = self.chains.len() >= usize::from(self.ring.size());
+                return Ok(if first == 0 && all_here { n } else { 0 });
+            }
+            entries += self.chains.segments(first + n).len();
+            if entries > MAX_IOV - 1 {
                 break;
             }
-            self.read_into(0, 0, i, cx);
+            room += self.chains.room(first + n);
+            n += 1;
         }
-        self.scratch_dirty = true;
+        Ok(n)
+    }
+
+    /// Reads into scratch memory only, as many as the guest has buffers for.
+    #[inline]
+    fn offer_scratch(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
+        let want = if cx.io.is_batching() { self.batch } else { 1 };
+        let need = self.forecast.likely().max(1);
+        self.start(want, cx);
+        let mut first = 0;
+        for read in 0..want {
+            let n = self.chains_for(need, first, cx)?;
+            if n == 0 {
+                break;
+            }
+            self.read_into(0, 0, read, cx);
+            first += n;
+        }
         Ok(self.reads.len())
     }
 
@@ -276,20 +372,9 @@ impl Receive {
             .then_some(common)
     }
 
-    /// Remembers what kind of frame came: `chains` used for `len` bytes.
     #[inline]
-    fn note(&mut self, len: usize, chains: usize) {
-        let short = chains == 1 && (self.setup.mergeable || len <= self.ordinary);
-        if !short {
-            self.long = true;
-            self.short_run = 0;
-        } else if self.long {
-            self.short_run += 1;
-            self.long = self.short_run < SHORT_RUN;
-        }
-    }
-
-    fn start(&mut self, cx: &mut ReceiveContext<'_>) {
+    fn start(&mut self, want: usize, cx: &mut ReceiveContext<'_>) {
+        self.ring.prefetch(want.saturating_sub(self.chains.len()) as u16);
         self.iov.clear();
         self.reads.clear();
         cx.io.clear();
@@ -328,6 +413,13 @@ impl Receive {
     }
 }
 
-fn done_len(reads: usize) -> usize {
-    reads.min(READ_BATCH)
+/// What became of a frame that was to be copied into the guest's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// It was given to the guest.
+    Taken,
+    /// The guest has posted too few buffers for it so far.
+    Short,
+    /// No number of buffers that this guest can post takes it.
+    Never,
 }

@@ -166,6 +166,7 @@ impl Transmit {
         if available == 0 {
             return Ok(Turn::default());
         }
+        self.ring.prefetch(available.min(MAX_BATCH as u16));
         self.slots.clear();
         self.iov.clear();
         self.large_used = 0;

@@ -144,7 +144,7 @@ impl ChainCursor {
             return Err(ring.error(RingRule::IndirectAndNext));
         }
         let entries = d.len / 16;
-        if d.len % 16 != 0 || entries == 0 || entries > MAX_INDIRECT {
+        if !d.len.is_multiple_of(16) || entries == 0 || entries > MAX_INDIRECT {
             return Err(ring.error(RingRule::IndirectLength(d.len)));
         }
         let table = memory

@@ -11,4 +11,4 @@ mod split;
 
 pub use chain::{ChainCursor, Descriptor, MAX_INDIRECT};
 pub use error::{RingError, RingRule};
-pub use split::{RingAddresses, SplitRing};
+pub use split::{RingAddresses, SplitRing, prefetch};

@@ -63,7 +63,7 @@ impl SplitRing {
         }
         let n = u64::from(size);
         let part = |name, addr: u64, len: u64, align: u64| {
-            if addr % align != 0 {
+            if !addr.is_multiple_of(align) {
                 return Err(format!(
                     "queue {queue}: the {name} at {addr:#x} is not aligned to {align} bytes (virtio 1.3 §2.7)"
                 ));
@@ -167,6 +167,18 @@ impl SplitRing {
         Ok(Some(head))
     }
 
+    /// Asks the CPU for the descriptors of the next `n` entries, which another CPU wrote a moment ago: fetching them
+    /// side by side costs one miss where one after the other costs one each.
+    #[inline]
+    pub fn prefetch(&self, n: u16) {
+        let n = n.min(self.seen_avail.wrapping_sub(self.next_avail));
+        for i in 0..n {
+            let slot = usize::from(self.next_avail.wrapping_add(i) & self.mask);
+            let head = self.avail_word(2 + slot).load(Ordering::Relaxed);
+            prefetch(self.desc.wrapping_add(usize::from(head & self.mask)).cast());
+        }
+    }
+
     /// The descriptor table: pointer and entries.
     #[inline]
     pub(super) fn table(&self) -> (*const Descriptor, u32) {
@@ -221,6 +233,18 @@ impl SplitRing {
             self.used_word(0).store(USED_NO_NOTIFY, Ordering::Relaxed);
         }
     }
+}
+
+/// Brings a cache line nearer. Any address is allowed: a prefetch never faults.
+#[inline]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint; it accesses no memory in the sense of the language and can't fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Whether the step from `old` to `new` passed `event` (virtio 1.3 §2.7.7.2, `vring_need_event`).

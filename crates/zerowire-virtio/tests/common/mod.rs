@@ -1,7 +1,9 @@
 //! Shared by the tests: a back end in this process, a guest, and the host's side of the tap.
-#![allow(dead_code, reason = "no test uses all of it")]
+#![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
+pub mod attack;
 pub mod frames;
+pub mod lab;
 pub mod netns;
 pub mod peer;
 
@@ -15,7 +17,7 @@ use zerowire_virtio::net::Policy;
 use zerowire_virtio::port::TapSpec;
 
 pub use netns::in_netns;
-pub use peer::{Peer, PeerFrame};
+pub use peer::Peer;
 
 /// How long anything may take before a test gives up: far longer than it does. No test asserts how long anything took.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -99,7 +101,8 @@ impl Backend {
 
 /// Memory in two regions with a hole between them, as a PC has it.
 pub fn guest_memory() -> GuestMemory {
-    GuestMemory::new(&[(GuestAddr(0), 32 << 20), (GuestAddr(1 << 32), 16 << 20)]).unwrap_or_else(|e| panic!("{e}"))
+    GuestMemory::new(&[(GuestAddr(0), 32 << 20), (GuestAddr(1 << 32), 16 << 20)])
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A guest with one or more queue pairs.

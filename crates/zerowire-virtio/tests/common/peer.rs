@@ -53,7 +53,9 @@ impl Peer {
     pub fn new(name: &str) -> Self {
         let index = super::netns::interface(name).unwrap_or_else(|| panic!("interface {name} is not there"));
         // SAFETY: takes no pointers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+        let fd = unsafe {
+            libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+        };
         assert!(fd >= 0, "packet socket: {}; run the tests with CAP_NET_RAW", io::Error::last_os_error());
         // SAFETY: the descriptor was made above and belongs to nobody else.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -79,7 +81,8 @@ impl Peer {
 
     /// Sends a plain frame to the guest.
     pub fn send(&self, frame: &[u8]) {
-        self.send_with(&[0; PEER_HEADER], frame).unwrap_or_else(|e| panic!("frame of {} bytes: {e}", frame.len()));
+        self.send_with(&[0; PEER_HEADER], frame)
+            .unwrap_or_else(|e| panic!("frame of {} bytes: {e}", frame.len()));
     }
 
     /// Sends a frame with offload fields.
@@ -124,5 +127,10 @@ fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c
     let len = std::mem::size_of_val(&value) as libc::socklen_t;
     // SAFETY: the value is an int of this function.
     let r = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
-    assert_eq!(r, 0, "socket option {level}/{option}: {}; run the tests with CAP_NET_ADMIN", io::Error::last_os_error());
+    assert_eq!(
+        r,
+        0,
+        "socket option {level}/{option}: {}; run the tests with CAP_NET_ADMIN",
+        io::Error::last_os_error()
+    );
 }

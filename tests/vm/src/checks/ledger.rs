@@ -85,16 +85,15 @@ impl Ledger {
     /// features are those of the plan.
     pub fn check(&self, plan: &Plan) -> Result<()> {
         self.check_sound()?;
-        for way in [Way::ToGuest, Way::FromGuest] {
-            let dropped = &self.way(way)["dropped_frames"];
-            ensure!(dropped.as_object().is_some_and(|map| map.is_empty()), "dropped, {way:?}: {dropped}");
-        }
+        self.check_dropped()?;
         self.expect(&ALWAYS, true)?;
         self.expect(&OFFLOADS, plan.offloads)?;
         self.expect(&["NET_MRG_RXBUF"], plan.mergeable)?;
         self.expect(&["NET_MQ"], plan.queue_pairs > 1)?;
         self.expect(&["NET_MTU"], plan.mtu != 1500)?;
-        self.expect(&["ACCESS_PLATFORM"], plan.access_platform)
+        // Without a virtual IOMMU QEMU keeps this one to itself, whatever the guest took
+        // (`vhost_dev_set_features` in hw/virtio/vhost.c).
+        self.expect(&["ACCESS_PLATFORM"], false)
     }
 
     /// Fails unless a guest's driver runs the device and nobody broke a rule.
@@ -109,6 +108,25 @@ impl Ledger {
         ensure!(status == RUNNING, "the device status is {status:#x}, not {RUNNING:#x}: {all}");
         ensure!(all["path"].as_str().is_some_and(|path| !path.is_empty()), "no path is named in {all}");
         Ok(())
+    }
+
+    /// Fails if frames were dropped, other than a few for which the guest had posted too
+    /// little room.
+    fn check_dropped(&self) -> Result<()> {
+        for way in [Way::ToGuest, Way::FromGuest] {
+            let dropped = self.way(way)["dropped_frames"].as_object().context("no dropped_frames")?;
+            for (reason, count) in dropped {
+                let count = count.as_u64().unwrap_or(u64::MAX);
+                let few = way == Way::ToGuest && reason == "no_room" && count <= self.no_room_limit()?;
+                ensure!(few, "{count} frames dropped, {way:?}, reason {reason}");
+            }
+        }
+        Ok(())
+    }
+
+    /// What a sender that is faster than a TCG guest may lose.
+    fn no_room_limit(&self) -> Result<u64> {
+        Ok(self.count(Way::ToGuest, "frames")? / 20)
     }
 
     fn expect(&self, names: &[&str], on: bool) -> Result<()> {

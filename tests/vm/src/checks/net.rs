@@ -89,8 +89,10 @@ pub fn large_datagrams(env: &Env<'_>) -> Result<String> {
 pub fn idle(env: &Env<'_>) -> Result<String> {
     /// Long enough for two clock ticks of anything that runs a hundredth of the time.
     const WINDOW: Duration = Duration::from_secs(2);
-    /// Wake-ups for a frame: the ring, the tap and a counter's reader.
+    /// Wake-ups for a frame, at most.
     const WAKES_A_FRAME: u64 = 8;
+    /// The main thread goes back to sleep after it has told the counters.
+    const WAKES_OF_READING: u64 = 2;
     let mut net = Net::start(env, Plan::default())?;
     traffic::ping(&mut net)?;
     // Address configuration of IPv6 sends frames of its own for some seconds.
@@ -108,7 +110,10 @@ pub fn idle(env: &Env<'_>) -> Result<String> {
     let ticks = after.ticks - before.ticks;
     let wakes = after.switches - before.switches;
     ensure!(ticks <= 1, "{ticks} clock ticks of CPU time in {WINDOW:?} for {moved} frames");
-    ensure!(wakes <= WAKES_A_FRAME * moved, "{wakes} wake-ups in {WINDOW:?} for {moved} frames");
+    ensure!(
+        wakes <= WAKES_OF_READING + WAKES_A_FRAME * moved,
+        "{wakes} wake-ups in {WINDOW:?} for {moved} frames"
+    );
     net.finish()?;
     Ok(format!("{ticks} clock ticks and {wakes} wake-ups in {WINDOW:?}, {moved} frames"))
 }

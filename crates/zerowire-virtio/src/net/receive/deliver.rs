@@ -2,7 +2,7 @@
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
-use super::{Receive, ReceiveContext, SCRATCH_BYTES};
+use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, SMALL_MAX_BYTES};
 use crate::memory::{GuestMemory, access};
 use crate::net::transmit::TurnError;
 use crate::ring::RingError;
@@ -12,34 +12,40 @@ const NUM_BUFFERS_AT: usize = 10;
 
 impl Receive {
     /// Gives the first `frames` reads back as they are. Stops before a frame that does not lie wholly in its own
-    /// chains, and returns how many were given.
+    /// chains, and behind one that left some of its chains unused, since the next frame's chains would come out of order
+    /// then. Returns how many frames were given, in how many chains.
     #[inline]
     pub(super) fn deliver_in_place(
         &mut self,
         frames: usize,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<usize, RingError> {
+    ) -> Result<(usize, usize), RingError> {
         let mut bytes = 0u64;
-        let mut delivered = 0;
+        let (mut delivered, mut chains) = (0, 0);
         for i in 0..frames {
             let read = self.reads[i];
             let len = read.result as usize;
             if len > read.room || len < self.setup.header_len {
                 break;
             }
-            self.give_front(len, read.chains);
+            let used = self.give_front(len, read.chains);
             bytes += len as u64;
             delivered += 1;
+            chains += used;
+            if used < read.chains {
+                break;
+            }
         }
         cx.counters.frames.add(delivered as u64);
         cx.counters.zero_copied_frames.add(delivered as u64);
         cx.counters.zero_copied_bytes.add(bytes);
-        Ok(delivered)
+        Ok((delivered, chains))
     }
 
-    /// Gives the guest the first chains, of which at most `chains` hold a frame of `len` bytes, header included.
+    /// Gives the guest the first chains, of which at most `chains` hold a frame of `len` bytes, header included. Returns
+    /// how many they are.
     #[inline]
-    fn give_front(&mut self, len: usize, chains: usize) {
+    fn give_front(&mut self, len: usize, chains: usize) -> usize {
         let mut used = 0;
         let mut left = len;
         while used < chains && (left > 0 || used == 0) {
@@ -55,7 +61,8 @@ impl Receive {
                 self.ring.push_used(head, n as u32);
             }
         }
-        self.note(len, used);
+        self.forecast.note(len, used);
+        used
     }
 
     /// The device sets num_buffers to the number of chains, and to 1 without MRG_RXBUF (virtio 1.3 §5.1.6.4.1).
@@ -66,7 +73,8 @@ impl Receive {
         }
     }
 
-    /// The slow way, for reads from `from` on in the order in which frames arrived: copy them out, then into chains in
+    /// The slow way, for reads from `from` on in the order in which frames arrived, of whose chains `gone` have been
+    /// given back already: copy them out, then into chains in
     /// order. It serves frames longer than their offer, frames that arrived behind a read that found none, and the
     /// copying path.
     #[cold]
@@ -74,16 +82,10 @@ impl Receive {
         &mut self,
         order: &[u16],
         from: usize,
+        gone: usize,
         cx: &mut ReceiveContext<'_>,
     ) -> Result<(), TurnError> {
-        // Chains of the reads before `from` are gone already.
-        let gone: usize = self.reads[..from].iter().map(|r| r.chains).sum();
         let mut staged: Vec<Vec<u8>> = Vec::new();
-        let copies = self.setup.mode == crate::net::PathMode::Copy;
-        if copies {
-            // Frames lie in scratch memory alone, which nothing overwrites before the next turn.
-            return self.deliver_scratch(order, cx);
-        }
         for &i in &order[from..] {
             let i = usize::from(i);
             let read = self.reads[i];
@@ -94,9 +96,47 @@ impl Receive {
             staged.push(self.stage(i, before - gone, read.result as usize));
         }
         for frame in staged {
-            self.copy_out(&frame, CopyReason::Overflow, cx.memory, cx.counters)?;
+            self.copy_or_hold(&frame, CopyReason::Overflow, cx)?;
         }
         self.scratch_dirty = true;
+        Ok(())
+    }
+
+    /// Gives the guest frames that waited, as far as there is room now.
+    #[cold]
+    pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
+        let asked = self.setup.mode == crate::net::PathMode::Copy;
+        let reason = if asked { CopyReason::Asked } else { CopyReason::Overflow };
+        while let Some(frame) = self.pending.pop_front() {
+            match self.copy_out(&frame, reason, cx.memory, cx.counters)? {
+                Room::Taken => self.waiting_since = None,
+                Room::Never => cx.counters.dropped(DropReason::NoRoom),
+                Room::Short => {
+                    self.pending.push_front(frame);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the guest a frame, or keeps it until there are buffers; a frame behind one that is kept is kept as well.
+    #[inline]
+    fn copy_or_hold(
+        &mut self,
+        frame: &[u8],
+        reason: CopyReason,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<(), TurnError> {
+        let room = match self.pending.is_empty() {
+            true => self.copy_out(frame, reason, cx.memory, cx.counters)?,
+            false => Room::Short,
+        };
+        match room {
+            Room::Taken => {}
+            Room::Short => self.pending.push_back(frame.to_vec()),
+            Room::Never => cx.counters.dropped(DropReason::NoRoom),
+        }
         Ok(())
     }
 
@@ -121,43 +161,56 @@ impl Receive {
         unsafe { std::slice::from_raw_parts(self.scratch(read), len) }.to_vec()
     }
 
-    fn deliver_scratch(&mut self, order: &[u16], cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
+    /// Copies frames from scratch memory to the guest.
+    #[inline]
+    pub(super) fn deliver_scratch(
+        &mut self,
+        order: &[u16],
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<(), TurnError> {
+        let asked = self.setup.mode == crate::net::PathMode::Copy;
         for &i in order {
             let len = self.reads[usize::from(i)].result;
             if len < self.setup.header_len as i32 {
                 continue;
             }
-            let ptr = self.scratch(usize::from(i));
-            // SAFETY: as in `scratch_bytes`; nothing writes scratch memory before the next turn, and `copy_out` does
-            // not touch it.
-            let frame = unsafe { std::slice::from_raw_parts(ptr, (len as usize).min(SCRATCH_BYTES)) };
-            self.copy_out(frame, CopyReason::Asked, cx.memory, cx.counters)?;
+            let len = (len as usize).min(SCRATCH_BYTES);
+            // SAFETY: scratch memory is this side's own, `i` is one of the batch, no operation is under way, and
+            // nothing writes scratch memory before the next turn.
+            let frame = unsafe { std::slice::from_raw_parts(self.scratch(usize::from(i)), len) };
+            let reason = match (asked, len <= SMALL_MAX_BYTES) {
+                (true, _) => CopyReason::Asked,
+                (false, true) => CopyReason::Small,
+                (false, false) => CopyReason::Overflow,
+            };
+            self.scratch_dirty |= len > SMALL_MAX_BYTES;
+            self.copy_or_hold(frame, reason, cx)?;
         }
         Ok(())
     }
 
-    /// Copies a frame, header included, into the first chains. Returns whether there was room; a frame without room
-    /// is counted as dropped, and its chains stay.
+    /// Copies a frame, header included, into the first chains, if there is room.
+    #[inline]
     pub(super) fn copy_out(
         &mut self,
         frame: &[u8],
         reason: CopyReason,
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<bool, RingError> {
+    ) -> Result<Room, RingError> {
         let mut room = 0;
         let mut n = 0;
         let most = if self.setup.mergeable { usize::from(u16::MAX) } else { 1 };
         while room < frame.len() && n < most {
             if !self.chains.ensure(n, frame.len() - room, &mut self.ring, memory, self.setup.header_len)? {
-                break;
+                let all_here = self.chains.len() >= usize::from(self.ring.size());
+                return Ok(if all_here { Room::Never } else { Room::Short });
             }
             room += self.chains.room(n);
             n += 1;
         }
         if room < frame.len() {
-            counters.dropped(DropReason::NoRoom);
-            return Ok(false);
+            return Ok(Room::Never);
         }
         let mut at = 0;
         for c in 0..n {
@@ -167,6 +220,6 @@ impl Receive {
         self.give_front(frame.len(), n);
         counters.frames.add(1);
         counters.copied(reason, frame.len() as u64);
-        Ok(true)
+        Ok(Room::Taken)
     }
 }

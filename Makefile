@@ -1,0 +1,66 @@
+# zerowire: `make` lists what there is to do.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+bindir = $(PREFIX)/bin
+libexecdir = $(PREFIX)/libexec
+datadir = $(PREFIX)/share
+
+# rustup puts cargo here; a fresh shell may not know yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.PHONY: help build demo demo-soft test check bench doctor lint fmt install uninstall clean
+
+help: ## List the targets
+	@echo "make TARGET, where TARGET is:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+build: ## Build the program: target/release/zerowire
+	$(CARGO) build --release --locked --package zerowire-cli
+
+demo: ## A stock Debian guest on a tap (root; installs and downloads what is missing, once)
+	@scripts/install.sh vm
+	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-vmtest
+	@target/release/zerowire-demo
+
+demo-soft: build ## The same story without a VM: no QEMU, no download, no root
+	@target/release/zerowire demo
+
+test: ## Everything that CI runs (root; under 20 minutes on 2 CPUs)
+	@scripts/test.sh all
+
+check: ## Lint and the tests without QEMU
+	@scripts/test.sh check
+
+bench: build ## Measure the network device against the bare system calls (some minutes)
+	target/release/zerowire bench net
+
+doctor: build ## What this kernel, user and network namespace can do, and how to get the rest
+	@target/release/zerowire doctor
+
+lint: ## Formatting and clippy, warnings denied
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+
+fmt: ## Format the sources
+	$(CARGO) fmt --all
+
+install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
+	@test -x target/release/zerowire || { echo "make install: no target/release/zerowire: run 'make build' first" >&2; exit 1; }
+	install -D -m 755 target/release/zerowire "$(DESTDIR)$(bindir)/zerowire"
+	install -d "$(DESTDIR)$(libexecdir)" "$(DESTDIR)$(datadir)/qemu/vhost-user"
+	ln -sfn ../bin/zerowire "$(DESTDIR)$(libexecdir)/zerowire-net"
+	sed 's|@libexecdir@|$(libexecdir)|' dist/50-zerowire-net.json.in \
+		> "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-net.json"
+	chmod 644 "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-net.json"
+
+uninstall: ## Remove what install put there
+	rm -f "$(DESTDIR)$(bindir)/zerowire" "$(DESTDIR)$(libexecdir)/zerowire-net" \
+		"$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-net.json"
+
+clean: ## Remove what was built; kernels and QEMU stay in ~/.cache/zerowire
+	$(CARGO) clean

@@ -1,0 +1,5 @@
+//! What the demonstrations share: how they speak, and how they show the ledger.
+//!
+//! The program `zerowire` itself is the binary of this package.
+
+pub mod story;

@@ -1,0 +1,86 @@
+//! A demonstration tells a story in numbered steps: plain text on standard output, a
+//! bar for long steps on standard error if that is a terminal.
+
+pub mod ledger;
+mod progress;
+
+use std::time::Duration;
+
+pub use progress::Progress;
+
+/// The text of a demonstration, or silence where only JSON is wanted.
+#[derive(Debug)]
+pub struct Story {
+    silent: bool,
+    steps: u32,
+    step: u32,
+}
+
+impl Story {
+    /// A story of this many steps; a silent one prints nothing.
+    pub fn new(steps: u32, silent: bool) -> Self {
+        Self { silent, steps, step: 0 }
+    }
+
+    /// Begins the next step.
+    pub fn step(&mut self, title: &str) {
+        self.step += 1;
+        if !self.silent {
+            println!("\n[{}/{}] {title}", self.step, self.steps);
+        }
+    }
+
+    /// A line, or several, of the step.
+    pub fn say(&self, text: impl AsRef<str>) {
+        if !self.silent {
+            for line in text.as_ref().lines() {
+                println!("{}", format!("  {line}").trim_end());
+            }
+        }
+    }
+
+    /// The progress of a step that moves `total` bytes.
+    pub fn progress(&self, total: u64) -> Progress {
+        Progress::new(total, self.silent)
+    }
+}
+
+/// A transfer in words: bytes, seconds and the rate.
+pub fn transfer_line(bytes: u64, took: Duration) -> String {
+    format!(
+        "{} in {:.2} s: {}",
+        bytes_text(bytes),
+        took.as_secs_f64(),
+        rate_text(bytes, took).unwrap_or_else(|| "too short for a rate".to_owned())
+    )
+}
+
+/// Bytes with a decimal unit: 1 GB is 10⁹ bytes.
+pub fn bytes_text(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} bytes"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+fn rate_text(bytes: u64, took: Duration) -> Option<String> {
+    let bits = bytes as f64 * 8.0 / took.as_secs_f64();
+    bits.is_finite().then(|| match bits {
+        ..1e9 => format!("{:.0} Mbit/s", bits / 1e6),
+        _ => format!("{:.2} Gbit/s", bits / 1e9),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_read_well() {
+        assert_eq!(transfer_line(1 << 30, Duration::from_secs(2)), "1.07 GB in 2.00 s: 4.29 Gbit/s");
+        assert_eq!(transfer_line(8_000_000, Duration::from_secs(1)), "8.0 MB in 1.00 s: 64 Mbit/s");
+        assert_eq!(transfer_line(10, Duration::ZERO), "10 bytes in 0.00 s: too short for a rate");
+    }
+}

@@ -1,0 +1,82 @@
+//! Progress of a transfer: a bar on a terminal, a plain line each quarter elsewhere.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{bytes_text, transfer_line};
+
+/// Lines that a transfer gets without a terminal.
+const LINES: u64 = 4;
+
+/// The progress of one transfer. A bar disappears when this is dropped.
+#[derive(Debug)]
+pub struct Progress {
+    begin: Instant,
+    total: u64,
+    done: u64,
+    show: Show,
+}
+
+#[derive(Debug)]
+enum Show {
+    Bar(ProgressBar),
+    Lines,
+    Nothing,
+}
+
+impl Progress {
+    pub(super) fn new(total: u64, silent: bool) -> Self {
+        let show = if silent {
+            Show::Nothing
+        } else if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new(total);
+            let template = "  {bar:40} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            Show::Bar(bar)
+        } else {
+            Show::Lines
+        };
+        Self { begin: Instant::now(), total, done: 0, show }
+    }
+
+    /// So many bytes have been moved so far.
+    pub fn set(&mut self, done: u64) {
+        let done = done.min(self.total);
+        match &self.show {
+            Show::Bar(bar) => bar.set_position(done),
+            Show::Lines if self.quarter(done) > self.quarter(self.done) && done < self.total => {
+                println!("  {} of {}", bytes_text(done), bytes_text(self.total));
+            }
+            _ => {}
+        }
+        self.done = done;
+    }
+
+    /// The transfer is over and has moved `bytes`; returns how long that took, and says it.
+    pub fn finish(self, bytes: u64) -> Duration {
+        let took = self.begin.elapsed();
+        if let Show::Bar(bar) = &self.show {
+            bar.finish_and_clear();
+        }
+        if !matches!(self.show, Show::Nothing) {
+            println!("  {}", transfer_line(bytes, took));
+        }
+        took
+    }
+
+    fn quarter(&self, done: u64) -> u64 {
+        done * LINES / self.total.max(1)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Show::Bar(bar) = &self.show {
+            bar.finish_and_clear();
+        }
+    }
+}

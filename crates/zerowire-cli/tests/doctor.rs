@@ -1,0 +1,203 @@
+//! `zerowire doctor` as root, as a user without privileges, and under a seccomp filter. Run as root.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use serde_json::Value;
+
+/// The user without privileges.
+const NOBODY: u32 = 65534;
+
+/// A copy of the program where every user can reach it, shared by the tests that run at a time and gone with the last.
+/// A test holds it before it starts anything, so that no child inherits the descriptor that it was written through (the
+/// kernel would refuse to run it: ETXTBSY).
+struct Lab(Arc<tempfile::TempDir>);
+
+impl Lab {
+    fn new() -> Self {
+        static SHARED: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "these tests change user and namespaces: run them as root"
+        );
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(dir) = shared.upgrade() {
+            return Self(dir);
+        }
+        let dir = tempfile::Builder::new().prefix("zerowire-doctor").tempdir().expect("temporary directory");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+        fs::copy(env!("CARGO_BIN_EXE_zerowire"), dir.path().join("zerowire")).expect("copy of the program");
+        let dir = Arc::new(dir);
+        *shared = Arc::downgrade(&dir);
+        Self(dir)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.0.path().join("zerowire")
+    }
+
+    fn doctor(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.program());
+        command.arg("doctor").args(args);
+        command
+    }
+
+    /// Shell text that runs in its own mount and network namespace, with the program as $PROGRAM.
+    fn in_namespaces(&self, script: &str) -> Output {
+        Command::new("unshare")
+            .args(["--mount", "--net", "--propagation", "private", "sh", "-ec", script])
+            .env("PROGRAM", self.program())
+            .output()
+            .expect("unshare (util-linux) must be installed")
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("the report is UTF-8")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}{}", text(output), String::from_utf8_lossy(&output.stderr)))
+}
+
+fn check<'a>(report: &'a Value, id: &str) -> &'a Value {
+    let checks = report["checks"].as_array().expect("a list of checks");
+    checks.iter().find(|c| c["id"] == id).unwrap_or_else(|| panic!("no check {id}"))
+}
+
+fn verdict<'a>(report: &'a Value, job: &str) -> &'a Value {
+    let verdicts = report["verdicts"].as_array().expect("a list of verdicts");
+    verdicts.iter().find(|v| v["job"] == job).unwrap_or_else(|| panic!("no verdict on {job}"))
+}
+
+/// A device that everybody may open, as most distributions have it.
+const OPEN_TUN: &str = "mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200;";
+const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+
+#[test]
+fn root_is_ready() {
+    let lab = Lab::new();
+    let output = lab.doctor(&["--path", "net", "--json"]).output().expect("run");
+    let report = json(&output);
+    for id in ["net.tun", "net.tap", "net.queues", "netns.admin", "uring.setup", "netns.identity"] {
+        assert_eq!(check(&report, id)["outcome"], "ok", "{id}");
+    }
+    assert!(output.status.success());
+    assert_eq!(verdict(&report, "net")["built"], true);
+    let text = text(&lab.doctor(&[]).output().expect("run"));
+    assert!(text.contains("What runs here") && !text.contains('\x1b'), "{text}");
+    assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+}
+
+/// In a namespace of its own, so that other tests' interfaces don't count.
+#[test]
+fn nothing_stays_and_nothing_is_sent() {
+    let lab = Lab::new();
+    let output = lab.in_namespaces(
+        "ip link set lo up; before=$(cat /proc/net/dev); $PROGRAM doctor > /dev/null; \
+         after=$(cat /proc/net/dev); echo \"$after\"; test \"$before\" = \"$after\"",
+    );
+    assert!(output.status.success(), "{}{}", text(&output), String::from_utf8_lossy(&output.stderr));
+    assert!(text(&output).contains("lo:"));
+}
+
+#[test]
+fn a_user_is_told_what_to_ask_for() {
+    let lab = Lab::new();
+    let mut command = lab.doctor(&["--json"]);
+    command.uid(NOBODY).gid(NOBODY);
+    let output = command.output().expect("run");
+    let report = json(&output);
+    let admin = check(&report, "netns.admin");
+    assert_eq!(admin["outcome"], "missing");
+    assert!(admin["remedy"].as_str().is_some_and(|r| r.contains("cap_net_admin")), "{admin}");
+    assert_eq!(check(&report, "net.tap")["outcome"], "missing");
+    assert_eq!(check(&report, "send.packet_ring")["outcome"], "missing");
+    assert_eq!(check(&report, "send.zerocopy")["outcome"], "ok");
+    assert_eq!(verdict(&report, "net")["outcome"], "missing");
+    assert_eq!(output.status.code(), Some(1));
+    let mut command = lab.doctor(&["--path", "net"]);
+    let text = text(&command.uid(NOBODY).gid(NOBODY).output().expect("run"));
+    assert!(text.contains("missing   CAP_NET_ADMIN") && text.contains("remedy: "), "{text}");
+}
+
+/// Without privileges a tap can't be made; one that an administrator made is enough.
+#[test]
+fn a_tap_of_the_users_own_is_enough() {
+    let lab = Lab::new();
+    let none =
+        lab.in_namespaces(&format!("{OPEN_TUN} {AS_NOBODY} $PROGRAM doctor --path net --json || exit 3"));
+    let report = json(&none);
+    assert_eq!(check(&report, "net.tun")["outcome"], "ok");
+    assert_eq!(check(&report, "net.tap")["outcome"], "missing");
+    assert_eq!(none.status.code(), Some(3));
+
+    let own = lab.in_namespaces(&format!(
+        "{OPEN_TUN} mount -t sysfs none /sys; ip tuntap add dev mine0 mode tap user {NOBODY} vnet_hdr; \
+         ip tuntap add dev other0 mode tap user 1 vnet_hdr; {AS_NOBODY} $PROGRAM doctor --path net --json"
+    ));
+    let report = json(&own);
+    let tap = check(&report, "net.tap");
+    assert_eq!(tap["outcome"], "degraded", "{tap}");
+    let found = tap["found"].as_str().unwrap_or_default();
+    assert!(found.contains("mine0") && !found.contains("other0"), "{found}");
+    assert_eq!(verdict(&report, "net")["outcome"], "degraded");
+    assert!(own.status.success());
+}
+
+/// Makes `io_uring_setup` fail with `errno` in this process and what it runs (seccomp(2)).
+fn refuse_io_uring(errno: i32) -> io::Result<()> {
+    // Load the call's number (offset 0 of struct seccomp_data); if it is io_uring_setup, fail; else allow.
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut code = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
+    // SAFETY: prctl reads the program, which lives until it returns.
+    let r = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[test]
+fn a_seccomp_filter_is_named_and_net_still_runs() {
+    let lab = Lab::new();
+    for (errno, word) in [(libc::EPERM, "seccomp filter"), (libc::ENOSYS, "not there")] {
+        let mut command = lab.doctor(&["--json"]);
+        // SAFETY: the hook makes two system calls on memory of its own stack and allocates nothing.
+        unsafe { command.pre_exec(move || refuse_io_uring(errno)) };
+        let output = command.output().expect("run");
+        let report = json(&output);
+        let ring = check(&report, "uring.setup");
+        assert_eq!(ring["outcome"], "degraded");
+        assert!(ring["found"].as_str().is_some_and(|f| f.contains(word)), "{ring}");
+        assert!(ring["remedy"].as_str().is_some_and(|r| r.contains("io_uring_setup")), "{ring}");
+        assert_eq!(check(&report, "send.uring")["outcome"], "missing");
+        let net = verdict(&report, "net");
+        assert_eq!(net["outcome"], "degraded");
+        assert!(net["text"].as_str().is_some_and(|t| t.contains("no io_uring")), "{net}");
+        assert!(output.status.success());
+        assert_eq!(report["machine"]["seccomp"], true);
+    }
+}
+
+#[test]
+fn a_path_selects_checks_and_wrong_arguments_are_refused() {
+    let lab = Lab::new();
+    let report = json(&lab.doctor(&["--path", "vsock", "--json"]).output().expect("run"));
+    let groups: Vec<_> =
+        report["checks"].as_array().expect("checks").iter().map(|c| c["group"].clone()).collect();
+    assert!(groups.contains(&"vsock".into()) && !groups.contains(&"net".into()), "{groups:?}");
+    assert_eq!(lab.doctor(&["--path", "nonsense"]).output().expect("run").status.code(), Some(2));
+}

@@ -1,0 +1,94 @@
+//! A ring without a server: the guest's memory as the device maps it, and a driver's ring in it.
+
+use std::os::fd::OwnedFd;
+
+use zerowire_guest::ring::RingMemory;
+use zerowire_guest::{GuestAddr, GuestMemory as Ram};
+use zerowire_virtio::memory::{GuestMemory, RegionConfig};
+use zerowire_virtio::ring::{RingAddresses, SplitRing};
+
+/// Guest memory as the guest and as the device have it.
+pub struct Lab {
+    /// The guest's side.
+    pub ram: Ram,
+    /// The device's side.
+    pub memory: GuestMemory,
+}
+
+impl Lab {
+    /// Memory with these regions (first address, bytes).
+    pub fn new(regions: &[(u64, usize)]) -> Self {
+        let regions: Vec<_> = regions.iter().map(|&(addr, len)| (GuestAddr(addr), len)).collect();
+        let ram = Ram::new(&regions).unwrap_or_else(|e| panic!("{e}"));
+        let memory = map(&ram);
+        Self { ram, memory }
+    }
+
+    /// The device's side of `ring`.
+    pub fn device(&self, ring: &RingMemory, queue: u16, event_idx: bool) -> SplitRing {
+        let setup = ring.setup(0);
+        let at = RingAddresses { desc: setup.desc.user, avail: setup.avail.user, used: setup.used.user };
+        SplitRing::new(queue, setup.size, at, ring.used_idx(), event_idx, &self.memory)
+            .unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// A ring in this memory.
+    pub fn ring(&self, size: u16) -> RingMemory {
+        RingMemory::new(&self.ram, size).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Reads guest memory.
+    pub fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.ram.at(GuestAddr(addr), len).unwrap_or_else(|e| panic!("{e}")).append_to(0, len, &mut bytes);
+        bytes
+    }
+
+    /// Writes guest memory.
+    pub fn write(&self, addr: u64, bytes: &[u8]) {
+        self.ram.at(GuestAddr(addr), bytes.len()).unwrap_or_else(|e| panic!("{e}")).write(0, bytes);
+    }
+}
+
+/// The guest's memory as the device maps it.
+pub fn map(ram: &Ram) -> GuestMemory {
+    let regions = ram
+        .regions()
+        .iter()
+        .map(|r| RegionConfig {
+            guest_addr: r.guest_addr().0,
+            len: r.len() as u64,
+            user_addr: r.user_addr(),
+            offset: r.file_offset(),
+            file: r.file().try_clone_to_owned().expect("a descriptor"),
+        })
+        .collect();
+    GuestMemory::new(regions).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Two ends of a socket that keeps the bounds of frames, as a tap does: one for the device, one for the test.
+pub fn wire() -> (OwnedFd, OwnedFd) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (a, b) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair of sockets");
+    for s in [&a, &b] {
+        // More than a batch of the longest frames.
+        rustix::net::sockopt::set_socket_send_buffer_size(s, 16 << 20).expect("a send buffer");
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(s, 16 << 20);
+    }
+    (a, b)
+}
+
+/// The next frame on a [`wire`].
+pub fn read_frame(fd: &OwnedFd) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 70_000];
+    match rustix::io::read(fd, &mut buffer) {
+        Ok(n) => {
+            buffer.truncate(n);
+            Some(buffer)
+        }
+        Err(rustix::io::Errno::AGAIN) => None,
+        Err(e) => panic!("reading the wire: {e}"),
+    }
+}

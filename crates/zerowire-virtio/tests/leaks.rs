@@ -1,0 +1,80 @@
+//! Nothing is left behind by guests that come and go, well-behaved or not: descriptors, mappings and threads of this
+//! process are counted. The only test of its program, so that nothing else changes the counts.
+
+mod common;
+
+use common::attack::{PLAIN, attack, front_end};
+use common::{Backend, Peer, Vm, in_netns, options, wait_until};
+use zerowire_guest::misbehave::{RingAttack, malformed_messages};
+use zerowire_guest::net::{Layout, NetOptions};
+use zerowire_virtio::io::Engine;
+
+/// Descriptors, mappings of guest memory, threads.
+fn holdings() -> [usize; 3] {
+    let entries = |path| std::fs::read_dir(path).expect("procfs").count();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
+    // Stacks and heaps of threads come and go as the allocator likes; a guest's memory does not.
+    let shared = maps.lines().filter(|l| l.contains("memfd:")).count();
+    [entries("/proc/self/fd"), shared, entries("/proc/self/task")]
+}
+
+fn settled(backend: &Backend, vm: &str) -> [usize; 3] {
+    wait_until("the connection has ended", || !backend.stats(vm).connected);
+    holdings()
+}
+
+/// Virtual memory of this process, pages.
+fn virtual_pages() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("procfs");
+    text.split(' ').next().and_then(|n| n.parse().ok()).expect("a number of pages")
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    in_netns(|| {
+        for (name, engine) in [("zwleaku", Engine::Uring), ("zwleaks", Engine::Syscall)] {
+            let backend = Backend::start(&[Vm { engine, queues: 2, ..Vm::new(name) }]);
+            let mut peer = Peer::new(name);
+            let options = NetOptions { queue_pairs: 2, ..options(0, Layout::Split) };
+            let cycle = |n: u32, peer: &mut Peer| {
+                let mut guest = backend.guest(name, &options);
+                if n % 10 == 0 {
+                    let out = common::frames::frame(n, 100);
+                    guest.send_plain(std::slice::from_ref(&out));
+                    assert_eq!(peer.expect().bytes, out);
+                }
+                drop(guest);
+                settled(&backend, name)
+            };
+            let before = cycle(0, &mut peer);
+            let mut pages = 0;
+            for n in 1..=100 {
+                let now = cycle(n, &mut peer);
+                assert_eq!(now, before, "[descriptors, mappings, threads] after {n} connections");
+                if n == 10 {
+                    pages = virtual_pages();
+                }
+            }
+            // An arena of the allocator may come on top; a guest's memory or a reservation would be far more.
+            assert!(virtual_pages() < pages + (160 << 20 >> 12), "virtual memory grows with each connection");
+            assert_eq!(backend.stats(name).connections, 101);
+
+            for round in 0..2 {
+                for a in RingAttack::ALL {
+                    attack(&backend, name, &mut peer, *a);
+                }
+                assert_eq!(settled(&backend, name), before, "after all ring attacks, round {round}");
+                for message in malformed_messages(4) {
+                    let (mut transport, _memory) = front_end(&backend, name, PLAIN);
+                    let _ = message.send(transport.connection());
+                    if !message.cut {
+                        let _ = transport.connection().recv();
+                    }
+                    drop((transport, _memory));
+                    let now = settled(&backend, name);
+                    assert_eq!(now, before, "after {}, round {round}", message.name);
+                }
+            }
+        }
+    });
+}

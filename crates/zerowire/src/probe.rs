@@ -1,1 +1,0 @@
-//! What this kernel, user and network namespace can do.

@@ -1,0 +1,192 @@
+//! Memory: how much may be registered, and whether huge pages are there.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use io_uring::IoUring;
+use rustix::fs::MemfdFlags;
+use rustix::process::{Resource, getrlimit};
+
+use super::errno::{self, size};
+use super::sys::{Mapping, register_and_release};
+use super::{Finding, Group, Job, Machine, Subject, Todo};
+
+/// How much is registered to see whether it may be.
+const TRIED_BYTES: u64 = 64 << 20;
+
+/// The answer is exact to this.
+const STEP_BYTES: u64 = 64 << 10;
+
+/// Size of the huge pages that are asked for.
+const HUGE_BYTES: usize = 2 << 20;
+
+pub(super) fn check(todo: &mut Todo, machine: &Machine, has_ring: bool) {
+    let registered = Subject {
+        id: "memory.registered",
+        group: Group::Shared,
+        jobs: &[Job::Net, Job::Send, Job::Recv],
+        path: "net, send, recv: registered memory",
+        title: "registered memory",
+    };
+    todo.add(registered, || {
+        if !has_ring {
+            return Finding::degraded(
+                super::uring::UNTRIED,
+                "Guest memory is not registered: more CPU a frame.",
+            )
+            .remedy("See io_uring above.");
+        }
+        let limit = getrlimit(Resource::Memlock).current;
+        match largest() {
+            Ok((bytes, error)) => translate(bytes, error, limit, machine.has("CAP_IPC_LOCK")),
+            Err(e) => translate(0, errno::number(&e), limit, machine.has("CAP_IPC_LOCK")),
+        }
+    });
+    let huge = Subject {
+        id: "memory.huge_pages",
+        group: Group::Shared,
+        jobs: &[Job::Net, Job::Recv],
+        path: "net, recv: huge pages",
+        title: "huge pages",
+    };
+    todo.add(huge, || translate_huge(map_huge().map_err(|e| errno::number(&e)), &free_huge()));
+}
+
+/// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0: none).
+fn largest() -> io::Result<(u64, i32)> {
+    let ring: IoUring = IoUring::new(2)?;
+    let memory = Mapping::new(TRIED_BYTES as usize, None)?;
+    let attempt = |bytes: u64| register_and_release(&ring, &memory, bytes as usize);
+    let Err(e) = attempt(TRIED_BYTES) else { return Ok((TRIED_BYTES, 0)) };
+    // `low` steps can be registered, `high` can't.
+    let (mut low, mut high) = (0, TRIED_BYTES / STEP_BYTES);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if attempt(middle * STEP_BYTES).is_ok() {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok((low * STEP_BYTES, errno::number(&e)))
+}
+
+const UNREGISTERED: &str = "Memory past that is served unregistered: the same copies, but more CPU, since the kernel looks up \
+     its pages for each operation.";
+
+/// `limit` None stands for no limit.
+fn translate(bytes: u64, error: i32, limit: Option<u64>, has_ipc_lock: bool) -> Finding {
+    let limit_text = limit.map_or("unlimited".to_owned(), size);
+    if bytes >= TRIED_BYTES {
+        let why = match (limit, has_ipc_lock) {
+            (_, true) => {
+                format!("; the memlock limit ({limit_text}) does not apply with CAP_IPC_LOCK")
+            }
+            (None, false) => "; the memlock limit is unlimited".to_owned(),
+            (Some(_), false) => format!("; memlock limit {limit_text}"),
+        };
+        let upto = match (limit, has_ipc_lock) {
+            (Some(_), false) => format!("Guests and areas up to {limit_text} in all are registered."),
+            _ => "Guests and areas of any size are registered.".to_owned(),
+        };
+        return Finding::ok(format!("{} registered{why}", size(TRIED_BYTES)), upto);
+    }
+    let found = format!(
+        "{} of {} could be registered ({}); memlock limit {limit_text}",
+        size(bytes),
+        size(TRIED_BYTES),
+        errno::words(error)
+    );
+    let f = Finding::degraded(found, UNREGISTERED);
+    match error {
+        libc::ENOMEM | libc::EPERM | libc::EAGAIN => {
+            let grant = if has_ipc_lock {
+                "CAP_IPC_LOCK counts only in the machine's first user namespace, not in this one."
+            } else {
+                "Grant CAP_IPC_LOCK ('sudo setcap cap_net_admin,cap_ipc_lock+ep PROGRAM'; container: --cap-add \
+                 IPC_LOCK)."
+            };
+            f.remedy(format!(
+                "{grant} Or raise the memlock limit above the guest's memory: LimitMEMLOCK=infinity in the systemd unit, \
+                 'ulimit -l unlimited' as root, --ulimit memlock=-1 for a container. It counts all of the user's \
+                 processes together."
+            ))
+        }
+        _ => f.remedy("'strace -e io_uring_register zerowire doctor --path net' shows the call."),
+    }
+}
+
+/// Reserves one huge page; it is never touched.
+fn map_huge() -> io::Result<()> {
+    let file = rustix::fs::memfd_create(
+        "zerowire-doctor",
+        MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+    )?;
+    rustix::fs::ftruncate(&file, HUGE_BYTES as u64)?;
+    Mapping::new(HUGE_BYTES, Some(file.as_fd())).map(drop)
+}
+
+/// Free and all huge pages of 2 MiB, as text.
+fn free_huge() -> String {
+    let read = |name: &str| {
+        std::fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}"))
+            .map_or("?".to_owned(), |t| t.trim().to_owned())
+    };
+    format!("{} of {} free", read("free_hugepages"), read("nr_hugepages"))
+}
+
+fn translate_huge(mapped: Result<(), i32>, free: &str) -> Finding {
+    let worse = "Guest memory lies in 4 KiB pages: registering it takes longer, and the kernel keeps more bookkeeping. \
+                 All paths work.";
+    let remedy = "As root: 'sysctl vm.nr_hugepages=N' (N × 2 MiB, before memory is fragmented), then hugetlb=on in \
+                  QEMU's memory-backend-memfd.";
+    match mapped {
+        Ok(()) => Finding::ok(format!("2 MiB pages: {free}"), "Guest memory can lie in 2 MiB pages."),
+        Err(libc::ENOMEM) => Finding::degraded(format!("2 MiB pages: {free}"), worse).remedy(remedy),
+        Err(libc::EINVAL | libc::ENODEV | libc::ENOSYS) => {
+            Finding::degraded("no 2 MiB pages in this kernel", worse)
+                .remedy("Boot a kernel with CONFIG_HUGETLBFS.")
+        }
+        Err(e) => {
+            Finding::degraded(format!("2 MiB pages refused ({})", errno::words(e)), worse).remedy(remedy)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn the_limit_and_who_is_exempt_are_named() {
+        let root = translate(TRIED_BYTES, 0, Some(8 << 20), true);
+        assert_eq!(root.outcome, Outcome::Ok);
+        assert!(root.found.contains("8 MiB") && root.found.contains("CAP_IPC_LOCK"), "{root:?}");
+        assert!(translate(TRIED_BYTES, 0, None, false).consequence.contains("any size"));
+        assert!(translate(TRIED_BYTES, 0, Some(1 << 30), false).consequence.contains("1 GiB"));
+    }
+
+    #[test]
+    fn too_low_a_limit_has_a_remedy() {
+        let user = translate(7 << 20, libc::ENOMEM, Some(8 << 20), false);
+        assert_eq!(user.outcome, Outcome::Degraded);
+        assert!(user.found.starts_with("7 MiB of 64 MiB"), "{user:?}");
+        assert!(user.remedy.is_some_and(|r| r.contains("LimitMEMLOCK") && r.contains("cap_ipc_lock")));
+        let nested = translate(7 << 20, libc::ENOMEM, Some(8 << 20), true);
+        assert!(nested.remedy.is_some_and(|r| r.contains("first user namespace")));
+        let odd = translate(0, libc::EOPNOTSUPP, None, true);
+        assert_eq!(odd.outcome, Outcome::Degraded);
+        assert!(odd.found.contains("EOPNOTSUPP"));
+    }
+
+    #[test]
+    fn huge_pages_are_optional() {
+        assert_eq!(translate_huge(Ok(()), "4 of 4 free").outcome, Outcome::Ok);
+        for e in [libc::ENOMEM, libc::EINVAL, libc::EPERM] {
+            let f = translate_huge(Err(e), "0 of 0 free");
+            assert_eq!(f.outcome, Outcome::Degraded);
+            assert!(f.remedy.is_some());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The network namespace: which one it is, whether it may be administered, whether another can be made.
+
+use std::fs::read_link;
+use std::io;
+use std::os::fd::AsFd;
+
+use super::errno;
+use super::sys::{set_option, socket, unshare_in_child};
+use super::{Finding, Group, Job, Machine, Subject, Todo};
+
+/// Inode number of the initial network namespace since Linux 6.18 (include/uapi/linux/nsfs.h).
+const INITIAL: &str = "net:[4026531833]";
+
+pub(super) fn check(todo: &mut Todo, machine: &Machine) {
+    let identity = Subject {
+        id: "netns.identity",
+        group: Group::Shared,
+        jobs: &[Job::Net, Job::Send, Job::Recv],
+        path: "net, send, recv: network namespace",
+        title: "network namespace",
+    };
+    todo.add(identity, || {
+        let link = |path: &str| read_link(path).map(|p| p.to_string_lossy().into_owned());
+        translate_identity(link("/proc/thread-self/ns/net").ok(), link("/proc/1/ns/net").ok())
+    });
+    let admin = Subject {
+        id: "netns.admin",
+        group: Group::Shared,
+        jobs: &[Job::Net, Job::Recv],
+        path: "net, recv: CAP_NET_ADMIN",
+        title: "CAP_NET_ADMIN",
+    };
+    todo.add(admin, || {
+        translate_admin(administer().map_err(|e| errno::number(&e)), machine.has("CAP_NET_ADMIN"))
+    });
+    let unshare = Subject {
+        id: "netns.unshare",
+        group: Group::Shared,
+        jobs: &[Job::Net],
+        path: "net: own network namespace",
+        title: "new namespaces",
+    };
+    todo.add(unshare, || {
+        let number = |e: io::Error| errno::number(&e);
+        let alone = unshare_in_child(libc::CLONE_NEWNET).map_err(number);
+        let with_user = match alone {
+            Ok(()) => Ok(()),
+            Err(_) => unshare_in_child(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(number),
+        };
+        translate_unshare(alone, with_user)
+    });
+}
+
+fn translate_identity(own: Option<String>, first: Option<String>) -> Finding {
+    let here = "Taps are opened and made in this namespace.";
+    let Some(own) = own else {
+        return Finding::degraded("not known: /proc is not mounted or hidden", here)
+            .remedy("Mount /proc: 'mount -t proc proc /proc'.");
+    };
+    let whose = match first {
+        _ if own == INITIAL => "the machine's first",
+        Some(f) if f == own => "the same as process 1's",
+        Some(_) => "not that of process 1",
+        None => "process 1's can't be read by this user",
+    };
+    Finding::ok(format!("{own}, {whose}"), here)
+}
+
+/// Asks for something that only an administrator of the thread's network namespace may do, on a socket of its own:
+/// TCP_REPAIR (net/ipv4/tcp.c, `tcp_can_repair_sock`). The socket is never connected.
+fn administer() -> io::Result<()> {
+    let tcp = socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    set_option(tcp.as_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, &[1])
+}
+
+fn translate_admin(allowed: Result<(), i32>, is_effective: bool) -> Finding {
+    let lost = "No tap can be made here; a tap that an administrator made for this user works all the same.";
+    let remedy = "Run as root, or 'sudo setcap cap_net_admin+ep PROGRAM', or AmbientCapabilities=CAP_NET_ADMIN in the \
+                  systemd unit, or --cap-add NET_ADMIN for a container. Without any of these an administrator makes the \
+                  tap: 'ip tuntap add dev NAME mode tap user USER vnet_hdr'.";
+    match (allowed, is_effective) {
+        (Ok(()), _) => Finding::ok("held in this network namespace", "Taps can be made, and set up."),
+        (Err(libc::EPERM), true) => Finding::missing(
+            "held, but not over this network namespace: that belongs to another user namespace",
+            lost,
+        )
+        .remedy(
+            "Make both namespaces together ('unshare --user --map-root-user --net'), or run in the user namespace \
+             that owns this one.",
+        ),
+        (Err(libc::EPERM), false) => Finding::missing("not held", lost).remedy(remedy),
+        (Err(e), _) => Finding::degraded(
+            format!("could not be tried ({})", errno::words(e)),
+            "The line on taps says what works.",
+        ),
+    }
+}
+
+fn translate_unshare(alone: Result<(), i32>, with_user: Result<(), i32>) -> Finding {
+    let e = match (alone, with_user) {
+        (Ok(()), _) => {
+            return Finding::ok("can be made", "'zerowire bench' and the tests make their own.");
+        }
+        (Err(e), Ok(())) => {
+            return Finding::degraded(
+                format!("only together with a user namespace (alone: {})", errno::words(e)),
+                "'zerowire bench' can't make its own by itself.",
+            )
+            .remedy("Put 'unshare --user --map-root-user --net' in front of the command.");
+        }
+        (Err(_), Err(e)) => e,
+    };
+    let f = Finding::missing(
+        format!("refused ({})", errno::words(e)),
+        "'zerowire bench' and the tests can't run here; zerowire net needs none.",
+    );
+    match e {
+        libc::ENOSPC => f.remedy("Raise the sysctls user.max_net_namespaces and user.max_user_namespaces."),
+        libc::EINVAL => f.remedy("Boot a kernel with CONFIG_NET_NS and CONFIG_USER_NS."),
+        _ => f.remedy(
+            "Grant CAP_SYS_ADMIN, or let users make user namespaces: sysctl kernel.unprivileged_userns_clone=1 \
+             (Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container the seccomp profile \
+             must allow unshare.",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn the_namespace_is_named() {
+        let id = |own: &str, first: Option<&str>| {
+            translate_identity(Some(own.to_owned()), first.map(ToOwned::to_owned)).found
+        };
+        assert_eq!(id(INITIAL, None), "net:[4026531833], the machine's first");
+        assert_eq!(id("net:[5]", Some("net:[5]")), "net:[5], the same as process 1's");
+        assert_eq!(id("net:[5]", Some("net:[6]")), "net:[5], not that of process 1");
+        assert!(id("net:[5]", None).contains("can't be read"));
+        assert_eq!(translate_identity(None, None).outcome, Outcome::Degraded);
+    }
+
+    #[test]
+    fn a_missing_capability_has_its_remedy() {
+        assert_eq!(translate_admin(Ok(()), true).outcome, Outcome::Ok);
+        let user = translate_admin(Err(libc::EPERM), false);
+        assert_eq!(user.outcome, Outcome::Missing);
+        assert!(user.remedy.is_some_and(|r| r.contains("setcap") && r.contains("ip tuntap add")));
+        let foreign = translate_admin(Err(libc::EPERM), true);
+        assert_eq!(foreign.outcome, Outcome::Missing);
+        assert!(foreign.remedy.is_some_and(|r| r.contains("unshare")));
+        assert_eq!(translate_admin(Err(libc::EAFNOSUPPORT), true).outcome, Outcome::Degraded);
+    }
+
+    #[test]
+    fn namespaces_by_who_may_make_them() {
+        let p = Err(libc::EPERM);
+        assert_eq!(translate_unshare(Ok(()), Ok(())).outcome, Outcome::Ok);
+        assert_eq!(translate_unshare(p, Ok(())).outcome, Outcome::Degraded);
+        for (e, word) in
+            [(libc::ENOSPC, "max_net"), (libc::EINVAL, "CONFIG_NET_NS"), (libc::EPERM, "CAP_SYS_ADMIN")]
+        {
+            let f = translate_unshare(p, Err(e));
+            assert_eq!(f.outcome, Outcome::Missing);
+            assert!(f.remedy.is_some_and(|r| r.contains(word)), "{e}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Receiving through io_uring: buffer rings, and zero-copy receive (Documentation/networking/iou-zcrx.rst).
+//!
+//! A NIC's queue is never registered here: that would restart the queue under traffic. What a NIC can do is told by
+//! its driver's name, in the line on NICs.
+
+use std::io;
+
+use io_uring::{IoUring, cqueue, squeue};
+
+use super::errno;
+use super::sys::{Mapping, register_zcrx};
+use super::uring::{Ring, UNTRIED};
+use super::{Finding, Group, Job, Subject, Todo};
+
+/// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel copies.
+const ZCRX_REG_NODEV: u32 = 2;
+
+/// An interface that can't exist: the answer ENODEV shows that the kernel came as far as looking for it.
+const NO_INTERFACE: u32 = i32::MAX as u32;
+
+pub(super) fn check(todo: &mut Todo, ring: &Ring) {
+    let subject = |id, path, title| Subject { id, group: Group::Recv, jobs: &[Job::Recv], path, title };
+    todo.add(subject("recv.buffer_ring", "recv: provided buffers", "buffer rings"), || {
+        translate_buffers(ring.as_ref().ok().map(|a| a.buffer_ring))
+    });
+    todo.add(subject("recv.zcrx", "recv: io_uring zcrx", "zero-copy receive"), || match ring {
+        Err(_) => Finding::missing(UNTRIED, COPIES).remedy("See io_uring above."),
+        Ok(a) if !a.recv_zc => translate_zcrx(None),
+        Ok(_) => {
+            let attempt = |interface, flags| register(interface, flags).map_err(|e| errno::number(&e));
+            translate_zcrx(Some((attempt(0, ZCRX_REG_NODEV), attempt(NO_INTERFACE, 0))))
+        }
+    });
+}
+
+/// Tries to register 64 KiB on a ring of its own, which takes the registration with it.
+fn register(interface: u32, flags: u32) -> io::Result<()> {
+    let page = rustix::param::page_size();
+    let area = Mapping::new(16 * page, None)?;
+    let refill = Mapping::new(2 * page, None)?;
+    let ring = IoUring::<squeue::Entry, cqueue::Entry32>::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(8)?;
+    register_zcrx(&ring, interface, flags, &area, &refill)
+}
+
+const COPIES: &str = "Received bytes are copied once, by the kernel, into provided buffers.";
+
+fn translate_buffers(made: Option<Result<(), i32>>) -> Finding {
+    let lost = "Each receive names its buffer: one system call a message.";
+    match made {
+        None => Finding::missing(UNTRIED, lost).remedy("See io_uring above."),
+        Some(Ok(())) => Finding::ok(
+            "a buffer ring was registered",
+            "One multishot receive fills many buffers; one copy (kernel).",
+        ),
+        Some(Err(e)) => Finding::missing(format!("refused ({})", errno::words(e)), lost)
+            .remedy("Boot Linux 5.19 or newer."),
+    }
+}
+
+/// `None`: the kernel has no RECV_ZC. Else what came of registering without a device, and for a device that isn't.
+fn translate_zcrx(tried: Option<(Result<(), i32>, Result<(), i32>)>) -> Finding {
+    let Some((nodev, device)) = tried else {
+        return Finding::missing("not in this kernel", COPIES)
+            .remedy("Boot Linux 6.15 or newer with CONFIG_IO_URING_ZCRX.");
+    };
+    let (Err(e), Err(d)) = (nodev, device) else {
+        return Finding::ok(
+            "registered without a device (ZCRX_REG_NODEV)",
+            "Zero-copy receive runs everywhere: no copy with a NIC that splits headers (see NICs), else one (kernel).",
+        );
+    };
+    match (e, d) {
+        (libc::EPERM, _) => Finding::missing(format!("refused ({})", errno::words(e)), COPIES)
+            .remedy("Run with CAP_NET_ADMIN of the machine's own user namespace (root outside of containers)."),
+        (libc::EINVAL | libc::EOPNOTSUPP, libc::ENODEV) => Finding::degraded(
+            "for NIC queues only; ZCRX_REG_NODEV is not in this kernel",
+            "Without a copy with a NIC that can (see NICs); on other interfaces bytes are copied once, by the kernel.",
+        )
+        .remedy("Boot Linux 7.1 or newer to use it on any interface."),
+        (libc::ENOMEM, _) => Finding::degraded(format!("no memory to register ({})", errno::words(e)), COPIES)
+            .remedy("Raise the memlock limit: see registered memory."),
+        _ => Finding::missing(
+            format!("refused ({}; for a device: {})", errno::words(e), errno::words(d)),
+            COPIES,
+        )
+        .remedy("Boot Linux 6.15 or newer with CONFIG_IO_URING_ZCRX."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn zcrx_by_what_the_kernel_answers() {
+        let z = |nodev, device| translate_zcrx(Some((nodev, device)));
+        assert_eq!(translate_zcrx(None).outcome, Outcome::Missing);
+        assert_eq!(z(Ok(()), Err(libc::ENODEV)).outcome, Outcome::Ok);
+        let old = z(Err(libc::EINVAL), Err(libc::ENODEV));
+        assert_eq!(old.outcome, Outcome::Degraded);
+        assert!(old.remedy.is_some_and(|r| r.contains("7.1")));
+        let user = z(Err(libc::EPERM), Err(libc::EPERM));
+        assert!(user.remedy.is_some_and(|r| r.contains("CAP_NET_ADMIN")));
+        assert_eq!(z(Err(libc::ENOMEM), Err(libc::ENODEV)).outcome, Outcome::Degraded);
+        assert_eq!(z(Err(libc::EINVAL), Err(libc::EINVAL)).outcome, Outcome::Missing);
+    }
+
+    #[test]
+    fn buffer_rings_by_errno() {
+        assert_eq!(translate_buffers(Some(Ok(()))).outcome, Outcome::Ok);
+        assert!(translate_buffers(Some(Err(libc::EINVAL))).remedy.is_some_and(|r| r.contains("5.19")));
+        assert_eq!(translate_buffers(None).outcome, Outcome::Missing);
+    }
+}

@@ -1,0 +1,259 @@
+//! The system calls of the probes that no safe crate has. Everything made here is owned by the caller and is gone
+//! when it is dropped; nothing is shared with another process.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use io_uring::types::{io_uring_region_desc, io_uring_zcrx_area_reg, io_uring_zcrx_ifq_reg};
+use io_uring::{IoUring, cqueue, squeue};
+
+/// Names of temporary taps: the kernel fills in a number.
+pub(super) const TAP_PREFIX: &str = "zwdoc";
+
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+/// `TUNSETOFFLOAD` (include/uapi/linux/if_tun.h): its argument is the set itself.
+pub(super) const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
+const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
+/// `KVM_GET_API_VERSION` (include/uapi/linux/kvm.h): without argument.
+pub(super) const KVM_GET_API_VERSION: libc::Ioctl = 0xae00;
+/// `IORING_REGISTER_ZCRX_IFQ` (include/uapi/linux/io_uring.h, since Linux 6.15).
+const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
+/// `ETHTOOL_GDRVINFO` (include/uapi/linux/ethtool.h).
+const ETHTOOL_GDRVINFO: u32 = 3;
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_PROG_TYPE_XDP: u32 = 6;
+
+fn check(r: libc::c_int) -> io::Result<libc::c_int> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
+}
+
+/// `struct ifreq`, as far as flags and a pointer need it.
+#[repr(C)]
+struct IfReq {
+    name: [u8; 16],
+    data: IfData,
+}
+
+#[repr(C)]
+union IfData {
+    flags: libc::c_short,
+    pointer: *mut libc::c_void,
+    pad: [u8; 24],
+}
+
+/// Makes a temporary interface on an open /dev/net/tun. It has no address, is never set up, and goes with `fd`.
+pub(super) fn set_interface(fd: BorrowedFd<'_>, flags: libc::c_short) -> io::Result<()> {
+    let mut req = IfReq { name: [0; 16], data: IfData { pad: [0; 24] } };
+    req.name[..TAP_PREFIX.len()].copy_from_slice(TAP_PREFIX.as_bytes());
+    req.name[TAP_PREFIX.len()..TAP_PREFIX.len() + 2].copy_from_slice(b"%d");
+    req.data.flags = flags;
+    // SAFETY: TUNSETIFF reads and fills an ifreq, which `req` is long enough for.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut req) }).map(drop)
+}
+
+/// Sets the length of the virtio-net header of a tap, bytes.
+pub(super) fn set_header_len(fd: BorrowedFd<'_>, len: libc::c_int) -> io::Result<()> {
+    // SAFETY: TUNSETVNETHDRSZ reads an int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) }).map(drop)
+}
+
+/// An ioctl whose argument is a number, not an address ([`TUNSETOFFLOAD`], [`KVM_GET_API_VERSION`]).
+pub(super) fn ioctl_number(
+    fd: BorrowedFd<'_>,
+    request: libc::Ioctl,
+    argument: libc::c_ulong,
+) -> io::Result<libc::c_int> {
+    debug_assert!([TUNSETOFFLOAD, KVM_GET_API_VERSION].contains(&request));
+    // SAFETY: the ioctls named above follow no address.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) })
+}
+
+/// The driver of an interface of the calling thread's network namespace.
+pub(super) fn driver(socket: BorrowedFd<'_>, name: &str) -> io::Result<String> {
+    // struct ethtool_drvinfo: a command, then 32 bytes of driver name; 196 bytes in all.
+    let mut info = [0u32; 49];
+    info[0] = ETHTOOL_GDRVINFO;
+    let mut req =
+        IfReq { name: [0; 16], data: IfData { pointer: ptr::from_mut(&mut info).cast::<libc::c_void>() } };
+    let len = name.len().min(15);
+    req.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+    // SAFETY: ETHTOOL_GDRVINFO fills the drvinfo that the ifreq points to; both live until it returns.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })?;
+    let bytes: Vec<u8> = info[1..9].iter().flat_map(|w| w.to_ne_bytes()).take_while(|b| *b != 0).collect();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A socket that is closed on exec; constants of libc.
+pub(super) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets a socket option made of 32-bit words that hold no address.
+pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, words: &[u32]) -> io::Result<()> {
+    // SAFETY: the kernel reads that many bytes of `words`; none of the options that come here follows an address.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            words.as_ptr().cast(),
+            size_of_val(words) as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// Memory of this process's own, of whole pages.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps `len` bytes: private and anonymous, or the start of `file` shared.
+    pub(super) fn new(len: usize, file: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+        let (flags, fd) = match file {
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+            Some(f) => (libc::MAP_SHARED, f.as_raw_fd()),
+        };
+        // SAFETY: the kernel chooses a free address.
+        let base =
+            unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { base, len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, which nothing refers to any more: rings and sockets hold pages, not it.
+        unsafe { libc::munmap(self.base, self.len) };
+    }
+}
+
+/// Registers the first `len` bytes of `memory` with `ring` and lets go of them again.
+pub(super) fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize) -> io::Result<()> {
+    let iov = libc::iovec { iov_base: memory.base, iov_len: len.min(memory.len) };
+    // SAFETY: the range is mapped, and unregistered before this returns.
+    unsafe { ring.submitter().register_buffers(&[iov]) }?;
+    ring.submitter().unregister_buffers()
+}
+
+/// Registers a ring of `entries` provided buffers at `memory` and lets go of it again.
+pub(super) fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u16) -> io::Result<()> {
+    debug_assert!(usize::from(entries) * 16 <= memory.len);
+    // SAFETY: the memory holds `entries` records of 16 bytes and outlives the registration, which ends here.
+    unsafe { ring.submitter().register_buf_ring_with_flags(memory.base as u64, entries, 1, 0) }?;
+    ring.submitter().unregister_buf_ring(1)
+}
+
+/// Tries to register `area` for zero-copy receive, with a refill ring of 64 entries in `refill` (two pages).
+/// It goes with the ring.
+pub(super) fn register_zcrx(
+    ring: &IoUring<squeue::Entry, cqueue::Entry32>,
+    interface: u32,
+    flags: u32,
+    area: &Mapping,
+    refill: &Mapping,
+) -> io::Result<()> {
+    let mut area =
+        io_uring_zcrx_area_reg { addr: area.base as u64, len: area.len as u64, ..Default::default() };
+    let mut region = io_uring_region_desc {
+        user_addr: refill.base as u64,
+        size: refill.len as u64,
+        flags: io_uring::types::IORING_MEM_REGION_TYPE_USER,
+        ..Default::default()
+    };
+    let mut reg = io_uring_zcrx_ifq_reg {
+        if_idx: interface,
+        rq_entries: 64,
+        flags,
+        area_ptr: &raw mut area as u64,
+        region_ptr: &raw mut region as u64,
+        ..Default::default()
+    };
+    // SAFETY: the kernel reads and fills the three structures, which live until it returns, and pins the pages that
+    // they name, so that the mappings may go first.
+    let r = unsafe {
+        libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_ZCRX_IFQ, &raw mut reg, 1)
+    };
+    check(r as libc::c_int).map(drop)
+}
+
+/// Registers `memory` as AF_XDP memory of 4096-byte chunks (struct xdp_umem_reg, include/uapi/linux/if_xdp.h).
+pub(super) fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Result<()> {
+    let words: [u64; 4] = [memory.base as u64, memory.len as u64, 4096, 0];
+    // SAFETY: the kernel reads the structure and pins the pages that it names, so that the mapping may go first.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_UMEM_REG,
+            words.as_ptr().cast(),
+            size_of_val(&words) as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// Loads the XDP program "return XDP_PASS"; it is attached to nothing and goes with the descriptor.
+pub(super) fn load_xdp_program() -> io::Result<OwnedFd> {
+    /// The head of `union bpf_attr` for BPF_PROG_LOAD (include/uapi/linux/bpf.h).
+    #[repr(C)]
+    struct Attr {
+        prog_type: u32,
+        instructions: u32,
+        code: u64,
+        license: u64,
+        rest: [u64; 3],
+    }
+    // r0 = 2 (XDP_PASS); exit. Opcodes of Documentation/bpf/standardization/instruction-set.rst.
+    let code: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    let attr = Attr {
+        prog_type: BPF_PROG_TYPE_XDP,
+        instructions: 2,
+        code: code.as_ptr() as u64,
+        license: c"MIT".as_ptr() as u64,
+        rest: [0; 3],
+    };
+    // SAFETY: the kernel reads the attributes, the code and the licence, which live until it returns.
+    let r = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const attr, size_of::<Attr>()) };
+    let fd = check(r as libc::c_int)?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether a child process could `unshare` these namespaces. The child does nothing else and is reaped here.
+pub(super) fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the child calls only unshare, errno and _exit, all of which are async-signal-safe.
+    let pid = check(unsafe { libc::fork() })?;
+    if pid == 0 {
+        // SAFETY: as above; the errno fits the exit status.
+        unsafe {
+            let failed = libc::unshare(flags) != 0;
+            libc::_exit(if failed { *libc::__errno_location() } else { 0 });
+        }
+    }
+    let mut status = 0;
+    loop {
+        // SAFETY: waits for the child made above and fills `status`.
+        match check(unsafe { libc::waitpid(pid, &raw mut status, 0) }) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+            Ok(_) => break,
+        }
+    }
+    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (true, 0) => Ok(()),
+        (true, errno) => Err(io::Error::from_raw_os_error(errno)),
+        (false, _) => Err(io::Error::other("the child was killed")),
+    }
+}

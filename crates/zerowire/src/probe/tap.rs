@@ -1,0 +1,303 @@
+//! Taps: the port of `zerowire net`.
+//!
+//! One temporary tap serves all checks. It is made in the current network namespace, is never set up (so the stack
+//! sends nothing to it) and goes away with its descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{IoSliceMut, ReadWriteFlags};
+
+use super::errno;
+use super::sys::{TUNSETOFFLOAD, driver, ioctl_number, set_header_len, set_interface, socket};
+use super::{Finding, Group, Job, Machine, Subject, Todo};
+
+const IFF_TAP: libc::c_short = 0x0002;
+const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
+const IFF_NO_PI: libc::c_short = 0x1000;
+const IFF_VNET_HDR: libc::c_short = 0x4000;
+
+/// Length of the virtio-net header with `num_buffers` (virtio 1.3 §5.1.6), bytes.
+const HEADER_LEN: libc::c_int = 12;
+
+/// Offload sets that are asked for one by one: name and bits (include/uapi/linux/if_tun.h). Each needs TUN_F_CSUM.
+const OFFLOADS: [(&str, libc::c_ulong); 5] =
+    [("csum", 0x01), ("tso4", 0x03), ("tso6", 0x05), ("ufo", 0x11), ("uso", 0x61)];
+
+type Attempt = Result<(), i32>;
+
+/// What came of the attempts on a temporary tap; errno where one failed.
+#[derive(Clone, Debug)]
+struct Trial {
+    /// Opening /dev/net/tun.
+    device: Attempt,
+    /// Making a tap with a virtio-net header of 12 bytes.
+    made: Attempt,
+    /// The same with IFF_MULTI_QUEUE.
+    multi_queue: Attempt,
+    /// The offload sets that were taken.
+    offloads: Vec<&'static str>,
+    /// A read that does not wait.
+    nowait: Attempt,
+}
+
+pub(super) fn check(todo: &mut Todo, machine: &Machine) {
+    let subject = |id, path, title| Subject { id, group: Group::Net, jobs: &[Job::Net], path, title };
+    let device = subject("net.tun", "net: /dev/net/tun", "/dev/net/tun");
+    if !todo.wants(&device) {
+        return;
+    }
+    let t = trial();
+    todo.add(device, || translate_device(t.device));
+    todo.add(subject("net.tap", "net: tap", "making a tap"), || {
+        translate_tap(t.device, t.made, &own_taps(machine.euid))
+    });
+    todo.add(subject("net.queues", "net: tap with several queues", "several queues"), || {
+        translate_queues(t.made, t.multi_queue)
+    });
+    todo.add(subject("net.offloads", "net: tap offloads", "offloads"), || {
+        translate_offloads(t.made, &t.offloads)
+    });
+    todo.add(subject("net.nowait", "net: RWF_NOWAIT on a tap", "batched tap reads"), || {
+        translate_nowait(t.made, t.nowait)
+    });
+}
+
+fn trial() -> Trial {
+    let number = |e: io::Error| errno::number(&e);
+    let open = || -> io::Result<OwnedFd> {
+        Ok(rustix::fs::open(
+            "/dev/net/tun",
+            OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
+    };
+    let mut t =
+        Trial { device: Ok(()), made: Err(0), multi_queue: Err(0), offloads: Vec::new(), nowait: Err(0) };
+    let tap = match open() {
+        Ok(fd) => fd,
+        Err(e) => {
+            t.device = Err(number(e));
+            return t;
+        }
+    };
+    let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+    t.made = set_interface(tap.as_fd(), flags)
+        .and_then(|()| set_header_len(tap.as_fd(), HEADER_LEN))
+        .map_err(number);
+    if t.made.is_err() {
+        return t;
+    }
+    t.offloads = OFFLOADS
+        .iter()
+        .filter(|(_, bits)| ioctl_number(tap.as_fd(), TUNSETOFFLOAD, *bits).is_ok())
+        .map(|(name, _)| *name)
+        .collect();
+    t.nowait = match read_nowait(&tap) {
+        // An interface that is down has no frame: that answer shows that the flag is known.
+        Ok(_) | Err(libc::EAGAIN) => Ok(()),
+        Err(e) => Err(e),
+    };
+    drop(tap);
+    t.multi_queue = open().and_then(|fd| set_interface(fd.as_fd(), flags | IFF_MULTI_QUEUE)).map_err(number);
+    t
+}
+
+fn read_nowait(tap: &OwnedFd) -> Result<usize, i32> {
+    let mut frame = [0u8; 64];
+    // The offset of all ones stands for the file's own position, the only one that a tap has.
+    rustix::io::preadv2(tap, &mut [IoSliceMut::new(&mut frame)], u64::MAX, ReadWriteFlags::NOWAIT)
+        .map_err(|e| e.raw_os_error())
+}
+
+/// Taps of this namespace that `user` owns, as far as sysfs tells. They are not opened: that would take frames from
+/// whoever uses them.
+fn own_taps(user: u32) -> Vec<String> {
+    let Ok(socket) = socket(libc::AF_INET, libc::SOCK_DGRAM, 0) else { return Vec::new() };
+    super::nic::interfaces()
+        .into_iter()
+        .filter(|name| driver(socket.as_fd(), name).is_ok_and(|d| d == "tun"))
+        .filter(|name| {
+            let read = |what| std::fs::read_to_string(format!("/sys/class/net/{name}/{what}"));
+            let is =
+                |text: io::Result<String>, number: u32| text.is_ok_and(|t| t.trim() == number.to_string());
+            // A sysfs mounted in another namespace may show a namesake: that one has another index.
+            let index = rustix::net::netdevice::name_to_index(&socket, name);
+            index.is_ok_and(|i| is(read("ifindex"), i)) && is(read("owner"), user)
+        })
+        .collect()
+}
+
+fn translate_device(opened: Attempt) -> Finding {
+    let Err(e) = opened else {
+        return Finding::ok("opens", "The kernel has taps.");
+    };
+    let f = Finding::missing(
+        format!("can't be opened ({})", errno::words(e)),
+        "zerowire net can't run: it has no port for a VM's frames.",
+    );
+    f.remedy(match e {
+        libc::ENOENT => {
+            "Load the module ('modprobe tun' as root); in a container pass the device: --device /dev/net/tun."
+        }
+        libc::ENODEV | libc::ENXIO => "Load the module ('modprobe tun' as root), or boot a kernel with CONFIG_TUN.",
+        libc::EPERM => "The container's device rules refuse it: --device /dev/net/tun, or DeviceAllow=/dev/net/tun rw.",
+        _ => {
+            "Run as root, or give this user the device: 'chmod 0666 /dev/net/tun' as root (most distributions have it \
+             so: whoever opens it still needs a tap of their own or CAP_NET_ADMIN)."
+        }
+    })
+}
+
+fn translate_tap(device: Attempt, made: Attempt, own: &[String]) -> Finding {
+    if device.is_err() {
+        return Finding::missing("not tried", "Needs /dev/net/tun: see above.");
+    }
+    let Err(e) = made else {
+        return Finding::ok(
+            "made with a 12-byte virtio-net header, and removed",
+            "zerowire net makes the tap that --port names, if it is not there.",
+        );
+    };
+    let said = errno::words(e);
+    match e {
+        libc::EPERM if !own.is_empty() => Finding::degraded(
+            format!("not allowed to make one ({said}), but owns {}", own.join(", ")),
+            "zerowire net works on a tap that is there: name it with --port.",
+        )
+        .remedy("To make taps, see CAP_NET_ADMIN above."),
+        libc::EPERM => Finding::missing(
+            format!("not allowed ({said}), and this user owns no tap here"),
+            "zerowire net can't run.",
+        )
+        .remedy(
+            "Get CAP_NET_ADMIN (see above), or have the tap made: 'ip tuntap add dev NAME mode tap user USER vnet_hdr' \
+             as root.",
+        ),
+        libc::EINVAL => Finding::missing(
+            format!("refused ({said}): no virtio-net headers on taps"),
+            "zerowire net can't run: it passes the guest's headers on.",
+        )
+        .remedy("Boot a newer kernel (IFF_VNET_HDR and TUNSETVNETHDRSZ are in all since 2.6.35)."),
+        _ => Finding::missing(format!("failed ({said})"), "zerowire net can't run.")
+            .remedy("'strace -e ioctl zerowire doctor --path net' shows the call."),
+    }
+}
+
+/// For the lines that need a tap, when none could be made.
+fn untried() -> Finding {
+    Finding::degraded("not tried", "Not known until a tap can be made; the log of zerowire net tells, too.")
+}
+
+fn translate_queues(made: Attempt, multi: Attempt) -> Finding {
+    match (made, multi) {
+        (Err(_), _) => untried(),
+        (Ok(()), Ok(())) => {
+            Finding::ok("IFF_MULTI_QUEUE accepted", "--port tap:NAME,queues=N works, up to 256 queue pairs.")
+        }
+        (Ok(()), Err(e)) => {
+            Finding::degraded(format!("refused ({})", errno::words(e)), "One queue pair a device.")
+                .remedy("Boot Linux 3.8 or newer.")
+        }
+    }
+}
+
+fn translate_offloads(made: Attempt, taken: &[&str]) -> Finding {
+    if made.is_err() {
+        return untried();
+    }
+    let lost: Vec<_> = OFFLOADS.iter().map(|o| o.0).filter(|n| !taken.contains(n)).collect();
+    if lost.is_empty() {
+        return Finding::ok(
+            taken.join(", "),
+            "Guests can send and receive frames of 64 KiB (TSO, UFO, USO).",
+        );
+    }
+    let has = if taken.is_empty() { "none".to_owned() } else { taken.join(", ") };
+    let found = format!("{has}; not {}", lost.join(", "));
+    if lost == ["uso"] {
+        return Finding::degraded(
+            found,
+            "UDP segmentation is not offered: guests cut large UDP sends themselves.",
+        )
+        .remedy("Boot Linux 6.2 or newer.");
+    }
+    Finding::degraded(found, "What is refused is not offered to guests, which then send smaller frames.")
+        .remedy("Boot a newer kernel, or one without a patched tun driver.")
+}
+
+fn translate_nowait(made: Attempt, read: Attempt) -> Finding {
+    match (made, read) {
+        (Err(_), _) => untried(),
+        (Ok(()), Ok(())) => Finding::ok("RWF_NOWAIT accepted", "io_uring reads frames in batches."),
+        (Ok(()), Err(e)) => Finding::degraded(
+            format!("RWF_NOWAIT refused ({})", errno::words(e)),
+            "zerowire net uses plain system calls, one a frame: io_uring would wait on an empty tap.",
+        )
+        .remedy("Boot Linux 6.4 or newer."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn a_device_that_does_not_open_has_a_remedy_by_cause() {
+        assert_eq!(translate_device(Ok(())).outcome, Outcome::Ok);
+        for (e, word) in [
+            (libc::ENOENT, "modprobe tun"),
+            (libc::ENODEV, "CONFIG_TUN"),
+            (libc::EPERM, "DeviceAllow"),
+            (libc::EACCES, "chmod"),
+        ] {
+            let f = translate_device(Err(e));
+            assert_eq!(f.outcome, Outcome::Missing);
+            assert!(f.remedy.is_some_and(|r| r.contains(word)), "{e}");
+        }
+    }
+
+    #[test]
+    fn an_owned_tap_is_enough() {
+        let tap = |made, own: &[&str]| {
+            translate_tap(Ok(()), made, &own.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(tap(Ok(()), &[]).outcome, Outcome::Ok);
+        let owned = tap(Err(libc::EPERM), &["vm0"]);
+        assert_eq!(owned.outcome, Outcome::Degraded);
+        assert!(owned.found.contains("vm0"));
+        let none = tap(Err(libc::EPERM), &[]);
+        assert_eq!(none.outcome, Outcome::Missing);
+        assert!(none.remedy.is_some_and(|r| r.contains("ip tuntap add")));
+        assert_eq!(tap(Err(libc::EINVAL), &[]).outcome, Outcome::Missing);
+        assert_eq!(tap(Err(libc::EIO), &[]).outcome, Outcome::Missing);
+        assert_eq!(translate_tap(Err(libc::ENOENT), Err(0), &[]).outcome, Outcome::Missing);
+    }
+
+    #[test]
+    fn what_needs_a_tap_says_when_there_was_none() {
+        for f in [
+            translate_queues(Err(libc::EPERM), Err(0)),
+            translate_offloads(Err(libc::EPERM), &[]),
+            translate_nowait(Err(libc::EPERM), Err(0)),
+        ] {
+            assert_eq!(f.outcome, Outcome::Degraded);
+            assert!(f.found.starts_with("not tried"));
+        }
+    }
+
+    #[test]
+    fn later_parts_of_tun_degrade_alone() {
+        assert_eq!(translate_queues(Ok(()), Err(libc::EINVAL)).outcome, Outcome::Degraded);
+        let nowait = translate_nowait(Ok(()), Err(libc::EOPNOTSUPP));
+        assert!(nowait.remedy.is_some_and(|r| r.contains("6.4")));
+        let all = ["csum", "tso4", "tso6", "ufo", "uso"];
+        assert_eq!(translate_offloads(Ok(()), &all).outcome, Outcome::Ok);
+        let old = translate_offloads(Ok(()), &all[..4]);
+        assert_eq!(old.outcome, Outcome::Degraded);
+        assert!(old.remedy.is_some_and(|r| r.contains("6.2")));
+        assert!(translate_offloads(Ok(()), &[]).found.starts_with("none; not csum"));
+    }
+}

@@ -1,0 +1,229 @@
+//! io_uring: whether it may be used at all, and which of its later parts are there.
+
+use io_uring::{IoUring, Probe, opcode};
+
+use super::errno;
+use super::{Finding, Group, Job, Subject, Todo};
+use crate::uring::UringFeatures;
+
+/// What the kernel's io_uring has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abilities {
+    pub(super) features: UringFeatures,
+    pub(super) send_zc: bool,
+    pub(super) sendmsg_zc: bool,
+    pub(super) recv_zc: bool,
+    /// errno of registering a ring of provided buffers (Linux 5.19).
+    pub(super) buffer_ring: Result<(), i32>,
+}
+
+/// Why there is none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    errno: i32,
+    /// `kernel.io_uring_disabled`; there since Linux 6.6.
+    disabled: Option<u8>,
+    seccomp: bool,
+}
+
+/// The answer of [`probe`].
+pub(super) type Ring = Result<Abilities, Refusal>;
+
+/// What lines say that could not be tried.
+pub(super) const UNTRIED: &str = "not tried: io_uring can't be used";
+
+pub(super) fn probe() -> Ring {
+    abilities().map_err(|e| Refusal {
+        errno: errno::number(&e),
+        disabled: std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+            .ok()
+            .and_then(|t| t.trim().parse().ok()),
+        seccomp: super::Machine::detect().seccomp,
+    })
+}
+
+fn abilities() -> std::io::Result<Abilities> {
+    let ring: IoUring = IoUring::new(8)?;
+    let mut ops = Probe::new();
+    let known = ring.submitter().register_probe(&mut ops).is_ok();
+    let has = |code| known && ops.is_supported(code);
+    let none = UringFeatures { defer_taskrun: false, readv_fixed: false, writev_fixed: false };
+    let buffer_ring = super::sys::Mapping::new(rustix::param::page_size(), None)
+        .and_then(|memory| super::sys::register_buffer_ring(&ring, &memory, 8));
+    Ok(Abilities {
+        features: crate::uring::probe().unwrap_or(none),
+        send_zc: has(opcode::SendZc::CODE),
+        sendmsg_zc: has(opcode::SendMsgZc::CODE),
+        recv_zc: has(opcode::RecvZc::CODE),
+        buffer_ring: buffer_ring.map_err(|e| errno::number(&e)),
+    })
+}
+
+const USERS: &[Job] = &[Job::Net, Job::Send, Job::Recv];
+
+pub(super) fn check(todo: &mut Todo, ring: &Ring) {
+    let setup = Subject {
+        id: "uring.setup",
+        group: Group::Shared,
+        jobs: USERS,
+        path: "net, send, recv: io_uring",
+        title: "io_uring",
+    };
+    todo.add(setup, || translate_setup(ring));
+    let defer = Subject {
+        id: "uring.defer_taskrun",
+        group: Group::Shared,
+        jobs: USERS,
+        path: "net, send, recv: DEFER_TASKRUN",
+        title: "deferred task work",
+    };
+    todo.add(defer, || translate_defer(ring.as_ref().ok().map(|a| a.features.defer_taskrun)));
+}
+
+/// The part that only the net path uses; it stands among that path's lines.
+pub(super) fn check_fixed(todo: &mut Todo, ring: &Ring) {
+    let fixed = Subject {
+        id: "net.fixed",
+        group: Group::Net,
+        jobs: &[Job::Net],
+        path: "net: READV_FIXED, WRITEV_FIXED",
+        title: "registered scatter I/O",
+    };
+    todo.add(fixed, || {
+        translate_fixed(ring.as_ref().ok().map(|a| (a.features.readv_fixed, a.features.writev_fixed)))
+    });
+}
+
+fn translate_setup(ring: &Ring) -> Finding {
+    match ring {
+        Ok(_) => Finding::ok("a ring was set up", "Batches of operations cost one system call."),
+        Err(refusal) => {
+            let (found, remedy) = explain(*refusal);
+            Finding::degraded(
+                found,
+                "Plain system calls run instead: every byte arrives just the same, at one call a frame or message; \
+                 SEND_ZC and zcrx are out of reach.",
+            )
+            .remedy(remedy)
+        }
+    }
+}
+
+/// Who refuses, and what to do about it (io_uring/io_uring.c, `io_uring_allowed`).
+fn explain(r: Refusal) -> (String, String) {
+    let said = errno::words(r.errno);
+    match (r.errno, r.disabled) {
+        (libc::EPERM, Some(2)) => (
+            format!("refused ({said}): sysctl kernel.io_uring_disabled is 2, off for everybody"),
+            "As root: 'sysctl kernel.io_uring_disabled=0'.".to_owned(),
+        ),
+        (libc::EPERM, Some(1)) => (
+            format!("refused ({said}): sysctl kernel.io_uring_disabled is 1, off without privileges"),
+            "As root: 'sysctl kernel.io_uring_disabled=0', or put this user's group into sysctl \
+             kernel.io_uring_group."
+                .to_owned(),
+        ),
+        (libc::EPERM | libc::EACCES, _) if r.seccomp => (
+            format!("refused ({said}) by a seccomp filter"),
+            "Allow io_uring_setup, io_uring_enter and io_uring_register in the filter. Docker and Podman: a profile \
+             with these three, by '--security-opt seccomp=FILE'; systemd: add @aio to SystemCallFilter=."
+                .to_owned(),
+        ),
+        (libc::EPERM | libc::EACCES, _) => (
+            format!("refused ({said})"),
+            "A security module refuses it (SELinux: class io_uring; AppArmor: io_uring rules): see the audit log."
+                .to_owned(),
+        ),
+        (libc::ENOSYS, _) => (
+            format!("not there ({said})"),
+            if r.seccomp {
+                "A seccomp filter hides it, or the kernel has none: allow io_uring_setup, io_uring_enter and \
+                 io_uring_register in the filter, or boot a kernel with CONFIG_IO_URING."
+            } else {
+                "Boot a kernel with CONFIG_IO_URING (5.1 and newer, on in all big distributions)."
+            }
+            .to_owned(),
+        ),
+        (libc::ENOMEM, _) => (
+            format!("failed ({said})"),
+            "Give the process more memory, or before Linux 5.12 a higher RLIMIT_MEMLOCK.".to_owned(),
+        ),
+        (libc::EMFILE | libc::ENFILE, _) => {
+            (format!("failed ({said})"), "Raise the limit of open files.".to_owned())
+        }
+        _ => (format!("failed ({said})"), "'strace -e io_uring_setup zerowire doctor' shows the call.".to_owned()),
+    }
+}
+
+fn translate_defer(has: Option<bool>) -> Finding {
+    let worse = "Completions interrupt the thread that waits for them: more CPU a batch.";
+    match has {
+        None => Finding::degraded(UNTRIED, worse).remedy("See io_uring above."),
+        Some(true) => Finding::ok(
+            "SINGLE_ISSUER and DEFER_TASKRUN accepted",
+            "Completions are handled when the thread asks, without interrupting it.",
+        ),
+        Some(false) => Finding::degraded("DEFER_TASKRUN refused", worse).remedy("Boot Linux 6.1 or newer."),
+    }
+}
+
+fn translate_fixed(has: Option<(bool, bool)>) -> Finding {
+    let worse = "Scattered frames of cold memory cost up to twice the CPU.";
+    match has {
+        None => Finding::degraded(UNTRIED, worse).remedy("See io_uring above."),
+        Some((true, true)) => Finding::ok(
+            "READV_FIXED, WRITEV_FIXED",
+            "Frames go between the tap and registered guest memory without page look-ups.",
+        ),
+        Some((read, write)) => {
+            let list: Vec<_> = [(read, "READV_FIXED"), (write, "WRITEV_FIXED")]
+                .iter()
+                .filter(|o| !o.0)
+                .map(|o| o.1)
+                .collect();
+            Finding::degraded(format!("no {}", list.join(", no ")), worse).remedy("Boot Linux 6.15 or newer.")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    fn refused(errno: i32, disabled: Option<u8>, seccomp: bool) -> Finding {
+        translate_setup(&Err(Refusal { errno, disabled, seccomp }))
+    }
+
+    #[test]
+    fn who_refuses_is_named_with_a_remedy() {
+        for (errno, disabled, seccomp, found, remedy) in [
+            (libc::EPERM, Some(2), false, "is 2", "io_uring_disabled=0"),
+            (libc::EPERM, Some(1), true, "is 1", "io_uring_group"),
+            (libc::EPERM, Some(0), true, "seccomp filter", "seccomp="),
+            (libc::EACCES, None, false, "EACCES", "SELinux"),
+            (libc::ENOSYS, None, false, "not there", "CONFIG_IO_URING"),
+            (libc::ENOSYS, None, true, "not there", "filter"),
+            (libc::ENOMEM, Some(0), false, "ENOMEM", "memory"),
+            (libc::EMFILE, Some(0), false, "EMFILE", "open files"),
+            (libc::EIO, Some(0), false, "failed", "strace"),
+        ] {
+            let f = refused(errno, disabled, seccomp);
+            assert_eq!(f.outcome, Outcome::Degraded);
+            assert!(f.found.contains(found), "{f:?}");
+            assert!(f.remedy.as_ref().is_some_and(|r| r.contains(remedy)), "{f:?}");
+            assert!(f.consequence.contains("system calls"));
+        }
+    }
+
+    #[test]
+    fn later_parts_degrade_alone() {
+        assert_eq!(translate_defer(Some(true)).outcome, Outcome::Ok);
+        assert_eq!(translate_defer(Some(false)).outcome, Outcome::Degraded);
+        assert_eq!(translate_defer(None).found, UNTRIED);
+        assert_eq!(translate_fixed(Some((true, true))).outcome, Outcome::Ok);
+        assert_eq!(translate_fixed(Some((true, false))).found, "no WRITEV_FIXED");
+        assert_eq!(translate_fixed(Some((false, false))).found, "no READV_FIXED, no WRITEV_FIXED");
+        assert_eq!(translate_fixed(None).outcome, Outcome::Degraded);
+    }
+}

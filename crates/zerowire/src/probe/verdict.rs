@@ -1,0 +1,177 @@
+//! From many lines to one sentence a job: which path runs.
+
+use super::{Check, Job, Outcome, Verdict};
+
+/// One verdict for `only`, or one a job.
+pub(super) fn verdicts(checks: &[Check], only: Option<Job>) -> Vec<Verdict> {
+    let is_ok = |id: &str| outcome(checks, id) == Some(Outcome::Ok);
+    Job::ALL
+        .into_iter()
+        .filter(|job| only.is_none_or(|o| o == *job))
+        .map(|job| {
+            let (outcome, text) = match job {
+                Job::Net => net(checks),
+                Job::Send => send(&is_ok),
+                Job::Recv => recv(checks),
+                Job::Vsock => vsock(&is_ok),
+            };
+            Verdict { job, outcome, text, built: job.is_built() }
+        })
+        .collect()
+}
+
+fn outcome(checks: &[Check], id: &str) -> Option<Outcome> {
+    checks.iter().find(|c| c.subject.id == id).map(|c| c.finding.outcome)
+}
+
+fn net(checks: &[Check]) -> (Outcome, String) {
+    let is = |id: &str, o: Outcome| outcome(checks, id) == Some(o);
+    let is_ok = |id: &str| is(id, Outcome::Ok);
+    if !is_ok("net.tun") {
+        return (Outcome::Missing, "can't run: /dev/net/tun can't be opened".to_owned());
+    }
+    if is("net.tap", Outcome::Missing) {
+        return (Outcome::Missing, "can't run: no tap can be made, and this user owns none".to_owned());
+    }
+    let taps = if is_ok("net.tap") { "" } else { ", on a tap that is there already" };
+    let lost = |what: &str| format!("runs{taps}: {what}");
+    if !is_ok("uring.setup") {
+        return (Outcome::Degraded, lost("readv and writev, a call a frame (no io_uring)"));
+    }
+    // Without a tap of its own the doctor can't try the read; that alone is no loss.
+    if is_ok("net.tap") && !is_ok("net.nowait") {
+        return (Outcome::Degraded, lost("readv and writev, a call a frame (the tap refuses RWF_NOWAIT)"));
+    }
+    if !is_ok("net.fixed") {
+        return (Outcome::Degraded, lost("io_uring in batches, guest memory not registered (old kernel)"));
+    }
+    if !is_ok("memory.registered") {
+        return (
+            Outcome::Degraded,
+            lost("io_uring in batches; guest memory past the memlock limit is not registered"),
+        );
+    }
+    let best = lost("io_uring in batches over registered guest memory");
+    if is_ok("net.tap") && is_ok("net.offloads") && is_ok("net.queues") {
+        (Outcome::Ok, best)
+    } else {
+        (Outcome::Degraded, best)
+    }
+}
+
+fn send(is_ok: &dyn Fn(&str) -> bool) -> (Outcome, String) {
+    match (is_ok("send.uring") && is_ok("memory.registered"), is_ok("send.zerocopy")) {
+        (true, _) => {
+            (Outcome::Ok, "large sends leave without a copy: SEND_ZC from registered memory".to_owned())
+        }
+        (false, true) => (Outcome::Degraded, "large sends leave without a copy: MSG_ZEROCOPY".to_owned()),
+        (false, false) => (Outcome::Degraded, "sends are copied once, by the kernel".to_owned()),
+    }
+}
+
+fn recv(checks: &[Check]) -> (Outcome, String) {
+    let is_ok = |id: &str| outcome(checks, id) == Some(Outcome::Ok);
+    // Degraded zcrx is one for NIC queues only.
+    let has_zcrx = outcome(checks, "recv.zcrx").is_some_and(|o| o != Outcome::Missing);
+    if has_zcrx && is_ok("recv.nic") {
+        return (Outcome::Ok, "no copy: the NIC writes into registered memory (zcrx)".to_owned());
+    }
+    let text = if is_ok("recv.zcrx") {
+        "one copy (kernel), into registered memory (zcrx)"
+    } else if is_ok("recv.buffer_ring") {
+        "one copy (kernel), into provided buffers"
+    } else {
+        "one copy (kernel), one call a receive"
+    };
+    (Outcome::Degraded, text.to_owned())
+}
+
+fn vsock(is_ok: &dyn Fn(&str) -> bool) -> (Outcome, String) {
+    if is_ok("vsock.sealed") {
+        (Outcome::Ok, "programs map what guests send, read-only".to_owned())
+    } else {
+        (Outcome::Degraded, "programs read from unix streams: one copy more".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Finding, Group, Subject};
+    use super::*;
+
+    /// Checks that are all ok but the listed ones.
+    fn checks(bad: &[(&str, Outcome)]) -> Vec<Check> {
+        const IDS: [&str; 14] = [
+            "net.tun",
+            "net.tap",
+            "net.queues",
+            "net.offloads",
+            "net.nowait",
+            "net.fixed",
+            "uring.setup",
+            "memory.registered",
+            "send.uring",
+            "send.zerocopy",
+            "recv.zcrx",
+            "recv.nic",
+            "recv.buffer_ring",
+            "vsock.sealed",
+        ];
+        IDS.into_iter()
+            .map(|id| {
+                let outcome = bad.iter().find(|b| b.0 == id).map_or(Outcome::Ok, |b| b.1);
+                Check {
+                    subject: Subject { id, group: Group::Net, jobs: &Job::ALL, path: "", title: "" },
+                    finding: Finding { outcome, ..Finding::ok("x", "y") },
+                }
+            })
+            .collect()
+    }
+
+    fn of(job: Job, bad: &[(&str, Outcome)]) -> (Outcome, String) {
+        let v = verdicts(&checks(bad), Some(job));
+        assert_eq!(v.len(), 1);
+        (v[0].outcome, v[0].text.clone())
+    }
+
+    #[test]
+    fn net_can_not_run_without_a_tap() {
+        use Outcome::{Degraded, Missing, Ok};
+        assert_eq!(of(Job::Net, &[]).0, Ok);
+        assert_eq!(of(Job::Net, &[("net.tun", Missing), ("net.tap", Missing)]).0, Missing);
+        assert_eq!(of(Job::Net, &[("net.tap", Missing)]).0, Missing);
+        let owned = of(Job::Net, &[("net.tap", Degraded), ("net.nowait", Degraded)]);
+        assert_eq!(owned.0, Degraded);
+        assert!(owned.1.contains("there already") && owned.1.contains("registered"), "{}", owned.1);
+    }
+
+    #[test]
+    fn net_names_the_first_thing_lost() {
+        use Outcome::Degraded;
+        for (id, word) in [
+            ("uring.setup", "no io_uring"),
+            ("net.nowait", "RWF_NOWAIT"),
+            ("net.fixed", "old kernel"),
+            ("memory.registered", "memlock"),
+        ] {
+            let (outcome, text) = of(Job::Net, &[(id, Degraded)]);
+            assert_eq!(outcome, Degraded);
+            assert!(text.contains(word), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_other_jobs_always_have_a_path() {
+        use Outcome::{Degraded, Missing, Ok};
+        assert_eq!(of(Job::Send, &[]).0, Ok);
+        assert!(of(Job::Send, &[("send.uring", Missing)]).1.contains("MSG_ZEROCOPY"));
+        assert_eq!(of(Job::Send, &[("send.uring", Missing), ("send.zerocopy", Missing)]).0, Degraded);
+        assert_eq!(of(Job::Recv, &[("recv.zcrx", Degraded)]).0, Ok);
+        assert!(of(Job::Recv, &[("recv.nic", Degraded)]).1.contains("registered memory"));
+        let plain = of(Job::Recv, &[("recv.zcrx", Missing)]);
+        assert_eq!(plain.0, Degraded);
+        assert!(plain.1.contains("provided buffers"));
+        assert_eq!(of(Job::Vsock, &[("vsock.sealed", Missing)]).0, Degraded);
+        assert_eq!(verdicts(&checks(&[]), None).len(), 4);
+    }
+}

@@ -1,0 +1,164 @@
+//! Virtual machines to attach to: QEMU and KVM. Neither is needed for the back end to run.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::errno;
+use super::sys::{KVM_GET_API_VERSION, ioctl_number};
+use super::{Finding, Group, Job, Subject, Todo};
+
+/// The only version of the interface since Linux 2.6.20 (Documentation/virt/kvm/api.rst).
+const KVM_API: i32 = 12;
+
+/// How long a QEMU may take to say its version.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const USERS: &[Job] = &[Job::Net, Job::Vsock];
+
+pub(super) fn check(todo: &mut Todo) {
+    let qemu =
+        Subject { id: "vm.qemu", group: Group::Vm, jobs: USERS, path: "net, vsock: QEMU", title: "QEMU" };
+    todo.add(qemu, || translate_qemu(&find_qemu()));
+    let kvm = Subject { id: "vm.kvm", group: Group::Vm, jobs: USERS, path: "net, vsock: KVM", title: "KVM" };
+    todo.add(kvm, || translate_kvm(open_kvm().map_err(|e| errno::number(&e))));
+}
+
+fn open_kvm() -> io::Result<i32> {
+    let kvm = rustix::fs::open("/dev/kvm", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    ioctl_number(kvm.as_fd(), KVM_GET_API_VERSION, 0)
+}
+
+fn translate_kvm(version: Result<i32, i32>) -> Finding {
+    let slow =
+        "Guests run under TCG (-accel tcg): right, but some ten times slower. The back end does not care.";
+    match version {
+        Ok(KVM_API) => Finding::ok(
+            format!("/dev/kvm opens, API {KVM_API}"),
+            "QEMU can use -accel kvm. Some nested machines offer it and still can't boot a stock kernel: then use \
+             -accel tcg.",
+        ),
+        Ok(other) => Finding::degraded(format!("API {other}, not {KVM_API}"), slow),
+        Err(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Finding::degraded("no /dev/kvm", slow).remedy(
+            "Turn virtualisation on (firmware, or nested virtualisation of the cloud), then 'modprobe kvm'.",
+        ),
+        Err(e) => Finding::degraded(format!("/dev/kvm can't be opened ({})", errno::words(e)), slow).remedy(
+            "Put the user into the group kvm, or pass the device to the container: --device /dev/kvm.",
+        ),
+    }
+}
+
+/// Each QEMU that was found, with the first line of its --version.
+fn find_qemu() -> Vec<(PathBuf, Option<String>)> {
+    let system = format!("qemu-system-{}", std::env::consts::ARCH);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut found: Vec<PathBuf> = std::env::split_paths(&path)
+        .filter(|d| d.is_absolute())
+        .flat_map(|d| [d.join(&system), d.join("qemu-kvm")])
+        .chain([PathBuf::from("/usr/libexec/qemu-kvm")])
+        .filter(|p| p.is_file())
+        .filter_map(|p| p.canonicalize().ok())
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+        .into_iter()
+        .map(|p| {
+            let version = version_of(&p);
+            (p, version)
+        })
+        .collect()
+}
+
+fn version_of(program: &std::path::Path) -> Option<String> {
+    let mut child = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let start = Instant::now();
+    while child.try_wait().ok()?.is_none() {
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut text = String::new();
+    child.stdout.take()?.take(4096).read_to_string(&mut text).ok()?;
+    number(&text).map(ToOwned::to_owned)
+}
+
+/// The number in "QEMU emulator version 7.2.22 (Debian …)".
+fn number(text: &str) -> Option<&str> {
+    let (_, rest) = text.lines().next()?.split_once("version ")?;
+    rest.split([' ', '(']).next().filter(|n| n.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+fn translate_qemu(found: &[(PathBuf, Option<String>)]) -> Finding {
+    if found.is_empty() {
+        return Finding::degraded(
+            "none on PATH",
+            "No guest can be booted here ('make demo-soft' and the benchmarks need none); another VMM that speaks \
+             vhost-user, or a guest in another container, does as well.",
+        )
+        .remedy("Debian and Ubuntu: 'apt install qemu-system-x86'; Fedora: 'dnf install qemu-kvm'.");
+    }
+    let list: Vec<_> = found
+        .iter()
+        .map(|(p, v)| format!("{} ({})", v.as_deref().unwrap_or("version unknown"), p.display()))
+        .collect();
+    let majors: Vec<u32> =
+        found.iter().filter_map(|(_, v)| v.as_ref()?.split('.').next()?.parse().ok()).collect();
+    let found = list.join(", ");
+    match majors.iter().max() {
+        Some(7) => Finding::degraded(
+            found,
+            "Under TCG this version crashes on vhost-user-net with MSI-X; everything else works.",
+        )
+        .remedy("Add vectors=0 to -device virtio-net-pci, or install QEMU 10 (Debian 12: from backports)."),
+        Some(_) => Finding::ok(found, "Attach guests with -netdev vhost-user; see 'zerowire net --help'."),
+        None => Finding::degraded(found, "It did not tell its version within 5 s; it may not start at all.")
+            .remedy("Run it with --version by hand."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(number("QEMU emulator version 7.2.22 (Debian 1:7.2)\nCopyright"), Some("7.2.22"));
+        assert_eq!(number("QEMU emulator version 10.0.3\n"), Some("10.0.3"));
+        assert_eq!(number("version unknown"), None);
+        assert_eq!(number(""), None);
+    }
+
+    #[test]
+    fn each_qemu_has_its_advice() {
+        let q = |v: Option<&str>| {
+            translate_qemu(&[(PathBuf::from("/usr/bin/qemu-system-x86_64"), v.map(ToOwned::to_owned))])
+        };
+        assert_eq!(translate_qemu(&[]).outcome, Outcome::Degraded);
+        assert_eq!(q(Some("10.0.3")).outcome, Outcome::Ok);
+        assert!(q(Some("7.2.22")).remedy.is_some_and(|r| r.contains("vectors=0")));
+        assert_eq!(q(None).outcome, Outcome::Degraded);
+    }
+
+    #[test]
+    fn kvm_is_optional() {
+        assert_eq!(translate_kvm(Ok(12)).outcome, Outcome::Ok);
+        assert_eq!(translate_kvm(Ok(10)).outcome, Outcome::Degraded);
+        assert!(translate_kvm(Err(libc::ENOENT)).remedy.is_some_and(|r| r.contains("modprobe kvm")));
+        assert!(translate_kvm(Err(libc::EACCES)).remedy.is_some_and(|r| r.contains("group kvm")));
+    }
+}

@@ -1,0 +1,117 @@
+//! AF_XDP: sockets, their memory, and the programs that steer frames to them (Documentation/networking/af_xdp.rst).
+//! Nothing is bound to an interface, and no program is attached.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use super::errno;
+use super::sys::{Mapping, load_xdp_program, register_umem, set_option, socket};
+use super::{Finding, Group, Job, Subject, Todo};
+
+const USERS: &[Job] = &[Job::Recv, Job::Send];
+
+/// Memory that is registered: 16 chunks.
+const UMEM_BYTES: usize = 64 << 10;
+
+pub(super) fn check(todo: &mut Todo) {
+    let subject = |id, path, title| Subject { id, group: Group::Recv, jobs: USERS, path, title };
+    todo.add(subject("xdp.socket", "recv, send: AF_XDP", "AF_XDP sockets"), || {
+        translate_socket(make_socket())
+    });
+    todo.add(subject("xdp.program", "recv, send: XDP program", "XDP programs"), || {
+        translate_program(load_xdp_program().map(drop).map_err(|e| errno::number(&e)))
+    });
+}
+
+/// Where the attempt stopped.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    Socket(i32),
+    Memory(i32),
+    Rings(i32),
+}
+
+fn make_socket() -> Result<(), Stop> {
+    let number = |e: io::Error| errno::number(&e);
+    let socket = socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(|e| Stop::Socket(number(e)))?;
+    let memory = Mapping::new(UMEM_BYTES, None).map_err(|e| Stop::Memory(number(e)))?;
+    register_umem(socket.as_fd(), &memory).map_err(|e| Stop::Memory(number(e)))?;
+    for ring in
+        [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
+    {
+        set_option(socket.as_fd(), libc::SOL_XDP, ring, &[16]).map_err(|e| Stop::Rings(number(e)))?;
+    }
+    Ok(())
+}
+
+const LOST: &str = "Frames go through taps or packet rings instead.";
+
+fn translate_socket(made: Result<(), Stop>) -> Finding {
+    match made {
+        Ok(()) => Finding::ok(
+            "64 KiB registered, four rings made",
+            "Works on any interface with one copy; without one where the driver can (told when it is bound).",
+        ),
+        Err(Stop::Socket(e @ (libc::EPERM | libc::EACCES))) => {
+            Finding::missing(format!("socket refused ({})", errno::words(e)), LOST)
+                .remedy("Grant CAP_NET_RAW (and CAP_NET_ADMIN with CAP_BPF to steer frames to it).")
+        }
+        Err(Stop::Socket(e)) => Finding::missing(format!("no AF_XDP socket ({})", errno::words(e)), LOST)
+            .remedy("Boot a kernel with CONFIG_XDP_SOCKETS (4.18 and newer)."),
+        Err(Stop::Memory(e @ (libc::ENOBUFS | libc::ENOMEM | libc::EPERM))) => {
+            Finding::missing(format!("memory can't be registered ({})", errno::words(e)), LOST)
+                .remedy("Raise the memlock limit or grant CAP_IPC_LOCK: see registered memory.")
+        }
+        Err(Stop::Memory(e)) => {
+            Finding::missing(format!("memory can't be registered ({})", errno::words(e)), LOST)
+                .remedy("Boot Linux 5.4 or newer.")
+        }
+        Err(Stop::Rings(e)) => Finding::missing(format!("rings refused ({})", errno::words(e)), LOST)
+            .remedy("Boot Linux 5.4 or newer."),
+    }
+}
+
+fn translate_program(loaded: Result<(), i32>) -> Finding {
+    let lost = "No frame can be steered to an AF_XDP socket; transmit through one still works.";
+    match loaded {
+        Ok(()) => Finding::ok("one was loaded, and dropped", "Frames can be steered to AF_XDP sockets."),
+        Err(e @ (libc::EPERM | libc::EACCES)) => {
+            Finding::missing(format!("refused ({})", errno::words(e)), lost)
+                .remedy("Grant CAP_BPF and CAP_NET_ADMIN (before Linux 5.8: CAP_SYS_ADMIN).")
+        }
+        Err(libc::ENOSYS) => Finding::missing("no bpf system call (ENOSYS)", lost)
+            .remedy("Boot a kernel with CONFIG_BPF_SYSCALL."),
+        Err(e) => Finding::missing(format!("failed ({})", errno::words(e)), lost)
+            .remedy("'strace -e bpf zerowire doctor --path recv' shows the call."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn sockets_by_stage() {
+        assert_eq!(translate_socket(Ok(())).outcome, Outcome::Ok);
+        for (stop, word) in [
+            (Stop::Socket(libc::EPERM), "CAP_NET_RAW"),
+            (Stop::Socket(libc::EAFNOSUPPORT), "CONFIG_XDP_SOCKETS"),
+            (Stop::Memory(libc::ENOBUFS), "memlock"),
+            (Stop::Memory(libc::EINVAL), "5.4"),
+            (Stop::Rings(libc::EINVAL), "5.4"),
+        ] {
+            let f = translate_socket(Err(stop));
+            assert_eq!(f.outcome, Outcome::Missing);
+            assert!(f.remedy.is_some_and(|r| r.contains(word)), "{stop:?}");
+        }
+    }
+
+    #[test]
+    fn programs_by_errno() {
+        assert_eq!(translate_program(Ok(())).outcome, Outcome::Ok);
+        assert!(translate_program(Err(libc::EPERM)).remedy.is_some_and(|r| r.contains("CAP_BPF")));
+        assert!(translate_program(Err(libc::ENOSYS)).remedy.is_some_and(|r| r.contains("BPF_SYSCALL")));
+        assert_eq!(translate_program(Err(libc::EINVAL)).outcome, Outcome::Missing);
+    }
+}

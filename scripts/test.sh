@@ -1,0 +1,125 @@
+#!/bin/sh
+# Runs the tests and adds up what they say.
+#
+#   scripts/test.sh all      installs what is missing, then lint, cargo's tests and the
+#                            tests in real guests
+#   scripts/test.sh check    lint and cargo's tests only
+#
+# Must run as root: cargo's tests of zerowire-virtio and zerowire-cli and all tests in
+# guests make network namespaces and taps.
+#
+# The last line is `N passed, N failed, N skipped`, summed over all stages. A stage
+# that ends badly without a failed test of its own counts as one failed test, so
+# nothing that dies is lost. The exit status is 0 only if nothing failed.
+set -u
+
+cd "$(dirname "$0")/.." || exit 1
+PATH=$PATH:${HOME:-/root}/.cargo/bin:/usr/sbin:/sbin
+export PATH
+# The results are read from what cargo prints.
+export CARGO_TERM_COLOR=never
+CARGO=${CARGO:-cargo}
+passed=0 failed=0 skipped=0
+
+say() { printf '\n== %s\n' "$*"; }
+
+case ${1:-} in
+    all | check) ;;
+    *) echo "usage: $0 all|check" >&2; exit 2 ;;
+esac
+if [ "$(id -u)" != 0 ]; then
+    echo "$0: run this as root: the tests make network namespaces and taps" >&2
+    exit 2
+fi
+
+# What `set -e` does, but with the closing line: a stage that can't begin ends the run.
+give_up() {
+    echo "$0: $*" >&2
+    finish_with_failure
+}
+finish_with_failure() {
+    failed=$((failed + 1))
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit 1
+}
+
+logs=target/test-logs
+mkdir -p $logs || give_up "cannot create $logs"
+
+# logged NAME COMMAND...: shows and keeps what the command says; returns its status.
+logged() {
+    log=$logs/$1.log
+    shift
+    { "$@" 2>&1; echo $? >"$log.status"; } | tee "$log"
+    return "$(cat "$log.status")"
+}
+
+# A stage without tests of its own: one failure if it fails.
+stage() {
+    name=$1
+    shift
+    say "$name: $*"
+    if logged "$name" "$@"; then
+        echo "$name: ok"
+    else
+        failed=$((failed + 1))
+        echo "$name: FAILED (see $logs/$name.log)"
+        return 1
+    fi
+}
+
+ready() {
+    $CARGO fmt --version >/dev/null 2>&1 && $CARGO clippy --version >/dev/null 2>&1 && return
+    say "toolchain: adding rustfmt and clippy"
+    rustup component add rustfmt clippy || give_up "no rustfmt and clippy: install them with rustup"
+}
+
+cargo_tests() {
+    say "cargo: $CARGO test --workspace"
+    status=0
+    logged cargo $CARGO test --workspace --locked --no-fail-fast || status=$?
+    # Each test program is announced, and ends with one line or more of the form
+    # `test result: ok. 5 passed; 0 failed; 1 ignored; ...`. One that crashed has none.
+    sums=$(awk '
+        function close_program() { if (open) { lost++; print "cargo: no result from " name > "/dev/stderr" } }
+        /^ +(Running|Doc-tests) / { close_program(); open = 1; name = $0; sub(/^ +/, "", name) }
+        /^test result: / { open = 0; p += $4; f += $6; s += $8 }
+        END { close_program(); print p + 0, f + 0, s + 0, lost + 0 }' $logs/cargo.log)
+    # shellcheck disable=SC2086
+    set -- $sums
+    bad=$(($2 + $4))
+    [ $status != 0 ] && [ $bad = 0 ] && bad=1
+    [ "$1" = 0 ] && [ $bad = 0 ] && bad=1
+    echo "cargo-tests: $1 passed, $bad failed, $3 skipped"
+    passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
+}
+
+vm_tests() {
+    stage build $CARGO build --release --locked --package zerowire-cli --package zerowire-vmtest || return
+    say "vm: target/release/zerowire-vmtest"
+    status=0
+    logged vm target/release/zerowire-vmtest || status=$?
+    sums=$(sed -n 's/^vm-tests: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' $logs/vm.log | tail -n 1)
+    # shellcheck disable=SC2086
+    set -- ${sums:-0 1 0}
+    bad=$2
+    [ $status != 0 ] && [ "$bad" = 0 ] && bad=1
+    [ "$1" = 0 ] && [ "$bad" = 0 ] && bad=1
+    [ -n "$sums" ] || echo "vm-tests: $1 passed, $bad failed, $3 skipped (they ended without a result)"
+    passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
+}
+
+begin=$(date +%s)
+if [ "$1" = all ]; then
+    say "install: scripts/install.sh vm"
+    scripts/install.sh vm || give_up "scripts/install.sh vm failed; see its messages above"
+fi
+ready
+stage format $CARGO fmt --all --check
+stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
+cargo_tests
+[ "$1" = all ] && vm_tests
+
+say "summary: $(($(date +%s) - begin)) s; logs in $logs"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
