@@ -35,10 +35,20 @@ impl Default for Policy {
 /// cheaper. Chosen by `zerowire bench net --threshold`.
 const UNREGISTERED_MEAN_BYTES: usize = 2048;
 
+/// With registered memory the kernel need not look at page tables, but copies page by page: it pays for segments that
+/// are this many bytes long at most on average. Chosen by `zerowire bench net --threshold`.
+const REGISTERED_MEAN_BYTES: usize = 8192;
+
 /// The longest scatter list of one system call (`UIO_MAXIOV`, include/uapi/linux/uio.h).
 pub(super) const MAX_IOV: usize = 1024;
 
 impl Policy {
+    /// Whether a frame of `len` bytes in `segments` segments of registered memory goes out by a fixed operation.
+    #[inline]
+    pub fn fixed(&self, len: usize, segments: usize) -> bool {
+        len / segments.max(1) <= REGISTERED_MEAN_BYTES
+    }
+
     /// Why a frame of `len` bytes in `segments` segments is to be gathered; None if it is to be scattered.
     #[inline]
     pub fn gather(

@@ -34,7 +34,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use super::policy::MAX_IOV;
 use super::transmit::{Turn, TurnError};
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
-use crate::io::{FixedPiece, FixedPieces, MAX_BATCH, Op, PortIo};
+use crate::io::{MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, Mapping};
 use crate::ring::SplitRing;
 use chains::Chains;
@@ -358,20 +358,6 @@ impl Receive {
         self.setup.header_len + MAX_FRAME_BYTES
     }
 
-    /// The registered buffer in which all of the `n` chains from `first` on lie, if they take the longest frame, so
-    /// that no scratch memory has to stand behind them.
-    #[inline]
-    fn registered<'a>(&self, first: usize, n: usize, fixed: &'a FixedPieces) -> Option<&'a FixedPiece> {
-        let room: usize = (first..first + n).map(|i| self.chains.room(i)).sum();
-        if room < self.longest() {
-            return None;
-        }
-        let common = fixed.common(self.chains.segments(first))?;
-        (first + 1..first + n)
-            .all(|i| fixed.common(self.chains.segments(i)).is_some_and(|f| f.index == common.index))
-            .then_some(common)
-    }
-
     #[inline]
     fn start(&mut self, want: usize, cx: &mut ReceiveContext<'_>) {
         self.ring.prefetch(want.saturating_sub(self.chains.len()) as u16);
@@ -386,13 +372,9 @@ impl Receive {
         let start = self.iov.len();
         let mut room = 0;
         let longest = self.longest();
-        let fixed = self.registered(first, n, cx.io.fixed());
         for i in first..first + n {
             for s in self.chains.segments(i) {
-                self.iov.push(match fixed {
-                    Some(f) => f.iovec(s),
-                    None => libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize },
-                });
+                self.iov.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize });
             }
             room += self.chains.room(i);
         }
@@ -405,7 +387,8 @@ impl Receive {
             write: false,
             iov: self.iov[start..].as_ptr(),
             len: (self.iov.len() - start) as u32,
-            fixed: fixed.map(|f| f.index),
+            // READV_FIXED costs more here: guest buffers are pages, and the kernel copies page by page then.
+            fixed: None,
         };
         // SAFETY: the iovec array does not move (its capacity was checked), guest memory is held by `cx.memory`, and
         // scratch memory is this side's own, a slot for each read.

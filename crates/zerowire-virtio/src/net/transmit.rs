@@ -245,7 +245,12 @@ impl Transmit {
                 self.large_used += 1;
                 (self.large.as_ptr().wrapping_add((self.large_used - 1) * FRAME_SLOT_BYTES), None)
             }
-            None => match cx.io.fixed().common(&self.segments) {
+            None => match cx
+                .io
+                .fixed()
+                .common(&self.segments)
+                .filter(|_| self.policy.fixed(len, self.segments.len()))
+            {
                 Some(f) => (f.slab().wrapping_add(index * HEADER_SLOT_BYTES), Some(f)),
                 None => (self.small.as_ptr().wrapping_add(index * self.small_slot), None),
             },

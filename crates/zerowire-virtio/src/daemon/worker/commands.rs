@@ -1,0 +1,163 @@
+//! Commands from the control thread.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use rustix::event::epoll;
+
+use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker, watch};
+use crate::daemon::command::{Command, Direction, RingStart};
+use crate::daemon::metadata::MetadataDetour;
+use crate::daemon::rings::Running;
+use crate::memory::GuestMemory;
+
+/// Answers commands for a worker that could not start, so that nobody waits for it.
+pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
+    while let Ok(command) = queue.recv() {
+        match command {
+            Command::Start { reply, .. } => drop(reply.send(Err(why.to_owned()))),
+            Command::Stop { reply, .. } => drop(reply.send(None)),
+            Command::Memory { reply, .. } | Command::Enable { reply, .. } => drop(reply.send(())),
+            Command::Quit => return,
+            _ => {}
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn take_commands(&mut self) {
+        loop {
+            match self.commands.try_recv() {
+                Ok(c) => self.carry_out(c),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.quit = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Memory { memory, reply } => {
+                self.set_memory(memory);
+                let _ = reply.send(());
+            }
+            Command::Start { direction, ring, reply } => {
+                let _ = reply.send(self.start(direction, *ring));
+            }
+            Command::Stop { direction, reply } => {
+                let _ = reply.send(self.stop(direction));
+            }
+            Command::Enable { direction, on, reply } => {
+                if let Some(s) = self.rings.start_of(direction) {
+                    s.enabled = on;
+                }
+                self.starved = false;
+                let _ = reply.send(());
+            }
+            Command::Call { direction, fd } => {
+                if let Some(s) = self.rings.start_of(direction) {
+                    s.call = fd;
+                }
+                self.call_once(direction);
+            }
+            Command::Err { direction, fd } => {
+                if let Some(s) = self.rings.start_of(direction) {
+                    s.err = fd;
+                }
+            }
+            Command::Kick { direction, fd } => self.replace_kick(direction, fd),
+            Command::Tree(tree) => {
+                if let Some(MetadataDetour::Service(s)) = &mut self.detour {
+                    s.set_tree(tree);
+                }
+            }
+            Command::MetadataFrame(frame) => {
+                self.forwarded.fetch_sub(1, Ordering::Relaxed);
+                if let Some(MetadataDetour::Service(s)) = &mut self.detour {
+                    s.ingest(&frame);
+                }
+            }
+            Command::Quit => self.quit = true,
+        }
+    }
+
+    /// A driver may have missed a notification while the descriptor was another one.
+    fn call_once(&self, direction: Direction) {
+        match direction {
+            Direction::Transmit => self.rings.transmit.as_ref().map(Running::call),
+            Direction::Receive => self.rings.receive.as_ref().map(Running::call),
+        };
+    }
+
+    pub(super) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
+        let mut problems = Vec::new();
+        // Rings let go of the old memory before it goes.
+        if let Some(r) = &mut self.rings.transmit {
+            problems.extend(r.move_to(self.policy, &memory).err());
+        }
+        if let Some(r) = &mut self.rings.receive {
+            problems.extend(r.move_to(self.policy, &memory).err());
+        }
+        let registration = self.io.set_memory(&memory);
+        self.rings.memory = memory;
+        for p in &problems {
+            self.shared.ring_errors.fetch_add(1, Ordering::Relaxed);
+            self.shared.set_error(p.clone());
+            tracing::error!("{p}; this queue is stopped until the driver resets it");
+        }
+        if self.pair == 0 {
+            self.shared.set_path(self.io.describe());
+        }
+        if let Some(text) = registration {
+            tracing::warn!("queue pair {}: {text}", self.pair);
+        }
+    }
+
+    fn start(&mut self, direction: Direction, ring: RingStart) -> Result<(), String> {
+        match direction {
+            Direction::Transmit => {
+                self.rings.transmit = Some(Running::new(ring, self.policy, &self.rings.memory)?);
+            }
+            Direction::Receive => {
+                self.rings.receive = Some(Running::new(ring, self.policy, &self.rings.memory)?);
+                self.starved = false;
+                self.port_ready = true;
+            }
+        }
+        self.watch_kick(direction)
+    }
+
+    /// epoll watches the open file through the descriptor that the ring keeps.
+    fn watch_kick(&mut self, direction: Direction) -> Result<(), String> {
+        let tag = if direction == Direction::Transmit { TAG_TRANSMIT } else { TAG_RECEIVE };
+        let Some(start) = self.rings.start_of(direction) else { return Ok(()) };
+        watch(&self.epoll, start.kick.as_fd(), tag)
+            .map_err(|e| format!("the kick descriptor can't be watched: {e}"))
+    }
+
+    fn replace_kick(&mut self, direction: Direction, fd: OwnedFd) {
+        let Some(s) = self.rings.start_of(direction) else { return };
+        let old = std::mem::replace(&mut s.kick, fd);
+        let _ = epoll::delete(&self.epoll, &old);
+        drop(old);
+        if let Err(e) = self.watch_kick(direction) {
+            tracing::error!("queue pair {}: {e}", self.pair);
+        }
+        self.starved = false;
+    }
+
+    fn stop(&mut self, direction: Direction) -> Option<u16> {
+        if let Some(s) = self.rings.start_of(direction) {
+            let _ = epoll::delete(&self.epoll, &s.kick);
+        }
+        match direction {
+            Direction::Transmit => self.rings.transmit.take().map(Running::stop),
+            Direction::Receive => self.rings.receive.take().map(Running::stop),
+        }
+    }
+}
