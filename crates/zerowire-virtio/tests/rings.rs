@@ -35,7 +35,7 @@ fn desc(indirect: bool) -> impl Strategy<Value = Desc> {
     let data = (addr, len, any::<bool>(), 0u8..10).prop_map(|(addr, len, write, next)| Desc {
         addr,
         len,
-        flags: u16::from(write) * DESC_WRITE | if next < 7 { DESC_NEXT } else { 0 },
+        flags: (u16::from(write) * DESC_WRITE) | if next < 7 { DESC_NEXT } else { 0 },
         next: 0,
     });
     let entries = prop_oneof![6 => 1u32..6, 1 => Just(0), 1 => Just(MAX_INDIRECT + 1), 1 => Just(40)];
@@ -49,7 +49,7 @@ fn desc(indirect: bool) -> impl Strategy<Value = Desc> {
         .prop_map(|(table, entries, odd, next, shift)| Desc {
             addr: if table == 3 { 0x7fe8 } else { TABLES + table * TABLE_STRIDE + shift },
             len: entries * 16 + odd,
-            flags: DESC_INDIRECT | u16::from(next == 0) * DESC_NEXT,
+            flags: DESC_INDIRECT | (u16::from(next == 0) * DESC_NEXT),
             next: 1,
         });
     let weight = if indirect { 2 } else { 1 };
@@ -86,7 +86,7 @@ fn model(lab: &Lab, head: u16) -> Option<Vec<(u64, u32, bool)>> {
         if d.flags & DESC_INDIRECT != 0 {
             let good = !inside
                 && d.flags & DESC_NEXT == 0
-                && d.len % 16 == 0
+                && d.len.is_multiple_of(16)
                 && (1..=MAX_INDIRECT).contains(&(d.len / 16));
             let region = |&(start, len): &(u64, usize)| {
                 d.addr >= start

@@ -35,6 +35,8 @@ pub(super) struct RingStart {
     pub base: u16,
     pub acked: u64,
     pub enabled: bool,
+    /// Disabled by SET_VRING_ENABLE, not merely not enabled yet.
+    pub discards: bool,
     pub mtu: usize,
     pub kick: OwnedFd,
     pub call: Option<OwnedFd>,

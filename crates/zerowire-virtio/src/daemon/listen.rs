@@ -102,6 +102,11 @@ impl Listener {
         }
         // SAFETY: the descriptor is open and the user handed it to this process for this purpose.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+        let domain = rustix::net::sockopt::socket_domain(&owned).map_err(|e| bad(e.into()))?;
+        let kind = rustix::net::sockopt::socket_type(&owned).map_err(|e| bad(e.into()))?;
+        if (domain, kind) != (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM) {
+            return Err(bad(io::Error::from_raw_os_error(libc::EPROTOTYPE)));
+        }
         let listening = rustix::net::sockopt::socket_acceptconn(&owned).map_err(|e| bad(e.into()))?;
         rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC).map_err(|e| bad(e.into()))?;
         if listening {

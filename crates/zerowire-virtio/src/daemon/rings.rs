@@ -100,6 +100,13 @@ impl<T: Side> Running<T> {
         self.start.enabled && !self.broken
     }
 
+    /// Whether a transmit ring's chains are taken, be it to discard them. A ring that was disabled discards what it is
+    /// given (vhost-user, "Ring states"). One that was just started and not enabled yet is left alone: front ends enable
+    /// rings right after they started them, and the frames of a guest that was reconnected wait there.
+    pub(super) fn is_drained(&self) -> bool {
+        (self.start.enabled || self.start.discards) && !self.broken
+    }
+
     /// Notifies the driver.
     pub(super) fn call(&self) -> bool {
         match &self.start.call {

@@ -51,6 +51,8 @@ struct Ring {
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     enabled: bool,
+    /// Disabled by SET_VRING_ENABLE.
+    discards: bool,
     started: bool,
 }
 
@@ -380,6 +382,7 @@ impl<'a> Session<'a> {
             base: ring.base,
             acked: self.acked,
             enabled: ring.enabled,
+            discards: ring.discards,
             mtu: self.mtu.unwrap_or_else(|| self.vm.tap.mtu()).max(self.vm.tap.mtu()),
             kick,
             call: duplicate(&ring.call),
@@ -477,6 +480,7 @@ impl<'a> Session<'a> {
         };
         let ring = self.ring(request, index)?;
         ring.enabled = on;
+        ring.discards = !on;
         if ring.started
             && let Some(Some(w)) = self.workers.get(index / 2)
         {

@@ -309,8 +309,8 @@ fn serve(vm: &VmContext, mut connection: Connection) {
     match end {
         Ok(why) => tracing::info!("{}: connection ended: {why}", vm.name),
         Err(e) => {
-            vm.shared.connection_errors.fetch_add(1, Ordering::Relaxed);
             vm.shared.set_error(e.to_string());
+            vm.shared.connection_errors.fetch_add(1, Ordering::Release);
             tracing::error!("{}: connection ended: {e}", vm.name);
         }
     }

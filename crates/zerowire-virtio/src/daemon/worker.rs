@@ -184,10 +184,7 @@ impl Worker {
     /// Sends a batch. Returns whether there was anything to send.
     #[inline]
     fn transmit(&mut self) -> bool {
-        let Some(ring) = &mut self.rings.transmit else { return false };
-        if ring.broken {
-            return false;
-        }
+        let Some(ring) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) else { return false };
         let counters = &self.shared.pairs[self.pair].transmit;
         let result = if ring.start.enabled {
             ring.side.run(&mut TransmitContext {
@@ -277,8 +274,9 @@ impl Worker {
 
     #[cold]
     fn failed(&mut self, error: &TurnError) {
-        self.shared.ring_errors.fetch_add(1, Ordering::Relaxed);
+        // The text goes first: who sees the count finds the text that belongs to it.
         self.shared.set_error(error.to_string());
+        self.shared.ring_errors.fetch_add(1, Ordering::Release);
         tracing::error!("{error}; this queue is stopped until the driver resets it");
         if let TurnError::Io(_) = error {
             // Without an engine neither ring can go on.
@@ -298,7 +296,7 @@ impl Worker {
     fn arm(&mut self) -> bool {
         let mut work = false;
         let mut error = None;
-        if let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
+        if let Some(r) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) {
             match r.side.ring().arm() {
                 Ok(more) => work |= more,
                 Err(e) => {

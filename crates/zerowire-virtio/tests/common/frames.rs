@@ -65,7 +65,8 @@ pub fn tcp_frame(n: u32, payload: usize) -> Vec<u8> {
     f
 }
 
-fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, payload: usize) -> Vec<u8> {
+/// Ethernet and IPv4 headers for `payload` bytes of `protocol`.
+pub fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, payload: usize) -> Vec<u8> {
     let mut f = [HOST_MAC.as_slice(), &GUEST_MAC, &[0x08, 0x00]].concat();
     let mut ip = vec![0x45, 0];
     ip.extend_from_slice(&((20 + payload) as u16).to_be_bytes());

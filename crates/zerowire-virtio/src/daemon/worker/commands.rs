@@ -55,6 +55,7 @@ impl Worker {
             Command::Enable { direction, on, reply } => {
                 if let Some(s) = self.rings.start_of(direction) {
                     s.enabled = on;
+                    s.discards = !on;
                 }
                 self.starved = false;
                 let _ = reply.send(());
@@ -106,8 +107,8 @@ impl Worker {
         let registration = self.io.set_memory(&memory);
         self.rings.memory = memory;
         for p in &problems {
-            self.shared.ring_errors.fetch_add(1, Ordering::Relaxed);
             self.shared.set_error(p.clone());
+            self.shared.ring_errors.fetch_add(1, Ordering::Release);
             tracing::error!("{p}; this queue is stopped until the driver resets it");
         }
         if self.pair == 0 {

@@ -1,0 +1,192 @@
+//! The program as a child process.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use zerowire_guest::VhostUser;
+
+use super::wait_until;
+
+/// What is done in the child before it becomes the program.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Restrict {
+    /// Without CAP_IPC_LOCK, and with this many bytes of locked memory.
+    pub memlock: Option<u64>,
+    /// io_uring_setup(2) fails with this error.
+    pub no_uring: Option<i32>,
+    /// This descriptor of the test becomes number [`HANDED_FD`] of the child.
+    pub fd: Option<i32>,
+}
+
+/// Number of a descriptor that is handed over.
+pub const HANDED_FD: i32 = 77;
+
+/// A running `zerowire`. Killed on drop if it still runs.
+pub struct Program {
+    child: Child,
+    out: Arc<Mutex<String>>,
+    log: Arc<Mutex<String>>,
+}
+
+impl Program {
+    /// Starts `zerowire net` with `args`.
+    pub fn net<S: AsRef<OsStr>>(args: &[S]) -> Self {
+        Self::restricted(args, Restrict::default())
+    }
+
+    /// Starts `zerowire net` in a restricted process.
+    pub fn restricted<S: AsRef<OsStr>>(args: &[S], restrict: Restrict) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+        command.arg("net").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env_remove("ZEROWIRE_LOG");
+        // SAFETY: `apply` makes system calls only.
+        unsafe { command.pre_exec(move || apply(restrict)) };
+        let mut child = command.spawn().expect("the program starts");
+        let out = collect(child.stdout.take().expect("its output"));
+        let log = collect(child.stderr.take().expect("its log"));
+        Self { child, out, log }
+    }
+
+    /// Runs to the end: exit code, standard output, log.
+    pub fn run<S: AsRef<OsStr>>(args: &[S]) -> (i32, String, String) {
+        let mut program = Self::net(args);
+        let status = program.wait();
+        (status.code().expect("an exit code"), program.out(), program.log())
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a process id")
+    }
+
+    /// Everything on standard output so far.
+    pub fn out(&self) -> String {
+        self.out.lock().expect("output").clone()
+    }
+
+    /// Everything on standard error so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("log").clone()
+    }
+
+    /// Waits until the log holds `word`.
+    pub fn wait_log(&self, word: &str) {
+        let start = Instant::now();
+        while !self.log().contains(word) {
+            assert!(start.elapsed() < super::PATIENCE, "no '{word}' in the log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits for `count` lines on standard output and returns the last one.
+    pub fn wait_line(&self, count: usize) -> String {
+        wait_until("a line of output", || self.out().lines().count() >= count);
+        self.out().lines().nth(count - 1).unwrap_or_default().to_owned()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: the child has not been waited for, so that the id is still its own.
+        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the program ends", || {
+            status = self.child.try_wait().expect("its status");
+            status.is_some()
+        });
+        // The readers see the end of the pipes right after.
+        wait_until("its output ends", || {
+            Arc::strong_count(&self.out) == 1 && Arc::strong_count(&self.log) == 1
+        });
+        status.expect("a status")
+    }
+
+    /// Ends it by SIGTERM, which must be a clean end.
+    pub fn stop(mut self) -> (String, String) {
+        self.signal(libc::SIGTERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}:\n{}", self.log());
+        (self.out(), self.log())
+    }
+
+    /// Kills it.
+    pub fn kill(mut self) {
+        self.signal(libc::SIGKILL);
+        self.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("log of the program:\n{}", self.log.lock().map(|l| l.clone()).unwrap_or_default());
+        }
+    }
+}
+
+/// Connects to a socket, waiting until somebody listens.
+pub fn connect(path: &std::path::Path) -> VhostUser {
+    VhostUser::connect(path, super::PATIENCE).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::new(Mutex::new(String::new()));
+    let to = text.clone();
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(pipe);
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
+            to.lock().expect("text").push_str(&line);
+            line.clear();
+        }
+    });
+    text
+}
+
+/// Capability number (linux/capability.h).
+const CAP_IPC_LOCK: libc::c_ulong = 14;
+/// System call number, the same on all architectures.
+const SYS_IO_URING_SETUP: u32 = 425;
+
+fn apply(restrict: Restrict) -> std::io::Result<()> {
+    let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
+    if let Some(bytes) = restrict.memlock {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        // SAFETY: the limit is a value of this function.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) })?;
+        // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
+        check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) })?;
+    }
+    if let Some(fd) = restrict.fd {
+        // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.
+        check(unsafe { libc::dup2(fd, HANDED_FD) })?;
+    }
+    if let Some(errno) = restrict.no_uring {
+        let mut filter = [
+            // The number of the system call is the first field of struct seccomp_data.
+            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, SYS_IO_URING_SETUP, 0, 1),
+            instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
+            instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: takes numbers only.
+        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+        // SAFETY: the program and its instructions live until the call returns.
+        check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })?;
+    }
+    Ok(())
+}
+
+fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}

@@ -1,0 +1,48 @@
+//! A tap that is there before the program and stays when the program is killed.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{Mode, OFlags};
+
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb;
+
+/// Makes the tap `name` in this thread's network namespace, and sets it up. `flags` come on top of those of a tap with a
+/// virtio-net header.
+pub fn persistent(name: &str, flags: libc::c_int) {
+    let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .expect("/dev/net/tun");
+    let mut request = ifreq(name);
+    let all = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
+    request.ifr_ifru.ifru_flags = all as libc::c_short;
+    // SAFETY: TUNSETIFF reads and fills the ifreq.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) });
+    // SAFETY: takes a number.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, 1) });
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        flags,
+        None,
+    )
+    .expect("a socket");
+    let mut request = ifreq(name);
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads the ifreq.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) });
+}
+
+fn ifreq(name: &str) -> libc::ifreq {
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn check(r: libc::c_int) {
+    assert!(r >= 0, "tap: {}; run the tests with CAP_NET_ADMIN", io::Error::last_os_error());
+}

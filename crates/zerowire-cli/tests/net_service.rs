@@ -1,0 +1,285 @@
+//! `zerowire net` as a service: handed-over sockets, signals, restarts under traffic, and processes that may not do what
+//! they would like to.
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use common::{
+    Guest, HANDED_FD, PATIENCE, Peer, Program, Restrict, connect, frames, http, in_netns, interface, tap,
+    wait_until,
+};
+use zerowire_guest::net::VirtioNetHdr;
+use zerowire_guest::{VhostUser, VhostUserOptions};
+
+/// Starts the program on a socket in `dir`, named like the tap.
+fn start(dir: &Path, name: &str, more: &[&str], restrict: Restrict) -> Program {
+    let socket = dir.join(name).display().to_string();
+    let port = format!("tap:{name}");
+    Program::restricted(&[&["--socket", &socket, "--port", &port, "--json"], more].concat(), restrict)
+}
+
+fn json(line: &str) -> serde_json::Value {
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
+
+#[test]
+fn statistics_come_on_sigusr1_and_at_the_end() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), "zwstat", &[], Restrict::default());
+        let mut guest = Guest::start(connect(&dir.path().join("zwstat")));
+        let mut peer = Peer::new("zwstat");
+        guest.ping(&mut peer);
+        program.signal(libc::SIGUSR1);
+        let stats = json(&program.wait_line(1));
+        let vm = &stats["vms"][0];
+        assert_eq!(
+            (&vm["name"], &vm["connected"], &vm["connections"]),
+            (&"vm0".into(), &true.into(), &1.into())
+        );
+        assert_eq!((&vm["transmit"]["frames"], &vm["receive"]["frames"]), (&3.into(), &3.into()));
+        assert_eq!(vm["transmit"]["frames_by_queue"], serde_json::json!([3]));
+        assert!(vm["features"].as_array().is_some_and(|f| f.contains(&"VERSION_1".into())), "{vm}");
+        assert!(vm["path"].as_str().is_some_and(|p| p.starts_with("io_uring")), "{vm}");
+        drop(guest);
+        let (out, _) = program.stop();
+        let last = json(out.lines().last().expect("a line"));
+        assert_eq!(out.lines().count(), 2);
+        let [bytes, zero, copied] =
+            ["bytes", "zero_copied_bytes", "copied_bytes"].map(|k| &last["vms"][0]["transmit"][k]);
+        assert_eq!(bytes.as_u64(), Some(3 * 12 + 60 + 1514 + 20_000));
+        let sum: u64 =
+            copied.as_object().expect("reasons").values().filter_map(serde_json::Value::as_u64).sum();
+        assert_eq!(zero.as_u64().map(|z| z + sum), bytes.as_u64());
+        assert!(!dir.path().join("zwstat").exists());
+        wait_until("the tap that it made is gone", || interface("zwstat").is_none());
+    });
+}
+
+#[test]
+fn without_json_a_table_names_the_reasons() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let program = Program::net(&[
+            "--socket",
+            &socket.display().to_string(),
+            "--port",
+            "tap:zwtable",
+            "--name",
+            "web",
+        ]);
+        let mut guest = Guest::start(connect(&socket));
+        guest.ping(&mut Peer::new("zwtable"));
+        let (out, _) = program.stop();
+        for word in
+            ["web: tap:zwtable", "guest to port", "port to guest", "small", "header", "none dropped", "CPU"]
+        {
+            assert!(out.contains(word), "no '{word}' in\n{out}");
+        }
+    });
+}
+
+#[test]
+fn a_listening_socket_can_be_handed_over() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let restrict = Restrict { fd: Some(listener.as_raw_fd()), ..Restrict::default() };
+        let program =
+            Program::restricted(&["--fd", &HANDED_FD.to_string(), "--port", "tap:zwlisten"], restrict);
+        drop(listener);
+        for _ in 0..3 {
+            let mut guest = Guest::start(connect(&path));
+            guest.ping(&mut Peer::new("zwlisten"));
+        }
+        program.stop();
+        assert!(path.exists(), "the socket is not the program's to remove");
+    });
+}
+
+#[test]
+fn with_a_connected_socket_the_program_ends_with_the_connection() {
+    in_netns(|| {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let restrict = Restrict { fd: Some(theirs.as_raw_fd()), ..Restrict::default() };
+        let mut program = Program::restricted(
+            &["--fd", &HANDED_FD.to_string(), "--port", "tap:zwconn", "--json"],
+            restrict,
+        );
+        drop(theirs);
+        let mut guest =
+            Guest::start(VhostUser::from_stream(ours, &VhostUserOptions::default()).expect("a handshake"));
+        guest.ping(&mut Peer::new("zwconn"));
+        drop(guest);
+        assert!(program.wait().success(), "{}", program.log());
+        assert_eq!(json(&program.out())["vms"][0]["transmit"]["frames"], 3);
+    });
+}
+
+#[test]
+fn metadata_are_read_again_on_sighup() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("metadata.json");
+        let write = |text: &str| std::fs::write(&file, text).expect("a metadata file");
+        write(r#"{"latest":{"meta-data":{"local-hostname":"one"}}}"#);
+        let more = ["--metadata", &file.display().to_string(), "--metadata-token", "optional"];
+        let program = start(dir.path(), "zwhup", &more, Restrict::default());
+        let mut guest = Guest::start(connect(&dir.path().join("zwhup")));
+        let mut peer = Peer::new("zwhup");
+        let path = "/latest/meta-data/local-hostname";
+        assert_eq!(http::get(&mut guest, 2000, path), "one");
+
+        write("{ broken");
+        program.signal(libc::SIGHUP);
+        program.wait_log("the old metadata stay");
+        assert!(
+            program.log().contains("metadata.json") && program.log().contains("line 1"),
+            "{}",
+            program.log()
+        );
+        assert_eq!(http::get(&mut guest, 2001, path), "one");
+
+        write(r#"{"latest":{"meta-data":{"local-hostname":"two"}}}"#);
+        program.signal(libc::SIGHUP);
+        let mut port = 2002;
+        wait_until("the new metadata are served", || {
+            port += 1;
+            http::get(&mut guest, port, path) == "two"
+        });
+        assert!(peer.drain().is_empty(), "nothing of it reaches the port");
+        guest.ping(&mut peer);
+        program.stop();
+    });
+}
+
+#[test]
+fn too_low_a_memlock_limit_is_named_and_frames_pass_all_the_same() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let restrict = Restrict { memlock: Some(64 << 10), ..Restrict::default() };
+        let program = start(dir.path(), "zwlock", &[], restrict);
+        let mut guest = Guest::start(connect(&dir.path().join("zwlock")));
+        guest.ping(&mut Peer::new("zwlock"));
+        program.wait_log("memlock limit");
+        let log = program.log();
+        for word in ["registering 32", "64 KiB", "ulimit -l", "LimitMEMLOCK=", "CAP_IPC_LOCK"] {
+            assert!(log.contains(word), "no '{word}' in\n{log}");
+        }
+        drop(guest);
+        let (out, _) = program.stop();
+        let path = &json(&out)["vms"][0]["path"];
+        assert_eq!(path, "io_uring, 0 of 1 pieces of guest memory registered");
+    });
+}
+
+#[test]
+fn without_io_uring_plain_system_calls_do_the_work() {
+    for (errno, name) in [(libc::ENOSYS, "zwnosys"), (libc::EPERM, "zwperm")] {
+        in_netns(move || {
+            let dir = tempfile::tempdir().expect("a directory");
+            let restrict = Restrict { no_uring: Some(errno), ..Restrict::default() };
+            let program = start(dir.path(), name, &[], restrict);
+            let mut guest = Guest::start(connect(&dir.path().join(name)));
+            guest.ping(&mut Peer::new(name));
+            drop(guest);
+            let (out, _) = program.stop();
+            let stats = json(&out);
+            let path = stats["vms"][0]["path"].as_str().expect("a path").to_owned();
+            assert!(path.starts_with("plain system calls, since ") && path.contains("io_uring"), "{path}");
+            assert_eq!(stats["vms"][0]["last_error"], serde_json::Value::Null);
+        });
+    }
+}
+
+#[test]
+fn io_uring_that_was_asked_for_and_is_refused_is_an_error_for_the_front_end() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let restrict = Restrict { no_uring: Some(libc::EPERM), ..Restrict::default() };
+        let program = start(dir.path(), "zwmust", &["--io", "uring"], restrict);
+        let memory = zerowire_guest::GuestMemory::new(&[(zerowire_guest::GuestAddr(0), 32 << 20)])
+            .expect("guest memory");
+        let options = zerowire_guest::net::NetOptions::default();
+        let started =
+            zerowire_guest::net::NetDriver::start(connect(&dir.path().join("zwmust")), &memory, &options);
+        assert!(started.is_err(), "the queue was refused");
+        drop(started);
+        program.wait_log("can't be served");
+        let (out, log) = program.stop();
+        assert!(log.contains("io_uring"), "{log}");
+        assert!(json(&out)["vms"][0]["last_error"].is_string());
+    });
+}
+
+/// Most frames of a batch: so many may be on their way when the program is killed.
+const IN_FLIGHT: u32 = 64;
+
+#[test]
+fn a_program_that_is_killed_and_started_again_goes_on_where_it_was() {
+    in_netns(|| {
+        const NAME: &str = "zwkill";
+        tap::persistent(NAME, 0);
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join(NAME);
+        let mut program = start(dir.path(), NAME, &[], Restrict::default());
+        let mut guest = Guest::start(connect(&socket));
+        let mut peer = Peer::new(NAME);
+        let (mut out, mut seen) = (0u32, 0u32);
+        let (mut back, mut got) = (0u32, 0u32);
+        let len = |n: u32| 18 + (n as usize * 37) % 6000;
+        for round in 0..6u32 {
+            // Frames both ways, of which some are done and some under way when the program dies.
+            for _ in 0..100 {
+                let frame = frames::frame(out, len(out));
+                assert!(guest.pairs[0].tx.send(&VirtioNetHdr::default(), &frame).expect("a frame that fits"));
+                out += 1;
+                if out % 3 == 0 {
+                    guest.pairs[0].tx.publish().expect("published");
+                    peer.send(&frames::frame(back, 18 + (back as usize * 13) % 1400));
+                    back += 1;
+                }
+            }
+            guest.pairs[0].tx.publish().expect("published");
+            let enough = seen + round * 16;
+            let mut arrived = Vec::new();
+            while (seen + arrived.len() as u32) < enough {
+                arrived.push(peer.expect());
+            }
+            program.kill();
+            program = start(dir.path(), NAME, &[], Restrict::default());
+            guest.driver.reconnect(connect(&socket), &mut guest.pairs).unwrap_or_else(|e| panic!("{e}"));
+            assert!(guest.pairs[0].tx.drain(PATIENCE).expect("a sound ring"), "all frames are given back");
+            // None is lost; those that were under way may come twice.
+            arrived.extend(peer.drain());
+            for frame in arrived {
+                let n = frames::number(&frame.bytes);
+                assert_eq!(frame.bytes, frames::frame(n, len(n)), "frame {n} is whole");
+                assert!(n <= seen, "frame {seen} is missing, {n} came");
+                assert!(seen - n <= IN_FLIGHT, "frame {n} came again behind {seen}");
+                seen = seen.max(n + 1);
+            }
+            assert_eq!(seen, out, "every frame came, round {round}");
+            // Toward the guest: what came is whole, in order, and once.
+            peer.send(&frames::frame(u32::MAX, 60));
+            loop {
+                let frame = guest.expect();
+                let n = frames::number(&frame);
+                if n == u32::MAX {
+                    break;
+                }
+                assert_eq!(frame, frames::frame(n, 18 + (n as usize * 13) % 1400), "frame {n} is whole");
+                assert!(n >= got, "frame {n} came again");
+                got = n + 1;
+            }
+        }
+        assert!(got > 0, "some frames reached the guest");
+        guest.ping(&mut peer);
+        program.stop();
+    });
+}
