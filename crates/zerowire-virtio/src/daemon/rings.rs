@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::command::{Direction, RingStart};
+use zerowire::ledger::{Counters, DropReason};
+
 use crate::memory::GuestMemory;
 use crate::net::receive::ReceiveSetup;
 use crate::net::{Policy, Receive, Transmit, features};
@@ -22,8 +24,8 @@ pub(super) struct Running<T> {
 pub(super) trait Side: Sized {
     fn make(start: &RingStart, base: u16, policy: Policy, memory: &GuestMemory) -> Result<Self, String>;
     fn ring(&mut self) -> &mut SplitRing;
-    /// Gives parsed chains back to the ring.
-    fn release(&mut self);
+    /// Gives parsed chains back to the ring. Returns how many received frames are lost with that.
+    fn release(&mut self) -> usize;
 }
 
 fn split_ring(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
@@ -41,7 +43,9 @@ impl Side for Transmit {
         self.ring()
     }
 
-    fn release(&mut self) {}
+    fn release(&mut self) -> usize {
+        0
+    }
 }
 
 impl Side for Receive {
@@ -60,8 +64,8 @@ impl Side for Receive {
         self.ring()
     }
 
-    fn release(&mut self) {
-        self.release();
+    fn release(&mut self) -> usize {
+        self.release()
     }
 }
 
@@ -73,8 +77,13 @@ impl<T: Side> Running<T> {
     }
 
     /// The same ring in other memory.
-    pub(super) fn move_to(&mut self, policy: Policy, memory: &GuestMemory) -> Result<(), String> {
-        self.side.release();
+    pub(super) fn move_to(
+        &mut self,
+        policy: Policy,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<(), String> {
+        self.let_go(counters);
         let base = self.side.ring().next_avail();
         match T::make(&self.start, base, policy, memory) {
             Ok(side) => {
@@ -91,9 +100,15 @@ impl<T: Side> Running<T> {
     }
 
     /// Stops the ring; where it has to go on (vhost-user GET_VRING_BASE).
-    pub(super) fn stop(mut self) -> u16 {
-        self.side.release();
+    pub(super) fn stop(mut self, counters: &Counters) -> u16 {
+        self.let_go(counters);
         self.side.ring().next_avail()
+    }
+
+    fn let_go(&mut self, counters: &Counters) {
+        for _ in 0..self.side.release() {
+            counters.dropped(DropReason::NoRoom);
+        }
     }
 
     pub(super) fn is_active(&self) -> bool {

@@ -31,6 +31,14 @@ const TAG_PORT: u64 = 1;
 const TAG_TRANSMIT: u64 = 2;
 const TAG_RECEIVE: u64 = 3;
 
+/// The port is watched for one event at a time, and again only when it was found empty: frames that arrive while the guest
+/// has no buffers wake nobody.
+const PORT_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+
+/// A starved worker sleeps until the driver has posted this part of its ring, so that it is woken for more than one
+/// frame; at most [`SETTLE_AFTER`] long, then any buffer wakes it.
+const STARVED_PART: u16 = 4;
+
 /// How long a worker has slept before it lets go of memory that bursts have touched.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
 
@@ -106,8 +114,10 @@ struct Worker {
     port_ready: bool,
     /// The guest has no receive buffers, or too few.
     starved: bool,
-    /// A received frame waits for buffers.
+    /// A received frame, or a read, waits for buffers.
     waiting: bool,
+    /// Any buffer is to wake the starved worker.
+    impatient: bool,
     trimmed: bool,
     /// Looks at the rings that are left before sleeping.
     linger: u32,
@@ -123,7 +133,7 @@ impl Worker {
         let prepared = (|| {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             watch(&epoll, wake.as_fd(), TAG_WAKE)?;
-            watch(&epoll, setup.port_queue.as_fd(), TAG_PORT)?;
+            epoll::add(&epoll, &setup.port_queue, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)?;
             let io = PortIo::with_pinning(setup.port_queue, setup.engine, setup.policy.pin)?;
             Ok((epoll, io))
         })();
@@ -145,6 +155,7 @@ impl Worker {
             port_ready: true,
             starved: false,
             waiting: false,
+            impatient: false,
             trimmed: true,
             linger: 0,
             quit: false,
@@ -177,6 +188,7 @@ impl Worker {
             };
             if !self.wait(&mut events, timeout) && !busy {
                 self.trim();
+                self.impatient |= self.starved;
             }
         }
     }
@@ -223,11 +235,15 @@ impl Worker {
         let mut cx = ReceiveContext { memory: &self.rings.memory, io: &mut self.io, counters };
         match ring.side.run(&mut cx) {
             Ok(r) => {
-                self.port_ready = !r.port_empty;
+                self.impatient &= r.starved;
                 self.starved = r.starved;
                 self.waiting = r.waiting;
                 if r.turn.notify && ring.call() {
                     counters.calls.add(1);
+                }
+                if r.port_empty {
+                    self.port_ready = false;
+                    self.watch_port();
                 }
                 r.turn.chains > 0
             }
@@ -237,6 +253,16 @@ impl Worker {
                 self.failed(&e);
                 false
             }
+        }
+    }
+
+    /// Asks for the next event of the port; one that has frames already gives it at once.
+    fn watch_port(&mut self) {
+        let port = self.io.port();
+        if let Err(e) = epoll::modify(&self.epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS) {
+            tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
+            // Without events it is looked at in each turn.
+            self.port_ready = true;
         }
     }
 
@@ -306,7 +332,9 @@ impl Worker {
             }
         }
         if let Some(r) = self.rings.receive.as_mut().filter(|r| r.is_active() && self.starved) {
-            match r.side.ring().arm() {
+            let ring = r.side.ring();
+            let wanted = if self.impatient { 1 } else { (ring.size() / STARVED_PART).max(1) };
+            match ring.arm_for(wanted) {
                 Ok(more) => {
                     self.starved = !more;
                     work |= more && (self.port_ready || self.waiting);
@@ -334,7 +362,7 @@ impl Worker {
             Some(MetadataDetour::Service(s)) if can_answer => s.delay(),
             _ => None,
         };
-        let patience = self.waiting.then_some(SETTLE_AFTER);
+        let patience = (self.waiting || (self.starved && !self.impatient)).then_some(SETTLE_AFTER);
         [trim, metadata, patience].into_iter().flatten().min()
     }
 

@@ -9,7 +9,7 @@ mod plain;
 mod uring;
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::memory::GuestMemory;
 pub use fixed::{FixedPiece, FixedPieces};
@@ -106,14 +106,9 @@ impl PortIo {
         }
     }
 
-    /// Whether operations are batched: if not, one at a time costs no more than many.
-    pub fn is_batching(&self) -> bool {
-        matches!(self.backend, Backend::Uring(_))
-    }
-
     /// The port's file.
-    pub fn raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+    pub fn port(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Registers the pieces of `memory` that are new and lets go of those that are gone. Pieces that can't be

@@ -23,6 +23,12 @@ impl Plain {
     /// As [`super::PortIo::push`].
     #[inline]
     pub(super) unsafe fn push(&mut self, fd: RawFd, op: Op, done: &mut Vec<Done>) {
+        // Behind a read that found nothing a further one is in vain.
+        let empty = !op.write && done.last().is_some_and(|d| d.result == -libc::EAGAIN);
+        if empty {
+            done.push(Done { slot: op.slot, result: -libc::EAGAIN });
+            return;
+        }
         self.calls += 1;
         // SAFETY: the caller's promise.
         done.push(unsafe { carry_out(fd, op) });

@@ -17,16 +17,19 @@ const SLOTS: usize = 256 * MAX_REGIONS;
 struct Slot {
     start: AtomicUsize,
     end: AtomicUsize,
+    page: AtomicUsize,
     lost: AtomicBool,
 }
 
-static TABLE: [Slot; SLOTS] =
-    [const { Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) } };
-        SLOTS];
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        page: AtomicUsize::new(0),
+        lost: AtomicBool::new(false),
+    }
+}; SLOTS];
 static INSTALL: Once = Once::new();
-
-/// Page sizes by which a lost page may have to be replaced: ordinary and huge.
-const PAGE_SIZES: [usize; 2] = [4096, 2 << 20];
 
 const MESSAGE: &[u8] =
     b"zerowire: a front end truncated the file behind its guest's memory; the lost pages read as zeros from now on\n";
@@ -39,8 +42,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Takes a mapping of guest memory.
-    pub fn new(map: Mapping) -> Self {
+    /// Takes a mapping of guest memory whose file has pages of `page` bytes, a power of two.
+    pub fn new(map: Mapping, page: usize) -> Self {
         INSTALL.call_once(install);
         let start = map.as_ptr().addr();
         let slot = TABLE
@@ -48,6 +51,7 @@ impl Guarded {
             .position(|s| s.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if let Some(i) = slot {
             TABLE[i].lost.store(false, Ordering::Relaxed);
+            TABLE[i].page.store(page, Ordering::Relaxed);
             TABLE[i].end.store(start + map.len(), Ordering::Release);
         }
         Self { map, slot }
@@ -90,7 +94,7 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
         let start = s.start.load(Ordering::Acquire);
         start != 0 && start <= at && at < s.end.load(Ordering::Acquire)
     });
-    let replaced = found.is_some() && PAGE_SIZES.iter().any(|size| replace(at, *size));
+    let replaced = found.is_some_and(|slot| replace(at, slot.page.load(Ordering::Relaxed)));
     match found {
         Some(slot) if replaced => {
             if !slot.lost.swap(true, Ordering::Relaxed) {

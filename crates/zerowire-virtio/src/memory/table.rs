@@ -203,12 +203,16 @@ impl GuestMemory {
             }
         }
         let map_error = |source| MemoryError::Map { guest_addr, source };
-        let have = rustix::fs::fstat(&file).map_err(|e| map_error(e.into()))?.st_size as u64;
+        let stat = rustix::fs::fstat(&file).map_err(|e| map_error(e.into()))?;
+        let have = stat.st_size as u64;
+        // A file of huge pages names their size here (fs/hugetlbfs/inode.c); it is mapped in whole ones.
+        let page =
+            usize::try_from(stat.st_blksize).ok().filter(|n| n.is_power_of_two()).unwrap_or(4096).max(4096);
         let need = offset + len;
         if have < need {
             return Err(MemoryError::FileTooShort { guest_addr, need, have });
         }
-        let map = Guarded::new(Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?);
+        let map = Guarded::new(Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?, page);
         let region =
             std::sync::Arc::new(RegionHandle(Region { guest_addr, user_addr, len, offset, file, map }));
         let mut next = self.clone();

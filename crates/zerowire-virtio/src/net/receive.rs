@@ -154,11 +154,14 @@ impl Receive {
         &mut self.ring
     }
 
-    /// Gives parsed chains back to the ring, to be taken again: before it stops, or its memory changes.
-    pub fn release(&mut self) {
+    /// Gives parsed chains back to the ring, to be taken again: before it stops, or its memory changes. Returns how many
+    /// frames that waited for buffers are lost with that.
+    pub fn release(&mut self) -> usize {
+        let lost = self.pending.len();
         self.pending.clear();
         self.ring.untake(self.chains.len() as u16);
         self.chains.clear();
+        lost
     }
 
     /// Lets go of scratch memory that overflows have touched.
@@ -192,6 +195,7 @@ impl Receive {
             return Ok(self.wait(cx, 0));
         }
         self.waiting_since = None;
+        self.ring.prefetch(MAX_BATCH as u16);
         let (done, calls) = cx.io.run()?;
         cx.counters.system_calls.add(calls);
         // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are
@@ -274,11 +278,11 @@ impl Receive {
     /// One read for each of several chains.
     #[inline]
     fn offer_each(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
-        let want = if cx.io.is_batching() { self.batch } else { 1 };
+        let want = self.batch;
         // A guest without mergeable buffers posts chains for the longest frame: parse them only that far, if long
         // frames come.
         let need = if self.forecast.shape() == Shape::Long { self.longest() } else { self.ordinary };
-        self.start(want, cx);
+        self.start(cx);
         for i in 0..want {
             if !self.chains.ensure(i, need, &mut self.ring, cx.memory, self.setup.header_len)? {
                 break;
@@ -295,8 +299,8 @@ impl Receive {
     #[inline]
     fn offer_long(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
         let need = self.forecast.likely().clamp(1, self.longest());
-        let want = if cx.io.is_batching() { self.long_batch } else { 1 };
-        self.start(MAX_BATCH, cx);
+        let want = self.long_batch;
+        self.start(cx);
         let mut first = 0;
         for read in 0..want {
             let n = self.chains_for(need, first, cx)?;
@@ -338,9 +342,9 @@ impl Receive {
     /// Reads into scratch memory only, as many as the guest has buffers for.
     #[inline]
     fn offer_scratch(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
-        let want = if cx.io.is_batching() { self.batch } else { 1 };
+        let want = self.batch;
         let need = self.forecast.likely().max(1);
-        self.start(want, cx);
+        self.start(cx);
         let mut first = 0;
         for read in 0..want {
             let n = self.chains_for(need, first, cx)?;
@@ -359,8 +363,7 @@ impl Receive {
     }
 
     #[inline]
-    fn start(&mut self, want: usize, cx: &mut ReceiveContext<'_>) {
-        self.ring.prefetch(want.saturating_sub(self.chains.len()) as u16);
+    fn start(&mut self, cx: &mut ReceiveContext<'_>) {
         self.iov.clear();
         self.reads.clear();
         cx.io.clear();

@@ -166,7 +166,6 @@ impl Transmit {
         if available == 0 {
             return Ok(Turn::default());
         }
-        self.ring.prefetch(available.min(MAX_BATCH as u16));
         self.slots.clear();
         self.iov.clear();
         self.large_used = 0;
@@ -184,6 +183,7 @@ impl Transmit {
                 }
             }
         }
+        self.ring.prefetch(MAX_BATCH as u16);
         self.finish(cx)?;
         let turn = Turn { chains: self.slots.len(), notify: self.ring.publish() };
         match broken {

@@ -167,12 +167,17 @@ impl SplitRing {
         Ok(Some(head))
     }
 
-    /// Asks the CPU for the descriptors of the next `n` entries, which another CPU wrote a moment ago: fetching them
-    /// side by side costs one miss where one after the other costs one each.
+    /// Asks the CPU for the descriptors of up to `n` entries behind those that were taken, which another CPU wrote a moment
+    /// ago. Called while the kernel works on one batch, it has the next one's descriptors arrive side by side meanwhile,
+    /// where one miss after the other would be waited for.
     #[inline]
     pub fn prefetch(&self, n: u16) {
-        let n = n.min(self.seen_avail.wrapping_sub(self.next_avail));
-        for i in 0..n {
+        let ahead = self.avail_word(1).load(Ordering::Relaxed).wrapping_sub(self.next_avail);
+        // A jump of the index is found, and answered, when the entries are taken.
+        if ahead > self.size {
+            return;
+        }
+        for i in 0..n.min(ahead) {
             let slot = usize::from(self.next_avail.wrapping_add(i) & self.mask);
             let head = self.avail_word(2 + slot).load(Ordering::Relaxed);
             prefetch(self.desc.wrapping_add(usize::from(head & self.mask)).cast());
@@ -217,13 +222,19 @@ impl SplitRing {
     /// Asks the driver for a notification with the next entry it makes available, and returns whether there are
     /// entries already (virtio 1.3 §2.7.10: check again after arming).
     pub fn arm(&mut self) -> Result<bool, RingError> {
+        self.arm_for(1)
+    }
+
+    /// As [`Self::arm`], for `wanted` entries at once, 1 to the ring's size; without EVENT_IDX any entry notifies.
+    pub fn arm_for(&mut self, wanted: u16) -> Result<bool, RingError> {
         if self.event_idx {
-            self.used_word(2 + 4 * usize::from(self.size)).store(self.next_avail, Ordering::Relaxed);
+            let event = self.next_avail.wrapping_add(wanted - 1);
+            self.used_word(2 + 4 * usize::from(self.size)).store(event, Ordering::Relaxed);
         } else {
             self.used_word(0).store(0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
-        Ok(self.refresh()? > 0)
+        Ok(self.refresh()? >= wanted)
     }
 
     /// Tells a driver without EVENT_IDX that no notification is needed. With EVENT_IDX nothing is to do: an event

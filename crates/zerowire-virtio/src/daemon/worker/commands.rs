@@ -97,12 +97,13 @@ impl Worker {
 
     pub(super) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
         let mut problems = Vec::new();
+        let counters = &self.shared.pairs[self.pair];
         // Rings let go of the old memory before it goes.
         if let Some(r) = &mut self.rings.transmit {
-            problems.extend(r.move_to(self.policy, &memory).err());
+            problems.extend(r.move_to(self.policy, &memory, &counters.transmit).err());
         }
         if let Some(r) = &mut self.rings.receive {
-            problems.extend(r.move_to(self.policy, &memory).err());
+            problems.extend(r.move_to(self.policy, &memory, &counters.receive).err());
         }
         let registration = self.io.set_memory(&memory);
         self.rings.memory = memory;
@@ -156,9 +157,10 @@ impl Worker {
         if let Some(s) = self.rings.start_of(direction) {
             let _ = epoll::delete(&self.epoll, &s.kick);
         }
+        let counters = &self.shared.pairs[self.pair];
         match direction {
-            Direction::Transmit => self.rings.transmit.take().map(Running::stop),
-            Direction::Receive => self.rings.receive.take().map(Running::stop),
+            Direction::Transmit => self.rings.transmit.take().map(|r| r.stop(&counters.transmit)),
+            Direction::Receive => self.rings.receive.take().map(|r| r.stop(&counters.receive)),
         }
     }
 }
