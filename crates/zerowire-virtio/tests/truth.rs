@@ -1,5 +1,5 @@
 //! That no byte of a payload is copied in user space: the scatter lists that go to the kernel are looked at themselves.
-//! This program has its own `writev` and `readv`, which note what they were given before they ask the kernel.
+//! This program has its own `writev` and `readv`, which note what they were given.
 
 mod common;
 
@@ -15,7 +15,7 @@ use zerowire_virtio::net::transmit::TransmitContext;
 use zerowire_virtio::net::{PathMode, Policy, Receive, Transmit};
 
 thread_local! {
-    /// The last scatter list of this thread: addresses and lengths.
+    /// The last scatter list of this thread that moved anything: addresses and lengths.
     static LAST: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -43,9 +43,12 @@ pub unsafe extern "C" fn writev(fd: libc::c_int, iov: *const libc::iovec, count:
 /// As readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: libc::c_int, iov: *const libc::iovec, count: libc::c_int) -> isize {
-    note(iov, count);
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_readv, fd, iov, count) as isize }
+    let moved = unsafe { libc::syscall(libc::SYS_readv, fd, iov, count) as isize };
+    if moved >= 0 {
+        note(iov, count);
+    }
+    moved
 }
 
 const PAGE: usize = 4096;

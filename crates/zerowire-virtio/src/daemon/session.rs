@@ -6,7 +6,9 @@
 //! connection if it did not, since it would go on as if all were well. Either way rings stop and all that the connection
 //! held is closed.
 
-use std::io;
+mod memory;
+mod vrings;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,11 +17,10 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use thiserror::Error;
 use zerowire_vhost_user::{Connection, Message, Request, WireError, features as f, protocol as p};
 
-use super::command::{Command, Direction, RingStart};
-use super::metadata::{MetadataDetour, Service};
+use super::command::Command;
 use super::vm::VmContext;
-use super::worker::{WorkerHandle, WorkerSetup};
-use crate::memory::{GuestMemory, MAX_REGIONS, RegionConfig};
+use super::worker::WorkerHandle;
+use crate::memory::{GuestMemory, MAX_REGIONS};
 use crate::net::features::{header_len, offered, toward_guest};
 use crate::ring::RingAddresses;
 
@@ -62,6 +63,8 @@ pub(super) struct Session<'a> {
     acked: u64,
     protocol: u64,
     memory: Arc<GuestMemory>,
+    /// Regions that were added again, as often as they were.
+    repeats: Vec<(u64, u64, u64)>,
     rings: Vec<Ring>,
     workers: Vec<Option<WorkerHandle>>,
     forwarded: Arc<AtomicUsize>,
@@ -79,6 +82,7 @@ impl<'a> Session<'a> {
             acked: 0,
             protocol: 0,
             memory: Arc::default(),
+            repeats: Vec::new(),
             rings: (0..2 * pairs).map(|_| Ring::default()).collect(),
             workers: (0..pairs).map(|_| None).collect(),
             forwarded: Arc::default(),
@@ -207,289 +211,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn set_mem_table(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let regions = message
-            .memory_table()?
-            .into_iter()
-            .map(|(r, file)| RegionConfig {
-                guest_addr: r.guest_addr,
-                len: r.size,
-                user_addr: r.user_addr,
-                offset: r.mmap_offset,
-                file,
-            })
-            .collect();
-        let memory = GuestMemory::new(regions).map_err(|e| refused(Request::SetMemTable, e.to_string()))?;
-        self.replace_memory(memory);
-        Ok(())
-    }
-
-    fn add_mem_reg(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let r = message.single_region()?;
-        let region = RegionConfig {
-            guest_addr: r.guest_addr,
-            len: r.size,
-            user_addr: r.user_addr,
-            offset: r.mmap_offset,
-            file: message.take_fd()?,
-        };
-        let memory =
-            self.memory.with_region(region).map_err(|e| refused(Request::AddMemReg, e.to_string()))?;
-        self.replace_memory(memory);
-        Ok(())
-    }
-
-    fn rem_mem_reg(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let r = message.single_region()?;
-        // Some front ends send the region's descriptor along; it has no use.
-        drop(message.take_fds());
-        let memory = self
-            .memory
-            .without_region(r.guest_addr, r.user_addr, r.size)
-            .map_err(|e| refused(Request::RemMemReg, e.to_string()))?;
-        self.replace_memory(memory);
-        Ok(())
-    }
-
-    /// All workers have the new memory when this returns, and the old one is unmapped.
-    fn replace_memory(&mut self, memory: GuestMemory) {
-        self.memory = Arc::new(memory);
-        for w in self.workers.iter().flatten() {
-            wait(|reply| w.commands.send(Command::Memory { memory: self.memory.clone(), reply }));
-        }
-    }
-
-    fn ring(&mut self, request: Request, index: usize) -> Result<&mut Ring, SessionError> {
-        let count = self.rings.len();
-        self.rings.get_mut(index).ok_or_else(|| {
-            protocol(
-                request,
-                format!("queue {index} of {count}: give --port tap:NAME,queues=N as many queue pairs as the VMM uses"),
-            )
-        })
-    }
-
-    fn set_vring_num(&mut self, message: &Message) -> Result<(), SessionError> {
-        let state = message.vring_state()?;
-        let ring = self.ring(Request::SetVringNum, state.index as usize)?;
-        let size = u16::try_from(state.num).ok().filter(|n| n.is_power_of_two() && *n <= 32768);
-        match size {
-            None => Err(protocol(
-                Request::SetVringNum,
-                format!(
-                    "queue {}: size {} is not a power of two up to 32768 (virtio 1.3 §2.7)",
-                    state.index, state.num
-                ),
-            )),
-            Some(n) if ring.started && n != ring.size => Err(protocol(
-                Request::SetVringNum,
-                format!("queue {}: size changed from {} to {n} while it runs", state.index, ring.size),
-            )),
-            Some(n) => {
-                ring.size = n;
-                Ok(())
-            }
-        }
-    }
-
-    fn set_vring_addr(&mut self, message: &Message) -> Result<(), SessionError> {
-        let a = message.vring_addr()?;
-        let ring = self.ring(Request::SetVringAddr, a.index as usize)?;
-        let addresses = RingAddresses { desc: a.desc, avail: a.avail, used: a.used };
-        // A front end may send the same again, with another log flag.
-        if ring.started && ring.addresses != Some(addresses) {
-            let text = format!("queue {}: addresses changed while it runs", a.index);
-            return Err(protocol(Request::SetVringAddr, text));
-        }
-        ring.addresses = Some(addresses);
-        Ok(())
-    }
-
-    fn set_vring_base(&mut self, message: &Message) -> Result<(), SessionError> {
-        let state = message.vring_state()?;
-        let ring = self.ring(Request::SetVringBase, state.index as usize)?;
-        let base = u16::try_from(state.num).map_err(|_| {
-            protocol(
-                Request::SetVringBase,
-                format!("queue {}: base {} is more than 65535", state.index, state.num),
-            )
-        })?;
-        if ring.started {
-            let text = format!("queue {}: base set while it runs", state.index);
-            return Err(protocol(Request::SetVringBase, text));
-        }
-        ring.base = base;
-        Ok(())
-    }
-
-    /// Stops the ring and answers where it has to go on.
-    fn get_vring_base(&mut self, message: &Message) -> Result<Answer, SessionError> {
-        let state = message.vring_state()?;
-        let index = state.index as usize;
-        self.ring(Request::GetVringBase, index)?;
-        let base = self.stop_ring(index);
-        let mut body = state.index.to_le_bytes().to_vec();
-        body.extend_from_slice(&u32::from(base).to_le_bytes());
-        Ok(Answer::Bytes(body))
-    }
-
-    fn stop_ring(&mut self, index: usize) -> u16 {
-        let worker = self.workers.get(index / 2).and_then(Option::as_ref);
-        let Some(ring) = self.rings.get_mut(index) else { return 0 };
-        if ring.started {
-            ring.started = false;
-            let direction = Direction::of(index);
-            if let Some(Some(base)) =
-                worker.and_then(|w| wait(|reply| w.commands.send(Command::Stop { direction, reply })))
-            {
-                ring.base = base;
-            }
-        }
-        ring.base
-    }
-
-    fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let request = Request::SetVringKick;
-        let v = message.vring_fd()?;
-        self.ring(request, v.index)?;
-        let Some(kick) = v.fd else {
-            return Err(refused(
-                request,
-                format!(
-                    "queue {}: no kick descriptor, so that the ring would have to be polled: not supported",
-                    v.index
-                ),
-            ));
-        };
-        let direction = Direction::of(v.index);
-        if self.rings[v.index].started {
-            if let Some(Some(w)) = self.workers.get(v.index / 2) {
-                w.commands.send(Command::Kick { direction, fd: kick });
-            }
-            return Ok(());
-        }
-        let ring = &mut self.rings[v.index];
-        let Some(addresses) = ring.addresses else {
-            return Err(protocol(request, format!("queue {}: started without SET_VRING_ADDR", v.index)));
-        };
-        if ring.size == 0 {
-            return Err(protocol(request, format!("queue {}: started without SET_VRING_NUM", v.index)));
-        }
-        let start = RingStart {
-            queue: v.index as u16,
-            size: ring.size,
-            addresses,
-            base: ring.base,
-            acked: self.acked,
-            enabled: ring.enabled,
-            discards: ring.discards,
-            mtu: self.mtu.unwrap_or_else(|| self.vm.tap.mtu()).max(self.vm.tap.mtu()),
-            kick,
-            call: duplicate(&ring.call),
-            err: duplicate(&ring.err),
-        };
-        let worker = self.worker(v.index / 2).map_err(|e| refused(request, e.to_string()))?;
-        let ring = Box::new(start);
-        let result = wait(|reply| worker.commands.send(Command::Start { direction, ring, reply }));
-        match result {
-            Some(Ok(())) => {
-                self.rings[v.index].started = true;
-                Ok(())
-            }
-            Some(Err(text)) => Err(refused(request, text)),
-            None => Err(refused(request, format!("queue {}: its thread has ended", v.index))),
-        }
-    }
-
-    /// The worker of a queue pair; started with its first ring.
-    fn worker(&mut self, pair: usize) -> io::Result<&WorkerHandle> {
-        // The service runs in the first pair's worker, so that one comes first.
-        if pair > 0 && self.workers[0].is_none() {
-            self.start_worker(0)?;
-        }
-        if self.workers[pair].is_none() {
-            self.start_worker(pair)?;
-        }
-        self.workers[pair].as_ref().ok_or_else(|| io::Error::other("no worker"))
-    }
-
-    fn start_worker(&mut self, pair: usize) -> io::Result<()> {
-        let detour = match (&self.vm.metadata(), pair) {
-            (None, _) => None,
-            (Some((tree, tokens)), 0) => {
-                let service = Service::new(tree.clone(), *tokens).map_err(io::Error::other)?;
-                Some(MetadataDetour::Service(Box::new(service)))
-            }
-            (Some(_), _) => self.workers[0]
-                .as_ref()
-                .map(|w| MetadataDetour::Forward { to: w.commands.clone(), pending: self.forwarded.clone() }),
-        };
-        let worker = WorkerHandle::spawn(WorkerSetup {
-            name: self.vm.name.clone(),
-            pair,
-            port_queue: self.vm.tap.queue(pair)?,
-            engine: self.vm.engine,
-            policy: self.vm.policy,
-            memory: self.memory.clone(),
-            shared: self.vm.shared.clone(),
-            detour,
-            forwarded: self.forwarded.clone(),
-        })?;
-        self.workers[pair] = Some(worker);
-        Ok(())
-    }
-
-    fn set_vring_call(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let v = message.vring_fd()?;
-        let ring = self.ring(Request::SetVringCall, v.index)?;
-        check_notifier(Request::SetVringCall, v.index, &v.fd)?;
-        ring.call = v.fd;
-        if ring.started {
-            let fd = duplicate(&ring.call);
-            self.tell(v.index, |direction| Command::Call { direction, fd });
-        }
-        Ok(())
-    }
-
-    fn set_vring_err(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let v = message.vring_fd()?;
-        let ring = self.ring(Request::SetVringErr, v.index)?;
-        check_notifier(Request::SetVringErr, v.index, &v.fd)?;
-        ring.err = v.fd;
-        if ring.started {
-            let fd = duplicate(&ring.err);
-            self.tell(v.index, |direction| Command::Err { direction, fd });
-        }
-        Ok(())
-    }
-
-    fn tell(&self, index: usize, command: impl FnOnce(Direction) -> Command) {
-        if let Some(Some(w)) = self.workers.get(index / 2) {
-            w.commands.send(command(Direction::of(index)));
-        }
-    }
-
-    fn set_vring_enable(&mut self, message: &Message) -> Result<(), SessionError> {
-        let request = Request::SetVringEnable;
-        let state = message.vring_state()?;
-        let index = state.index as usize;
-        let on = match state.num {
-            0 => false,
-            1 => true,
-            n => return Err(protocol(request, format!("queue {index}: {n} is neither 0 nor 1"))),
-        };
-        let ring = self.ring(request, index)?;
-        ring.enabled = on;
-        ring.discards = !on;
-        if ring.started
-            && let Some(Some(w)) = self.workers.get(index / 2)
-        {
-            let direction = Direction::of(index);
-            wait(|reply| w.commands.send(Command::Enable { direction, on, reply }));
-        }
-        Ok(())
-    }
-
     fn set_mtu(&mut self, mtu: u64) -> Result<(), SessionError> {
         // 68 is the least MTU of IPv4 (RFC 791), 65535 the most that the field takes (virtio 1.3 §5.1.4).
         if !(68..=65535).contains(&mtu) {
@@ -571,29 +292,6 @@ fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
         return None;
     }
     answer.recv().ok()
-}
-
-fn duplicate(fd: &Option<OwnedFd>) -> Option<OwnedFd> {
-    fd.as_ref().and_then(|fd| fd.try_clone().ok())
-}
-
-/// A descriptor that a worker writes to must neither block it nor keep what is written: only an eventfd will do, in its
-/// mode that does not wait. A file, a pipe or a socket has a file type; an eventfd has none (fs/anon_inodes.c).
-///
-/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up its own queues then.
-fn check_notifier(request: Request, queue: usize, fd: &Option<OwnedFd>) -> Result<(), SessionError> {
-    let Some(fd) = fd else { return Ok(()) };
-    let failed =
-        |e: rustix::io::Errno| refused(request, format!("queue {queue}: its descriptor can't be used: {e}"));
-    let mode = rustix::fs::fstat(fd).map_err(failed)?.st_mode;
-    if mode & libc::S_IFMT != 0 {
-        return Err(protocol(
-            request,
-            format!("queue {queue}: the descriptor is not an eventfd (file mode {mode:#o})"),
-        ));
-    }
-    let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
-    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
 }
 
 fn protocol(request: Request, text: String) -> SessionError {

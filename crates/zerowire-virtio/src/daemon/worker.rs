@@ -46,6 +46,9 @@ const TRIM_AFTER: Duration = Duration::from_secs(1);
 /// another CPU that is about to add a buffer is met awake, where waking up costs more than ten.
 const LINGER: u32 = 32;
 
+/// A busy worker asks for events each so many turns.
+const TURNS_UNASKED: u32 = 16;
+
 /// Stack of a worker, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -121,6 +124,8 @@ struct Worker {
     trimmed: bool,
     /// Looks at the rings that are left before sleeping.
     linger: u32,
+    /// Turns since events were asked for.
+    unasked: u32,
     quit: bool,
 }
 
@@ -158,6 +163,7 @@ impl Worker {
             impatient: false,
             trimmed: true,
             linger: 0,
+            unasked: 0,
             quit: false,
         };
         worker.set_memory(setup.memory);
@@ -175,6 +181,11 @@ impl Worker {
             let timeout = if busy {
                 self.trimmed = false;
                 self.linger = LINGER;
+                // While the port has frames both directions are looked at in each turn: only commands can wait.
+                self.unasked = if self.port_ready { self.unasked + 1 } else { TURNS_UNASKED };
+                if self.unasked < TURNS_UNASKED {
+                    continue;
+                }
                 Some(Duration::ZERO)
             } else if self.linger > 0 {
                 self.linger -= 1;
@@ -381,6 +392,7 @@ impl Worker {
     /// Waits for events. Returns whether any came.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
         events.clear();
+        self.unasked = 0;
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {

@@ -68,6 +68,8 @@ pub struct PortIo {
     backend: Backend,
     file: OwnedFd,
     done: Vec<Done>,
+    /// System calls made for the batch so far.
+    calls: u64,
     /// Why plain system calls run although io_uring was wanted.
     fallback: Option<String>,
 }
@@ -94,7 +96,7 @@ impl PortIo {
                 }
             },
         };
-        Ok(Self { backend, file, done: Vec::with_capacity(MAX_BATCH), fallback })
+        Ok(Self { backend, file, done: Vec::with_capacity(MAX_BATCH), calls: 0, fallback })
     }
 
     /// The path that runs, and why, in words for the log.
@@ -140,18 +142,29 @@ impl PortIo {
             // SAFETY: the caller's promise.
             Backend::Uring(u) => unsafe { u.push(op) },
             // SAFETY: the caller's promise.
-            Backend::Plain(p) => unsafe { p.push(self.file.as_raw_fd(), op, &mut self.done) },
+            Backend::Plain(_) => unsafe { self.carry_out(op) },
         }
+    }
+
+    /// Carries out an operation at once, by a system call of its own. For reads into one buffer that is cheaper than a place
+    /// in a batch (`zerowire bench net --direction rx --sizes 64`); not to be mixed with [`Self::push`] in one batch.
+    ///
+    /// # Safety
+    /// As [`Self::push`], until this returns.
+    #[inline]
+    pub unsafe fn carry_out(&mut self, op: Op) {
+        // SAFETY: the caller's promise.
+        self.calls += unsafe { plain::push(self.file.as_raw_fd(), op, &mut self.done) };
     }
 
     /// Runs the batch and returns what came of it, in the order in which the operations were carried out, and how
     /// many system calls it took.
     #[inline]
     pub fn run(&mut self) -> io::Result<(&[Done], u64)> {
-        let calls = match &mut self.backend {
-            Backend::Uring(u) => u.run(self.file.as_raw_fd(), &mut self.done)?,
-            Backend::Plain(p) => p.run(),
-        };
+        let mut calls = std::mem::take(&mut self.calls);
+        if let Backend::Uring(u) = &mut self.backend {
+            calls += u.run(self.file.as_raw_fd(), &mut self.done)?;
+        }
         Ok((&self.done, calls))
     }
 

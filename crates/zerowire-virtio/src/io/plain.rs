@@ -6,7 +6,6 @@ use super::{Done, FixedPieces, Op};
 
 #[derive(Debug, Default)]
 pub(super) struct Plain {
-    calls: u64,
     fixed: FixedPieces,
 }
 
@@ -18,25 +17,23 @@ impl Plain {
     pub(super) fn fixed(&self) -> &FixedPieces {
         &self.fixed
     }
+}
 
-    /// # Safety
-    /// As [`super::PortIo::push`].
-    #[inline]
-    pub(super) unsafe fn push(&mut self, fd: RawFd, op: Op, done: &mut Vec<Done>) {
-        // Behind a read that found nothing a further one is in vain.
-        let empty = !op.write && done.last().is_some_and(|d| d.result == -libc::EAGAIN);
-        if empty {
-            done.push(Done { slot: op.slot, result: -libc::EAGAIN });
-            return;
-        }
-        self.calls += 1;
-        // SAFETY: the caller's promise.
-        done.push(unsafe { carry_out(fd, op) });
+/// Carries out an operation of a batch; how many system calls it took.
+///
+/// # Safety
+/// As [`super::PortIo::push`].
+#[inline]
+pub(super) unsafe fn push(fd: RawFd, op: Op, done: &mut Vec<Done>) -> u64 {
+    // Behind a read that found nothing a further one is in vain.
+    let empty = !op.write && done.last().is_some_and(|d| d.result == -libc::EAGAIN);
+    if empty {
+        done.push(Done { slot: op.slot, result: -libc::EAGAIN });
+        return 0;
     }
-
-    pub(super) fn run(&mut self) -> u64 {
-        std::mem::take(&mut self.calls)
-    }
+    // SAFETY: the caller's promise.
+    done.push(unsafe { carry_out(fd, op) });
+    1
 }
 
 /// One operation as one system call on a descriptor that does not block.

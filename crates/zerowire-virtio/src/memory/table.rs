@@ -232,6 +232,19 @@ impl GuestMemory {
         Ok(next)
     }
 
+    /// Whether a region with the same addresses, length and file is in the table.
+    pub fn is_same_region(&self, config: &RegionConfig) -> bool {
+        let same_file = |file: &OwnedFd| match (rustix::fs::fstat(file), rustix::fs::fstat(&config.file)) {
+            (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+            _ => false,
+        };
+        self.pieces.iter().map(|p| &p.region.0).any(|r| {
+            (r.guest_addr, r.len, r.user_addr, r.offset)
+                == (config.guest_addr, config.len, config.user_addr, config.offset)
+                && same_file(&r.file)
+        })
+    }
+
     /// The same table with one region less (`VHOST_USER_REM_MEM_REG`): the one with this guest address, user
     /// address and length.
     pub fn without_region(&self, guest_addr: u64, user_addr: u64, len: u64) -> Result<Self, MemoryError> {

@@ -393,6 +393,11 @@ impl Receive {
             // READV_FIXED costs more here: guest buffers are pages, and the kernel copies page by page then.
             fixed: None,
         };
+        if n == 0 {
+            // SAFETY: scratch memory is this side's own, a slot for each read.
+            unsafe { cx.io.carry_out(op) };
+            return;
+        }
         // SAFETY: the iovec array does not move (its capacity was checked), guest memory is held by `cx.memory`, and
         // scratch memory is this side's own, a slot for each read.
         unsafe { cx.io.push(op) };
