@@ -118,7 +118,10 @@ ready
 stage format $CARGO fmt --all --check
 stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
 cargo_tests
-[ "$1" = all ] && vm_tests
+if [ "$1" = all ]; then
+    vm_tests
+    [ -x target/release/zerowire-demo ] && stage demo target/release/zerowire-demo
+fi
 
 say "summary: $(($(date +%s) - begin)) s; logs in $logs"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use serde_json::json;
 
 use crate::command::{Running, wait_for};
@@ -18,6 +18,15 @@ pub const BOOT: Duration = Duration::from_secs(90);
 
 /// Reading a saved state takes 0.3 s.
 const RESTORE: Duration = Duration::from_secs(30);
+
+/// How often a guest is restored until one answers.
+const RESTORE_ATTEMPTS: u32 = 3;
+
+/// For the first answer of a restored guest.
+const WAKE: Duration = Duration::from_secs(10);
+
+/// From QEMU's closing of its sockets to its end.
+const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// For commands that do no lasting work.
 pub const COMMAND: Duration = Duration::from_secs(20);
@@ -52,14 +61,28 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Continues a guest from its saved state; makes that first if it is missing.
+    /// Continues a guest from its saved state; makes that first if it is missing. A guest
+    /// that does not wake up is replaced by another one: it has no device under test yet.
     ///
     /// # Errors
     /// As [`Guest::boot`], or the state can't be read.
     pub fn restore(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
         let state = lab.state(machine)?;
+        for _ in 1..RESTORE_ATTEMPTS {
+            let mut guest = Self::restore_once(lab, machine, dir, &state)?;
+            match guest.serial.run("true", WAKE) {
+                Ok(_) => return Ok(guest),
+                Err(error) => println!("  a restored {machine:?} is taken anew: {error:#}"),
+            }
+        }
+        let mut guest = Self::restore_once(lab, machine, dir, &state)?;
+        guest.serial.run("true", WAKE).context("the restored guest")?;
+        Ok(guest)
+    }
+
+    fn restore_once(lab: &Lab, machine: Machine, dir: &Path, state: &Path) -> Result<Self> {
         let begin = Instant::now();
-        let mut guest = Self::start(lab, machine, dir, Some(&state))?;
+        let mut guest = Self::start(lab, machine, dir, Some(state))?;
         wait_for("the guest's saved state to load", RESTORE, || {
             let status = guest.qmp.execute("query-status", json!({}))?;
             Ok((status["status"] != "inmigrate").then_some(()))
@@ -109,7 +132,8 @@ impl Guest {
     /// # Errors
     /// The guest does not finish it within `limit`.
     pub fn run(&mut self, command: &str, limit: Duration) -> Result<Output> {
-        self.serial.run(command, limit)
+        let result = self.serial.run(command, limit);
+        result.map_err(|error| self.explain(error))
     }
 
     /// Runs a shell command that must succeed; returns its output.
@@ -191,9 +215,19 @@ impl Guest {
     pub fn reboot(&mut self) -> Result<()> {
         self.qmp.execute("set-action", json!({"reboot": "reset"}))?;
         self.qmp.execute("system_reset", json!({}))?;
-        self.serial.wait_ready(BOOT)?;
+        let ready = self.serial.wait_ready(BOOT);
+        ready.map_err(|error| self.explain(error))?;
         self.qmp.execute("set-action", json!({"reboot": "shutdown"}))?;
         Ok(())
+    }
+
+    /// Adds to an error how QEMU ended, if it has.
+    fn explain(&mut self, error: Error) -> Error {
+        // QEMU closes its sockets a little before it is gone.
+        match self.process.wait(LAST_BREATH) {
+            Ok(status) => error.context(format!("QEMU ended with {status}")),
+            Err(_) => error,
+        }
     }
 
     /// Takes a free PCI Express port for a device.

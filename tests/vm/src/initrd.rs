@@ -1,4 +1,4 @@
-//! The guest's root file system: busybox, a few programs, the modules, the agent.
+//! The guest's root file system: busybox, a few programs, the modules, the first process.
 
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const MODULES: &[&str] = &["virtio_pci", "virtio_net"];
 /// Programs that are copied with their libraries: the guest has no package manager.
 const PROGRAMS: &[&str] = &["busybox", "iperf3", "curl"];
 
-/// Folders that the agent and the programs expect.
+/// Folders that the first process and the programs expect.
 const FOLDERS: &[&str] =
     &["/proc", "/sys", "/dev", "/tmp", "/run", "/root", "/etc", "/var", "/bin", "/usr/bin"];
 

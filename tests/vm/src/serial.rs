@@ -87,7 +87,7 @@ impl Serial {
         Ok(Output { text, status })
     }
 
-    /// Waits for the agent of a guest that boots; returns the kernel's release.
+    /// Waits for the shell of a guest that boots; returns the kernel's release.
     ///
     /// # Errors
     /// As [`Serial::run`].

@@ -110,23 +110,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// Fails if frames were dropped, other than a few for which the guest had posted too
-    /// little room.
+    /// Fails if frames were dropped. A guest that is slow to post buffers is no reason:
+    /// frames wait for it in the tap's queue.
     fn check_dropped(&self) -> Result<()> {
         for way in [Way::ToGuest, Way::FromGuest] {
             let dropped = self.way(way)["dropped_frames"].as_object().context("no dropped_frames")?;
-            for (reason, count) in dropped {
-                let count = count.as_u64().unwrap_or(u64::MAX);
-                let few = way == Way::ToGuest && reason == "no_room" && count <= self.no_room_limit()?;
-                ensure!(few, "{count} frames dropped, {way:?}, reason {reason}");
-            }
+            ensure!(dropped.is_empty(), "dropped frames, {way:?}: {dropped:?}");
         }
         Ok(())
-    }
-
-    /// What a sender that is faster than a TCG guest may lose.
-    fn no_room_limit(&self) -> Result<u64> {
-        Ok(self.count(Way::ToGuest, "frames")? / 20)
     }
 
     fn expect(&self, names: &[&str], on: bool) -> Result<()> {
