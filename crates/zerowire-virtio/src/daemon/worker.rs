@@ -121,6 +121,8 @@ struct Worker {
     waiting: bool,
     /// Any buffer is to wake the starved worker.
     impatient: bool,
+    /// Time has passed: the receive side is to be looked at even if the guest posted nothing.
+    retry: bool,
     trimmed: bool,
     /// Looks at the rings that are left before sleeping.
     linger: u32,
@@ -161,6 +163,7 @@ impl Worker {
             starved: false,
             waiting: false,
             impatient: false,
+            retry: false,
             trimmed: true,
             linger: 0,
             unasked: 0,
@@ -200,6 +203,7 @@ impl Worker {
             if !self.wait(&mut events, timeout) && !busy {
                 self.trim();
                 self.impatient |= self.starved;
+                self.retry = true;
             }
         }
     }
@@ -242,6 +246,11 @@ impl Worker {
             return false;
         }
         let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
+        // Without a new buffer nothing has changed for a starved guest, but for time that has passed.
+        let retry = std::mem::take(&mut self.retry);
+        if self.starved && !retry && matches!(ring.side.ring().available(), Ok(0)) {
+            return false;
+        }
         let counters = &self.shared.pairs[self.pair].receive;
         let mut cx = ReceiveContext { memory: &self.rings.memory, io: &mut self.io, counters };
         match ring.side.run(&mut cx) {
