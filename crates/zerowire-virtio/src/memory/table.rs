@@ -393,25 +393,6 @@ impl SegmentList for Vec<Segment> {
     }
 }
 
-impl SegmentList for std::collections::VecDeque<Segment> {
-    fn mark(&self) -> usize {
-        self.len()
-    }
-
-    fn rewind(&mut self, mark: usize) {
-        self.truncate(mark);
-    }
-
-    #[inline]
-    fn push_segment(&mut self, segment: Segment) -> bool {
-        if self.len() == self.capacity() {
-            return false;
-        }
-        self.push_back(segment);
-        true
-    }
-}
-
 fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), MemoryError> {
     if len == 0 {
         return Err(MemoryError::Empty(guest_addr));

@@ -186,9 +186,10 @@ impl Receive {
             }
         }
         let private = self.is_private();
+        let likely = self.forecast.likely().clamp(1, self.longest());
         let reads = match self.forecast.shape() {
-            _ if private => self.offer_scratch(cx)?,
-            Shape::Long if self.setup.mergeable => self.offer_long(cx)?,
+            _ if private => self.offer_runs(self.batch, likely, true, cx)?,
+            Shape::Long if self.setup.mergeable => self.offer_runs(self.long_batch, likely, false, cx)?,
             _ => self.offer_each(cx)?,
         };
         if reads == 0 {
@@ -295,11 +296,16 @@ impl Receive {
         Ok(self.reads.len())
     }
 
-    /// Reads over as many chains each as recent frames took.
+    /// Up to `want` reads, each for as many chains as hold `need` bytes: into them, or into scratch memory alone if
+    /// `private`, so that what arrives fits into what the guest has posted.
     #[inline]
-    fn offer_long(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
-        let need = self.forecast.likely().clamp(1, self.longest());
-        let want = self.long_batch;
+    fn offer_runs(
+        &mut self,
+        want: usize,
+        need: usize,
+        private: bool,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<usize, TurnError> {
         self.start(cx);
         let mut first = 0;
         for read in 0..want {
@@ -307,7 +313,7 @@ impl Receive {
             if n == 0 {
                 break;
             }
-            self.read_into(n, first, read, cx);
+            self.read_into(if private { 0 } else { n }, first, read, cx);
             first += n;
         }
         Ok(self.reads.len())
@@ -326,7 +332,7 @@ impl Receive {
                 self.setup.header_len,
             )? {
                 // All buffers that the ring can hold are here: the first read takes what there is.
-                let all_here = self.chains.len() >= usize::from(self.ring.size());
+                let all_here = self.chains.are_all(&self.ring);
                 return Ok(if first == 0 && all_here { n } else { 0 });
             }
             entries += self.chains.segments(first + n).len();
@@ -337,24 +343,6 @@ impl Receive {
             n += 1;
         }
         Ok(n)
-    }
-
-    /// Reads into scratch memory only, as many as the guest has buffers for.
-    #[inline]
-    fn offer_scratch(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
-        let want = self.batch;
-        let need = self.forecast.likely().max(1);
-        self.start(cx);
-        let mut first = 0;
-        for read in 0..want {
-            let n = self.chains_for(need, first, cx)?;
-            if n == 0 {
-                break;
-            }
-            self.read_into(0, 0, read, cx);
-            first += n;
-        }
-        Ok(self.reads.len())
     }
 
     /// The longest frame with its header, bytes.

@@ -65,6 +65,31 @@ pub fn tcp_frame(n: u32, payload: usize) -> Vec<u8> {
     f
 }
 
+/// As [`tcp_frame`], over IPv6.
+pub fn tcp6_frame(n: u32, payload: usize) -> Vec<u8> {
+    let address = |last| {
+        let mut a = [0u8; 16];
+        (a[0], a[15]) = (0xfd, last);
+        a
+    };
+    let (from, to) = (address(2), address(1));
+    let len = (20 + payload) as u16;
+    let mut f = [HOST_MAC.as_slice(), &GUEST_MAC, &[0x86, 0xdd], &[0x60, 0, 0, 0]].concat();
+    f.extend_from_slice(&len.to_be_bytes());
+    f.extend_from_slice(&[6, 64]);
+    f.extend_from_slice(&from);
+    f.extend_from_slice(&to);
+    f.extend_from_slice(&[0x30, 0x39, 0x14, 0x51]);
+    f.extend_from_slice(&n.to_be_bytes());
+    f.extend_from_slice(&[0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff]);
+    let pseudo = [&from[..], &to[..], &u32::from(len).to_be_bytes(), &[0, 0, 0, 6]].concat();
+    f.extend_from_slice(&sum(&pseudo, 0).to_be_bytes());
+    f.extend_from_slice(&[0, 0]);
+    let whole = f.len() + payload;
+    fill(&mut f, n, whole);
+    f
+}
+
 /// Ethernet and IPv4 headers for `payload` bytes of `protocol`.
 pub fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, payload: usize) -> Vec<u8> {
     let mut f = [HOST_MAC.as_slice(), &GUEST_MAC, &[0x08, 0x00]].concat();

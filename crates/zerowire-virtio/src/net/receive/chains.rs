@@ -39,6 +39,11 @@ impl Chains {
         self.ready.len()
     }
 
+    /// Whether no more chains can come than are here: the guest has posted its whole ring.
+    pub(super) fn are_all(&self, ring: &SplitRing) -> bool {
+        self.ready.len() >= usize::from(ring.size()).min(MAX_AHEAD)
+    }
+
     pub(super) fn clear(&mut self) {
         while self.pop().is_some() {}
         self.hint = 0;

@@ -203,7 +203,7 @@ impl Receive {
         let most = if self.setup.mergeable { usize::from(u16::MAX) } else { 1 };
         while room < frame.len() && n < most {
             if !self.chains.ensure(n, frame.len() - room, &mut self.ring, memory, self.setup.header_len)? {
-                let all_here = self.chains.len() >= usize::from(self.ring.size());
+                let all_here = self.chains.are_all(&self.ring);
                 return Ok(if all_here { Room::Never } else { Room::Short });
             }
             room += self.chains.room(n);
