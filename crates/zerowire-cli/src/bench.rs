@@ -96,8 +96,9 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         json: args.json,
         svg: args.svg,
     };
-    run_net(&options, &mut out)?;
-    Ok(ExitCode::SUCCESS)
+    let report = run_net(&options, &mut out)?;
+    // The report names what failed and why; who reads only the exit code shall know as well.
+    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn parse<T: std::str::FromStr<Err = String>>(words: &[String]) -> Result<Vec<T>> {
