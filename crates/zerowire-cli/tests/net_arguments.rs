@@ -31,8 +31,8 @@ fn wrong_arguments_are_named_with_what_to_give() {
         let socket = path("s");
         let s = socket.as_str();
         refused(&["--socket", s, "--port", "veth:a"], 1, &["veth:a", "tap:NAME"]);
-        refused(&["--socket", s, "--port", "tap:t,queues=0"], 1, &["queues=0", "1 to 256"]);
-        refused(&["--socket", s, "--port", "tap:t,queues=257"], 1, &["queues=257", "1 to 256"]);
+        refused(&["--socket", s, "--port", "tap:t,queues=0"], 1, &["queues=0", "1 to 128"]);
+        refused(&["--socket", s, "--port", "tap:t,queues=129"], 1, &["queues=129", "1 to 128"]);
         refused(
             &["--socket", s, "--port", "tap:abcdefghijklmnop"],
             1,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 use zerowire_metadata::TokenPolicy;
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, VmConfig};
-use zerowire_virtio::port::TapSpec;
+use zerowire_virtio::port::{MAX_QUEUES, TapSpec};
 
 use super::{NetArgs, TokenArg, engine, policy};
 
@@ -118,8 +118,8 @@ fn port(text: &str) -> Result<TapSpec> {
 
 fn queues(text: &str) -> Result<usize> {
     match text.parse() {
-        Ok(n @ 1..=256) => Ok(n),
-        _ => bail!("queues={text}: a tap has 1 to 256 queues"),
+        Ok(n @ 1..=MAX_QUEUES) => Ok(n),
+        _ => bail!("queues={text}: a device has 1 to {MAX_QUEUES} queue pairs"),
     }
 }
 

@@ -70,11 +70,11 @@ pub struct NetArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
     /// Where frames go: tap:NAME[,queues=N]. The tap is opened in this process's network namespace; if it is not there it
-    /// is created, set up, and removed at the end. 1 to 256 queues (queue pairs of the device).
-    #[arg(long, value_name = "PORT", default_value = "tap:zerowire0")]
+    /// is created, set up, and removed at the end. 1 to 128 queues (queue pairs of the device).
+    #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
     port: String,
     /// Name of the VM in logs and statistics.
-    #[arg(long, default_value = "vm0", value_name = "NAME")]
+    #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
     /// One of several VMs: name=NAME,socket=PATH,port=tap:NAME[,queues=N][,metadata=FILE][,metadata-token=optional].
     /// Repeat for more, up to 256.
@@ -99,7 +99,7 @@ pub struct NetArgs {
     /// it can't be ballooned or swapped; off serves large frames by plain vectored operations.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pin: PinArg,
-    /// Frames up to this many bytes are gathered into one buffer; 0 scatters all. The default was chosen by
+    /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by
     /// 'zerowire bench net --threshold'.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
     gather_max: usize,
@@ -114,7 +114,7 @@ pub struct NetArgs {
 const AFTER_HELP: &str = "\
 Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files again, SIGTERM and SIGINT end the program.
 
-Limits: 256 VMs a process; 256 queue pairs a device; rings up to 32768 entries; 64 memory regions a VM; frames up to \
+Limits: 256 VMs a process; 128 queue pairs a device; rings up to 32768 entries; 64 memory regions a VM; frames up to \
 65557 bytes; scatter lists up to 1023 segments (longer ones are gathered); indirect tables up to 1024 descriptors.
 
 QEMU:
