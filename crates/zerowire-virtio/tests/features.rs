@@ -322,6 +322,21 @@ fn two_queue_pairs_carry_frames_both_ways() {
     });
 }
 
+/// The kernel spreads flows over all queues of a tap that are attached: those that no guest reads must not be.
+#[test]
+fn a_guest_that_uses_one_of_two_queue_pairs_gets_all_flows() {
+    let vm = Vm { queues: 2, ..Vm::new("zwmqone") };
+    run("zwmqone", vm, options(0, Layout::Split), |backend, guest, peer| {
+        for flow in 0..64u8 {
+            let mut frame = frames::udp_frame([10, 0, 0, 1], &[flow; 40]);
+            frame[34] = flow;
+            peer.send(&frame);
+            assert_eq!(guest.expect().1, frame, "flow {flow}");
+        }
+        wait_until("all are counted", || backend.stats("zwmqone").receive.totals.frames == 64);
+    });
+}
+
 #[test]
 fn a_device_mtu_of_9000_lets_frames_of_9000_bytes_pass() {
     for (name, mode) in [

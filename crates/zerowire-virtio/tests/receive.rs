@@ -341,6 +341,45 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
     }
 }
 
+/// A broken chain behind good ones: the reads that were queued for those are carried out before the ring stops, and none
+/// is left in the engine for a later batch, when its memory may be gone.
+#[test]
+fn nothing_stays_queued_behind_a_broken_chain() {
+    let lab = Lab::new(&REGIONS);
+    let ring = lab.ring(64);
+    let (port, far) = wire();
+    let mut io = PortIo::new(port, Engine::Uring).expect("io_uring: this test needs a kernel that has it");
+    let setup = ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+    let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");
+    let counters = Counters::default();
+    let mut post = |n: u16, head: u16| {
+        ring.write_desc(n, REGIONS[0].0 + 0x2_0000 + u64::from(n) * 4096, 2048, DESC_WRITE, 0);
+        ring.write_avail(n, head);
+        ring.publish_avail_idx(n + 1);
+    };
+    // Frames that fill their turn make the next one larger.
+    for n in 0..4 {
+        post(n, n);
+    }
+    for n in 0..4 {
+        rustix::io::write(&far, &tap_frame(n, 1500, 12)).expect("a frame on the wire");
+    }
+    let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
+    while counters.snapshot().frames < 4 {
+        side.run(&mut cx).expect("a sound ring");
+    }
+    post(4, 4);
+    post(5, 64);
+    let last = tap_frame(9, 1500, 12);
+    rustix::io::write(&far, &last).expect("a frame on the wire");
+    let error = side.run(&mut cx).expect_err("a head outside the table");
+    assert!(error.to_string().contains("descriptor index 64"), "{error}");
+    assert_eq!(ring.used_idx(), 5, "the good chain was given back");
+    assert_eq!(counters.snapshot().frames, 5);
+    io.clear();
+    assert!(io.run().expect("an idle engine").0.is_empty(), "nothing is left to be done");
+}
+
 /// A frame that waits for buffers in vain is dropped and counted, and those behind it still come.
 #[test]
 fn a_frame_that_waits_too_long_is_dropped_and_counted() {

@@ -55,11 +55,11 @@ pub(super) enum Command {
     /// Let a ring move frames, or not.
     Enable { direction: Direction, on: bool, reply: SyncSender<()> },
     /// Another descriptor to notify the driver by.
-    Call { direction: Direction, fd: Option<OwnedFd> },
+    Call { direction: Direction, fd: Option<OwnedFd>, reply: SyncSender<()> },
     /// Another descriptor to be notified by.
-    Kick { direction: Direction, fd: OwnedFd },
+    Kick { direction: Direction, fd: OwnedFd, reply: SyncSender<()> },
     /// Another descriptor to tell of errors by.
-    Err { direction: Direction, fd: Option<OwnedFd> },
+    Err { direction: Direction, fd: Option<OwnedFd>, reply: SyncSender<()> },
     /// New metadata.
     Tree(Arc<MetadataTree>),
     /// A frame for the metadata service, from another worker of the same VM.

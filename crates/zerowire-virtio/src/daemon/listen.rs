@@ -80,10 +80,13 @@ impl Listener {
                 return Err(ListenError::NotASocket(path.to_owned()));
             }
             // A socket that nobody listens on was left behind by a process that was killed.
-            if UnixStream::connect(path).is_ok() {
-                return Err(ListenError::InUse(path.to_owned()));
+            match UnixStream::connect(path) {
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    let _ = std::fs::remove_file(path);
+                }
+                // Also another user's socket: alive, as far as can be told.
+                _ => return Err(ListenError::InUse(path.to_owned())),
             }
-            let _ = std::fs::remove_file(path);
         }
         let bind = |source| ListenError::Bind { path: path.to_owned(), source };
         let socket = UnixListener::bind(path).map_err(bind)?;

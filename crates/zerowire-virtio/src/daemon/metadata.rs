@@ -97,7 +97,9 @@ impl Detour for MetadataDetour {
                 // One more than the bound in a race is harmless.
                 if pending.load(Ordering::Relaxed) < MAX_FORWARDED {
                     pending.fetch_add(1, Ordering::Relaxed);
-                    to.send(Command::MetadataFrame(frame.to_vec()));
+                    if !to.send(Command::MetadataFrame(frame.to_vec())) {
+                        pending.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
             }
         }

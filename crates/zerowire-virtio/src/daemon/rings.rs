@@ -18,6 +18,8 @@ pub(super) struct Running<T> {
     pub start: RingStart,
     /// The guest broke a rule: nothing is touched until the ring is stopped and started again.
     pub broken: bool,
+    /// It is broken only because its memory is gone for the moment.
+    unmapped: bool,
 }
 
 /// The two sides behind one interface.
@@ -73,7 +75,7 @@ impl<T: Side> Running<T> {
     pub(super) fn new(start: RingStart, policy: Policy, memory: &GuestMemory) -> Result<Self, String> {
         let mut side = T::make(&start, start.base, policy, memory)?;
         side.ring().disarm();
-        Ok(Self { side, start, broken: false })
+        Ok(Self { side, start, broken: false, unmapped: false })
     }
 
     /// The same ring in other memory.
@@ -88,11 +90,15 @@ impl<T: Side> Running<T> {
         match T::make(&self.start, base, policy, memory) {
             Ok(side) => {
                 self.side = side;
+                // A ring that was without its memory goes on; one whose rules the guest broke does not.
+                if std::mem::take(&mut self.unmapped) {
+                    self.broken = false;
+                }
                 Ok(())
             }
             Err(e) => {
-                // The old pointers must not be followed again.
-                self.start.base = base;
+                // The old pointers must not be followed again. Front ends remove and add a region to change it.
+                self.unmapped |= !self.broken;
                 self.broken = true;
                 Err(e)
             }

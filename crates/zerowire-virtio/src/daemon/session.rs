@@ -182,10 +182,10 @@ impl<'a> Session<'a> {
                 format!("features {} were not offered", f::names(unknown).join(", ")),
             ));
         }
-        if bits == self.acked {
-            return Ok(());
-        }
         if let Some(i) = self.any_started() {
+            if bits == self.acked {
+                return Ok(());
+            }
             return Err(protocol(request, format!("features changed to {bits:#x} while queue {i} runs")));
         }
         self.acked = bits;
@@ -197,7 +197,10 @@ impl<'a> Session<'a> {
         }
         let tap = |e: crate::port::TapError| refused(request, e.to_string());
         self.vm.tap.set_offloads(toward_guest(bits)).map_err(tap)?;
-        self.vm.tap.set_header_len(header_len(bits)).map_err(tap)
+        self.vm.tap.set_header_len(header_len(bits)).map_err(tap)?;
+        // What waits in the tap may use offloads that this guest does not know.
+        self.vm.tap.flush();
+        Ok(())
     }
 
     fn set_protocol_features(&mut self, bits: u64) -> Result<(), SessionError> {
@@ -244,8 +247,10 @@ impl<'a> Session<'a> {
             *r = Ring::default();
         }
         self.workers.iter_mut().for_each(|w| *w = None);
+        self.forwarded.store(0, Ordering::Relaxed);
         self.acked = 0;
-        self.status = 0;
+        self.vm.shared.acked_features.store(0, Ordering::Relaxed);
+        self.set_status(0);
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use thiserror::Error;
@@ -21,6 +21,9 @@ use crate::port::{Tap, TapError, TapSpec};
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
 pub const MAX_VMS: usize = 256;
+
+/// How long a server waits for its threads to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Stack of a control thread, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
@@ -195,9 +198,17 @@ impl Drop for Server {
             vm.context.stop.store(true, Ordering::Release);
             vm.context.wake();
         }
+        let start = Instant::now();
         for vm in &mut self.vms {
-            if let Some(t) = vm.thread.take() {
-                let _ = t.join();
+            let Some(thread) = vm.thread.take() else { continue };
+            // A front end can hold up its own VM's threads (a descriptor that blocks), not the end of the process.
+            while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            } else {
+                tracing::error!("{}: its threads did not stop within {STOP_PATIENCE:?}", vm.context.name);
             }
         }
     }

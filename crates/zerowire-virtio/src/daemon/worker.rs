@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
@@ -123,6 +123,10 @@ struct Worker {
     impatient: bool,
     /// Time has passed: the receive side is to be looked at even if the guest posted nothing.
     retry: bool,
+    /// When a starved or waiting guest has had its time.
+    look_again: Option<Instant>,
+    /// The engine failed: no ring can be served any more.
+    dead: bool,
     trimmed: bool,
     /// Looks at the rings that are left before sleeping.
     linger: u32,
@@ -164,6 +168,8 @@ impl Worker {
             waiting: false,
             impatient: false,
             retry: false,
+            look_again: None,
+            dead: false,
             trimmed: true,
             linger: 0,
             unasked: 0,
@@ -201,7 +207,9 @@ impl Worker {
                 self.idle_time()
             };
             if !self.wait(&mut events, timeout) && !busy {
-                self.trim();
+                if timeout.is_none_or(|t| t >= TRIM_AFTER) {
+                    self.trim();
+                }
                 self.impatient |= self.starved;
                 self.retry = true;
             }
@@ -245,9 +253,9 @@ impl Worker {
         if !self.port_ready && !self.waiting {
             return false;
         }
-        let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
         // Without a new buffer nothing has changed for a starved guest, but for time that has passed.
-        let retry = std::mem::take(&mut self.retry);
+        let retry = std::mem::take(&mut self.retry) || self.patience_is_over();
+        let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
         if self.starved && !retry && matches!(ring.side.ring().available(), Ok(0)) {
             return false;
         }
@@ -258,10 +266,15 @@ impl Worker {
                 self.impatient &= r.starved;
                 self.starved = r.starved;
                 self.waiting = r.waiting;
+                self.look_again =
+                    (r.starved && !self.impatient || r.waiting).then(|| Instant::now() + SETTLE_AFTER);
                 if r.turn.notify && ring.call() {
                     counters.calls.add(1);
                 }
-                if r.port_empty {
+                if r.port_gone {
+                    self.port_ready = false;
+                    self.port_gone();
+                } else if r.port_empty {
                     self.port_ready = false;
                     self.watch_port();
                 }
@@ -274,6 +287,23 @@ impl Worker {
                 false
             }
         }
+    }
+
+    /// Whether a starved or waiting guest has had its time, so that the receive side is to be looked at again.
+    #[inline]
+    fn patience_is_over(&mut self) -> bool {
+        let over = self.starved && self.look_again.is_some_and(|at| Instant::now() >= at);
+        self.impatient |= over;
+        over
+    }
+
+    /// The interface was deleted, or this queue detached: reads fail until a ring is started or enabled again.
+    #[cold]
+    fn port_gone(&self) {
+        let text =
+            format!("queue pair {}: the tap is gone or its queue detached; nothing is received", self.pair);
+        tracing::error!("{text}");
+        self.shared.set_error(text);
     }
 
     /// Asks for the next event of the port; one that has frames already gives it at once.
@@ -325,7 +355,8 @@ impl Worker {
         self.shared.ring_errors.fetch_add(1, Ordering::Release);
         tracing::error!("{error}; this queue is stopped until the driver resets it");
         if let TurnError::Io(_) = error {
-            // Without an engine neither ring can go on.
+            // Without an engine neither ring can go on, nor another one begin.
+            self.dead = true;
             for r in [
                 self.rings.transmit.as_mut().map(|r| &mut r.broken),
                 self.rings.receive.as_mut().map(|r| &mut r.broken),
@@ -382,7 +413,9 @@ impl Worker {
             Some(MetadataDetour::Service(s)) if can_answer => s.delay(),
             _ => None,
         };
-        let patience = (self.waiting || (self.starved && !self.impatient)).then_some(SETTLE_AFTER);
+        let receives = self.rings.receive.as_ref().is_some_and(Running::is_active);
+        let patience =
+            (receives && (self.waiting || (self.starved && !self.impatient))).then_some(SETTLE_AFTER);
         [trim, metadata, patience].into_iter().flatten().min()
     }
 
@@ -419,14 +452,15 @@ impl Worker {
                 TAG_WAKE => self.take_commands(),
                 TAG_TRANSMIT => {
                     self.shared.pairs[self.pair].transmit.kicks.add(1);
-                    if let Some(r) = &mut self.rings.transmit {
+                    // A broken ring may lie in memory that is gone.
+                    if let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
                         r.side.ring().disarm();
                     }
                 }
                 TAG_RECEIVE => {
                     self.shared.pairs[self.pair].receive.kicks.add(1);
                     self.starved = false;
-                    if let Some(r) = &mut self.rings.receive {
+                    if let Some(r) = self.rings.receive.as_mut().filter(|r| !r.broken) {
                         r.side.ring().disarm();
                     }
                 }

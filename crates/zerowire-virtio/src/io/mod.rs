@@ -171,6 +171,10 @@ impl PortIo {
     /// Forgets the results of the last batch; to be called before the next one is pushed.
     #[inline]
     pub fn clear(&mut self) {
+        debug_assert!(
+            !matches!(&self.backend, Backend::Uring(u) if !u.is_idle()),
+            "the last batch was pushed and not run"
+        );
         self.done.clear();
     }
 }

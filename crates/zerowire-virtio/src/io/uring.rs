@@ -19,6 +19,8 @@ pub(super) struct Uring {
     ring: IoUring,
     features: UringFeatures,
     pushed: usize,
+    /// Operations that the ring had no room for; none, as long as batches keep to [`MAX_BATCH`].
+    refused: Vec<u16>,
     /// The first operation of the batch: alone it goes out as a plain system call, which costs less than a batch of one.
     first: Option<Op>,
     fixed: FixedPieces,
@@ -53,8 +55,16 @@ impl Uring {
             && features.writev_fixed
             && features.readv_fixed
             && ring.submitter().register_buffers_sparse(BUFFER_SLOTS as u32).is_ok();
-        let mut this =
-            Self { ring, features, pushed: 0, first: None, fixed: FixedPieces::default(), pin, has_buffers };
+        let mut this = Self {
+            ring,
+            features,
+            pushed: 0,
+            refused: Vec::new(),
+            first: None,
+            fixed: FixedPieces::default(),
+            pin,
+            has_buffers,
+        };
         this.check_nowait()?;
         Ok(this)
     }
@@ -142,6 +152,11 @@ impl Uring {
         unsafe { self.ring.submitter().register_buffers_update(u32::from(index), &[iov], None) }.map(|_| ())
     }
 
+    /// Whether nothing is queued, as must be between batches: what was queued names memory of the batch.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pushed == 0 && self.first.is_none()
+    }
+
     /// # Safety
     /// As [`super::PortIo::push`].
     #[inline]
@@ -181,8 +196,9 @@ impl Uring {
         };
         let entry = entry.user_data(u64::from(op.slot));
         // SAFETY: the caller promises that what the entry names stays valid until `run` has reaped it.
-        if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-            self.pushed += 1;
+        match unsafe { self.ring.submission().push(&entry) } {
+            Ok(()) => self.pushed += 1,
+            Err(_) => self.refused.push(op.slot),
         }
     }
 
@@ -193,6 +209,7 @@ impl Uring {
             done.push(unsafe { super::plain::carry_out(fd, op) });
             return Ok(1);
         }
+        done.extend(self.refused.drain(..).map(|slot| Done { slot, result: -libc::EBUSY }));
         let want = std::mem::take(&mut self.pushed);
         let mut calls = 0;
         let mut got = 0;

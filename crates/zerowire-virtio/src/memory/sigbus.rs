@@ -94,7 +94,14 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
         let start = s.start.load(Ordering::Acquire);
         start != 0 && start <= at && at < s.end.load(Ordering::Acquire)
     });
-    let replaced = found.is_some_and(|slot| replace(at, slot.page.load(Ordering::Relaxed)));
+    let replaced = found.is_some_and(|slot| {
+        let page = slot.page.load(Ordering::Relaxed);
+        let first = at & !(page - 1);
+        // Only whole pages of the mapping itself.
+        let inside =
+            slot.start.load(Ordering::Acquire) <= first && first + page <= slot.end.load(Ordering::Acquire);
+        inside && replace(first, page)
+    });
     match found {
         Some(slot) if replaced => {
             if !slot.lost.swap(true, Ordering::Relaxed) {
@@ -109,9 +116,8 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     }
 }
 
-/// Puts zeroed memory in the place of the page of `size` bytes around `at`.
-fn replace(at: usize, size: usize) -> bool {
-    let page = at & !(size - 1);
+/// Puts zeroed memory in the place of the page of `size` bytes at `page`.
+fn replace(page: usize, size: usize) -> bool {
     // SAFETY: the page lies in a mapping of guest memory (the caller looked it up), to which nobody holds a reference.
     let r = unsafe {
         libc::mmap(

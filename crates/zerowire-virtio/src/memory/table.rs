@@ -14,8 +14,11 @@ pub const SLAB_BYTES: usize = 32 * 1024;
 /// (io_uring/rsrc.c, `io_validate_user_buf_range`), the slab included; a multiple of the huge page size.
 pub const PIECE_MAX_BYTES: usize = (1 << 30) - (2 << 20);
 
-/// At most this many memory regions: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers. 509 is the number of slots of
-/// vhost in the kernel (drivers/vhost/vhost.c, `max_mem_regions` is 64 there) and of KVM; QEMU uses far fewer.
+/// Pieces at most: an index of 16 bits names them, and no guest has so much memory.
+const MAX_PIECES: u64 = 16 << 10;
+
+/// At most this many memory regions: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers, and the default of vhost in the kernel
+/// (drivers/vhost/vhost.c, `max_mem_regions`).
 pub const MAX_REGIONS: usize = 64;
 
 /// One region as the front end described it (vhost-user, "Memory region description").
@@ -51,7 +54,7 @@ pub enum MemoryError {
     },
     /// Not on page bounds.
     #[error(
-        "memory region at guest address {guest_addr:#x}: length {len:#x} or file offset {offset:#x} is not a multiple of the page size 4096"
+        "memory region at guest address {guest_addr:#x}: length {len:#x} or file offset {offset:#x} is not a multiple of its file's page size {page}"
     )]
     Unaligned {
         /// The region's guest-physical address.
@@ -60,6 +63,8 @@ pub enum MemoryError {
         len: u64,
         /// Its offset in the file.
         offset: u64,
+        /// Page size of the file.
+        page: u64,
     },
     /// The file is shorter than the region: touching the rest would kill the process with SIGBUS.
     #[error(
@@ -77,7 +82,7 @@ pub enum MemoryError {
     #[error("memory regions at guest addresses {0:#x} and {1:#x} overlap")]
     Overlap(u64, u64),
     /// Too many regions.
-    #[error("more than {MAX_REGIONS} memory regions")]
+    #[error("more than {MAX_REGIONS} memory regions, or more than {} TiB of memory", MAX_PIECES >> 10)]
     TooMany,
     /// A region to remove that is not there.
     #[error("no memory region at guest address {guest_addr:#x} with length {len:#x} to remove")]
@@ -151,6 +156,11 @@ impl Piece {
     /// Maps this piece again with a slab behind it, ready to be registered with io_uring.
     pub fn reserve(&self) -> io::Result<Reservation> {
         let region = &self.region.0;
+        if page_size(&region.file)? > 2 << 20 {
+            return Err(io::Error::other(
+                "pages of more than 2 MiB can't be cut into pieces of less than 1 GiB",
+            ));
+        }
         let offset = region.offset + (self.guest_addr - region.guest_addr);
         Reservation::new(region.file.as_fd(), offset, self.len(), SLAB_BYTES)
     }
@@ -193,7 +203,8 @@ impl GuestMemory {
     pub fn with_region(&self, config: RegionConfig) -> Result<Self, MemoryError> {
         let RegionConfig { guest_addr, len, user_addr, offset, file } = config;
         check(guest_addr, len, user_addr, offset)?;
-        if self.region_count() >= MAX_REGIONS {
+        let pieces = len.div_ceil(PIECE_MAX_BYTES as u64);
+        if self.region_count() >= MAX_REGIONS || self.pieces.len() as u64 + pieces > MAX_PIECES {
             return Err(MemoryError::TooMany);
         }
         for p in &self.pieces {
@@ -205,14 +216,18 @@ impl GuestMemory {
         let map_error = |source| MemoryError::Map { guest_addr, source };
         let stat = rustix::fs::fstat(&file).map_err(|e| map_error(e.into()))?;
         let have = stat.st_size as u64;
-        // A file of huge pages names their size here (fs/hugetlbfs/inode.c); it is mapped in whole ones.
-        let page =
-            usize::try_from(stat.st_blksize).ok().filter(|n| n.is_power_of_two()).unwrap_or(4096).max(4096);
+        let page = page_size(&file).map_err(map_error)?;
+        if (len | offset) & (page - 1) != 0 {
+            return Err(MemoryError::Unaligned { guest_addr, len, offset, page });
+        }
         let need = offset + len;
         if have < need {
             return Err(MemoryError::FileTooShort { guest_addr, need, have });
         }
-        let map = Guarded::new(Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?, page);
+        let map = Guarded::new(
+            Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?,
+            page as usize,
+        );
         let region =
             std::sync::Arc::new(RegionHandle(Region { guest_addr, user_addr, len, offset, file, map }));
         let mut next = self.clone();
@@ -403,8 +418,14 @@ fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), M
             return Err(MemoryError::Overflow { what, start, len });
         }
     }
-    if (len | offset) & 0xfff != 0 {
-        return Err(MemoryError::Unaligned { guest_addr, len, offset });
-    }
     Ok(())
+}
+
+/// Bytes of a page of `file`: that of huge pages where it lies on hugetlbfs (fs/hugetlbfs/inode.c). What other file systems
+/// call their block size is no page size.
+fn page_size(file: &OwnedFd) -> io::Result<u64> {
+    const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+    let fs = rustix::fs::fstatfs(file)?;
+    let huge = fs.f_type as i64 & 0xffff_ffff == HUGETLBFS_MAGIC;
+    Ok(if huge { (fs.f_bsize as u64).max(4096) } else { 4096 })
 }

@@ -94,7 +94,12 @@ pub fn check(
         private[2..10].fill(0);
         return Ok(());
     }
-    check_offload(private, header_len, frame_len, acked)
+    check_offload(private, header_len, frame_len, acked)?;
+    if private[1] == GSO_NONE {
+        // hdr_len and gso_size mean nothing without segmentation, and the kernel refuses frames shorter than hdr_len.
+        private[2..6].fill(0);
+    }
+    Ok(())
 }
 
 fn check_offload(

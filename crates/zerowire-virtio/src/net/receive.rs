@@ -90,6 +90,8 @@ pub struct ReceiveTurn {
     pub turn: Turn,
     /// The port has no frame left for now.
     pub port_empty: bool,
+    /// The port's interface is gone.
+    pub port_gone: bool,
     /// The guest has no buffer left, or too few.
     pub starved: bool,
     /// A frame, or a read, waits for buffers: run again after [`SETTLE_AFTER`] at the latest.
@@ -164,8 +166,9 @@ impl Receive {
         lost
     }
 
-    /// Lets go of scratch memory that overflows have touched.
+    /// Lets go of scratch memory that overflows have touched, and of long segment lists.
     pub fn trim(&mut self) {
+        self.chains.trim();
         if std::mem::take(&mut self.scratch_dirty) {
             // SAFETY: the range is this side's own anonymous memory, and no operation is under way.
             unsafe { libc::madvise(self.scratch.as_ptr().cast(), self.scratch.len(), libc::MADV_DONTNEED) };
@@ -187,10 +190,16 @@ impl Receive {
         }
         let private = self.is_private();
         let likely = self.forecast.likely().clamp(1, self.longest());
-        let reads = match self.forecast.shape() {
-            _ if private => self.offer_runs(self.batch, likely, true, cx)?,
-            Shape::Long if self.setup.mergeable => self.offer_runs(self.long_batch, likely, false, cx)?,
-            _ => self.offer_each(cx)?,
+        let offered = match self.forecast.shape() {
+            _ if private => self.offer_runs(self.batch, likely, true, cx),
+            Shape::Long if self.setup.mergeable => self.offer_runs(self.long_batch, likely, false, cx),
+            _ => self.offer_each(cx),
+        };
+        // A broken chain stops the ring, but only behind the reads that were queued before it: none may stay queued.
+        let (reads, broken) = match offered {
+            Ok(n) => (n, None),
+            Err(e) if self.reads.is_empty() => return Err(e),
+            Err(e) => (self.reads.len(), Some(e)),
         };
         if reads == 0 {
             return Ok(self.wait(cx, 0));
@@ -202,6 +211,7 @@ impl Receive {
         // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are
         // the same, with the reads that found nothing at the end.
         let mut in_order = true;
+        let mut port_gone = false;
         let mut frames = 0;
         for (i, d) in done.iter().enumerate() {
             if let Some(r) = self.reads.get_mut(usize::from(d.slot)) {
@@ -210,6 +220,11 @@ impl Receive {
             if d.result >= 0 {
                 in_order &= usize::from(d.slot) == frames && i == frames;
                 frames += 1;
+            } else if d.result == -libc::EBADFD {
+                port_gone = true;
+            } else if d.result != -libc::EAGAIN {
+                // The frame was taken out of the port and could not be put into the guest's memory.
+                cx.counters.dropped(DropReason::PortRefused);
             }
         }
         let order: [u16; READ_BATCH] = std::array::from_fn(|i| done.get(i).map_or(0, |d| d.slot));
@@ -231,8 +246,11 @@ impl Receive {
             };
         }
         let turn = Turn { chains: frames, notify: self.ring.publish() };
+        if let Some(e) = broken {
+            return Err(e);
+        }
         let waiting = !self.pending.is_empty();
-        Ok(ReceiveTurn { turn, port_empty, starved: waiting, waiting })
+        Ok(ReceiveTurn { turn, port_empty, port_gone, starved: waiting, waiting })
     }
 
     /// Whether frames go into private memory first.
@@ -259,7 +277,7 @@ impl Receive {
             }
         }
         let turn = Turn { chains, notify: self.ring.publish() };
-        ReceiveTurn { turn, port_empty: false, starved: true, waiting }
+        ReceiveTurn { turn, starved: true, waiting, ..ReceiveTurn::default() }
     }
 
     /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.

@@ -22,7 +22,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
 use crate::io::{MAX_BATCH, Op, PortIo};
-use crate::memory::{GuestMemory, Mapping, SLAB_BYTES, Segment, access};
+use crate::memory::{GuestMemory, MAX_REGIONS, Mapping, SLAB_BYTES, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
 
 /// Room for inspected headers, bytes, in the slab behind each registered piece of memory.
@@ -43,7 +43,7 @@ const IOV_CAPACITY: usize = 4 * MAX_IOV;
 
 /// Takes frames out of the way to the port (the metadata service).
 pub trait Detour {
-    /// Whether the frame that begins with `start` (up to 142 bytes, behind the virtio-net header) is wanted.
+    /// Whether the frame that begins with `start` (up to 154 bytes, behind the virtio-net header) is wanted.
     fn wants(&self, start: &[u8]) -> bool;
     /// Takes a frame, without its virtio-net header.
     fn take(&mut self, frame: &[u8]);
@@ -117,13 +117,15 @@ impl Transmit {
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
     pub fn new(ring: SplitRing, policy: Policy, acked: u64, header_len: usize) -> io::Result<Self> {
         let small_slot = policy.gather_max_bytes.next_multiple_of(64).max(HEADER_SLOT_BYTES);
+        // A chain may be as long as the ring (virtio 1.3 §2.7.5.2), and a descriptor may cross regions.
+        let most = usize::from(ring.size()).max(MAX_IOV) + MAX_REGIONS;
         Ok(Self {
             ring,
             policy,
             acked,
             header_len,
             hint: 0,
-            segments: Vec::with_capacity(MAX_IOV),
+            segments: Vec::with_capacity(most),
             iov: Vec::with_capacity(IOV_CAPACITY),
             slots: Vec::with_capacity(MAX_BATCH),
             small: Mapping::private(small_slot * MAX_BATCH)?,
@@ -151,7 +153,10 @@ impl Transmit {
     /// does (vhost-user, "Ring states").
     pub fn discard(&mut self, counters: &Counters) -> Result<Turn, TurnError> {
         let mut chains = 0;
-        while let Some(head) = self.ring.take()? {
+        // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
+        while chains < usize::from(self.ring.size())
+            && let Some(head) = self.ring.take()?
+        {
             self.ring.push_used(head, 0);
             counters.dropped(DropReason::PortRefused);
             chains += 1;

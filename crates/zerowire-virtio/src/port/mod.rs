@@ -2,4 +2,4 @@
 
 mod tap;
 
-pub use tap::{Tap, TapError, TapOffloads, TapSpec};
+pub use tap::{MAX_QUEUES, Tap, TapError, TapOffloads, TapSpec};

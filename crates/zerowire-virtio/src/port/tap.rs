@@ -3,18 +3,23 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
 
-/// At most this many queues an interface (`MAX_TAP_QUEUES`, drivers/net/tun.c).
-const MAX_QUEUES: usize = 256;
+/// At most this many queue pairs: vhost-user names rings by 8 bits in SET_VRING_KICK, two a pair. (A tap would take 256
+/// queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
+pub const MAX_QUEUES: usize = 128;
 
 /// How long a busy tap is waited for.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
+const IFF_ATTACH_QUEUE: libc::c_short = 0x0200;
+const IFF_DETACH_QUEUE: libc::c_short = 0x0400;
 const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 const IFF_TAP: libc::c_short = 0x0002;
@@ -122,6 +127,8 @@ pub struct Tap {
     control: OwnedFd,
     queues: Vec<OwnedFd>,
     offloads: TapOffloads,
+    /// Which queues take part in the traffic.
+    attached: Vec<AtomicBool>,
     /// It was made here, so that its settings are this process's to choose.
     created: bool,
 }
@@ -148,10 +155,15 @@ impl Tap {
             what: "dup",
             source,
         })?;
-        let mut tap = Self { name, control, queues, offloads: TapOffloads::default(), created: !existed };
+        let attached = queues.iter().map(|_| AtomicBool::new(true)).collect();
+        let mut tap =
+            Self { attached, name, control, queues, offloads: TapOffloads::default(), created: !existed };
         tap.offloads = tap.probe_offloads();
         tap.set_offloads(TapOffloads::default())?;
         tap.set_header_len(12)?;
+        for i in 1..tap.pairs() {
+            tap.attach_queue(i, false)?;
+        }
         if !existed {
             tap.set_up()?;
         }
@@ -171,6 +183,20 @@ impl Tap {
     /// A new descriptor of queue `i`.
     pub fn queue(&self, i: usize) -> io::Result<OwnedFd> {
         self.queues[i].try_clone()
+    }
+
+    /// Lets queue `i` take part in the interface's traffic, or not. Does nothing where it already is so, or where there
+    /// is one queue only.
+    pub fn attach_queue(&self, i: usize, on: bool) -> Result<(), TapError> {
+        let Some(queue) = self.queues.get(i).filter(|_| self.queues.len() > 1) else { return Ok(()) };
+        let Some(attached) = self.attached.get(i) else { return Ok(()) };
+        if attached.swap(on, Ordering::AcqRel) == on {
+            return Ok(());
+        }
+        let req = request(&self.name, if on { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE });
+        // SAFETY: TUNSETQUEUE reads the ifreq, which is long enough.
+        let r = unsafe { libc::ioctl(queue.as_raw_fd(), TUNSETQUEUE, &raw const req) };
+        self.check(r, "TUNSETQUEUE")
     }
 
     /// The offloads that this kernel's tap takes.

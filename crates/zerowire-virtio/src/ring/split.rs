@@ -68,9 +68,16 @@ impl SplitRing {
                     "queue {queue}: the {name} at {addr:#x} is not aligned to {align} bytes (virtio 1.3 §2.7)"
                 ));
             }
-            memory.ring_ptr(addr, len).ok_or_else(|| {
+            let ptr = memory.ring_ptr(addr, len).ok_or_else(|| {
                 format!("queue {queue}: the {name}, {len} bytes at front-end address {addr:#x}, is not in one memory region")
-            })
+            })?;
+            // A region may begin at an odd address of the front end.
+            if !(ptr.addr() as u64).is_multiple_of(align) {
+                return Err(format!(
+                    "queue {queue}: the {name} is not aligned to {align} bytes in memory (virtio 1.3 §2.7)"
+                ));
+            }
+            Ok(ptr)
         };
         let desc = part("descriptor table", at.desc, n * 16, 16)?;
         let avail = part("available ring", at.avail, 6 + n * 2, 2)?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::SyncSender;
 
 use zerowire_vhost_user::{Message, Request};
 
@@ -97,8 +98,9 @@ impl Session<'_> {
             {
                 ring.base = base;
             }
+            self.attach_queue(index / 2);
         }
-        ring.base
+        self.rings.get(index).map_or(0, |r| r.base)
     }
 
     pub(super) fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
@@ -117,7 +119,7 @@ impl Session<'_> {
         let direction = Direction::of(v.index);
         if self.rings[v.index].started {
             if let Some(Some(w)) = self.workers.get(v.index / 2) {
-                w.commands.send(Command::Kick { direction, fd: kick });
+                wait(|reply| w.commands.send(Command::Kick { direction, fd: kick, reply }));
             }
             return Ok(());
         }
@@ -143,15 +145,18 @@ impl Session<'_> {
         };
         let worker = self.worker(v.index / 2).map_err(|e| refused(request, e.to_string()))?;
         let ring = Box::new(start);
-        let result = wait(|reply| worker.commands.send(Command::Start { direction, ring, reply }));
-        match result {
-            Some(Ok(())) => {
-                self.rings[v.index].started = true;
-                Ok(())
-            }
-            Some(Err(text)) => Err(refused(request, text)),
-            None => Err(refused(request, format!("queue {}: its thread has ended", v.index))),
-        }
+        let commands = worker.commands.clone();
+        // The tap's queue takes part before the worker looks at it.
+        self.rings[v.index].started = true;
+        self.attach_queue(v.index / 2);
+        let problem = match wait(|reply| commands.send(Command::Start { direction, ring, reply })) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(text)) => text,
+            None => format!("queue {}: its thread has ended", v.index),
+        };
+        self.rings[v.index].started = false;
+        self.attach_queue(v.index / 2);
+        Err(refused(request, problem))
     }
 
     /// The worker of a queue pair; started with its first ring.
@@ -199,7 +204,7 @@ impl Session<'_> {
         ring.call = v.fd;
         if ring.started {
             let fd = duplicate(&ring.call);
-            self.tell(v.index, |direction| Command::Call { direction, fd });
+            self.tell(v.index, |direction, reply| Command::Call { direction, fd, reply });
         }
         Ok(())
     }
@@ -211,14 +216,25 @@ impl Session<'_> {
         ring.err = v.fd;
         if ring.started {
             let fd = duplicate(&ring.err);
-            self.tell(v.index, |direction| Command::Err { direction, fd });
+            self.tell(v.index, |direction, reply| Command::Err { direction, fd, reply });
         }
         Ok(())
     }
 
-    pub(super) fn tell(&self, index: usize, command: impl FnOnce(Direction) -> Command) {
+    /// Gives a worker a command and waits until it was carried out, so that a front end can't pile them up.
+    fn tell(&self, index: usize, command: impl FnOnce(Direction, SyncSender<()>) -> Command) {
         if let Some(Some(w)) = self.workers.get(index / 2) {
-            w.commands.send(command(Direction::of(index)));
+            wait(|reply| w.commands.send(command(Direction::of(index), reply)));
+        }
+    }
+
+    /// A queue of the tap takes part while one of its rings is in use: the kernel spreads flows over all queues that are
+    /// attached, and nobody would read the others. The first one always takes part.
+    pub(super) fn attach_queue(&self, pair: usize) {
+        let used = |i: usize| self.rings.get(i).is_some_and(|r| r.started && r.enabled);
+        let on = pair == 0 || used(2 * pair) || used(2 * pair + 1);
+        if let Err(e) = self.vm.tap.attach_queue(pair, on) {
+            tracing::error!("{}: {e}", self.vm.name);
         }
     }
 
@@ -234,11 +250,16 @@ impl Session<'_> {
         let ring = self.ring(request, index)?;
         ring.enabled = on;
         ring.discards = !on;
-        if ring.started
-            && let Some(Some(w)) = self.workers.get(index / 2)
-        {
+        let started = ring.started;
+        if on {
+            self.attach_queue(index / 2);
+        }
+        if started && let Some(Some(w)) = self.workers.get(index / 2) {
             let direction = Direction::of(index);
             wait(|reply| w.commands.send(Command::Enable { direction, on, reply }));
+        }
+        if !on {
+            self.attach_queue(index / 2);
         }
         Ok(())
     }

@@ -19,7 +19,11 @@ pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
         match command {
             Command::Start { reply, .. } => drop(reply.send(Err(why.to_owned()))),
             Command::Stop { reply, .. } => drop(reply.send(None)),
-            Command::Memory { reply, .. } | Command::Enable { reply, .. } => drop(reply.send(())),
+            Command::Memory { reply, .. }
+            | Command::Enable { reply, .. }
+            | Command::Call { reply, .. }
+            | Command::Kick { reply, .. }
+            | Command::Err { reply, .. } => drop(reply.send(())),
             Command::Quit => return,
             _ => {}
         }
@@ -58,20 +62,27 @@ impl Worker {
                     s.discards = !on;
                 }
                 self.starved = false;
+                self.waiting = false;
+                self.port_ready = true;
                 let _ = reply.send(());
             }
-            Command::Call { direction, fd } => {
+            Command::Call { direction, fd, reply } => {
                 if let Some(s) = self.rings.start_of(direction) {
                     s.call = fd;
                 }
                 self.call_once(direction);
+                let _ = reply.send(());
             }
-            Command::Err { direction, fd } => {
+            Command::Err { direction, fd, reply } => {
                 if let Some(s) = self.rings.start_of(direction) {
                     s.err = fd;
                 }
+                let _ = reply.send(());
             }
-            Command::Kick { direction, fd } => self.replace_kick(direction, fd),
+            Command::Kick { direction, fd, reply } => {
+                self.replace_kick(direction, fd);
+                let _ = reply.send(());
+            }
             Command::Tree(tree) => {
                 if let Some(MetadataDetour::Service(s)) = &mut self.detour {
                     s.set_tree(tree);
@@ -107,10 +118,13 @@ impl Worker {
         }
         let registration = self.io.set_memory(&memory);
         self.rings.memory = memory;
+        // A ring that comes back with its memory is looked at.
+        self.starved = false;
+        self.retry = true;
         for p in &problems {
             self.shared.set_error(p.clone());
             self.shared.ring_errors.fetch_add(1, Ordering::Release);
-            tracing::error!("{p}; this queue is stopped until the driver resets it");
+            tracing::error!("{p}; this queue waits until its memory comes back");
         }
         if self.pair == 0 {
             self.shared.set_path(self.io.describe());
@@ -121,6 +135,9 @@ impl Worker {
     }
 
     fn start(&mut self, direction: Direction, ring: RingStart) -> Result<(), String> {
+        if self.dead {
+            return Err(format!("queue {}: the engine of its thread has failed: connect again", ring.queue));
+        }
         match direction {
             Direction::Transmit => {
                 self.rings.transmit = Some(Running::new(ring, self.policy, &self.rings.memory)?);
@@ -128,10 +145,13 @@ impl Worker {
             Direction::Receive => {
                 self.rings.receive = Some(Running::new(ring, self.policy, &self.rings.memory)?);
                 self.starved = false;
+                self.waiting = false;
                 self.port_ready = true;
             }
         }
-        self.watch_kick(direction)
+        self.watch_kick(direction).inspect_err(|_| {
+            self.stop(direction);
+        })
     }
 
     /// epoll watches the open file through the descriptor that the ring keeps.

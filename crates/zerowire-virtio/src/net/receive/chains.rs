@@ -8,9 +8,10 @@ use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
 /// Chains taken ahead at most.
 const MAX_AHEAD: usize = 1024;
 
-/// Segments of a chain that are used at most; one vectored system call takes 1024 with the scratch memory behind.
+/// Segments of a chain that are used at most, give or take those of one descriptor, which may span all regions; one
+/// vectored system call takes 1024 with the scratch memory behind.
 /// A frame that needs more is dropped and counted.
-const MAX_SEGMENTS: usize = 1000;
+const MAX_SEGMENTS: usize = 900;
 
 #[derive(Debug)]
 struct Chain {
@@ -42,6 +43,11 @@ impl Chains {
     /// Whether no more chains can come than are here: the guest has posted its whole ring.
     pub(super) fn are_all(&self, ring: &SplitRing) -> bool {
         self.ready.len() >= usize::from(ring.size()).min(MAX_AHEAD)
+    }
+
+    /// Lets go of segment lists that a guest's long chains have made long.
+    pub(super) fn trim(&mut self) {
+        self.spare.retain(|list| list.capacity() <= 64);
     }
 
     pub(super) fn clear(&mut self) {

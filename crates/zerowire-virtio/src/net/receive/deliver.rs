@@ -149,9 +149,8 @@ impl Receive {
             let n = self.chains.room(c).min(len - at);
             at += access::read(self.chains.segments(c), 0, &mut frame[at..at + n]);
         }
-        if at < len {
-            frame[at..].copy_from_slice(&self.scratch_bytes(i, len - at));
-        }
+        let rest = self.scratch_bytes(i, len - at);
+        frame[at..at + rest.len()].copy_from_slice(&rest);
         frame
     }
 
