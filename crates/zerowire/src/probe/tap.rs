@@ -194,7 +194,7 @@ fn translate_queues(made: Attempt, multi: Attempt) -> Finding {
     match (made, multi) {
         (Err(_), _) => untried(),
         (Ok(()), Ok(())) => {
-            Finding::ok("IFF_MULTI_QUEUE accepted", "--port tap:NAME,queues=N works, up to 256 queue pairs.")
+            Finding::ok("IFF_MULTI_QUEUE accepted", "--port tap:NAME,queues=N works, up to 128 queue pairs.")
         }
         (Ok(()), Err(e)) => {
             Finding::degraded(format!("refused ({})", errno::words(e)), "One queue pair a device.")
