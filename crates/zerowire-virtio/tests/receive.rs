@@ -352,7 +352,7 @@ fn nothing_stays_queued_behind_a_broken_chain() {
     let setup = ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto };
     let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");
     let counters = Counters::default();
-    let mut post = |n: u16, head: u16| {
+    let post = |n: u16, head: u16| {
         ring.write_desc(n, REGIONS[0].0 + 0x2_0000 + u64::from(n) * 4096, 2048, DESC_WRITE, 0);
         ring.write_avail(n, head);
         ring.publish_avail_idx(n + 1);
