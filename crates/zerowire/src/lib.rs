@@ -2,7 +2,7 @@
 //! them in user space, and saying of every byte whether it was copied, and why.
 //!
 //! * [`ledger`]: the counters that every path keeps, and the tables that the tools print.
-//! * [`uring`]: the io_uring operations that the `io-uring` crate lacks.
+//! * [`uring`]: what io_uring can do here.
 //! * [`probe`]: what this kernel, user and network namespace can do, and how to get the missing part.
 #![warn(missing_docs)]
 

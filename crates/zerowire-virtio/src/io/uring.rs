@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use io_uring::{IoUring, opcode, types};
-use zerowire::uring::{RWF_NOWAIT, UringFeatures, probe, readv_fixed, writev_fixed};
+use zerowire::uring::{RWF_NOWAIT, UringFeatures, probe};
 
 use super::{Done, FixedPiece, FixedPieces, MAX_BATCH, Op};
 use crate::memory::{GuestMemory, MAX_REGIONS};
@@ -179,8 +179,12 @@ impl Uring {
     unsafe fn submit(&mut self, op: Op) {
         debug_assert!(self.pushed < MAX_BATCH);
         let entry = match (op.write, op.fixed) {
-            (true, Some(buffer)) => writev_fixed(PORT, op.iov, op.len, buffer, RWF_NOWAIT),
-            (false, Some(buffer)) => readv_fixed(PORT, op.iov, op.len, buffer, RWF_NOWAIT),
+            (true, Some(buffer)) => {
+                opcode::WritevFixed::new(PORT, op.iov, op.len, buffer).rw_flags(RWF_NOWAIT).build()
+            }
+            (false, Some(buffer)) => {
+                opcode::ReadvFixed::new(PORT, op.iov, op.len, buffer).rw_flags(RWF_NOWAIT).build()
+            }
             (write, None) if op.len == 1 => {
                 // SAFETY: the caller promises that the array is valid.
                 let iov = unsafe { *op.iov };

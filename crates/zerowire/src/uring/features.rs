@@ -4,8 +4,6 @@ use io_uring::{IoUring, Probe, opcode};
 use std::io;
 use thiserror::Error;
 
-use super::entry::{OP_READV_FIXED, OP_WRITEV_FIXED};
-
 /// The operations and set-up flags that zerowire's paths use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UringFeatures {
@@ -57,8 +55,8 @@ pub fn probe() -> Result<UringFeatures, UringProbeError> {
     let defer_taskrun = is_buildable(IoUring::builder().setup_single_issuer().setup_defer_taskrun());
     Ok(UringFeatures {
         defer_taskrun,
-        readv_fixed: supported && probe.is_supported(OP_READV_FIXED),
-        writev_fixed: supported && probe.is_supported(OP_WRITEV_FIXED),
+        readv_fixed: supported && probe.is_supported(opcode::ReadvFixed::CODE),
+        writev_fixed: supported && probe.is_supported(opcode::WritevFixed::CODE),
     })
 }
 
