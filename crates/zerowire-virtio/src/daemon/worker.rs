@@ -311,7 +311,7 @@ impl Worker {
         let port = self.io.port();
         if let Err(e) = epoll::modify(&self.epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS) {
             tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
-            // Without events it is looked at in each turn.
+            // Its frames are found when something else wakes this thread.
             self.port_ready = true;
         }
     }

@@ -185,7 +185,7 @@ impl Receive {
         if !self.pending.is_empty() {
             self.deliver_pending(cx)?;
             if !self.pending.is_empty() {
-                return Ok(self.wait(cx, 0));
+                return Ok(self.wait(cx));
             }
         }
         let private = self.is_private();
@@ -202,7 +202,7 @@ impl Receive {
             Err(e) => (self.reads.len(), Some(e)),
         };
         if reads == 0 {
-            return Ok(self.wait(cx, 0));
+            return Ok(self.wait(cx));
         }
         self.waiting_since = None;
         self.ring.prefetch(MAX_BATCH as u16);
@@ -261,7 +261,7 @@ impl Receive {
 
     /// The answer where nothing could be read for lack of buffers. What waits longer than [`PATIENCE`] is given up.
     #[cold]
-    fn wait(&mut self, cx: &ReceiveContext<'_>, chains: usize) -> ReceiveTurn {
+    fn wait(&mut self, cx: &ReceiveContext<'_>) -> ReceiveTurn {
         let waiting = !self.pending.is_empty() || self.chains.len() > 0;
         if waiting {
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
@@ -276,7 +276,7 @@ impl Receive {
                 cx.counters.dropped(DropReason::NoRoom);
             }
         }
-        let turn = Turn { chains, notify: self.ring.publish() };
+        let turn = Turn { chains: 0, notify: self.ring.publish() };
         ReceiveTurn { turn, starved: true, waiting, ..ReceiveTurn::default() }
     }
 
