@@ -134,9 +134,12 @@ fn a_frame_is_received_into_the_buffers_that_the_guest_posted() {
         let buffers = frame.len().div_ceil(PAGE);
         if n != 2 {
             let list = LAST.with(|l| l.borrow().clone());
-            for (i, entry) in list.iter().take(buffers).enumerate() {
+            // Buffers that lie one behind the other may be one entry of the list.
+            let pages: Vec<_> =
+                list.iter().flat_map(|(at, len)| (0..len / PAGE).map(move |k| at + k * PAGE)).collect();
+            for (i, page) in pages.iter().take(buffers).enumerate() {
                 let at = host(&lab, BUFFERS + (usize::from(used) + i) as u64 % 64 * PAGE as u64);
-                assert_eq!(*entry, (at, PAGE), "frame {n}, buffer {i}");
+                assert_eq!(*page, at, "frame {n}, buffer {i}");
             }
             assert_eq!(after.zero_copied_bytes - before.zero_copied_bytes, frame.len() as u64);
             assert_eq!(after.copied_total(), before.copied_total());

@@ -383,7 +383,14 @@ impl Receive {
         let longest = self.longest();
         for i in first..first + n {
             for s in self.chains.segments(i) {
-                self.iov.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize });
+                let len = s.len as usize;
+                // Buffers that lie one behind the other, as a guest cuts them out of larger blocks, are one entry.
+                match self.iov[start..].last_mut() {
+                    Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == s.ptr.cast() => {
+                        last.iov_len += len;
+                    }
+                    _ => self.iov.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: len }),
+                }
             }
             room += self.chains.room(i);
         }
