@@ -1,12 +1,12 @@
-//! Device feature masks (virtio 1.3 §5.1.3 for net, §6 for the ring), and the
-//! one bit that vhost-user adds.
+//! Device feature masks (virtio 1.3 §5.1.3 for net, §5.10.3 for vsock, §6 for
+//! the ring), and the one bit that vhost-user adds.
 
 macro_rules! masks {
     ($($(#[$doc:meta])* $name:ident = $bit:literal;)*) => {
         $($(#[$doc])* pub const $name: u64 = 1 << $bit;)*
 
-        /// Names of the bits set in `mask`, lowest first; unknown ones as
-        /// `bit N`.
+        /// Names of the bits set in the `mask` of a network device, lowest
+        /// first; unknown ones as `bit N`.
         pub fn names(mask: u64) -> Vec<String> {
             (0..64)
                 .filter(|bit| mask & (1 << bit) != 0)
@@ -99,6 +99,29 @@ masks! {
     NET_RSS = 60;
 }
 
+/// vsock bit 0: stream sockets; without any bit there are those, too.
+pub const VSOCK_STREAM: u64 = 1 << 0;
+/// vsock bit 1: sockets that keep the bounds of messages.
+pub const VSOCK_SEQPACKET: u64 = 1 << 1;
+
+/// Bits that mean the same for every device: 24 to 41 (virtio 1.3 §2.2).
+const COMMON: u64 = 0x3ff_ff00_0000;
+
+/// Names of the bits set in the `mask` of a vsock device, lowest first;
+/// unknown ones as `bit N`.
+pub fn vsock_names(mask: u64) -> Vec<String> {
+    (0..64)
+        .map(|bit| (bit, 1 << bit))
+        .filter(|(_, one)| mask & one != 0)
+        .flat_map(|(bit, one)| match one {
+            VSOCK_STREAM => vec!["VSOCK_STREAM".to_owned()],
+            VSOCK_SEQPACKET => vec!["VSOCK_SEQPACKET".to_owned()],
+            _ if one & COMMON != 0 => names(one),
+            _ => vec![format!("bit {bit}")],
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +130,13 @@ mod tests {
     fn names_cover_known_and_unknown_bits() {
         assert_eq!(names(NET_CSUM | NET_HOST_USO | 1 << 63), ["NET_CSUM", "NET_HOST_USO", "bit 63"]);
         assert!(names(0).is_empty());
+    }
+
+    #[test]
+    fn vsock_bits_have_their_own_names() {
+        let mask = VSOCK_STREAM | VSOCK_SEQPACKET | RING_EVENT_IDX | VERSION_1 | NET_MAC | 1 << 41 | 1 << 56;
+        let expected =
+            ["VSOCK_STREAM", "VSOCK_SEQPACKET", "bit 5", "RING_EVENT_IDX", "VERSION_1", "bit 41", "bit 56"];
+        assert_eq!(vsock_names(mask), expected);
     }
 }

@@ -13,7 +13,7 @@ use zerowire_guest::net::{Layout, VirtioNetHdr};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, Transport, VhostUser, features as f, protocol};
 use zerowire_metadata::TokenPolicy;
-use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion, VringState};
+use zerowire_vhost_user::{Config, MemoryRegion, Request, SingleRegion, VringState};
 use zerowire_virtio::daemon::MetadataSource;
 
 /// Runs `test` with a back end of two VMs; the second one's guest must work before, after, and whenever asked.
@@ -362,5 +362,22 @@ fn a_front_end_that_says_nothing_holds_up_nobody() {
         guest.ping(peer, 1);
         assert!(guest.recv(0, Duration::ZERO).is_none());
         check();
+    });
+}
+
+#[test]
+fn a_network_devices_configuration_space_is_left_to_the_front_end() {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwconf")]);
+        for request in [Request::GetConfig, Request::SetConfig] {
+            let mut transport = backend.connect("zwconf");
+            assert_eq!(transport.protocol() & protocol::CONFIG, 0);
+            let body = Config { offset: 0, flags: 0, data: vec![0; 6] }.encode();
+            transport.connection().send_request(request, true, &body, &[]).expect("sent");
+            assert!(matches!(transport.connection().recv(), Ok(None)), "{request:?}");
+        }
+        wait_until("both have ended", || backend.stats("zwconf").connection_errors == 2);
+        let error = backend.stats("zwconf").last_error.expect("an error");
+        assert!(error.contains("SET_CONFIG: not offered"), "{error}");
     });
 }

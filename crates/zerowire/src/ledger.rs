@@ -25,12 +25,27 @@ pub enum CopyReason {
     Asked,
     /// The frame was for, or from, the metadata service inside the process.
     Metadata,
+    /// The receiver was not ready to take the bytes: they waited in a buffer of the connection.
+    Held,
+    /// From one guest's memory to another's: the one copy on that way.
+    Sibling,
+    /// Parts of a message, put together in private memory since the other side takes whole ones only.
+    Message,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 6] =
-        [Self::Small, Self::Scattered, Self::Header, Self::Overflow, Self::Asked, Self::Metadata];
+    pub const ALL: [Self; 9] = [
+        Self::Small,
+        Self::Scattered,
+        Self::Header,
+        Self::Overflow,
+        Self::Asked,
+        Self::Metadata,
+        Self::Held,
+        Self::Sibling,
+        Self::Message,
+    ];
 
     /// The word that tables and JSON use.
     pub const fn name(self) -> &'static str {
@@ -41,6 +56,9 @@ impl CopyReason {
             Self::Overflow => "overflow",
             Self::Asked => "asked",
             Self::Metadata => "metadata",
+            Self::Held => "held",
+            Self::Sibling => "sibling",
+            Self::Message => "message",
         }
     }
 }
@@ -59,12 +77,27 @@ pub enum DropReason {
     NoRoom,
     /// The port refused the frame (its queue is full or the interface is down).
     PortRefused,
+    /// A packet whose header breaks a rule: the chain is shorter than it says, a foreign CID, an unknown operation, type
+    /// or flag.
+    BadPacket,
+    /// A packet of no connection, or one that its connection can't take in its state.
+    NoConnection,
+    /// The sender went beyond the credit that it was given.
+    BeyondCredit,
 }
 
 impl DropReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 5] =
-        [Self::BadOffload, Self::TooShort, Self::TooLong, Self::NoRoom, Self::PortRefused];
+    pub const ALL: [Self; 8] = [
+        Self::BadOffload,
+        Self::TooShort,
+        Self::TooLong,
+        Self::NoRoom,
+        Self::PortRefused,
+        Self::BadPacket,
+        Self::NoConnection,
+        Self::BeyondCredit,
+    ];
 
     /// The word that tables and JSON use.
     pub const fn name(self) -> &'static str {
@@ -74,6 +107,9 @@ impl DropReason {
             Self::TooLong => "too_long",
             Self::NoRoom => "no_room",
             Self::PortRefused => "port_refused",
+            Self::BadPacket => "bad_packet",
+            Self::NoConnection => "no_connection",
+            Self::BeyondCredit => "beyond_credit",
         }
     }
 }

@@ -6,6 +6,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 /// Where a VM's front end is met.
@@ -56,6 +58,40 @@ pub enum ListenError {
     },
 }
 
+/// Connections that wait for `accept` at most; the kernel's own bound is /proc/sys/net/core/somaxconn.
+const BACKLOG: i32 = 1024;
+
+/// A socket of `kind` that listens on `path`, non-blocking and closed on exec. The file is the caller's to remove.
+pub(crate) fn bind_unix(path: &Path, kind: SocketType) -> Result<OwnedFd, ListenError> {
+    let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), source: e.into() };
+    if path.as_os_str().len() > 107 {
+        return Err(ListenError::TooLong(path.to_owned()));
+    }
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map_err(failed);
+    if let Ok(meta) = std::fs::symlink_metadata(path) {
+        if !meta.file_type().is_socket() {
+            return Err(ListenError::NotASocket(path.to_owned()));
+        }
+        // A socket that nobody listens on was left behind by a process that was killed.
+        match rustix::net::connect(socket()?, &address) {
+            Err(Errno::CONNREFUSED) => {
+                let _ = std::fs::remove_file(path);
+            }
+            // Also another user's socket, one of another kind or one whose queue is full: alive, as far as can be told.
+            _ => return Err(ListenError::InUse(path.to_owned())),
+        }
+    }
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address).map_err(failed)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(|e| {
+        let _ = std::fs::remove_file(path);
+        failed(e)
+    })?;
+    Ok(socket)
+}
+
 /// A listening socket, removed on drop if it was made here; or one connection.
 #[derive(Debug)]
 pub(super) enum Listener {
@@ -72,25 +108,7 @@ impl Listener {
     }
 
     fn bind(path: &Path) -> Result<Self, ListenError> {
-        if path.as_os_str().len() > 107 {
-            return Err(ListenError::TooLong(path.to_owned()));
-        }
-        if let Ok(meta) = std::fs::symlink_metadata(path) {
-            if !meta.file_type().is_socket() {
-                return Err(ListenError::NotASocket(path.to_owned()));
-            }
-            // A socket that nobody listens on was left behind by a process that was killed.
-            match UnixStream::connect(path) {
-                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                    let _ = std::fs::remove_file(path);
-                }
-                // Also another user's socket: alive, as far as can be told.
-                _ => return Err(ListenError::InUse(path.to_owned())),
-            }
-        }
-        let bind = |source| ListenError::Bind { path: path.to_owned(), source };
-        let socket = UnixListener::bind(path).map_err(bind)?;
-        socket.set_nonblocking(true).map_err(bind)?;
+        let socket = UnixListener::from(bind_unix(path, SocketType::STREAM)?);
         Ok(Self::Listening { socket, remove: Some(path.to_owned()) })
     }
 
@@ -107,7 +125,7 @@ impl Listener {
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         let domain = rustix::net::sockopt::socket_domain(&owned).map_err(|e| bad(e.into()))?;
         let kind = rustix::net::sockopt::socket_type(&owned).map_err(|e| bad(e.into()))?;
-        if (domain, kind) != (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM) {
+        if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
             return Err(bad(io::Error::from_raw_os_error(libc::EPROTOTYPE)));
         }
         let listening = rustix::net::sockopt::socket_acceptconn(&owned).map_err(|e| bad(e.into()))?;
@@ -155,5 +173,63 @@ impl Drop for Listener {
         if let Self::Listening { remove: Some(path), .. } = self {
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    const KINDS: [SocketType; 2] = [SocketType::STREAM, SocketType::SEQPACKET];
+
+    fn client(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+        Ok(fd)
+    }
+
+    #[test]
+    fn both_kinds_listen_and_do_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        for kind in KINDS {
+            let path = dir.path().join(format!("{kind:?}"));
+            let listener = bind_unix(&path, kind).unwrap();
+            assert_eq!(rustix::net::accept(&listener).unwrap_err(), Errno::AGAIN);
+            let _client = client(&path, kind).unwrap();
+            rustix::net::accept(&listener).unwrap();
+            assert!(rustix::io::fcntl_getfd(&listener).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        }
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_of_any_kind_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for (first, second) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
+            let listener = bind_unix(&path, first).unwrap();
+            assert!(matches!(bind_unix(&path, second), Err(ListenError::InUse(p)) if p == path));
+            drop(listener);
+            drop(bind_unix(&path, second).unwrap());
+        }
+    }
+
+    #[test]
+    fn other_files_and_long_paths_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "kept").unwrap();
+        assert!(matches!(bind_unix(&file, SocketType::STREAM), Err(ListenError::NotASocket(_))));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+
+        let datagram = dir.path().join("datagram");
+        let _alive = UnixDatagram::bind(&datagram).unwrap();
+        assert!(matches!(bind_unix(&datagram, SocketType::STREAM), Err(ListenError::InUse(_))));
+
+        let long = dir.path().join("x".repeat(108));
+        assert!(matches!(bind_unix(&long, SocketType::SEQPACKET), Err(ListenError::TooLong(_))));
+        let missing = dir.path().join("missing/s");
+        assert!(matches!(bind_unix(&missing, SocketType::STREAM), Err(ListenError::Bind { .. })));
     }
 }

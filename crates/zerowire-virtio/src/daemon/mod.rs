@@ -1,19 +1,26 @@
 //! Serving front ends over vhost-user (QEMU docs/interop/vhost-user.rst).
 //!
-//! Each VM has a control thread, which listens on its socket and speaks the protocol ([`session`]), and while a front end is
-//! connected a worker thread for each queue pair in use ([`worker`]), which moves frames. Threads share no locks on the
-//! way of a frame; a VM that misbehaves or hangs holds up only its own threads.
+//! Each VM has a control thread (`control`), which listens on its socket and speaks the protocol (`session`) for
+//! whatever `device` the server has: `net` with a worker thread for each queue pair in use while a front end is
+//! connected (`worker`), `vsock` with one thread for all VMs that share groups. Threads share no locks on the way of a
+//! frame or a packet. A VM that misbehaves holds up only the threads that serve it.
 
 mod command;
+mod control;
+mod device;
 mod listen;
 mod metadata;
+mod net;
 mod rings;
 mod session;
 mod stats;
 mod vm;
+mod vsock;
 mod worker;
 
+pub(crate) use listen::bind_unix;
 pub use listen::{Endpoint, ListenError};
 pub use metadata::MetadataSource;
 pub use stats::{DirectionStats, ServerStats, VmStats};
 pub use vm::{MAX_VMS, Server, ServerError, VmConfig};
+pub use vsock::{DEFAULT_GROUP, VsockConfig, VsockServer, VsockServerStats, VsockVmStats};

@@ -1,4 +1,4 @@
-//! One connection with a front end: the vhost-user state machine.
+//! One connection with a front end: the vhost-user state machine, for any device (`Device`).
 //!
 //! Two kinds of failure. A message that breaks the protocol (wrong size, wrong descriptors, out of order, a ring that does
 //! not exist) ends the connection: nothing that follows it can be trusted. A request that is well-formed and can't be
@@ -11,23 +11,15 @@ mod vrings;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::Ordering;
 
 use thiserror::Error;
-use zerowire_vhost_user::{Connection, Message, Request, WireError, features as f, protocol as p};
+use zerowire_vhost_user::{Config, Connection, Message, Request, WireError, features as f, protocol as p};
 
-use super::command::Command;
-use super::vm::VmContext;
-use super::worker::WorkerHandle;
+use super::control::Backing;
+use super::device::Device;
 use crate::memory::{GuestMemory, MAX_REGIONS};
-use crate::net::features::{header_len, offered, toward_guest};
 use crate::ring::RingAddresses;
-
-/// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of every back end that
-/// offers ACCESS_PLATFORM; nothing is sent on that channel.
-pub(super) const PROTOCOL_FEATURES: u64 =
-    p::MQ | p::REPLY_ACK | p::MTU | p::BACKEND_REQ | p::RESET_DEVICE | p::CONFIGURE_MEM_SLOTS | p::STATUS;
 
 /// Why a message was not carried out.
 #[derive(Debug, Error)]
@@ -59,48 +51,38 @@ struct Ring {
 
 /// The state of one connection.
 pub(super) struct Session<'a> {
-    vm: &'a VmContext,
+    vm: &'a dyn Backing,
+    device: Box<dyn Device + 'a>,
     acked: u64,
     protocol: u64,
     memory: Arc<GuestMemory>,
     /// Regions that were added again, as often as they were.
     repeats: Vec<(u64, u64, u64)>,
     rings: Vec<Ring>,
-    workers: Vec<Option<WorkerHandle>>,
-    forwarded: Arc<AtomicUsize>,
-    mtu: Option<usize>,
     status: u64,
     /// The channel for requests to the front end; held open, never written.
     backend_channel: Option<OwnedFd>,
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(vm: &'a VmContext) -> Self {
-        let pairs = vm.tap.pairs();
+    pub(super) fn new(vm: &'a dyn Backing) -> Self {
+        let device = vm.device();
         Self {
             vm,
             acked: 0,
             protocol: 0,
             memory: Arc::default(),
             repeats: Vec::new(),
-            rings: (0..2 * pairs).map(|_| Ring::default()).collect(),
-            workers: (0..pairs).map(|_| None).collect(),
-            forwarded: Arc::default(),
-            mtu: None,
+            rings: (0..device.queues()).map(|_| Ring::default()).collect(),
+            device,
             status: 0,
             backend_channel: None,
         }
     }
 
-    fn offered(&self) -> u64 {
-        offered(self.vm.tap.offloads(), self.vm.tap.pairs())
-    }
-
-    /// Gives the metadata service a new tree.
-    pub(super) fn set_tree(&self, tree: &Arc<zerowire_metadata::MetadataTree>) {
-        if let Some(Some(w)) = self.workers.first() {
-            w.commands.send(Command::Tree(tree.clone()));
-        }
+    /// The control thread was woken.
+    pub(super) fn attend(&mut self) {
+        self.device.attend();
     }
 
     /// Carries out one message and answers it. An error ends the connection.
@@ -123,8 +105,8 @@ impl<'a> Session<'a> {
             }
             Ok(Answer::None) => Ok(()),
             Err(SessionError::Refused { request, text }) if acknowledge => {
-                tracing::error!("{}: {request} refused: {text}", self.vm.name);
-                self.vm.shared.set_error(format!("{request}: {text}"));
+                tracing::error!("{}: {request} refused: {text}", self.vm.control().name);
+                self.vm.set_error(format!("{request}: {text}"));
                 Ok(connection.send_reply(&message, &1u64.to_le_bytes(), &[])?)
             }
             Err(e) => Err(e),
@@ -136,9 +118,9 @@ impl<'a> Session<'a> {
             message.no_fds()?;
         }
         match request {
-            Request::GetFeatures => return Ok(Answer::u64(self.offered())),
+            Request::GetFeatures => return Ok(Answer::u64(self.device.offered())),
             Request::SetFeatures => self.set_features(message.u64()?)?,
-            Request::GetProtocolFeatures => return Ok(Answer::u64(PROTOCOL_FEATURES)),
+            Request::GetProtocolFeatures => return Ok(Answer::u64(self.device.protocol_features())),
             Request::SetProtocolFeatures => self.set_protocol_features(message.u64()?)?,
             Request::SetOwner | Request::ResetOwner => message.empty()?,
             Request::GetQueueNum => return Ok(Answer::u64(self.rings.len() as u64)),
@@ -154,7 +136,9 @@ impl<'a> Session<'a> {
             Request::SetVringCall => self.set_vring_call(message)?,
             Request::SetVringErr => self.set_vring_err(message)?,
             Request::SetVringEnable => self.set_vring_enable(message)?,
-            Request::NetSetMtu => self.set_mtu(message.u64()?)?,
+            Request::NetSetMtu => self.device.set_mtu(message.u64()?)?,
+            Request::GetConfig => return self.get_config(message),
+            Request::SetConfig => return self.set_config(message),
             Request::SetBackendReqFd => self.backend_channel = Some(message.take_fd()?),
             Request::ResetDevice => {
                 message.empty()?;
@@ -162,9 +146,7 @@ impl<'a> Session<'a> {
             }
             Request::SetStatus => self.set_status(message.u64()?),
             Request::GetStatus => return Ok(Answer::u64(self.status)),
-            other => {
-                return Err(protocol(other, "not offered by this back end".to_owned()));
-            }
+            other => return Err(not_offered(other)),
         }
         Ok(Answer::None)
     }
@@ -175,11 +157,11 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, bits: u64) -> Result<(), SessionError> {
         let request = Request::SetFeatures;
-        let unknown = bits & !self.offered();
+        let unknown = bits & !self.device.offered();
         if unknown != 0 {
             return Err(protocol(
                 request,
-                format!("features {} were not offered", f::names(unknown).join(", ")),
+                format!("features {} were not offered", self.device.feature_names(unknown).join(", ")),
             ));
         }
         if let Some(i) = self.any_started() {
@@ -189,41 +171,49 @@ impl<'a> Session<'a> {
             return Err(protocol(request, format!("features changed to {bits:#x} while queue {i} runs")));
         }
         self.acked = bits;
-        self.vm.shared.acked_features.store(bits, Ordering::Relaxed);
+        self.vm.control().acked_features.store(bits, Ordering::Relaxed);
         // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start (vhost-user, "Ring states").
         // With it they keep their state: QEMU enables the rings of a device with one queue pair before it sets features.
         if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
             self.rings.iter_mut().for_each(|r| r.enabled = true);
         }
-        let tap = |e: crate::port::TapError| refused(request, e.to_string());
-        self.vm.tap.set_offloads(toward_guest(bits)).map_err(tap)?;
-        self.vm.tap.set_header_len(header_len(bits)).map_err(tap)?;
-        // What waits in the tap may use offloads that this guest does not know.
-        self.vm.tap.flush();
-        Ok(())
+        self.device.set_features(bits).map_err(|text| refused(request, text))
     }
 
     fn set_protocol_features(&mut self, bits: u64) -> Result<(), SessionError> {
-        let unknown = bits & !PROTOCOL_FEATURES;
+        let unknown = bits & !self.device.protocol_features();
         if unknown != 0 {
             let text = format!("protocol features {unknown:#x} were not offered");
             return Err(protocol(Request::SetProtocolFeatures, text));
         }
         self.protocol = bits;
-        self.vm.shared.protocol_features.store(bits, Ordering::Relaxed);
+        self.vm.control().protocol_features.store(bits, Ordering::Relaxed);
         Ok(())
     }
 
-    fn set_mtu(&mut self, mtu: u64) -> Result<(), SessionError> {
-        // 68 is the least MTU of IPv4 (RFC 791), 65535 the most that the field takes (virtio 1.3 §5.1.4).
-        if !(68..=65535).contains(&mtu) {
-            return Err(refused(Request::NetSetMtu, format!("MTU {mtu} is not within 68 to 65535")));
+    /// A part of configuration space. An error is signalled by an answer without payload (vhost-user GET_CONFIG).
+    fn get_config(&mut self, message: &Message) -> Result<Answer, SessionError> {
+        let Some(space) = self.device.config() else { return Err(not_offered(Request::GetConfig)) };
+        let part = match message.config() {
+            Ok(part) => part,
+            Err(WireError::BadValue { .. }) => return Ok(Answer::Bytes(Vec::new())),
+            Err(e) => return Err(e.into()),
+        };
+        // The sum is at most MAX_CONFIG.
+        let (from, to) = (part.offset as usize, part.offset as usize + part.data.len());
+        Ok(Answer::Bytes(match space.get(from..to) {
+            Some(data) => Config { data: data.to_vec(), ..part }.encode(),
+            None => Vec::new(),
+        }))
+    }
+
+    fn set_config(&mut self, message: &Message) -> Result<Answer, SessionError> {
+        let request = Request::SetConfig;
+        if self.device.config().is_none() {
+            return Err(not_offered(request));
         }
-        self.mtu = Some(mtu as usize);
-        if let Err(e) = self.vm.tap.raise_mtu(mtu as usize) {
-            return Err(refused(Request::NetSetMtu, e.to_string()));
-        }
-        Ok(())
+        message.config()?;
+        Err(refused(request, "all of the configuration space is read-only".to_owned()))
     }
 
     fn set_status(&mut self, status: u64) {
@@ -231,7 +221,7 @@ impl<'a> Session<'a> {
             self.stop_all();
         }
         self.status = status & 0xff;
-        self.vm.shared.status.store(self.status, Ordering::Relaxed);
+        self.vm.control().status.store(self.status, Ordering::Relaxed);
     }
 
     fn stop_all(&mut self) {
@@ -246,10 +236,9 @@ impl<'a> Session<'a> {
         for r in &mut self.rings {
             *r = Ring::default();
         }
-        self.workers.iter_mut().for_each(|w| *w = None);
-        self.forwarded.store(0, Ordering::Relaxed);
+        self.device.reset(&self.memory);
         self.acked = 0;
-        self.vm.shared.acked_features.store(0, Ordering::Relaxed);
+        self.vm.control().acked_features.store(0, Ordering::Relaxed);
         self.set_status(0);
     }
 }
@@ -257,10 +246,6 @@ impl<'a> Session<'a> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.stop_all();
-        // The worker that others forward to goes last.
-        while self.workers.pop().is_some() {}
-        // Frames that wait for this guest are not the next one's.
-        self.vm.tap.flush();
     }
 }
 
@@ -290,19 +275,15 @@ impl Answer {
     }
 }
 
-/// Sends a command that is answered and waits for the answer; None where the worker is gone.
-fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
-    let (reply, answer) = sync_channel(1);
-    if !send(reply) {
-        return None;
-    }
-    answer.recv().ok()
+/// A request of a protocol feature that this device does not have.
+pub(super) fn not_offered(request: Request) -> SessionError {
+    protocol(request, "not offered by this back end".to_owned())
 }
 
-fn protocol(request: Request, text: String) -> SessionError {
+pub(super) fn protocol(request: Request, text: String) -> SessionError {
     SessionError::Protocol { request: request.name(), text }
 }
 
-fn refused(request: Request, text: String) -> SessionError {
+pub(super) fn refused(request: Request, text: String) -> SessionError {
     SessionError::Refused { request: request.name(), text }
 }

@@ -1,10 +1,12 @@
 //! What the server has to tell.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use zerowire::ledger::{Counters, Totals};
+
+use super::control::Control;
 
 /// Counters of one queue pair.
 #[derive(Debug, Default)]
@@ -13,17 +15,11 @@ pub(super) struct PairCounters {
     pub receive: Counters,
 }
 
-/// What the threads of a VM share with whoever asks for statistics.
+/// What the workers of a VM share with whoever asks for statistics.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub pairs: Vec<PairCounters>,
-    pub connected: AtomicBool,
-    pub connections: AtomicU64,
     pub ring_errors: AtomicU64,
-    pub connection_errors: AtomicU64,
-    pub acked_features: AtomicU64,
-    pub protocol_features: AtomicU64,
-    pub status: AtomicU64,
     pub path: Mutex<String>,
     pub last_error: Mutex<Option<String>>,
 }
@@ -101,7 +97,7 @@ pub struct ServerStats {
 }
 
 impl VmStats {
-    pub(super) fn new(name: &str, socket: String, port: &str, shared: &Shared) -> Self {
+    pub(super) fn new(control: &Control, socket: String, port: &str, shared: &Shared) -> Self {
         let sum = |get: fn(&PairCounters) -> &Counters| {
             let mut s = DirectionStats::default();
             for p in &shared.pairs {
@@ -113,18 +109,18 @@ impl VmStats {
         };
         let text = |m: &Mutex<String>| m.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         Self {
-            name: name.to_owned(),
+            name: control.name.clone(),
             socket,
             port: port.to_owned(),
-            connected: shared.connected.load(Ordering::Relaxed),
-            connections: shared.connections.load(Ordering::Relaxed),
-            connection_errors: shared.connection_errors.load(Ordering::Acquire),
+            connected: control.connected.load(Ordering::Relaxed),
+            connections: control.connections.load(Ordering::Relaxed),
+            connection_errors: control.connection_errors.load(Ordering::Acquire),
             ring_errors: shared.ring_errors.load(Ordering::Acquire),
             last_error: shared.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
             path: text(&shared.path),
-            features: zerowire_vhost_user::features::names(shared.acked_features.load(Ordering::Relaxed)),
-            protocol_features: format!("{:#x}", shared.protocol_features.load(Ordering::Relaxed)),
-            device_status: shared.status.load(Ordering::Relaxed),
+            features: zerowire_vhost_user::features::names(control.acked_features.load(Ordering::Relaxed)),
+            protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
+            device_status: control.status.load(Ordering::Relaxed),
             kernel_copies: "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)",
             transmit: sum(|p| &p.transmit),
             receive: sum(|p| &p.receive),

@@ -1,19 +1,19 @@
-//! The VMs of a server: a control thread each.
+//! The VMs of a network server: a control thread each.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use thiserror::Error;
 use zerowire_metadata::{MetadataTree, TokenPolicy};
-use zerowire_vhost_user::{Connection, WireError};
 
+use super::control::{Backing, Control, Served, process_cpu_seconds, stop_all};
+use super::device::Device;
 use super::listen::{Endpoint, ListenError, Listener};
 use super::metadata::MetadataSource;
-use super::session::{Session, SessionError};
+use super::net::NetDevice;
 use super::stats::{ServerStats, Shared, VmStats};
 use crate::io::Engine;
 use crate::net::Policy;
@@ -21,12 +21,6 @@ use crate::port::{Tap, TapError, TapSpec};
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
 pub const MAX_VMS: usize = 256;
-
-/// How long a server waits for its threads to stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Stack of a control thread, bytes. Untouched pages cost nothing.
-const STACK_BYTES: usize = 256 * 1024;
 
 /// One VM.
 #[derive(Clone, Debug)]
@@ -78,6 +72,44 @@ pub enum ServerError {
         /// What is wrong.
         text: String,
     },
+    /// No guest can have this CID.
+    #[error("VM {vm}: CID {cid} {why}: give one from 3 to 4294967294")]
+    Cid {
+        /// The VM.
+        vm: String,
+        /// Its CID.
+        cid: u64,
+        /// What the number means otherwise.
+        why: &'static str,
+    },
+    /// Two VMs with one CID.
+    #[error("VMs {other} and {vm} both have CID {cid}: give each its own")]
+    CidTaken {
+        /// The VM.
+        vm: String,
+        /// The one before.
+        other: String,
+        /// Their CID.
+        cid: u64,
+    },
+    /// Two sockets on one path.
+    #[error("VM {vm}: socket path {} is taken by a socket of VM {other}: give another one", path.display())]
+    PathTaken {
+        /// The VM.
+        vm: String,
+        /// The one before, or the same.
+        other: String,
+        /// The path.
+        path: PathBuf,
+    },
+    /// A setting is out of its range.
+    #[error("VM {vm}: {text}")]
+    Limit {
+        /// The VM.
+        vm: String,
+        /// What is wrong.
+        text: String,
+    },
     /// A thread or an eventfd can't be had.
     #[error("VM {vm}: {source}; see 'ulimit -u' and 'ulimit -n'")]
     Resources {
@@ -90,7 +122,7 @@ pub enum ServerError {
 
 /// What the threads of a VM know of it.
 pub(super) struct VmContext {
-    pub name: String,
+    pub control: Control,
     pub tap: Tap,
     pub policy: Policy,
     pub engine: Engine,
@@ -98,8 +130,6 @@ pub(super) struct VmContext {
     source: Option<MetadataSource>,
     tree: Mutex<Option<Arc<MetadataTree>>>,
     new_tree: AtomicBool,
-    stop: AtomicBool,
-    wake: OwnedFd,
 }
 
 impl VmContext {
@@ -109,35 +139,43 @@ impl VmContext {
         Some((tree, self.source.as_ref()?.tokens))
     }
 
+    /// The metadata if they are new since the last call.
+    pub(super) fn new_tree(&self) -> Option<Arc<MetadataTree>> {
+        if !self.new_tree.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        self.metadata().map(|(tree, _)| tree)
+    }
+
     fn reload(&self) -> Result<(), String> {
         let Some(source) = &self.source else { return Ok(()) };
         // A file that can't be read leaves the old tree in place.
         let tree = source.load()?;
         *self.tree.lock().unwrap_or_else(PoisonError::into_inner) = Some(tree);
         self.new_tree.store(true, Ordering::Release);
-        self.wake();
+        self.control.wake();
         Ok(())
     }
+}
 
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+impl Backing for VmContext {
+    fn control(&self) -> &Control {
+        &self.control
     }
 
-    fn drain_wake(&self) {
-        let mut n = [0u8; 8];
-        let _ = rustix::io::read(&self.wake, &mut n);
+    fn set_error(&self, text: String) {
+        self.shared.set_error(text);
     }
 
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
+    fn device(&self) -> Box<dyn Device + '_> {
+        Box::new(NetDevice::new(self))
     }
 }
 
 struct Vm {
-    context: Arc<VmContext>,
+    served: Served<VmContext>,
     socket: String,
     port: String,
-    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 /// A running server. Dropping it stops it: rings stop, sockets are removed, taps that it made go.
@@ -173,7 +211,10 @@ impl Server {
             vms: self
                 .vms
                 .iter()
-                .map(|v| VmStats::new(&v.context.name, v.socket.clone(), &v.port, &v.context.shared))
+                .map(|v| {
+                    let vm = &v.served.vm;
+                    VmStats::new(&vm.control, v.socket.clone(), &v.port, &vm.shared)
+                })
                 .collect(),
         }
     }
@@ -182,35 +223,20 @@ impl Server {
     pub fn reload_metadata(&self) -> Vec<String> {
         self.vms
             .iter()
-            .filter_map(|v| v.context.reload().err().map(|e| format!("VM {}: {e}", v.context.name)))
+            .map(|v| &v.served.vm)
+            .filter_map(|vm| vm.reload().err().map(|e| format!("VM {}: {e}", vm.control.name)))
             .collect()
     }
 
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
-        self.vms.iter().any(|v| v.thread.as_ref().is_some_and(|t| !t.is_finished()))
+        self.vms.iter().any(|v| v.served.is_alive())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for vm in &self.vms {
-            vm.context.stop.store(true, Ordering::Release);
-            vm.context.wake();
-        }
-        let start = Instant::now();
-        for vm in &mut self.vms {
-            let Some(thread) = vm.thread.take() else { continue };
-            // A front end can hold up its own VM's threads (a descriptor that blocks), not the end of the process.
-            while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if thread.is_finished() {
-                let _ = thread.join();
-            } else {
-                tracing::error!("{}: its threads did not stop within {STOP_PATIENCE:?}", vm.context.name);
-            }
-        }
+        stop_all(self.vms.iter_mut().map(|v| &mut v.served));
     }
 }
 
@@ -229,105 +255,18 @@ impl Vm {
         let listener =
             Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?;
         let resources = |source| ServerError::Resources { vm: vm.clone(), source };
-        let wake =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| resources(e.into()))?;
         let context = Arc::new(VmContext {
+            control: Control::new(name).map_err(resources)?,
             shared: Shared::new(tap.pairs()),
-            name: name.clone(),
             tap,
             policy,
             engine,
             source: metadata,
             tree: Mutex::new(tree),
             new_tree: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            wake,
         });
         let port = format!("tap:{},queues={}", port.name, port.queues);
-        let for_thread = context.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("{name}-ctl"))
-            .stack_size(STACK_BYTES)
-            .spawn(move || control(&for_thread, listener))
-            .map_err(resources)?;
-        Ok(Self { context, socket: endpoint.to_string(), port, thread: Some(thread) })
+        let served = Served::spawn(context, listener).map_err(resources)?;
+        Ok(Self { served, socket: endpoint.to_string(), port })
     }
-}
-
-/// The control thread: one front end after another.
-fn control(vm: &VmContext, mut listener: Listener) {
-    while !vm.stopped() {
-        match listener.accept() {
-            Ok(Some(stream)) => {
-                vm.shared.connections.fetch_add(1, Ordering::Relaxed);
-                vm.shared.connected.store(true, Ordering::Relaxed);
-                tracing::info!("{}: front end connected", vm.name);
-                if let Err(e) = stream.set_nonblocking(true) {
-                    tracing::error!("{}: {e}", vm.name);
-                    continue;
-                }
-                serve(vm, Connection::new(stream));
-                vm.shared.connected.store(false, Ordering::Relaxed);
-                if !listener.is_lasting() {
-                    return;
-                }
-                continue;
-            }
-            Ok(None) => {}
-            Err(e) => {
-                // Out of descriptors, most likely: try again a little later.
-                tracing::error!("{}: accept failed: {e}", vm.name);
-                std::thread::sleep(std::time::Duration::from_millis(100));
-            }
-        }
-        let Some(fd) = listener.poll_fd() else { return };
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(&vm.wake, PollFlags::IN)];
-        let _ = poll(&mut fds, None);
-        vm.drain_wake();
-    }
-}
-
-/// Serves one connection until it ends, whatever the reason.
-fn serve(vm: &VmContext, mut connection: Connection) {
-    let mut session = Session::new(vm);
-    let end = loop {
-        if vm.stopped() {
-            break Ok("server stops");
-        }
-        if vm.new_tree.swap(false, Ordering::AcqRel)
-            && let Some((tree, _)) = vm.metadata()
-        {
-            session.set_tree(&tree);
-        }
-        match connection.recv() {
-            Ok(Some(message)) => {
-                if let Err(e) = session.handle(&mut connection, message) {
-                    break Err(e);
-                }
-            }
-            Ok(None) => break Ok("front end left"),
-            Err(WireError::WouldBlock) => {
-                let stream = connection.stream().as_fd();
-                let mut fds =
-                    [PollFd::from_borrowed_fd(stream, PollFlags::IN), PollFd::new(&vm.wake, PollFlags::IN)];
-                let _ = poll(&mut fds, None);
-                vm.drain_wake();
-            }
-            Err(e) => break Err(SessionError::Wire(e)),
-        }
-    };
-    drop(session);
-    match end {
-        Ok(why) => tracing::info!("{}: connection ended: {why}", vm.name),
-        Err(e) => {
-            vm.shared.set_error(e.to_string());
-            vm.shared.connection_errors.fetch_add(1, Ordering::Release);
-            tracing::error!("{}: connection ended: {e}", vm.name);
-        }
-    }
-}
-
-fn process_cpu_seconds() -> f64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
 }

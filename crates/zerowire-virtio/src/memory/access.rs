@@ -50,3 +50,21 @@ fn walk(segments: &[Segment], mut skip: usize, mut len: usize, mut visit: impl F
         skip = 0;
     }
 }
+
+/// Copies `len` bytes from one guest's segments to another's, `from_skip` and `to_skip` bytes in. Returns how many bytes
+/// there were to copy and room for.
+#[inline]
+pub fn copy(from: &[Segment], from_skip: usize, to: &[Segment], to_skip: usize, len: usize) -> usize {
+    let mut done = 0;
+    walk(from, from_skip, len, |src, n| {
+        let mut part = 0;
+        walk(to, to_skip + done, n, |dst, m| {
+            // SAFETY: both runs lie in mapped guest memory that the caller holds. Two guests may be given the same
+            // memory: the runs may overlap, which `copy` allows.
+            unsafe { std::ptr::copy(src.wrapping_add(part), dst, m) };
+            part += m;
+        });
+        done += part;
+    });
+    done
+}

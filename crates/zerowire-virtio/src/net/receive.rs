@@ -21,7 +21,7 @@
 //! **Ownership.** Parsed chains belong to this side until they are given back; the kernel holds them only within
 //! [`Receive::run`].
 
-mod chains;
+pub(crate) mod chains;
 mod deliver;
 mod shape;
 

@@ -116,6 +116,11 @@ impl SplitRing {
         self.next_avail
     }
 
+    /// The next entry of the used ring to fill, free-running.
+    pub fn next_used(&self) -> u16 {
+        self.next_used
+    }
+
     /// Gives the last `n` taken entries back, so that they are taken again. Only for entries that were not used.
     pub fn untake(&mut self, n: u16) {
         self.next_avail = self.next_avail.wrapping_sub(n);

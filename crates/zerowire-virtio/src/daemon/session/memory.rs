@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use zerowire_vhost_user::{Message, Request};
 
-use super::{Session, SessionError, refused, wait};
-use crate::daemon::command::Command;
+use super::{Session, SessionError, refused};
 use crate::memory::{GuestMemory, MAX_REGIONS, RegionConfig};
 
 /// How often regions may be added again in all: for each queue pair of a large device each region once more.
@@ -70,11 +69,9 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// All workers have the new memory when this returns, and the old one is unmapped.
-    pub(super) fn replace_memory(&mut self, memory: GuestMemory) {
+    /// The device has the new memory when this returns, and the old one is unmapped.
+    fn replace_memory(&mut self, memory: GuestMemory) {
         self.memory = Arc::new(memory);
-        for w in self.workers.iter().flatten() {
-            wait(|reply| w.commands.send(Command::Memory { memory: self.memory.clone(), reply }));
-        }
+        self.device.set_memory(&self.memory);
     }
 }

@@ -1,26 +1,19 @@
-//! Messages about rings, and the workers that serve them.
+//! Messages about rings.
 
-use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::SyncSender;
 
 use zerowire_vhost_user::{Message, Request};
 
-use super::{Answer, Ring, Session, SessionError, protocol, refused, wait};
-use crate::daemon::command::{Command, Direction, RingStart};
-use crate::daemon::metadata::{MetadataDetour, Service};
-use crate::daemon::worker::{WorkerHandle, WorkerSetup};
+use super::{Answer, Ring, Session, SessionError, protocol, refused};
+use crate::daemon::device::RingSetup;
 use crate::ring::RingAddresses;
 
 impl Session<'_> {
     pub(super) fn ring(&mut self, request: Request, index: usize) -> Result<&mut Ring, SessionError> {
-        let count = self.rings.len();
-        self.rings.get_mut(index).ok_or_else(|| {
-            protocol(
-                request,
-                format!("queue {index} of {count}: give --port tap:NAME,queues=N as many queue pairs as the VMM uses"),
-            )
-        })
+        let (count, hint) = (self.rings.len(), self.device.queue_hint());
+        self.rings
+            .get_mut(index)
+            .ok_or_else(|| protocol(request, format!("queue {index} of {count}: {hint}")))
     }
 
     pub(super) fn set_vring_num(&mut self, message: &Message) -> Result<(), SessionError> {
@@ -88,19 +81,13 @@ impl Session<'_> {
     }
 
     pub(super) fn stop_ring(&mut self, index: usize) -> u16 {
-        let worker = self.workers.get(index / 2).and_then(Option::as_ref);
         let Some(ring) = self.rings.get_mut(index) else { return 0 };
-        if ring.started {
-            ring.started = false;
-            let direction = Direction::of(index);
-            if let Some(Some(base)) =
-                worker.and_then(|w| wait(|reply| w.commands.send(Command::Stop { direction, reply })))
-            {
-                ring.base = base;
-            }
-            self.attach_queue(index / 2);
+        if std::mem::take(&mut ring.started)
+            && let Some(base) = self.device.stop(index as u16)
+        {
+            ring.base = base;
         }
-        self.rings.get(index).map_or(0, |r| r.base)
+        ring.base
     }
 
     pub(super) fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
@@ -116,84 +103,32 @@ impl Session<'_> {
                 ),
             ));
         };
-        let direction = Direction::of(v.index);
-        if self.rings[v.index].started {
-            if let Some(Some(w)) = self.workers.get(v.index / 2) {
-                wait(|reply| w.commands.send(Command::Kick { direction, fd: kick, reply }));
-            }
+        let ring = &mut self.rings[v.index];
+        let queue = v.index as u16;
+        if ring.started {
+            self.device.kick(queue, kick);
             return Ok(());
         }
-        let ring = &mut self.rings[v.index];
         let Some(addresses) = ring.addresses else {
             return Err(protocol(request, format!("queue {}: started without SET_VRING_ADDR", v.index)));
         };
         if ring.size == 0 {
             return Err(protocol(request, format!("queue {}: started without SET_VRING_NUM", v.index)));
         }
-        let start = RingStart {
-            queue: v.index as u16,
+        let setup = RingSetup {
+            queue,
             size: ring.size,
             addresses,
             base: ring.base,
             acked: self.acked,
             enabled: ring.enabled,
             discards: ring.discards,
-            mtu: self.mtu.unwrap_or_else(|| self.vm.tap.mtu()).max(self.vm.tap.mtu()),
             kick,
             call: duplicate(&ring.call),
             err: duplicate(&ring.err),
         };
-        let worker = self.worker(v.index / 2).map_err(|e| refused(request, e.to_string()))?;
-        let ring = Box::new(start);
-        let commands = worker.commands.clone();
-        // The tap's queue takes part before the worker looks at it.
-        self.rings[v.index].started = true;
-        self.attach_queue(v.index / 2);
-        let problem = match wait(|reply| commands.send(Command::Start { direction, ring, reply })) {
-            Some(Ok(())) => return Ok(()),
-            Some(Err(text)) => text,
-            None => format!("queue {}: its thread has ended", v.index),
-        };
-        self.rings[v.index].started = false;
-        self.attach_queue(v.index / 2);
-        Err(refused(request, problem))
-    }
-
-    /// The worker of a queue pair; started with its first ring.
-    pub(super) fn worker(&mut self, pair: usize) -> io::Result<&WorkerHandle> {
-        // The service runs in the first pair's worker, so that one comes first.
-        if pair > 0 && self.workers[0].is_none() {
-            self.start_worker(0)?;
-        }
-        if self.workers[pair].is_none() {
-            self.start_worker(pair)?;
-        }
-        self.workers[pair].as_ref().ok_or_else(|| io::Error::other("no worker"))
-    }
-
-    pub(super) fn start_worker(&mut self, pair: usize) -> io::Result<()> {
-        let detour = match (&self.vm.metadata(), pair) {
-            (None, _) => None,
-            (Some((tree, tokens)), 0) => {
-                let service = Service::new(tree.clone(), *tokens).map_err(io::Error::other)?;
-                Some(MetadataDetour::Service(Box::new(service)))
-            }
-            (Some(_), _) => self.workers[0]
-                .as_ref()
-                .map(|w| MetadataDetour::Forward { to: w.commands.clone(), pending: self.forwarded.clone() }),
-        };
-        let worker = WorkerHandle::spawn(WorkerSetup {
-            name: self.vm.name.clone(),
-            pair,
-            port_queue: self.vm.tap.queue(pair)?,
-            engine: self.vm.engine,
-            policy: self.vm.policy,
-            memory: self.memory.clone(),
-            shared: self.vm.shared.clone(),
-            detour,
-            forwarded: self.forwarded.clone(),
-        })?;
-        self.workers[pair] = Some(worker);
+        self.device.start(setup).map_err(|text| refused(request, text))?;
+        ring.started = true;
         Ok(())
     }
 
@@ -204,7 +139,7 @@ impl Session<'_> {
         ring.call = v.fd;
         if ring.started {
             let fd = duplicate(&ring.call);
-            self.tell(v.index, |direction, reply| Command::Call { direction, fd, reply });
+            self.device.call(v.index as u16, fd);
         }
         Ok(())
     }
@@ -216,26 +151,9 @@ impl Session<'_> {
         ring.err = v.fd;
         if ring.started {
             let fd = duplicate(&ring.err);
-            self.tell(v.index, |direction, reply| Command::Err { direction, fd, reply });
+            self.device.err(v.index as u16, fd);
         }
         Ok(())
-    }
-
-    /// Gives a worker a command and waits until it was carried out, so that a front end can't pile them up.
-    fn tell(&self, index: usize, command: impl FnOnce(Direction, SyncSender<()>) -> Command) {
-        if let Some(Some(w)) = self.workers.get(index / 2) {
-            wait(|reply| w.commands.send(command(Direction::of(index), reply)));
-        }
-    }
-
-    /// A queue of the tap takes part while one of its rings is in use: the kernel spreads flows over all queues that are
-    /// attached, and nobody would read the others. The first one always takes part.
-    pub(super) fn attach_queue(&self, pair: usize) {
-        let used = |i: usize| self.rings.get(i).is_some_and(|r| r.started && r.enabled);
-        let on = pair == 0 || used(2 * pair) || used(2 * pair + 1);
-        if let Err(e) = self.vm.tap.attach_queue(pair, on) {
-            tracing::error!("{}: {e}", self.vm.name);
-        }
     }
 
     pub(super) fn set_vring_enable(&mut self, message: &Message) -> Result<(), SessionError> {
@@ -250,25 +168,17 @@ impl Session<'_> {
         let ring = self.ring(request, index)?;
         ring.enabled = on;
         ring.discards = !on;
-        let started = ring.started;
-        if on {
-            self.attach_queue(index / 2);
-        }
-        if started && let Some(Some(w)) = self.workers.get(index / 2) {
-            let direction = Direction::of(index);
-            wait(|reply| w.commands.send(Command::Enable { direction, on, reply }));
-        }
-        if !on {
-            self.attach_queue(index / 2);
-        }
+        let runs = ring.started;
+        self.device.enable(index as u16, on, runs);
         Ok(())
     }
 }
 
-/// A descriptor that a worker writes to must neither block it nor keep what is written: only an eventfd will do, in its
+/// A descriptor that a device's thread writes to must neither block it nor keep what is written: only an eventfd will do, in its
 /// mode that does not wait. A file, a pipe or a socket has a file type; an eventfd has none (fs/anon_inodes.c).
 ///
-/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up its own queues then.
+/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the thread that serves its
+/// queues then; with vsock, that is the one of all VMs of its groups.
 fn check_notifier(request: Request, queue: usize, fd: &Option<OwnedFd>) -> Result<(), SessionError> {
     let Some(fd) = fd else { return Ok(()) };
     let failed =

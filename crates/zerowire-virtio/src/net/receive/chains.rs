@@ -24,7 +24,7 @@ struct Chain {
 
 /// Chains in the order in which they became available.
 #[derive(Debug)]
-pub(super) struct Chains {
+pub(crate) struct Chains {
     ready: VecDeque<Chain>,
     /// Emptied chains, whose segment lists are used again.
     spare: Vec<Vec<Segment>>,
@@ -32,44 +32,44 @@ pub(super) struct Chains {
 }
 
 impl Chains {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { ready: VecDeque::with_capacity(64), spare: Vec::with_capacity(64), hint: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ready.len()
     }
 
     /// Whether no more chains can come than are here: the guest has posted its whole ring.
-    pub(super) fn are_all(&self, ring: &SplitRing) -> bool {
+    pub(crate) fn are_all(&self, ring: &SplitRing) -> bool {
         self.ready.len() >= usize::from(ring.size()).min(MAX_AHEAD)
     }
 
     /// Lets go of segment lists that a guest's long chains have made long.
-    pub(super) fn trim(&mut self) {
+    pub(crate) fn trim(&mut self) {
         self.spare.retain(|list| list.capacity() <= 64);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
         self.hint = 0;
     }
 
     /// Parsed segments of chain `i`.
     #[inline]
-    pub(super) fn segments(&self, i: usize) -> &[Segment] {
+    pub(crate) fn segments(&self, i: usize) -> &[Segment] {
         self.ready.get(i).map_or(&[], |c| &c.segments)
     }
 
     /// Parsed bytes of chain `i`.
     #[inline]
-    pub(super) fn room(&self, i: usize) -> usize {
+    pub(crate) fn room(&self, i: usize) -> usize {
         self.ready.get(i).map_or(0, |c| c.room)
     }
 
     /// Gives up the first chain: its head.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<u16> {
+    pub(crate) fn pop(&mut self) -> Option<u16> {
         let mut c = self.ready.pop_front()?;
         c.segments.clear();
         self.spare.push(c.segments);
@@ -79,7 +79,7 @@ impl Chains {
     /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false where the guest
     /// has posted no more.
     #[inline]
-    pub(super) fn ensure(
+    pub(crate) fn ensure(
         &mut self,
         i: usize,
         need: usize,

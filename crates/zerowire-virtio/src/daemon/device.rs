@@ -1,0 +1,97 @@
+//! What a device type adds to a vhost-user session.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use zerowire_vhost_user::Request;
+
+use super::session::{SessionError, not_offered};
+use crate::memory::GuestMemory;
+use crate::ring::RingAddresses;
+
+/// A ring that is to start, as the front end has described it.
+#[derive(Debug)]
+pub(super) struct RingSetup {
+    pub queue: u16,
+    pub size: u16,
+    pub addresses: RingAddresses,
+    pub base: u16,
+    pub acked: u64,
+    pub enabled: bool,
+    /// Disabled by SET_VRING_ENABLE, not merely not enabled yet.
+    pub discards: bool,
+    pub kick: OwnedFd,
+    pub call: Option<OwnedFd>,
+    pub err: Option<OwnedFd>,
+}
+
+/// The device behind one connection. The session has checked what it passes on: queues exist, descriptors that are written
+/// to are eventfds, `kick`, `call` and `err` come for rings that run. A call returns when its work is done, so that a front
+/// end can't pile up work. Dropping the device ends what it does for this front end.
+pub(super) trait Device {
+    /// How many queues there are.
+    fn queues(&self) -> usize;
+
+    /// What a front end that names another queue is told.
+    fn queue_hint(&self) -> &'static str;
+
+    /// Features for the guest and the front end.
+    fn offered(&self) -> u64;
+
+    /// Names of features in `mask`.
+    fn feature_names(&self, mask: u64) -> Vec<String>;
+
+    /// vhost-user protocol features.
+    fn protocol_features(&self) -> u64;
+
+    /// The configuration space (virtio 1.3 §2.5); None where the front end answers for it.
+    fn config(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The guest has chosen features; no ring runs.
+    fn set_features(&mut self, acked: u64) -> Result<(), String>;
+
+    /// vhost-user NET_SET_MTU.
+    fn set_mtu(&mut self, _mtu: u64) -> Result<(), SessionError> {
+        Err(not_offered(Request::NetSetMtu))
+    }
+
+    /// From now on this is the guest's memory. Nothing of the old one is in use when this returns.
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>);
+
+    /// Starts a ring.
+    fn start(&mut self, ring: RingSetup) -> Result<(), String>;
+
+    /// Stops a ring that was started. Gives back the available entry that it would have taken next; None leaves the one
+    /// that the front end gave.
+    fn stop(&mut self, queue: u16) -> Option<u16>;
+
+    /// Lets a ring move packets, or not. One that does not run yet is told so again when it starts.
+    fn enable(&mut self, queue: u16, on: bool, runs: bool);
+
+    /// Another descriptor to be notified by.
+    fn kick(&mut self, queue: u16, fd: OwnedFd);
+
+    /// Another descriptor to notify the driver by.
+    fn call(&mut self, queue: u16, fd: Option<OwnedFd>);
+
+    /// Another descriptor to tell of errors by.
+    fn err(&mut self, queue: u16, fd: Option<OwnedFd>);
+
+    /// RESET_DEVICE: all rings have stopped; state goes, `memory` stays.
+    fn reset(&mut self, memory: &Arc<GuestMemory>);
+
+    /// The control thread was woken: there may be something new to take up.
+    fn attend(&mut self) {}
+}
+
+/// Sends a command that is answered and waits for the answer; None where the thread is gone.
+pub(super) fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
+    let (reply, answer) = sync_channel(1);
+    if !send(reply) {
+        return None;
+    }
+    answer.recv().ok()
+}

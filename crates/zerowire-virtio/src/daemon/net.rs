@@ -1,0 +1,236 @@
+//! virtio-net behind a connection: a worker for each queue pair in use, between its rings and a queue of the tap.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use zerowire_vhost_user::{Request, features as f, protocol as p};
+
+use super::command::{Command, Direction, RingStart};
+use super::device::{Device, RingSetup, wait};
+use super::metadata::{MetadataDetour, Service};
+use super::session::{SessionError, refused};
+use super::vm::VmContext;
+use super::worker::{WorkerHandle, WorkerSetup};
+use crate::memory::GuestMemory;
+use crate::net::features::{header_len, offered, toward_guest};
+
+/// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of every back end that
+/// offers ACCESS_PLATFORM; nothing is sent on that channel.
+const PROTOCOL_FEATURES: u64 =
+    p::MQ | p::REPLY_ACK | p::MTU | p::BACKEND_REQ | p::RESET_DEVICE | p::CONFIGURE_MEM_SLOTS | p::STATUS;
+
+/// Whether a ring is served, as far as the tap's queues go.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    started: bool,
+    enabled: bool,
+}
+
+/// The network device of one connection.
+pub(super) struct NetDevice<'a> {
+    vm: &'a VmContext,
+    memory: Arc<GuestMemory>,
+    rings: Vec<Use>,
+    workers: Vec<Option<WorkerHandle>>,
+    forwarded: Arc<AtomicUsize>,
+    mtu: Option<usize>,
+}
+
+impl<'a> NetDevice<'a> {
+    pub(super) fn new(vm: &'a VmContext) -> Self {
+        let pairs = vm.tap.pairs();
+        Self {
+            vm,
+            memory: Arc::default(),
+            rings: vec![Use::default(); 2 * pairs],
+            workers: (0..pairs).map(|_| None).collect(),
+            forwarded: Arc::default(),
+            mtu: None,
+        }
+    }
+
+    /// A queue of the tap takes part while one of its rings is in use: the kernel spreads flows over all queues that are
+    /// attached, and nobody would read the others. The first one always takes part.
+    fn attach_queue(&self, pair: usize) {
+        let used = |i: usize| self.rings.get(i).is_some_and(|r| r.started && r.enabled);
+        let on = pair == 0 || used(2 * pair) || used(2 * pair + 1);
+        if let Err(e) = self.vm.tap.attach_queue(pair, on) {
+            tracing::error!("{}: {e}", self.vm.control.name);
+        }
+    }
+
+    fn change(&mut self, queue: usize, change: impl FnOnce(&mut Use)) {
+        if let Some(r) = self.rings.get_mut(queue) {
+            change(r);
+        }
+        self.attach_queue(queue / 2);
+    }
+
+    /// The worker of a queue pair; started with its first ring.
+    fn worker(&mut self, pair: usize) -> io::Result<&WorkerHandle> {
+        // The service runs in the first pair's worker, so that one comes first.
+        if pair > 0 && self.workers[0].is_none() {
+            self.start_worker(0)?;
+        }
+        if self.workers[pair].is_none() {
+            self.start_worker(pair)?;
+        }
+        self.workers[pair].as_ref().ok_or_else(|| io::Error::other("no worker"))
+    }
+
+    fn start_worker(&mut self, pair: usize) -> io::Result<()> {
+        let detour = match (&self.vm.metadata(), pair) {
+            (None, _) => None,
+            (Some((tree, tokens)), 0) => {
+                let service = Service::new(tree.clone(), *tokens).map_err(io::Error::other)?;
+                Some(MetadataDetour::Service(Box::new(service)))
+            }
+            (Some(_), _) => self.workers[0]
+                .as_ref()
+                .map(|w| MetadataDetour::Forward { to: w.commands.clone(), pending: self.forwarded.clone() }),
+        };
+        let worker = WorkerHandle::spawn(WorkerSetup {
+            name: self.vm.control.name.clone(),
+            pair,
+            port_queue: self.vm.tap.queue(pair)?,
+            engine: self.vm.engine,
+            policy: self.vm.policy,
+            memory: self.memory.clone(),
+            shared: self.vm.shared.clone(),
+            detour,
+            forwarded: self.forwarded.clone(),
+        })?;
+        self.workers[pair] = Some(worker);
+        Ok(())
+    }
+
+    /// Gives the worker of `queue` a command and waits until it was carried out.
+    fn tell<T>(&self, queue: u16, command: impl FnOnce(Direction, SyncSender<T>) -> Command) -> Option<T> {
+        let queue = usize::from(queue);
+        let worker = self.workers.get(queue / 2)?.as_ref()?;
+        wait(|reply| worker.commands.send(command(Direction::of(queue), reply)))
+    }
+}
+
+impl Device for NetDevice<'_> {
+    fn queues(&self) -> usize {
+        self.rings.len()
+    }
+
+    fn queue_hint(&self) -> &'static str {
+        "give --port tap:NAME,queues=N as many queue pairs as the VMM uses"
+    }
+
+    fn offered(&self) -> u64 {
+        offered(self.vm.tap.offloads(), self.vm.tap.pairs())
+    }
+
+    fn feature_names(&self, mask: u64) -> Vec<String> {
+        f::names(mask)
+    }
+
+    fn protocol_features(&self) -> u64 {
+        PROTOCOL_FEATURES
+    }
+
+    fn set_features(&mut self, acked: u64) -> Result<(), String> {
+        let tap = &self.vm.tap;
+        tap.set_offloads(toward_guest(acked)).map_err(|e| e.to_string())?;
+        tap.set_header_len(header_len(acked)).map_err(|e| e.to_string())?;
+        // What waits in the tap may use offloads that this guest does not know.
+        tap.flush();
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, mtu: u64) -> Result<(), SessionError> {
+        // 68 is the least MTU of IPv4 (RFC 791), 65535 the most that the field takes (virtio 1.3 §5.1.4).
+        if !(68..=65535).contains(&mtu) {
+            return Err(refused(Request::NetSetMtu, format!("MTU {mtu} is not within 68 to 65535")));
+        }
+        self.mtu = Some(mtu as usize);
+        self.vm.tap.raise_mtu(mtu as usize).map_err(|e| refused(Request::NetSetMtu, e.to_string()))
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        self.memory = memory.clone();
+        for w in self.workers.iter().flatten() {
+            wait(|reply| w.commands.send(Command::Memory { memory: memory.clone(), reply }));
+        }
+    }
+
+    fn start(&mut self, ring: RingSetup) -> Result<(), String> {
+        let RingSetup { queue, size, addresses, base, acked, enabled, discards, kick, call, err } = ring;
+        let (index, tap) = (usize::from(queue), &self.vm.tap);
+        let mtu = self.mtu.unwrap_or_else(|| tap.mtu()).max(tap.mtu());
+        let start =
+            RingStart { queue, size, addresses, base, acked, enabled, discards, mtu, kick, call, err };
+        let commands = self.worker(index / 2).map_err(|e| e.to_string())?.commands.clone();
+        // The tap's queue takes part before the worker looks at it.
+        self.change(index, |r| *r = Use { started: true, enabled });
+        let (direction, ring) = (Direction::of(index), Box::new(start));
+        let problem = match wait(|reply| commands.send(Command::Start { direction, ring, reply })) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(text)) => text,
+            None => format!("queue {queue}: its thread has ended"),
+        };
+        self.change(index, |r| r.started = false);
+        Err(problem)
+    }
+
+    fn stop(&mut self, queue: u16) -> Option<u16> {
+        let base = self.tell(queue, |direction, reply| Command::Stop { direction, reply }).flatten();
+        self.change(usize::from(queue), |r| r.started = false);
+        base
+    }
+
+    fn enable(&mut self, queue: u16, on: bool, runs: bool) {
+        // The tap's queue takes part before the worker looks at it, and no longer than that.
+        if on {
+            self.change(usize::from(queue), |r| r.enabled = true);
+        }
+        if runs {
+            self.tell(queue, |direction, reply| Command::Enable { direction, on, reply });
+        }
+        if !on {
+            self.change(usize::from(queue), |r| r.enabled = false);
+        }
+    }
+
+    fn kick(&mut self, queue: u16, fd: OwnedFd) {
+        self.tell(queue, |direction, reply| Command::Kick { direction, fd, reply });
+    }
+
+    fn call(&mut self, queue: u16, fd: Option<OwnedFd>) {
+        self.tell(queue, |direction, reply| Command::Call { direction, fd, reply });
+    }
+
+    fn err(&mut self, queue: u16, fd: Option<OwnedFd>) {
+        self.tell(queue, |direction, reply| Command::Err { direction, fd, reply });
+    }
+
+    fn reset(&mut self, _memory: &Arc<GuestMemory>) {
+        self.workers.iter_mut().for_each(|w| *w = None);
+        self.forwarded.store(0, Ordering::Relaxed);
+        self.rings.fill(Use::default());
+    }
+
+    fn attend(&mut self) {
+        if let Some(tree) = self.vm.new_tree()
+            && let Some(Some(w)) = self.workers.first()
+        {
+            w.commands.send(Command::Tree(tree));
+        }
+    }
+}
+
+impl Drop for NetDevice<'_> {
+    fn drop(&mut self) {
+        // The worker that others forward to goes last.
+        while self.workers.pop().is_some() {}
+        // Frames that wait for this guest are not the next one's.
+        self.vm.tap.flush();
+    }
+}

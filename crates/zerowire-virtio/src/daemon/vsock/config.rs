@@ -1,0 +1,154 @@
+//! What a VM's vsock device is to be, and which configurations make no sense together.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::{Path, PathBuf};
+
+use crate::daemon::listen::Endpoint;
+use crate::daemon::vm::{MAX_VMS, ServerError};
+use crate::vsock::VsockLimits;
+
+/// The group of a VM that names none.
+pub const DEFAULT_GROUP: &str = "default";
+
+/// CIDs that a guest can have: 0 to 2 and the largest one have other meanings (virtio 1.3 §5.10.4, linux/vm_sockets.h).
+const CIDS: std::ops::RangeInclusive<u64> = 3..=0xffff_fffe;
+
+/// Sizes that [`VsockLimits::buffer_bytes`] can have.
+const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
+
+/// Values that [`VsockLimits::max_connections`] can have.
+const CONNECTIONS: std::ops::RangeInclusive<usize> = 1..=65536;
+
+/// One VM with a vsock device.
+#[derive(Clone, Debug)]
+pub struct VsockConfig {
+    /// A name for the log and the statistics.
+    pub name: String,
+    /// Where its front end connects.
+    pub endpoint: Endpoint,
+    /// The guest's address, 3 to 4294967294, another one for each VM.
+    pub cid: u64,
+    /// Where the host meets the guest: host programs connect to this path (stream sockets) and to the path with
+    /// `.seqpacket` behind it (message sockets); the guest's connections to the host go to the path with `_PORT` behind
+    /// it.
+    pub uds: PathBuf,
+    /// VMs that share a group reach each other; [`DEFAULT_GROUP`] where the list is empty.
+    pub groups: Vec<String>,
+    /// Bounds of the device.
+    pub limits: VsockLimits,
+}
+
+impl VsockConfig {
+    fn limit(&self, text: String) -> ServerError {
+        ServerError::Limit { vm: self.name.clone(), text }
+    }
+
+    /// Checks what concerns no other VM.
+    fn check(&self) -> Result<(), ServerError> {
+        let why = match self.cid {
+            cid if CIDS.contains(&cid) => None,
+            0 | 1 => Some("is reserved"),
+            2 => Some("is the host's"),
+            0xffff_ffff => Some("means any CID (VMADDR_CID_ANY)"),
+            _ => Some("has more than 32 bits"),
+        };
+        if let Some(why) = why {
+            return Err(ServerError::Cid { vm: self.name.clone(), cid: self.cid, why });
+        }
+        let VsockLimits { buffer_bytes, max_connections } = self.limits;
+        if !BUFFER_BYTES.contains(&buffer_bytes) {
+            let (least, most) = BUFFER_BYTES.into_inner();
+            return Err(
+                self.limit(format!("a buffer of {buffer_bytes} bytes: it must have {least} to {most}"))
+            );
+        }
+        if !CONNECTIONS.contains(&max_connections) {
+            let (least, most) = CONNECTIONS.into_inner();
+            return Err(
+                self.limit(format!("{max_connections} connections: the bound must be {least} to {most}"))
+            );
+        }
+        if self.groups.iter().any(String::is_empty) {
+            return Err(self.limit("a group without a name: give it one or leave it out".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// All paths on which sockets are made.
+    fn paths(&self) -> Vec<PathBuf> {
+        let mut messages = self.uds.clone().into_os_string();
+        messages.push(".seqpacket");
+        let mut paths = vec![self.uds.clone(), PathBuf::from(messages)];
+        if let Endpoint::Path(path) = &self.endpoint {
+            paths.push(path.clone());
+        }
+        paths
+    }
+}
+
+/// Checks each configuration and all together, and completes the groups.
+pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), ServerError> {
+    if !(1..=MAX_VMS).contains(&configs.len()) {
+        return Err(ServerError::Count(configs.len()));
+    }
+    let mut cids = HashMap::new();
+    let mut paths: HashMap<PathBuf, String> = HashMap::new();
+    for i in 0..configs.len() {
+        let (before, rest) = configs.split_at_mut(i);
+        let Some(c) = rest.first_mut() else { break };
+        if before.iter().any(|d| d.name == c.name) {
+            return Err(ServerError::Name(c.name.clone()));
+        }
+        c.check()?;
+        if let Some(other) = cids.insert(c.cid, c.name.clone()) {
+            return Err(ServerError::CidTaken { vm: c.name.clone(), other, cid: c.cid });
+        }
+        for path in c.paths() {
+            match paths.entry(normal(&path)) {
+                Entry::Vacant(e) => drop(e.insert(c.name.clone())),
+                Entry::Occupied(e) => {
+                    let other = e.get().clone();
+                    return Err(ServerError::PathTaken { vm: c.name.clone(), other, path });
+                }
+            }
+        }
+        c.groups.sort();
+        c.groups.dedup();
+        if c.groups.is_empty() {
+            c.groups.push(DEFAULT_GROUP.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The path without `.` and doubled slashes. Other ways to write one path twice are found when the socket is bound.
+fn normal(path: &Path) -> PathBuf {
+    path.components().filter(|c| !matches!(c, std::path::Component::CurDir)).collect()
+}
+
+/// Which VMs share a thread: those that are connected by groups, also by way of other VMs. The VMs of a set are in order,
+/// and so are the sets by their first VM.
+pub(super) fn components(groups: &[&[String]]) -> Vec<Vec<usize>> {
+    // The set of each VM, named by its first VM.
+    let mut set: Vec<usize> = (0..groups.len()).collect();
+    let mut of_group: HashMap<&str, usize> = HashMap::new();
+    for (vm, names) in groups.iter().enumerate() {
+        for name in *names {
+            let first = *of_group.entry(name).or_insert(vm);
+            let (a, b) = (set[first], set[vm]);
+            let (to, from) = (a.min(b), a.max(b));
+            set.iter_mut().filter(|s| **s == from).for_each(|s| *s = to);
+        }
+    }
+    let mut sets = vec![Vec::new(); groups.len()];
+    for (vm, first) in set.into_iter().enumerate() {
+        sets[first].push(vm);
+    }
+    sets.retain(|s| !s.is_empty());
+    sets
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,0 +1,99 @@
+use super::*;
+
+fn config(name: &str, cid: u64) -> VsockConfig {
+    VsockConfig {
+        name: name.to_owned(),
+        endpoint: Endpoint::Path(format!("/run/{name}.vhost").into()),
+        cid,
+        uds: format!("/run/{name}.vsock").into(),
+        groups: Vec::new(),
+        limits: VsockLimits::default(),
+    }
+}
+
+fn error(mut configs: Vec<VsockConfig>) -> String {
+    check(&mut configs).expect_err("an error").to_string()
+}
+
+fn one(change: impl FnOnce(&mut VsockConfig)) -> Vec<VsockConfig> {
+    let mut c = config("a", 3);
+    change(&mut c);
+    vec![c]
+}
+
+#[test]
+fn good_configurations_pass_and_get_their_groups() {
+    let mut configs = vec![config("a", 3), config("b", 0xffff_fffe)];
+    configs[1].groups = ["y", "x", "y"].map(String::from).to_vec();
+    configs[1].limits = VsockLimits { buffer_bytes: 16 << 20, max_connections: 65536 };
+    check(&mut configs).unwrap();
+    assert_eq!(configs[0].groups, [DEFAULT_GROUP]);
+    assert_eq!(configs[1].groups, ["x", "y"]);
+}
+
+#[test]
+fn cids_with_another_meaning_are_refused_with_the_reason() {
+    for (cid, why) in [
+        (0, "reserved"),
+        (1, "reserved"),
+        (2, "the host's"),
+        (0xffff_ffff, "VMADDR_CID_ANY"),
+        (1 << 32, "more than 32 bits"),
+        (u64::MAX, "more than 32 bits"),
+    ] {
+        let e = error(one(|c| c.cid = cid));
+        assert!(e.contains(why) && e.contains(&format!("CID {cid}")), "{e}");
+        assert!(e.contains("3 to 4294967294"), "{e}");
+    }
+}
+
+#[test]
+fn nothing_may_be_there_twice() {
+    assert!(error(vec![config("a", 3), config("a", 4)]).contains("named 'a'"));
+    let e = error(vec![config("a", 3), config("b", 3)]);
+    assert!(e.contains("a and b") && e.contains("CID 3"), "{e}");
+
+    let mut same = config("b", 4);
+    same.uds = "/run/./a.vsock".into();
+    let e = error(vec![config("a", 3), same]);
+    assert!(e.contains("/run/./a.vsock") && e.contains("VM b") && e.contains("VM a"), "{e}");
+
+    let mut derived = config("b", 4);
+    derived.uds = "/run/a.vsock.seqpacket".into();
+    assert!(error(vec![config("a", 3), derived]).contains("/run/a.vsock.seqpacket"));
+
+    let e = error(one(|c| c.endpoint = Endpoint::Path(c.uds.clone())));
+    assert!(e.contains("/run/a.vsock"), "{e}");
+}
+
+#[test]
+fn counts_and_limits_are_bounded() {
+    assert!(error(Vec::new()).starts_with("0 VMs"));
+    for bytes in [0, 4095, (16 << 20) + 1] {
+        let e = error(one(|c| c.limits.buffer_bytes = bytes));
+        assert!(e.contains(&format!("{bytes} bytes")) && e.contains("4096 to 16777216"), "{e}");
+    }
+    for n in [0, 65537] {
+        let e = error(one(|c| c.limits.max_connections = n));
+        assert!(e.contains(&format!("{n} connections")) && e.contains("1 to 65536"), "{e}");
+    }
+    assert!(error(one(|c| c.groups = vec![String::new()])).contains("group"));
+}
+
+fn sets(groups: &[&[&str]]) -> Vec<Vec<usize>> {
+    let owned: Vec<Vec<String>> =
+        groups.iter().map(|g| g.iter().map(|s| (*s).to_owned()).collect()).collect();
+    let borrowed: Vec<&[String]> = owned.iter().map(Vec::as_slice).collect();
+    components(&borrowed)
+}
+
+#[test]
+fn groups_connect_vms_also_by_way_of_others() {
+    assert_eq!(sets(&[]), Vec::<Vec<usize>>::new());
+    assert_eq!(sets(&[&["a"], &["b"], &["a"]]), [vec![0, 2], vec![1]]);
+    // The last VM joins two sets that were apart.
+    assert_eq!(sets(&[&["a"], &["b"], &["c"], &["b"], &["a", "b"]]), [vec![0, 1, 3, 4], vec![2]]);
+    // A chain that closes from its far end.
+    assert_eq!(sets(&[&["d"], &["a", "b"], &["c", "d"], &["b", "c"]]), [vec![0, 1, 2, 3]]);
+    assert_eq!(sets(&[&["x"], &["x"], &["x"]]), [vec![0, 1, 2]]);
+}

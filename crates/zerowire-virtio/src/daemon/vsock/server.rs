@@ -1,0 +1,129 @@
+//! The vsock server: starts and stops all threads.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::config::{VsockConfig, check, components};
+use super::device::VsockContext;
+use super::stats::{VsockServerStats, VsockVmStats};
+use crate::daemon::control::{Control, Served, process_cpu_seconds, stop_all};
+use crate::daemon::listen::{ListenError, Listener};
+use crate::daemon::vm::ServerError;
+use crate::vsock::{Group, GroupVm, VsockCounters};
+
+/// A VM that has its sockets and no threads yet.
+struct Prepared {
+    config: VsockConfig,
+    counters: Arc<VsockCounters>,
+    /// None once it is its group's.
+    vm: Option<GroupVm>,
+    listener: Listener,
+}
+
+impl Prepared {
+    fn new(config: VsockConfig) -> Result<Self, ServerError> {
+        let listen = |source: ListenError| ServerError::Listen { vm: config.name.clone(), source };
+        let counters = Arc::<VsockCounters>::default();
+        let (groups, limits) = (config.groups.clone(), config.limits);
+        let vm = GroupVm::new(&config.name, config.cid, &config.uds, groups, limits, counters.clone())
+            .map_err(listen)?;
+        // The front end's socket comes last: who sees it finds everything else in place.
+        let listener = Listener::new(&config.endpoint).map_err(listen)?;
+        Ok(Self { config, counters, vm: Some(vm), listener })
+    }
+
+    /// Starts the control thread of the VM, which has this place in its group.
+    fn serve(self, group: &Group, place: usize) -> Result<Vm, ServerError> {
+        let Self { config, counters, listener, .. } = self;
+        let resources = |source| ServerError::Resources { vm: config.name.clone(), source };
+        let context = VsockContext {
+            control: Control::new(config.name.clone()).map_err(resources)?,
+            counters,
+            cid: config.cid,
+            commands: group.commands.clone(),
+            place,
+        };
+        Ok(Vm {
+            served: Served::spawn(Arc::new(context), listener).map_err(resources)?,
+            socket: config.endpoint.to_string(),
+            uds: config.uds.display().to_string(),
+            groups: config.groups,
+        })
+    }
+}
+
+struct Vm {
+    served: Served<VsockContext>,
+    socket: String,
+    uds: String,
+    groups: Vec<String>,
+}
+
+/// A running server. Dropping it stops it: rings stop, connections end, sockets are removed.
+pub struct VsockServer {
+    vms: Vec<Vm>,
+    // Control threads give groups commands: groups go last.
+    groups: Vec<Group>,
+    start: Instant,
+}
+
+impl VsockServer {
+    /// Opens all sockets and starts to listen. On an error nothing is left behind.
+    ///
+    /// # Errors
+    /// [`ServerError::Count`], [`ServerError::Name`], [`ServerError::Cid`], [`ServerError::CidTaken`],
+    /// [`ServerError::PathTaken`] and [`ServerError::Limit`] for configurations that can't work;
+    /// [`ServerError::Listen`] and [`ServerError::Resources`] for what the system refuses.
+    pub fn start(mut configs: Vec<VsockConfig>) -> Result<Self, ServerError> {
+        check(&mut configs)?;
+        let sets = components(&configs.iter().map(|c| c.groups.as_slice()).collect::<Vec<_>>());
+        let mut prepared = configs.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
+
+        // Groups first, then control threads, which give them commands.
+        let mut server = Self { vms: Vec::new(), groups: Vec::new(), start: Instant::now() };
+        let mut seats = vec![(0, 0); prepared.len()];
+        for (group, set) in sets.iter().enumerate() {
+            let Some(&first) = set.first() else { continue };
+            let vms = set.iter().filter_map(|&i| prepared[i].vm.take()).collect();
+            let name = prepared[first].config.name.clone();
+            server.groups.push(
+                Group::spawn(format!("vsock-{name}"), vms)
+                    .map_err(|source| ServerError::Resources { vm: name, source })?,
+            );
+            for (place, &i) in set.iter().enumerate() {
+                seats[i] = (group, place);
+            }
+        }
+        for (vm, (group, place)) in prepared.into_iter().zip(seats) {
+            let vm = vm.serve(&server.groups[group], place)?;
+            server.vms.push(vm);
+        }
+        Ok(server)
+    }
+
+    /// What was moved so far.
+    pub fn stats(&self) -> VsockServerStats {
+        VsockServerStats {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_seconds: self.start.elapsed().as_secs_f64(),
+            cpu_seconds: process_cpu_seconds(),
+            vms: self
+                .vms
+                .iter()
+                .map(|v| VsockVmStats::new(&v.served.vm, v.socket.clone(), v.uds.clone(), v.groups.clone()))
+                .collect(),
+        }
+    }
+
+    /// Whether a connection is there or may still come, and can be served.
+    pub fn is_alive(&self) -> bool {
+        self.groups.iter().all(Group::is_alive) && self.vms.iter().any(|v| v.served.is_alive())
+    }
+}
+
+impl Drop for VsockServer {
+    fn drop(&mut self) {
+        stop_all(self.vms.iter_mut().map(|v| &mut v.served));
+        self.groups.clear();
+    }
+}

@@ -1,0 +1,81 @@
+//! What control threads tell the thread that serves a group of VMs.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::memory::GuestMemory;
+use crate::ring::RingAddresses;
+
+/// Everything that is needed to serve a ring.
+#[derive(Debug)]
+pub(crate) struct RingStart {
+    /// [`super::RX_QUEUE`] or [`super::TX_QUEUE`].
+    pub queue: u16,
+    /// Entries.
+    pub size: u16,
+    /// Where it is.
+    pub addresses: RingAddresses,
+    /// The available entry to take first.
+    pub base: u16,
+    /// Features that the guest acknowledged.
+    pub acked: u64,
+    /// Whether packets may move yet.
+    pub enabled: bool,
+    /// The driver's notifications.
+    pub kick: OwnedFd,
+    /// Notifications to the driver.
+    pub call: Option<OwnedFd>,
+    /// Tells the front end of a broken ring.
+    pub err: Option<OwnedFd>,
+}
+
+/// A command; those with a `reply` have been carried out when it comes. `vm` is the VM's place in the group.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// From now on this is the memory. Running rings move over.
+    Memory { vm: usize, memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    /// Start a ring.
+    Start { vm: usize, ring: Box<RingStart>, reply: SyncSender<Result<(), String>> },
+    /// Stop a ring; the reply is its next available index.
+    Stop { vm: usize, queue: u16, reply: SyncSender<Option<u16>> },
+    /// Let a ring move packets, or not.
+    Enable { vm: usize, queue: u16, on: bool, reply: SyncSender<()> },
+    /// Another descriptor to notify the driver by.
+    Call { vm: usize, queue: u16, fd: Option<OwnedFd>, reply: SyncSender<()> },
+    /// Another descriptor to be notified by.
+    Kick { vm: usize, queue: u16, fd: OwnedFd, reply: SyncSender<()> },
+    /// Another descriptor to tell of errors by.
+    Err { vm: usize, queue: u16, fd: Option<OwnedFd>, reply: SyncSender<()> },
+    /// The front end has left: both rings stop, all connections end, the memory goes.
+    Left { vm: usize, reply: SyncSender<()> },
+    /// End.
+    Quit,
+}
+
+/// Sends commands to a group's thread and wakes it.
+#[derive(Clone, Debug)]
+pub(crate) struct CommandSender {
+    queue: Sender<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+impl CommandSender {
+    /// Returns false where the thread is gone.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        let sent = self.queue.send(command).is_ok();
+        // An eventfd is full only if it was not read for 2^64 - 1 writes.
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        sent
+    }
+}
+
+/// A queue of commands and the descriptor that wakes their reader.
+pub(super) fn command_queue() -> io::Result<(CommandSender, Receiver<Command>, Arc<OwnedFd>)> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (queue, receiver) = channel();
+    Ok((CommandSender { queue, wake: wake.clone() }, receiver, wake))
+}

@@ -1,0 +1,78 @@
+//! What a VM's device has moved and seen.
+
+use std::sync::Mutex;
+
+use serde::Serialize;
+use zerowire::ledger::{Counter, Counters, Totals};
+
+/// Counters of one VM's device: one writer, the group's thread.
+#[derive(Debug, Default)]
+pub struct VsockCounters {
+    /// From the guest. Frames are packets with payload; bytes are payload.
+    pub transmit: Counters,
+    /// To the guest.
+    pub receive: Counters,
+    /// Packets of either direction that carry no payload.
+    pub control_packets: Counter,
+    /// Connections that were established.
+    pub opened: Counter,
+    /// Of all connections, those that have ended.
+    pub closed: Counter,
+    /// Connection requests that nobody took.
+    pub refused: Counter,
+    /// Resets that were sent to the guest for other reasons.
+    pub resets: Counter,
+    /// Host programs that said something else than CONNECT, or nothing in time.
+    pub bad_handshakes: Counter,
+    /// Rings that were stopped because the guest broke a rule.
+    pub ring_errors: Counter,
+    last_error: Mutex<Option<String>>,
+}
+
+impl VsockCounters {
+    /// Keeps the text of an error.
+    pub fn set_error(&self, text: String) {
+        *self.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(text);
+    }
+
+    /// The values now.
+    pub fn snapshot(&self) -> VsockTotals {
+        VsockTotals {
+            ring_errors: self.ring_errors.get(),
+            last_error: self.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
+            connections_opened: self.opened.get(),
+            connections_open: self.opened.get().saturating_sub(self.closed.get()),
+            connections_refused: self.refused.get(),
+            resets: self.resets.get(),
+            bad_handshakes: self.bad_handshakes.get(),
+            control_packets: self.control_packets.get(),
+            transmit: self.transmit.snapshot(),
+            receive: self.receive.snapshot(),
+        }
+    }
+}
+
+/// A readable copy of [`VsockCounters`].
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct VsockTotals {
+    /// Rings that were stopped because the guest broke a rule.
+    pub ring_errors: u64,
+    /// The last error of the guest's.
+    pub last_error: Option<String>,
+    /// Connections that were established since the start.
+    pub connections_opened: u64,
+    /// Of these, the ones that are open.
+    pub connections_open: u64,
+    /// Connection requests, of the guest or of host programs, that nobody took.
+    pub connections_refused: u64,
+    /// Resets that were sent to the guest for other reasons.
+    pub resets: u64,
+    /// Host programs that said something else than CONNECT, or nothing in time.
+    pub bad_handshakes: u64,
+    /// Packets of either direction that carry no payload.
+    pub control_packets: u64,
+    /// From the guest: packets with payload, and their payload's bytes.
+    pub transmit: Totals,
+    /// To the guest.
+    pub receive: Totals,
+}

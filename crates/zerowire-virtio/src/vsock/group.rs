@@ -1,0 +1,380 @@
+//! The thread that serves a group of VMs.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+
+use super::command::{Command, CommandSender, RingStart, command_queue};
+use super::queues::{Queue, Receive};
+use super::switch::{Event, Switch, token, watch};
+pub(crate) use super::vm::GroupVm;
+use super::{RX_QUEUE, TX_QUEUE};
+use crate::memory::GuestMemory;
+
+/// Stack of the thread, bytes. Untouched pages cost nothing.
+const STACK_BYTES: usize = 512 * 1024;
+
+/// Looks at the rings that are left before sleeping.
+const LINGER: u32 = 64;
+
+/// Turns in which something moved, before sockets are asked for news.
+const TURNS_UNASKED: u32 = 4;
+
+/// How long a starved guest has to post a good part of its ring, before any buffer will do.
+const SETTLE_AFTER: Duration = Duration::from_millis(1);
+
+/// How long the end of a group waits for its thread.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Events taken at once.
+const EVENTS: usize = 128;
+
+/// A running group. Dropping it ends the thread and waits for it.
+pub(crate) struct Group {
+    /// How control threads reach it.
+    pub(crate) commands: CommandSender,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Group {
+    /// Whether the thread still serves.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// Starts the thread. A VM's place in `vms` names it in commands.
+    pub(crate) fn spawn(name: String, vms: Vec<GroupVm>) -> io::Result<Self> {
+        let (commands, queue, wake) = command_queue()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, &wake, Event::Wake)?;
+        let thread =
+            std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(
+                move || match Switch::new(vms, epoll) {
+                    Ok(switch) => {
+                        Loop { switch, queue, _wake: wake, linger: 0, unasked: 0, quit: false }.run()
+                    }
+                    Err(e) => tracing::error!("the host's sockets can't be watched: {e}"),
+                },
+            )?;
+        Ok(Self { commands, thread: Some(thread) })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.commands.send(Command::Quit);
+        let Some(thread) = self.thread.take() else { return };
+        // A front end can hold up its group's thread (a descriptor that blocks), not the end of the process.
+        let start = Instant::now();
+        while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        } else {
+            tracing::error!("the thread of a group did not stop within {STOP_PATIENCE:?}");
+        }
+    }
+}
+
+struct Loop {
+    switch: Switch,
+    queue: Receiver<Command>,
+    _wake: Arc<OwnedFd>,
+    linger: u32,
+    unasked: u32,
+    quit: bool,
+}
+
+impl Loop {
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.quit {
+            let mut busy = false;
+            for v in 0..self.switch.vms.len() {
+                busy |= self.switch.transmit(v);
+                busy |= self.switch.receive(v);
+            }
+            self.switch.publish();
+            let timeout = if busy {
+                self.linger = LINGER;
+                self.unasked += 1;
+                if self.unasked < TURNS_UNASKED {
+                    continue;
+                }
+                Some(Duration::ZERO)
+            } else if self.linger > 0 {
+                self.linger -= 1;
+                std::hint::spin_loop();
+                if self.linger % 16 != 15 {
+                    continue;
+                }
+                Some(Duration::ZERO)
+            } else {
+                let patience = self.switch.scan();
+                if self.arm() {
+                    continue;
+                }
+                let settle = self.switch.vms.iter().any(|vm| vm.starved && !vm.impatient);
+                [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
+            };
+            if !self.wait(&mut events, timeout) && timeout.is_some_and(|t| t > Duration::ZERO) {
+                for vm in &mut self.switch.vms {
+                    vm.impatient |= vm.starved;
+                    vm.starved = false;
+                }
+            }
+        }
+        for v in 0..self.switch.vms.len() {
+            self.switch.drop_connections(v);
+        }
+    }
+
+    /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
+    fn arm(&mut self) -> bool {
+        let mut work = false;
+        for v in 0..self.switch.vms.len() {
+            let vm = &mut self.switch.vms[v];
+            let mut error = None;
+            let takes = vm.resets.len() < super::vm::MAX_RESETS;
+            if let Some(tx) = vm.tx.as_mut().filter(|t| t.is_active() && vm.tx_ready && takes) {
+                match tx.ring.arm() {
+                    Ok(true) => {
+                        tx.ring.disarm();
+                        work = true;
+                    }
+                    Ok(false) => vm.tx_ready = false,
+                    Err(e) => {
+                        tx.fail();
+                        error = Some(e);
+                    }
+                }
+            }
+            if let Some(rx) = vm.rx.as_mut().filter(|r| r.queue.is_active() && vm.starved) {
+                let ring = &mut rx.queue.ring;
+                let wanted = if vm.impatient { 1 } else { (ring.size() / super::vm::STARVED_PART).max(1) };
+                match ring.arm_for(wanted) {
+                    Ok(true) => {
+                        vm.starved = false;
+                        work = true;
+                    }
+                    Ok(false) => {}
+                    Err(e) => {
+                        rx.queue.fail();
+                        error = Some(e);
+                    }
+                }
+            }
+            if let Some(e) = error {
+                self.switch.ring_failed(v, &e);
+            }
+        }
+        work
+    }
+
+    /// Waits for events. Returns whether any came.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
+        events.clear();
+        self.unasked = 0;
+        let timeout =
+            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match epoll::wait(&self.switch.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return true,
+            Err(e) => {
+                tracing::error!("epoll_wait failed: {e}");
+                self.quit = true;
+                return false;
+            }
+        }
+        for event in events.iter() {
+            let flags = event.flags;
+            match token::event(event.data.u64()) {
+                Event::Wake => self.take_commands(),
+                Event::Kick { vm, queue } => self.kicked(vm, queue),
+                Event::Listener { vm, kind } => self.switch.accept(vm, kind),
+                Event::Handshake { vm, place } => self.switch.handshake(vm, place),
+                Event::Connection { vm, place } => self.switch.socket_event(vm, place, flags),
+            }
+        }
+        !events.is_empty()
+    }
+
+    fn kicked(&mut self, v: usize, queue: u16) {
+        let vm = &mut self.switch.vms[v];
+        if queue == TX_QUEUE {
+            vm.counters.transmit.kicks.add(1);
+            vm.tx_ready = true;
+            // A broken ring may lie in memory that is gone.
+            if let Some(tx) = vm.tx.as_mut().filter(|t| !t.broken) {
+                tx.ring.disarm();
+            }
+        } else {
+            vm.counters.receive.kicks.add(1);
+            vm.starved = false;
+            if let Some(rx) = vm.rx.as_mut().filter(|r| !r.queue.broken) {
+                rx.queue.ring.disarm();
+            }
+        }
+    }
+
+    fn take_commands(&mut self) {
+        loop {
+            match self.queue.try_recv() {
+                Ok(c) => self.carry_out(c),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.quit = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Memory { vm, memory, reply } => {
+                self.set_memory(vm, memory);
+                let _ = reply.send(());
+            }
+            Command::Start { vm, ring, reply } => {
+                let _ = reply.send(self.start(vm, *ring));
+            }
+            Command::Stop { vm, queue, reply } => {
+                let _ = reply.send(self.stop(vm, queue));
+            }
+            Command::Enable { vm, queue, on, reply } => {
+                if let Some(q) = self.queue_of(vm, queue) {
+                    q.start.enabled = on;
+                }
+                self.look(vm);
+                let _ = reply.send(());
+            }
+            Command::Call { vm, queue, fd, reply } => {
+                if let Some(q) = self.queue_of(vm, queue) {
+                    q.start.call = fd;
+                    // The driver may have missed a notification while the descriptor was another one.
+                    q.call();
+                }
+                let _ = reply.send(());
+            }
+            Command::Kick { vm, queue, fd, reply } => {
+                if let Some(q) = self.queue_of(vm, queue) {
+                    let old = std::mem::replace(&mut q.start.kick, fd);
+                    let _ = epoll::delete(&self.switch.epoll, &old);
+                }
+                if let Err(e) = self.watch_kick(vm, queue) {
+                    tracing::error!("{e}");
+                }
+                self.look(vm);
+                let _ = reply.send(());
+            }
+            Command::Err { vm, queue, fd, reply } => {
+                if let Some(q) = self.queue_of(vm, queue) {
+                    q.start.err = fd;
+                }
+                let _ = reply.send(());
+            }
+            Command::Left { vm, reply } => {
+                self.stop(vm, RX_QUEUE);
+                self.stop(vm, TX_QUEUE);
+                self.switch.drop_connections(vm);
+                self.switch.vms[vm].resume = None;
+                self.switch.vms[vm].memory = Arc::default();
+                let _ = reply.send(());
+            }
+            Command::Quit => self.quit = true,
+        }
+    }
+
+    fn queue_of(&mut self, vm: usize, queue: u16) -> Option<&mut Queue> {
+        let vm = &mut self.switch.vms[vm];
+        match queue {
+            RX_QUEUE => vm.rx.as_mut().map(|r| &mut r.queue),
+            _ => vm.tx.as_deref_mut(),
+        }
+    }
+
+    /// Something about a VM's rings is new: both are looked at.
+    fn look(&mut self, vm: usize) {
+        let vm = &mut self.switch.vms[vm];
+        vm.tx_ready = true;
+        vm.starved = false;
+        self.linger = LINGER;
+    }
+
+    fn set_memory(&mut self, v: usize, memory: Arc<GuestMemory>) {
+        let vm = &mut self.switch.vms[v];
+        let mut problems = Vec::new();
+        // Rings let go of the old memory before it goes.
+        if let Some(rx) = &mut vm.rx {
+            rx.release();
+            problems.extend(rx.queue.move_to(&memory).err());
+        }
+        if let Some(tx) = &mut vm.tx {
+            problems.extend(tx.move_to(&memory).err());
+        }
+        vm.memory = memory;
+        for p in problems {
+            tracing::error!("{}: {p}; this queue waits until its memory comes back", vm.name);
+            vm.counters.set_error(p);
+            vm.counters.ring_errors.add(1);
+        }
+        self.look(v);
+    }
+
+    fn start(&mut self, v: usize, start: RingStart) -> Result<(), String> {
+        let queue = start.queue;
+        if queue == TX_QUEUE {
+            // A driver that begins anew knows of no connection; one that was only paused goes on where it was.
+            let resumes = self.switch.vms[v].resume.take() == Some((start.addresses, start.base));
+            if !resumes {
+                self.switch.drop_connections(v);
+            }
+        }
+        let vm = &mut self.switch.vms[v];
+        let ring = Queue::new(start, &vm.memory)?;
+        if queue == TX_QUEUE {
+            vm.tx = Some(Box::new(ring));
+        } else {
+            vm.rx = Some(Box::new(Receive::new(ring)));
+        }
+        self.watch_kick(v, queue).inspect_err(|_| {
+            self.stop(v, queue);
+        })?;
+        self.look(v);
+        Ok(())
+    }
+
+    fn watch_kick(&mut self, v: usize, queue: u16) -> Result<(), String> {
+        let vm = &self.switch.vms[v];
+        let kick = match queue {
+            RX_QUEUE => vm.rx.as_ref().map(|r| &r.queue.start.kick),
+            _ => vm.tx.as_ref().map(|t| &t.start.kick),
+        };
+        let Some(kick) = kick else { return Ok(()) };
+        watch(&self.switch.epoll, kick, Event::Kick { vm: v, queue })
+            .map_err(|e| format!("queue {queue}: the kick descriptor can't be watched: {e}"))
+    }
+
+    fn stop(&mut self, v: usize, queue: u16) -> Option<u16> {
+        let vm = &mut self.switch.vms[v];
+        if queue == RX_QUEUE {
+            let mut rx = vm.rx.take()?;
+            rx.release();
+            rx.queue.publish();
+            let _ = epoll::delete(&self.switch.epoll, &rx.queue.start.kick);
+            Some(rx.queue.ring.next_avail())
+        } else {
+            let tx = vm.tx.take()?;
+            let _ = epoll::delete(&self.switch.epoll, &tx.start.kick);
+            let base = tx.ring.next_avail();
+            vm.resume = Some((tx.start.addresses, base));
+            Some(base)
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Bytes that wait because the side that they are for is not ready to take them.
+
+use std::collections::VecDeque;
+
+use crate::memory::{Segment, access};
+
+/// What waits on one way of a connection. Its owner bounds the bytes; the marks of messages take at most as many bytes
+/// again, however short the messages are.
+#[derive(Debug, Default)]
+pub struct Held {
+    bytes: VecDeque<u8>,
+    /// For each whole message: its length and flags, as one number of variable length.
+    marks: VecDeque<u8>,
+    /// Bytes at the end that belong to a message which is not complete yet.
+    partial: u32,
+    /// What is left of the first message, and its flags, once a part of it was taken.
+    front: Option<(u32, u32)>,
+}
+
+impl Held {
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing waits, not even an empty message.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.marks.is_empty() && self.front.is_none()
+    }
+
+    /// Appends `len` bytes of guest memory, `skip` bytes into the segments.
+    pub fn push(&mut self, segments: &[Segment], skip: usize, len: usize) {
+        let start = self.bytes.len();
+        self.bytes.resize(start + len, 0);
+        let (a, b) = self.bytes.as_mut_slices();
+        if start >= a.len() {
+            access::read(segments, skip, &mut b[start - a.len()..]);
+        } else {
+            let n = a.len() - start;
+            access::read(segments, skip, &mut a[start..]);
+            access::read(segments, skip + n, b);
+        }
+    }
+
+    /// Appends private bytes.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// The `len` bytes appended last belong to a message, which ends with them if `end` gives its flags.
+    pub fn mark(&mut self, len: u32, end: Option<u32>) {
+        self.partial += len;
+        if let Some(flags) = end {
+            let mut n = u64::from(self.partial) << 2 | u64::from(flags & 3);
+            self.partial = 0;
+            while n >= 0x80 {
+                self.marks.push_back(n as u8 | 0x80);
+                n >>= 7;
+            }
+            self.marks.push_back(n as u8);
+        }
+    }
+
+    /// What is left of the first message, and its flags; None while it is not complete.
+    pub fn message(&mut self) -> Option<(u32, u32)> {
+        if self.front.is_none() {
+            let (mut n, mut shift) = (0u64, 0);
+            while let Some(b) = self.marks.pop_front() {
+                n |= u64::from(b & 0x7f) << shift;
+                shift += 7;
+                if b & 0x80 == 0 {
+                    self.front = Some(((n >> 2) as u32, (n & 3) as u32));
+                    break;
+                }
+            }
+        }
+        self.front
+    }
+
+    /// The first bytes, at most `max`, in two runs.
+    pub fn first(&self, max: usize) -> (&[u8], &[u8]) {
+        let (a, b) = self.bytes.as_slices();
+        let n = a.len().min(max);
+        (&a[..n], &b[..b.len().min(max - n)])
+    }
+
+    /// The first `n` bytes were taken; of messages, no more than is left of the first one.
+    pub fn consume(&mut self, n: usize) {
+        self.bytes.drain(..n);
+        if let Some((left, flags)) = self.front {
+            let left = left - n as u32;
+            self.front = (left > 0).then_some((left, flags));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_keep_their_bounds() {
+        let mut h = Held::default();
+        h.push_bytes(b"abc");
+        h.mark(3, None);
+        assert_eq!(h.message(), None);
+        h.push_bytes(b"de");
+        h.mark(2, Some(1));
+        h.push_bytes(&[7; 300]);
+        h.mark(300, Some(3));
+        h.mark(0, Some(1));
+        assert_eq!(h.message(), Some((5, 1)));
+        h.consume(4);
+        assert_eq!(h.message(), Some((1, 1)));
+        assert_eq!(h.first(1).0, b"e");
+        h.consume(1);
+        assert_eq!(h.message(), Some((300, 3)));
+        h.consume(300);
+        assert!(!h.is_empty(), "an empty message waits");
+        assert_eq!(h.message(), Some((0, 1)));
+        h.consume(0);
+        assert!(h.is_empty());
+    }
+
+    #[test]
+    fn marks_of_one_byte_messages_are_one_byte() {
+        let mut h = Held::default();
+        for _ in 0..1000 {
+            h.push_bytes(&[1]);
+            h.mark(1, Some(1));
+        }
+        assert_eq!(h.marks.len(), 1000);
+    }
+}

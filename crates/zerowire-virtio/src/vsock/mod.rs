@@ -1,0 +1,55 @@
+//! virtio-vsock: streams and messages between a guest and the host, and between guests (virtio 1.3 §5.10).
+
+pub(crate) mod command;
+mod counters;
+pub mod credit;
+mod group;
+pub mod held;
+pub mod lifecycle;
+pub mod packet;
+mod queues;
+mod socket;
+mod switch;
+mod table;
+mod vm;
+
+pub use counters::{VsockCounters, VsockTotals};
+pub(crate) use group::{Group, GroupVm};
+use zerowire_vhost_user::features as f;
+
+/// The queue toward the guest.
+pub const RX_QUEUE: u16 = 0;
+/// The queue from the guest.
+pub const TX_QUEUE: u16 = 1;
+
+/// `VIRTIO_VSOCK_F_STREAM` (virtio 1.3 §5.10.3).
+pub const F_STREAM: u64 = 1 << 0;
+/// `VIRTIO_VSOCK_F_SEQPACKET` (virtio 1.3 §5.10.3).
+pub const F_SEQPACKET: u64 = 1 << 1;
+
+/// Features that the device offers.
+pub fn offered() -> u64 {
+    f::VERSION_1
+        | f::RING_INDIRECT_DESC
+        | f::RING_EVENT_IDX
+        | f::ACCESS_PLATFORM
+        | f::VHOST_USER_PROTOCOL_FEATURES
+        | F_STREAM
+        | F_SEQPACKET
+}
+
+/// Bounds of one VM's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VsockLimits {
+    /// Bytes that a guest may send on a connection before the other side has taken them: the credit that it is given
+    /// (`buf_alloc`, virtio 1.3 §5.10.6.3), and the most that waits for a slow host program; 4 KiB to 16 MiB.
+    pub buffer_bytes: u32,
+    /// Connections at once; further ones are reset. 1 to 65536.
+    pub max_connections: usize,
+}
+
+impl Default for VsockLimits {
+    fn default() -> Self {
+        Self { buffer_bytes: 256 << 10, max_connections: 8192 }
+    }
+}

@@ -1,0 +1,219 @@
+//! A VM's two rings.
+
+use std::os::fd::OwnedFd;
+
+use super::command::RingStart;
+use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
+use super::socket::MAX_IOV;
+use crate::memory::{GuestMemory, Segment, access};
+use crate::net::receive::chains::Chains;
+use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
+
+/// A ring and what it was started with.
+#[derive(Debug)]
+pub struct Queue {
+    /// The ring.
+    pub ring: SplitRing,
+    /// How it was started.
+    pub start: RingStart,
+    /// The guest broke a rule, or its memory is gone: nothing is touched until it is started again.
+    pub broken: bool,
+    /// Broken only because its memory is gone for the moment.
+    pub unmapped: bool,
+}
+
+impl Queue {
+    fn make(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
+        let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
+        SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)
+    }
+
+    /// The ring as the front end described it.
+    pub fn new(start: RingStart, memory: &GuestMemory) -> Result<Self, String> {
+        let mut ring = Self::make(&start, start.base, memory)?;
+        ring.disarm();
+        Ok(Self { ring, start, broken: false, unmapped: false })
+    }
+
+    /// The same ring in other memory.
+    pub fn move_to(&mut self, memory: &GuestMemory) -> Result<(), String> {
+        match Self::make(&self.start, self.ring.next_avail(), memory) {
+            Ok(ring) => {
+                self.ring = ring;
+                if std::mem::take(&mut self.unmapped) {
+                    self.broken = false;
+                }
+                Ok(())
+            }
+            Err(e) => {
+                self.unmapped |= !self.broken;
+                self.broken = true;
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether packets may move.
+    pub fn is_active(&self) -> bool {
+        self.start.enabled && !self.broken
+    }
+
+    /// Shows the driver what was used. Returns whether it was notified.
+    pub fn publish(&mut self) -> bool {
+        !self.broken && self.ring.publish() && self.call()
+    }
+
+    /// Notifies the driver.
+    pub fn call(&self) -> bool {
+        self.start.call.as_ref().is_some_and(notify)
+    }
+
+    /// Stops serving the ring and tells the front end (vhost-user SET_VRING_ERR).
+    pub fn fail(&mut self) {
+        self.broken = true;
+        if let Some(fd) = &self.start.err {
+            notify(fd);
+        }
+    }
+}
+
+fn notify(fd: &OwnedFd) -> bool {
+    rustix::io::write(fd, &1u64.to_ne_bytes()).is_ok()
+}
+
+/// The queue toward the guest.
+#[derive(Debug)]
+pub struct Receive {
+    /// Its ring.
+    pub queue: Queue,
+    chains: Chains,
+}
+
+impl Receive {
+    /// On this ring.
+    pub fn new(queue: Queue) -> Self {
+        Self { queue, chains: Chains::new() }
+    }
+
+    /// Gives chains that were taken and not used back to the ring: before it stops, or moves.
+    pub fn release(&mut self) {
+        self.queue.ring.untake(self.chains.len() as u16);
+        self.chains.clear();
+    }
+
+    /// Room for payload in chain `i` of those that wait, bytes; None where the guest has posted no more.
+    #[inline]
+    pub fn room(&mut self, i: usize, memory: &GuestMemory) -> Result<Option<usize>, RingError> {
+        let whole = HEADER_LEN + MAX_PAYLOAD;
+        if !self.chains.ensure(i, whole, &mut self.queue.ring, memory, HEADER_LEN)? {
+            return Ok(None);
+        }
+        Ok(Some(self.chains.room(i).min(whole) - HEADER_LEN))
+    }
+
+    /// Appends the payload parts of as many chains as hold `want` bytes to `iov`. Returns how many bytes they hold, at most
+    /// `want`.
+    pub fn offer(
+        &mut self,
+        want: usize,
+        memory: &GuestMemory,
+        iov: &mut Vec<libc::iovec>,
+    ) -> Result<usize, RingError> {
+        let mut total = 0;
+        let mut i = 0;
+        while total < want {
+            let Some(room) = self.room(i, memory)? else { break };
+            let take = room.min(want - total);
+            let mark = iov.len();
+            let mut left = take;
+            let mut skip = HEADER_LEN;
+            for s in self.chains.segments(i) {
+                let len = s.len as usize;
+                if skip >= len {
+                    skip -= len;
+                    continue;
+                }
+                let n = (len - skip).min(left);
+                if n == 0 {
+                    break;
+                }
+                iov.push(libc::iovec { iov_base: s.ptr.wrapping_add(skip).cast(), iov_len: n });
+                left -= n;
+                skip = 0;
+            }
+            if iov.len() > MAX_IOV {
+                // One chain alone always fits: the parser stops before.
+                iov.truncate(mark);
+                break;
+            }
+            total += take;
+            i += 1;
+        }
+        Ok(total)
+    }
+
+    /// Segments of the first chain.
+    pub fn front(&self) -> &[Segment] {
+        self.chains.segments(0)
+    }
+
+    /// Completes the first chain as a packet, whose payload is in place.
+    #[inline]
+    pub fn finish(&mut self, header: Header) {
+        access::write(self.chains.segments(0), 0, &header.to_bytes());
+        if let Some(head) = self.chains.pop() {
+            self.queue.ring.push_used(head, HEADER_LEN as u32 + header.len);
+        }
+    }
+}
+
+/// Segments of one descriptor at most: one for each piece of guest memory that it may touch, and no sound driver's does
+/// touch more than two.
+const ROOM_FOR_ONE: usize = 64;
+
+/// A packet that was taken from the guest's queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    /// Its chain.
+    pub head: u16,
+    /// Its header; None where the chain is too short for one.
+    pub header: Option<Header>,
+    /// Bytes behind the header.
+    pub room: usize,
+    /// Its segments in the turn's list.
+    pub segments: (u32, u32),
+}
+
+/// Takes the next chain of the transmit queue, appending its segments to `list`.
+#[inline]
+pub fn take(
+    ring: &mut SplitRing,
+    memory: &GuestMemory,
+    list: &mut Vec<Segment>,
+    hint: &mut usize,
+) -> Result<Option<Packet>, RingError> {
+    let Some(head) = ring.take()? else { return Ok(None) };
+    let start = list.len();
+    let mut total = 0usize;
+    let mut cursor = ChainCursor::new(ring, head);
+    while let Some(d) = cursor.next(ring, memory, hint)? {
+        if d.is_writable() {
+            return Err(ring.error(RingRule::WritableInTransmit));
+        }
+        if list.capacity() - list.len() < ROOM_FOR_ONE {
+            list.reserve(1024);
+        }
+        if !memory.translate(d.addr, d.len, hint, list) {
+            return Err(ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
+        }
+        total += d.len as usize;
+    }
+    let mut bytes = [0; HEADER_LEN];
+    let whole = access::read(&list[start..], 0, &mut bytes) == HEADER_LEN;
+    Ok(Some(Packet {
+        head,
+        header: whole.then(|| Header::from_bytes(&bytes)),
+        room: total.saturating_sub(HEADER_LEN),
+        segments: (start as u32, list.len() as u32),
+    }))
+}

@@ -1,0 +1,133 @@
+//! Unix sockets with scatter lists over guest memory.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::packet::Kind;
+
+/// Entries of a scatter list at most: what a system call takes (`UIO_MAXIOV`).
+pub const MAX_IOV: usize = 1024;
+
+/// What became of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes.
+    pub len: usize,
+    /// Descriptors were sent along, and were not taken: more bytes may be there behind them.
+    pub interrupted: bool,
+}
+
+/// A connected socket.
+pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+    let kind = match kind {
+        Kind::Stream => SocketType::STREAM,
+        Kind::SeqPacket => SocketType::SEQPACKET,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Asks for room for `bytes` in what is sent and not read yet, as far as the system allows (`net.core.wmem_max`); never for
+/// less than there is.
+pub fn reserve(socket: &OwnedFd, bytes: usize) {
+    // What is asked for is doubled, for the kernel's own needs (net/core/sock.c).
+    if rustix::net::sockopt::socket_send_buffer_size(socket).is_ok_and(|now| now >= 2 * bytes) {
+        return;
+    }
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, bytes);
+}
+
+/// Sends the bytes that the list names, in one call that does not wait.
+///
+/// # Safety
+/// Each entry names readable memory until the call returns; others may change it meanwhile.
+pub unsafe fn send(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<usize> {
+    // SAFETY: all zeroes are a sound msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = iov.as_ptr().cast_mut();
+    message.msg_iovlen = iov.len() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the list and what it names are sound, as the caller promises; the kernel does not write the list.
+    let n = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Sends private bytes that lie in two runs.
+pub fn send_runs(socket: &OwnedFd, runs: (&[u8], &[u8])) -> io::Result<usize> {
+    let entry = |b: &[u8]| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
+    // SAFETY: both runs are borrowed for the call.
+    unsafe { send(socket, &[entry(runs.0), entry(runs.1)]) }
+}
+
+/// Receives into the memory that the list names, in one call that does not wait.
+///
+/// # Safety
+/// Each entry names writable memory until the call returns, that no Rust reference points to; others may change it
+/// meanwhile.
+pub unsafe fn receive(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<Received> {
+    // SAFETY: all zeroes are a sound msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = iov.as_ptr().cast_mut();
+    message.msg_iovlen = iov.len() as _;
+    // SAFETY: the list and what it names are sound, as the caller promises.
+    let n = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Received { len: n as usize, interrupted: message.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// Length of the next message, without taking it.
+pub fn peek_message(socket: &OwnedFd) -> io::Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: a buffer of no bytes is written by nobody.
+    let n = unsafe { libc::recv(socket.as_fd().as_raw_fd(), std::ptr::null_mut(), 0, flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Whether the call is to be tried again when the socket is ready.
+pub fn would_block(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
+        rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a pair")
+    }
+
+    #[test]
+    fn messages_are_measured_before_they_are_taken() {
+        let (a, b) = pair(SocketType::SEQPACKET);
+        send_runs(&a, (b"hello", b" world")).expect("room");
+        assert_eq!(peek_message(&b).expect("a message"), 11);
+        let mut got = [0u8; 32];
+        let list = [libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() }];
+        // SAFETY: the list names a local buffer.
+        let r = unsafe { receive(&b, &list) }.expect("a message");
+        assert_eq!(r, Received { len: 11, interrupted: false });
+        assert_eq!(&got[..11], b"hello world");
+        assert!(would_block(&peek_message(&b).expect_err("nothing left")));
+    }
+
+    #[test]
+    fn a_full_socket_says_so() {
+        let (a, _b) = pair(SocketType::STREAM);
+        let block = vec![0; 1 << 20];
+        let mut sent = 0;
+        let e = loop {
+            match send_runs(&a, (&block, &[])) {
+                Ok(n) => sent += n,
+                Err(e) => break e,
+            }
+        };
+        assert!(would_block(&e) && sent > 0);
+    }
+}

@@ -1,0 +1,148 @@
+//! Connections begin.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use super::{ANSWER_PATIENCE, Switch};
+use crate::vsock::credit::{Incoming, Outgoing};
+use crate::vsock::lifecycle::Lifecycle;
+use crate::vsock::packet::{HOST_CID, Header, Kind};
+use crate::vsock::socket;
+use crate::vsock::table::{Connection, End, Key};
+
+/// How soon a host program whose backlog is full is tried again.
+pub(super) const DIAL_AGAIN: Duration = Duration::from_millis(5);
+
+impl Switch {
+    pub(super) fn new_connection(&self, v: usize, key: Key, kind: Kind, life: Lifecycle) -> Connection {
+        Connection {
+            key,
+            kind,
+            life,
+            incoming: Incoming::new(self.vms[v].limits.buffer_bytes),
+            outgoing: Outgoing::default(),
+            end: End::Gone,
+            held: None,
+            queued: false,
+            deadline: None,
+            counted: false,
+        }
+    }
+
+    fn is_full(&self, v: usize) -> bool {
+        self.vms[v].connections.len() >= self.vms[v].limits.max_connections
+    }
+
+    /// The guest asks for a connection.
+    pub(super) fn requested(&mut self, v: usize, h: &Header, kind: Kind) {
+        let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
+        let mut connection = self.new_connection(v, key, kind, Lifecycle::asked());
+        let sound = connection.outgoing.update(h.buf_alloc, h.fwd_cnt).is_ok();
+        if !sound || self.is_full(v) {
+            return self.turn_down(v, h);
+        }
+        if key.peer_cid != HOST_CID {
+            return self.requested_of_sibling(v, h, connection);
+        }
+        connection.end = End::Dialing;
+        let slot = self.vms[v].connections.insert(connection).slot;
+        self.dial(v, slot, true);
+    }
+
+    /// Nobody takes what the guest asks for.
+    pub(super) fn turn_down(&mut self, v: usize, h: &Header) {
+        self.vms[v].counters.refused.add(1);
+        self.refuse(v, h);
+    }
+
+    /// Connects to the host program that serves the port.
+    pub(super) fn dial(&mut self, v: usize, slot: u32, first: bool) {
+        let vm = &mut self.vms[v];
+        let Some(c) = vm.connections.get(slot) else { return };
+        let (port, kind) = (c.key.peer_port, c.kind);
+        let path = vm.path_of(port);
+        let outcome = socket::connect(&path, kind).and_then(|s| self.attach(v, slot, s));
+        let vm = &mut self.vms[v];
+        match outcome {
+            Ok(()) => {
+                if let Some(c) = vm.connections.get(slot) {
+                    c.deadline = None;
+                    c.life.accepted();
+                }
+                Self::count_opened(vm, slot);
+                vm.mark_ready(slot);
+            }
+            // The program's backlog is full (net/unix/af_unix.c, unix_stream_connect).
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                if first && let Some(c) = vm.connections.get(slot) {
+                    c.deadline = Some(Instant::now() + ANSWER_PATIENCE);
+                }
+                self.look_at_deadlines(DIAL_AGAIN);
+            }
+            Err(e) => {
+                tracing::debug!(
+                    "{}: the guest's connection to port {port} is refused: {}: {e}",
+                    vm.name,
+                    path.display()
+                );
+                self.refuse_asked(v, slot);
+            }
+        }
+    }
+
+    /// What the guest asked for can't be had.
+    pub(super) fn refuse_asked(&mut self, v: usize, slot: u32) {
+        let vm = &mut self.vms[v];
+        vm.counters.refused.add(1);
+        if let Some(c) = vm.connections.get(slot) {
+            c.end = End::Gone;
+            c.deadline = None;
+            c.life.reset();
+        }
+        vm.mark_ready(slot);
+    }
+
+    /// A host program asks for a connection to the guest.
+    pub(super) fn offer(&mut self, v: usize, kind: Kind, port: u32, socket: OwnedFd) {
+        if self.is_full(v) || !self.vms[v].is_running() {
+            self.vms[v].counters.refused.add(1);
+            return;
+        }
+        let key = self.vms[v].host_port(port);
+        let mut connection = self.new_connection(v, key, kind, Lifecycle::offered());
+        connection.deadline = Some(Instant::now() + ANSWER_PATIENCE);
+        let slot = self.vms[v].connections.insert(connection).slot;
+        if let Err(e) = self.attach(v, slot, socket) {
+            tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
+            self.vms[v].counters.refused.add(1);
+            return self.remove(v, slot);
+        }
+        self.look_at_deadlines(ANSWER_PATIENCE);
+        self.vms[v].mark_ready(slot);
+    }
+
+    /// The guest accepted an offer.
+    pub(super) fn accepted(&mut self, v: usize, slot: u32) {
+        let vm = &mut self.vms[v];
+        let Some(c) = vm.connections.get(slot) else { return };
+        c.deadline = None;
+        if let End::Sibling { vm: other, place } = c.end {
+            Self::count_opened(vm, slot);
+            let other = &mut self.vms[other];
+            if let Some(c) = other.connections.at(place) {
+                c.life.accepted();
+                Self::count_opened(other, place.slot);
+                other.mark_ready(place.slot);
+            }
+            return;
+        }
+        match Self::welcome(vm, slot) {
+            Ok(()) => {
+                Self::count_opened(vm, slot);
+                vm.mark_ready(slot);
+            }
+            // The program did not wait for the answer.
+            Err(_) => self.abort(v, slot),
+        }
+    }
+}

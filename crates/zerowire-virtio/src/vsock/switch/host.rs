@@ -1,0 +1,387 @@
+//! The host's end of connections: unix sockets and what they say.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::epoll;
+use rustix::net::{RecvFlags, Shutdown, SocketFlags};
+
+use super::{ANSWER_PATIENCE, Switch};
+use crate::vsock::packet::{Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+use crate::vsock::socket;
+use crate::vsock::table::{Connection, End, HostEnd, Place};
+use crate::vsock::vm::{GroupVm, Handshake, MAX_HANDSHAKES};
+
+/// The longest line that a host program may begin with: "CONNECT 4294967295\n" and some room.
+const MAX_LINE: usize = 32;
+
+/// What epoll tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vsock) enum Event {
+    /// The thread has commands.
+    Wake,
+    /// A driver notified its device.
+    Kick { vm: usize, queue: u16 },
+    /// A host program connects.
+    Listener { vm: usize, kind: Kind },
+    /// A host program has said something, or hung up.
+    Handshake { vm: usize, place: Place },
+    /// A connection's socket.
+    Connection { vm: usize, place: Place },
+}
+
+/// The event as epoll's number, and back.
+pub(in crate::vsock) mod token {
+    use super::{Event, Kind, Place};
+
+    pub fn of(event: Event) -> u64 {
+        let at =
+            |tag: u64, vm: usize, slot: u64, tenant: u64| tag << 60 | (vm as u64) << 48 | tenant << 24 | slot;
+        match event {
+            Event::Wake => 0,
+            Event::Kick { vm, queue } => at(1, vm, u64::from(queue), 0),
+            Event::Listener { vm, kind } => at(2, vm, kind as u64, 0),
+            Event::Handshake { vm, place } => at(3, vm, u64::from(place.slot), u64::from(place.tenant)),
+            Event::Connection { vm, place } => at(4, vm, u64::from(place.slot), u64::from(place.tenant)),
+        }
+    }
+
+    pub fn event(n: u64) -> Event {
+        let vm = (n >> 48 & 0xfff) as usize;
+        let place = Place { slot: (n & 0xff_ffff) as u32, tenant: (n >> 24 & 0xff_ffff) as u32 };
+        match n >> 60 {
+            1 => Event::Kick { vm, queue: place.slot as u16 },
+            2 => Event::Listener { vm, kind: if place.slot == 1 { Kind::Stream } else { Kind::SeqPacket } },
+            3 => Event::Handshake { vm, place },
+            4 => Event::Connection { vm, place },
+            _ => Event::Wake,
+        }
+    }
+}
+
+/// Watches a descriptor, edge-triggered: one call in its life, but for [`Switch::watch_room`].
+pub(in crate::vsock) fn watch(epoll: &OwnedFd, fd: &OwnedFd, event: Event) -> io::Result<()> {
+    use epoll::EventFlags as F;
+    let flags = match event {
+        Event::Connection { .. } | Event::Handshake { .. } => F::IN | F::RDHUP | F::ET,
+        _ => F::IN | F::ET,
+    };
+    Ok(epoll::add(epoll, fd.as_fd(), epoll::EventData::new_u64(token::of(event)), flags)?)
+}
+
+impl HostEnd {
+    fn new(socket: OwnedFd) -> Box<Self> {
+        Box::new(Self {
+            socket,
+            readable: false,
+            writable: true,
+            hung_up: false,
+            closed: false,
+            write_shut: false,
+            room_watched: false,
+            held: None,
+        })
+    }
+}
+
+impl Switch {
+    /// Gives a connection its socket.
+    pub(super) fn attach(&mut self, v: usize, slot: u32, socket: OwnedFd) -> io::Result<()> {
+        let vm = &mut self.vms[v];
+        socket::reserve(&socket, vm.limits.buffer_bytes as usize);
+        watch(&self.epoll, &socket, Event::Connection { vm: v, place: vm.connections.place(slot) })?;
+        if let Some(c) = vm.connections.get(slot) {
+            c.end = End::Host(HostEnd::new(socket));
+        }
+        Ok(())
+    }
+
+    /// A connection's socket has news.
+    pub fn socket_event(&mut self, v: usize, place: Place, flags: epoll::EventFlags) {
+        use epoll::EventFlags as F;
+        let Some(c) = self.vms[v].connections.at(place) else { return };
+        let Some(host) = c.host() else { return };
+        host.writable |= flags.intersects(F::OUT | F::HUP | F::ERR);
+        host.readable |= flags.intersects(F::IN | F::RDHUP | F::HUP | F::ERR);
+        host.hung_up |= flags.intersects(F::RDHUP | F::HUP);
+        host.closed |= flags.contains(F::HUP);
+        let (writable, closed) = (host.writable && host.held.is_some(), host.closed);
+        if closed && c.life.far_ended() & SHUT_SEND != 0 {
+            c.life.far_ends(SHUT_BOTH);
+        }
+        self.vms[v].mark_ready(place.slot);
+        if writable {
+            self.flush_held(v, place.slot);
+            self.tell_credit(v, place.slot);
+        }
+    }
+
+    /// Sends what waits for the host program, as far as its socket takes it.
+    pub(super) fn flush_held(&mut self, v: usize, slot: u32) {
+        let vm = &mut self.vms[v];
+        let Some(c) = vm.connections.get(slot) else { return };
+        let kind = c.kind;
+        let End::Host(host) = &mut c.end else { return };
+        let Some(held) = &mut host.held else { return };
+        let mut failed = None;
+        while host.writable && !held.is_empty() {
+            let n = match kind {
+                Kind::Stream => held.len(),
+                Kind::SeqPacket => match held.message() {
+                    Some((n, _)) => n as usize,
+                    None => break,
+                },
+            };
+            vm.counters.transmit.system_calls.add(1);
+            match socket::send_runs(&host.socket, held.first(n)) {
+                Ok(sent) => {
+                    held.consume(sent);
+                    c.incoming.forward(sent as u32);
+                    host.writable = sent == n;
+                }
+                Err(e) if socket::would_block(&e) => host.writable = false,
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        if held.is_empty() {
+            host.held = None;
+        }
+        self.watch_room(v, slot);
+        match failed {
+            Some(e) => self.host_refuses(v, slot, &e),
+            None => self.settle(v, slot),
+        }
+    }
+
+    /// Asks for news of room in a connection's socket, while something waits for it. Asked for all the time, each read of
+    /// the host program would wake this thread.
+    fn watch_room(&mut self, v: usize, slot: u32) {
+        use epoll::EventFlags as F;
+        let place = self.vms[v].connections.place(slot);
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        let Some(host) = c.host() else { return };
+        let wanted = host.held.is_some() && !host.writable;
+        if std::mem::replace(&mut host.room_watched, wanted) == wanted {
+            return;
+        }
+        let mut flags = F::IN | F::RDHUP | F::ET;
+        flags.set(F::OUT, wanted);
+        let data = epoll::EventData::new_u64(token::of(Event::Connection { vm: v, place }));
+        if let Err(e) = epoll::modify(&self.epoll, &host.socket, data, flags) {
+            tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
+            self.abort(v, slot);
+        }
+    }
+
+    /// The host program takes no more: it has closed, or ended its receiving. What waits for it is lost.
+    #[cold]
+    pub(super) fn host_refuses(&mut self, v: usize, slot: u32, e: &io::Error) {
+        let name = &self.vms[v].name;
+        if e.raw_os_error() == Some(libc::EMSGSIZE) {
+            tracing::warn!(
+                "{name}: a message is longer than the host's socket takes (net.core.wmem_max): reset"
+            );
+            return self.abort(v, slot);
+        }
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        if let Some(host) = c.host()
+            && let Some(held) = host.held.take()
+        {
+            c.incoming.forward(held.len() as u32);
+        }
+        c.life.far_ends(SHUT_RECEIVE);
+        self.vms[v].mark_ready(slot);
+        self.settle(v, slot);
+    }
+
+    /// The guest will not send, or not receive, any more.
+    pub(super) fn guest_shut(&mut self, v: usize, slot: u32, flags: u32) {
+        let Some(c) = self.connection(v, slot) else { return };
+        if let End::Sibling { vm, place } = c.end {
+            if let Some(other) = self.vms[vm].connections.at(place) {
+                other.life.far_ends(flags);
+                self.vms[vm].mark_ready(place.slot);
+            }
+            return;
+        }
+        let receives_no_more = c.life.guest_ended() & SHUT_RECEIVE != 0;
+        if receives_no_more {
+            c.held = None;
+            if let Some(h) = c.host() {
+                h.readable = false;
+                // The host program's next write fails, as it does toward a process that has ended its receiving.
+                let _ = rustix::net::shutdown(&h.socket, Shutdown::Read);
+            }
+        }
+        self.settle(v, slot);
+    }
+
+    /// Does what is due once all that the guest sent has reached the host program.
+    pub(super) fn settle(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.connection(v, slot) else { return };
+        if let End::Host(h) = &mut c.end {
+            if h.held.is_some() {
+                if c.life.is_over() && c.deadline.is_none() {
+                    c.deadline = Some(Instant::now() + super::LINGER);
+                    self.look_at_deadlines(super::LINGER);
+                }
+                return;
+            }
+            if c.life.guest_ended() & SHUT_SEND != 0 && !std::mem::replace(&mut h.write_shut, true) {
+                let _ = rustix::net::shutdown(&h.socket, Shutdown::Write);
+            }
+        } else if !matches!(c.end, End::Gone) {
+            return;
+        }
+        if c.life.phase() == crate::vsock::lifecycle::Phase::Draining {
+            self.end_of(v, slot);
+            self.remove(v, slot);
+        } else if c.life.is_over() {
+            // Nothing moves any more either way: the guest gets the confirmation that it waits for.
+            c.held = None;
+            c.life.reset();
+            self.end_of(v, slot);
+            self.vms[v].mark_ready(slot);
+        }
+    }
+
+    /// Host programs connect.
+    pub fn accept(&mut self, v: usize, kind: Kind) {
+        loop {
+            let vm = &mut self.vms[v];
+            let Some(l) = vm.listening.iter().find(|l| l.kind == kind) else { return };
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::accept_with(&l.socket, flags) {
+                // Without a driver nobody can answer: the program sees its socket closed.
+                Ok(_) if !vm.is_running() => vm.counters.refused.add(1),
+                Ok(socket) => self.greet(v, kind, socket),
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                Err(e) => {
+                    // Out of descriptors, most likely: the ones that wait are looked at again with the deadlines.
+                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.name);
+                    self.look_at_deadlines(std::time::Duration::from_secs(1));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, v: usize, kind: Kind, socket: OwnedFd) {
+        let vm = &mut self.vms[v];
+        let i = match vm.handshakes.iter().position(Option::is_none) {
+            Some(i) => i,
+            None if vm.handshakes.len() < MAX_HANDSHAKES => {
+                vm.handshakes.push(None);
+                vm.handshakes.len() - 1
+            }
+            None => {
+                vm.counters.bad_handshakes.add(1);
+                let oldest = |(_, h): &(usize, &Option<Handshake>)| h.as_ref().map(|h| h.deadline);
+                vm.handshakes.iter().enumerate().min_by_key(oldest).map_or(0, |(i, _)| i)
+            }
+        };
+        vm.tenants = (vm.tenants + 1) & 0xff_ffff;
+        let place = Place { slot: i as u32, tenant: vm.tenants };
+        if watch(&self.epoll, &socket, Event::Handshake { vm: v, place }).is_err() {
+            return;
+        }
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        vm.handshakes[i] = Some(Handshake { socket, kind, deadline, tenant: place.tenant });
+        self.look_at_deadlines(ANSWER_PATIENCE);
+        // Most have written their line already; the event comes all the same.
+        self.handshake(v, place);
+    }
+
+    /// A host program has said something.
+    pub fn handshake(&mut self, v: usize, place: Place) {
+        let vm = &mut self.vms[v];
+        let Some(entry) = vm.handshakes.get_mut(place.slot as usize) else { return };
+        let Some(h) = entry.as_ref().filter(|h| h.tenant == place.tenant) else { return };
+        match read_line(h) {
+            Line::NotYet => {}
+            Line::Connect(port) => {
+                let Some(h) = entry.take() else { return };
+                let _ = epoll::delete(&self.epoll, &h.socket);
+                self.offer(v, h.kind, port, h.socket);
+            }
+            Line::Bad(why) => {
+                *entry = None;
+                vm.counters.bad_handshakes.add(1);
+                tracing::debug!("{}: a host program was turned away: {why}", vm.name);
+            }
+        }
+    }
+
+    /// Tells a host program that its connection is there.
+    pub(super) fn welcome(vm: &mut GroupVm, slot: u32) -> io::Result<()> {
+        let Some(Connection { key, end: End::Host(h), .. }) = vm.connections.get(slot) else { return Ok(()) };
+        let line = format!("OK {}\n", key.peer_port);
+        match socket::send_runs(&h.socket, (line.as_bytes(), &[])) {
+            Ok(n) if n == line.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// What a host program said.
+enum Line {
+    NotYet,
+    Connect(u32),
+    Bad(&'static str),
+}
+
+/// Takes the line "CONNECT port", and nothing behind it: the rest is the connection's.
+fn read_line(h: &Handshake) -> Line {
+    let mut buffer = [0u8; MAX_LINE];
+    let n = match rustix::net::recv(&h.socket, &mut buffer[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((0, _)) => return Line::Bad("it closed before its line was complete"),
+        Ok((n, _)) => n.min(MAX_LINE),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Line::NotYet,
+        Err(_) => return Line::Bad("its socket failed"),
+    };
+    let Some(end) = buffer[..n].iter().position(|b| *b == b'\n') else {
+        return match (n == MAX_LINE, h.kind) {
+            (true, _) => Line::Bad("its first line is longer than 32 bytes"),
+            (false, Kind::SeqPacket) => Line::Bad("its first message is no line"),
+            (false, Kind::Stream) if !b"CONNECT ".starts_with(&buffer[..n.min(8)]) => {
+                Line::Bad("not CONNECT")
+            }
+            (false, Kind::Stream) => Line::NotYet,
+        };
+    };
+    let text = std::str::from_utf8(&buffer[..end]).unwrap_or("");
+    let port = text.strip_prefix("CONNECT ").map(|p| p.trim_end_matches('\r')).and_then(|p| p.parse().ok());
+    let Some(port) = port.filter(|p| *p != u32::MAX) else { return Line::Bad("not CONNECT and a port") };
+    let mut line = [0u8; MAX_LINE];
+    // Of a message the rest goes with it.
+    match rustix::net::recv(&h.socket, &mut line[..=end], RecvFlags::DONTWAIT) {
+        Ok((n, _)) if n == end + 1 => Line::Connect(port),
+        _ => Line::Bad("its socket failed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_name_their_event() {
+        let place = Place { slot: 0xfe_dcba, tenant: 0x12_3456 };
+        for event in [
+            Event::Wake,
+            Event::Kick { vm: 255, queue: 1 },
+            Event::Listener { vm: 3, kind: Kind::SeqPacket },
+            Event::Listener { vm: 0, kind: Kind::Stream },
+            Event::Handshake { vm: 7, place },
+            Event::Connection { vm: 255, place },
+        ] {
+            assert_eq!(token::event(token::of(event)), event);
+        }
+    }
+}

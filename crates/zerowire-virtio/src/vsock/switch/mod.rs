@@ -1,0 +1,190 @@
+//! Moves packets: from the guests' rings to unix sockets and other guests' rings, and back.
+//!
+//! One thread owns a whole group, so that a packet from one guest to another needs no lock. Each VM has a bounded turn.
+
+mod connect;
+mod host;
+mod receive;
+mod sibling;
+mod timers;
+mod transmit;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use zerowire::ledger::DropReason;
+
+use super::packet::{Header, Op};
+use super::queues::Packet;
+use super::table::{Connection, End, Place};
+use super::vm::GroupVm;
+use crate::memory::Segment;
+use crate::ring::RingError;
+
+pub(super) use host::{Event, token, watch};
+
+/// How long the other side may take to answer: a guest that is offered a connection, a host program whose backlog is
+/// full, one that connected and does not say where to.
+pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a guest may take to confirm that it knows of the end (as long as Linux waits, `VSOCK_CLOSE_TIMEOUT` in
+/// net/vmw_vsock/virtio_transport_common.c).
+pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(8);
+
+/// How long bytes of a guest that has ended its connection wait for the host program.
+pub(super) const LINGER: Duration = Duration::from_secs(30);
+
+/// All VMs of a group.
+pub(super) struct Switch {
+    pub vms: Vec<GroupVm>,
+    pub epoll: OwnedFd,
+    packets: Vec<Packet>,
+    segments: Vec<Segment>,
+    /// Payload of the run that is being collected.
+    parts: Vec<Segment>,
+    iov: Vec<libc::iovec>,
+    hint: usize,
+    /// When deadlines are to be looked at.
+    pub scan_at: Option<Instant>,
+}
+
+impl Switch {
+    pub fn new(vms: Vec<GroupVm>, epoll: OwnedFd) -> io::Result<Self> {
+        for (i, vm) in vms.iter().enumerate() {
+            for l in &vm.listening {
+                host::watch(&epoll, &l.socket, Event::Listener { vm: i, kind: l.kind })?;
+            }
+        }
+        Ok(Self {
+            vms,
+            epoll,
+            packets: Vec::with_capacity(transmit::MAX_BATCH),
+            segments: Vec::with_capacity(1024),
+            parts: Vec::with_capacity(1024),
+            iov: Vec::with_capacity(2048),
+            hint: 0,
+            scan_at: None,
+        })
+    }
+
+    /// Shows the guests what was used in this turn, and notifies them.
+    pub fn publish(&mut self) {
+        for vm in &mut self.vms {
+            if vm.rx.as_mut().is_some_and(|r| r.queue.publish()) {
+                vm.counters.receive.calls.add(1);
+            }
+            if vm.tx.as_mut().is_some_and(|t| t.publish()) {
+                vm.counters.transmit.calls.add(1);
+            }
+        }
+    }
+
+    /// The header of a packet for the guest of a connection; its credit fields count as told.
+    fn header(&mut self, v: usize, slot: u32, op: Op, len: u32, flags: u32) -> Header {
+        let cid = self.vms[v].cid;
+        let Some(c) = self.vms[v].connections.get(slot) else { return Header::default() };
+        let (key, kind) = (c.key, c.kind);
+        c.life.update_told();
+        let credit = match c.end {
+            End::Sibling { vm, place } => self.credit_of(vm, place),
+            _ => c.incoming.tell(),
+        };
+        Header {
+            src_cid: key.peer_cid,
+            dst_cid: cid,
+            src_port: key.peer_port,
+            dst_port: key.port,
+            len,
+            kind: kind as u16,
+            op: op as u16,
+            flags,
+            buf_alloc: credit.0,
+            fwd_cnt: credit.1,
+        }
+    }
+
+    /// What the guest of this connection lets its sibling send, no more than may wait here for its buffers.
+    fn credit_of(&mut self, v: usize, place: Place) -> (u32, u32) {
+        let most = self.vms[v].limits.buffer_bytes;
+        match self.vms[v].connections.at(place) {
+            Some(c) => (c.outgoing.alloc().min(most), c.outgoing.forwarded()),
+            None => (0, 0),
+        }
+    }
+
+    /// Ends a connection whose guest broke a rule, or whose other end did: nothing that waits is delivered.
+    fn abort(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        c.held = None;
+        c.life.reset();
+        self.vms[v].counters.resets.add(1);
+        self.end_of(v, slot);
+        self.vms[v].mark_ready(slot);
+    }
+
+    /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
+    fn end_of(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        if let End::Sibling { vm, place } = std::mem::replace(&mut c.end, End::Gone)
+            && let Some(other) = self.vms[vm].connections.at(place)
+        {
+            other.end = End::Gone;
+            other.life.reset();
+            self.vms[vm].mark_ready(place.slot);
+        }
+    }
+
+    /// Takes a connection out. Its other end was let go of before.
+    fn remove(&mut self, v: usize, slot: u32) {
+        if let Some(c) = self.vms[v].connections.remove(slot)
+            && c.counted
+        {
+            self.vms[v].counters.closed.add(1);
+        }
+    }
+
+    /// Both sides agreed.
+    fn count_opened(vm: &mut GroupVm, slot: u32) {
+        if let Some(c) = vm.connections.get(slot)
+            && !std::mem::replace(&mut c.counted, true)
+        {
+            vm.counters.opened.add(1);
+        }
+    }
+
+    /// Ends all connections of a VM whose driver begins anew or is gone. What it sent before still goes to host programs.
+    pub fn drop_connections(&mut self, v: usize) {
+        for slot in 0..self.vms[v].connections.slots() {
+            self.guest_ended(v, slot);
+        }
+        let vm = &mut self.vms[v];
+        vm.ready.clear();
+        vm.resets.clear();
+        vm.handshakes.clear();
+    }
+
+    /// A ring of this VM broke a rule.
+    #[cold]
+    pub fn ring_failed(&mut self, v: usize, error: &RingError) {
+        let vm = &mut self.vms[v];
+        let text = format!("{}: {error}", vm.name);
+        // The text goes first: who sees the count finds the text that belongs to it.
+        vm.counters.set_error(error.to_string());
+        vm.counters.ring_errors.add(1);
+        tracing::error!("{text}; this queue is stopped until the driver resets it");
+    }
+
+    fn dropped(&self, v: usize, reason: DropReason) {
+        self.vms[v].counters.transmit.dropped(reason);
+    }
+
+    fn look_at_deadlines(&mut self, after: Duration) {
+        let at = Instant::now() + after;
+        self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
+    }
+
+    fn connection(&mut self, v: usize, slot: u32) -> Option<&mut Connection> {
+        self.vms[v].connections.get(slot)
+    }
+}

@@ -1,0 +1,418 @@
+//! To a guest's receive queue.
+
+use std::time::Instant;
+
+use zerowire::ledger::CopyReason;
+
+use super::{CLOSE_PATIENCE, Switch};
+use crate::memory::{GuestMemory, access};
+use crate::ring::RingError;
+use crate::vsock::held::Held;
+use crate::vsock::lifecycle::Control;
+use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM, SHUT_BOTH, SHUT_SEND};
+use crate::vsock::queues::Receive;
+use crate::vsock::socket;
+use crate::vsock::table::{Connection, End};
+
+/// Connections of a VM that are served in a turn.
+const MAX_SERVED: usize = 64;
+
+/// Bytes of a connection in a turn.
+const QUOTA_BYTES: usize = 256 << 10;
+
+/// The longest message that a host program may send, bytes.
+pub(super) const MAX_MESSAGE: usize = 1 << 20;
+
+/// What became of a connection's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    /// Nothing is left to do for now.
+    All,
+    /// There may be more.
+    Quota,
+    /// The guest has no buffer left.
+    NoRoom,
+}
+
+/// What a step moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    Moved(usize),
+    NoRoom,
+}
+
+impl Switch {
+    /// Gives the guest what waits for it. Returns whether anything moved.
+    pub fn receive(&mut self, v: usize) -> bool {
+        let vm = &mut self.vms[v];
+        if (vm.ready.is_empty() && vm.resets.is_empty()) || (vm.starved && !vm.has_buffers_again()) {
+            return false;
+        }
+        let Some(mut rx) = vm.rx.take() else { return false };
+        if !rx.queue.is_active() {
+            self.vms[v].rx = Some(rx);
+            return false;
+        }
+        let memory = vm.memory.clone();
+        let outcome = self.fill(v, &mut rx, &memory);
+        if outcome.is_err() {
+            rx.queue.publish();
+            rx.queue.fail();
+        }
+        self.vms[v].rx = Some(rx);
+        match outcome {
+            Ok(moved) => moved,
+            Err(e) => {
+                self.ring_failed(v, &e);
+                false
+            }
+        }
+    }
+
+    fn fill(&mut self, v: usize, rx: &mut Receive, memory: &GuestMemory) -> Result<bool, RingError> {
+        let before = rx.queue.ring.next_used();
+        for _ in 0..MAX_SERVED {
+            if self.vms[v].ready.is_empty() && self.vms[v].resets.is_empty() {
+                break;
+            }
+            if rx.room(0, memory)?.is_none() {
+                self.vms[v].starved = true;
+                break;
+            }
+            if let Some(h) = self.vms[v].resets.pop_front() {
+                self.vms[v].counters.control_packets.add(1);
+                rx.finish(h);
+                continue;
+            }
+            let Some(slot) = self.vms[v].ready.pop_front() else { break };
+            if let Some(c) = self.connection(v, slot) {
+                c.queued = false;
+            }
+            match self.serve(v, slot, rx, memory)? {
+                Served::All => {}
+                Served::Quota => self.vms[v].mark_ready(slot),
+                Served::NoRoom => {
+                    let vm = &mut self.vms[v];
+                    vm.starved = true;
+                    if let Some(c) = vm.connections.get(slot) {
+                        c.queued = true;
+                        vm.ready.push_front(slot);
+                    }
+                    break;
+                }
+            }
+        }
+        let moved = rx.queue.ring.next_used() != before;
+        if moved {
+            self.vms[v].impatient = false;
+        }
+        Ok(moved)
+    }
+
+    /// One connection's turn.
+    fn serve(
+        &mut self,
+        v: usize,
+        slot: u32,
+        rx: &mut Receive,
+        memory: &GuestMemory,
+    ) -> Result<Served, RingError> {
+        let mut quota = QUOTA_BYTES;
+        loop {
+            loop {
+                let Some(c) = self.connection(v, slot) else { return Ok(Served::All) };
+                if !c.life.has_control(c.held.is_none()) {
+                    break;
+                }
+                if rx.room(0, memory)?.is_none() {
+                    return Ok(Served::NoRoom);
+                }
+                self.control_out(v, slot, rx);
+            }
+            if quota == 0 {
+                return Ok(Served::Quota);
+            }
+            let Some(c) = self.connection(v, slot) else { return Ok(Served::All) };
+            let step = if c.held.is_some() {
+                self.deliver_held(v, slot, rx, memory)?
+            } else if !c.life.takes_payload() || c.life.far_ended() & SHUT_SEND != 0 {
+                Step::Nothing
+            } else {
+                match (c.kind, c.host().is_some_and(|h| h.readable)) {
+                    (_, false) => Step::Nothing,
+                    (Kind::Stream, true) => self.read_stream(v, slot, rx, memory, quota)?,
+                    (Kind::SeqPacket, true) => self.read_message(v, slot, rx, memory)?,
+                }
+            };
+            match step {
+                Step::NoRoom => return Ok(Served::NoRoom),
+                Step::Moved(n) => quota = quota.saturating_sub(n.max(1)),
+                Step::Nothing => match self.connection(v, slot) {
+                    // The step may have found an end, or that credit is missing.
+                    Some(c) if c.life.has_control(c.held.is_none()) => {}
+                    _ => return Ok(Served::All),
+                },
+            }
+        }
+    }
+
+    /// Sends the control packet that is due; there is a buffer for it.
+    fn control_out(&mut self, v: usize, slot: u32, rx: &mut Receive) {
+        let Some(c) = self.connection(v, slot) else { return };
+        let Some(control) = c.life.next_control(c.held.is_none()) else { return };
+        let (op, flags) = match control {
+            Control::Request => (Op::Request, 0),
+            Control::Response => (Op::Response, 0),
+            Control::CreditUpdate => (Op::CreditUpdate, 0),
+            Control::CreditRequest => (Op::CreditRequest, 0),
+            Control::Shutdown(flags) => (Op::Shutdown, flags),
+            Control::Rst => (Op::Rst, 0),
+        };
+        let header = self.header(v, slot, op, 0, flags);
+        rx.finish(header);
+        self.vms[v].counters.control_packets.add(1);
+        match control {
+            Control::Rst => {
+                self.end_of(v, slot);
+                self.remove(v, slot);
+            }
+            Control::Shutdown(SHUT_BOTH) => self.await_end(v, slot),
+            _ => {}
+        }
+    }
+
+    /// The guest knows that the host program is gone: it has a while to say so.
+    fn await_end(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.connection(v, slot) else { return };
+        if matches!(c.end, End::Sibling { .. }) {
+            return;
+        }
+        if let Some(held) = c.host().and_then(|h| h.held.take()) {
+            c.incoming.forward(held.len() as u32);
+        }
+        c.end = End::Gone;
+        c.deadline = Some(Instant::now() + CLOSE_PATIENCE);
+        self.look_at_deadlines(CLOSE_PATIENCE);
+        self.settle(v, slot);
+    }
+
+    /// Reads from a host program's stream into as many buffers as credit and quota allow, in one call.
+    fn read_stream(
+        &mut self,
+        v: usize,
+        slot: u32,
+        rx: &mut Receive,
+        memory: &GuestMemory,
+        quota: usize,
+    ) -> Result<Step, RingError> {
+        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
+        let free = c.outgoing.free() as usize;
+        if free == 0 {
+            c.life.owe_credit_request();
+            return Ok(Step::Nothing);
+        }
+        self.iov.clear();
+        let offered = rx.offer(free.min(quota), memory, &mut self.iov)?;
+        if offered == 0 {
+            return Ok(Step::NoRoom);
+        }
+        let Some(host) = c.host() else { return Ok(Step::Nothing) };
+        // SAFETY: the list names guest memory that this turn holds.
+        let outcome = unsafe { socket::receive(&host.socket, &self.iov) };
+        self.vms[v].counters.receive.system_calls.add(1);
+        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
+        match outcome {
+            Ok(r) if r.len > 0 => {
+                if let Some(host) = c.host()
+                    && r.len < offered
+                    && !r.interrupted
+                {
+                    // Nothing is left, but for the news of its end.
+                    host.readable = host.hung_up;
+                }
+                self.finish_read(v, slot, rx, memory, r.len, None)?;
+                Ok(Step::Moved(r.len))
+            }
+            Err(e) if socket::would_block(&e) => {
+                if let Some(host) = c.host() {
+                    host.readable = false;
+                }
+                Ok(Step::Nothing)
+            }
+            outcome => {
+                Self::far_end(c, outcome.is_err());
+                Ok(Step::Nothing)
+            }
+        }
+    }
+
+    /// The host program sends no more.
+    fn far_end(c: &mut Connection, failed: bool) {
+        let closed = match c.host() {
+            Some(host) => {
+                host.readable = false;
+                host.closed || failed
+            }
+            None => true,
+        };
+        c.life.far_ends(if closed { SHUT_BOTH } else { SHUT_SEND });
+    }
+
+    /// Writes the headers of packets whose payload of `len` bytes was read into the first buffers.
+    fn finish_read(
+        &mut self,
+        v: usize,
+        slot: u32,
+        rx: &mut Receive,
+        memory: &GuestMemory,
+        len: usize,
+        message: Option<u32>,
+    ) -> Result<(), RingError> {
+        let mut left = len;
+        let mut packets = 0;
+        let first = self.header(v, slot, Op::Rw, 0, 0);
+        while let Some(room) = rx.room(0, memory)? {
+            let n = room.min(left);
+            left -= n;
+            let flags = if left == 0 { message.unwrap_or(0) } else { 0 };
+            rx.finish(crate::vsock::packet::Header { len: n as u32, flags, ..first });
+            packets += 1;
+            if left == 0 {
+                break;
+            }
+        }
+        let vm = &mut self.vms[v];
+        vm.counters.receive.frames.add(packets);
+        vm.counters.receive.zero_copied_frames.add(packets);
+        vm.counters.receive.zero_copied_bytes.add(len as u64);
+        if let Some(c) = vm.connections.get(slot) {
+            c.outgoing.send(len as u32);
+        }
+        Ok(())
+    }
+
+    /// Reads a host program's next message, if the guest may take it whole.
+    fn read_message(
+        &mut self,
+        v: usize,
+        slot: u32,
+        rx: &mut Receive,
+        memory: &GuestMemory,
+    ) -> Result<Step, RingError> {
+        let counters = self.vms[v].counters.clone();
+        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
+        let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
+        let Some(host) = c.host() else { return Ok(Step::Nothing) };
+        counters.receive.system_calls.add(1);
+        let len = match socket::peek_message(&host.socket) {
+            Ok(0) if host.hung_up => {
+                Self::far_end(c, false);
+                return Ok(Step::Nothing);
+            }
+            Ok(len) => len,
+            Err(e) if socket::would_block(&e) => {
+                host.readable = false;
+                return Ok(Step::Nothing);
+            }
+            Err(_) => {
+                Self::far_end(c, true);
+                return Ok(Step::Nothing);
+            }
+        };
+        let most = alloc.min(MAX_MESSAGE);
+        if len > most {
+            let name = &self.vms[v].name;
+            tracing::warn!(
+                "{name}: a message of {len} bytes is longer than the {most} that the guest takes: reset"
+            );
+            self.abort(v, slot);
+            return Ok(Step::Nothing);
+        }
+        if len > free {
+            c.life.owe_credit_request();
+            return Ok(Step::Nothing);
+        }
+        self.iov.clear();
+        let offered = rx.offer(len, memory, &mut self.iov)?;
+        if offered == 0 && len > 0 {
+            return Ok(Step::NoRoom);
+        }
+        counters.receive.system_calls.add(1);
+        if offered == len {
+            // SAFETY: the list names guest memory that this turn holds.
+            let outcome = unsafe { socket::receive(&host.socket, &self.iov) };
+            if outcome.is_ok_and(|r| r.len == len) {
+                self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
+                return Ok(Step::Moved(len));
+            }
+            Self::far_end(c, true);
+            return Ok(Step::Nothing);
+        }
+        // Too few buffers for the moment, and a socket gives a message whole or not at all.
+        let mut bytes = vec![0; len];
+        match rustix::net::recv(&host.socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
+            Ok((n, _)) if n == len => {
+                let mut held = Box::new(Held::default());
+                held.push_bytes(&bytes);
+                held.mark(len as u32, Some(SEQ_EOM));
+                c.held = Some(held);
+                Ok(Step::Moved(0))
+            }
+            _ => {
+                Self::far_end(c, true);
+                Ok(Step::Nothing)
+            }
+        }
+    }
+
+    /// Copies what waits for the guest's buffers into them.
+    fn deliver_held(
+        &mut self,
+        v: usize,
+        slot: u32,
+        rx: &mut Receive,
+        memory: &GuestMemory,
+    ) -> Result<Step, RingError> {
+        let mut moved = 0;
+        loop {
+            let Some(room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
+            let Some(c) = self.vms[v].connections.get(slot) else { break };
+            let (kind, free) = (c.kind, c.outgoing.free() as usize);
+            let sibling = matches!(c.end, End::Sibling { .. });
+            let Some(held) = &mut c.held else { break };
+            let (left, end) = match kind {
+                Kind::Stream => (held.len(), 0),
+                Kind::SeqPacket => match held.message() {
+                    Some((left, flags)) => (left as usize, flags),
+                    None => break,
+                },
+            };
+            let n = left.min(room).min(free);
+            if n == 0 && left > 0 {
+                c.life.owe_credit_request();
+                break;
+            }
+            let (a, b) = held.first(n);
+            access::write(rx.front(), HEADER_LEN, a);
+            access::write(rx.front(), HEADER_LEN + a.len(), b);
+            held.consume(n);
+            let empty = held.is_empty();
+            if empty {
+                c.held = None;
+            }
+            c.outgoing.send(n as u32);
+            let flags = if n == left { end } else { 0 };
+            let header = self.header(v, slot, Op::Rw, n as u32, flags);
+            rx.finish(header);
+            let counters = &self.vms[v].counters.receive;
+            counters.frames.add(1);
+            counters.copied(if sibling { CopyReason::Held } else { CopyReason::Message }, n as u64);
+            moved += n.max(1);
+            if empty || moved >= QUOTA_BYTES {
+                break;
+            }
+        }
+        Ok(if moved > 0 { Step::Moved(moved) } else { Step::Nothing })
+    }
+}

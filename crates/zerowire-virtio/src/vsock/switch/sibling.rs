@@ -1,0 +1,131 @@
+//! From one guest to another: one copy, from the sender's buffers to the receiver's.
+
+use zerowire::ledger::{CopyReason, DropReason};
+
+use super::Switch;
+use crate::memory::{Segment, access};
+use crate::vsock::held::Held;
+use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
+use crate::vsock::table::{Connection, End, Key, Place};
+
+impl Switch {
+    /// The guest asks another one for a connection.
+    pub(super) fn requested_of_sibling(&mut self, v: usize, h: &Header, mut connection: Connection) {
+        let other = (0..self.vms.len()).find(|o| {
+            let vm = &self.vms[*o];
+            *o != v && vm.cid == h.dst_cid && vm.shares_group(&self.vms[v]) && vm.is_running()
+        });
+        let Some(o) = other else { return self.turn_down(v, h) };
+        let key = Key { port: h.dst_port, peer_cid: self.vms[v].cid, peer_port: h.src_port };
+        let full = self.vms[o].connections.len() >= self.vms[o].limits.max_connections;
+        // Taken: an old connection of these ports that is not yet over on the other side.
+        if full || self.vms[o].connections.is_taken(&key) {
+            return self.turn_down(v, h);
+        }
+        let life = crate::vsock::lifecycle::Lifecycle::offered();
+        let offered = self.new_connection(o, key, connection.kind, life);
+        let place = self.vms[o].connections.insert(offered);
+        connection.end = End::Sibling { vm: o, place };
+        let own = self.vms[v].connections.insert(connection);
+        if let Some(c) = self.vms[o].connections.at(place) {
+            c.end = End::Sibling { vm: v, place: own };
+        }
+        self.vms[o].mark_ready(place.slot);
+    }
+
+    /// What a guest says of its buffers is its sibling's business.
+    pub(super) fn relay_credit(&mut self, v: usize, slot: u32, op: Op) {
+        let Some(Connection { end: End::Sibling { vm, place }, .. }) = self.connection(v, slot) else {
+            return;
+        };
+        let (vm, place) = (*vm, *place);
+        if op == Op::CreditUpdate
+            && let Some(c) = self.vms[vm].connections.at(place)
+        {
+            c.life.owe_update();
+            self.vms[vm].mark_ready(place.slot);
+        }
+    }
+
+    /// Payload for another guest.
+    pub(super) fn pass_to_sibling(
+        &mut self,
+        v: usize,
+        slot: u32,
+        (o, place): (usize, Place),
+        h: &Header,
+        segments: &[Segment],
+    ) {
+        let len = h.len as usize;
+        self.vms[v].counters.transmit.frames.add(1);
+        let done = self.copy_across(o, place, h, segments);
+        self.vms[v].counters.transmit.copied(CopyReason::Sibling, done as u64);
+        let most = self.vms[o].limits.buffer_bytes as usize;
+        let Some(c) = self.vms[o].connections.at(place) else { return };
+        if done == len && (len > 0 || c.held.is_none()) {
+            return;
+        }
+        let held = c.held.get_or_insert_with(|| Box::new(Held::default()));
+        let rest = len - done;
+        if held.len() + rest > most {
+            self.dropped(v, DropReason::BeyondCredit);
+            return self.abort(v, slot);
+        }
+        held.push(segments, HEADER_LEN + done, rest);
+        if c.kind == Kind::SeqPacket {
+            held.mark(rest as u32, (h.flags & SEQ_EOM != 0).then_some(h.flags));
+        }
+        self.vms[o].mark_ready(place.slot);
+        self.vms[v].counters.transmit.copied(CopyReason::Held, rest as u64);
+    }
+
+    /// Copies as much of a packet as the other guest has buffers and credit for right now. Returns how many bytes.
+    fn copy_across(&mut self, o: usize, place: Place, h: &Header, segments: &[Segment]) -> usize {
+        let len = h.len as usize;
+        let Some(c) = self.vms[o].connections.at(place) else { return len };
+        if !c.life.takes_payload() {
+            // It said that it receives no more, or the connection is over.
+            return len;
+        }
+        if c.held.is_some() || c.life.owes_beginning() || len == 0 {
+            return 0;
+        }
+        let Some(mut rx) = self.vms[o].rx.take() else { return 0 };
+        let memory = self.vms[o].memory.clone();
+        let mut done = 0;
+        let mut error = None;
+        while rx.queue.is_active() && done < len {
+            let Some(c) = self.vms[o].connections.at(place) else { break };
+            let free = c.outgoing.free() as usize;
+            let room = match rx.room(0, &memory) {
+                Ok(Some(room)) => room,
+                Ok(None) => break,
+                Err(e) => {
+                    error = Some(e);
+                    break;
+                }
+            };
+            let n = room.min(free).min(len - done);
+            if n == 0 {
+                break;
+            }
+            c.outgoing.send(n as u32);
+            access::copy(segments, HEADER_LEN + done, rx.front(), HEADER_LEN, n);
+            done += n;
+            let flags = if done == len { h.flags } else { 0 };
+            let header = self.header(o, place.slot, Op::Rw, n as u32, flags);
+            rx.finish(header);
+            let counters = &self.vms[o].counters.receive;
+            counters.frames.add(1);
+            counters.copied(CopyReason::Sibling, n as u64);
+        }
+        if error.is_some() {
+            rx.queue.fail();
+        }
+        self.vms[o].rx = Some(rx);
+        if let Some(e) = error {
+            self.ring_failed(o, &e);
+        }
+        done
+    }
+}

@@ -1,0 +1,81 @@
+//! Patience that ends.
+
+use std::time::{Duration, Instant};
+
+use super::Switch;
+use super::connect::DIAL_AGAIN;
+use crate::vsock::lifecycle::Phase;
+use crate::vsock::packet::Kind;
+use crate::vsock::table::End;
+
+/// How often deadlines are looked at, while there are any.
+const SCAN_EVERY: Duration = Duration::from_secs(1);
+
+impl Switch {
+    /// Looks at deadlines if it is time. Returns when it will be time again.
+    pub fn scan(&mut self) -> Option<Duration> {
+        let at = self.scan_at?;
+        let now = Instant::now();
+        if now < at {
+            return Some(at - now);
+        }
+        self.scan_at = None;
+        let mut waiting = false;
+        for v in 0..self.vms.len() {
+            waiting |= self.scan_handshakes(v, now);
+            waiting |= self.scan_connections(v, now);
+            // Programs that could not be accepted for lack of descriptors.
+            for kind in [Kind::Stream, Kind::SeqPacket] {
+                self.accept(v, kind);
+            }
+        }
+        if waiting {
+            self.look_at_deadlines(SCAN_EVERY);
+        }
+        self.scan_at.map(|at| at.saturating_duration_since(now))
+    }
+
+    fn scan_handshakes(&mut self, v: usize, now: Instant) -> bool {
+        let vm = &mut self.vms[v];
+        let mut waiting = false;
+        for h in &mut vm.handshakes {
+            if h.as_ref().is_some_and(|h| h.deadline <= now) {
+                *h = None;
+                vm.counters.bad_handshakes.add(1);
+            }
+            waiting |= h.is_some();
+        }
+        waiting
+    }
+
+    fn scan_connections(&mut self, v: usize, now: Instant) -> bool {
+        let mut waiting = false;
+        for slot in 0..self.vms[v].connections.slots() {
+            let Some(c) = self.connection(v, slot) else { continue };
+            let Some(deadline) = c.deadline else { continue };
+            if deadline > now {
+                waiting = true;
+                if matches!(c.end, End::Dialing) {
+                    self.look_at_deadlines(DIAL_AGAIN);
+                    self.dial(v, slot, false);
+                }
+                continue;
+            }
+            c.deadline = None;
+            match c.life.phase() {
+                Phase::Asked => self.refuse_asked(v, slot),
+                Phase::Offered => {
+                    self.vms[v].counters.refused.add(1);
+                    self.abort(v, slot);
+                }
+                Phase::Open => self.abort(v, slot),
+                Phase::Resetting => {}
+                Phase::Draining => {
+                    self.end_of(v, slot);
+                    self.remove(v, slot);
+                }
+            }
+        }
+        waiting
+    }
+}

@@ -1,0 +1,346 @@
+//! From a guest's transmit queue.
+
+use zerowire::ledger::{CopyReason, DropReason};
+
+use super::Switch;
+use crate::memory::Segment;
+use crate::vsock::held::Held;
+use crate::vsock::lifecycle::{Effect, Phase};
+use crate::vsock::packet::{Fault, HEADER_LEN, Header, Kind, Op, SEQ_EOM, SHUT_RECEIVE};
+use crate::vsock::queues::{self, Packet};
+use crate::vsock::socket::{self, MAX_IOV};
+use crate::vsock::table::{End, Key};
+use crate::vsock::vm::MAX_RESETS;
+
+/// Chains of a VM in a turn.
+pub(super) const MAX_BATCH: usize = 64;
+
+/// Segments of a turn, give or take those of one chain.
+const MAX_SEGMENTS: usize = 4096;
+
+/// Packets of one connection, one behind the other, whose payload goes out in one call.
+#[derive(Clone, Copy)]
+struct Run {
+    key: Key,
+    slot: u32,
+    bytes: usize,
+    packets: u64,
+    /// Of a message: the flags of its last packet.
+    end: Option<u32>,
+}
+
+impl Switch {
+    /// Takes a batch of packets from a guest. Returns whether there were any.
+    pub fn transmit(&mut self, v: usize) -> bool {
+        let vm = &mut self.vms[v];
+        if !vm.tx_ready || vm.resets.len() >= MAX_RESETS {
+            return false;
+        }
+        let Some(tx) = vm.tx.as_mut().filter(|t| t.is_active()) else { return false };
+        if matches!(tx.ring.available(), Ok(0)) {
+            return false;
+        }
+        let Some(mut tx) = vm.tx.take() else { return false };
+        let memory = vm.memory.clone();
+        let mut packets = std::mem::take(&mut self.packets);
+        let mut segments = std::mem::take(&mut self.segments);
+        packets.clear();
+        segments.clear();
+        let mut error = None;
+        while packets.len() < MAX_BATCH && segments.len() < MAX_SEGMENTS {
+            match queues::take(&mut tx.ring, &memory, &mut segments, &mut self.hint) {
+                Ok(Some(p)) => packets.push(p),
+                Ok(None) => break,
+                Err(e) => {
+                    error = Some(e);
+                    break;
+                }
+            }
+        }
+        self.vms[v].tx = Some(tx);
+        let mut run = None;
+        for p in &packets {
+            self.packet(v, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run);
+        }
+        self.flush(v, &mut run);
+        if let Some(tx) = &mut self.vms[v].tx {
+            for p in &packets {
+                tx.ring.push_used(p.head, 0);
+            }
+            if error.is_some() {
+                tx.publish();
+                tx.fail();
+            }
+        }
+        if let Some(e) = error {
+            self.ring_failed(v, &e);
+        }
+        let any = !packets.is_empty();
+        self.packets = packets;
+        // A hostile guest's long lists don't stay.
+        if segments.capacity() > 4 * MAX_SEGMENTS {
+            segments = Vec::with_capacity(1024);
+        }
+        self.segments = segments;
+        any
+    }
+
+    #[inline]
+    fn packet(&mut self, v: usize, p: &Packet, segments: &[Segment], run: &mut Option<Run>) {
+        let Some(h) = p.header else { return self.dropped(v, DropReason::TooShort) };
+        let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
+        let (op, kind) = match h.check(self.vms[v].cid, p.room) {
+            Ok(sound) => sound,
+            Err(Fault::Forged) => return self.dropped(v, DropReason::BadPacket),
+            Err(Fault::Wrong) => {
+                self.flush(v, run);
+                self.dropped(v, DropReason::BadPacket);
+                match self.vms[v].connections.find(&key) {
+                    Some(slot) => self.abort(v, slot),
+                    None => self.refuse(v, &h),
+                }
+                return;
+            }
+        };
+        let slot = match run {
+            Some(r) if r.key == key => Some(r.slot),
+            _ => self.vms[v].connections.find(&key),
+        };
+        let Some(slot) = slot else {
+            self.flush(v, run);
+            return self.stranger(v, &h, op, kind);
+        };
+        let Some(c) = self.connection(v, slot) else { return };
+        // A connection that the guest begins anew has new counts.
+        let before = c.outgoing.free();
+        let beyond = op != Op::Request && c.outgoing.update(h.buf_alloc, h.fwd_cnt).is_err();
+        let waits = c.held.is_some() || c.host().is_some_and(|h| h.readable);
+        if c.outgoing.free() > before {
+            c.life.credit_came();
+        }
+        let ready = waits && c.outgoing.free() > before;
+        if beyond || c.kind != kind {
+            self.flush(v, run);
+            self.dropped(v, if beyond { DropReason::BeyondCredit } else { DropReason::BadPacket });
+            return self.abort(v, slot);
+        }
+        let effect = c.life.take(op, h.flags);
+        if ready {
+            self.vms[v].mark_ready(slot);
+        }
+        match effect {
+            Effect::Payload => self.payload(v, slot, key, &h, segments, run),
+            effect => {
+                self.vms[v].counters.control_packets.add(1);
+                self.flush(v, run);
+                self.control(v, slot, effect, op, &h, kind);
+            }
+        }
+    }
+
+    /// A packet of a connection that carries no payload.
+    fn control(&mut self, v: usize, slot: u32, effect: Effect, op: Op, h: &Header, kind: Kind) {
+        match effect {
+            Effect::None => {
+                self.vms[v].mark_ready(slot);
+                self.relay_credit(v, slot, op);
+            }
+            Effect::Payload => {}
+            Effect::Accepted => self.accepted(v, slot),
+            Effect::Shutdown => self.guest_shut(v, slot, h.flags),
+            Effect::Refused => {
+                self.vms[v].counters.refused.add(1);
+                self.end_of(v, slot);
+                self.remove(v, slot);
+            }
+            Effect::Ended => self.guest_ended(v, slot),
+            Effect::Renewed => {
+                self.end_of(v, slot);
+                self.remove(v, slot);
+                self.stranger(v, h, op, kind);
+            }
+            Effect::Violation => {
+                self.dropped(v, DropReason::NoConnection);
+                self.abort(v, slot);
+            }
+            Effect::Stray => self.dropped(v, DropReason::NoConnection),
+        }
+    }
+
+    /// The guest ended the connection: what it sent before is still delivered.
+    pub(super) fn guest_ended(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.connection(v, slot) else { return };
+        if c.life.phase() == Phase::Draining {
+            return;
+        }
+        if c.host().is_some_and(|h| h.held.is_some()) {
+            c.queued = false;
+            c.life.drain();
+            c.held = None;
+            c.deadline = Some(std::time::Instant::now() + super::LINGER);
+            self.vms[v].connections.forget_name(slot);
+            self.look_at_deadlines(super::LINGER);
+        } else {
+            self.end_of(v, slot);
+            self.remove(v, slot);
+        }
+    }
+
+    /// A packet of no connection.
+    fn stranger(&mut self, v: usize, h: &Header, op: Op, kind: Kind) {
+        match op {
+            Op::Request => {
+                self.vms[v].counters.control_packets.add(1);
+                self.requested(v, h, kind);
+            }
+            // Nothing answers a reset (virtio 1.3 §5.10.6.4).
+            Op::Rst => self.vms[v].counters.control_packets.add(1),
+            _ => {
+                self.dropped(v, DropReason::NoConnection);
+                self.vms[v].counters.resets.add(1);
+                self.refuse(v, h);
+            }
+        }
+    }
+
+    /// Answers a packet of no connection by RST.
+    pub(super) fn refuse(&mut self, v: usize, h: &Header) {
+        if h.op == Op::Rst as u16 {
+            return;
+        }
+        self.vms[v].resets.push_back(Header {
+            src_cid: h.dst_cid,
+            dst_cid: h.src_cid,
+            src_port: h.dst_port,
+            dst_port: h.src_port,
+            kind: h.kind,
+            op: Op::Rst as u16,
+            ..Header::default()
+        });
+    }
+
+    /// Payload of an open connection.
+    #[inline]
+    fn payload(
+        &mut self,
+        v: usize,
+        slot: u32,
+        key: Key,
+        h: &Header,
+        segments: &[Segment],
+        run: &mut Option<Run>,
+    ) {
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        let ends = c.kind == Kind::SeqPacket && h.flags & SEQ_EOM != 0;
+        if h.len == 0 && !ends {
+            return self.dropped(v, DropReason::BadPacket);
+        }
+        if let End::Sibling { vm, place } = c.end {
+            self.flush(v, run);
+            return self.pass_to_sibling(v, slot, (vm, place), h, segments);
+        }
+        if !c.incoming.receive(h.len) {
+            self.flush(v, run);
+            self.dropped(v, DropReason::BeyondCredit);
+            return self.abort(v, slot);
+        }
+        if c.life.far_ended() & SHUT_RECEIVE != 0 || !matches!(c.end, End::Host(_)) {
+            // Nobody reads it any more; the guest has been told, or will be.
+            c.incoming.forward(h.len);
+            return;
+        }
+        let fits = |parts: &Vec<Segment>| parts.len() + segments.len() <= MAX_IOV;
+        if run.as_ref().is_none_or(|r| r.slot != slot) || !fits(&self.parts) {
+            self.flush(v, run);
+            *run = Some(Run { key, slot, bytes: 0, packets: 0, end: None });
+        }
+        let Some(r) = run else { return };
+        let (mut skip, mut left) = (HEADER_LEN, h.len as usize);
+        for s in segments {
+            let len = s.len as usize;
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let n = (len - skip).min(left);
+            if n == 0 {
+                break;
+            }
+            self.parts.push(Segment { ptr: s.ptr.wrapping_add(skip), len: n as u32, ..*s });
+            left -= n;
+            skip = 0;
+        }
+        r.bytes += h.len as usize;
+        r.packets += 1;
+        if ends {
+            r.end = Some(h.flags);
+            self.flush(v, run);
+        }
+    }
+
+    /// Sends what was collected to the host program; what its socket refuses waits.
+    fn flush(&mut self, v: usize, run: &mut Option<Run>) {
+        let Some(run) = run.take() else { return };
+        let parts = std::mem::take(&mut self.parts);
+        self.send_run(v, run, &parts);
+        self.parts = parts;
+        self.parts.clear();
+    }
+
+    fn send_run(&mut self, v: usize, run: Run, parts: &[Segment]) {
+        let vm = &mut self.vms[v];
+        let counters = vm.counters.clone();
+        let Some(c) = vm.connections.get(run.slot) else { return };
+        let kind = c.kind;
+        let End::Host(host) = &mut c.end else {
+            c.incoming.forward(run.bytes as u32);
+            return;
+        };
+        counters.transmit.frames.add(run.packets);
+        // A message goes whole or not at all.
+        let direct = host.held.is_none() && host.writable && parts.len() <= MAX_IOV;
+        let whole = kind == Kind::Stream || run.end.is_some();
+        let (mut sent, mut taken) = (0, false);
+        if direct && whole {
+            self.iov.clear();
+            let entry = |s: &Segment| libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize };
+            self.iov.extend(parts.iter().map(entry));
+            counters.transmit.system_calls.add(1);
+            // SAFETY: the parts lie in the memory that this turn holds.
+            match unsafe { socket::send(&host.socket, &self.iov) } {
+                Ok(n) => (sent, taken) = (n, n == run.bytes),
+                Err(e) if socket::would_block(&e) => {}
+                Err(e) => {
+                    c.incoming.forward(run.bytes as u32);
+                    return self.host_refuses(v, run.slot, &e);
+                }
+            }
+            host.writable = taken;
+        }
+        counters.transmit.zero_copied_bytes.add(sent as u64);
+        c.incoming.forward(sent as u32);
+        let rest = run.bytes - sent;
+        if taken {
+            counters.transmit.zero_copied_frames.add(run.packets);
+        } else {
+            let held = host.held.get_or_insert_with(|| Box::new(Held::default()));
+            held.push(parts, sent, rest);
+            if kind == Kind::SeqPacket {
+                held.mark(rest as u32, run.end);
+            }
+            let reason = if whole { CopyReason::Held } else { CopyReason::Message };
+            counters.transmit.copied(reason, rest as u64);
+            self.flush_held(v, run.slot);
+        }
+        self.tell_credit(v, run.slot);
+    }
+
+    /// Has the guest told that it may send again, once that is news.
+    pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.connection(v, slot) else { return };
+        if c.incoming.is_news() {
+            c.life.owe_update();
+            self.vms[v].mark_ready(slot);
+        }
+    }
+}

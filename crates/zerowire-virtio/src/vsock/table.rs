@@ -1,0 +1,194 @@
+//! The connections of a VM.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use super::credit::{Incoming, Outgoing};
+use super::held::Held;
+use super::lifecycle::Lifecycle;
+use super::packet::Kind;
+
+/// What names a connection of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The guest's port.
+    pub port: u32,
+    /// The other end's CID.
+    pub peer_cid: u64,
+    /// The other end's port.
+    pub peer_port: u32,
+}
+
+/// A slot of the table, and which of its tenants is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the slot.
+    pub slot: u32,
+    /// Counts the slot's tenants, 24 bits.
+    pub tenant: u32,
+}
+
+/// Where a connection ends.
+#[derive(Debug)]
+pub enum End {
+    /// At a host program.
+    Host(Box<HostEnd>),
+    /// At a host program whose backlog is full: it is tried again.
+    Dialing,
+    /// At another VM of the group.
+    Sibling {
+        /// Its place in the group.
+        vm: usize,
+        /// The connection there.
+        place: Place,
+    },
+    /// Nowhere any more.
+    Gone,
+}
+
+/// A unix socket.
+#[derive(Debug)]
+pub struct HostEnd {
+    /// The socket, non-blocking.
+    pub socket: OwnedFd,
+    /// There may be something to read.
+    pub readable: bool,
+    /// There may be room to write.
+    pub writable: bool,
+    /// The program has ended its sending, or closed.
+    pub hung_up: bool,
+    /// The program has closed.
+    pub closed: bool,
+    /// News of room for writing are asked for.
+    pub room_watched: bool,
+    /// Writing was shut down.
+    pub write_shut: bool,
+    /// What the socket refused.
+    pub held: Option<Box<Held>>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its name.
+    pub key: Key,
+    /// Its type.
+    pub kind: Kind,
+    /// Its state.
+    pub life: Lifecycle,
+    /// What the guest may send; of use where the other end is a host program.
+    pub incoming: Incoming,
+    /// What may be sent to the guest.
+    pub outgoing: Outgoing,
+    /// Where it ends.
+    pub end: End,
+    /// What waits for the guest's buffers.
+    pub held: Option<Box<Held>>,
+    /// It is in the list of those that have something for the guest.
+    pub queued: bool,
+    /// When patience ends.
+    pub deadline: Option<Instant>,
+    /// Established at some time.
+    pub counted: bool,
+}
+
+impl Connection {
+    /// The host's end.
+    pub fn host(&mut self) -> Option<&mut HostEnd> {
+        match &mut self.end {
+            End::Host(h) => Some(h),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of a slot's tenant count.
+const TENANT_MASK: u32 = (1 << 24) - 1;
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Table {
+    slots: Vec<(u32, Option<Connection>)>,
+    free: Vec<u32>,
+    by_key: HashMap<Key, u32>,
+}
+
+impl Table {
+    /// Connections, those that drain included.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts a connection in; one of the same name must have been removed.
+    pub fn insert(&mut self, connection: Connection) -> Place {
+        let key = connection.key;
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize].1 = Some(connection);
+                slot
+            }
+            None => {
+                self.slots.push((0, Some(connection)));
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.by_key.insert(key, slot);
+        Place { slot, tenant: self.slots[slot as usize].0 }
+    }
+
+    /// The connection of this name.
+    pub fn find(&self, key: &Key) -> Option<u32> {
+        self.by_key.get(key).copied()
+    }
+
+    /// Whether a name is taken.
+    pub fn is_taken(&self, key: &Key) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// The connection in a slot.
+    #[inline]
+    pub fn get(&mut self, slot: u32) -> Option<&mut Connection> {
+        self.slots.get_mut(slot as usize)?.1.as_mut()
+    }
+
+    /// The connection in a slot, if it is still the same.
+    #[inline]
+    pub fn at(&mut self, place: Place) -> Option<&mut Connection> {
+        let (tenant, connection) = self.slots.get_mut(place.slot as usize)?;
+        if *tenant != place.tenant {
+            return None;
+        }
+        connection.as_mut()
+    }
+
+    /// The place of a slot's tenant.
+    pub fn place(&self, slot: u32) -> Place {
+        Place { slot, tenant: self.slots.get(slot as usize).map_or(0, |s| s.0) }
+    }
+
+    /// Frees the name for another connection; this one stays in its slot.
+    pub fn forget_name(&mut self, slot: u32) {
+        if let Some((_, Some(c))) = self.slots.get(slot as usize)
+            && self.by_key.get(&c.key) == Some(&slot)
+        {
+            self.by_key.remove(&c.key);
+        }
+    }
+
+    /// Takes a connection out.
+    pub fn remove(&mut self, slot: u32) -> Option<Connection> {
+        self.forget_name(slot);
+        let (tenant, place) = self.slots.get_mut(slot as usize)?;
+        let connection = place.take()?;
+        *tenant = (*tenant + 1) & TENANT_MASK;
+        self.free.push(slot);
+        Some(connection)
+    }
+
+    /// Slots that are or were in use: all connections are in `0..slots()`.
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+}

@@ -1,0 +1,198 @@
+//! One VM of a group: its rings, its connections, its sockets.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::net::SocketType;
+
+use super::packet::{Header, Kind};
+use super::queues::{Queue, Receive};
+use super::table::{Key, Table};
+use super::{VsockCounters, VsockLimits};
+use crate::daemon::{ListenError, bind_unix};
+use crate::memory::GuestMemory;
+use crate::ring::RingAddresses;
+
+/// Resets of no connection that wait for receive buffers; with so many the guest's own packets wait, too.
+pub(super) const MAX_RESETS: usize = 1024;
+
+/// Host programs that have connected and not said where to; the oldest one gives way.
+pub(super) const MAX_HANDSHAKES: usize = 128;
+
+/// Ports that host programs get begin here, above those that people choose.
+const FIRST_HOST_PORT: u32 = 1 << 30;
+
+/// A starved guest is looked at again when it has posted this part of its ring.
+pub(super) const STARVED_PART: u16 = 4;
+
+/// Turns after which any buffer of a starved guest will do.
+const STARVED_TURNS: u32 = 64;
+
+/// A listening socket of the host side, removed on drop.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub socket: OwnedFd,
+    pub kind: Kind,
+    path: PathBuf,
+}
+
+impl Listening {
+    fn bind(path: PathBuf, kind: Kind) -> Result<Self, ListenError> {
+        let socket_type = match kind {
+            Kind::Stream => SocketType::STREAM,
+            Kind::SeqPacket => SocketType::SEQPACKET,
+        };
+        Ok(Self { socket: bind_unix(&path, socket_type)?, kind, path })
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A host program that has connected and not said where to.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    pub socket: OwnedFd,
+    pub kind: Kind,
+    pub deadline: Instant,
+    /// Tells it from others in the same place.
+    pub tenant: u32,
+}
+
+/// One VM of a group.
+#[derive(Debug)]
+pub(crate) struct GroupVm {
+    pub(super) name: String,
+    pub(super) cid: u64,
+    pub(super) uds: PathBuf,
+    pub(super) groups: Vec<String>,
+    pub(super) limits: VsockLimits,
+    pub(super) counters: Arc<VsockCounters>,
+    pub(super) listening: Vec<Listening>,
+    // Rings hold pointers into the memory: they go first.
+    pub(super) rx: Option<Box<Receive>>,
+    pub(super) tx: Option<Box<Queue>>,
+    pub(super) memory: Arc<GuestMemory>,
+    pub(super) connections: Table,
+    /// Slots of connections that may have something for the guest.
+    pub(super) ready: VecDeque<u32>,
+    /// Resets of no connection.
+    pub(super) resets: VecDeque<Header>,
+    pub(super) handshakes: Vec<Option<Handshake>>,
+    pub(super) tenants: u32,
+    next_port: u32,
+    /// The transmit queue may hold packets.
+    pub(super) tx_ready: bool,
+    /// Something waits for receive buffers.
+    pub(super) starved: bool,
+    /// Turns for which it was.
+    starved_turns: u32,
+    /// Any receive buffer is to wake the thread.
+    pub(super) impatient: bool,
+    /// Where the transmit ring was, when it was stopped: connections go on if it is started there.
+    pub(super) resume: Option<(RingAddresses, u16)>,
+}
+
+impl GroupVm {
+    /// Binds the host's sockets, `uds` for streams and `uds.seqpacket` for messages.
+    pub(crate) fn new(
+        name: &str,
+        cid: u64,
+        uds: &Path,
+        groups: Vec<String>,
+        limits: VsockLimits,
+        counters: Arc<VsockCounters>,
+    ) -> Result<Self, ListenError> {
+        let mut messages = uds.as_os_str().to_owned();
+        messages.push(".seqpacket");
+        let listening = vec![
+            Listening::bind(uds.to_owned(), Kind::Stream)?,
+            Listening::bind(PathBuf::from(messages), Kind::SeqPacket)?,
+        ];
+        Ok(Self {
+            name: name.to_owned(),
+            cid,
+            uds: uds.to_owned(),
+            groups,
+            limits,
+            counters,
+            listening,
+            rx: None,
+            tx: None,
+            memory: Arc::default(),
+            connections: Table::default(),
+            ready: VecDeque::new(),
+            resets: VecDeque::new(),
+            handshakes: Vec::new(),
+            tenants: 0,
+            next_port: FIRST_HOST_PORT,
+            tx_ready: false,
+            starved: false,
+            starved_turns: 0,
+            impatient: false,
+            resume: None,
+        })
+    }
+
+    /// Whether the guest's driver runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.rx.as_ref().is_some_and(|r| r.queue.is_active())
+            && self.tx.as_ref().is_some_and(|t| t.is_active())
+    }
+
+    /// Whether the two may reach each other.
+    pub(super) fn shares_group(&self, other: &Self) -> bool {
+        self.groups.iter().any(|g| other.groups.contains(g))
+    }
+
+    /// The socket path of the host program that serves a port.
+    pub(super) fn path_of(&self, port: u32) -> PathBuf {
+        let mut path = self.uds.as_os_str().to_owned();
+        path.push(format!("_{port}"));
+        path.into()
+    }
+
+    /// A port for a host program that connects to `port`.
+    pub(super) fn host_port(&mut self, port: u32) -> Key {
+        loop {
+            let key = Key { port, peer_cid: super::packet::HOST_CID, peer_port: self.next_port };
+            self.next_port =
+                self.next_port.checked_add(1).filter(|p| *p < u32::MAX).unwrap_or(FIRST_HOST_PORT);
+            if !self.connections.is_taken(&key) {
+                return key;
+            }
+        }
+    }
+
+    /// Whether a starved guest has posted enough for a batch, or anything for a while.
+    pub(super) fn has_buffers_again(&mut self) -> bool {
+        let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active()) else { return false };
+        let ring = &mut rx.queue.ring;
+        self.starved_turns += 1;
+        let enough = if self.starved_turns > STARVED_TURNS { 1 } else { (ring.size() / STARVED_PART).max(1) };
+        // An error is found, and answered, when the chain is taken.
+        if ring.refresh().is_ok_and(|n| n < enough) {
+            return false;
+        }
+        self.starved_turns = 0;
+        self.starved = false;
+        true
+    }
+
+    /// Puts a connection into the list of those that may have something for the guest.
+    #[inline]
+    pub(super) fn mark_ready(&mut self, slot: u32) {
+        if let Some(c) = self.connections.get(slot)
+            && !c.queued
+        {
+            c.queued = true;
+            self.ready.push_back(slot);
+        }
+    }
+}
