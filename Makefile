@@ -53,14 +53,19 @@ install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
 	@test -x target/release/zerowire || { echo "make install: no target/release/zerowire: run 'make build' first" >&2; exit 1; }
 	install -D -m 755 target/release/zerowire "$(DESTDIR)$(bindir)/zerowire"
 	install -d "$(DESTDIR)$(libexecdir)" "$(DESTDIR)$(datadir)/qemu/vhost-user"
-	ln -sfn ../bin/zerowire "$(DESTDIR)$(libexecdir)/zerowire-net"
-	sed 's|@libexecdir@|$(libexecdir)|' dist/50-zerowire-net.json.in \
-		> "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-net.json"
-	chmod 644 "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-net.json"
+	for device in net vsock; do \
+		ln -sfn ../bin/zerowire "$(DESTDIR)$(libexecdir)/zerowire-$$device" && \
+		sed 's|@libexecdir@|$(libexecdir)|' dist/50-zerowire-$$device.json.in \
+			> "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" && \
+		chmod 644 "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" || exit 1; \
+	done
 
 uninstall: ## Remove what install put there
-	rm -f "$(DESTDIR)$(bindir)/zerowire" "$(DESTDIR)$(libexecdir)/zerowire-net" \
-		"$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-net.json"
+	rm -f "$(DESTDIR)$(bindir)/zerowire"
+	for device in net vsock; do \
+		rm -f "$(DESTDIR)$(libexecdir)/zerowire-$$device" \
+			"$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json"; \
+	done
 
 clean: ## Remove what was built; kernels and QEMU stay in ~/.cache/zerowire
 	$(CARGO) clean

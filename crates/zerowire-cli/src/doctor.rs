@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use zerowire::probe::{self, Job, Options, Outcome, Report};
+use zerowire::probe::{self, Job, Options, Outcome, Report, Verdict};
 
 /// Which path to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -19,7 +19,7 @@ pub enum PathArg {
     Send,
     /// Programs that receive.
     Recv,
-    /// Streams between VMs and programs.
+    /// Streams and messages of VMs, with each other and with programs.
     Vsock,
     /// Everything.
     #[default]
@@ -53,9 +53,9 @@ pub struct DoctorArgs {
 const AFTER_HELP: &str = "\
 Each check tries the thing itself, as this user, in this network namespace: it opens the device, makes a tap that is \
 never set up, registers memory. Nothing stays behind, no setting is changed, no frame is sent. Run it the way zerowire \
-net will run: under the same user, in the same container, unit or namespace.
+net or zerowire vsock will run: under the same user, in the same container, unit or namespace.
 
-Exit code: 0; 1 if zerowire net can't run at all (with --path net or all); 2 for wrong arguments.";
+Exit code: 0; 1 if zerowire net or zerowire vsock, where it was asked about, can't run at all; 2 for wrong arguments.";
 
 /// Width of a report that goes to no terminal, columns.
 const PLAIN_WIDTH: usize = 100;
@@ -78,12 +78,10 @@ pub fn run(args: DoctorArgs) -> Result<ExitCode> {
     Ok(exit_code(&report))
 }
 
-/// The net path is the one whose absence is an error: the others are not asked for by name yet.
+/// A command that is there and can't run is an error; those of later versions are not.
 fn exit_code(report: &Report) -> ExitCode {
-    match report.verdict(Job::Net) {
-        Some(v) if v.outcome == Outcome::Missing => ExitCode::FAILURE,
-        _ => ExitCode::SUCCESS,
-    }
+    let can_run = |v: &Verdict| !v.built || v.outcome != Outcome::Missing;
+    if report.verdicts.iter().all(can_run) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn style() -> render::Style {

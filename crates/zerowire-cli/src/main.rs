@@ -3,9 +3,13 @@
 mod bench;
 mod demo;
 mod doctor;
+mod file;
 mod logging;
 mod net;
+mod serving;
 mod signals;
+mod table;
+mod vsock;
 
 use std::process::ExitCode;
 
@@ -26,11 +30,14 @@ struct Cli {
 enum Command {
     /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap and back.
     Net(Box<net::NetArgs>),
+    /// A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and
+    /// the host's programs by unix sockets.
+    Vsock(Box<vsock::VsockArgs>),
     /// What this kernel, user and network namespace can do for each path, and how to get the missing part.
     Doctor(doctor::DoctorArgs),
     /// Measure this machine: each path against the bare system calls.
     Bench(bench::BenchArgs),
-    /// Show a guest without a VM on a tap: ping, metadata, TCP both ways, and the ledger.
+    /// Show a guest without a VM: ping, metadata, TCP both ways on a tap, streams both ways by vsock, and the ledgers.
     Demo(demo::DemoArgs),
 }
 
@@ -42,6 +49,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
+        Command::Vsock(args) => vsock::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(&args),
@@ -55,12 +63,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Under the name `zerowire-net` (as the installed vhost-user JSON file starts it) the program is `zerowire net`.
+/// Under the names `zerowire-net` and `zerowire-vsock` (as the installed vhost-user JSON files start it) the program is
+/// `zerowire net` and `zerowire vsock`.
 fn arguments() -> Vec<std::ffi::OsString> {
     let mut args: Vec<_> = std::env::args_os().collect();
-    let name = args.first().and_then(|a| std::path::Path::new(a).file_name().map(ToOwned::to_owned));
-    if name.is_some_and(|n| n == "zerowire-net") {
-        args.insert(1, "net".into());
+    let name =
+        args.first().and_then(|a| std::path::Path::new(a).file_name()?.to_str().map(ToOwned::to_owned));
+    if let Some(command @ ("net" | "vsock")) = name.as_deref().and_then(|n| n.strip_prefix("zerowire-")) {
+        args.insert(1, command.into());
     }
     args
 }

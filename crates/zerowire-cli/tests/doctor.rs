@@ -151,13 +151,13 @@ fn a_tap_of_the_users_own_is_enough() {
     assert!(own.status.success());
 }
 
-/// Makes `io_uring_setup` fail with `errno` in this process and what it runs (seccomp(2)).
-fn refuse_io_uring(errno: i32) -> io::Result<()> {
-    // Load the call's number (offset 0 of struct seccomp_data); if it is io_uring_setup, fail; else allow.
+/// Makes a system call fail with `errno` in this process and what it runs (seccomp(2)).
+fn refuse(call: libc::c_long, errno: i32) -> io::Result<()> {
+    // Load the call's number (offset 0 of struct seccomp_data); if it is this one, fail; else allow.
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut code = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
@@ -176,7 +176,7 @@ fn a_seccomp_filter_is_named_and_net_still_runs() {
     for (errno, word) in [(libc::EPERM, "seccomp filter"), (libc::ENOSYS, "not there")] {
         let mut command = lab.doctor(&["--json"]);
         // SAFETY: the hook makes two system calls on memory of its own stack and allocates nothing.
-        unsafe { command.pre_exec(move || refuse_io_uring(errno)) };
+        unsafe { command.pre_exec(move || refuse(libc::SYS_io_uring_setup, errno)) };
         let output = command.output().expect("run");
         let report = json(&output);
         let ring = check(&report, "uring.setup");
@@ -190,6 +190,59 @@ fn a_seccomp_filter_is_named_and_net_still_runs() {
         assert!(output.status.success());
         assert_eq!(report["machine"]["seccomp"], true);
     }
+}
+
+/// The device needs no privilege, and says so; without unix sockets it can't run.
+#[test]
+fn vsock_needs_no_privilege() {
+    let lab = Lab::new();
+    let mut command = lab.doctor(&["--path", "vsock", "--json"]);
+    let output = command.uid(NOBODY).gid(NOBODY).output().expect("run");
+    let report = json(&output);
+    for id in ["vsock.memory", "vsock.unix"] {
+        assert_eq!(check(&report, id)["outcome"], "ok", "{id}");
+    }
+    let vsock = verdict(&report, "vsock");
+    assert_eq!((&vsock["outcome"], &vsock["built"]), (&"ok".into(), &true.into()), "{vsock}");
+    assert!(vsock["text"].as_str().is_some_and(|t| t.contains("no privilege")), "{vsock}");
+    assert!(output.status.success());
+    let text = text(&lab.doctor(&["--path", "vsock"]).output().expect("run"));
+    assert!(text.contains("zerowire vsock is ready."), "{text}");
+}
+
+#[test]
+fn vsock_is_told_the_limit_of_open_files() {
+    let lab = Lab::new();
+    let mut command = lab.doctor(&["--path", "vsock", "--json"]);
+    let limit = libc::rlimit { rlim_cur: 128, rlim_max: 128 };
+    // SAFETY: the hook makes one system call on a value of its own.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        })
+    };
+    let output = command.output().expect("run");
+    let report = json(&output);
+    let descriptors = check(&report, "vsock.descriptors");
+    assert_eq!(descriptors["outcome"], "degraded", "{descriptors}");
+    assert!(descriptors["found"].as_str().is_some_and(|f| f.starts_with("64 to host")), "{descriptors}");
+    assert!(descriptors["remedy"].as_str().is_some_and(|r| r.contains("LimitNOFILE")), "{descriptors}");
+    assert_eq!(verdict(&report, "vsock")["outcome"], "degraded");
+    assert!(output.status.success(), "it runs all the same");
+}
+
+#[test]
+fn vsock_can_not_run_without_unix_sockets() {
+    let lab = Lab::new();
+    let mut command = lab.doctor(&["--path", "vsock", "--json"]);
+    // SAFETY: the hook makes two system calls on memory of its own stack and allocates nothing.
+    unsafe { command.pre_exec(|| refuse(libc::SYS_socketpair, libc::EAFNOSUPPORT)) };
+    let output = command.output().expect("run");
+    let report = json(&output);
+    assert_eq!(check(&report, "vsock.unix")["outcome"], "missing");
+    assert_eq!(verdict(&report, "vsock")["outcome"], "missing");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]

@@ -49,6 +49,8 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--vm", &one, "--vm", &one], 1, &["two VMs are named 'a'"]);
         refused(&["--config", &path("none.toml")], 1, &["none.toml", "No such file"]);
         refused(&["--config", &write("empty.toml", "")], 1, &["empty.toml", "[[vm]]"]);
+        let vsock = "[[vm]]\nname='a'\n[vm.vsock]\nsocket='/s'\ncid=3\nuds='/u'\n";
+        refused(&["--config", &write("vsock.toml", vsock)], 1, &["vsock.toml", "[vm.net]"]);
         let unknown = write("unknown.toml", "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nprt='tap:t'\n");
         refused(&["--config", &unknown], 1, &["unknown.toml", "prt"]);
         let bad_port = write("port.toml", "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tun:t'\n");

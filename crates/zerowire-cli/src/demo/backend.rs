@@ -1,4 +1,4 @@
-//! The device: this program once more, as `zerowire net`.
+//! The devices: this program once more, as `zerowire net` and as `zerowire vsock`.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -11,33 +11,54 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::Value;
 
-use super::TAP;
+use super::{CID, TAP};
 
 /// For an answer to a signal.
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// Name of the host's end in the folder.
+const UDS: &str = "vsock";
+
 /// The child process. It is killed, and its folder removed, on drop.
 #[derive(Debug)]
 pub(super) struct Backend {
+    name: &'static str,
     child: Child,
     statistics: Receiver<Value>,
     socket: PathBuf,
     command_line: String,
     // Last, so that it goes when the child is gone.
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Backend {
-    /// Starts the child with this metadata document; it may not listen yet.
-    pub(super) fn start(metadata: &str) -> Result<Self> {
+    /// Starts `zerowire net` with this metadata document; it may not listen yet.
+    pub(super) fn net(metadata: &str) -> Result<Self> {
+        Self::start("net", |dir, command| {
+            let file = dir.join("metadata.json");
+            std::fs::write(&file, metadata).with_context(|| format!("write {}", file.display()))?;
+            command.args(["--port", &format!("tap:{TAP}"), "--metadata"]).arg(&file);
+            Ok(())
+        })
+    }
+
+    /// Starts `zerowire vsock`; it may not listen yet.
+    pub(super) fn vsock() -> Result<Self> {
+        Self::start("vsock", |dir, command| {
+            command.args(["--cid", &CID.to_string(), "--uds"]).arg(dir.join(UDS));
+            Ok(())
+        })
+    }
+
+    /// `arguments` adds to the command line; its folder vanishes with the child.
+    fn start(name: &'static str, arguments: impl FnOnce(&Path, &mut Command) -> Result<()>) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("zerowire-demo-").tempdir().context("create a folder")?;
-        let socket = dir.path().join("net.sock");
-        let file = dir.path().join("metadata.json");
-        std::fs::write(&file, metadata).with_context(|| format!("write {}", file.display()))?;
+        let socket = dir.path().join(format!("{name}.sock"));
         let program = std::env::current_exe().context("find this program's own path")?;
         let mut command = Command::new(program);
-        command.args(["net", "--socket"]).arg(&socket).args(["--port", &format!("tap:{TAP}")]);
-        command.arg("--metadata").arg(&file).args(["--json", "--log", "warn"]);
+        command.args([name, "--socket"]).arg(&socket);
+        arguments(dir.path(), &mut command)?;
+        command.args(["--json", "--log", "warn"]);
         let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let command_line = format!("zerowire {}", words.join(" "));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -55,12 +76,17 @@ impl Backend {
                 }
             }
         })?;
-        Ok(Self { child, statistics, socket, command_line, _dir: dir })
+        Ok(Self { name, child, statistics, socket, command_line, dir })
     }
 
     /// Where the guest connects.
     pub(super) fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// The host's end of `zerowire vsock`.
+    pub(super) fn uds(&self) -> PathBuf {
+        self.dir.path().join(UDS)
     }
 
     /// How it was started.
@@ -71,7 +97,7 @@ impl Backend {
     /// Adds to an error that the child has ended, if it has.
     pub(super) fn explain(&mut self, error: Error) -> Error {
         match self.child.try_wait() {
-            Ok(Some(status)) => anyhow!("zerowire net ended with {status}; its message is above"),
+            Ok(Some(status)) => anyhow!("zerowire {} ended with {status}; its message is above", self.name),
             _ => error,
         }
     }
@@ -79,25 +105,28 @@ impl Backend {
     /// Asks for the statistics (SIGUSR1).
     pub(super) fn statistics(&mut self) -> Result<Value> {
         self.signal(Signal::USR1)?;
-        self.statistics.recv_timeout(ANSWER).context("zerowire net printed no statistics after SIGUSR1")
+        let name = self.name;
+        let answer = self.statistics.recv_timeout(ANSWER);
+        answer.with_context(|| format!("zerowire {name} printed no statistics after SIGUSR1"))
     }
 
     /// Ends it (SIGTERM); returns the last statistics.
     pub(super) fn stop(mut self) -> Result<Value> {
         self.signal(Signal::TERM)?;
         let last = self.statistics.recv_timeout(ANSWER).context("no statistics after SIGTERM")?;
-        let status = self.child.wait().context("wait for zerowire net")?;
+        let status = self.child.wait().with_context(|| format!("wait for zerowire {}", self.name))?;
         if !status.success() {
-            bail!("zerowire net ended with {status}");
+            bail!("zerowire {} ended with {status}", self.name);
         }
         Ok(last)
     }
 
     fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("zerowire net ended with {status}; its message is above");
+            bail!("zerowire {} ended with {status}; its message is above", self.name);
         }
-        kill_process(Pid::from_child(&self.child), signal).context("signal zerowire net")
+        let name = self.name;
+        kill_process(Pid::from_child(&self.child), signal).with_context(|| format!("signal zerowire {name}"))
     }
 }
 

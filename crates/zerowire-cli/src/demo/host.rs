@@ -2,7 +2,7 @@
 //! bytes that both ends agree on.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,7 +33,7 @@ const PATTERN_BYTES: usize = (1 << 20) + 13;
 const CHUNK: usize = 256 << 10;
 
 /// How long a peer that hears nothing waits.
-const SILENCE: Duration = Duration::from_secs(20);
+pub(super) const SILENCE: Duration = Duration::from_secs(20);
 
 /// The pattern from byte `at` of the stream on, as far as it is in one piece.
 pub(super) fn pattern_at(at: u64) -> &'static [u8] {
@@ -90,7 +90,8 @@ impl Peer {
     }
 }
 
-fn take(mut stream: TcpStream) -> Result<u64> {
+/// Reads and compares to the end of the stream; returns how many bytes came.
+pub(super) fn take(mut stream: impl Read) -> Result<u64> {
     let mut buffer = vec![0; CHUNK];
     let mut done = 0;
     loop {
@@ -103,7 +104,8 @@ fn take(mut stream: TcpStream) -> Result<u64> {
     }
 }
 
-fn give(mut stream: TcpStream, bytes: u64) -> Result<u64> {
+/// Writes `bytes` bytes of the pattern.
+pub(super) fn give(mut stream: impl Write, bytes: u64) -> Result<u64> {
     let mut done = 0;
     while done < bytes {
         let rest = pattern_at(done);

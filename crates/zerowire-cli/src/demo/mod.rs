@@ -1,8 +1,9 @@
 //! `zerowire demo`: the device at work without a VM and without downloads.
 //!
 //! ```text
-//!  this process                        child process         host's kernel
+//!  this process                        child processes       host's kernel
 //!  smoltcp ── zerowire-guest ── vhost-user ── zerowire net ── tap ── TCP/IP ── threads of this process
+//!  sockets ── zerowire-guest ── vhost-user ── zerowire vsock ── unix sockets ── threads of this process
 //! ```
 //! All of it is in a network namespace of its own, which vanishes with the processes.
 
@@ -11,6 +12,7 @@ mod guest;
 mod host;
 mod offload;
 mod privilege;
+mod vsock;
 
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -44,7 +46,10 @@ const TAP: &str = "zerowire0";
 /// What the metadata service serves.
 const METADATA: &str = r#"{"latest": {"meta-data": {"instance-id": "i-demo", "hostname": "guest.example"}}}"#;
 
-const STEPS: u32 = 7;
+/// The guest's address on its vsock device.
+const CID: u32 = 3;
+
+const STEPS: u32 = 11;
 
 /// Arguments of `zerowire demo`.
 #[derive(Args, Debug)]
@@ -87,7 +92,7 @@ fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> 
     story.say("Everything is in a network namespace of its own, which is gone when the demo ends.");
 
     story.step("Start the device and connect the guest");
-    let mut backend = Backend::start(METADATA)?;
+    let mut backend = Backend::net(METADATA)?;
     let begin = Instant::now();
     let mut guest = Guest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
     let connected_in = begin.elapsed();
@@ -121,11 +126,7 @@ fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> 
         let seconds =
             ledger::cpu_seconds_a_gigabyte(&before, &after, way).context("no bytes were counted")?;
         cpu.push((way, seconds));
-        transfers.push(json!({
-            "direction": way.name(), "bytes": bytes, "seconds": took.as_secs_f64(),
-            "gigabits_per_second": bytes as f64 * 8e-9 / took.as_secs_f64(),
-            "backend_cpu_seconds_per_gigabyte": seconds,
-        }));
+        transfers.push(summary(way, bytes, took, seconds));
     }
 
     story.step("The ledger: what zerowire net did with the bytes");
@@ -133,18 +134,28 @@ fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> 
     let last = backend.stop()?;
     let vm = &last["vms"][0];
     story.say(ledger::table(vm, &cpu));
-    check(vm)?;
+    check("net", vm)?;
+    let vsock = vsock::tell(story, bytes, stop)?;
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"), "kernel": kernel, "path": path,
         "round_trip_microseconds": round_trips, "metadata": {"instance-id": instance},
-        "transfers": transfers, "statistics": last,
+        "transfers": transfers, "statistics": last, "vsock": vsock,
     }))
 }
 
+/// A transfer in the JSON document.
+fn summary(way: Way, bytes: u64, took: Duration, cpu_seconds_a_gigabyte: f64) -> Value {
+    json!({
+        "direction": way.name(), "bytes": bytes, "seconds": took.as_secs_f64(),
+        "gigabits_per_second": bytes as f64 * 8e-9 / took.as_secs_f64(),
+        "backend_cpu_seconds_per_gigabyte": cpu_seconds_a_gigabyte,
+    })
+}
+
 /// A demonstration in which something was lost must not look like one that went well.
-fn check(vm: &Value) -> Result<()> {
+fn check(device: &str, vm: &Value) -> Result<()> {
     for name in ["ring_errors", "connection_errors"] {
-        ensure!(vm[name] == 0, "zerowire net counted {} {name}: {}", vm[name], vm["last_error"]);
+        ensure!(vm[name] == 0, "zerowire {device} counted {} {name}: {}", vm[name], vm["last_error"]);
     }
     Ok(())
 }

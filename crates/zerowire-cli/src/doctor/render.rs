@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use zerowire::probe::{Check, Group, Job, Machine, Outcome, Report, Verdict};
+use zerowire::probe::{Check, Group, Machine, Outcome, Report, Verdict};
 
 use super::wrap::hang;
 
@@ -83,7 +83,7 @@ fn heading(group: Group) -> &'static str {
         Group::Vm => "Virtual machines to attach",
         Group::Send => "send: programs that send (later version)",
         Group::Recv => "recv: programs that receive (later version)",
-        Group::Vsock => "vsock: streams between VMs and programs (later version)",
+        Group::Vsock => "vsock: streams and messages of VMs, with each other and with programs",
     }
 }
 
@@ -121,7 +121,7 @@ fn verdict(v: &Verdict, style: &Style) -> String {
     )
 }
 
-/// Counts, and for the job that is built whether it runs.
+/// Counts, and for the jobs that are built whether they run.
 fn summary(report: &Report) -> String {
     let count = |o| report.count(o);
     let counts = format!(
@@ -130,12 +130,14 @@ fn summary(report: &Report) -> String {
         count(Outcome::Degraded),
         count(Outcome::Missing)
     );
-    match report.verdict(Job::Net).map(|v| v.outcome) {
-        Some(Outcome::Ok) => format!("{counts} zerowire net is ready."),
-        Some(Outcome::Degraded) => format!("{counts} zerowire net works, on a lesser path."),
-        Some(Outcome::Missing) => format!("{counts} zerowire net can't run here: see the remedies above."),
-        None => counts,
-    }
+    report.verdicts.iter().filter(|v| v.built).fold(counts, |text, v| {
+        let state = match v.outcome {
+            Outcome::Ok => "is ready",
+            Outcome::Degraded => "works, on a lesser path",
+            Outcome::Missing => "can't run here: see the remedies above",
+        };
+        format!("{text} zerowire {} {state}.", v.job.name())
+    })
 }
 
 fn mark(outcome: Outcome, style: &Style) -> String {
@@ -159,7 +161,7 @@ fn paint(text: &str, code: &str, style: &Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerowire::probe::{Finding, Subject};
+    use zerowire::probe::{Finding, Job, Subject};
 
     fn check(group: Group, title: &'static str, outcome: Outcome) -> Check {
         Check {
@@ -231,6 +233,11 @@ mod tests {
     fn the_summary_follows_the_verdict() {
         assert!(summary(&sample(Outcome::Degraded)).contains("lesser path"));
         assert!(summary(&sample(Outcome::Missing)).contains("can't run"));
+        let also = Verdict { job: Job::Vsock, outcome: Outcome::Ok, text: String::new(), built: true };
+        let mut both = sample(Outcome::Degraded);
+        both.verdicts.push(also);
+        both.verdicts.push(Verdict { job: Job::Send, built: false, ..both.verdicts[0].clone() });
+        assert!(summary(&both).ends_with("zerowire net works, on a lesser path. zerowire vsock is ready."));
         let other = Report { verdicts: Vec::new(), ..sample(Outcome::Ok) };
         assert!(summary(&other).ends_with("missing."));
     }

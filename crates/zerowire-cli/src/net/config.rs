@@ -1,38 +1,14 @@
 //! From arguments and files to VMs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
-use serde::Deserialize;
 use zerowire_metadata::TokenPolicy;
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, VmConfig};
 use zerowire_virtio::port::{MAX_QUEUES, TapSpec};
 
 use super::{NetArgs, TokenArg, engine, policy};
-
-/// The configuration file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    vm: Vec<FileVm>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileVm {
-    name: String,
-    net: Option<FileNet>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct FileNet {
-    socket: PathBuf,
-    port: String,
-    metadata: Option<PathBuf>,
-    metadata_token: Option<String>,
-}
+use crate::file;
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
@@ -51,12 +27,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
         TokenArg::Optional => TokenPolicy::Optional,
     };
     if let Some(path) = &args.config {
-        let file = read(path)?;
-        let vms: Vec<_> = file.vm.into_iter().filter_map(|v| v.net.map(|net| (v.name, net))).collect();
-        if vms.is_empty() {
-            bail!("{}: no [[vm]] with a [vm.net] table", path.display());
-        }
-        return vms
+        return file::read(path, "vm.net", |vm| vm.net)?
             .into_iter()
             .map(|(name, net)| {
                 let tokens = net.metadata_token.as_deref().map_or(Ok(default_tokens), token_policy);
@@ -83,12 +54,6 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
         _ => bail!("give --socket PATH, --fd N, --vm SPEC or --config FILE (see 'zerowire net --help')"),
     };
     Ok(vec![made(&args.name, endpoint, port(&args.port)?, args.metadata.clone(), default_tokens)?])
-}
-
-fn read(path: &Path) -> Result<File> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("configuration file {}", path.display()))?;
-    toml::from_str(&text).with_context(|| format!("configuration file {}", path.display()))
 }
 
 fn token_policy(word: &str) -> Result<TokenPolicy> {
@@ -188,12 +153,5 @@ mod tests {
             assert!(parse_vm(bad).unwrap_err().to_string().contains(word), "{bad}");
         }
         assert!(token_policy("maybe").is_err());
-    }
-
-    #[test]
-    fn files_are_checked() {
-        let good = "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tap:t'\nmetadata-token='optional'\n";
-        assert_eq!(toml::from_str::<File>(good).unwrap().vm.len(), 1);
-        assert!(toml::from_str::<File>("[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nprt='tap:t'\n").is_err());
     }
 }

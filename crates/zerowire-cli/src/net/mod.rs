@@ -5,15 +5,14 @@ mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy};
 
-use crate::signals::Signals;
+use crate::serving::{self, Request};
 
 /// Whether frames are copied in user space.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -80,7 +79,8 @@ pub struct NetArgs {
     /// Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
-    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = ….
+    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …. VMs
+    /// without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ inside the guest; SIGHUP reads it again.
@@ -131,9 +131,8 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     }
     let vms = config::vms(&args)?;
     let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
-    let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1])
-        .context("signals can't be blocked")?;
-    raise_descriptor_limit();
+    let signals = serving::block_signals()?;
+    serving::raise_descriptor_limit();
     for v in &vms {
         tracing::info!(
             "{}: listening on {}, port tap:{} with {} queue pairs",
@@ -145,33 +144,24 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     }
     // The text of these errors says all of their sources.
     let server = Server::start(vms).map_err(|e| anyhow!(e.to_string()))?;
-    // A connection that was handed over may end at any time, and the program with it.
-    let tick = (!lasting).then_some(Duration::from_millis(200));
-    loop {
-        match signals.wait(tick).context("waiting for signals failed")? {
-            Some(libc::SIGUSR1) => report::print(&server.stats(), args.json)?,
-            Some(libc::SIGHUP) => {
+    serving::until_stopped(
+        &signals,
+        lasting,
+        || server.is_alive(),
+        |request| match request {
+            Request::Statistics => serving::print(&server.stats(), args.json, report::table),
+            Request::Reload => {
                 for e in server.reload_metadata() {
                     tracing::error!("{e}; the old metadata stay");
                 }
+                Ok(())
             }
-            Some(_) => break,
-            None if !server.is_alive() => break,
-            None => {}
-        }
-    }
+        },
+    )?;
     let stats = server.stats();
     drop(server);
-    report::print(&stats, args.json)?;
+    serving::print(&stats, args.json, report::table)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Many VMs take many descriptors; the soft limit is often 1024 where the hard one is far higher.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn policy(args: &NetArgs) -> Result<Policy> {

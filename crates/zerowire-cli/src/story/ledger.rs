@@ -1,4 +1,4 @@
-//! The ledger of a back end as text, made from the statistics of `zerowire net --json`.
+//! The ledger of a back end as text, made from its statistics in JSON.
 
 use std::fmt::Write as _;
 
@@ -45,12 +45,15 @@ pub fn cpu_seconds_a_gigabyte(before: &Value, after: &Value, way: Way) -> Option
     Some((cpu(after)? - cpu(before)?) * 1e9 / moved as f64)
 }
 
-/// The table of a VM's traffic, with the CPU time a gigabyte where it was measured.
+/// The table of a VM's traffic through `zerowire net`, with the CPU time a gigabyte where it was measured.
 pub fn table(vm: &Value, cpu: &[(Way, f64)]) -> String {
-    let mut text = format!(
-        "{:<14} {:>9} {:>10} {:>21} {:>19}  why copied\n",
-        "", "frames", "bytes", "zero-copied", "copied"
-    );
+    table_of("zerowire net", "frames", vm, cpu)
+}
+
+/// The same for another `program`, which counts `units`.
+pub fn table_of(program: &str, units: &str, vm: &Value, cpu: &[(Way, f64)]) -> String {
+    let mut text =
+        format!("{:<14} {units:>9} {:>10} {:>21} {:>19}  why copied\n", "", "bytes", "zero-copied", "copied");
     for way in Way::BOTH {
         let counts = way.of(vm);
         let count = |name: &str| counts[name].as_u64().unwrap_or(0);
@@ -70,11 +73,11 @@ pub fn table(vm: &Value, cpu: &[(Way, f64)]) -> String {
     for way in Way::BOTH {
         let dropped = list(&way.of(vm)["dropped_frames"], |n| n.to_string());
         if dropped != "-" {
-            let _ = writeln!(text, "dropped frames, {}: {dropped}", way.name());
+            let _ = writeln!(text, "dropped {units}, {}: {dropped}", way.name());
         }
     }
     for (way, seconds) in cpu {
-        let _ = writeln!(text, "CPU time of zerowire net, {}: {seconds:.3} s a gigabyte", way.name());
+        let _ = writeln!(text, "CPU time of {program}, {}: {seconds:.3} s a gigabyte", way.name());
     }
     if let Some(copies) = vm["kernel_copies"].as_str() {
         let _ = writeln!(text, "copies by the kernel, not in this table: {copies}");
@@ -113,7 +116,10 @@ mod tests {
         assert!(text.contains("900 bytes (90.00 %)"), "{text}");
         assert!(text.contains("header 60 bytes, small 40 bytes"), "{text}");
         assert!(text.contains("dropped frames, host to guest: no_room 3"), "{text}");
-        assert!(text.contains("guest to host: 0.500 s a gigabyte"), "{text}");
+        assert!(text.contains("zerowire net, guest to host: 0.500 s a gigabyte"), "{text}");
+        let text = table_of("zerowire vsock", "packets", &vm, &[(Way::ToGuest, 0.25)]);
+        assert!(text.contains("dropped packets, host to guest: no_room 3"), "{text}");
+        assert!(text.contains("zerowire vsock, host to guest: 0.250 s a gigabyte"), "{text}");
     }
 
     #[test]

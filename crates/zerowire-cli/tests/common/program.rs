@@ -18,6 +18,8 @@ pub struct Restrict {
     pub memlock: Option<u64>,
     /// io_uring_setup(2) fails with this error.
     pub no_uring: Option<i32>,
+    /// Soft and hard limit of open files.
+    pub descriptors: Option<(u64, u64)>,
     /// This descriptor of the test becomes number [`HANDED_FD`] of the child.
     pub fd: Option<i32>,
 }
@@ -40,8 +42,17 @@ impl Program {
 
     /// Starts `zerowire net` in a restricted process.
     pub fn restricted<S: AsRef<OsStr>>(args: &[S], restrict: Restrict) -> Self {
+        Self::start("net", args, restrict)
+    }
+
+    /// Starts `zerowire vsock` with `args`.
+    pub fn vsock<S: AsRef<OsStr>>(args: &[S], restrict: Restrict) -> Self {
+        Self::start("vsock", args, restrict)
+    }
+
+    fn start<S: AsRef<OsStr>>(name: &str, args: &[S], restrict: Restrict) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-        command.arg("net").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.arg(name).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env_remove("ZEROWIRE_LOG");
         // SAFETY: `apply` makes system calls only.
         unsafe { command.pre_exec(move || apply(restrict)) };
@@ -51,11 +62,15 @@ impl Program {
         Self { child, out, log }
     }
 
-    /// Runs to the end: exit code, standard output, log.
+    /// Runs `zerowire net` to the end: exit code, standard output, log.
     pub fn run<S: AsRef<OsStr>>(args: &[S]) -> (i32, String, String) {
-        let mut program = Self::net(args);
-        let status = program.wait();
-        (status.code().expect("an exit code"), program.out(), program.log())
+        Self::net(args).result()
+    }
+
+    /// Waits for the end: exit code, standard output, log.
+    pub fn result(mut self) -> (i32, String, String) {
+        let status = self.wait();
+        (status.code().expect("an exit code"), self.out(), self.log())
     }
 
     /// Process id.
@@ -165,6 +180,11 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
         check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) })?;
         // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
         check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) })?;
+    }
+    if let Some((soft, hard)) = restrict.descriptors {
+        let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        // SAFETY: the limit is a value of this function.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     }
     if let Some(fd) = restrict.fd {
         // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.

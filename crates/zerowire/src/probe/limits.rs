@@ -32,7 +32,7 @@ fn translate(soft: Option<u64>, hard: Option<u64>, nr_open: Option<u64>) -> Find
     let found = format!("limit {}, can be raised to {}{ceiling}", text(soft), text(hard));
     let vms = hard.map_or(MAX_VMS, |h| h / DESCRIPTORS_A_VM).min(MAX_VMS);
     if vms == MAX_VMS {
-        return Finding::ok(found, "Enough for 256 VMs; zerowire net raises its own limit at start.");
+        return Finding::ok(found, "Enough for 256 VMs; the program raises its own limit at start.");
     }
     Finding::degraded(found, format!("Enough for about {vms} VMs in one process."))
         .remedy("Raise the hard limit: 'ulimit -Hn 65536' as root, or LimitNOFILE=65536 in the systemd unit.")

@@ -13,7 +13,7 @@ pub(super) fn verdicts(checks: &[Check], only: Option<Job>) -> Vec<Verdict> {
                 Job::Net => net(checks),
                 Job::Send => send(&is_ok),
                 Job::Recv => recv(checks),
-                Job::Vsock => vsock(&is_ok),
+                Job::Vsock => vsock(checks),
             };
             Verdict { job, outcome, text, built: job.is_built() }
         })
@@ -86,12 +86,24 @@ fn recv(checks: &[Check]) -> (Outcome, String) {
     (Outcome::Degraded, text.to_owned())
 }
 
-fn vsock(is_ok: &dyn Fn(&str) -> bool) -> (Outcome, String) {
-    if is_ok("vsock.sealed") {
-        (Outcome::Ok, "programs map what guests send, read-only".to_owned())
-    } else {
-        (Outcome::Degraded, "programs read from unix streams: one copy more".to_owned())
+fn vsock(checks: &[Check]) -> (Outcome, String) {
+    let is_ok = |id: &str| outcome(checks, id) == Some(Outcome::Ok);
+    if !is_ok("vsock.memory") {
+        return (Outcome::Missing, "can't run: guest memory can't be mapped".to_owned());
     }
+    if outcome(checks, "vsock.unix") == Some(Outcome::Missing) {
+        return (Outcome::Missing, "can't run: no unix sockets".to_owned());
+    }
+    if !is_ok("vsock.unix") {
+        return (Outcome::Degraded, "runs: streams; no messages with host programs".to_owned());
+    }
+    if !is_ok("vsock.descriptors") {
+        return (Outcome::Degraded, "runs: with fewer than 1000 connections to host programs".to_owned());
+    }
+    (
+        Outcome::Ok,
+        "runs: vectored system calls over guest memory and unix sockets, no privilege needed".to_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -101,7 +113,7 @@ mod tests {
 
     /// Checks that are all ok but the listed ones.
     fn checks(bad: &[(&str, Outcome)]) -> Vec<Check> {
-        const IDS: [&str; 14] = [
+        const IDS: [&str; 17] = [
             "net.tun",
             "net.tap",
             "net.queues",
@@ -115,6 +127,9 @@ mod tests {
             "recv.zcrx",
             "recv.nic",
             "recv.buffer_ring",
+            "vsock.memory",
+            "vsock.unix",
+            "vsock.descriptors",
             "vsock.sealed",
         ];
         IDS.into_iter()
@@ -171,7 +186,21 @@ mod tests {
         let plain = of(Job::Recv, &[("recv.zcrx", Missing)]);
         assert_eq!(plain.0, Degraded);
         assert!(plain.1.contains("provided buffers"));
-        assert_eq!(of(Job::Vsock, &[("vsock.sealed", Missing)]).0, Degraded);
         assert_eq!(verdicts(&checks(&[]), None).len(), 4);
+    }
+
+    #[test]
+    fn vsock_needs_memory_and_unix_sockets_and_nothing_else() {
+        use Outcome::{Degraded, Missing, Ok};
+        let best = of(Job::Vsock, &[]);
+        assert_eq!(best.0, Ok);
+        assert!(best.1.contains("no privilege"), "{}", best.1);
+        let elsewhere = [("vsock.sealed", Missing), ("net.tun", Missing), ("uring.setup", Degraded)];
+        assert_eq!(of(Job::Vsock, &elsewhere).0, Ok);
+        for id in ["vsock.memory", "vsock.unix"] {
+            assert_eq!(of(Job::Vsock, &[(id, Missing)]).0, Missing, "{id}");
+        }
+        assert!(of(Job::Vsock, &[("vsock.unix", Degraded)]).1.contains("streams"));
+        assert!(of(Job::Vsock, &[("vsock.descriptors", Degraded)]).1.contains("1000"));
     }
 }

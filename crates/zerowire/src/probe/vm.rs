@@ -124,7 +124,11 @@ fn translate_qemu(found: &[(PathBuf, Option<String>)]) -> Finding {
             "Under TCG this version crashes on vhost-user-net with MSI-X; everything else works.",
         )
         .remedy("Add vectors=0 to -device virtio-net-pci, or install QEMU 10 (Debian 12: from backports)."),
-        Some(_) => Finding::ok(found, "Attach guests with -netdev vhost-user; see 'zerowire net --help'."),
+        Some(_) => Finding::ok(
+            found,
+            "Attach guests with -netdev vhost-user or -device vhost-user-vsock-pci; 'zerowire net --help' and 'zerowire vsock \
+             --help' show how.",
+        ),
         None => Finding::degraded(found, "It did not tell its version within 5 s; it may not start at all.")
             .remedy("Run it with --version by hand."),
     }

@@ -1,17 +1,42 @@
-//! Streams between VMs and programs: sealed shared memory on the host, AF_VSOCK inside a guest.
+//! Streams and messages between VMs and programs: shared memory, unix sockets and descriptors on the host, which is all
+//! that the device needs; AF_VSOCK inside a guest.
 
 use std::io;
 
+use std::os::fd::AsFd;
+
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Resource, getrlimit};
 
 use super::errno;
 use super::send::zerocopy;
-use super::sys::socket;
+use super::sys::{Mapping, socket};
 use super::{Finding, Group, Job, Subject, Todo};
+
+/// Connections to host programs that the limit of open files is held against.
+const CONNECTIONS: u64 = 1000;
+
+/// Descriptors beside one a connection: listening sockets, front ends, queues.
+const OTHER_DESCRIPTORS: u64 = 64;
 
 pub(super) fn check(todo: &mut Todo) {
     let subject = |id, path, title| Subject { id, group: Group::Vsock, jobs: &[Job::Vsock], path, title };
     let number = |e: io::Error| errno::number(&e);
+    todo.add(subject("vsock.memory", "vsock: guest memory", "shared guest memory"), || {
+        translate_memory(shared().map_err(number))
+    });
+    todo.add(subject("vsock.unix", "vsock: host end", "unix sockets"), || {
+        let pair = |kind| {
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+                .map(drop)
+                .map_err(|e| e.raw_os_error())
+        };
+        translate_unix(pair(SocketType::STREAM), pair(SocketType::SEQPACKET))
+    });
+    todo.add(subject("vsock.descriptors", "vsock: connections", "connections at once"), || {
+        translate_descriptors(getrlimit(Resource::Nofile).maximum)
+    });
     todo.add(subject("vsock.sealed", "vsock: mapped receive", "sealed memory"), || {
         translate_sealed(sealed().map_err(number))
     });
@@ -21,6 +46,63 @@ pub(super) fn check(todo: &mut Todo) {
     todo.add(subject("vsock.zerocopy", "vsock: MSG_ZEROCOPY", "MSG_ZEROCOPY on vsock"), || {
         translate_zerocopy(zerocopy(libc::AF_VSOCK, libc::SOCK_STREAM).map_err(number))
     });
+}
+
+/// Maps a memfd shared, as a front end hands over the guest's memory.
+fn shared() -> io::Result<()> {
+    let file = rustix::fs::memfd_create("zerowire-doctor", MemfdFlags::CLOEXEC)?;
+    let page = rustix::param::page_size();
+    rustix::fs::ftruncate(&file, page as u64)?;
+    Mapping::new(page, Some(file.as_fd())).map(drop)
+}
+
+fn translate_memory(mapped: Result<(), i32>) -> Finding {
+    match mapped {
+        Ok(()) => Finding::ok(
+            "a memfd was mapped shared",
+            "Guest memory can be mapped; no privilege is needed, and nothing is pinned.",
+        ),
+        Err(e) => Finding::missing(
+            format!("a memfd can't be mapped ({})", errno::words(e)),
+            "zerowire vsock works on the guest's memory and can't run without.",
+        )
+        .remedy("Allow memfd_create and mmap in the seccomp filter; sysctl vm.memfd_noexec must not be 2."),
+    }
+}
+
+fn translate_unix(stream: Result<(), i32>, message: Result<(), i32>) -> Finding {
+    let allow = "Allow AF_UNIX sockets in the seccomp filter (systemd: RestrictAddressFamilies=AF_UNIX).";
+    match (stream, message) {
+        (Ok(()), Ok(())) => Finding::ok(
+            "SOCK_STREAM and SOCK_SEQPACKET",
+            "Host programs reach guests, and guests host programs, by streams and by messages.",
+        ),
+        (Ok(()), Err(e)) => Finding::degraded(
+            format!("SOCK_STREAM; no SOCK_SEQPACKET ({})", errno::words(e)),
+            "Streams work. Connections for messages work between guests only.",
+        )
+        .remedy(allow),
+        (Err(e), _) => Finding::missing(
+            format!("none ({})", errno::words(e)),
+            "Front ends and host programs come by unix sockets: zerowire vsock can't run.",
+        )
+        .remedy(allow),
+    }
+}
+
+/// `hard` None stands for no limit.
+fn translate_descriptors(hard: Option<u64>) -> Finding {
+    let need = CONNECTIONS + OTHER_DESCRIPTORS;
+    let Some(hard) = hard else {
+        return Finding::ok("no limit of open files", "Connections are limited by --max-connections alone.");
+    };
+    let most = hard.saturating_sub(OTHER_DESCRIPTORS);
+    let found = format!("{most} to host programs, by the hard limit of {hard} open files");
+    if hard >= need {
+        return Finding::ok(found, "zerowire vsock raises its own limit at start.");
+    }
+    Finding::degraded(found, "Further ones are refused; connections between guests take no descriptor.")
+        .remedy("Raise the hard limit: 'ulimit -Hn 65536' as root, or LimitNOFILE=65536 in the systemd unit.")
 }
 
 /// A memfd that nobody who receives it can write or resize.
@@ -35,16 +117,16 @@ fn translate_sealed(made: Result<(), i32>) -> Finding {
     match made {
         Ok(()) => Finding::ok(
             "memfd with F_SEAL_FUTURE_WRITE",
-            "Programs can map what a guest sends, read-only, without a copy of their own.",
+            "Later versions can let programs map what a guest sends; zerowire vsock needs none of it yet.",
         ),
         Err(libc::EINVAL) => Finding::missing(
             "no F_SEAL_FUTURE_WRITE (EINVAL)",
-            "Programs receive over unix streams: one copy more.",
+            "Later versions can't map what a guest sends into programs. No matter to zerowire vsock today.",
         )
         .remedy("Boot Linux 5.1 or newer."),
         Err(e) => Finding::missing(
             format!("no sealed memfd ({})", errno::words(e)),
-            "Programs receive over unix streams: one copy more.",
+            "Later versions can't map what a guest sends into programs. No matter to zerowire vsock today.",
         )
         .remedy("Allow memfd_create in the seccomp filter; sysctl vm.memfd_noexec must not be 2."),
     }
@@ -79,6 +161,32 @@ fn translate_zerocopy(set: Result<(), i32>) -> Finding {
 mod tests {
     use super::super::Outcome;
     use super::*;
+
+    #[test]
+    fn the_device_needs_memory_and_unix_sockets() {
+        assert_eq!(translate_memory(Ok(())).outcome, Outcome::Ok);
+        let none = translate_memory(Err(libc::EPERM));
+        assert_eq!(none.outcome, Outcome::Missing);
+        assert!(none.remedy.is_some_and(|r| r.contains("memfd_create")));
+        assert_eq!(translate_unix(Ok(()), Ok(())).outcome, Outcome::Ok);
+        let streams = translate_unix(Ok(()), Err(libc::EPROTONOSUPPORT));
+        assert_eq!(streams.outcome, Outcome::Degraded);
+        assert!(streams.found.contains("EPROTONOSUPPORT"), "{streams:?}");
+        let none = translate_unix(Err(libc::EAFNOSUPPORT), Err(libc::EAFNOSUPPORT));
+        assert_eq!(none.outcome, Outcome::Missing);
+        assert!(none.remedy.is_some_and(|r| r.contains("RestrictAddressFamilies")));
+    }
+
+    #[test]
+    fn a_thousand_connections_are_asked_for() {
+        assert_eq!(translate_descriptors(None).outcome, Outcome::Ok);
+        assert_eq!(translate_descriptors(Some(1064)).outcome, Outcome::Ok);
+        let low = translate_descriptors(Some(1063));
+        assert_eq!(low.outcome, Outcome::Degraded);
+        assert!(low.found.starts_with("999 to host programs"), "{low:?}");
+        assert!(low.remedy.is_some_and(|r| r.contains("LimitNOFILE")));
+        assert!(translate_descriptors(Some(10)).found.starts_with("0 to host programs"));
+    }
 
     #[test]
     fn sealed_memory_by_errno() {

@@ -1,0 +1,153 @@
+//! The configuration file: one `[[vm]]` a VM, with a table for each device that it has.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// The file. A key that is not known is an error, so that a misspelt one is not passed over.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    vm: Vec<Vm>,
+}
+
+/// One VM. Each command serves the VMs that have its table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vm {
+    /// In logs and statistics.
+    pub name: String,
+    /// `[vm.net]`.
+    pub net: Option<Net>,
+    /// `[vm.vsock]`.
+    pub vsock: Option<Vsock>,
+}
+
+/// What `zerowire net` needs.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Net {
+    /// Where the front end connects.
+    pub socket: PathBuf,
+    /// tap:NAME[,queues=N].
+    pub port: String,
+    /// JSON document for the guest.
+    pub metadata: Option<PathBuf>,
+    /// required or optional.
+    pub metadata_token: Option<String>,
+}
+
+/// What `zerowire vsock` needs.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vsock {
+    /// Where the front end connects.
+    pub socket: PathBuf,
+    /// The guest's address.
+    pub cid: u64,
+    /// Where host programs connect, and the first part of the names of their own sockets.
+    pub uds: PathBuf,
+    /// Which other VMs it reaches; without it, those that name none either.
+    pub groups: Option<Vec<String>>,
+}
+
+/// The tables that `pick` finds in the file's VMs, with the VMs' names. An error if there is none; `table` is its name in
+/// that message.
+pub fn read<T>(path: &Path, table: &str, pick: fn(Vm) -> Option<T>) -> Result<Vec<(String, T)>> {
+    let context = || format!("configuration file {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(context)?;
+    let file: File = toml::from_str(&text).with_context(context)?;
+    let found: Vec<_> = file
+        .vm
+        .into_iter()
+        .filter_map(|vm| {
+            let name = vm.name.clone();
+            pick(vm).map(|t| (name, t))
+        })
+        .collect();
+    if found.is_empty() {
+        bail!("{}: no [[vm]] with a [{table}] table", path.display());
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: &str = "\
+[[vm]]
+name = 'a'
+[vm.net]
+socket = '/a.net'
+port = 'tap:t'
+metadata-token = 'optional'
+[vm.vsock]
+socket = '/a.vsock'
+cid = 3
+uds = '/a'
+groups = ['x', 'y']
+
+[[vm]]
+name = 'b'
+[vm.vsock]
+socket = '/b.vsock'
+cid = 4
+uds = '/b'
+
+[[vm]]
+name = 'c'
+[vm.net]
+socket = '/c.net'
+port = 'tap:u'
+";
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        file
+    }
+
+    #[test]
+    fn each_command_takes_its_tables_and_skips_vms_without() {
+        let f = file(BOTH);
+        let net = read(f.path(), "vm.net", |vm| vm.net).expect("a good file");
+        let names: Vec<_> = net.iter().map(|(name, n)| (name.as_str(), n.port.as_str())).collect();
+        assert_eq!(names, [("a", "tap:t"), ("c", "tap:u")]);
+        let vsock = read(f.path(), "vm.vsock", |vm| vm.vsock).expect("a good file");
+        let names: Vec<_> = vsock.iter().map(|(name, v)| (name.as_str(), v.cid)).collect();
+        assert_eq!(names, [("a", 3), ("b", 4)]);
+        assert_eq!(vsock[0].1.groups.as_deref(), Some(&["x".to_owned(), "y".to_owned()][..]));
+        assert_eq!(vsock[1].1.groups, None);
+    }
+
+    #[test]
+    fn a_file_without_the_table_or_with_unknown_keys_is_refused() {
+        let text = |toml: &str, table: &str| {
+            let f = file(toml);
+            let error = if table == "vm.net" {
+                read(f.path(), table, |vm| vm.net).err()
+            } else {
+                read(f.path(), table, |vm| vm.vsock).err().map(|e| e.context("vsock"))
+            };
+            format!("{:#}", error.expect("an error"))
+        };
+        let no_net = "[[vm]]\nname='b'\n[vm.vsock]\nsocket='/s'\ncid=4\nuds='/b'\n";
+        assert!(text(no_net, "vm.net").contains("[vm.net]"));
+        let no_vsock = "[[vm]]\nname='c'\n[vm.net]\nsocket='/s'\nport='tap:u'\n";
+        assert!(text(no_vsock, "vm.vsock").contains("[vm.vsock]"));
+        // A mistake in the other command's table is one all the same.
+        for (toml, word) in [
+            ("[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nprt='tap:t'\n", "prt"),
+            ("[[vm]]\nname='a'\n[vm.vsock]\nsocket='/s'\ncid=3\nuds='/b'\ngroup=['x']\n", "group"),
+            ("[[vm]]\nname='a'\n[vm.vsok]\n", "vsok"),
+            ("[[vms]]\nname='a'\n", "vms"),
+        ] {
+            for table in ["vm.net", "vm.vsock"] {
+                assert!(text(toml, table).contains(word), "{toml}: {}", text(toml, table));
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What the commands that serve VMs have in common: signals while they run, how statistics go out, descriptors.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::signals::Signals;
+
+/// How often a program that ends with its connections looks whether they are there.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What a signal asks a running program for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// SIGUSR1.
+    Statistics,
+    /// SIGHUP.
+    Reload,
+}
+
+/// Blocks the signals that [`until_stopped`] waits for. To be called before threads are started.
+pub fn block_signals() -> Result<Signals> {
+    Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1])
+        .context("signals can't be blocked")
+}
+
+/// Hands requests to `answer` until SIGTERM or SIGINT comes. A program that is not `lasting` (a connection was handed over
+/// to it, and there will be no other) also ends when `is_alive` says no.
+pub fn until_stopped(
+    signals: &Signals,
+    lasting: bool,
+    is_alive: impl Fn() -> bool,
+    mut answer: impl FnMut(Request) -> Result<()>,
+) -> Result<()> {
+    let tick = (!lasting).then_some(TICK);
+    loop {
+        match signals.wait(tick).context("waiting for signals failed")? {
+            Some(libc::SIGUSR1) => answer(Request::Statistics)?,
+            Some(libc::SIGHUP) => answer(Request::Reload)?,
+            Some(_) => return Ok(()),
+            None if !is_alive() => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+/// Prints statistics to standard output: one line of JSON, or as `table` words them.
+pub fn print<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) -> Result<()> {
+    let text = if json { format!("{}\n", serde_json::to_string(stats)?) } else { table(stats) };
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Raises the soft limit of open files (often 1024) to the hard one and returns that; None stands for no limit.
+pub fn raise_descriptor_limit() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // To raise the soft limit up to the hard one is always allowed.
+    let _ = setrlimit(Resource::Nofile, limit);
+    limit.maximum
+}

@@ -1,0 +1,54 @@
+//! What the tables of the commands that serve VMs have in common.
+
+use zerowire::ledger::Totals;
+
+/// The bytes copied and the frames dropped, by reason.
+pub fn reasons(t: &Totals) -> String {
+    let list = |map: &std::collections::BTreeMap<&str, u64>| {
+        map.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join(", ")
+    };
+    let dropped = match t.dropped_total() {
+        0 => "none dropped".to_owned(),
+        _ => format!("dropped {}", list(&t.dropped_frames)),
+    };
+    match t.copied_total() {
+        0 => dropped,
+        _ => format!("{}; {dropped}", list(&t.copied_bytes)),
+    }
+}
+
+/// With fewer bytes than these, start and handshakes are most of the CPU time, and a rate would say nothing.
+const ENOUGH_BYTES: u64 = 1_000_000;
+
+/// CPU time of all threads, and what that is for each gigabyte (10⁹ bytes) moved.
+pub fn cpu_line(cpu_seconds: f64, uptime_seconds: f64, bytes: u64) -> String {
+    let mut line = format!("CPU {cpu_seconds:.3} s in {uptime_seconds:.1} s");
+    if bytes >= ENOUGH_BYTES {
+        line += &format!(", {:.3} s a gigabyte moved", cpu_seconds * 1e9 / bytes as f64);
+    }
+    line + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerowire::ledger::{CopyReason, Counters, DropReason};
+
+    #[test]
+    fn reasons_are_named_with_their_counts() {
+        let counters = Counters::default();
+        assert_eq!(reasons(&counters.snapshot()), "none dropped");
+        counters.copied(CopyReason::Held, 700);
+        counters.copied(CopyReason::Small, 1);
+        assert_eq!(reasons(&counters.snapshot()), "held 700, small 1; none dropped");
+        counters.dropped(DropReason::BadPacket);
+        assert_eq!(reasons(&counters.snapshot()), "held 700, small 1; dropped bad_packet 1");
+    }
+
+    #[test]
+    fn cpu_time_is_a_gigabyte_only_where_enough_moved() {
+        assert_eq!(cpu_line(0.5, 2.0, 999_999), "CPU 0.500 s in 2.0 s\n");
+        assert_eq!(cpu_line(0.5, 2.0, 0), "CPU 0.500 s in 2.0 s\n");
+        assert_eq!(cpu_line(0.5, 2.0, 2_000_000_000), "CPU 0.500 s in 2.0 s, 0.250 s a gigabyte moved\n");
+    }
+}

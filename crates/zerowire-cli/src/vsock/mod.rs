@@ -1,0 +1,181 @@
+//! `zerowire vsock`.
+
+mod config;
+mod report;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
+
+use crate::serving::{self, Request};
+
+/// Descriptors beside one a connection: standard streams, sockets to listen on, and those of the front ends.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Arguments of `zerowire vsock`.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct VsockArgs {
+    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left behind by a process
+    /// that is gone is replaced.
+    #[arg(long, visible_alias = "socket-path", value_name = "PATH", conflicts_with_all = ["fd", "vm", "config"])]
+    socket: Option<PathBuf>,
+    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected one; with a connected
+    /// one the program ends with the connection.
+    #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
+    fd: Option<i32>,
+    /// The guest's address (CID), 3 to 4294967294; no two VMs of a process share one.
+    #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
+    cid: Option<u64>,
+    /// The host's end. Host programs connect to PATH (streams) or PATH.seqpacket (messages), write 'CONNECT PORT' and a
+    /// newline, and read 'OK HOSTPORT'. A guest that connects to CID 2 port P arrives at the unix socket PATH_P, where
+    /// a host program listens (SOCK_STREAM, or SOCK_SEQPACKET for messages).
+    #[arg(long, visible_alias = "uds-path", value_name = "PATH", conflicts_with_all = ["vm", "config"])]
+    uds: Option<PathBuf>,
+    /// Groups of the VM, with + between them. VMs of one process that share a group reach each other by CID.
+    #[arg(long, value_name = "A+B", default_value = "default", conflicts_with_all = ["vm", "config"])]
+    groups: String,
+    /// Name of the VM in logs and statistics.
+    #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
+    name: String,
+    /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH[,groups=A+B]. Repeat for more, up to 256.
+    #[arg(long, value_name = "SPEC", conflicts_with = "config")]
+    vm: Vec<String>,
+    /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"]. VMs without
+    /// [vm.vsock] are skipped.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for
+    /// a slow one; 4096 to 16777216.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 10,
+        value_parser = clap::value_parser!(u32).range(4096..=16 << 20))]
+    buffer: u32,
+    /// Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor.
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    max_connections: u32,
+    /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
+    #[arg(long)]
+    json: bool,
+    /// Print what this back end can do, as QEMU's docs/interop/vhost-user.json describes, and exit.
+    #[arg(long)]
+    print_capabilities: bool,
+}
+
+const AFTER_HELP: &str = "\
+Signals: SIGUSR1 prints statistics, SIGTERM and SIGINT end the program.
+
+Limits: 256 VMs a process; 65536 connections a VM; rings up to 32768 entries; 64 memory regions a VM; indirect tables up \
+to 1024 descriptors. A 'CONNECT PORT' line has at most 32 bytes and comes within 10 s; the guest answers a host program's \
+connect within 10 s; what a guest sent before it closed waits for a slow host program for 30 s at most. Messages of a host \
+program have at most 1 MiB.
+
+QEMU:
+  zerowire vsock --socket /run/vm.sock --cid 3 --uds /run/vm.vsock &
+  qemu-system-x86_64 … -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\
+    -chardev socket,id=v0,path=/run/vm.sock -device vhost-user-vsock-pci,chardev=v0
+  socat - UNIX-CONNECT:/run/vm.vsock            # then: CONNECT 5000
+  socat UNIX-LISTEN:/run/vm.vsock_5000,fork -   # in the guest: socat - VSOCK-CONNECT:2:5000";
+
+/// Runs the command.
+pub fn run(args: VsockArgs) -> Result<ExitCode> {
+    if args.print_capabilities {
+        println!("{}", serde_json::json!({ "type": "vsock", "features": [] }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let vms = config::vms(&args)?;
+    let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
+    let signals = serving::block_signals()?;
+    let limit = serving::raise_descriptor_limit();
+    if let Some(warning) = limit.and_then(|hard| descriptor_warning(&vms, hard)) {
+        tracing::warn!("{warning}");
+    }
+    for v in &vms {
+        tracing::info!("{}", start_line(v));
+    }
+    // The text of these errors says all of their sources.
+    let server = VsockServer::start(vms).map_err(|e| anyhow!(e.to_string()))?;
+    serving::until_stopped(
+        &signals,
+        lasting,
+        || server.is_alive(),
+        |request| match request {
+            Request::Statistics => serving::print(&server.stats(), args.json, report::table),
+            Request::Reload => {
+                tracing::info!("SIGHUP: there is nothing to read again");
+                Ok(())
+            }
+        },
+    )?;
+    let stats = server.stats();
+    drop(server);
+    serving::print(&stats, args.json, report::table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What runs for a VM.
+fn start_line(vm: &VsockConfig) -> String {
+    let uds = vm.uds.display();
+    format!(
+        "{}: listening on {}, CID {}, host end {uds} (messages: {uds}.seqpacket), groups {}; {} bytes of credit a \
+         connection, at most {} connections; path: vectored system calls over guest memory",
+        vm.name,
+        vm.endpoint,
+        vm.cid,
+        vm.groups.join(", "),
+        vm.limits.buffer_bytes,
+        vm.limits.max_connections
+    )
+}
+
+/// Each connection to a host program takes a descriptor; None where all of them fit below `hard`.
+fn descriptor_warning(vms: &[VsockConfig], hard: u64) -> Option<String> {
+    let connections: u64 = vms.iter().map(|v| v.limits.max_connections as u64).sum();
+    let need = connections + OTHER_DESCRIPTORS;
+    (hard < need).then(|| {
+        format!(
+            "{connections} connections ({} VMs) may need {need} open files, and the hard limit is {hard}: connections \
+             past it are refused. Raise it ('ulimit -Hn {need}' as root, LimitNOFILE={need} in the systemd unit, --ulimit \
+             nofile={need} for a container), or give a lower --max-connections",
+            vms.len()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerowire_virtio::vsock::VsockLimits;
+
+    fn vm(max_connections: usize) -> VsockConfig {
+        VsockConfig {
+            name: "a".to_owned(),
+            endpoint: Endpoint::Path("/run/a".into()),
+            cid: 3,
+            uds: "/run/a.host".into(),
+            groups: vec!["x".to_owned(), "y".to_owned()],
+            limits: VsockLimits { max_connections, ..VsockLimits::default() },
+        }
+    }
+
+    #[test]
+    fn too_low_a_descriptor_limit_is_named_with_the_need_and_the_remedy() {
+        assert_eq!(descriptor_warning(&[vm(8192)], 8256), None);
+        let text = descriptor_warning(&[vm(8192), vm(100)], 8192).expect("a warning");
+        for word in ["8292 connections (2 VMs)", "LimitNOFILE=8356", "limit is 8192", "--max-connections"] {
+            assert!(text.contains(word), "no '{word}' in {text}");
+        }
+    }
+
+    #[test]
+    fn the_start_line_says_what_runs() {
+        let text = start_line(&vm(8192));
+        for word in
+            ["a: listening on /run/a,", "CID 3", "/run/a.host.seqpacket", "groups x, y", "262144 bytes"]
+        {
+            assert!(text.contains(word), "no '{word}' in {text}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Statistics as a table.
+
+use std::fmt::Write as _;
+
+use zerowire::ledger::Totals;
+use zerowire_virtio::daemon::{VsockServerStats, VsockVmStats};
+
+use crate::table::{cpu_line, reasons};
+
+/// The statistics in words.
+pub(super) fn table(stats: &VsockServerStats) -> String {
+    let mut out = String::new();
+    for vm in &stats.vms {
+        vm_table(&mut out, vm);
+    }
+    let bytes = stats.vms.iter().map(|v| v.totals.transmit.bytes + v.totals.receive.bytes).sum();
+    out + &cpu_line(stats.cpu_seconds, stats.uptime_seconds, bytes)
+}
+
+fn vm_table(out: &mut String, vm: &VsockVmStats) {
+    let state = if vm.connected { "connected" } else { "not connected" };
+    let t = &vm.totals;
+    let _ = writeln!(
+        out,
+        "{}: CID {} on {}, host end {}, groups {}, {state}",
+        vm.name,
+        vm.cid,
+        vm.socket,
+        vm.uds,
+        vm.groups.join(", ")
+    );
+    let _ = writeln!(out, "  path: {}", vm.path);
+    let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
+    let _ = writeln!(
+        out,
+        "  connections: {} opened, {} open, {} refused, {} reset; {} bad handshakes of host programs",
+        t.connections_opened, t.connections_open, t.connections_refused, t.resets, t.bad_handshakes
+    );
+    let _ = writeln!(
+        out,
+        "  {:<11} {:>12} {:>15} {:>15} {:>15} {:>14}  copied why; dropped",
+        "direction", "packets", "bytes", "zero-copied", "copied", "calls a packet"
+    );
+    for (name, d) in [("from guest", &t.transmit), ("to guest", &t.receive)] {
+        let _ = writeln!(
+            out,
+            "  {name:<11} {:>12} {:>15} {:>15} {:>15} {:>14}  {}",
+            d.frames,
+            d.bytes,
+            d.zero_copied_bytes,
+            d.copied_total(),
+            calls_a_packet(d),
+            reasons(d)
+        );
+    }
+    let _ = writeln!(out, "  packets without payload, both ways: {}", t.control_packets);
+    if let Some(e) = &t.last_error {
+        let _ = writeln!(
+            out,
+            "  errors: {} of front ends' connections, {} of rings; last: {e}",
+            vm.connection_errors, t.ring_errors
+        );
+    }
+}
+
+fn calls_a_packet(t: &Totals) -> String {
+    match t.frames {
+        0 => "-".to_owned(),
+        n => format!("{:.2}", t.system_calls as f64 / n as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_calls_are_a_packet_only_where_packets_moved() {
+        let mut t = Totals::default();
+        assert_eq!(calls_a_packet(&t), "-");
+        (t.frames, t.system_calls) = (8, 2);
+        assert_eq!(calls_a_packet(&t), "0.25");
+    }
+}

@@ -1,0 +1,273 @@
+//! `zerowire vsock` as a service: host programs, several VMs from a file, handed-over sockets, statistics, restarts.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+use common::{HANDED_FD, PATIENCE, Program, Restrict, connect};
+use serde_json::Value;
+use zerowire_guest::vsock::{
+    ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions,
+    VsockStack,
+};
+use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+
+/// A guest and what its programs see.
+struct Guest {
+    stack: VsockStack,
+    _driver: VsockDriver<VhostUser>,
+}
+
+impl Guest {
+    fn start(socket: &Path) -> Self {
+        let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
+        let (driver, queues) = VsockDriver::start(connect(socket), &memory, &VsockOptions::default())
+            .unwrap_or_else(|e| panic!("{e}"));
+        Self { stack: VsockStack::new(queues, StackOptions::default()), _driver: driver }
+    }
+
+    /// Connects; None where the connection was refused.
+    fn connect(&mut self, cid: u64, port: u32) -> Option<ConnId> {
+        let conn = self.stack.connect(cid, port, SocketType::Stream).expect("a free port");
+        self.stack.wait_connected(conn, PATIENCE).expect("an answer").then_some(conn)
+    }
+
+    /// Takes the connection that a host program, or another guest, makes to `port`.
+    fn accept(&mut self, port: u32) -> ConnId {
+        self.stack.accept_wait(port, PATIENCE).expect("a connection")
+    }
+
+    /// Sends `text`, ends the sending, and reads what comes back to its end.
+    fn ask(&mut self, conn: ConnId, text: &[u8]) -> Vec<u8> {
+        self.stack.send_all(conn, text, PATIENCE).expect("sent");
+        self.stack.shutdown(conn, SHUTDOWN_SEND).expect("a half-close");
+        self.stack.recv_to_end(conn, PATIENCE).expect("the reply")
+    }
+
+    /// Runs the guest until `thread` has ended, and returns its result.
+    fn until<T>(&mut self, thread: JoinHandle<T>) -> T {
+        common::wait_until("the host's program", || {
+            self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
+            thread.is_finished()
+        });
+        thread.join().expect("its assertions hold")
+    }
+}
+
+/// Paths in a directory of the test's own.
+struct Dir(tempfile::TempDir);
+
+impl Dir {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a directory"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Starts the program for one VM with CID 3, its sockets `s` and `u`.
+    fn program(&self, more: &[&str]) -> Program {
+        let (socket, uds) = (self.text("s"), self.text("u"));
+        let args = [&["--socket", &socket, "--cid", "3", "--uds", &uds, "--json"], more].concat();
+        Program::vsock(&args, Restrict::default())
+    }
+
+    /// A host program that takes one connection on `port`, reads it to its end, and sends it back the other way round.
+    fn reverser(&self, port: u32) -> JoinHandle<()> {
+        let listener = UnixListener::bind(self.path(&format!("u_{port}"))).expect("a socket");
+        spawn(move || {
+            let (mut stream, _) = listener.accept().expect("the guest's connection");
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).expect("the guest's bytes");
+            bytes.reverse();
+            stream.write_all(&bytes).expect("the guest reads on");
+        })
+    }
+}
+
+/// A host program that connects to the guest's `port`; the line that it was answered, without the newline.
+fn dial(uds: PathBuf, port: u32) -> JoinHandle<(String, BufReader<UnixStream>)> {
+    spawn(move || {
+        let mut stream = UnixStream::connect(uds).expect("the program listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        writeln!(stream, "CONNECT {port}").expect("a line");
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("an answer or the end");
+        (line.trim_end().to_owned(), reader)
+    })
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+#[test]
+fn statistics_count_every_byte_once() {
+    let dir = Dir::new();
+    let program = dir.program(&[]);
+    let mut guest = Guest::start(&dir.path("s"));
+    let sent = bytes(1_000_003);
+    let host = dir.reverser(5000);
+    let conn = guest.connect(HOST_CID, 5000).expect("a connection");
+    let mut back = guest.ask(conn, &sent);
+    back.reverse();
+    assert!(back == sent, "the reply is what was sent, the other way round");
+    guest.until(host);
+    assert_eq!(guest.connect(HOST_CID, 5001), None, "nobody listens there");
+    guest.stack.turn(Duration::ZERO).expect("a sound ring");
+
+    program.signal(libc::SIGUSR1);
+    let vm = &json(&program.wait_line(1))["vms"][0];
+    assert_eq!((&vm["name"], &vm["cid"], &vm["connected"]), (&"vm0".into(), &3.into(), &true.into()));
+    assert_eq!((&vm["connections_opened"], &vm["connections_refused"]), (&1.into(), &1.into()), "{vm}");
+    for way in ["transmit", "receive"] {
+        let count = |name: &str| vm[way][name].as_u64().unwrap_or_else(|| panic!("{name}: {vm}"));
+        let reasons = vm[way]["copied_bytes"].as_object().expect("reasons");
+        let copied: u64 = reasons.values().filter_map(Value::as_u64).sum();
+        assert_eq!(count("bytes"), sent.len() as u64, "{way}: {vm}");
+        assert_eq!(count("zero_copied_bytes") + copied, sent.len() as u64, "{way}: {vm}");
+    }
+    drop(guest);
+    let (out, _) = program.stop();
+    let last = json(out.lines().last().expect("a line"));
+    assert_eq!(last["vms"][0]["connections_open"], 0, "{last}");
+    assert_eq!(last["vms"][0]["last_error"], Value::Null, "{last}");
+}
+
+#[test]
+fn host_programs_reach_the_guest_and_are_told_when_nobody_listens() {
+    let dir = Dir::new();
+    let program = dir.program(&[]);
+    let mut guest = Guest::start(&dir.path("s"));
+    guest.stack.listen(700, SocketType::Stream);
+    let host = dial(dir.path("u"), 700);
+    let conn = guest.accept(700);
+    let (line, mut reader) = guest.until(host);
+    let port = line.strip_prefix("OK ").unwrap_or_else(|| panic!("answered '{line}'"));
+    assert!(port.parse::<u32>().is_ok(), "a port number: '{line}'");
+    reader.get_mut().write_all(b"question").expect("the guest reads");
+    assert_eq!(guest.stack.recv_exact(conn, 8, PATIENCE).expect("the question"), b"question");
+    guest.stack.send_all(conn, b"answer", PATIENCE).expect("sent");
+    guest.stack.close(conn).expect("closed");
+    let host = spawn(move || {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("the answer and the end");
+        text
+    });
+    assert_eq!(guest.until(host), "answer");
+
+    let refused = dial(dir.path("u"), 701);
+    assert_eq!(guest.until(refused).0, "", "closed without an answer");
+    for garbage in ["HELLO\n", "CONNECT\n", "CONNECT x\n", "CONNECT 4294967296\n", &"C".repeat(100)] {
+        let mut stream = UnixStream::connect(dir.path("u")).expect("the program listens");
+        // A reset after the first bytes is an answer, too.
+        let _ = stream.write_all(garbage.as_bytes());
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut answer = Vec::new();
+        if let Err(e) = stream.read_to_end(&mut answer) {
+            assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset, "{garbage:?}");
+        }
+        assert!(answer.is_empty(), "{garbage:?}");
+    }
+    drop(guest);
+    let (out, _) = program.stop();
+    assert_eq!(json(&out)["vms"][0]["bad_handshakes"], 5, "{out}");
+}
+
+#[test]
+fn vms_of_a_file_reach_those_of_their_group() {
+    let dir = Dir::new();
+    let vm = |name: &str, cid: u32, groups: &str| {
+        let at = |suffix: &str| dir.text(&format!("{name}.{suffix}"));
+        format!(
+            "[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '/nowhere/{name}'\nport = 'tap:unused'\n\
+             [vm.vsock]\nsocket = '{}'\ncid = {cid}\nuds = '{}'\ngroups = {groups}\n",
+            at("s"),
+            at("u")
+        )
+    };
+    let file = dir.path("vms.toml");
+    let text = [vm("a", 3, "['x']"), vm("b", 4, "['x', 'y']"), vm("c", 5, "['y']")].concat();
+    std::fs::write(&file, text + "[[vm]]\nname = 'd'\n").expect("a file");
+    let program = Program::vsock(&["--config", &file.display().to_string(), "--json"], Restrict::default());
+    let mut a = Guest::start(&dir.path("a.s"));
+    let mut b = Guest::start(&dir.path("b.s"));
+    let c = Guest::start(&dir.path("c.s"));
+    b.stack.listen(9, SocketType::Stream);
+    let to_b = a.stack.connect(4, 9, SocketType::Stream).expect("a free port");
+    let from_a = b.accept(9);
+    assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"));
+    a.stack.send_all(to_b, b"from a", PATIENCE).expect("sent");
+    assert_eq!(b.stack.recv_exact(from_a, 6, PATIENCE).expect("a's bytes"), b"from a");
+    assert_eq!(a.connect(5, 9), None, "c is a stranger to a");
+    drop((a, b, c));
+    let (out, _) = program.stop();
+    let stats = json(&out);
+    let names: Vec<_> =
+        stats["vms"].as_array().expect("VMs").iter().filter_map(|vm| vm["name"].as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"], "a VM without [vm.vsock] is skipped");
+    assert_eq!(stats["vms"][0]["transmit"]["copied_bytes"]["sibling"], 6, "{out}");
+}
+
+#[test]
+fn a_listening_socket_can_be_handed_over() {
+    let dir = Dir::new();
+    let listener = UnixListener::bind(dir.path("s")).expect("a socket");
+    let restrict = Restrict { fd: Some(listener.as_raw_fd()), ..Restrict::default() };
+    let args = ["--fd", &HANDED_FD.to_string(), "--cid", "3", "--uds", &dir.text("u")];
+    let program = Program::vsock(&args, restrict);
+    drop(listener);
+    for port in 5000..5003 {
+        let mut guest = Guest::start(&dir.path("s"));
+        let host = dir.reverser(port);
+        let conn = guest.connect(HOST_CID, port).expect("a connection");
+        assert_eq!(guest.ask(conn, b"abc"), b"cba");
+        guest.until(host);
+    }
+    program.stop();
+    assert!(dir.path("s").exists(), "the socket is not the program's to remove");
+    assert!(!dir.path("u").exists(), "this one is");
+}
+
+#[test]
+fn a_program_that_is_killed_and_started_again_serves_again() {
+    let dir = Dir::new();
+    let mut program = dir.program(&[]);
+    let mut guest = Guest::start(&dir.path("s"));
+    for port in 5000..5003 {
+        let host = dir.reverser(port);
+        let conn = guest.connect(HOST_CID, port).expect("a connection");
+        assert_eq!(guest.ask(conn, b"abc"), b"cba");
+        guest.until(host);
+
+        // One is open, and its host program sees it close when the program dies.
+        let path = dir.path(&format!("u_{}", port + 100));
+        let listener = UnixListener::bind(path).expect("a socket");
+        let open = guest.connect(HOST_CID, port + 100).expect("a connection");
+        let (mut stream, _) = listener.accept().expect("the guest's connection");
+        assert_eq!(guest.stack.state(open), ConnState::Established);
+        program.kill();
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        assert_eq!(stream.read(&mut [0; 8]).expect("the end"), 0);
+        program = dir.program(&[]);
+        guest = Guest::start(&dir.path("s"));
+    }
+    drop(guest);
+    program.stop();
+    assert!(!dir.path("s").exists() && !dir.path("u").exists() && !dir.path("u.seqpacket").exists());
+}
