@@ -6,6 +6,7 @@ use std::time::Duration;
 use zerowire_vhost_user::{WireError, features};
 
 use crate::GuestAddr;
+use crate::vsock::ConnState;
 
 /// What can fail in the guest, or what the device did wrong.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +106,31 @@ pub enum GuestError {
     NotNegotiated {
         /// Name of the feature.
         what: &'static str,
+    },
+    /// The device broke a rule of its protocol, as the text says.
+    #[error("the device broke a rule: {0}")]
+    DeviceBrokeRule(String),
+    /// What was waited for did not happen in time.
+    #[error("{what} did not happen within {timeout:?}")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        timeout: Duration,
+    },
+    /// The connection can't be used for this.
+    #[error("the connection is in state {state:?}; it must be established, and open in this direction")]
+    NotConnected {
+        /// Its state.
+        state: ConnState,
+    },
+    /// A message is longer than the peer's whole buffer.
+    #[error("a message of {len} bytes can't be sent to a peer with a buffer of {capacity} bytes; cut it")]
+    MessageTooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// The peer's buf_alloc (virtio 1.3 §5.10.6.3).
+        capacity: usize,
     },
     /// The vhost-user socket failed or the back end broke the protocol.
     #[error(transparent)]

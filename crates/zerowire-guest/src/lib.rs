@@ -1,11 +1,13 @@
-//! A guest without a VM: it drives virtio-net devices from an ordinary
-//! process, for demonstrations, benchmarks and tests of devices.
+//! A guest without a VM: it drives virtio-net and virtio-vsock devices from an
+//! ordinary process, for demonstrations, benchmarks and tests of devices.
 //!
 //! - [`GuestMemory`]: RAM in memfds, at any guest-physical addresses,
 //! - [`Transport`]: how a driver reaches its device; [`VhostUser`] is the
 //!   front end of a vhost-user back end,
 //! - [`ring::DriverRing`]: the driver's side of a split queue,
 //! - [`net::NetDriver`]: the network driver with its queues,
+//! - [`vsock::VsockDriver`]: the vsock driver with its queues, and
+//!   [`vsock::VsockStack`], connections over them,
 //! - [`misbehave`]: everything that a guest must not do, for hostile tests.
 //!
 //! ```no_run
@@ -45,6 +47,29 @@
 //! }
 //! # }
 //! ```
+//!
+//! # Connections
+//! A [`vsock::VsockStack`] does nothing by itself: its calls make it work.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use zerowire_guest::vsock::{HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack};
+//! use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+//!
+//! let patience = Duration::from_secs(5);
+//! let memory = GuestMemory::new(&[(GuestAddr(0), 64 << 20)])?;
+//! let transport = VhostUser::connect("/run/vsock.sock", patience)?;
+//! let (_driver, queues) = VsockDriver::start(transport, &memory, &VsockOptions::default())?;
+//! let mut stack = VsockStack::new(queues, StackOptions::default());
+//! let conn = stack.connect(HOST_CID, 1234, SocketType::Stream)?;
+//! if stack.wait_connected(conn, patience)? {
+//!     stack.send_all(conn, b"hello", patience)?;
+//!     let answer = stack.recv_exact(conn, 5, patience)?;
+//!     println!("{}", String::from_utf8_lossy(&answer));
+//!     stack.close(conn)?;
+//! }
+//! # Ok::<(), zerowire_guest::GuestError>(())
+//! ```
 
 mod error;
 mod memory;
@@ -52,6 +77,8 @@ pub mod misbehave;
 pub mod net;
 pub mod ring;
 mod transport;
+pub mod vsock;
+mod wait;
 
 pub use error::GuestError;
 pub use memory::{GuestAddr, GuestMemory, GuestSlice, PAGE, Region};

@@ -9,8 +9,9 @@ use std::time::Duration;
 use common::Device;
 use common::backend::{Backend, Script};
 use zerowire_guest::misbehave::{
-    Expect, Malformed, RawDesc, RawQueue, RingAttack, Toggler, bad_headers, malformed_messages,
+    Expect, Malformed, RawDesc, RawQueue, RingAttack, Toggler, bad_headers, bad_packets, malformed_messages,
 };
+use zerowire_guest::vsock::{PacketHeader, SocketType};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
 use zerowire_vhost_user::{Connection, Request, WireError};
 
@@ -112,6 +113,42 @@ fn bad_headers_differ_and_have_names() {
     assert_eq!(names.len(), headers.len());
     let bytes: HashSet<_> = headers.iter().map(|(_, header)| header.encode()).collect();
     assert_eq!(bytes.len(), headers.len());
+}
+
+#[test]
+fn bad_packets_differ_and_have_names() {
+    let sound = PacketHeader {
+        src_cid: 5,
+        dst_cid: 2,
+        src_port: 50_000,
+        dst_port: 9,
+        socket_type: SocketType::Stream as u16,
+        buf_alloc: 65536,
+        ..PacketHeader::default()
+    };
+    let all: Vec<_> = bad_packets(&sound).collect();
+    let names: HashSet<_> = all.iter().map(|packet| packet.name).collect();
+    assert_eq!(names.len(), all.len());
+    let contents: HashSet<_> = all.iter().map(|p| (p.header.to_bytes(), p.payload_len)).collect();
+    assert_eq!(contents.len(), all.len());
+    let address = |h: &PacketHeader| (h.src_cid, h.dst_cid, h.src_port, h.dst_port);
+    for packet in all {
+        assert_eq!(packet.on_connection, address(&packet.header) == address(&sound), "{}", packet.name);
+    }
+}
+
+#[test]
+fn attacks_carry_the_header_of_another_device() {
+    let header = PacketHeader { src_cid: 5, dst_cid: 2, len: 60, ..PacketHeader::default() }.to_bytes();
+    let frame: Vec<u8> = (0..60).collect();
+    for attack in RingAttack::ALL.iter().filter(|a| a.expect() == Expect::FrameSent) {
+        let memory = memory();
+        let (mut queue, _transport, _backend) = queue(&memory);
+        attack.apply_with_header(&mut queue, &header, &frame).unwrap();
+        let mut device = Device::new(&memory, queue.ring().setup(0), false);
+        let chain = device.pop().expect("one chain");
+        assert_eq!(chain.readable(&memory), [&header[..], &frame].concat(), "{attack:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! - [`RingAttack`]: broken chains, indices and tables, each by its rule,
 //! - [`bad_headers`], [`Toggler`]: wrong offload fields, memory that changes
 //!   in flight,
+//! - [`bad_packets`]: wrong vsock headers, each in one field,
 //! - [`malformed_messages`]: broken vhost-user messages.
 //!
 //! Nothing here harms the process that uses it: only guest memory and the
@@ -14,9 +15,11 @@ mod header;
 mod raw_queue;
 mod ring_attack;
 mod toggler;
+mod vsock;
 
 pub use control::{FdKind, Malformed, malformed_messages};
 pub use header::bad_headers;
 pub use raw_queue::{RawDesc, RawQueue};
 pub use ring_attack::{Expect, RingAttack};
 pub use toggler::Toggler;
+pub use vsock::{BadPacket, bad_packets};

@@ -130,7 +130,22 @@ impl RingAttack {
     /// # Errors
     /// [`GuestError::OutOfMemory`]; [`GuestError::Io`].
     pub fn apply(self, queue: &mut RawQueue, frame: &[u8]) -> Result<(), GuestError> {
-        let header = RawDesc::readable(&queue.place(&[0; HEADER_LEN])?);
+        self.apply_with_header(queue, &[0; HEADER_LEN], frame)
+    }
+
+    /// As [`RingAttack::apply`], with the header of another device, for
+    /// example that of a vsock packet that carries `frame`. The queue needs
+    /// as many entries as the header has bytes, and 16 more.
+    ///
+    /// # Errors
+    /// As [`RingAttack::apply`].
+    pub fn apply_with_header(
+        self,
+        queue: &mut RawQueue,
+        bytes: &[u8],
+        frame: &[u8],
+    ) -> Result<(), GuestError> {
+        let header = RawDesc::readable(&queue.place(bytes)?);
         let payload = RawDesc::readable(&queue.place(frame)?);
         let size = queue.ring().size();
         let flagged = |flags, next, desc| RawDesc { flags, next, ..desc };
@@ -193,14 +208,14 @@ impl RingAttack {
                 queue.write_chain(0, &[empty, header, empty, payload, empty]);
             }
             HeaderBytewise => {
-                let mut chain: Vec<RawDesc> = (0..HEADER_LEN as u64)
+                let mut chain: Vec<RawDesc> = (0..bytes.len() as u64)
                     .map(|at| RawDesc { addr: header.addr + at, len: 1, ..header })
                     .collect();
                 chain.push(payload);
                 queue.write_chain(0, &chain);
             }
             HeaderStraddles => {
-                let whole = [&[0; HEADER_LEN], frame].concat();
+                let whole = [bytes, frame].concat();
                 let all = RawDesc::readable(&queue.place(&whole)?);
                 let rest = RawDesc { addr: all.addr + 5, len: all.len - 5, ..all };
                 queue.write_chain(0, &[RawDesc { len: 5, ..all }, rest]);

@@ -8,7 +8,6 @@ mod frames;
 pub mod header;
 mod rx;
 mod tx;
-mod wait;
 
 use zerowire_vhost_user::features;
 

@@ -7,7 +7,7 @@ use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, write_de
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
 
 use super::header::{HEADER_LEN, VirtioNetHdr};
-use super::wait::wait_used;
+use crate::wait::wait_used;
 
 /// The buffers that a receive queue posts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

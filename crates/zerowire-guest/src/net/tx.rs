@@ -7,7 +7,7 @@ use crate::{GuestError, GuestMemory, QueueHandle, QueueSetup};
 
 use super::frames::{FramePool, FrameShape};
 use super::header::VirtioNetHdr;
-use super::wait::wait_used;
+use crate::wait::wait_used;
 
 /// Marks chains of frames that belong to somebody else's pool.
 const FOREIGN: u32 = u32::MAX;

@@ -92,6 +92,17 @@ pub trait Transport {
     /// Those of the transport.
     fn max_queues(&mut self) -> Result<u16, GuestError>;
 
+    /// Reads `len` bytes of the configuration space from `offset` (virtio 1.3
+    /// §2.5).
+    ///
+    /// # Errors
+    /// [`GuestError::NotNegotiated`] where the transport has no such space,
+    /// as for transports that don't implement this; those of the transport.
+    fn config(&mut self, offset: u32, len: u32) -> Result<Vec<u8>, GuestError> {
+        let _ = (offset, len);
+        Err(GuestError::NotNegotiated { what: "a configuration space" })
+    }
+
     /// Lets the device use all regions of `memory`, instead of any others.
     ///
     /// # Errors

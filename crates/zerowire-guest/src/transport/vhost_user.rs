@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_vhost_user::{
-    Connection, MAX_REGIONS, MemoryRegion, MemoryTable, Request, SingleRegion, VringAddr, VringState,
+    Config, Connection, MAX_REGIONS, MemoryRegion, MemoryTable, Request, SingleRegion, VringAddr, VringState,
     WireError, features, protocol,
 };
 
@@ -44,6 +44,7 @@ impl Default for VhostUserOptions {
             protocol: protocol::MQ
                 | protocol::REPLY_ACK
                 | protocol::MTU
+                | protocol::CONFIG
                 | protocol::RESET_DEVICE
                 | protocol::CONFIGURE_MEM_SLOTS
                 | protocol::STATUS,
@@ -270,6 +271,26 @@ impl Transport for VhostUser {
 
     fn max_queues(&mut self) -> Result<u16, GuestError> {
         Ok(self.queues)
+    }
+
+    fn config(&mut self, offset: u32, len: u32) -> Result<Vec<u8>, GuestError> {
+        self.need(protocol::CONFIG, "protocol feature CONFIG")?;
+        let request = Request::GetConfig;
+        let body = Config { offset, flags: 0, data: vec![0; len as usize] }.encode();
+        self.connection.send_request(request, false, &body, &[])?;
+        let reply = self.connection.recv_reply(request);
+        let reply = self.in_time(request, reply)?;
+        // A back end that can't answer sends an empty payload.
+        let config = Config::decode(request.number(), reply.body())?;
+        if config.offset != offset || config.data.len() != len as usize {
+            return Err(GuestError::Wire(WireError::BadValue {
+                request: request.number(),
+                field: "the reply's part of configuration space",
+                value: u64::from(config.offset) << 32 | config.data.len() as u64,
+                rule: "the offset and the length asked for",
+            }));
+        }
+        Ok(config.data)
     }
 
     fn share_memory(&mut self, memory: &GuestMemory) -> Result<(), GuestError> {

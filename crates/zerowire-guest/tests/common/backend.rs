@@ -26,6 +26,8 @@ pub struct Script {
     pub features_ok: bool,
     /// Give chains back in the opposite order.
     pub reverse: bool,
+    /// The configuration space.
+    pub config: u64,
 }
 
 impl Default for Script {
@@ -37,6 +39,7 @@ impl Default for Script {
             refuse: Vec::new(),
             features_ok: true,
             reverse: false,
+            config: 77,
         }
     }
 }
@@ -198,6 +201,14 @@ impl Server {
                     Request::SetVringCall => self.queues[fd.index].call = fd.fd,
                     _ => {}
                 }
+            }
+            Request::GetConfig => {
+                let mut config = message.config().unwrap();
+                let space = self.script.config.to_le_bytes();
+                let start = config.offset as usize;
+                config.data = space[start..start + config.data.len()].to_vec();
+                self.connection.send_reply(&message, &config.encode(), &[]).unwrap();
+                return;
             }
             Request::GetVringBase => {
                 let index = message.vring_state().unwrap().index;

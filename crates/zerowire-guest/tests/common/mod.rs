@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod backend;
+pub mod vsock;
 
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, crossed};
 use zerowire_guest::{GuestAddr, GuestMemory, QueueSetup};

@@ -7,7 +7,7 @@ use crate::{GuestError, QueueHandle};
 
 /// Arms the ring, sleeps unless there is something already, disarms. True
 /// when there is something to reap.
-pub(super) fn wait_used(
+pub(crate) fn wait_used(
     ring: &mut DriverRing,
     handle: &QueueHandle,
     count: u16,

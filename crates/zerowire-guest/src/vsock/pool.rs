@@ -1,0 +1,159 @@
+//! Payload that is written once and sent as often as wanted.
+
+use crate::ring::Segment;
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice};
+
+/// A stretch of guest memory filled with a pattern. A stream from it is its
+/// bytes again and again. Owns the memory; keep it while packets are in
+/// flight.
+#[derive(Debug)]
+pub struct PayloadPool {
+    memory: GuestSlice,
+    piece: usize,
+}
+
+impl PayloadPool {
+    /// A pool of `bytes`. With `piece`, packets are cut into descriptors of as
+    /// many bytes, else they are cut at the pool's end only.
+    ///
+    /// # Errors
+    /// [`GuestError::BadSetting`] for no bytes or pieces without bytes;
+    /// [`GuestError::OutOfMemory`].
+    pub fn new(memory: &GuestMemory, bytes: usize, piece: Option<u32>) -> Result<PayloadPool, GuestError> {
+        let piece = piece.map_or(bytes, |piece| piece as usize);
+        if bytes == 0 || piece == 0 {
+            let what = "the length of a payload pool or of its pieces";
+            return Err(GuestError::BadSetting { what, value: 0, rule: "at least 1" });
+        }
+        let pool = PayloadPool { memory: memory.allocate(bytes, 4096)?, piece };
+        let mut word = Vec::with_capacity(4096);
+        for start in (0..bytes).step_by(4096) {
+            word.clear();
+            word.extend((start..bytes.min(start + 4096)).map(|at| pattern(at as u64)));
+            pool.memory.write(start, &word);
+        }
+        Ok(pool)
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a pool is never empty")]
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Byte `offset` of a stream from the pool.
+    pub fn byte_at(&self, offset: u64) -> u8 {
+        pattern(offset % self.len() as u64)
+    }
+
+    /// All bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.memory.append_to(0, self.len(), &mut bytes);
+        bytes
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &GuestSlice {
+        &self.memory
+    }
+
+    /// Appends the descriptors of bytes `offset..offset + len` of the stream.
+    pub fn segments(&self, offset: u64, len: usize, segments: &mut Vec<Segment>) {
+        let mut at = (offset % self.len() as u64) as usize;
+        let mut left = len;
+        while left > 0 {
+            let now = left.min(self.piece).min(self.len() - at);
+            let addr = GuestAddr(self.memory.guest_addr().0 + at as u64);
+            segments.push(Segment { addr, len: now as u32, writable: false });
+            left -= now;
+            at = (at + now) % self.len();
+        }
+    }
+}
+
+/// No period below 2^32 that a mistake of addressing could hide in.
+fn pattern(at: u64) -> u8 {
+    let mixed = (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+/// A sum over a stream of bytes that depends on their order and not on how
+/// they were cut: both ends can compute it and compare.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct StreamSum(u64);
+
+impl StreamSum {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        const STEP: u64 = 0x0000_0100_0000_01b3;
+        const STEPS: [u64; 9] = {
+            let mut steps = [1u64; 9];
+            let mut at = 1;
+            while at < 9 {
+                steps[at] = steps[at - 1].wrapping_mul(STEP);
+                at += 1;
+            }
+            steps
+        };
+        // Eight bytes at a time, so that the products don't wait for each
+        // other: sum * STEP^8 + b0 * STEP^7 + … + b7.
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            let terms = chunk.iter().zip((0..8).rev());
+            let part = terms.fold(0u64, |sum, (&byte, at)| {
+                sum.wrapping_add((u64::from(byte) + 1).wrapping_mul(STEPS[at]))
+            });
+            self.0 = self.0.wrapping_mul(STEPS[8]).wrapping_add(part);
+        }
+        for &byte in chunks.remainder() {
+            self.0 = self.0.wrapping_mul(STEP).wrapping_add(u64::from(byte) + 1);
+        }
+    }
+
+    /// The sum so far; 0 for no bytes.
+    pub fn value(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_does_not_depend_on_the_cuts() {
+        let bytes: Vec<u8> = (0..1000).map(pattern).collect();
+        let mut whole = StreamSum::default();
+        whole.update(&bytes);
+        for cut in [1, 3, 7, 8, 9, 64, 999] {
+            let mut sum = StreamSum::default();
+            bytes.chunks(cut).for_each(|part| sum.update(part));
+            assert_eq!(sum, whole, "cut {cut}");
+        }
+        let mut swapped = bytes;
+        swapped.swap(10, 500);
+        let mut other = StreamSum::default();
+        other.update(&swapped);
+        assert_ne!(other, whole);
+    }
+
+    #[test]
+    fn segments_cover_the_stream_around_the_end() {
+        let memory = GuestMemory::new(&[(GuestAddr(0), 1 << 20)]).unwrap();
+        let pool = PayloadPool::new(&memory, 10_000, Some(4096)).unwrap();
+        let mut segments = Vec::new();
+        pool.segments(19_000, 6000, &mut segments);
+        let mut bytes = Vec::new();
+        for segment in &segments {
+            memory.at(segment.addr, segment.len as usize).unwrap().append_to(
+                0,
+                segment.len as usize,
+                &mut bytes,
+            );
+        }
+        let expected: Vec<u8> = (19_000..25_000).map(|at| pool.byte_at(at)).collect();
+        assert_eq!(bytes, expected);
+        assert_eq!(segments.iter().map(|s| s.len).collect::<Vec<_>>(), [1000, 4096, 904]);
+    }
+}

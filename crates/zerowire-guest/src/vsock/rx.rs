@@ -1,0 +1,324 @@
+//! The queue of packets toward the guest.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::driver::VsockOptions;
+use super::header::{HEADER_LEN, PacketHeader};
+use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, write_desc_at};
+use crate::wait::wait_used;
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
+
+/// What a queue has done so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct VsockRxCounters {
+    /// Packets received, one a buffer.
+    pub packets: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Notifications of the device.
+    pub kicks: u64,
+}
+
+/// A received packet, in the queue's buffer until the callback returns.
+#[derive(Clone, Copy, Debug)]
+pub struct RxPacket<'a> {
+    /// The header; its length is that of the payload in the buffer.
+    pub header: PacketHeader,
+    area: &'a GuestSlice,
+    offset: usize,
+}
+
+impl RxPacket<'_> {
+    /// Bytes of payload.
+    pub fn len(&self) -> usize {
+        self.header.len as usize
+    }
+
+    /// Whether there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.header.len == 0
+    }
+
+    /// Appends the payload to `bytes`.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        self.area.append_to(self.offset, self.len(), bytes);
+    }
+
+    /// The payload in a new vector.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.append_to(&mut bytes);
+        bytes
+    }
+
+    /// Copies payload from `at` on to `bytes`.
+    ///
+    /// # Panics
+    /// When there are not as many bytes.
+    pub fn read(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at + bytes.len() <= self.len(), "{} bytes from {at} of {}", bytes.len(), self.len());
+        self.area.read(self.offset + at, bytes);
+    }
+
+    /// The guest memory that holds the payload. The descriptors of a buffer
+    /// follow one on the other, so it is one piece.
+    pub fn payload(&self) -> GuestSlice {
+        self.area.part(self.offset, self.len())
+    }
+}
+
+/// The receive queue. Owned by one thread at a time.
+pub struct VsockRx {
+    ring: DriverRing,
+    handle: QueueHandle,
+    area: GuestSlice,
+    tables: Option<GuestSlice>,
+    /// Descriptors of all buffers, `each` a buffer.
+    segments: Vec<Segment>,
+    each: usize,
+    /// Bytes a buffer in `area`.
+    stride: usize,
+    /// Bytes that the device may write to a buffer.
+    capacity: u32,
+    /// Buffers not posted, the longest unused first.
+    idle: VecDeque<u32>,
+    posted: usize,
+    limit: usize,
+    counters: VsockRxCounters,
+}
+
+impl VsockRx {
+    pub(super) fn new(
+        mut ring: DriverRing,
+        handle: QueueHandle,
+        memory: &GuestMemory,
+        options: &VsockOptions,
+        indirect: bool,
+    ) -> Result<VsockRx, GuestError> {
+        let size = usize::from(ring.memory().size());
+        let (capacity, each) = (options.rx_buffer_len, usize::from(options.rx_descriptors));
+        if capacity as usize <= HEADER_LEN || each == 0 || each > size || each > capacity as usize {
+            return Err(GuestError::BadSetting {
+                what: "the length of a receive buffer",
+                value: capacity.into(),
+                rule: "more than 44 bytes, in at least 1 and at most as many descriptors as the queue has",
+            });
+        }
+        let fit = if indirect { size } else { size / each };
+        let count = if options.rx_buffers == 0 { fit } else { options.rx_buffers };
+        let stride = (capacity as usize).next_multiple_of(64);
+        let area = memory.allocate(count * stride, 4096)?;
+        let tables = match indirect {
+            true => Some(memory.allocate(count * each * DESC_LEN, 64)?),
+            false => None,
+        };
+        let mut segments = Vec::with_capacity(count * each);
+        let piece = (capacity as usize).div_ceil(each);
+        for buffer in 0..count {
+            let base = area.guest_addr().0 + (buffer * stride) as u64;
+            for number in 0..each {
+                let start = (number * piece).min(capacity as usize);
+                let len = piece.min(capacity as usize - start) as u32;
+                let addr = GuestAddr(base + start as u64);
+                segments.push(Segment { addr, len, writable: true });
+                if let Some(tables) = &tables {
+                    let flags = DESC_WRITE | if number + 1 < each { DESC_NEXT } else { 0 };
+                    write_desc_at(tables, buffer * each + number, addr.0, len, flags, number as u16 + 1);
+                }
+            }
+        }
+        ring.disarm();
+        let mut queue = VsockRx {
+            ring,
+            handle,
+            area,
+            tables,
+            segments,
+            each,
+            stride,
+            capacity,
+            idle: (0..count as u32).collect(),
+            posted: 0,
+            limit: options.rx_limit,
+            counters: VsockRxCounters::default(),
+        };
+        queue.post();
+        Ok(queue)
+    }
+
+    /// Takes up to `max` packets and passes each to `each`; its buffer is
+    /// posted again after that, and the device sees it at the next
+    /// [`VsockRx::publish`]. Returns how many packets there were.
+    ///
+    /// # Errors
+    /// [`GuestError::DeviceBrokeRing`]; [`GuestError::DeviceBrokeRule`] for a
+    /// buffer without a whole header, or whose header gives another length
+    /// than was written (virtio 1.3 §5.10.6).
+    pub fn harvest(&mut self, max: usize, mut each: impl FnMut(RxPacket<'_>)) -> Result<usize, GuestError> {
+        self.try_harvest(max, |packet| {
+            each(packet);
+            Ok(())
+        })
+    }
+
+    /// As [`VsockRx::harvest`]; ends with the first error of `each`.
+    #[inline]
+    pub(super) fn try_harvest(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(RxPacket<'_>) -> Result<(), GuestError>,
+    ) -> Result<usize, GuestError> {
+        let mut count = 0;
+        while count < max {
+            let Some(used) = self.ring.reap()? else { break };
+            self.posted -= 1;
+            self.idle.push_back(used.token);
+            if (used.len as usize) < HEADER_LEN {
+                let len = used.len;
+                return Err(GuestError::DeviceBrokeRule(format!(
+                    "a packet of {len} bytes is less than a header (5.10.6)"
+                )));
+            }
+            let first = used.token as usize * self.stride;
+            let mut bytes = [0; HEADER_LEN];
+            self.area.read(first, &mut bytes);
+            let header = PacketHeader::from_bytes(&bytes);
+            let written = used.len - HEADER_LEN as u32;
+            if header.len != written {
+                return Err(GuestError::DeviceBrokeRule(format!(
+                    "the header gives {} bytes of payload and {written} were written (5.10.6): {header:?}",
+                    header.len
+                )));
+            }
+            self.counters.packets += 1;
+            self.counters.bytes += u64::from(written);
+            count += 1;
+            let result = each(RxPacket { header, area: &self.area, offset: first + HEADER_LEN });
+            self.post();
+            result?;
+        }
+        Ok(count)
+    }
+
+    /// Waits for one packet and returns header and payload, and publishes.
+    /// None when `timeout` is over first. It allocates.
+    ///
+    /// # Errors
+    /// Those of [`VsockRx::harvest`] and [`VsockRx::wait`].
+    pub fn recv(&mut self, timeout: Duration) -> Result<Option<(PacketHeader, Vec<u8>)>, GuestError> {
+        let start = Instant::now();
+        loop {
+            let mut found = None;
+            self.harvest(1, |packet| found = Some((packet.header, packet.to_vec())))?;
+            self.publish()?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            match timeout.checked_sub(start.elapsed()) {
+                Some(left) => self.wait(1, left)?,
+                None => return Ok(None),
+            };
+        }
+    }
+
+    /// Changes the most buffers posted at once: with 0 the device starves as
+    /// its buffers are used up. More are posted at the next
+    /// [`VsockRx::publish`].
+    pub fn set_limit(&mut self, buffers: usize) {
+        self.limit = buffers;
+    }
+
+    /// Buffers posted and not given back.
+    pub fn posted(&self) -> usize {
+        self.posted
+    }
+
+    /// Lets the device see the buffers posted, and notifies it if it asks for
+    /// that. Returns whether it was notified.
+    ///
+    /// # Errors
+    /// [`GuestError::Io`].
+    #[inline]
+    pub fn publish(&mut self) -> Result<bool, GuestError> {
+        self.post();
+        let kick = self.ring.publish();
+        if kick {
+            self.kick()?;
+        }
+        Ok(kick)
+    }
+
+    /// Notifies the device whether or not it asks for that.
+    ///
+    /// # Errors
+    /// [`GuestError::Io`].
+    pub fn kick(&mut self) -> Result<(), GuestError> {
+        self.counters.kicks += 1;
+        let result = self.handle.doorbell.ring();
+        result.map_err(|e| GuestError::io("notifying the device", e))
+    }
+
+    /// Sleeps until `count` buffers have been given back (with EVENT_IDX; else
+    /// one), or `timeout` is over. True when there is something to harvest.
+    ///
+    /// # Errors
+    /// [`GuestError::Io`].
+    pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
+        wait_used(&mut self.ring, &self.handle, count, timeout)
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> VsockRxCounters {
+        self.counters
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &DriverRing {
+        &self.ring
+    }
+
+    pub(super) fn ring_mut(&mut self) -> &mut DriverRing {
+        &mut self.ring
+    }
+
+    /// Doorbell and interrupt.
+    pub fn handle(&self) -> &QueueHandle {
+        &self.handle
+    }
+
+    /// Takes ring and handle out, for misuse.
+    pub fn into_parts(self) -> (DriverRing, QueueHandle) {
+        (self.ring, self.handle)
+    }
+
+    pub(super) fn setup(&self) -> QueueSetup {
+        self.ring.setup()
+    }
+
+    pub(super) fn reattach(&mut self, handle: QueueHandle) {
+        self.handle = handle;
+    }
+
+    /// Adds idle buffers until the ring is full or the limit is reached.
+    #[inline]
+    fn post(&mut self) {
+        while self.posted < self.limit {
+            let Some(&buffer) = self.idle.front() else { break };
+            let base = buffer as usize * self.each;
+            let added = match &self.tables {
+                None => self.ring.add(&self.segments[base..base + self.each], buffer),
+                Some(tables) => {
+                    let addr = GuestAddr(tables.guest_addr().0 + (base * DESC_LEN) as u64);
+                    let len = (self.each * DESC_LEN) as u32;
+                    self.ring.add_indirect(addr, len, self.capacity, buffer)
+                }
+            };
+            if !added {
+                break;
+            }
+            self.idle.pop_front();
+            self.posted += 1;
+        }
+    }
+}

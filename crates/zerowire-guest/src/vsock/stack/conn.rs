@@ -1,0 +1,259 @@
+//! One connection: its addresses, its credit in both directions, what was
+//! received and not yet read.
+//!
+//! Credit (virtio 1.3 §5.10.6.3): each side tells the size of its buffer
+//! (buf_alloc) and how much it has taken out of it (fwd_cnt). The other side
+//! may have `buf_alloc - (sent - fwd_cnt)` bytes more on their way. All
+//! counts are modulo 2^32.
+
+use std::collections::VecDeque;
+
+use super::{ConnId, ConnState, Drain, Drained};
+use crate::GuestError;
+use crate::vsock::{Op, PacketHeader, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
+
+/// The addresses of a connection, as this side sees them.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) struct Key {
+    pub local_port: u32,
+    pub cid: u64,
+    pub port: u32,
+}
+
+/// Bytes received and not yet read.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    pub bytes: Vec<u8>,
+    start: usize,
+    /// Whole messages: length, and whether the record ended (SEQPACKET only).
+    pub messages: VecDeque<(usize, bool)>,
+    /// Bytes of the message under way.
+    pub partial: usize,
+}
+
+impl Inbox {
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// Moves `count` bytes to the end of `target`.
+    pub(super) fn take(&mut self, count: usize, target: &mut Vec<u8>) {
+        let end = self.start + count;
+        target.extend_from_slice(&self.bytes[self.start..end]);
+        self.start = end;
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+        } else if self.start >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+}
+
+/// A message that was taken and not wholly sent.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    pub bytes: Vec<u8>,
+    pub sent: usize,
+    pub eor: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub id: ConnId,
+    pub key: Key,
+    pub own_cid: u64,
+    pub kind: SocketType,
+    pub state: ConnState,
+    /// Events not yet told.
+    pub events: u8,
+    /// The application gave it up; it goes when it has ended.
+    pub given_up: bool,
+
+    pub buf_alloc: u32,
+    /// Bytes received.
+    pub rx_cnt: u32,
+    /// Of those, bytes taken out.
+    pub fwd_cnt: u32,
+    /// `fwd_cnt` as the peer was told last.
+    pub fwd_told: u32,
+
+    /// Bytes sent.
+    pub tx_cnt: u32,
+    pub peer_buf_alloc: u32,
+    pub peer_fwd_cnt: u32,
+    /// Whether the peer was asked for credit since it gave some.
+    pub asked: bool,
+    /// Whether somebody waits for credit.
+    pub stalled: bool,
+    /// Whether somebody waits for room in the queue.
+    pub wants_room: bool,
+
+    /// Flags of SHUTDOWN received and sent, and those that wait for a message
+    /// to be sent.
+    pub peer_shutdown: u32,
+    pub own_shutdown: u32,
+    pub deferred_shutdown: u32,
+
+    pub inbox: Inbox,
+    pub outgoing: Option<Outgoing>,
+
+    pub drain: Drain,
+    pub drained: Drained,
+    pub sum: StreamSum,
+
+    /// Bytes sent from a pool, and what is left of the write under way.
+    pub pool_at: u64,
+    pub write_left: usize,
+}
+
+impl Conn {
+    pub(super) fn new(id: ConnId, key: Key, own_cid: u64, kind: SocketType, buf_alloc: u32) -> Conn {
+        Conn {
+            id,
+            key,
+            own_cid,
+            kind,
+            state: ConnState::Connecting,
+            events: 0,
+            given_up: false,
+            buf_alloc,
+            rx_cnt: 0,
+            fwd_cnt: 0,
+            fwd_told: 0,
+            tx_cnt: 0,
+            peer_buf_alloc: 0,
+            peer_fwd_cnt: 0,
+            asked: false,
+            stalled: false,
+            wants_room: false,
+            peer_shutdown: 0,
+            own_shutdown: 0,
+            deferred_shutdown: 0,
+            inbox: Inbox::default(),
+            outgoing: None,
+            drain: Drain::Off,
+            drained: Drained::default(),
+            sum: StreamSum::default(),
+            pool_at: 0,
+            write_left: 0,
+        }
+    }
+
+    /// A header as it would go out now.
+    pub(super) fn header(&self, op: Op) -> PacketHeader {
+        PacketHeader {
+            src_cid: self.own_cid,
+            dst_cid: self.key.cid,
+            src_port: self.key.local_port,
+            dst_port: self.key.port,
+            len: 0,
+            socket_type: self.kind as u16,
+            op: op as u16,
+            flags: 0,
+            buf_alloc: self.buf_alloc,
+            fwd_cnt: self.fwd_cnt,
+        }
+    }
+
+    /// Bytes that the peer has room for.
+    pub(super) fn credit(&self) -> u32 {
+        let on_their_way = self.tx_cnt.wrapping_sub(self.peer_fwd_cnt);
+        self.peer_buf_alloc.saturating_sub(on_their_way)
+    }
+
+    /// Notes that a header with the current `fwd_cnt` went out.
+    pub(super) fn told(&mut self) {
+        self.fwd_told = self.fwd_cnt;
+    }
+
+    /// Notes that so much payload went out.
+    pub(super) fn count_sent(&mut self, len: u32) {
+        self.tx_cnt = self.tx_cnt.wrapping_add(len);
+        self.told();
+    }
+
+    /// Takes the peer's credit from a header. True when it is another than
+    /// before.
+    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<bool, GuestError> {
+        let moved = header.fwd_cnt.wrapping_sub(self.peer_fwd_cnt);
+        if moved > self.tx_cnt.wrapping_sub(self.peer_fwd_cnt) {
+            return Err(broke(
+                format!(
+                    "fwd_cnt went back, or beyond the bytes sent (before {}, sent {}; 5.10.6.3)",
+                    self.peer_fwd_cnt, self.tx_cnt
+                ),
+                header,
+            ));
+        }
+        let changed = moved != 0 || header.buf_alloc != self.peer_buf_alloc;
+        self.peer_fwd_cnt = header.fwd_cnt;
+        self.peer_buf_alloc = header.buf_alloc;
+        self.asked &= !changed;
+        Ok(changed)
+    }
+
+    /// Counts received payload after checking that the peer kept to the
+    /// credit that it was told of.
+    pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), GuestError> {
+        let received = self.rx_cnt.wrapping_add(header.len);
+        let held = u64::from(self.rx_cnt.wrapping_sub(self.fwd_told)) + u64::from(header.len);
+        if held > u64::from(self.buf_alloc) {
+            return Err(broke(
+                format!("payload beyond the credit: {held} bytes of {} (5.10.6.3)", self.buf_alloc),
+                header,
+            ));
+        }
+        self.rx_cnt = received;
+        Ok(())
+    }
+
+    /// Whether a read would bring something.
+    pub(super) fn readable(&self) -> bool {
+        match self.kind {
+            SocketType::Stream => self.inbox.len() > 0,
+            SocketType::Seqpacket => !self.inbox.messages.is_empty(),
+        }
+    }
+
+    /// Whether nothing more can be received.
+    pub(super) fn ended(&self) -> bool {
+        self.peer_shutdown & SHUTDOWN_SEND != 0
+            || self.own_shutdown & SHUTDOWN_RCV != 0
+            || matches!(self.state, ConnState::Closed | ConnState::Closing)
+    }
+
+    /// Whether the peer should be told of free buffer space by a packet of its
+    /// own: it knows of less than half, and there is enough more to tell, or
+    /// all that can be read was read.
+    pub(super) fn should_update(&self) -> bool {
+        let known = self.buf_alloc.saturating_sub(self.rx_cnt.wrapping_sub(self.fwd_told));
+        let little = u64::from(known) * 2 < u64::from(self.buf_alloc);
+        let news = self.fwd_cnt.wrapping_sub(self.fwd_told);
+        let live = self.state == ConnState::Established && self.peer_shutdown & SHUTDOWN_SEND == 0;
+        live && news > 0 && little && (news >= self.buf_alloc / 4 || !self.readable())
+    }
+
+    /// Drains what was received and not read.
+    pub(super) fn drain_inbox(&mut self, mode: Drain) {
+        let mut bytes = Vec::new();
+        self.inbox.take(self.inbox.len(), &mut bytes);
+        if mode == Drain::Sum {
+            self.sum.update(&bytes);
+        }
+        self.drained.bytes += bytes.len() as u64;
+        self.drained.messages += self.inbox.messages.len() as u64;
+        self.discard();
+    }
+
+    /// Forgets what was received and not read.
+    pub(super) fn discard(&mut self) {
+        self.inbox = Inbox::default();
+        self.fwd_cnt = self.rx_cnt;
+    }
+}
+
+pub(super) fn broke(rule: impl std::fmt::Display, header: &PacketHeader) -> GuestError {
+    GuestError::DeviceBrokeRule(format!("{rule}: {header:?}"))
+}

@@ -1,0 +1,400 @@
+//! Everything of the stack but its queues: what a received packet does. What
+//! it makes the stack say goes to the outbox.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::conn::{Conn, Key, broke};
+use super::{ConnId, ConnState, Drain, StackCounters, StackOptions, VsockEvent};
+use crate::GuestError;
+use crate::vsock::{
+    CID_ANY, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND,
+    SocketType,
+};
+
+pub(super) const CONNECTED: u8 = 1;
+pub(super) const READABLE: u8 = 2;
+pub(super) const WRITABLE: u8 = 4;
+pub(super) const PEER_SHUTDOWN: u8 = 8;
+pub(super) const ENDED: u8 = 16;
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    conn: Option<Box<Conn>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub kind: SocketType,
+    pub waiting: VecDeque<ConnId>,
+}
+
+#[derive(Debug)]
+pub(super) struct Core {
+    pub cid: u64,
+    pub options: StackOptions,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    pub keys: HashMap<Key, ConnId>,
+    pub listeners: HashMap<u32, Listener>,
+    /// Packets without payload that wait for room in the queue.
+    pub outbox: VecDeque<PacketHeader>,
+    /// Connections with events.
+    dirty: VecDeque<ConnId>,
+    incoming: Vec<u32>,
+    room_waiters: Vec<ConnId>,
+    pub counters: StackCounters,
+}
+
+impl Core {
+    pub(super) fn new(cid: u64, options: StackOptions) -> Core {
+        Core {
+            cid,
+            options,
+            slots: Vec::new(),
+            free: Vec::new(),
+            keys: HashMap::new(),
+            listeners: HashMap::new(),
+            outbox: VecDeque::new(),
+            dirty: VecDeque::new(),
+            incoming: Vec::new(),
+            room_waiters: Vec::new(),
+            counters: StackCounters::default(),
+        }
+    }
+
+    pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
+        let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+        slot.conn.as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+        slot.conn.as_deref_mut()
+    }
+
+    /// The connection, or the error that there is none.
+    pub(super) fn need(&mut self, id: ConnId) -> Result<&mut Conn, GuestError> {
+        self.get_mut(id).ok_or(GuestError::NotConnected { state: ConnState::Closed })
+    }
+
+    pub(super) fn ids(&self) -> Vec<ConnId> {
+        self.slots.iter().filter_map(|slot| slot.conn.as_ref()).map(|conn| conn.id).collect()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn insert(&mut self, key: Key, kind: SocketType) -> ConnId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, conn: None });
+            self.slots.len() as u32 - 1
+        });
+        let entry = &mut self.slots[slot as usize];
+        let id = ConnId { slot, generation: entry.generation };
+        let conn = Conn::new(id, key, self.cid, kind, self.options.buf_alloc);
+        entry.conn = Some(Box::new(conn));
+        self.keys.insert(key, id);
+        id
+    }
+
+    /// Forgets a connection.
+    pub(super) fn remove(&mut self, id: ConnId) {
+        if self.get(id).is_none() {
+            return;
+        }
+        self.unlink(id);
+        let slot = &mut self.slots[id.slot as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.conn = None;
+        self.free.push(id.slot);
+    }
+
+    /// Takes a connection's addresses out, so that its packets are of no
+    /// connection.
+    fn unlink(&mut self, id: ConnId) {
+        let key = self.get(id).map(|conn| conn.key);
+        if let Some(key) = key.filter(|key| self.keys.get(key) == Some(&id)) {
+            self.keys.remove(&key);
+        }
+    }
+
+    pub(super) fn note(&mut self, id: ConnId, event: u8) {
+        let Some(conn) = self.get_mut(id) else { return };
+        let first = conn.events == 0;
+        conn.events |= event;
+        if first {
+            self.dirty.push_back(id);
+        }
+    }
+
+    pub(super) fn take_events(&mut self) -> Vec<VsockEvent> {
+        let ports = std::mem::take(&mut self.incoming);
+        let mut events: Vec<_> = ports.into_iter().map(|port| VsockEvent::Incoming { port }).collect();
+        while let Some(id) = self.dirty.pop_front() {
+            let Some(conn) = self.get_mut(id) else { continue };
+            let bits = std::mem::take(&mut conn.events);
+            let ended = match conn.state {
+                ConnState::Refused => VsockEvent::Refused(id),
+                ConnState::Reset => VsockEvent::Reset(id),
+                _ => VsockEvent::Closed(id),
+            };
+            let all = [
+                (CONNECTED, VsockEvent::Connected(id)),
+                (READABLE, VsockEvent::Readable(id)),
+                (WRITABLE, VsockEvent::Writable(id)),
+                (PEER_SHUTDOWN, VsockEvent::PeerShutdown(id)),
+                (ENDED, ended),
+            ];
+            events.extend(all.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, event)| event));
+        }
+        events
+    }
+
+    /// Remembers that a connection waits for room in the transmit queue.
+    pub(super) fn wait_for_room(&mut self, id: ConnId) {
+        let Some(conn) = self.get_mut(id) else { return };
+        if !std::mem::replace(&mut conn.wants_room, true) {
+            self.room_waiters.push(id);
+        }
+    }
+
+    /// There is room in the transmit queue again: tells those who wait.
+    pub(super) fn note_room(&mut self) {
+        while let Some(id) = self.room_waiters.pop() {
+            let Some(conn) = self.get_mut(id) else { continue };
+            conn.wants_room = false;
+            self.note(id, WRITABLE);
+        }
+    }
+
+    /// Queues a packet of a connection without payload.
+    pub(super) fn say(&mut self, id: ConnId, op: Op, flags: u32) {
+        let Some(conn) = self.get_mut(id) else { return };
+        let header = PacketHeader { flags, ..conn.header(op) };
+        conn.told();
+        match op {
+            Op::CreditUpdate => self.counters.credit_updates_sent += 1,
+            Op::CreditRequest => self.counters.credit_requests_sent += 1,
+            Op::Rst => self.counters.resets_sent += 1,
+            _ => {}
+        }
+        self.outbox.push_back(header);
+    }
+
+    /// Asks for credit, once until some came.
+    pub(super) fn ask_credit(&mut self, id: ConnId) {
+        let Some(conn) = self.get_mut(id) else { return };
+        if !std::mem::replace(&mut conn.asked, true) && self.options.ask_credit {
+            self.say(id, Op::CreditRequest, 0);
+        }
+    }
+
+    /// Ends a connection in `state`; it is forgotten if nobody asks for it.
+    pub(super) fn end(&mut self, id: ConnId, state: ConnState) {
+        self.unlink(id);
+        let Some(conn) = self.get_mut(id) else { return };
+        conn.state = state;
+        conn.outgoing = None;
+        if conn.given_up {
+            self.remove(id);
+        } else {
+            self.note(id, ENDED);
+        }
+    }
+
+    /// After data was taken out: tells the peer of the space, and answers a
+    /// whole shutdown when all was read (§5.10.6.5).
+    pub(super) fn after_read(&mut self, id: ConnId) {
+        let auto = self.options.auto_credit;
+        let Some(conn) = self.get_mut(id) else { return };
+        if conn.peer_shutdown == SHUTDOWN_BOTH && !conn.readable() {
+            if matches!(conn.state, ConnState::Established | ConnState::Closing) {
+                self.say(id, Op::Rst, 0);
+                self.end(id, ConnState::Closed);
+            }
+        } else if auto && conn.should_update() {
+            self.say(id, Op::CreditUpdate, 0);
+        }
+    }
+
+    /// Handles a received packet.
+    pub(super) fn input(&mut self, packet: &RxPacket<'_>) -> Result<(), GuestError> {
+        let header = &packet.header;
+        if header.dst_cid != self.cid {
+            return Err(broke(format!("dst_cid is not the guest's {} (5.10.6)", self.cid), header));
+        }
+        if header.src_cid < 2 || header.src_cid >= CID_ANY || header.src_cid == self.cid {
+            return Err(broke("src_cid is of nobody who can send (5.10.4)", header));
+        }
+        let Some(op) = header.op() else {
+            return Err(broke("the operation is unknown (5.10.6)", header));
+        };
+        let Some(kind) = header.socket_type() else {
+            return Err(broke("the socket type is unknown (5.10.6)", header));
+        };
+        if header.len > 0 && op != Op::Rw {
+            return Err(broke("payload in a packet other than RW (5.10.6.4)", header));
+        }
+        let allowed = match (op, kind) {
+            (Op::Shutdown, _) => SHUTDOWN_BOTH,
+            (Op::Rw, SocketType::Seqpacket) => RW_EOM | RW_EOR,
+            _ => 0,
+        };
+        if header.flags & !allowed != 0 || op == Op::Shutdown && header.flags == 0 {
+            return Err(broke("the flags don't fit the operation (5.10.6)", header));
+        }
+        let key = Key { local_port: header.dst_port, cid: header.src_cid, port: header.src_port };
+        match self.keys.get(&key).copied() {
+            Some(id) => self.connected(id, packet, op, kind),
+            None => self.stray(header, key, op, kind),
+        }
+    }
+
+    /// A packet of no connection.
+    fn stray(&mut self, header: &PacketHeader, key: Key, op: Op, kind: SocketType) -> Result<(), GuestError> {
+        match op {
+            Op::Rst => self.counters.stray_resets += 1,
+            Op::Request => {
+                if header.fwd_cnt != 0 {
+                    return Err(broke("fwd_cnt of a REQUEST is not 0 (5.10.6.3)", header));
+                }
+                let backlog = self.options.backlog;
+                let listener = self.listeners.get(&key.local_port);
+                if !listener.is_some_and(|l| l.kind == kind && l.waiting.len() < backlog) {
+                    self.refuse(header);
+                    return Ok(());
+                }
+                let id = self.insert(key, kind);
+                if let Some(conn) = self.get_mut(id) {
+                    conn.state = ConnState::Established;
+                    conn.peer_buf_alloc = header.buf_alloc;
+                }
+                if let Some(listener) = self.listeners.get_mut(&key.local_port) {
+                    listener.waiting.push_back(id);
+                }
+                if !self.incoming.contains(&key.local_port) {
+                    self.incoming.push(key.local_port);
+                }
+                self.say(id, Op::Response, 0);
+            }
+            _ => {
+                self.counters.stray += 1;
+                self.refuse(header);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers by RST, which has no credit to tell.
+    fn refuse(&mut self, header: &PacketHeader) {
+        self.counters.resets_sent += 1;
+        self.outbox.push_back(header.answer(Op::Rst));
+    }
+
+    fn connected(
+        &mut self,
+        id: ConnId,
+        packet: &RxPacket<'_>,
+        op: Op,
+        kind: SocketType,
+    ) -> Result<(), GuestError> {
+        let header = &packet.header;
+        let conn = self.need(id)?;
+        if conn.kind != kind {
+            return Err(broke(format!("the connection is of type {:?} (5.10.6)", conn.kind), header));
+        }
+        let both = conn.peer_shutdown == SHUTDOWN_BOTH || conn.own_shutdown == SHUTDOWN_BOTH;
+        let (state, stalled) = (conn.state, conn.stalled);
+        match (state, op) {
+            (ConnState::Connecting, Op::Response) => {
+                conn.take_credit(header)?;
+                conn.state = ConnState::Established;
+                self.note(id, CONNECTED);
+                return Ok(());
+            }
+            (ConnState::Connecting, Op::Rst) => {
+                self.end(id, ConnState::Refused);
+                return Ok(());
+            }
+            (_, Op::Rst) => {
+                self.end(id, if both { ConnState::Closed } else { ConnState::Reset });
+                return Ok(());
+            }
+            (ConnState::Connecting, _) | (_, Op::Request | Op::Response) => {
+                return Err(broke(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
+            }
+            _ => {}
+        }
+        if conn.take_credit(header)? && stalled && conn.credit() > 0 {
+            conn.stalled = false;
+            self.note(id, WRITABLE);
+        }
+        match op {
+            Op::Shutdown => {
+                self.need(id)?.peer_shutdown |= header.flags;
+                self.note(id, PEER_SHUTDOWN);
+                self.after_read(id);
+            }
+            Op::Rw => self.payload(id, packet)?,
+            Op::CreditUpdate => self.counters.credit_updates_received += 1,
+            Op::CreditRequest => {
+                self.counters.credit_requests_received += 1;
+                self.say(id, Op::CreditUpdate, 0);
+            }
+            Op::Request | Op::Response | Op::Rst => {}
+        }
+        Ok(())
+    }
+
+    fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<(), GuestError> {
+        let header = &packet.header;
+        self.counters.payload_received += u64::from(header.len);
+        let conn = self.need(id)?;
+        if conn.peer_shutdown & SHUTDOWN_SEND != 0 {
+            return Err(broke("payload after the peer said that it sends no more (5.10.6.5)", header));
+        }
+        conn.count_received(header)?;
+        if conn.given_up || conn.own_shutdown & SHUTDOWN_RCV != 0 {
+            // It crossed the SHUTDOWN.
+            conn.fwd_cnt = conn.rx_cnt;
+            return Ok(());
+        }
+        let kind = conn.kind;
+        let message = kind == SocketType::Seqpacket && header.flags & RW_EOM != 0;
+        if conn.drain == Drain::Off {
+            let before = conn.readable();
+            packet.append_to(&mut conn.inbox.bytes);
+            if kind == SocketType::Seqpacket {
+                conn.inbox.partial += packet.len();
+            }
+            if message {
+                let len = std::mem::take(&mut conn.inbox.partial);
+                conn.inbox.messages.push_back((len, header.flags & RW_EOR != 0));
+            }
+            match (before, conn.readable()) {
+                (false, true) => self.note(id, READABLE),
+                // A part of a message may have used up the credit, and no
+                // read comes to tell of more before its rest is here.
+                (false, false) => self.after_read(id),
+                _ => {}
+            }
+            return Ok(());
+        }
+        if conn.drain == Drain::Sum {
+            let mut chunk = [0; 1024];
+            for at in (0..packet.len()).step_by(chunk.len()) {
+                let now = chunk.len().min(packet.len() - at);
+                packet.read(at, &mut chunk[..now]);
+                conn.sum.update(&chunk[..now]);
+            }
+        }
+        conn.drained.packets += 1;
+        conn.drained.bytes += u64::from(header.len);
+        conn.drained.messages += u64::from(message);
+        conn.fwd_cnt = conn.fwd_cnt.wrapping_add(header.len);
+        self.after_read(id);
+        Ok(())
+    }
+}

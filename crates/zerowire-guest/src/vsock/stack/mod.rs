@@ -1,0 +1,316 @@
+//! Connections over the queues, for one thread.
+//!
+//! Nothing happens by itself: [`VsockStack::turn`] and [`VsockStack::poll`]
+//! take what the device sent and give it what waits; the calls that wait for
+//! something make turns until it is there. Every received packet is checked
+//! against the rules and against the credit that the device was given; what
+//! does not fit is a [`GuestError::DeviceBrokeRule`], after which the stack is
+//! of no more use.
+
+mod bulk;
+mod conn;
+mod core;
+mod output;
+mod turn;
+mod types;
+mod waiting;
+
+use std::collections::VecDeque;
+
+use super::{Op, PacketHeader, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, VsockQueues};
+use crate::GuestError;
+use crate::ring::Segment;
+use conn::Key;
+use core::{Core, Listener};
+pub use types::{ConnId, ConnState, Drain, Drained, Received, StackCounters, StackOptions, VsockEvent};
+
+/// First port that connections get which name none.
+const FIRST_PORT: u32 = 49152;
+
+/// Connections over the queues of one device.
+pub struct VsockStack {
+    queues: VsockQueues,
+    core: Core,
+    next_port: u32,
+    /// Connections with a message that is not wholly sent.
+    unsent: VecDeque<ConnId>,
+    /// Whether somebody waits for room in the transmit queue.
+    wants_room: bool,
+    segments: Vec<Segment>,
+}
+
+impl VsockStack {
+    /// A stack over `queues`.
+    pub fn new(queues: VsockQueues, options: StackOptions) -> VsockStack {
+        let core = Core::new(queues.cid, options);
+        VsockStack {
+            queues,
+            core,
+            next_port: FIRST_PORT,
+            unsent: VecDeque::new(),
+            wants_room: false,
+            segments: Vec::new(),
+        }
+    }
+
+    /// The queues, for [`super::VsockDriver::resume`] and counters.
+    pub fn queues(&mut self) -> &mut VsockQueues {
+        &mut self.queues
+    }
+
+    /// Gives the queues back.
+    pub fn into_queues(self) -> VsockQueues {
+        self.queues
+    }
+
+    /// CID of the guest.
+    pub fn cid(&self) -> u64 {
+        self.core.cid
+    }
+
+    /// Takes connections of type `kind` at `port` from now on. One type a
+    /// port: a second call changes it.
+    pub fn listen(&mut self, port: u32, kind: SocketType) {
+        let listener = self.core.listeners.entry(port);
+        listener.or_insert_with(|| Listener { kind, waiting: VecDeque::new() }).kind = kind;
+    }
+
+    /// Takes no more connections at `port`; those that wait are reset.
+    ///
+    /// # Errors
+    /// As [`VsockStack::abort`].
+    pub fn unlisten(&mut self, port: u32) -> Result<(), GuestError> {
+        let listener = self.core.listeners.remove(&port);
+        for conn in listener.into_iter().flat_map(|listener| listener.waiting) {
+            self.abort(conn)?;
+        }
+        Ok(())
+    }
+
+    /// The next connection that came at `port`. Its request was granted
+    /// already; it may have ended since.
+    pub fn accept(&mut self, port: u32) -> Option<ConnId> {
+        self.core.listeners.get_mut(&port)?.waiting.pop_front()
+    }
+
+    /// Asks for a connection, from any free port.
+    ///
+    /// # Errors
+    /// As [`VsockStack::connect_from`].
+    pub fn connect(&mut self, cid: u64, port: u32, kind: SocketType) -> Result<ConnId, GuestError> {
+        loop {
+            let local_port = self.next_port;
+            self.next_port = if local_port >= u32::MAX - 1 { FIRST_PORT } else { local_port + 1 };
+            let key = Key { local_port, cid, port };
+            if !self.core.keys.contains_key(&key) && !self.core.listeners.contains_key(&local_port) {
+                return self.connect_from(local_port, cid, port, kind);
+            }
+        }
+    }
+
+    /// Asks for a connection from `local_port`.
+    ///
+    /// # Errors
+    /// [`GuestError::BadSetting`] when there is the same connection already;
+    /// those of [`VsockStack::turn`].
+    pub fn connect_from(
+        &mut self,
+        local_port: u32,
+        cid: u64,
+        port: u32,
+        kind: SocketType,
+    ) -> Result<ConnId, GuestError> {
+        let key = Key { local_port, cid, port };
+        if self.core.keys.contains_key(&key) {
+            let what = "the local port of a connection";
+            return Err(GuestError::BadSetting { what, value: local_port.into(), rule: "a free one" });
+        }
+        let id = self.core.insert(key, kind);
+        self.core.say(id, Op::Request, 0);
+        self.push_out()?;
+        Ok(id)
+    }
+
+    /// State of a connection.
+    pub fn state(&self, conn: ConnId) -> ConnState {
+        self.core.get(conn).map_or(ConnState::Closed, |conn| conn.state)
+    }
+
+    /// `SHUTDOWN_…` flags that the peer sent.
+    pub fn peer_shutdown(&self, conn: ConnId) -> u32 {
+        self.core.get(conn).map_or(0, |conn| conn.peer_shutdown)
+    }
+
+    /// Bytes that the peer has room for.
+    pub fn credit(&self, conn: ConnId) -> u32 {
+        self.core.get(conn).map_or(0, conn::Conn::credit)
+    }
+
+    /// Bytes received and not yet read, those of unfinished messages included.
+    pub fn readable(&self, conn: ConnId) -> usize {
+        self.core.get(conn).map_or(0, |conn| conn.inbox.len())
+    }
+
+    /// CID and port of the peer.
+    pub fn peer(&self, conn: ConnId) -> Option<(u64, u32)> {
+        self.core.get(conn).map(|conn| (conn.key.cid, conn.key.port))
+    }
+
+    /// Connections, in any state, that were not closed here.
+    pub fn connections(&self) -> usize {
+        self.core.count()
+    }
+
+    /// What was seen and said so far.
+    pub fn counters(&self) -> StackCounters {
+        self.core.counters
+    }
+
+    /// A header with the connection's addresses and credit as they are now,
+    /// to be changed and sent by [`VsockStack::send_raw`].
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`] for an unknown connection.
+    pub fn header(&self, conn: ConnId, op: Op) -> Result<PacketHeader, GuestError> {
+        match self.core.get(conn) {
+            Some(conn) => Ok(conn.header(op)),
+            None => Err(GuestError::NotConnected { state: ConnState::Closed }),
+        }
+    }
+
+    /// Reads what has arrived to the end of `bytes`: all bytes of a STREAM
+    /// connection, one message of a SEQPACKET one.
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`] when nothing is left and the connection
+    /// was not ended in order; those of [`VsockStack::turn`].
+    pub fn recv(&mut self, conn: ConnId, bytes: &mut Vec<u8>) -> Result<Received, GuestError> {
+        self.recv_up_to(conn, bytes, usize::MAX)
+    }
+
+    /// As [`VsockStack::recv`], at most `max` bytes of a STREAM connection.
+    ///
+    /// # Errors
+    /// As [`VsockStack::recv`].
+    pub fn recv_up_to(
+        &mut self,
+        id: ConnId,
+        bytes: &mut Vec<u8>,
+        max: usize,
+    ) -> Result<Received, GuestError> {
+        let conn = self.core.need(id)?;
+        let received = match (conn.readable(), conn.kind) {
+            (false, _) if conn.ended() => return Ok(Received::End),
+            (false, _) if conn.state == ConnState::Established => return Ok(Received::Empty),
+            (false, _) => return Err(GuestError::NotConnected { state: conn.state }),
+            (true, SocketType::Stream) => Received::Data(conn.inbox.len().min(max)),
+            (true, SocketType::Seqpacket) => match conn.inbox.messages.pop_front() {
+                Some((len, true)) => Received::Record(len),
+                Some((len, false)) => Received::Data(len),
+                None => Received::Empty,
+            },
+        };
+        if let Received::Data(len) | Received::Record(len) = received {
+            conn.inbox.take(len, bytes);
+            conn.fwd_cnt = conn.fwd_cnt.wrapping_add(len as u32);
+            self.core.after_read(id);
+            self.push_out()?;
+        }
+        Ok(received)
+    }
+
+    /// Says that this side receives ([`SHUTDOWN_RCV`]) or sends
+    /// ([`SHUTDOWN_SEND`]) no more. With both, the state is
+    /// [`ConnState::Closing`] until the peer answers by RST. A message that is
+    /// not wholly sent goes out before.
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`]; those of [`VsockStack::turn`].
+    pub fn shutdown(&mut self, id: ConnId, flags: u32) -> Result<(), GuestError> {
+        let conn = self.core.need(id)?;
+        if !matches!(conn.state, ConnState::Established | ConnState::Closing) {
+            return Err(GuestError::NotConnected { state: conn.state });
+        }
+        if conn.outgoing.is_some() && flags & SHUTDOWN_SEND != 0 {
+            conn.deferred_shutdown |= flags;
+            return Ok(());
+        }
+        self.say_shutdown(id, flags)?;
+        self.push_out()
+    }
+
+    fn say_shutdown(&mut self, id: ConnId, flags: u32) -> Result<(), GuestError> {
+        let conn = self.core.need(id)?;
+        conn.own_shutdown |= flags & SHUTDOWN_BOTH;
+        if conn.own_shutdown & SHUTDOWN_RCV != 0 {
+            conn.discard();
+        }
+        if conn.own_shutdown == SHUTDOWN_BOTH {
+            conn.state = ConnState::Closing;
+        }
+        self.core.say(id, Op::Shutdown, flags);
+        Ok(())
+    }
+
+    /// Ends a connection in order and gives it up: what was not read is lost,
+    /// and it is forgotten when the peer has answered. An ended or unfinished
+    /// one is forgotten at once.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::turn`].
+    pub fn close(&mut self, id: ConnId) -> Result<(), GuestError> {
+        let Some(conn) = self.core.get_mut(id) else { return Ok(()) };
+        conn.given_up = true;
+        match conn.state {
+            ConnState::Connecting => return self.abort(id),
+            ConnState::Established if conn.peer_shutdown == SHUTDOWN_BOTH => return self.abort(id),
+            ConnState::Established => {
+                conn.discard();
+                self.shutdown(id, SHUTDOWN_BOTH)?;
+            }
+            ConnState::Closing => {}
+            ConnState::Closed | ConnState::Refused | ConnState::Reset => self.core.remove(id),
+        }
+        Ok(())
+    }
+
+    /// Ends a connection by RST and forgets it.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::turn`].
+    pub fn abort(&mut self, id: ConnId) -> Result<(), GuestError> {
+        let Some(conn) = self.core.get_mut(id) else { return Ok(()) };
+        if matches!(conn.state, ConnState::Connecting | ConnState::Established | ConnState::Closing) {
+            self.core.say(id, Op::Rst, 0);
+        }
+        self.core.remove(id);
+        self.push_out()
+    }
+
+    /// Takes all connections as reset, without a word to the device: after the
+    /// device was replaced and knows none of them.
+    pub fn reset_connections(&mut self) {
+        self.core.outbox.clear();
+        for listener in self.core.listeners.values_mut() {
+            listener.waiting.clear();
+        }
+        for id in self.core.ids() {
+            let live = self.core.get(id).is_some_and(|conn| {
+                matches!(conn.state, ConnState::Connecting | ConnState::Established | ConnState::Closing)
+            });
+            if live {
+                self.core.end(id, ConnState::Reset);
+            }
+        }
+    }
+
+    /// Tells the peer of the buffer space now.
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`]; those of [`VsockStack::turn`].
+    pub fn send_credit_update(&mut self, conn: ConnId) -> Result<(), GuestError> {
+        self.core.need(conn)?;
+        self.core.say(conn, Op::CreditUpdate, 0);
+        self.push_out()
+    }
+}

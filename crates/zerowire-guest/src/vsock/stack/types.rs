@@ -1,0 +1,138 @@
+//! What callers of a stack see: settings, states, events, counters.
+
+#[allow(unused_imports, reason = "for the documentation")]
+use super::VsockStack;
+
+/// Settings of a stack.
+#[derive(Clone, Copy, Debug)]
+pub struct StackOptions {
+    /// Bytes that each connection can hold, as the peer is told.
+    pub buf_alloc: u32,
+    /// Whether to tell the peer of free space by CREDIT_UPDATE packets as
+    /// [`VsockStack`] sees fit; else only when it asks, or by
+    /// [`VsockStack::send_credit_update`].
+    pub auto_credit: bool,
+    /// Whether a send that finds no credit asks the peer for some, once until
+    /// some comes. Linux does not ask: the peer tells of free space by itself.
+    pub ask_credit: bool,
+    /// Connections that may wait for [`VsockStack::accept`] at a port; more
+    /// are refused.
+    pub backlog: usize,
+}
+
+impl Default for StackOptions {
+    fn default() -> Self {
+        StackOptions { buf_alloc: 256 << 10, auto_credit: true, ask_credit: true, backlog: 1024 }
+    }
+}
+
+/// Names a connection of one stack.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ConnId {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// State of a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConnState {
+    /// The request is on its way.
+    Connecting,
+    /// Both sides agreed.
+    Established,
+    /// Shut down here in both directions; the peer's RST is awaited (virtio
+    /// 1.3 §5.10.6.5).
+    Closing,
+    /// Ended in order, or unknown.
+    Closed,
+    /// The request was answered by RST.
+    Refused,
+    /// Ended by an RST out of order.
+    Reset,
+}
+
+/// What happened to the stack's connections. A hint: the same event comes once
+/// for several packets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum VsockEvent {
+    /// Connections wait for [`VsockStack::accept`].
+    Incoming {
+        /// At this port.
+        port: u32,
+    },
+    /// The request was granted.
+    Connected(ConnId),
+    /// There is something to read.
+    Readable(ConnId),
+    /// A send that was cut short may go on.
+    Writable(ConnId),
+    /// See [`VsockStack::peer_shutdown`].
+    PeerShutdown(ConnId),
+    /// Ended in order.
+    Closed(ConnId),
+    /// The request was refused.
+    Refused(ConnId),
+    /// Ended out of order.
+    Reset(ConnId),
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Received {
+    /// So many bytes; of a SEQPACKET connection one message.
+    Data(usize),
+    /// A message of so many bytes that ended a record (flag EOR).
+    Record(usize),
+    /// Nothing yet.
+    Empty,
+    /// The peer sends no more, and all was read.
+    End,
+}
+
+/// What happens to payload that arrives.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Drain {
+    /// It is kept for [`VsockStack::recv`].
+    #[default]
+    Off,
+    /// It is counted and never looked at.
+    Count,
+    /// It is counted and summed up ([`crate::vsock::StreamSum`]).
+    Sum,
+}
+
+/// What was drained from a connection.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Drained {
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Packets that carried it.
+    pub packets: u64,
+    /// Ends of messages.
+    pub messages: u64,
+    /// Sum of the bytes ([`Drain::Sum`]).
+    pub sum: u64,
+}
+
+/// What a stack has seen and said.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct StackCounters {
+    /// Packets of no connection, answered by RST.
+    pub stray: u64,
+    /// RST packets of no connection.
+    pub stray_resets: u64,
+    /// RST packets sent.
+    pub resets_sent: u64,
+    /// CREDIT_UPDATE packets sent.
+    pub credit_updates_sent: u64,
+    /// CREDIT_UPDATE packets received.
+    pub credit_updates_received: u64,
+    /// CREDIT_REQUEST packets sent.
+    pub credit_requests_sent: u64,
+    /// CREDIT_REQUEST packets received.
+    pub credit_requests_received: u64,
+    /// Bytes of payload sent.
+    pub payload_sent: u64,
+    /// Bytes of payload received.
+    pub payload_received: u64,
+}

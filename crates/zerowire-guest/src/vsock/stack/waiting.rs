@@ -1,0 +1,156 @@
+//! Calls that make turns until something is there, for tests and small
+//! programs.
+
+use std::time::{Duration, Instant};
+
+use super::{ConnId, ConnState, Received, VsockStack};
+use crate::GuestError;
+
+/// The longest single sleep.
+const NAP: Duration = Duration::from_millis(200);
+
+impl VsockStack {
+    /// Makes turns until `step` returns something.
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`], naming `what`; those of `step` and of
+    /// [`VsockStack::turn`].
+    pub fn until<R>(
+        &mut self,
+        what: &'static str,
+        timeout: Duration,
+        mut step: impl FnMut(&mut VsockStack) -> Result<Option<R>, GuestError>,
+    ) -> Result<R, GuestError> {
+        let start = Instant::now();
+        loop {
+            if let Some(result) = step(self)? {
+                return Ok(result);
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()) else {
+                return Err(GuestError::TimedOut { what, timeout });
+            };
+            self.turn(left.min(NAP))?;
+        }
+    }
+
+    /// Waits for the answer to a request. True when it was granted (the
+    /// connection may have ended since).
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
+    pub fn wait_connected(&mut self, conn: ConnId, timeout: Duration) -> Result<bool, GuestError> {
+        self.until("the answer to a connection request", timeout, |stack| {
+            Ok(match stack.state(conn) {
+                ConnState::Connecting => None,
+                ConnState::Refused => Some(false),
+                _ => Some(true),
+            })
+        })
+    }
+
+    /// Waits for a connection at `port`.
+    ///
+    /// # Errors
+    /// As [`VsockStack::wait_connected`].
+    pub fn accept_wait(&mut self, port: u32, timeout: Duration) -> Result<ConnId, GuestError> {
+        self.until("a connection request", timeout, |stack| Ok(stack.accept(port)))
+    }
+
+    /// Sends all of `bytes`; of a SEQPACKET connection as one message.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::send`]; [`GuestError::TimedOut`].
+    pub fn send_all(&mut self, conn: ConnId, bytes: &[u8], timeout: Duration) -> Result<(), GuestError> {
+        use super::SocketType::Seqpacket;
+        let mut sent = 0;
+        let message = self.sender(conn)? == Seqpacket;
+        self.until("room to send", timeout, |stack| {
+            if message {
+                return Ok(stack.send_message(conn, bytes, false)?.then_some(()));
+            }
+            sent += stack.send(conn, &bytes[sent..])?;
+            Ok((sent == bytes.len()).then_some(()))
+        })
+    }
+
+    /// Receives exactly `len` bytes of a STREAM connection.
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`] when it ends before; those of
+    /// [`VsockStack::recv`]; [`GuestError::TimedOut`].
+    pub fn recv_exact(&mut self, conn: ConnId, len: usize, timeout: Duration) -> Result<Vec<u8>, GuestError> {
+        let mut bytes = Vec::with_capacity(len);
+        self.until("the arrival of as many bytes", timeout, |stack| {
+            while bytes.len() < len {
+                let left = len - bytes.len();
+                match stack.recv_up_to(conn, &mut bytes, left)? {
+                    Received::Data(_) | Received::Record(_) => {}
+                    Received::Empty => return Ok(None),
+                    Received::End => return Err(GuestError::NotConnected { state: stack.state(conn) }),
+                }
+            }
+            Ok(Some(()))
+        })?;
+        Ok(bytes)
+    }
+
+    /// Receives what is there, once something is: bytes, or one message of a
+    /// SEQPACKET connection. None at the end.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
+    pub fn recv_message(&mut self, conn: ConnId, timeout: Duration) -> Result<Option<Vec<u8>>, GuestError> {
+        let mut bytes = Vec::new();
+        self.until("the arrival of a message", timeout, |stack| {
+            Ok(match stack.recv(conn, &mut bytes)? {
+                Received::Data(_) | Received::Record(_) => Some(true),
+                Received::Empty => None,
+                Received::End => Some(false),
+            })
+        })
+        .map(|more| more.then_some(bytes))
+    }
+
+    /// Receives until the peer says that it sends no more.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
+    pub fn recv_to_end(&mut self, conn: ConnId, timeout: Duration) -> Result<Vec<u8>, GuestError> {
+        let mut bytes = Vec::new();
+        self.until("the end of the stream", timeout, |stack| {
+            loop {
+                match stack.recv(conn, &mut bytes)? {
+                    Received::Data(_) | Received::Record(_) => {}
+                    Received::Empty => return Ok(None),
+                    Received::End => return Ok(Some(())),
+                }
+            }
+        })?;
+        Ok(bytes)
+    }
+
+    /// Waits until a connection has ended, and returns how.
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
+    pub fn wait_closed(&mut self, conn: ConnId, timeout: Duration) -> Result<ConnState, GuestError> {
+        self.until("the end of the connection", timeout, |stack| {
+            let state = stack.state(conn);
+            let live = [ConnState::Connecting, ConnState::Established, ConnState::Closing].contains(&state);
+            Ok((!live).then_some(state))
+        })
+    }
+
+    /// Waits until the device has given back every packet sent.
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
+    pub fn flush(&mut self, timeout: Duration) -> Result<(), GuestError> {
+        self.until("the return of all packets", timeout, |stack| {
+            stack.push_out()?;
+            let idle = stack.core.outbox.is_empty() && stack.queues.tx.in_flight() == 0;
+            stack.wants_room = !idle;
+            Ok(idle.then_some(()))
+        })
+    }
+}
