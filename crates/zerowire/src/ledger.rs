@@ -29,13 +29,15 @@ pub enum CopyReason {
     Held,
     /// From one guest's memory to another's: the one copy on that way.
     Sibling,
+    /// Into windows that the program has mapped: the one copy on that way.
+    Window,
     /// Parts of a message, put together in private memory since the other side takes whole ones only.
     Message,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -44,6 +46,7 @@ impl CopyReason {
         Self::Metadata,
         Self::Held,
         Self::Sibling,
+        Self::Window,
         Self::Message,
     ];
 
@@ -58,6 +61,7 @@ impl CopyReason {
             Self::Metadata => "metadata",
             Self::Held => "held",
             Self::Sibling => "sibling",
+            Self::Window => "window",
             Self::Message => "message",
         }
     }

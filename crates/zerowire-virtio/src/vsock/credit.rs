@@ -41,7 +41,12 @@ impl Incoming {
 
     /// Whether the guest is to be told: it knows of less than half of the buffer that is free.
     pub fn is_news(&self) -> bool {
-        self.forwarded.wrapping_sub(self.told) > self.buffer / 2
+        self.untold() > self.buffer / 2
+    }
+
+    /// Bytes that have left the buffer since the guest was told last.
+    pub fn untold(&self) -> u32 {
+        self.forwarded.wrapping_sub(self.told)
     }
 }
 

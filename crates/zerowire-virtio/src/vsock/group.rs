@@ -15,6 +15,9 @@ pub(crate) use super::vm::GroupVm;
 use super::{RX_QUEUE, TX_QUEUE};
 use crate::memory::GuestMemory;
 
+#[cfg(feature = "testing")]
+pub mod testing;
+
 /// Stack of the thread, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 512 * 1024;
 
@@ -94,44 +97,52 @@ impl Loop {
     fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.quit {
-            let mut busy = false;
-            for v in 0..self.switch.vms.len() {
-                busy |= self.switch.transmit(v);
-                busy |= self.switch.receive(v);
-            }
-            self.switch.publish();
-            let timeout = if busy {
-                self.linger = LINGER;
-                self.unasked += 1;
-                if self.unasked < TURNS_UNASKED {
-                    continue;
-                }
-                Some(Duration::ZERO)
-            } else if self.linger > 0 {
-                self.linger -= 1;
-                std::hint::spin_loop();
-                if self.linger % 16 != 15 {
-                    continue;
-                }
-                Some(Duration::ZERO)
-            } else {
-                let patience = self.switch.scan();
-                if self.arm() {
-                    continue;
-                }
-                let settle = self.switch.vms.iter().any(|vm| vm.starved && !vm.impatient);
-                [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
-            };
-            if !self.wait(&mut events, timeout) && timeout.is_some_and(|t| t > Duration::ZERO) {
-                for vm in &mut self.switch.vms {
-                    vm.impatient |= vm.starved;
-                    vm.starved = false;
-                }
-            }
+            self.turn(&mut events, None);
         }
         for v in 0..self.switch.vms.len() {
             self.switch.drop_connections(v);
         }
+    }
+
+    /// Looks at everything once; where there is nothing to do it sleeps, for as long as `sleep` says if it does. Returns
+    /// whether there may be more to do.
+    fn turn(&mut self, events: &mut Vec<epoll::Event>, sleep: Option<Duration>) -> bool {
+        let mut busy = false;
+        for v in 0..self.switch.vms.len() {
+            busy |= self.switch.transmit(v);
+            busy |= self.switch.receive(v);
+        }
+        self.switch.publish();
+        let timeout = if busy {
+            self.linger = LINGER;
+            self.unasked += 1;
+            if self.unasked < TURNS_UNASKED {
+                return true;
+            }
+            Some(Duration::ZERO)
+        } else if self.linger > 0 {
+            self.linger -= 1;
+            std::hint::spin_loop();
+            if self.linger % 16 != 15 {
+                return true;
+            }
+            Some(Duration::ZERO)
+        } else {
+            let patience = self.switch.scan();
+            if self.arm() {
+                return true;
+            }
+            let settle = self.switch.vms.iter().any(|vm| vm.starved && !vm.impatient);
+            [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
+        };
+        let came = self.wait(events, sleep.or(timeout));
+        if !came && timeout.is_some_and(|t| t > Duration::ZERO) {
+            for vm in &mut self.switch.vms {
+                vm.impatient |= vm.starved;
+                vm.starved = false;
+            }
+        }
+        busy || came
     }
 
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
@@ -199,6 +210,9 @@ impl Loop {
                 Event::Listener { vm, kind } => self.switch.accept(vm, kind),
                 Event::Handshake { vm, place } => self.switch.handshake(vm, place),
                 Event::Connection { vm, place } => self.switch.socket_event(vm, place, flags),
+                Event::Released { vm, place } => self.switch.released(vm, place),
+                Event::MapListener { vm } => self.switch.accept_map(vm),
+                Event::MapClient { vm, place } => self.switch.map_client(vm, place),
             }
         }
         !events.is_empty()

@@ -61,6 +61,11 @@ impl Held {
         }
     }
 
+    /// Whether a message is not complete.
+    pub fn has_partial(&self) -> bool {
+        self.partial > 0
+    }
+
     /// What is left of the first message, and its flags; None while it is not complete.
     pub fn message(&mut self) -> Option<(u32, u32)> {
         if self.front.is_none() {
@@ -75,6 +80,13 @@ impl Held {
             }
         }
         self.front
+    }
+
+    /// The sender ends: what it sent of a message that is not complete goes. Returns how many bytes that were.
+    pub fn drop_partial(&mut self) -> u32 {
+        let n = std::mem::take(&mut self.partial);
+        self.bytes.truncate(self.bytes.len() - n as usize);
+        n
     }
 
     /// The first bytes, at most `max`, in two runs.

@@ -194,8 +194,9 @@ impl Lifecycle {
             (_, Op::Request) => Effect::Renewed,
             (Phase::Offered, Op::Rst) => Effect::Refused,
             (_, Op::Rst) => Effect::Ended,
-            (Phase::Resetting, _) => Effect::Stray,
+            // Credit may be what the last bytes wait for.
             (_, Op::CreditUpdate | Op::CreditRequest) => Effect::None,
+            (Phase::Resetting, _) => Effect::Stray,
             (Phase::Offered, Op::Response) => Effect::Accepted,
             (Phase::Open, Op::Rw) if self.guest & SHUT_SEND != 0 => Effect::Violation,
             (Phase::Open, Op::Rw) => Effect::Payload,

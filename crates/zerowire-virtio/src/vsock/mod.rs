@@ -6,6 +6,7 @@ pub mod credit;
 mod group;
 pub mod held;
 pub mod lifecycle;
+pub mod mapped;
 pub mod packet;
 mod queues;
 mod socket;
@@ -14,6 +15,9 @@ mod table;
 mod vm;
 
 pub use counters::{VsockCounters, VsockTotals};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use group::testing;
 pub(crate) use group::{Group, GroupVm};
 use zerowire_vhost_user::features as f;
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::credit::{Incoming, Outgoing};
 use super::held::Held;
 use super::lifecycle::Lifecycle;
+use super::mapped::{AskedFor, Ended, Windows};
 use super::packet::Kind;
 
 /// What names a connection of a guest.
@@ -64,8 +65,44 @@ pub struct HostEnd {
     pub room_watched: bool,
     /// Writing was shut down.
     pub write_shut: bool,
-    /// What the socket refused.
+    /// What the socket, or the windows, had no room for.
     pub held: Option<Box<Held>>,
+    /// Where payload goes, if the program has mapped its receive buffers.
+    pub windows: Option<Box<Windows>>,
+    /// A program that waits for its mapped connection.
+    pub asked: Option<Box<AskedFor>>,
+}
+
+impl HostEnd {
+    /// A new socket's end.
+    pub fn new(socket: OwnedFd) -> Box<Self> {
+        Box::new(Self {
+            socket,
+            readable: false,
+            writable: true,
+            hung_up: false,
+            closed: false,
+            write_shut: false,
+            room_watched: false,
+            held: None,
+            windows: None,
+            asked: None,
+        })
+    }
+
+    /// Whether bytes of the guest, or the news that no more come, wait for the program.
+    pub fn has_pending(&self) -> bool {
+        self.held.is_some() || self.windows.as_ref().is_some_and(|w| w.ended() == Ended::Due)
+    }
+
+    /// No more bytes of the guest will come.
+    pub fn end_windows(&mut self) {
+        if self.held.is_none()
+            && let Some(w) = &mut self.windows
+        {
+            w.end();
+        }
+    }
 }
 
 /// A connection.
@@ -85,8 +122,6 @@ pub struct Connection {
     pub end: End,
     /// What waits for the guest's buffers.
     pub held: Option<Box<Held>>,
-    /// It is in the list of those that have something for the guest.
-    pub queued: bool,
     /// When patience ends.
     pub deadline: Option<Instant>,
     /// Established at some time.
@@ -94,6 +129,27 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// The other guest sends no more: a message that it did not complete is none.
+    pub fn sibling_ends(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.drop_partial();
+            if held.is_empty() {
+                self.held = None;
+            }
+        }
+    }
+
+    /// The guest sends no more: a message to the host program that it did not complete is none.
+    pub fn guest_ends(&mut self) {
+        let End::Host(host) = &mut self.end else { return };
+        if let Some(held) = &mut host.held {
+            self.incoming.forward(held.drop_partial());
+            if held.is_empty() {
+                host.held = None;
+            }
+        }
+    }
+
     /// The host's end.
     pub fn host(&mut self) -> Option<&mut HostEnd> {
         match &mut self.end {
@@ -106,10 +162,19 @@ impl Connection {
 /// Bits of a slot's tenant count.
 const TENANT_MASK: u32 = (1 << 24) - 1;
 
+#[derive(Debug, Default)]
+struct Slot {
+    tenant: u32,
+    /// It is in the list of those that may have something for the guest. The slot's mark, not its tenant's: else a guest
+    /// that takes no buffer and begins connections over and over would make the list as long as it likes.
+    queued: bool,
+    connection: Option<Connection>,
+}
+
 /// The table.
 #[derive(Debug, Default)]
 pub struct Table {
-    slots: Vec<(u32, Option<Connection>)>,
+    slots: Vec<Slot>,
     free: Vec<u32>,
     by_key: HashMap<Key, u32>,
 }
@@ -125,16 +190,16 @@ impl Table {
         let key = connection.key;
         let slot = match self.free.pop() {
             Some(slot) => {
-                self.slots[slot as usize].1 = Some(connection);
+                self.slots[slot as usize].connection = Some(connection);
                 slot
             }
             None => {
-                self.slots.push((0, Some(connection)));
+                self.slots.push(Slot { connection: Some(connection), ..Slot::default() });
                 self.slots.len() as u32 - 1
             }
         };
         self.by_key.insert(key, slot);
-        Place { slot, tenant: self.slots[slot as usize].0 }
+        Place { slot, tenant: self.slots[slot as usize].tenant }
     }
 
     /// The connection of this name.
@@ -150,27 +215,27 @@ impl Table {
     /// The connection in a slot.
     #[inline]
     pub fn get(&mut self, slot: u32) -> Option<&mut Connection> {
-        self.slots.get_mut(slot as usize)?.1.as_mut()
+        self.slots.get_mut(slot as usize)?.connection.as_mut()
     }
 
     /// The connection in a slot, if it is still the same.
     #[inline]
     pub fn at(&mut self, place: Place) -> Option<&mut Connection> {
-        let (tenant, connection) = self.slots.get_mut(place.slot as usize)?;
-        if *tenant != place.tenant {
+        let slot = self.slots.get_mut(place.slot as usize)?;
+        if slot.tenant != place.tenant {
             return None;
         }
-        connection.as_mut()
+        slot.connection.as_mut()
     }
 
     /// The place of a slot's tenant.
     pub fn place(&self, slot: u32) -> Place {
-        Place { slot, tenant: self.slots.get(slot as usize).map_or(0, |s| s.0) }
+        Place { slot, tenant: self.slots.get(slot as usize).map_or(0, |s| s.tenant) }
     }
 
     /// Frees the name for another connection; this one stays in its slot.
     pub fn forget_name(&mut self, slot: u32) {
-        if let Some((_, Some(c))) = self.slots.get(slot as usize)
+        if let Some(Slot { connection: Some(c), .. }) = self.slots.get(slot as usize)
             && self.by_key.get(&c.key) == Some(&slot)
         {
             self.by_key.remove(&c.key);
@@ -180,11 +245,28 @@ impl Table {
     /// Takes a connection out.
     pub fn remove(&mut self, slot: u32) -> Option<Connection> {
         self.forget_name(slot);
-        let (tenant, place) = self.slots.get_mut(slot as usize)?;
-        let connection = place.take()?;
-        *tenant = (*tenant + 1) & TENANT_MASK;
+        let place = self.slots.get_mut(slot as usize)?;
+        let connection = place.connection.take()?;
+        place.tenant = (place.tenant + 1) & TENANT_MASK;
         self.free.push(slot);
         Some(connection)
+    }
+
+    /// Marks a slot whose tenant may have something for the guest. False where it has no tenant, or is marked already.
+    #[inline]
+    pub fn enqueue(&mut self, slot: u32) -> bool {
+        match self.slots.get_mut(slot as usize) {
+            Some(s) if s.connection.is_some() => !std::mem::replace(&mut s.queued, true),
+            _ => false,
+        }
+    }
+
+    /// The slot has left the list.
+    #[inline]
+    pub fn dequeue(&mut self, slot: u32) {
+        if let Some(s) = self.slots.get_mut(slot as usize) {
+            s.queued = false;
+        }
     }
 
     /// Slots that are or were in use: all connections are in `0..slots()`.

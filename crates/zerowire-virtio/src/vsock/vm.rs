@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rustix::net::SocketType;
 
+use super::mapped::{MapClient, MapPolicy};
 use super::packet::{Header, Kind};
 use super::queues::{Queue, Receive};
 use super::table::{Key, Table};
@@ -75,6 +76,11 @@ pub(crate) struct GroupVm {
     pub(super) limits: VsockLimits,
     pub(super) counters: Arc<VsockCounters>,
     pub(super) listening: Vec<Listening>,
+    /// Where programs ask for mapped connections.
+    pub(super) map_listening: Listening,
+    pub(super) map_policy: MapPolicy,
+    /// Programs that have asked, or are about to.
+    pub(super) map_clients: Vec<Option<MapClient>>,
     // Rings hold pointers into the memory: they go first.
     pub(super) rx: Option<Box<Receive>>,
     pub(super) tx: Option<Box<Queue>>,
@@ -109,12 +115,16 @@ impl GroupVm {
         limits: VsockLimits,
         counters: Arc<VsockCounters>,
     ) -> Result<Self, ListenError> {
-        let mut messages = uds.as_os_str().to_owned();
-        messages.push(".seqpacket");
+        let beside = |suffix: &str| {
+            let mut path = uds.as_os_str().to_owned();
+            path.push(suffix);
+            PathBuf::from(path)
+        };
         let listening = vec![
             Listening::bind(uds.to_owned(), Kind::Stream)?,
-            Listening::bind(PathBuf::from(messages), Kind::SeqPacket)?,
+            Listening::bind(beside(".seqpacket"), Kind::SeqPacket)?,
         ];
+        let map_listening = Listening::bind(beside(".map"), Kind::SeqPacket)?;
         Ok(Self {
             name: name.to_owned(),
             cid,
@@ -123,6 +133,9 @@ impl GroupVm {
             limits,
             counters,
             listening,
+            map_listening,
+            map_policy: MapPolicy::default(),
+            map_clients: Vec::new(),
             rx: None,
             tx: None,
             memory: Arc::default(),
@@ -188,10 +201,7 @@ impl GroupVm {
     /// Puts a connection into the list of those that may have something for the guest.
     #[inline]
     pub(super) fn mark_ready(&mut self, slot: u32) {
-        if let Some(c) = self.connections.get(slot)
-            && !c.queued
-        {
-            c.queued = true;
+        if self.connections.enqueue(slot) {
             self.ready.push_back(slot);
         }
     }

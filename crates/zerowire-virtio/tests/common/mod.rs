@@ -6,6 +6,7 @@ pub mod frames;
 pub mod lab;
 pub mod netns;
 pub mod peer;
+pub mod raw;
 pub mod vsock;
 
 use std::time::{Duration, Instant};

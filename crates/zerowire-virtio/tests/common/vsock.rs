@@ -194,7 +194,8 @@ impl Guest {
 
     /// Receives exactly so many bytes.
     pub fn recv(&mut self, conn: ConnId, len: usize) -> Vec<u8> {
-        self.stack.recv_exact(conn, len, PATIENCE).unwrap_or_else(|e| panic!("{e}"))
+        let bytes = self.stack.recv_exact(conn, len, PATIENCE);
+        bytes.unwrap_or_else(|e| panic!("{e}: {:?}", self.stack.counters()))
     }
 
     /// Receives up to the end of the stream.
@@ -260,7 +261,8 @@ pub fn together<const N: usize>(
 ) {
     let start = Instant::now();
     while !done(&mut guests) {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        let seen = guests.each_ref().map(|g| g.stack.counters());
+        assert!(start.elapsed() < PATIENCE, "still not: {what}: {seen:?}");
         let mut moved = 0;
         for g in &mut guests {
             moved += g.stack.turn(Duration::ZERO).unwrap_or_else(|e| panic!("{e}"));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::{ANSWER_PATIENCE, Switch};
 use crate::vsock::credit::{Incoming, Outgoing};
 use crate::vsock::lifecycle::Lifecycle;
+use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
 use crate::vsock::socket;
 use crate::vsock::table::{Connection, End, Key};
@@ -23,7 +24,6 @@ impl Switch {
             outgoing: Outgoing::default(),
             end: End::Gone,
             held: None,
-            queued: false,
             deadline: None,
             counted: false,
         }
@@ -61,7 +61,10 @@ impl Switch {
         let Some(c) = vm.connections.get(slot) else { return };
         let (port, kind) = (c.key.peer_port, c.kind);
         let path = vm.path_of(port);
-        let outcome = socket::connect(&path, kind).and_then(|s| self.attach(v, slot, s));
+        let outcome = match self.map_client_for(v, port, kind) {
+            Some(client) => self.attach_mapped(v, slot, client),
+            None => socket::connect(&path, kind).and_then(|s| self.attach(v, slot, s)),
+        };
         let vm = &mut self.vms[v];
         match outcome {
             Ok(()) => {
@@ -104,6 +107,18 @@ impl Switch {
 
     /// A host program asks for a connection to the guest.
     pub(super) fn offer(&mut self, v: usize, kind: Kind, port: u32, socket: OwnedFd) {
+        self.offer_with(v, kind, port, socket, None);
+    }
+
+    /// As [`Self::offer`], for a program that may have asked for a mapped connection.
+    pub(super) fn offer_with(
+        &mut self,
+        v: usize,
+        kind: Kind,
+        port: u32,
+        socket: OwnedFd,
+        asked: Option<Box<AskedFor>>,
+    ) {
         if self.is_full(v) || !self.vms[v].is_running() {
             self.vms[v].counters.refused.add(1);
             return;
@@ -116,6 +131,14 @@ impl Switch {
             tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
             self.vms[v].counters.refused.add(1);
             return self.remove(v, slot);
+        }
+        if let Some(c) = self.vms[v].connections.get(slot) {
+            if let Some(asked) = &asked {
+                c.incoming = Incoming::new(asked.options.credit);
+            }
+            if let Some(host) = c.host() {
+                host.asked = asked;
+            }
         }
         self.look_at_deadlines(ANSWER_PATIENCE);
         self.vms[v].mark_ready(slot);
@@ -136,7 +159,12 @@ impl Switch {
             }
             return;
         }
-        match Self::welcome(vm, slot) {
+        let welcome = match c.host().and_then(|h| h.asked.take()) {
+            Some(asked) => self.welcome_mapped(v, slot, *asked),
+            None => Self::welcome(vm, slot),
+        };
+        let vm = &mut self.vms[v];
+        match welcome {
             Ok(()) => {
                 Self::count_opened(vm, slot);
                 vm.mark_ready(slot);

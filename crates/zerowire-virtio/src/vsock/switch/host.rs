@@ -8,6 +8,7 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 
 use super::{ANSWER_PATIENCE, Switch};
+use crate::vsock::lifecycle::Phase;
 use crate::vsock::packet::{Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
 use crate::vsock::socket;
 use crate::vsock::table::{Connection, End, HostEnd, Place};
@@ -29,6 +30,12 @@ pub(in crate::vsock) enum Event {
     Handshake { vm: usize, place: Place },
     /// A connection's socket.
     Connection { vm: usize, place: Place },
+    /// The program of a mapped connection released a window.
+    Released { vm: usize, place: Place },
+    /// A program asks for a mapped connection.
+    MapListener { vm: usize },
+    /// A program that asked for mapped connections has said something, or hung up.
+    MapClient { vm: usize, place: Place },
 }
 
 /// The event as epoll's number, and back.
@@ -44,6 +51,9 @@ pub(in crate::vsock) mod token {
             Event::Listener { vm, kind } => at(2, vm, kind as u64, 0),
             Event::Handshake { vm, place } => at(3, vm, u64::from(place.slot), u64::from(place.tenant)),
             Event::Connection { vm, place } => at(4, vm, u64::from(place.slot), u64::from(place.tenant)),
+            Event::Released { vm, place } => at(5, vm, u64::from(place.slot), u64::from(place.tenant)),
+            Event::MapListener { vm } => at(6, vm, 0, 0),
+            Event::MapClient { vm, place } => at(7, vm, u64::from(place.slot), u64::from(place.tenant)),
         }
     }
 
@@ -55,6 +65,9 @@ pub(in crate::vsock) mod token {
             2 => Event::Listener { vm, kind: if place.slot == 1 { Kind::Stream } else { Kind::SeqPacket } },
             3 => Event::Handshake { vm, place },
             4 => Event::Connection { vm, place },
+            5 => Event::Released { vm, place },
+            6 => Event::MapListener { vm },
+            7 => Event::MapClient { vm, place },
             _ => Event::Wake,
         }
     }
@@ -64,25 +77,12 @@ pub(in crate::vsock) mod token {
 pub(in crate::vsock) fn watch(epoll: &OwnedFd, fd: &OwnedFd, event: Event) -> io::Result<()> {
     use epoll::EventFlags as F;
     let flags = match event {
-        Event::Connection { .. } | Event::Handshake { .. } => F::IN | F::RDHUP | F::ET,
+        Event::Connection { .. } | Event::Handshake { .. } | Event::MapClient { .. } => {
+            F::IN | F::RDHUP | F::ET
+        }
         _ => F::IN | F::ET,
     };
     Ok(epoll::add(epoll, fd.as_fd(), epoll::EventData::new_u64(token::of(event)), flags)?)
-}
-
-impl HostEnd {
-    fn new(socket: OwnedFd) -> Box<Self> {
-        Box::new(Self {
-            socket,
-            readable: false,
-            writable: true,
-            hung_up: false,
-            closed: false,
-            write_shut: false,
-            room_watched: false,
-            held: None,
-        })
-    }
 }
 
 impl Switch {
@@ -123,6 +123,9 @@ impl Switch {
         let Some(c) = vm.connections.get(slot) else { return };
         let kind = c.kind;
         let End::Host(host) = &mut c.end else { return };
+        if host.windows.is_some() {
+            return self.flush_windows(v, slot);
+        }
         let Some(held) = &mut host.held else { return };
         let mut failed = None;
         while host.writable && !held.is_empty() {
@@ -164,7 +167,7 @@ impl Switch {
         let place = self.vms[v].connections.place(slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         let Some(host) = c.host() else { return };
-        let wanted = host.held.is_some() && !host.writable;
+        let wanted = host.held.is_some() && !host.writable && host.windows.is_none();
         if std::mem::replace(&mut host.room_watched, wanted) == wanted {
             return;
         }
@@ -204,9 +207,15 @@ impl Switch {
         if let End::Sibling { vm, place } = c.end {
             if let Some(other) = self.vms[vm].connections.at(place) {
                 other.life.far_ends(flags);
+                if flags & SHUT_SEND != 0 {
+                    other.sibling_ends();
+                }
                 self.vms[vm].mark_ready(place.slot);
             }
             return;
+        }
+        if flags & SHUT_SEND != 0 {
+            c.guest_ends();
         }
         let receives_no_more = c.life.guest_ended() & SHUT_RECEIVE != 0;
         if receives_no_more {
@@ -224,7 +233,10 @@ impl Switch {
     pub(super) fn settle(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
         if let End::Host(h) = &mut c.end {
-            if h.held.is_some() {
+            if c.life.guest_ended() & SHUT_SEND != 0 || c.life.phase() == Phase::Draining {
+                h.end_windows();
+            }
+            if h.has_pending() {
                 if c.life.is_over() && c.deadline.is_none() {
                     c.deadline = Some(Instant::now() + super::LINGER);
                     self.look_at_deadlines(super::LINGER);
@@ -237,7 +249,7 @@ impl Switch {
         } else if !matches!(c.end, End::Gone) {
             return;
         }
-        if c.life.phase() == crate::vsock::lifecycle::Phase::Draining {
+        if c.life.phase() == Phase::Draining {
             self.end_of(v, slot);
             self.remove(v, slot);
         } else if c.life.is_over() {
@@ -380,6 +392,9 @@ mod tests {
             Event::Listener { vm: 0, kind: Kind::Stream },
             Event::Handshake { vm: 7, place },
             Event::Connection { vm: 255, place },
+            Event::Released { vm: 1, place },
+            Event::MapListener { vm: 2 },
+            Event::MapClient { vm: 3, place },
         ] {
             assert_eq!(token::event(token::of(event)), event);
         }

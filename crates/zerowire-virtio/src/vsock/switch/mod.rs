@@ -4,6 +4,7 @@
 
 mod connect;
 mod host;
+mod mapped;
 mod receive;
 mod sibling;
 mod timers;
@@ -44,6 +45,8 @@ pub(super) struct Switch {
     /// Payload of the run that is being collected.
     parts: Vec<Segment>,
     iov: Vec<libc::iovec>,
+    /// Mapped connections whose windows were filled in this turn.
+    filled: Vec<u32>,
     hint: usize,
     /// When deadlines are to be looked at.
     pub scan_at: Option<Instant>,
@@ -52,6 +55,7 @@ pub(super) struct Switch {
 impl Switch {
     pub fn new(vms: Vec<GroupVm>, epoll: OwnedFd) -> io::Result<Self> {
         for (i, vm) in vms.iter().enumerate() {
+            host::watch(&epoll, &vm.map_listening.socket, Event::MapListener { vm: i })?;
             for l in &vm.listening {
                 host::watch(&epoll, &l.socket, Event::Listener { vm: i, kind: l.kind })?;
             }
@@ -63,6 +67,7 @@ impl Switch {
             segments: Vec::with_capacity(1024),
             parts: Vec::with_capacity(1024),
             iov: Vec::with_capacity(2048),
+            filled: Vec::with_capacity(transmit::MAX_BATCH),
             hint: 0,
             scan_at: None,
         })
@@ -126,10 +131,15 @@ impl Switch {
     /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
     fn end_of(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
+        if let End::Host(host) = &mut c.end {
+            host.held = None;
+            host.end_windows();
+        }
         if let End::Sibling { vm, place } = std::mem::replace(&mut c.end, End::Gone)
             && let Some(other) = self.vms[vm].connections.at(place)
         {
             other.end = End::Gone;
+            other.sibling_ends();
             other.life.reset();
             self.vms[vm].mark_ready(place.slot);
         }
@@ -159,7 +169,9 @@ impl Switch {
             self.guest_ended(v, slot);
         }
         let vm = &mut self.vms[v];
-        vm.ready.clear();
+        for slot in vm.ready.drain(..) {
+            vm.connections.dequeue(slot);
+        }
         vm.resets.clear();
         vm.handshakes.clear();
     }

@@ -86,17 +86,14 @@ impl Switch {
                 continue;
             }
             let Some(slot) = self.vms[v].ready.pop_front() else { break };
-            if let Some(c) = self.connection(v, slot) {
-                c.queued = false;
-            }
+            self.vms[v].connections.dequeue(slot);
             match self.serve(v, slot, rx, memory)? {
                 Served::All => {}
                 Served::Quota => self.vms[v].mark_ready(slot),
                 Served::NoRoom => {
                     let vm = &mut self.vms[v];
                     vm.starved = true;
-                    if let Some(c) = vm.connections.get(slot) {
-                        c.queued = true;
+                    if vm.connections.enqueue(slot) {
                         vm.ready.push_front(slot);
                     }
                     break;
@@ -329,7 +326,9 @@ impl Switch {
             self.abort(v, slot);
             return Ok(Step::Nothing);
         }
-        if len > free {
+        // A guest that knows of half its buffer need not tell of more by itself: what fits goes ahead of the rest then.
+        let in_parts = len > free && free >= alloc / 2;
+        if len > free && !in_parts {
             c.life.owe_credit_request();
             return Ok(Step::Nothing);
         }
@@ -339,7 +338,7 @@ impl Switch {
             return Ok(Step::NoRoom);
         }
         counters.receive.system_calls.add(1);
-        if offered == len {
+        if offered == len && !in_parts {
             // SAFETY: the list names guest memory that this turn holds.
             let outcome = unsafe { socket::receive(&host.socket, &self.iov) };
             if outcome.is_ok_and(|r| r.len == len) {
@@ -349,7 +348,7 @@ impl Switch {
             Self::far_end(c, true);
             return Ok(Step::Nothing);
         }
-        // Too few buffers for the moment, and a socket gives a message whole or not at all.
+        // Too few buffers or too little credit for the moment, and a socket gives a message whole or not at all.
         let mut bytes = vec![0; len];
         match rustix::net::recv(&host.socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
             Ok((n, _)) if n == len => {

@@ -58,11 +58,16 @@ impl Switch {
     ) {
         let len = h.len as usize;
         self.vms[v].counters.transmit.frames.add(1);
+        if !self.vms[o].connections.at(place).is_some_and(|c| c.life.takes_payload()) {
+            // It said that it receives no more, or the connection is over.
+            return;
+        }
         let done = self.copy_across(o, place, h, segments);
         self.vms[v].counters.transmit.copied(CopyReason::Sibling, done as u64);
         let most = self.vms[o].limits.buffer_bytes as usize;
         let Some(c) = self.vms[o].connections.at(place) else { return };
-        if done == len && (len > 0 || c.held.is_none()) {
+        // An empty packet is the end of a message.
+        if done == len && len > 0 {
             return;
         }
         let held = c.held.get_or_insert_with(|| Box::new(Held::default()));
@@ -83,10 +88,6 @@ impl Switch {
     fn copy_across(&mut self, o: usize, place: Place, h: &Header, segments: &[Segment]) -> usize {
         let len = h.len as usize;
         let Some(c) = self.vms[o].connections.at(place) else { return len };
-        if !c.life.takes_payload() {
-            // It said that it receives no more, or the connection is over.
-            return len;
-        }
         if c.held.is_some() || c.life.owes_beginning() || len == 0 {
             return 0;
         }

@@ -24,6 +24,8 @@ impl Switch {
         for v in 0..self.vms.len() {
             waiting |= self.scan_handshakes(v, now);
             waiting |= self.scan_connections(v, now);
+            waiting |= self.scan_map_clients(v, now);
+            self.accept_map(v);
             // Programs that could not be accepted for lack of descriptors.
             for kind in [Kind::Stream, Kind::SeqPacket] {
                 self.accept(v, kind);

@@ -63,6 +63,7 @@ impl Switch {
             self.packet(v, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run);
         }
         self.flush(v, &mut run);
+        self.settle_windows(v);
         if let Some(tx) = &mut self.vms[v].tx {
             for p in &packets {
                 tx.ring.push_used(p.head, 0);
@@ -173,8 +174,12 @@ impl Switch {
         if c.life.phase() == Phase::Draining {
             return;
         }
-        if c.host().is_some_and(|h| h.held.is_some()) {
-            c.queued = false;
+        c.guest_ends();
+        let pending = c.host().is_some_and(|h| {
+            h.end_windows();
+            h.has_pending()
+        });
+        if pending {
             c.life.drain();
             c.held = None;
             c.deadline = Some(std::time::Instant::now() + super::LINGER);
@@ -249,6 +254,7 @@ impl Switch {
             c.incoming.forward(h.len);
             return;
         }
+        let apart = c.host().is_some_and(|h| h.windows.as_ref().is_some_and(|w| w.keeps_packets_apart()));
         let fits = |parts: &Vec<Segment>| parts.len() + segments.len() <= MAX_IOV;
         if run.as_ref().is_none_or(|r| r.slot != slot) || !fits(&self.parts) {
             self.flush(v, run);
@@ -274,6 +280,8 @@ impl Switch {
         r.packets += 1;
         if ends {
             r.end = Some(h.flags);
+        }
+        if ends || apart {
             self.flush(v, run);
         }
     }
@@ -297,6 +305,9 @@ impl Switch {
             return;
         };
         counters.transmit.frames.add(run.packets);
+        if host.windows.is_some() {
+            return self.fill_windows(v, run.slot, parts, run.bytes, run.end);
+        }
         // A message goes whole or not at all.
         let direct = host.held.is_none() && host.writable && parts.len() <= MAX_IOV;
         let whole = kind == Kind::Stream || run.end.is_some();
@@ -338,7 +349,9 @@ impl Switch {
     /// Has the guest told that it may send again, once that is news.
     pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
-        if c.incoming.is_news() {
+        // A message that is not complete takes room until its end comes, for which the guest may need all the rest.
+        let part = c.host().is_some_and(|h| h.held.as_ref().is_some_and(|held| held.has_partial()));
+        if c.incoming.is_news() || (part && c.incoming.untold() > 0) {
             c.life.owe_update();
             self.vms[v].mark_ready(slot);
         }

@@ -1,0 +1,191 @@
+//! Drives the device without its thread: for property tests and fuzz targets, behind the feature `testing`.
+//!
+//! [`Harness`] is the group's loop, one look at a time. [`Guest`] is a driver that writes any chain into its rings and
+//! checks that each comes back once. [`Scene`] plays a byte string: a hostile guest and its host programs beside
+//! another VM, whose traffic must not notice.
+
+mod guest;
+mod honest;
+mod scene;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use rustix::event::epoll;
+
+use super::super::table::End;
+use super::super::vm::{MAX_HANDSHAKES, MAX_RESETS};
+use super::{
+    Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, RingStart, Switch, TX_QUEUE, command_queue, watch,
+};
+use crate::memory::GuestMemory;
+use crate::vsock::{VsockCounters, VsockLimits, VsockTotals};
+
+pub use guest::{Guest, Layout, RING_SIZE};
+pub use scene::{Scene, play};
+
+/// More resets than [`MAX_RESETS`] may wait by what one batch adds.
+const RESETS_SLACK: usize = 64;
+
+/// The longest message of a host program, bytes.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// The device of a group of VMs.
+pub struct Harness {
+    inner: Loop,
+    events: Vec<epoll::Event>,
+    counters: Vec<Arc<VsockCounters>>,
+    limits: VsockLimits,
+    // Kept open: a loop whose senders are gone ends.
+    _commands: super::CommandSender,
+}
+
+impl Harness {
+    /// VMs with these CIDs, all in one group; the host's sockets are `dir/CID`.
+    pub fn new(dir: &Path, cids: &[u64], limits: VsockLimits) -> io::Result<Self> {
+        let (commands, queue, wake) = command_queue()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, &wake, Event::Wake)?;
+        let counters: Vec<_> = cids.iter().map(|_| Arc::new(VsockCounters::default())).collect();
+        let mut vms = Vec::new();
+        for (cid, counters) in cids.iter().zip(&counters) {
+            let (name, groups) = (format!("vm{cid}"), vec!["all".to_owned()]);
+            let path = dir.join(cid.to_string());
+            vms.push(
+                GroupVm::new(&name, *cid, &path, groups, limits, counters.clone())
+                    .map_err(io::Error::other)?,
+            );
+        }
+        let switch = Switch::new(vms, epoll)?;
+        let inner = Loop { switch, queue, _wake: wake, linger: 0, unasked: 0, quit: false };
+        let events = Vec::with_capacity(EVENTS);
+        Ok(Self { inner, events, counters, limits, _commands: commands })
+    }
+
+    /// The front end of a VM sets its memory.
+    pub fn set_memory(&mut self, vm: usize, memory: Arc<GuestMemory>) {
+        self.inner.set_memory(vm, memory);
+    }
+
+    /// Starts both rings of a guest.
+    pub fn start(&mut self, vm: usize, guest: &Guest) -> Result<(), String> {
+        for queue in [RX_QUEUE, TX_QUEUE] {
+            let (addresses, base, kick) = guest.ring(queue);
+            self.inner.start(
+                vm,
+                RingStart {
+                    queue,
+                    size: guest::RING_SIZE,
+                    addresses,
+                    base,
+                    acked: super::super::offered(),
+                    enabled: true,
+                    kick,
+                    call: None,
+                    err: None,
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Stops a ring.
+    pub fn stop(&mut self, vm: usize, queue: u16) -> Option<u16> {
+        self.inner.stop(vm, queue)
+    }
+
+    /// The front end of a VM leaves.
+    pub fn leave(&mut self, vm: usize) {
+        self.inner.carry_out(Command::Left { vm, reply: sync_channel(1).0 });
+    }
+
+    /// Whether a guest's packets wait until it takes resets.
+    pub fn is_held_up(&self, vm: usize) -> bool {
+        self.inner.switch.vms[vm].resets.len() >= MAX_RESETS
+    }
+
+    /// Whether a ring runs and the guest broke no rule of it.
+    pub fn is_sound(&self, vm: usize, queue: u16) -> bool {
+        let vm = &self.inner.switch.vms[vm];
+        match queue {
+            RX_QUEUE => vm.rx.as_ref().is_some_and(|r| !r.queue.broken),
+            _ => vm.tx.as_ref().is_some_and(|t| !t.broken),
+        }
+    }
+
+    /// What a VM's device has counted.
+    pub fn totals(&self, vm: usize) -> VsockTotals {
+        self.counters[vm].snapshot()
+    }
+
+    /// One look at everything, without sleeping. Returns whether there may be more to do.
+    pub fn turn(&mut self) -> bool {
+        let more = self.inner.turn(&mut self.events, Some(Duration::ZERO));
+        self.check();
+        more
+    }
+
+    /// Turns until nothing is left to do. Panics where that never comes.
+    pub fn rest(&mut self) {
+        for _ in 0..100_000 {
+            self.inner.linger = 0;
+            if !self.turn() {
+                return;
+            }
+        }
+        panic!("the device finds something to do for ever");
+    }
+
+    /// Connections that a VM's device keeps, those that drain included.
+    pub fn connections(&self, vm: usize) -> usize {
+        self.inner.switch.vms[vm].connections.len()
+    }
+
+    /// Bytes that wait for a guest and for its host programs.
+    pub fn held_bytes(&mut self, vm: usize) -> usize {
+        let table = &mut self.inner.switch.vms[vm].connections;
+        let mut sum = 0;
+        for slot in 0..table.slots() {
+            let Some(c) = table.get(slot) else { continue };
+            sum += c.held.as_ref().map_or(0, |h| h.len());
+            sum += c.host().and_then(|h| h.held.as_ref()).map_or(0, |h| h.len());
+        }
+        sum
+    }
+
+    /// Panics where the device keeps more than it may, or its tables contradict each other.
+    fn check(&mut self) {
+        let most = self.limits.buffer_bytes as usize;
+        for v in 0..self.inner.switch.vms.len() {
+            let vm = &mut self.inner.switch.vms[v];
+            assert!(vm.resets.len() < MAX_RESETS + RESETS_SLACK, "{} resets wait", vm.resets.len());
+            assert!(vm.handshakes.len() <= MAX_HANDSHAKES, "{} handshakes", vm.handshakes.len());
+            let (open, slots) = (vm.connections.len(), vm.connections.slots());
+            assert!(open <= self.limits.max_connections, "{open} connections");
+            assert!(vm.ready.len() <= slots as usize, "{} entries for {slots} slots", vm.ready.len());
+            let mut siblings = Vec::new();
+            for slot in 0..slots {
+                let place = vm.connections.place(slot);
+                let Some(c) = vm.connections.get(slot) else { continue };
+                let waits = c.held.as_ref().map_or(0, |h| h.len());
+                assert!(waits <= most.max(MESSAGE_BYTES), "{waits} bytes wait for the guest");
+                if let Some(host) = c.host() {
+                    let waits = host.held.as_ref().map_or(0, |h| h.len());
+                    assert!(waits <= most, "{waits} bytes wait for the host program");
+                }
+                if let End::Sibling { vm, place: far } = c.end {
+                    assert!(waits <= most, "{waits} bytes of a sibling wait");
+                    siblings.push((place, vm, far));
+                }
+            }
+            for (place, vm, far) in siblings {
+                let end = self.inner.switch.vms[vm].connections.at(far).map(|c| &c.end);
+                let back = matches!(end, Some(End::Sibling { vm, place: p }) if *vm == v && *p == place);
+                assert!(back, "a connection's sibling does not know it: {end:?}");
+            }
+        }
+    }
+}

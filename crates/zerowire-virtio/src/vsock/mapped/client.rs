@@ -1,0 +1,89 @@
+//! Programs that ask for mapped connections, and what is said with them over `UDS.map`.
+
+use std::io;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use zerowire::recv::layout::{DESCRIPTORS, MAX_REGIONS, MapOptions, REQUEST_LEN, Reply, Request};
+
+use crate::vsock::packet::Kind;
+
+/// A program at the control socket.
+#[derive(Debug)]
+pub struct MapClient {
+    /// Its socket.
+    pub socket: OwnedFd,
+    /// What it is about.
+    pub stage: Stage,
+    /// Tells it from others in the same place.
+    pub tenant: u32,
+}
+
+/// How far a program has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It has not said what it wants.
+    Asking {
+        /// Until then it has time.
+        deadline: Instant,
+    },
+    /// It takes the connections that the guest makes to this port.
+    Listening {
+        /// The port.
+        port: u32,
+        /// Their type.
+        kind: Kind,
+        /// How they are mapped.
+        options: MapOptions,
+    },
+}
+
+/// A program that waits for the guest's answer. If none comes before this is dropped, it is told so.
+#[derive(Debug)]
+pub struct AskedFor {
+    /// Its control socket; None once it was answered.
+    pub control: Option<OwnedFd>,
+    /// How the connection is mapped.
+    pub options: MapOptions,
+    /// Its end of the connection's socket.
+    pub theirs: Option<OwnedFd>,
+}
+
+impl Drop for AskedFor {
+    fn drop(&mut self) {
+        if let Some(control) = self.control.take() {
+            let text = "the guest refused the connection, did not answer within 10 s, or takes no more";
+            let _ = send_reply(&control, &Reply::error(libc::ECONNREFUSED as u16, text), &[]);
+        }
+    }
+}
+
+/// Sends a reply, and descriptors with it, without waiting.
+pub fn send_reply(socket: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = reply.to_bytes();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS + MAX_REGIONS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors"));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)?;
+    Ok(())
+}
+
+/// Takes a request if one is there: None where nothing has come yet, an empty error text where the program has left.
+pub fn receive_request(socket: &OwnedFd) -> Result<Option<Request>, String> {
+    // One byte more than is due shows a message that is too long.
+    let mut bytes = [0u8; REQUEST_LEN + 1];
+    let mut nothing = rustix::net::RecvAncillaryBuffer::default();
+    let list = &mut [IoSliceMut::new(&mut bytes)];
+    match rustix::net::recvmsg(socket, list, &mut nothing, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
+        Ok(r) if r.bytes == 0 => Err(String::new()),
+        Ok(r) => Request::from_bytes(&bytes[..r.bytes]).map(Some),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(_) => Err(String::new()),
+    }
+}

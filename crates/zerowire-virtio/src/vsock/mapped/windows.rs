@@ -1,0 +1,362 @@
+//! Filling, publishing and taking back windows.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use zerowire::recv::doorbell;
+use zerowire::recv::layout::{
+    DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_EOM, ENTRY_LEN, MapOptions, PAGE, POLL_DATA, POLL_END, POLL_NOTHING,
+    PROGRAM_SLEEPS_AT, VERSION, VERSION_AT,
+};
+
+use super::memory::{Memory, ProgramFiles};
+use crate::memory::Segment;
+use crate::vsock::packet::Kind;
+
+/// How far the end of the data has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// More may come.
+    No,
+    /// No more will come; the program has not been told, since it holds all windows.
+    Due,
+    /// The program was told.
+    Told,
+}
+
+/// The windows of one connection, seen from the side that fills them. Of all that the program can write it believes
+/// `poll_value` alone, and that only as "mine" or "not mine".
+#[derive(Debug)]
+pub struct Windows {
+    options: MapOptions,
+    kind: Kind,
+    memory: Memory,
+    ready: OwnedFd,
+    /// Held open for the program's side; epoll watches it.
+    pub released: OwnedFd,
+    /// The window that is filled, or that comes next.
+    window: u32,
+    /// Entries in it.
+    entries: usize,
+    /// Pages of it in use.
+    pages: usize,
+    /// Bytes of the last entry, if it may grow: it belongs to the same stream or message.
+    open: Option<usize>,
+    /// Bytes in it.
+    bytes: usize,
+    ended: Ended,
+}
+
+/// Where bytes come from.
+enum Source<'a> {
+    Guest(&'a [Segment], usize),
+    Private(&'a [u8]),
+}
+
+impl Windows {
+    /// New windows; the files are for the program.
+    pub fn new(options: MapOptions, kind: Kind) -> io::Result<(Self, ProgramFiles)> {
+        let (memory, files) = Memory::new(&options)?;
+        memory.word(VERSION_AT).store(u32::from(VERSION), Ordering::Relaxed);
+        let (ready, released) = (files.ready.try_clone()?, files.released.try_clone()?);
+        let windows = Self {
+            options,
+            kind,
+            memory,
+            ready,
+            released,
+            window: 0,
+            entries: 0,
+            pages: 0,
+            open: None,
+            bytes: 0,
+            ended: Ended::No,
+        };
+        Ok((windows, files))
+    }
+
+    /// Whether packets must be given one by one, so that each begins on a page of its own.
+    pub fn keeps_packets_apart(&self) -> bool {
+        !self.options.packed
+    }
+
+    /// How far the end has come.
+    pub fn ended(&self) -> Ended {
+        self.ended
+    }
+
+    fn poll_at(&self, window: u32) -> usize {
+        self.options.header_at(window)
+    }
+
+    fn is_ours(&self, window: u32) -> bool {
+        self.memory.word(self.poll_at(window)).load(Ordering::Acquire) == POLL_NOTHING
+    }
+
+    /// Copies `len` bytes of guest memory into windows: a packet, or several of a stream. Returns how many there was room
+    /// for.
+    pub fn push(&mut self, parts: &[Segment], skip: usize, len: usize, end: Option<u32>) -> usize {
+        self.fill(&Source::Guest(parts, skip), len, end)
+    }
+
+    /// As [`Self::push`], from private memory.
+    pub fn push_bytes(&mut self, bytes: &[u8], end: Option<u32>) -> usize {
+        self.fill(&Source::Private(bytes), bytes.len(), end)
+    }
+
+    fn fill(&mut self, source: &Source<'_>, len: usize, end: Option<u32>) -> usize {
+        let mut done = 0;
+        if let (0, Some(flags), Some(open)) = (len, end, self.open) {
+            // The end of a message comes alone. (One of no bytes at all can't be told: length 0 ends the entries.)
+            self.entry(self.entries - 1, open as u32, flags);
+            self.open = None;
+        }
+        if !self.options.packed {
+            self.open = None;
+        }
+        while done < len {
+            if self.is_full() {
+                self.publish();
+            }
+            if self.entries == 0 && !self.is_ours(self.window) {
+                break;
+            }
+            let n = self.room().min(len - done);
+            let at = self.options.data_at(self.window) + self.next_byte();
+            match source {
+                Source::Guest(parts, skip) => self.memory.fill(at, parts, skip + done, n),
+                Source::Private(bytes) => self.memory.fill_from(at, &bytes[done..done + n]),
+            }
+            done += n;
+            self.note(n, if done == len { end } else { None });
+        }
+        done
+    }
+
+    /// Where the next byte goes, from the window's first data page on.
+    fn next_byte(&self) -> usize {
+        match self.open {
+            Some(len) => self.pages * PAGE - (len.div_ceil(PAGE) * PAGE - len),
+            None => self.pages * PAGE,
+        }
+    }
+
+    /// Bytes that the window still takes.
+    fn room(&self) -> usize {
+        self.options.window_data_len() - self.next_byte()
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries > 0
+            && (self.room() == 0 || (self.open.is_none() && self.entries == self.options.max_entries()))
+    }
+
+    /// Counts `n` bytes that were put at [`Self::next_byte`].
+    fn note(&mut self, n: usize, end: Option<u32>) {
+        let len = match self.open {
+            Some(len) => {
+                self.entries -= 1;
+                self.pages -= len.div_ceil(PAGE);
+                len + n
+            }
+            None => n,
+        };
+        self.pages += len.div_ceil(PAGE);
+        self.bytes += n;
+        self.entry(self.entries, len as u32, end.unwrap_or(0));
+        self.entries += 1;
+        let goes_on = match self.kind {
+            Kind::Stream => self.options.packed,
+            Kind::SeqPacket => end.is_none_or(|flags| flags & ENTRY_EOM == 0),
+        };
+        self.open = goes_on.then_some(len);
+    }
+
+    fn entry(&self, i: usize, len: u32, flags: u32) {
+        let at = self.poll_at(self.window) + ENTRIES_AT + i * ENTRY_LEN;
+        self.memory.word(at).store(len, Ordering::Relaxed);
+        self.memory.word(at + 4).store(flags, Ordering::Relaxed);
+    }
+
+    /// Gives the window to the program, and goes on with the next one.
+    fn publish(&mut self) {
+        self.entry(self.entries, 0, 0);
+        let at = self.poll_at(self.window);
+        self.memory.word(at + 4).store(self.pages as u32, Ordering::Relaxed);
+        self.memory.word(at).store(POLL_DATA, Ordering::Release);
+        self.next();
+        self.wake();
+    }
+
+    fn next(&mut self) {
+        self.window = (self.window + 1) % self.options.windows;
+        (self.entries, self.pages, self.bytes, self.open) = (0, 0, 0, None);
+    }
+
+    /// Wakes the program if it sleeps.
+    fn wake(&self) {
+        if doorbell::wake_if_sleeping(self.memory.word(PROGRAM_SLEEPS_AT)) {
+            let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// At the end of a turn: publishes what is due. Whoever is behind gets fuller windows: the last one that is free is not
+    /// published before it is full, or another one was released. Returns true if that would already be so: settle again.
+    pub fn settle(&mut self) -> bool {
+        if self.ended == Ended::Due {
+            self.tell_end();
+            return false;
+        }
+        if self.entries == 0 || self.ended == Ended::Told {
+            return false;
+        }
+        let next = (self.window + 1) % self.options.windows;
+        if self.bytes >= self.options.lowat as usize && self.is_ours(next) {
+            self.publish();
+            return false;
+        }
+        self.bytes >= self.options.lowat as usize && self.wait_for(next)
+    }
+
+    /// Asks to be told of the next release. Returns true if the window that is wanted is free by now.
+    pub fn wait_for_room(&mut self) -> bool {
+        self.wait_for(self.window)
+    }
+
+    fn wait_for(&self, window: u32) -> bool {
+        !doorbell::sleep_check(self.memory.word(DAEMON_WAITS_AT), || self.is_ours(window))
+    }
+
+    /// No more data will come: the program is told behind what is there.
+    pub fn end(&mut self) {
+        if self.ended == Ended::No {
+            self.ended = Ended::Due;
+            if self.entries > 0 {
+                self.publish();
+            }
+            self.tell_end();
+        }
+    }
+
+    fn tell_end(&mut self) {
+        if !self.is_ours(self.window) && !self.wait_for(self.window) {
+            return;
+        }
+        let at = self.poll_at(self.window);
+        self.entry(0, 0, 0);
+        self.memory.word(at + 4).store(0, Ordering::Relaxed);
+        self.memory.word(at).store(POLL_END, Ordering::Release);
+        self.ended = Ended::Told;
+        self.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(options: MapOptions, kind: Kind) -> Windows {
+        Windows::new(options, kind).expect("memory").0
+    }
+
+    fn word(w: &Windows, window: u32, i: usize) -> u32 {
+        w.memory.word(w.options.header_at(window) + 4 * i).load(Ordering::Relaxed)
+    }
+
+    fn release(w: &Windows, window: u32) {
+        w.memory.word(w.options.header_at(window)).store(0, Ordering::Release);
+    }
+
+    /// The example of the layout's description.
+    #[test]
+    fn packets_of_56_4096_and_8200_bytes() {
+        let mut w = windows(MapOptions { packed: false, ..Default::default() }, Kind::Stream);
+        for (n, len) in [(1u8, 56), (2, 4096), (3, 8200)] {
+            assert_eq!(w.push_bytes(&vec![n; len], None), len);
+        }
+        assert_eq!(word(&w, 0, 0), POLL_NOTHING);
+        assert!(!w.settle());
+        let head: Vec<u32> = (0..10).map(|i| word(&w, 0, i)).collect();
+        assert_eq!(head, [POLL_DATA, 5, 56, 0, 4096, 0, 8200, 0, 0, 0].map(|n| n));
+        let data = w.memory.data_for_tests();
+        let page = |i: usize, at: usize| data[i * PAGE + at];
+        assert_eq!((page(0, 55), page(0, 56), page(1, 4095)), (1, 0, 2));
+        assert_eq!((page(2, 0), page(4, 7), page(4, 8)), (3, 3, 0));
+    }
+
+    #[test]
+    fn small_packets_of_a_stream_share_pages() {
+        let mut w = windows(MapOptions::default(), Kind::Stream);
+        for _ in 0..5000 {
+            assert_eq!(w.push_bytes(&[1], None), 1);
+        }
+        w.settle();
+        assert_eq!([word(&w, 0, 1), word(&w, 0, 2), word(&w, 0, 4)], [2, 5000, 0]);
+    }
+
+    #[test]
+    fn messages_keep_their_bounds_in_parts() {
+        let mut w = windows(MapOptions { data_pages: 2, ..Default::default() }, Kind::SeqPacket);
+        w.push_bytes(&[1; 10], None);
+        w.push_bytes(&[2; 20], Some(1));
+        // A message that is longer than what is left of the window.
+        assert_eq!(w.push_bytes(&[3; 5000], Some(3)), 5000);
+        w.settle();
+        assert_eq!((2..8).map(|i| word(&w, 0, i)).collect::<Vec<_>>(), [30, 1, 4096, 0, 0, 0]);
+        assert_eq!((2..6).map(|i| word(&w, 1, i)).collect::<Vec<_>>(), [904, 3, 0, 0]);
+    }
+
+    #[test]
+    fn who_is_behind_gets_fuller_windows() {
+        let mut w = windows(MapOptions { windows: 2, data_pages: 1, ..Default::default() }, Kind::Stream);
+        w.push_bytes(&[1; 100], None);
+        assert!(!w.settle());
+        w.push_bytes(&[2; 100], None);
+        assert!(!w.settle(), "the program still has the other one");
+        assert_eq!(word(&w, 1, 0), POLL_NOTHING);
+        assert_eq!(w.push_bytes(&[3; 5000], None), 3996, "no window is left");
+        assert_eq!((word(&w, 1, 0), word(&w, 1, 2)), (POLL_DATA, 4096), "full");
+        assert!(!w.wait_for_room());
+        release(&w, 0);
+        assert!(w.wait_for_room());
+        w.push_bytes(&[4; 10], None);
+        assert!(!w.settle(), "the program still has the full one");
+        assert_eq!(word(&w, 0, 0), POLL_NOTHING);
+        release(&w, 1);
+        w.settle();
+        assert_eq!((word(&w, 0, 0), word(&w, 0, 2)), (POLL_DATA, 10));
+    }
+
+    #[test]
+    fn the_end_comes_behind_the_last_byte_and_waits_for_a_window() {
+        let mut w = windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, Kind::Stream);
+        w.push_bytes(&[1; 10], None);
+        w.settle();
+        assert_eq!(word(&w, 0, 0), POLL_NOTHING, "below the low-water mark");
+        w.end();
+        assert_eq!((word(&w, 0, 0), word(&w, 1, 0), w.ended()), (POLL_DATA, POLL_END, Ended::Told));
+
+        let mut w = windows(MapOptions { windows: 2, ..Default::default() }, Kind::Stream);
+        for _ in 0..2 {
+            w.push_bytes(&[1; 512 << 10], None);
+        }
+        w.end();
+        assert_eq!(w.ended(), Ended::Due);
+        release(&w, 0);
+        w.settle();
+        assert_eq!((word(&w, 0, 0), w.ended()), (POLL_END, Ended::Told));
+    }
+
+    #[test]
+    fn entries_may_fill_several_header_pages() {
+        let options = MapOptions { header_pages: 2, data_pages: 2048, packed: false, ..Default::default() };
+        let mut w = windows(options, Kind::Stream);
+        for _ in 0..1022 {
+            assert_eq!(w.push_bytes(&[1], None), 1);
+        }
+        assert_eq!(word(&w, 0, 0), POLL_NOTHING);
+        w.push_bytes(&[1], None);
+        assert_eq!((word(&w, 0, 0), word(&w, 0, 1)), (POLL_DATA, 1022));
+    }
+}

@@ -1,0 +1,70 @@
+//! Sleeping and waking between two processes that share a flag word, with a system call only when somebody sleeps.
+//!
+//! One side publishes something in shared memory (a window's `poll_value`), the other one looks for it and sleeps on an
+//! eventfd when there is nothing. The sleeper raises the flag and then looks again; the waker publishes and then looks at
+//! the flag. Each side has a sequentially consistent fence between its store and its load. So at least one of them sees
+//! what the other one stored (the store-buffering litmus test), and no wake-up is lost.
+//!
+//! The flag lies in memory that the other process can write: any value but 0 counts as raised, and a wrong value leads to
+//! one superfluous or one missing wake-up of the process that wrote it, and to nothing else.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// A flag word, and the fence that goes with it. The tests implement it with a model checker's types.
+pub trait Flag {
+    /// The value, relaxed.
+    fn get(&self) -> u32;
+    /// Stores a value, relaxed.
+    fn set(&self, value: u32);
+    /// Stores a value and returns the former one, relaxed.
+    fn swap(&self, value: u32) -> u32;
+    /// A sequentially consistent fence.
+    fn fence();
+}
+
+impl Flag for AtomicU32 {
+    fn get(&self) -> u32 {
+        self.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, value: u32) {
+        self.store(value, Ordering::Relaxed);
+    }
+
+    fn swap(&self, value: u32) -> u32 {
+        AtomicU32::swap(self, value, Ordering::Relaxed)
+    }
+
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Announces that the caller is about to sleep, and says whether it may: true if `there` still finds nothing. Otherwise the
+/// announcement is taken back.
+///
+/// `there` has to look at what the other side publishes, with acquire order. After sleeping, call [`awake`].
+#[must_use = "true: sleep now; false: there is something"]
+pub fn sleep_check<F: Flag>(flag: &F, there: impl FnOnce() -> bool) -> bool {
+    flag.set(1);
+    F::fence();
+    if there() {
+        flag.set(0);
+        return false;
+    }
+    true
+}
+
+/// Takes the announcement back, after sleeping.
+pub fn awake<F: Flag>(flag: &F) {
+    flag.set(0);
+}
+
+/// To be called after publishing: says whether the other side sleeps, or is about to. Then the caller writes 1 to its
+/// eventfd. Each announcement is answered once.
+#[must_use = "true: write the eventfd"]
+pub fn wake_if_sleeping<F: Flag>(flag: &F) -> bool {
+    F::fence();
+    // The load spares a locked instruction as long as nobody sleeps.
+    flag.get() != 0 && flag.swap(0) != 0
+}

@@ -1,0 +1,201 @@
+//! A connection: the ring of windows, and what is done with it.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::core::{Core, View, lock};
+use super::error::{Error, system};
+use super::handshake::{self, ANSWER_TIME, Parts};
+use super::lease::WindowLease;
+use super::options::{Kind, Options};
+use super::read::Cursor;
+use super::wait::event_fd;
+use crate::ledger::{Counters, Totals};
+use crate::recv::layout::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING};
+
+/// What [`Connection::dequeue`] found.
+#[derive(Debug)]
+#[must_use = "dropping a window gives it back"]
+pub enum Dequeued {
+    /// The next window. Dropping it gives it back.
+    Window(WindowLease),
+    /// Nothing is published: spin on [`Connection::poll_value`], or [`Connection::wait`].
+    NotYet,
+    /// No more data will come. So it stays.
+    End,
+}
+
+/// A connection with a guest, whose payload arrives in mapped memory.
+///
+/// Methods take `&self`, and any thread may call them; windows are given out in the order of the stream. Dropping it closes
+/// the connection; leases stay valid.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) core: Arc<Core>,
+    pub(super) state: Mutex<State>,
+    pub(super) ready: OwnedFd,
+    pub(super) socket: OwnedFd,
+    pub(super) events: OwnedFd,
+    pub(super) nonblocking: AtomicBool,
+    pub(super) path: PathBuf,
+    /// Written under the lock of `state` only, but for `system_calls`, which the one thread that waits writes.
+    pub(super) ledger: Counters,
+    kind: Kind,
+    host_port: u32,
+    guest_port: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// The window that the daemon publishes next.
+    next: u32,
+    view: Option<Arc<View>>,
+    /// A window that `read` has begun.
+    pub(super) cursor: Option<Cursor>,
+}
+
+/// Connects to a port of the guest and waits until a program there has accepted, or the daemon gives up (10 s).
+///
+/// `path` is the daemon's `UDS.map`: what `zerowire vsock --uds` has, with `.map` appended.
+pub fn connect(path: &Path, port: u32, options: &Options) -> Result<Connection, Error> {
+    let request = handshake::request(MapOp::Connect, port, options.kind.number(), options.map);
+    let socket = handshake::ask(path, &request)?;
+    let Some(mut answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
+        return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
+    };
+    answer.reply = handshake::accepted(answer.reply, path, port)?;
+    Connection::new(handshake::parts(answer, &socket, path)?, path, options.kind)
+}
+
+impl Connection {
+    pub(super) fn new(parts: Parts, path: &Path, kind: Kind) -> Result<Self, Error> {
+        let core = Arc::new(parts.core);
+        let view = Arc::new(View::new(Arc::clone(&core))?);
+        Ok(Self {
+            core,
+            state: Mutex::new(State { next: 0, view: Some(view), cursor: None }),
+            events: event_fd(&parts.ready, &parts.socket)?,
+            ready: parts.ready,
+            socket: parts.socket,
+            nonblocking: AtomicBool::new(false),
+            path: path.to_owned(),
+            ledger: Counters::default(),
+            kind,
+            host_port: parts.host_port,
+            guest_port: parts.guest_port,
+        })
+    }
+
+    /// Takes the next published window, without a system call.
+    ///
+    /// # Errors
+    /// [`Error::Held`] if the ring has come round to a window that is still held, [`Error::HalfRead`] after a read that left
+    /// a part of one, [`Error::NotMapped`], and [`Error::BrokenWindow`].
+    pub fn dequeue(&self) -> Result<Dequeued, Error> {
+        let mut state = lock(&self.state);
+        if let Some(cursor) = &state.cursor {
+            return Err(Error::HalfRead { left: cursor.left() });
+        }
+        let found = self.take(&mut state)?;
+        if let Dequeued::Window(window) = &found {
+            self.ledger.frames.add(window.packet_count() as u64);
+            self.ledger.zero_copied_frames.add(window.packet_count() as u64);
+            self.ledger.zero_copied_bytes.add(window.len());
+        }
+        Ok(found)
+    }
+
+    pub(super) fn take(&self, state: &mut State) -> Result<Dequeued, Error> {
+        let view = state.view.as_ref().ok_or(Error::NotMapped)?;
+        let window = state.next;
+        let windows = self.core.options.windows;
+        let mut slot = self.core.slot(window);
+        if slot.held {
+            return Err(Error::Held { window, windows });
+        }
+        match view.poll_value(window) {
+            POLL_NOTHING => Ok(Dequeued::NotYet),
+            POLL_END => Ok(Dequeued::End),
+            POLL_DATA => {
+                let bytes = view.entries(window, &mut slot.entries)?;
+                let entries = std::mem::take(&mut slot.entries);
+                slot.held = true;
+                state.next = (window + 1) % windows;
+                Ok(Dequeued::Window(WindowLease::new(Arc::clone(view), window, entries, bytes)))
+            }
+            other => Err(Error::BrokenWindow { window, what: format!("poll_value {other:#x}") }),
+        }
+    }
+
+    /// The mapping, and the window that comes next.
+    pub(super) fn view(&self) -> Result<(Arc<View>, u32), Error> {
+        let state = lock(&self.state);
+        Ok((Arc::clone(state.view.as_ref().ok_or(Error::NotMapped)?), state.next))
+    }
+
+    pub(super) fn next_poll_value(&self) -> Result<u32, Error> {
+        let state = lock(&self.state);
+        let view = state.view.as_ref().ok_or(Error::NotMapped)?;
+        if self.core.slot(state.next).held {
+            return Err(Error::Held { window: state.next, windows: self.core.options.windows });
+        }
+        Ok(view.poll_value(state.next))
+    }
+
+    /// The state of the window that comes next, to spin on without a system call: 0 nothing, 1 data, `u32::MAX` no more data
+    /// will come (`layout::POLL_*`). 0 also if that window is still held, or the connection is not mapped.
+    #[inline]
+    pub fn poll_value(&self) -> u32 {
+        self.next_poll_value().unwrap_or(POLL_NOTHING)
+    }
+
+    /// Removes the connection's mapping; leases keep theirs. The daemon goes on until the windows are full.
+    pub fn unmap(&self) -> Result<(), Error> {
+        lock(&self.state).view.take().map(drop).ok_or(Error::NotMapped)
+    }
+
+    /// Maps again, after [`Self::unmap`]. Nothing is lost: the next window is the one that would have been next.
+    pub fn map(&self) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if state.view.is_some() {
+            return Err(Error::AlreadyMapped);
+        }
+        state.view = Some(Arc::new(View::new(Arc::clone(&self.core))?));
+        Ok(())
+    }
+
+    /// What the daemon agreed to; it may have less credit than was asked for.
+    pub fn options(&self) -> &MapOptions {
+        &self.core.options
+    }
+
+    /// Stream or messages.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The port that this program has at the guest's side.
+    pub fn host_port(&self) -> u32 {
+        self.host_port
+    }
+
+    /// The guest's port.
+    pub fn guest_port(&self) -> u32 {
+        self.guest_port
+    }
+
+    /// What this program received: windows that were dequeued count as not copied, by this program; what [`std::io::Read`]
+    /// took as copied, because it was asked for. Frames are packets, system calls those that waited.
+    pub fn ledger(&self) -> Totals {
+        self.ledger.snapshot()
+    }
+
+    /// Whether reads and writes return [`std::io::ErrorKind::WouldBlock`] in place of waiting.
+    pub fn set_nonblocking(&self, on: bool) -> Result<(), Error> {
+        rustix::io::ioctl_fionbio(&self.socket, on).map_err(system("FIONBIO (the socket)"))?;
+        self.nonblocking.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+}

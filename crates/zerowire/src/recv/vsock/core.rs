@@ -1,0 +1,114 @@
+//! What a connection, its mappings and its leases share.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::{Error, system};
+use super::lease::Entry;
+use super::mapping::Mapping;
+use crate::recv::layout::{MapOptions, PAGE};
+
+/// Guest memory that was lent to the connection.
+#[derive(Debug)]
+pub(super) struct RegionFile {
+    pub(super) file: OwnedFd,
+    /// Where the region begins in the file; a multiple of the page size.
+    pub(super) offset: u64,
+    /// Bytes, not 0.
+    pub(super) len: usize,
+}
+
+/// A window of the ring, on the program's side.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// A lease of it exists.
+    pub(super) held: bool,
+    /// Its entries, while no lease has them: the allocation is used again.
+    pub(super) entries: Vec<Entry>,
+}
+
+/// Files and windows of a connection.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) options: MapOptions,
+    pub(super) headers: OwnedFd,
+    pub(super) data: OwnedFd,
+    pub(super) regions: Vec<RegionFile>,
+    /// Written when the daemon waits for a release.
+    pub(super) released: OwnedFd,
+    slots: Box<[Mutex<Slot>]>,
+}
+
+impl Core {
+    pub(super) fn new(
+        options: MapOptions,
+        headers: OwnedFd,
+        data: OwnedFd,
+        regions: Vec<RegionFile>,
+        released: OwnedFd,
+    ) -> Self {
+        let slots = (0..options.windows).map(|_| Mutex::default()).collect();
+        Self { options, headers, data, regions, released, slots }
+    }
+
+    pub(super) fn slot(&self, window: u32) -> MutexGuard<'_, Slot> {
+        lock(&self.slots[window as usize])
+    }
+}
+
+/// Nothing that is done under these locks can be left half done, so that a panic elsewhere does not matter.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mapping of all windows. Leases keep it alive.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) core: Arc<Core>,
+    /// The control page, then each window: its header pages, then its data pages.
+    pub(super) memory: Mapping,
+    /// Guest memory, in the order of `core.regions`.
+    pub(super) regions: Vec<Mapping>,
+}
+
+impl View {
+    pub(super) fn new(core: Arc<Core>) -> Result<Self, Error> {
+        let o = &core.options;
+        let reserve = system("mmap (a reservation for the windows)");
+        let mut memory = Mapping::reserve(PAGE + o.windows as usize * window_len(o)).map_err(reserve)?;
+        let header_len = o.header_pages as usize * PAGE;
+        let (headers, data) = (core.headers.as_fd(), core.data.as_fd());
+        let mut place = |at: usize, len: usize, file: BorrowedFd<'_>, offset: usize, write: bool| {
+            memory.place(at, len, file, offset as u64, write).map_err(system("mmap (a window)"))
+        };
+        place(0, PAGE, headers, 0, true)?;
+        for w in 0..o.windows {
+            let at = PAGE + w as usize * window_len(o);
+            place(at, header_len, headers, o.header_at(w), true)?;
+            place(at + header_len, o.window_data_len(), data, o.data_at(w), false)?;
+        }
+        let mut regions = Vec::with_capacity(core.regions.len());
+        for r in &core.regions {
+            let whole = r.len.next_multiple_of(PAGE);
+            let mut m = Mapping::reserve(whole).map_err(system("mmap (a reservation for guest memory)"))?;
+            m.place(0, whole, r.file.as_fd(), r.offset, false).map_err(system("mmap (guest memory)"))?;
+            regions.push(m);
+        }
+        Ok(Self { core, memory, regions })
+    }
+
+    /// Where a window's header pages begin.
+    pub(super) fn header_at(&self, window: u32) -> usize {
+        PAGE + window as usize * window_len(&self.core.options)
+    }
+
+    /// Where a window's data pages begin.
+    pub(super) fn data_at(&self, window: u32) -> usize {
+        self.header_at(window) + self.core.options.header_pages as usize * PAGE
+    }
+}
+
+/// Bytes of a window in a mapping.
+fn window_len(o: &MapOptions) -> usize {
+    o.header_pages as usize * PAGE + o.window_data_len()
+}

@@ -1,0 +1,241 @@
+//! The request on `UDS.map`, the answers, and the descriptors that come with them.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::core::{Core, RegionFile};
+use super::error::{Error, system};
+use super::wait::poll_for;
+use crate::recv::layout::{
+    DESCRIPTORS, MAGIC, MAX_REGIONS, MapOptions, PAGE, REPLY_LEN, Reply, Request, VERSION,
+};
+
+/// The daemon gives a guest 10 s to answer.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);
+
+/// Bytes of a region's line in the table: its offset in the file, and its length.
+const REGION_LEN: usize = 16;
+
+/// Connects to a unix socket.
+pub(super) fn socket(path: &Path, kind: SocketType) -> Result<OwnedFd, Error> {
+    let address = SocketAddrUnix::new(path).map_err(|errno| Error::Path { path: path.to_owned(), errno })?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+        .map_err(system("socket(AF_UNIX)"))?;
+    rustix::net::connect(&socket, &address).map_err(|errno| match errno {
+        Errno::ACCESS | Errno::PERM => Error::NotPermitted {
+            path: path.to_owned(),
+            what: format!("{errno} when connecting to the socket"),
+        },
+        errno => Error::NoDaemon { path: path.to_owned(), errno },
+    })?;
+    Ok(socket)
+}
+
+/// Connects and sends the request.
+pub(super) fn ask(path: &Path, request: &Request) -> Result<OwnedFd, Error> {
+    request.options.check().map_err(|what| Error::InvalidOptions { what })?;
+    if request.port == u32::MAX {
+        return Err(Error::InvalidOptions {
+            what: "port 4294967295 is VMADDR_PORT_ANY: name one".to_owned(),
+        });
+    }
+    let socket = socket(path, SocketType::SEQPACKET)?;
+    match rustix::net::send(&socket, &request.to_bytes(), SendFlags::NOSIGNAL) {
+        Ok(_) => Ok(socket),
+        // The daemon may have closed it already; its reason is the answer that waits.
+        Err(Errno::PIPE | Errno::CONNRESET) => Ok(socket),
+        Err(errno) => Err(Error::System { call: "send (the request)", errno }),
+    }
+}
+
+/// An answer and its descriptors.
+pub(super) struct Answer {
+    pub(super) reply: Reply,
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+/// Waits for an answer; None if `timeout` passes without one.
+pub(super) fn answer(
+    socket: &OwnedFd,
+    path: &Path,
+    timeout: Option<Duration>,
+) -> Result<Option<Answer>, Error> {
+    let mut bytes = [0; REPLY_LEN];
+    let Some((len, descriptors)) = receive(socket, path, &mut bytes, timeout)? else { return Ok(None) };
+    let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    if len >= 6 && bytes[..4] == MAGIC.to_le_bytes() && word(4) != VERSION {
+        return Err(Error::Version { path: path.to_owned(), theirs: word(4), ours: VERSION });
+    }
+    let reply = Reply::from_bytes(&bytes[..len])
+        .map_err(|what| Error::BrokenHandshake { path: path.to_owned(), what })?;
+    Ok(Some(Answer { reply, descriptors }))
+}
+
+fn receive(
+    socket: &OwnedFd,
+    path: &Path,
+    bytes: &mut [u8],
+    timeout: Option<Duration>,
+) -> Result<Option<(usize, Vec<OwnedFd>)>, Error> {
+    let deadline = timeout.map(|t| Instant::now() + t);
+    if !poll_for(&mut [PollFd::new(socket, PollFlags::IN)], deadline)? {
+        return Ok(None);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS + MAX_REGIONS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut iov = [IoSliceMut::new(bytes)];
+        match rustix::net::recvmsg(socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(got) => break got,
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Err(Error::Disconnected { path: path.to_owned() }),
+            Err(errno) => return Err(Error::System { call: "recvmsg (the answer)", errno }),
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            descriptors.extend(fds);
+        }
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        // Either too many came, or this process may not open so many.
+        return Err(Error::System { call: "recvmsg (the connection's descriptors)", errno: Errno::MFILE });
+    }
+    if got.bytes == 0 {
+        return Err(Error::Disconnected { path: path.to_owned() });
+    }
+    Ok(Some((got.bytes, descriptors)))
+}
+
+/// Turns a refusal into an error.
+pub(super) fn accepted(reply: Reply, path: &Path, port: u32) -> Result<Reply, Error> {
+    let path = path.to_owned();
+    let what = reply.text;
+    Err(match i32::from(reply.status) {
+        0 => return Ok(Reply { text: what, ..reply }),
+        libc::EPERM | libc::EACCES => Error::NotPermitted { path, what },
+        libc::ECONNREFUSED | libc::ECONNRESET => Error::Refused { port, what },
+        libc::ETIMEDOUT => Error::TimedOut { port, what },
+        libc::EINVAL => Error::InvalidOptions { what },
+        libc::EADDRINUSE => Error::PortTaken { port, path },
+        errno => Error::Status { errno, what },
+    })
+}
+
+/// What came with a connection, checked.
+pub(super) struct Parts {
+    pub(super) core: Core,
+    pub(super) ready: OwnedFd,
+    pub(super) socket: OwnedFd,
+    pub(super) host_port: u32,
+    pub(super) guest_port: u32,
+}
+
+/// Takes a connection from an answer. The table of guest memory follows it on `socket`.
+pub(super) fn parts(answer: Answer, socket: &OwnedFd, path: &Path) -> Result<Parts, Error> {
+    let Answer { reply, descriptors } = answer;
+    let broken = |what: String| Error::BrokenHandshake { path: path.to_owned(), what };
+    let due = DESCRIPTORS + usize::from(reply.regions);
+    let came = descriptors.len();
+    let mut fds = descriptors.into_iter();
+    let (Some(headers), Some(data), Some(ready), Some(released), Some(stream)) =
+        (fds.next(), fds.next(), fds.next(), fds.next(), fds.next())
+    else {
+        return Err(broken(format!("{came} descriptors, where {due} are due")));
+    };
+    if came != due {
+        return Err(broken(format!("{came} descriptors, where {due} are due")));
+    }
+    let options = reply.options;
+    sealed(&headers, options.headers_len()).map_err(|e| broken(format!("the headers' file {e}")))?;
+    sealed(&data, options.data_len()).map_err(|e| broken(format!("the data's file {e}")))?;
+    let regions = regions(fds.collect(), socket, path)?;
+    for fd in [&ready, &released] {
+        rustix::io::ioctl_fionbio(fd, true).map_err(system("FIONBIO (an eventfd)"))?;
+    }
+    rustix::io::ioctl_fionbio(&stream, false).map_err(system("FIONBIO (the socket)"))?;
+    Ok(Parts {
+        core: Core::new(options, headers, data, regions, released),
+        ready,
+        socket: stream,
+        host_port: reply.host_port,
+        guest_port: reply.guest_port,
+    })
+}
+
+/// A file that shrinks would make an access SIGBUS.
+fn sealed(file: &OwnedFd, len: usize) -> Result<(), String> {
+    let size = rustix::fs::fstat(file).map_err(|e| e.to_string())?.st_size;
+    if u64::try_from(size).is_ok_and(|size| size < len as u64) {
+        return Err(format!("has {size} bytes, where {len} are due"));
+    }
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|e| format!("has no seals ({e})"))?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err("can shrink: F_SEAL_SHRINK is missing".to_owned());
+    }
+    Ok(())
+}
+
+fn regions(files: Vec<OwnedFd>, socket: &OwnedFd, path: &Path) -> Result<Vec<RegionFile>, Error> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let broken = |what: String| Error::BrokenHandshake { path: path.to_owned(), what };
+    let mut table = [0; MAX_REGIONS * REGION_LEN];
+    let Some((len, _)) = receive(socket, path, &mut table, Some(ANSWER_TIME))? else {
+        return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
+    };
+    if len != files.len() * REGION_LEN {
+        return Err(broken(format!("a memory table of {len} bytes for {} regions", files.len())));
+    }
+    let mut found = Vec::new();
+    for (i, (file, line)) in files.into_iter().zip(table.chunks_exact(REGION_LEN)).enumerate() {
+        let word = |at: usize| line[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
+        let (offset, len) = (word(0), word(8));
+        let size = rustix::fs::fstat(&file).map_err(system("fstat (guest memory)"))?.st_size as u64;
+        if !offset.is_multiple_of(PAGE as u64) {
+            return Err(broken(format!("memory region {i} at {offset:#x}, which is no page's start")));
+        }
+        let Some(len) =
+            usize::try_from(len).ok().filter(|n| *n > 0 && *n as u64 <= size.saturating_sub(offset))
+        else {
+            return Err(broken(format!(
+                "memory region {i} of {len:#x} bytes at {offset:#x} in a file of {size:#x}"
+            )));
+        };
+        found.push(RegionFile { file, offset, len });
+    }
+    Ok(found)
+}
+
+/// A request for connections of these options.
+pub(super) fn request(op: crate::recv::layout::MapOp, port: u32, kind: u16, options: MapOptions) -> Request {
+    Request { op, port, kind, options }
+}
+
+/// Sends all bytes, or says that the other side is gone.
+pub(super) fn send_all(socket: &OwnedFd, path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let mut control = rustix::net::SendAncillaryBuffer::default();
+        let rest = [IoSlice::new(&bytes[sent..])];
+        match rustix::net::sendmsg(socket.as_fd(), &rest, &mut control, SendFlags::NOSIGNAL) {
+            Ok(n) => sent += n,
+            Err(Errno::INTR) => {}
+            Err(_) => return Err(Error::Disconnected { path: path.to_owned() }),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! A window that the program holds, and the packets in it.
+
+use std::sync::Arc;
+
+use super::core::View;
+use super::volatile::VolatileSlice;
+use crate::recv::layout::{ENTRY_EOM, ENTRY_EOR};
+
+/// A packet of a window, checked: its bytes are in bounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    pub(super) len: usize,
+    pub(super) flags: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// Where it is in the mapping.
+    Data(usize),
+    Direct {
+        region: usize,
+        /// Where it is in the region.
+        at: usize,
+    },
+}
+
+/// A published window. It is the program's until this is dropped; then the daemon may write it again.
+///
+/// Several can be held at once, and dropped in any order and by any thread. A lease keeps the memory mapped, also when the
+/// connection is unmapped or dropped.
+#[derive(Debug)]
+#[must_use = "dropping the lease gives the window back"]
+pub struct WindowLease {
+    view: Arc<View>,
+    window: u32,
+    entries: Vec<Entry>,
+    bytes: u64,
+}
+
+impl WindowLease {
+    /// The window is published, and no other lease of it exists.
+    pub(super) fn new(view: Arc<View>, window: u32, entries: Vec<Entry>, bytes: u64) -> Self {
+        Self { view, window, entries, bytes }
+    }
+
+    /// Its number in the ring.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Bytes of payload, of all packets.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// How many packets there are.
+    pub fn packet_count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// A packet by its number.
+    pub fn packet(&self, index: usize) -> Option<Packet<'_>> {
+        self.entries.get(index).map(|entry| Packet { view: &self.view, entry })
+    }
+
+    /// The packets, in the order of the stream.
+    pub fn packets(&self) -> Packets<'_> {
+        Packets { view: &self.view, entries: self.entries.iter() }
+    }
+}
+
+impl<'a> IntoIterator for &'a WindowLease {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+
+    fn into_iter(self) -> Packets<'a> {
+        self.packets()
+    }
+}
+
+impl Drop for WindowLease {
+    fn drop(&mut self) {
+        // Under the slot's lock, so that nobody finds the window both published and not held.
+        let mut slot = self.view.core.slot(self.window);
+        slot.entries = std::mem::take(&mut self.entries);
+        slot.held = false;
+        self.view.release(self.window);
+    }
+}
+
+/// Iterates over a window's packets.
+#[derive(Clone, Debug)]
+pub struct Packets<'a> {
+    view: &'a View,
+    entries: std::slice::Iter<'a, Entry>,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        self.entries.next().map(|entry| Packet { view: self.view, entry })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.entries.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Packets<'_> {}
+
+/// Where a packet's payload is.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// In the window's data pages, one behind the other: nobody writes them while the window is held.
+    Window(&'a [u8]),
+    /// In the guest's memory, which the guest can change.
+    Guest(VolatileSlice<'a>),
+}
+
+/// A packet: a piece of the stream, or a message, or a part of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    view: &'a View,
+    entry: &'a Entry,
+}
+
+impl<'a> Packet<'a> {
+    /// Its payload.
+    #[inline]
+    pub fn payload(&self) -> Payload<'a> {
+        match self.entry.place {
+            // SAFETY: the place was checked when the window was dequeued; its file is sealed against shrinking and only the
+            // daemon can write it, which does not as long as the lease that `'a` borrows from exists.
+            Place::Data(at) => Payload::Window(unsafe { self.view.memory.bytes(at, self.entry.len) }),
+            Place::Direct { region, at } => {
+                let start = self.view.regions[region].address(at);
+                // SAFETY: the place was checked when the window was dequeued; the lease keeps the region mapped.
+                Payload::Guest(unsafe { VolatileSlice::new(start, self.entry.len) })
+            }
+        }
+    }
+
+    /// The payload, if it is in the window; None if it is in the guest's memory, which happens only on connections with
+    /// [`super::Options::direct`].
+    #[inline]
+    pub fn bytes(&self) -> Option<&'a [u8]> {
+        match self.payload() {
+            Payload::Window(bytes) => Some(bytes),
+            Payload::Guest(_) => None,
+        }
+    }
+
+    /// Copies the payload from its byte `skip` on, as many bytes as fit, and returns their number.
+    pub fn copy_to(&self, skip: usize, to: &mut [u8]) -> usize {
+        match self.payload() {
+            Payload::Window(bytes) => {
+                let rest = bytes.get(skip..).unwrap_or_default();
+                let n = rest.len().min(to.len());
+                to[..n].copy_from_slice(&rest[..n]);
+                n
+            }
+            Payload::Guest(bytes) => bytes.skip(skip).copy_to(to),
+        }
+    }
+
+    /// Bytes of payload, at least 1.
+    #[allow(clippy::len_without_is_empty, reason = "a packet is never empty")]
+    pub fn len(&self) -> usize {
+        self.entry.len
+    }
+
+    /// The last part of a message (virtio 1.3 §5.10.6.7, VIRTIO_VSOCK_SEQ_EOM).
+    pub fn end_of_message(&self) -> bool {
+        self.entry.flags & ENTRY_EOM != 0
+    }
+
+    /// The last part of a record (VIRTIO_VSOCK_SEQ_EOR; MSG_EOR of the guest's send).
+    pub fn end_of_record(&self) -> bool {
+        self.entry.flags & ENTRY_EOR != 0
+    }
+
+    /// The flags as the window has them: 1 end of message, 2 end of record.
+    pub fn flags(&self) -> u32 {
+        self.entry.flags
+    }
+}

@@ -1,0 +1,105 @@
+//! How a connection is mapped. Options are fixed when it is made: they are an argument of connecting and of listening, and
+//! nothing changes them later.
+
+use crate::recv::layout::MapOptions;
+
+/// What the guest's socket is (virtio 1.3 §5.10.6, type).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// SOCK_STREAM.
+    #[default]
+    Stream,
+    /// SOCK_SEQPACKET: messages.
+    SeqPacket,
+}
+
+impl Kind {
+    /// The number in the handshake, which is virtio's.
+    pub fn number(self) -> u16 {
+        match self {
+            Self::Stream => 1,
+            Self::SeqPacket => 2,
+        }
+    }
+}
+
+/// Options of connections. The limits are those of [`MapOptions`]; they are checked when a connection is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    pub(super) kind: Kind,
+    pub(super) map: MapOptions,
+}
+
+impl Options {
+    /// For a stream: 4 windows of 128 data pages, packed.
+    pub fn stream() -> Self {
+        Self::default()
+    }
+
+    /// For messages: 4 windows of 128 data pages, parts of a message packed.
+    pub fn seqpacket() -> Self {
+        Self { kind: Kind::SeqPacket, ..Self::default() }
+    }
+
+    /// Stream or messages.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Windows in the ring, 2 to 64, default 4: so many can be held at once.
+    pub fn windows(mut self, windows: u32) -> Self {
+        self.map.windows = windows;
+        self
+    }
+
+    /// Header pages of a window, 1 to 16, default 1. One page describes 510 packets.
+    pub fn header_pages(mut self, pages: u32) -> Self {
+        self.map.header_pages = pages;
+        self
+    }
+
+    /// Data pages of a window, 1 to 4096, default 128 (512 KiB).
+    pub fn data_pages(mut self, pages: u32) -> Self {
+        self.map.data_pages = pages;
+        self
+    }
+
+    /// Small packets of a stream, and parts of one message, share pages. Default true; with false each packet starts on a
+    /// page of its own.
+    pub fn packed(mut self, packed: bool) -> Self {
+        self.map.packed = packed;
+        self
+    }
+
+    /// Bytes that make the daemon publish a window, as SO_RCVLOWAT does for sockets: 1 to those of a window, default 1. At
+    /// the end of the stream fewer are published too.
+    pub fn lowat(mut self, bytes: u32) -> Self {
+        self.map.lowat = bytes;
+        self
+    }
+
+    /// Bytes that the guest may send ahead; 0, the default: what the daemon gives (its `--buffer`).
+    pub fn credit(mut self, bytes: u32) -> Self {
+        self.map.credit = bytes;
+        self
+    }
+
+    /// Payload stays in the guest's memory where the daemon allows it (`--share-guest-memory`). Default false.
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.map.direct = direct;
+        self
+    }
+
+    /// As the handshake has them.
+    pub fn map_options(&self) -> &MapOptions {
+        &self.map
+    }
+}
+
+impl From<MapOptions> for Options {
+    /// For a stream.
+    fn from(map: MapOptions) -> Self {
+        Self { kind: Kind::Stream, map }
+    }
+}

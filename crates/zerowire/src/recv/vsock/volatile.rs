@@ -1,0 +1,112 @@
+//! Guest memory, which can change while it is looked at.
+
+use std::marker::PhantomData;
+
+/// Bytes in the guest's memory. The guest's driver has lent them to the device and should leave them alone, but nothing keeps
+/// it from writing. So there is no slice of them: copy what has to stay the same between a check and a use.
+///
+/// The file behind guest memory is the front end's. If it shrinks the file while the program maps it, an access is SIGBUS, as
+/// with every shared file; QEMU and other front ends don't.
+#[derive(Clone, Copy, Debug)]
+pub struct VolatileSlice<'a> {
+    start: *const u8,
+    len: usize,
+    lease: PhantomData<&'a ()>,
+}
+
+// SAFETY: the memory belongs to no thread, and is only read, by volatile loads.
+unsafe impl Send for VolatileSlice<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for VolatileSlice<'_> {}
+
+impl<'a> VolatileSlice<'a> {
+    /// # Safety
+    /// The bytes are mapped for reading as long as `'a`.
+    pub(super) unsafe fn new(start: *const u8, len: usize) -> Self {
+        Self { start, len, lease: PhantomData }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where they begin, for code that reads by itself. Valid as long as the window is held; read by volatile loads only.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start
+    }
+
+    /// The byte at `at`, as it is now.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<u8> {
+        if at >= self.len {
+            return None;
+        }
+        // SAFETY: in bounds, and mapped as long as `'a`.
+        Some(unsafe { self.start.add(at).read_volatile() })
+    }
+
+    /// What is behind the first `at` bytes; nothing if there are fewer.
+    #[must_use]
+    pub fn skip(&self, at: usize) -> Self {
+        let at = at.min(self.len);
+        Self { start: self.start.wrapping_add(at), len: self.len - at, lease: PhantomData }
+    }
+
+    /// Copies as many bytes as there are and fit, and returns their number.
+    pub fn copy_to(&self, to: &mut [u8]) -> usize {
+        let n = self.len.min(to.len());
+        let head = self.start.align_offset(8).min(n);
+        let (first, rest) = to[..n].split_at_mut(head);
+        for (i, b) in first.iter_mut().enumerate() {
+            // SAFETY: i < head <= n <= len.
+            *b = unsafe { self.start.add(i).read_volatile() };
+        }
+        let mut at = head;
+        let mut words = rest.chunks_exact_mut(8);
+        for word in &mut words {
+            // SAFETY: at + 8 <= n, and `start + at` is a multiple of 8 from `head` on.
+            let value = unsafe { self.start.add(at).cast::<u64>().read_volatile() };
+            word.copy_from_slice(&value.to_ne_bytes());
+            at += 8;
+        }
+        for b in words.into_remainder() {
+            // SAFETY: at < n <= len.
+            *b = unsafe { self.start.add(at).read_volatile() };
+            at += 1;
+        }
+        n
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_alignment_and_length() {
+        let from: Vec<u8> = (0..64).collect();
+        for at in 0..16 {
+            for len in 0..40 {
+                // SAFETY: the bytes of a vector that outlives the slice.
+                let slice = unsafe { VolatileSlice::new(from[at..].as_ptr(), len) };
+                let mut to = [255; 48];
+                assert_eq!(slice.copy_to(&mut to), len);
+                assert_eq!(to[..len], from[at..at + len]);
+                assert!(to[len..].iter().all(|b| *b == 255));
+                assert_eq!(slice.skip(3).len(), len.saturating_sub(3));
+                assert_eq!(slice.get(len), None);
+            }
+        }
+        // SAFETY: as above.
+        let slice = unsafe { VolatileSlice::new(from.as_ptr(), 64) };
+        assert_eq!(slice.copy_to(&mut [0; 5]), 5);
+        assert_eq!(slice.skip(60).get(3), Some(63));
+        assert!(slice.skip(99).is_empty());
+    }
+}
