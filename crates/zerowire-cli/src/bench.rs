@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
-use zerowire_bench::{NetOptions, ThresholdOptions, run_net, run_threshold};
+use zerowire_bench::{NetOptions, ThresholdOptions, VsockBenchOptions, run_net, run_threshold, run_vsock};
 
 /// Arguments of `zerowire bench`.
 #[derive(Args, Debug)]
@@ -19,6 +19,8 @@ pub struct BenchArgs {
 enum What {
     /// The net device against a bare loop of write() or read() on the same tap, in a network namespace of its own.
     Net(Box<NetBenchArgs>),
+    /// The vsock device against the same bytes through a pair of unix sockets, in the same write lengths.
+    Vsock(Box<VsockBenchArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -65,10 +67,93 @@ struct NetBenchArgs {
     svg: Option<PathBuf>,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Measures CPU seconds a GB (10^9 bytes) of all threads of the back end and of the host's program, driven by a guest without a \
+VM; variants are interleaved, every byte is accounted for, the content of the first ones is checked. hot is a working set of \
+256 KiB (512 KiB where the guest receives), cold one of 64 MiB. Needs no privileges and makes no network device. Takes some \
+minutes; with --quick about one.")]
+struct VsockBenchArgs {
+    /// Fewer rounds, fewer lengths.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of each case.
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// Bytes of each write, up to 4194304.
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…",
+        default_values_t = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10])]
+    writes: Vec<usize>,
+    /// tx (guest to host), rx, or both.
+    #[arg(long, value_delimiter = ',', value_name = "WAY,…", default_values_t = ["tx".to_owned(), "rx".to_owned()])]
+    direction: Vec<String>,
+    /// Credit of a connection, for the back end (--buffer) and for the guest.
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_values_t = [64 << 10, 256 << 10])]
+    credit: Vec<u32>,
+    /// hot, cold or both.
+    #[arg(long, value_delimiter = ',', value_name = "SET,…", default_values_t = ["hot".to_owned(), "cold".to_owned()])]
+    working_set: Vec<String>,
+    /// Bytes of the guest's receive buffers, header included, 128 to 65536.
+    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
+    rx_buffer: u32,
+    /// Leave out the guest that sleeps until an interrupt.
+    #[arg(long)]
+    no_sleeping_guest: bool,
+    /// Numbers of idle connections whose memory is measured, each up to 8192; 0 leaves the part out.
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 100, 1000])]
+    idle: Vec<usize>,
+    /// Leave out round trips, guest to guest, and many connections.
+    #[arg(long)]
+    no_extras: bool,
+    /// A further variant of the back end, as arguments of 'zerowire vsock'. Repeat for more.
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    with: Vec<String>,
+    /// Measure the floor alone.
+    #[arg(long)]
+    floor_only: bool,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write charts (SVG) into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+}
+
 /// Runs the command.
 pub fn run(args: BenchArgs) -> Result<ExitCode> {
     match args.what {
         What::Net(args) => net(*args),
+        What::Vsock(args) => vsock(*args),
+    }
+}
+
+fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
+    let options = VsockBenchOptions {
+        quick: args.quick,
+        rounds: args.rounds,
+        writes: args.writes,
+        directions: parse::<Direction>(&args.direction)?,
+        credits: args.credit,
+        working_sets: working_sets(&args.working_set)?,
+        rx_buffer: args.rx_buffer,
+        sleeping_guest: !args.no_sleeping_guest,
+        idle_connections: args.idle.into_iter().filter(|n| *n > 0).collect(),
+        extras: !args.no_extras,
+        program: measured_program(args.floor_only)?,
+        variants: args.with,
+        json: args.json,
+        svg: args.svg,
+    };
+    let report = run_vsock(&options, &mut std::io::stdout().lock())?;
+    // As for net: who reads only the exit code shall know of a failure.
+    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// This program, unless the floor alone is wanted.
+fn measured_program(floor_only: bool) -> Result<Option<PathBuf>> {
+    match floor_only {
+        true => Ok(None),
+        false => Ok(Some(std::env::current_exe().context("this program's own path")?)),
     }
 }
 
@@ -79,10 +164,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         run_threshold(&options, &mut out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let program = match args.floor_only {
-        true => None,
-        false => Some(std::env::current_exe().context("this program's own path")?),
-    };
+    let program = measured_program(args.floor_only)?;
     let options = NetOptions {
         quick: args.quick,
         rounds: args.rounds,

@@ -29,6 +29,7 @@ fn config(dir: &Path, name: &str, cid: u64) -> VsockConfig {
         uds: dir.join(format!("{name}.vsock")),
         groups: Vec::new(),
         limits: VsockLimits::default(),
+        map: Default::default(),
     }
 }
 

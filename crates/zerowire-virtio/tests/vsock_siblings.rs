@@ -35,20 +35,7 @@ fn echo(a: &mut Guest, b: &mut Guest, (at_a, at_b): (ConnId, ConnId), sizes: &[u
     for (seed, &len) in sizes.iter().enumerate() {
         let out = [pattern(len, seed), pattern(len, seed + 1000)];
         let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
-        eprintln!("{len} {:?} {:?}", a.stack.credit(at_a), b.stack.credit(at_b));
-        let start = std::time::Instant::now();
-        let mut once = false;
         together([a, b], "all bytes", |[a, b]| {
-            if start.elapsed().as_secs() > 3 && !once {
-                once = true;
-                eprintln!(
-                    "{} {:?} {:?}",
-                    a.stack.credit(at_a),
-                    a.stack.header(at_a, Op::Rw),
-                    b.stack.header(at_b, Op::Rw)
-                );
-                eprintln!("{:?} {:?}", sent, got[1].len());
-            }
             for (i, (g, conn)) in [(&mut a.stack, at_a), (&mut b.stack, at_b)].into_iter().enumerate() {
                 if sent[i] < len {
                     sent[i] += g.send(conn, &out[i][sent[i]..]).expect("open");
@@ -124,7 +111,6 @@ fn messages_and_records_keep_their_bounds() {
         let lens: &[usize] =
             if rx_buffer_len == 100 { &[1, 56, 57, 1000] } else { &[1, 0, 4052, 4053, 200_000, 3] };
         for round in 0..3 {
-            eprintln!("{rx_buffer_len} {rx_limit}");
             let messages: Vec<_> = lens.iter().map(|len| pattern(*len, round)).collect();
             let (mut sent, mut got) = (0, Vec::new());
             together([&mut a, &mut b], "all messages", |[a, b]| {

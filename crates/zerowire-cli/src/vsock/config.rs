@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_virtio::daemon::{DEFAULT_GROUP, Endpoint, VsockConfig};
 use zerowire_virtio::vsock::VsockLimits;
+use zerowire_virtio::vsock::mapped::MapPolicy;
 
 use super::VsockArgs;
 use crate::file;
@@ -19,6 +20,7 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
         uds: vm.uds,
         groups: vm.groups,
         limits,
+        map: MapPolicy { allow: args.map_allow.clone(), max_bytes: args.map_max },
     };
     if let Some(path) = &args.config {
         return file::read(path, "vm.vsock", |vm| vm.vsock)?

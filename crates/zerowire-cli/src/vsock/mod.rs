@@ -31,7 +31,7 @@ pub struct VsockArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     cid: Option<u64>,
     /// The host's end. Host programs connect to PATH (streams) or PATH.seqpacket (messages), write 'CONNECT PORT' and a
-    /// newline, and read 'OK HOSTPORT'. A guest that connects to CID 2 port P arrives at the unix socket PATH_P, where
+    /// newline, and read 'OK HOSTPORT'. Programs that map their receive buffers connect to PATH.map. A guest that connects to CID 2 port P arrives at the unix socket PATH_P, where
     /// a host program listens (SOCK_STREAM, or SOCK_SEQPACKET for messages).
     #[arg(long, visible_alias = "uds-path", value_name = "PATH", conflicts_with_all = ["vm", "config"])]
     uds: Option<PathBuf>,
@@ -56,6 +56,13 @@ pub struct VsockArgs {
     /// Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
+    /// User, beside root and the one that runs this, whose programs may map receive buffers at PATH.map; repeat for more.
+    #[arg(long, value_name = "UID")]
+    map_allow: Vec<u32>,
+    /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
+        value_parser = clap::value_parser!(u64).range(65536..=4 << 30))]
+    map_max: u64,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,
@@ -157,6 +164,7 @@ mod tests {
             uds: "/run/a.host".into(),
             groups: vec!["x".to_owned(), "y".to_owned()],
             limits: VsockLimits { max_connections, ..VsockLimits::default() },
+            map: Default::default(),
         }
     }
 

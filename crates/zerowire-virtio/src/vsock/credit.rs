@@ -2,10 +2,12 @@
 //!
 //! All counts are free-running and wrap around, as the header's fields do.
 
-/// What a guest may send to this side, for connections that end on the host.
+/// What a guest may send to this side: to a host program, or to a sibling, whose own credit is followed then.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     buffer: u32,
+    /// What of the buffer the guest is told of.
+    offered: u32,
     received: u32,
     forwarded: u32,
     told: u32,
@@ -14,7 +16,7 @@ pub struct Incoming {
 impl Incoming {
     /// A buffer of this many bytes, empty.
     pub fn new(buffer: u32) -> Self {
-        Self { buffer, received: 0, forwarded: 0, told: 0 }
+        Self { buffer, offered: buffer, received: 0, forwarded: 0, told: 0 }
     }
 
     /// The guest has sent `len` bytes. False, and nothing counted, where it was not allowed to.
@@ -36,7 +38,28 @@ impl Incoming {
     /// The fields for a header to the guest, which knows them then.
     pub fn tell(&mut self) -> (u32, u32) {
         self.told = self.forwarded;
-        (self.buffer, self.forwarded)
+        (self.offered, self.forwarded)
+    }
+
+    /// The bytes go to a sibling that says this of its buffer. The sender may send as much as the sibling takes, or as may
+    /// wait here, whichever is less: a larger buffer than this one counts as bytes that have left early, yet no byte
+    /// leaves before it is with the sibling.
+    pub fn follow(&mut self, sibling: &Outgoing) {
+        self.offered = sibling.alloc.min(self.buffer);
+        let beyond = sibling.alloc - self.offered;
+        let waiting = self.received.wrapping_sub(sibling.sent);
+        let not_forwarded = self.received.wrapping_sub(sibling.forwarded);
+        let in_flight = not_forwarded.saturating_sub(beyond).max(waiting);
+        let known = self.received.wrapping_sub(self.forwarded);
+        // A sibling whose buffer shrinks takes nothing back.
+        self.forward(known.saturating_sub(in_flight));
+    }
+
+    /// Whether a sender to a sibling is to be told without a word of the sibling's: as [`Self::is_news`], or it knows of no
+    /// room at all and there is some.
+    pub fn is_due(&self) -> bool {
+        let used_up = self.received.wrapping_sub(self.told) >= self.offered;
+        self.is_news() || (used_up && self.forwarded != self.told)
     }
 
     /// Whether the guest is to be told: it knows of less than half of the buffer that is free.
@@ -118,6 +141,45 @@ mod tests {
         assert!(!c.is_news());
         assert!(c.receive(51));
         assert!(!c.receive(1));
+    }
+
+    #[test]
+    fn a_sender_to_a_sibling_gets_what_that_takes_within_what_may_wait() {
+        let mut c = Incoming::new(100);
+        let mut sibling = Outgoing::default();
+        sibling.update(60, 0).expect("sound");
+        c.follow(&sibling);
+        assert_eq!(c.tell(), (60, 0), "its buffer is smaller");
+        sibling.update(1000, 0).expect("sound");
+        assert!(c.receive(100));
+        c.follow(&sibling);
+        assert_eq!(c.tell(), (100, 0), "all of it waits here");
+        sibling.send(70);
+        c.follow(&sibling);
+        assert!(c.is_due());
+        assert_eq!(c.tell(), (100, 70), "30 bytes wait");
+        for _ in 0..9 {
+            assert!(c.receive(70));
+            sibling.send(70);
+            c.follow(&sibling);
+            c.tell();
+        }
+        // 730 received, 700 with the sibling, of 1000.
+        assert!(c.receive(70) && !c.receive(1));
+        sibling.send(100);
+        c.follow(&sibling);
+        assert_eq!(c.tell(), (100, 800));
+        for sent in [100, 100] {
+            assert!(c.receive(sent));
+            sibling.send(sent);
+            c.follow(&sibling);
+            c.tell();
+        }
+        assert_eq!(c.tell(), (100, 900), "the sibling's buffer is full");
+        sibling.update(1000, 50).expect("sound");
+        c.follow(&sibling);
+        assert!(c.is_due());
+        assert_eq!(c.tell(), (100, 950));
     }
 
     #[test]

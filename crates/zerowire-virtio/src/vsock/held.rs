@@ -89,6 +89,11 @@ impl Held {
         n
     }
 
+    /// What is there of a message that is not complete yet; 0 where complete ones come before it.
+    pub fn part(&self) -> u32 {
+        if self.marks.is_empty() && self.front.is_none() { self.partial } else { 0 }
+    }
+
     /// The first bytes, at most `max`, in two runs.
     pub fn first(&self, max: usize) -> (&[u8], &[u8]) {
         let (a, b) = self.bytes.as_slices();
@@ -102,6 +107,8 @@ impl Held {
         if let Some((left, flags)) = self.front {
             let left = left - n as u32;
             self.front = (left > 0).then_some((left, flags));
+        } else {
+            self.partial = self.partial.saturating_sub(n as u32);
         }
     }
 }
@@ -131,6 +138,21 @@ mod tests {
         assert!(!h.is_empty(), "an empty message waits");
         assert_eq!(h.message(), Some((0, 1)));
         h.consume(0);
+        assert!(h.is_empty());
+    }
+
+    #[test]
+    fn a_message_may_go_in_parts() {
+        let mut h = Held::default();
+        h.push_bytes(b"abc");
+        h.mark(3, None);
+        assert_eq!(h.part(), 3);
+        h.consume(2);
+        assert_eq!((h.part(), h.message()), (1, None));
+        h.push_bytes(b"d");
+        h.mark(1, Some(1));
+        assert_eq!((h.part(), h.message()), (0, Some((2, 1))));
+        h.consume(2);
         assert!(h.is_empty());
     }
 

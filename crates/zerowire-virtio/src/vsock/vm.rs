@@ -153,6 +153,11 @@ impl GroupVm {
         })
     }
 
+    /// With other rules for mapped connections.
+    pub(crate) fn with_map_policy(self, map_policy: MapPolicy) -> Self {
+        Self { map_policy, ..self }
+    }
+
     /// Whether the guest's driver runs.
     pub(super) fn is_running(&self) -> bool {
         self.rx.as_ref().is_some_and(|r| r.queue.is_active())

@@ -71,6 +71,7 @@ impl VsockBackend {
             uds: dir.path().join(vm.name),
             groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
             limits: vm.limits,
+            map: Default::default(),
         });
         let server = VsockServer::start(configs.collect()).unwrap_or_else(|e| panic!("{e}"));
         Self { server, dir }

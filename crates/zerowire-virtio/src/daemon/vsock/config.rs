@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::daemon::listen::Endpoint;
 use crate::daemon::vm::{MAX_VMS, ServerError};
 use crate::vsock::VsockLimits;
+use crate::vsock::mapped::MapPolicy;
 
 /// The group of a VM that names none.
 pub const DEFAULT_GROUP: &str = "default";
@@ -19,6 +20,9 @@ const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
 
 /// Values that [`VsockLimits::max_connections`] can have.
 const CONNECTIONS: std::ops::RangeInclusive<usize> = 1..=65536;
+
+/// Values that [`MapPolicy::max_bytes`] can have.
+const MAP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 30;
 
 /// One VM with a vsock device.
 #[derive(Clone, Debug)]
@@ -37,6 +41,8 @@ pub struct VsockConfig {
     pub groups: Vec<String>,
     /// Bounds of the device.
     pub limits: VsockLimits,
+    /// Who may map receive buffers, at the path with `.map` behind it.
+    pub map: MapPolicy,
 }
 
 impl VsockConfig {
@@ -69,6 +75,11 @@ impl VsockConfig {
                 self.limit(format!("{max_connections} connections: the bound must be {least} to {most}"))
             );
         }
+        if !MAP_BYTES.contains(&self.map.max_bytes) {
+            let (least, most) = MAP_BYTES.into_inner();
+            let asked = self.map.max_bytes;
+            return Err(self.limit(format!("{asked} bytes of windows: the bound must be {least} to {most}")));
+        }
         if self.groups.iter().any(String::is_empty) {
             return Err(self.limit("a group without a name: give it one or leave it out".to_owned()));
         }
@@ -77,9 +88,12 @@ impl VsockConfig {
 
     /// All paths on which sockets are made.
     fn paths(&self) -> Vec<PathBuf> {
-        let mut messages = self.uds.clone().into_os_string();
-        messages.push(".seqpacket");
-        let mut paths = vec![self.uds.clone(), PathBuf::from(messages)];
+        let beside = |suffix: &str| {
+            let mut path = self.uds.clone().into_os_string();
+            path.push(suffix);
+            PathBuf::from(path)
+        };
+        let mut paths = vec![self.uds.clone(), beside(".seqpacket"), beside(".map")];
         if let Endpoint::Path(path) = &self.endpoint {
             paths.push(path.clone());
         }

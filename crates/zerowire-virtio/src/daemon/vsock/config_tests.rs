@@ -8,6 +8,7 @@ fn config(name: &str, cid: u64) -> VsockConfig {
         uds: format!("/run/{name}.vsock").into(),
         groups: Vec::new(),
         limits: VsockLimits::default(),
+        map: Default::default(),
     }
 }
 

@@ -26,7 +26,8 @@ impl Prepared {
         let counters = Arc::<VsockCounters>::default();
         let (groups, limits) = (config.groups.clone(), config.limits);
         let vm = GroupVm::new(&config.name, config.cid, &config.uds, groups, limits, counters.clone())
-            .map_err(listen)?;
+            .map_err(listen)?
+            .with_map_policy(config.map.clone());
         // The front end's socket comes last: who sees it finds everything else in place.
         let listener = Listener::new(&config.endpoint).map_err(listen)?;
         Ok(Self { config, counters, vm: Some(vm), listener })

@@ -88,13 +88,11 @@ impl Switch {
     /// The header of a packet for the guest of a connection; its credit fields count as told.
     fn header(&mut self, v: usize, slot: u32, op: Op, len: u32, flags: u32) -> Header {
         let cid = self.vms[v].cid;
+        self.follow_sibling(v, slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return Header::default() };
         let (key, kind) = (c.key, c.kind);
         c.life.update_told();
-        let credit = match c.end {
-            End::Sibling { vm, place } => self.credit_of(vm, place),
-            _ => c.incoming.tell(),
-        };
+        let credit = c.incoming.tell();
         Header {
             src_cid: key.peer_cid,
             dst_cid: cid,
@@ -106,15 +104,6 @@ impl Switch {
             flags,
             buf_alloc: credit.0,
             fwd_cnt: credit.1,
-        }
-    }
-
-    /// What the guest of this connection lets its sibling send, no more than may wait here for its buffers.
-    fn credit_of(&mut self, v: usize, place: Place) -> (u32, u32) {
-        let most = self.vms[v].limits.buffer_bytes;
-        match self.vms[v].connections.at(place) {
-            Some(c) => (c.outgoing.alloc().min(most), c.outgoing.forwarded()),
-            None => (0, 0),
         }
     }
 

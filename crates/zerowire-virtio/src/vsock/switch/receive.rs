@@ -375,7 +375,10 @@ impl Switch {
     ) -> Result<Step, RingError> {
         let mut moved = 0;
         loop {
-            let Some(room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
+            let Some(room) = rx.room(0, memory)? else {
+                self.tell_sender_of(v, slot);
+                return Ok(Step::NoRoom);
+            };
             let Some(c) = self.vms[v].connections.get(slot) else { break };
             let (kind, free) = (c.kind, c.outgoing.free() as usize);
             let sibling = matches!(c.end, End::Sibling { .. });
@@ -384,6 +387,8 @@ impl Switch {
                 Kind::Stream => (held.len(), 0),
                 Kind::SeqPacket => match held.message() {
                     Some((left, flags)) => (left as usize, flags),
+                    // A guest that waits for credit sends the rest only when it has some.
+                    None if held.part() > 0 => (held.part() as usize, 0),
                     None => break,
                 },
             };
@@ -412,6 +417,7 @@ impl Switch {
                 break;
             }
         }
+        self.tell_sender_of(v, slot);
         Ok(if moved > 0 { Step::Moved(moved) } else { Step::Nothing })
     }
 }

@@ -4,6 +4,7 @@ use zerowire::ledger::{CopyReason, DropReason};
 
 use super::Switch;
 use crate::memory::{Segment, access};
+use crate::vsock::credit::Incoming;
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::table::{Connection, End, Key, Place};
@@ -23,7 +24,10 @@ impl Switch {
             return self.turn_down(v, h);
         }
         let life = crate::vsock::lifecycle::Lifecycle::offered();
-        let offered = self.new_connection(o, key, connection.kind, life);
+        let mut offered = self.new_connection(o, key, connection.kind, life);
+        // What is sent waits on the other's side.
+        connection.incoming = Incoming::new(self.vms[o].limits.buffer_bytes);
+        offered.incoming = Incoming::new(self.vms[v].limits.buffer_bytes);
         let place = self.vms[o].connections.insert(offered);
         connection.end = End::Sibling { vm: o, place };
         let own = self.vms[v].connections.insert(connection);
@@ -39,11 +43,46 @@ impl Switch {
             return;
         };
         let (vm, place) = (*vm, *place);
-        if op == Op::CreditUpdate
-            && let Some(c) = self.vms[vm].connections.at(place)
+        let Some(c) = self.vms[vm].connections.at(place) else { return };
+        match op {
+            Op::CreditUpdate => c.life.owe_update(),
+            // The answer at once tells what is known here; the sibling may know better.
+            Op::CreditRequest if c.life.takes_payload() => c.life.owe_credit_request(),
+            _ => return,
+        }
+        self.vms[vm].mark_ready(place.slot);
+    }
+
+    /// Brings what a guest may send up to what its sibling takes.
+    pub(super) fn follow_sibling(&mut self, v: usize, slot: u32) {
+        let Some(Connection { end: End::Sibling { vm, place }, .. }) = self.connection(v, slot) else {
+            return;
+        };
+        let (vm, place) = (*vm, *place);
+        let Some(sibling) = self.vms[vm].connections.at(place).map(|c| c.outgoing) else { return };
+        if let Some(c) = self.connection(v, slot) {
+            c.incoming.follow(&sibling);
+        }
+    }
+
+    /// Has a guest told that it may send on to its sibling, where the sibling has no reason to.
+    pub(super) fn tell_sender(&mut self, v: usize, slot: u32) {
+        self.follow_sibling(v, slot);
+        if let Some(c) = self.connection(v, slot)
+            && c.incoming.is_due()
         {
             c.life.owe_update();
-            self.vms[vm].mark_ready(place.slot);
+            self.vms[v].mark_ready(slot);
+        }
+    }
+
+    /// As [`Self::tell_sender`], for the guest that sends to this connection.
+    pub(super) fn tell_sender_of(&mut self, v: usize, slot: u32) {
+        if let Some(Connection { end: End::Sibling { vm, place }, .. }) = self.connection(v, slot) {
+            let (vm, place) = (*vm, *place);
+            if self.vms[vm].connections.at(place).is_some() {
+                self.tell_sender(vm, place.slot);
+            }
         }
     }
 
@@ -58,30 +97,31 @@ impl Switch {
     ) {
         let len = h.len as usize;
         self.vms[v].counters.transmit.frames.add(1);
+        self.follow_sibling(v, slot);
+        if self.connection(v, slot).is_none_or(|c| !c.incoming.receive(h.len)) {
+            self.dropped(v, DropReason::BeyondCredit);
+            return self.abort(v, slot);
+        }
         if !self.vms[o].connections.at(place).is_some_and(|c| c.life.takes_payload()) {
             // It said that it receives no more, or the connection is over.
             return;
         }
         let done = self.copy_across(o, place, h, segments);
         self.vms[v].counters.transmit.copied(CopyReason::Sibling, done as u64);
-        let most = self.vms[o].limits.buffer_bytes as usize;
         let Some(c) = self.vms[o].connections.at(place) else { return };
         // An empty packet is the end of a message.
         if done == len && len > 0 {
-            return;
+            return self.tell_sender(v, slot);
         }
         let held = c.held.get_or_insert_with(|| Box::new(Held::default()));
         let rest = len - done;
-        if held.len() + rest > most {
-            self.dropped(v, DropReason::BeyondCredit);
-            return self.abort(v, slot);
-        }
         held.push(segments, HEADER_LEN + done, rest);
         if c.kind == Kind::SeqPacket {
             held.mark(rest as u32, (h.flags & SEQ_EOM != 0).then_some(h.flags));
         }
         self.vms[o].mark_ready(place.slot);
         self.vms[v].counters.transmit.copied(CopyReason::Held, rest as u64);
+        self.tell_sender(v, slot);
     }
 
     /// Copies as much of a packet as the other guest has buffers and credit for right now. Returns how many bytes.

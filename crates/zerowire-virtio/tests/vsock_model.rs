@@ -1,0 +1,514 @@
+//! A connection's state machine, credit, and what waits, against simple models, in random order.
+//!
+//! In the first model the device's side is the state machine with its credit, and a host program behind it; the guest's
+//! side keeps to the rules. Each way is a queue of packets: what one side says overtakes what the other has not looked
+//! at yet, and credit counts may come older than those before them.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use zerowire_virtio::vsock::credit::{Incoming, Outgoing};
+use zerowire_virtio::vsock::held::Held;
+use zerowire_virtio::vsock::lifecycle::{Control, Effect, Lifecycle, Phase};
+use zerowire_virtio::vsock::packet::{Fault, HEADER_LEN, Header, Op, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+
+/// Bytes of either side's buffer.
+const BUFFER: u32 = 1000;
+
+/// A packet; `from` is the place of its first byte in all that its sender sent.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    op: Op,
+    len: u32,
+    from: u32,
+    flags: u32,
+    alloc: u32,
+    forwarded: u32,
+}
+
+/// A guest that keeps to the rules.
+#[derive(Debug, Default)]
+struct Guest {
+    open: bool,
+    gone: bool,
+    sent: u32,
+    peer_alloc: u32,
+    peer_forwarded: u32,
+    received: u32,
+    forwarded: u32,
+    /// What it said before, for packets of threads that were overtaken.
+    old_forwarded: u32,
+    ended: u32,
+    peer_ended: u32,
+    resets: u32,
+}
+
+/// The device's side and the host program.
+#[derive(Debug)]
+struct Device {
+    life: Lifecycle,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    gone: bool,
+    /// Bytes that the guest sent and the program has not read; the place of the next to arrive.
+    waits: u32,
+    arrived: u32,
+    /// Bytes that the program wrote, and how many of them went to the guest.
+    written: u32,
+    sent: u32,
+    program_ended: bool,
+    program_closed: bool,
+    resets: u32,
+}
+
+#[derive(Debug)]
+struct World {
+    guest: Guest,
+    device: Device,
+    to_device: VecDeque<Packet>,
+    to_guest: VecDeque<Packet>,
+}
+
+impl World {
+    fn new(offered: bool) -> Self {
+        let mut guest = Guest::default();
+        let mut to_device = VecDeque::new();
+        let mut outgoing = Outgoing::default();
+        let life = if offered { Lifecycle::offered() } else { Lifecycle::asked() };
+        if !offered {
+            // The REQUEST is what the device's connection was made from.
+            outgoing.update(BUFFER, 0).expect("sound");
+        }
+        guest.open = false;
+        to_device.clear();
+        let device = Device {
+            life,
+            incoming: Incoming::new(BUFFER),
+            outgoing,
+            gone: false,
+            waits: 0,
+            arrived: 0,
+            written: 0,
+            sent: 0,
+            program_ended: false,
+            program_closed: false,
+            resets: 0,
+        };
+        Self { guest, device, to_device, to_guest: VecDeque::new() }
+    }
+
+    fn say(&mut self, op: Op, len: u32, flags: u32, forwarded: u32) {
+        let from = self.guest.sent;
+        self.guest.sent += len;
+        self.to_device.push_back(Packet { op, len, from, flags, alloc: BUFFER, forwarded });
+    }
+
+    fn guest_sends(&mut self, n: u32) {
+        let g = &self.guest;
+        let free = g.peer_alloc.saturating_sub(g.sent - g.peer_forwarded);
+        let n = n.min(free);
+        if g.open && !g.gone && g.ended & SHUT_SEND == 0 && g.peer_ended & SHUT_RECEIVE == 0 && n > 0 {
+            self.say(Op::Rw, n, 0, g.forwarded);
+        }
+    }
+
+    fn guest_reads(&mut self, n: u32) {
+        let g = &mut self.guest;
+        let n = n.min(g.received - g.forwarded);
+        if n == 0 {
+            return;
+        }
+        g.old_forwarded = g.forwarded;
+        g.forwarded += n;
+        if g.open && !g.gone {
+            let now = g.forwarded;
+            self.say(Op::CreditUpdate, 0, 0, now);
+        }
+        self.guest_confirms();
+    }
+
+    /// The device's side is gone, and all was read: the guest says that it is gone, too.
+    fn guest_confirms(&mut self) {
+        let g = &mut self.guest;
+        if g.open && !g.gone && g.peer_ended == SHUT_BOTH && g.received == g.forwarded {
+            g.gone = true;
+            g.resets += 1;
+            let now = g.forwarded;
+            self.say(Op::Rst, 0, 0, now);
+        }
+    }
+
+    fn guest_shuts(&mut self, flags: u32) {
+        let g = &mut self.guest;
+        if g.open && !g.gone && flags & !g.ended != 0 {
+            g.ended |= flags;
+            let (ended, now) = (g.ended, g.forwarded);
+            self.say(Op::Shutdown, 0, ended, now);
+        }
+    }
+
+    fn guest_takes(&mut self) {
+        let Some(p) = self.to_guest.pop_front() else { return };
+        let g = &mut self.guest;
+        if g.gone {
+            return;
+        }
+        (g.peer_alloc, g.peer_forwarded) = (p.alloc, p.forwarded);
+        assert!(p.forwarded <= g.sent, "the device took what was not sent");
+        match p.op {
+            Op::Request => {
+                assert!(!g.open, "asked twice");
+                g.open = true;
+                self.say(Op::Response, 0, 0, 0);
+            }
+            Op::Response => {
+                assert!(!g.open, "answered twice");
+                g.open = true;
+            }
+            Op::Rw => {
+                assert!(g.open, "payload before the connection");
+                assert!(g.peer_ended & SHUT_SEND == 0, "payload behind the end");
+                assert_eq!(p.from, g.received, "bytes lost, doubled or out of order");
+                g.received += p.len;
+                assert!(g.received - g.forwarded <= BUFFER, "more than the guest has room for");
+                if g.ended & SHUT_RECEIVE != 0 {
+                    g.forwarded = g.received;
+                }
+            }
+            Op::CreditRequest => {
+                let now = g.forwarded;
+                self.say(Op::CreditUpdate, 0, 0, now);
+            }
+            Op::CreditUpdate => {}
+            Op::Shutdown => {
+                assert!(p.flags & !SHUT_BOTH == 0 && p.flags & !g.peer_ended != 0, "nothing new was said");
+                g.peer_ended |= p.flags;
+                self.guest_confirms();
+            }
+            Op::Rst => g.gone = true,
+        }
+    }
+
+    fn device_says(&mut self, op: Op, len: u32, flags: u32) {
+        let d = &mut self.device;
+        d.life.update_told();
+        let (alloc, forwarded) = d.incoming.tell();
+        self.to_guest.push_back(Packet { op, len, from: d.sent, flags, alloc, forwarded });
+        d.sent += len;
+    }
+
+    /// The device's side has a receive buffer.
+    fn device_serves(&mut self, room: u32) {
+        let d = &mut self.device;
+        if d.gone {
+            return;
+        }
+        let delivered = d.written == d.sent || !d.life.takes_payload();
+        assert_eq!(d.life.has_control(delivered), { d.life }.next_control(delivered).is_some());
+        if delivered && d.program_ended && d.life.phase() == Phase::Open {
+            d.life.far_ends(if d.program_closed { SHUT_BOTH } else { SHUT_SEND });
+        }
+        if let Some(control) = d.life.next_control(delivered) {
+            let (op, flags) = match control {
+                Control::Request => (Op::Request, 0),
+                Control::Response => (Op::Response, 0),
+                Control::CreditUpdate => (Op::CreditUpdate, 0),
+                Control::CreditRequest => (Op::CreditRequest, 0),
+                Control::Shutdown(flags) => {
+                    assert!(flags & SHUT_SEND == 0 || delivered, "the end is said before the last byte");
+                    (Op::Shutdown, flags)
+                }
+                Control::Rst => {
+                    d.gone = true;
+                    d.resets += 1;
+                    (Op::Rst, 0)
+                }
+            };
+            return self.device_says(op, 0, flags);
+        }
+        if d.life.takes_payload() && !d.life.owes_beginning() && d.written > d.sent {
+            let n = (d.written - d.sent).min(room).min(d.outgoing.free());
+            if n == 0 {
+                d.life.owe_credit_request();
+                return;
+            }
+            d.outgoing.send(n);
+            self.device_says(Op::Rw, n, 0);
+        }
+    }
+
+    fn device_takes(&mut self) {
+        let Some(p) = self.to_device.pop_front() else { return };
+        let d = &mut self.device;
+        if d.gone {
+            return;
+        }
+        d.outgoing.update(p.alloc, p.forwarded).expect("a guest that keeps to the rules");
+        match d.life.take(p.op, p.flags) {
+            Effect::Payload => {
+                assert!(d.incoming.receive(p.len), "it keeps to its credit");
+                assert_eq!(p.from, d.arrived, "bytes lost, doubled or out of order");
+                d.arrived += p.len;
+                d.waits += p.len;
+                if d.program_closed {
+                    // Nobody reads it.
+                    d.incoming.forward(d.waits);
+                    d.waits = 0;
+                }
+            }
+            Effect::Shutdown => assert_eq!(d.life.guest_ended() & p.flags, p.flags),
+            Effect::Ended | Effect::Refused => {
+                d.life.drain();
+                assert_eq!(d.life.next_control(true), None, "nothing answers a reset");
+                d.gone = true;
+            }
+            Effect::None | Effect::Accepted => {}
+            // Late, while the device's own RST is due.
+            Effect::Stray => assert!(matches!(d.life.phase(), Phase::Resetting | Phase::Draining)),
+            Effect::Violation | Effect::Renewed => panic!("a rule was broken by {p:?} in {:?}", d.life),
+        }
+        self.device_settles();
+    }
+
+    /// What is due when all that the guest sent was read.
+    fn device_settles(&mut self) {
+        let d = &mut self.device;
+        if !d.gone && d.waits == 0 && d.life.is_over() && d.life.phase() == Phase::Open {
+            d.life.reset();
+        }
+    }
+
+    fn program_reads(&mut self, n: u32) {
+        let d = &mut self.device;
+        let n = n.min(d.waits);
+        d.waits -= n;
+        d.incoming.forward(n);
+        if d.incoming.is_news() {
+            d.life.owe_update();
+        }
+        self.device_settles();
+    }
+
+    fn act(&mut self, (what, n): (u8, u32)) {
+        let d = &mut self.device;
+        match what % 16 {
+            0 | 1 => self.guest_takes(),
+            2 | 3 => self.device_takes(),
+            4 | 5 => self.device_serves(n),
+            6 => d.life.accepted(),
+            7 => self.guest_sends(n),
+            8 => self.guest_reads(n),
+            9 => self.program_reads(n),
+            10 if !d.program_ended => d.written += n,
+            11 if n < 60 => d.program_ended = true,
+            12 if n < 30 => self.guest_shuts(1 + n % 3),
+            13 if n < 15 => {
+                (d.program_ended, d.program_closed) = (true, true);
+                let n = d.waits;
+                self.program_reads(n);
+            }
+            14 => {
+                // A thread of the guest's that was overtaken: an older count behind a newer one.
+                let old = self.guest.old_forwarded;
+                if self.guest.open && !self.guest.gone {
+                    self.say(Op::CreditUpdate, 0, 0, old);
+                }
+            }
+            15 if n < 10 && self.guest.open && !self.guest.gone => {
+                self.guest.gone = true;
+                self.guest.resets += 1;
+                let now = self.guest.forwarded;
+                self.say(Op::Rst, 0, 0, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everybody does what is left to do, and closes.
+    fn finish(&mut self) {
+        self.device.life.accepted();
+        for round in 0..20_000 {
+            self.guest_takes();
+            self.device_takes();
+            self.device_serves(300);
+            self.guest_reads(500);
+            self.program_reads(500);
+            let still = self.device.sent < self.device.written
+                && self.device.life.takes_payload()
+                && !self.device.gone
+                && !self.guest.gone;
+            if still || round < 100 {
+                continue;
+            }
+            self.device.program_ended = true;
+            self.device.program_closed = true;
+            if round > 200 {
+                self.guest_shuts(SHUT_BOTH);
+            }
+            let rest = self.device.waits;
+            self.program_reads(rest);
+            if self.device.gone && self.guest.gone && self.to_device.is_empty() && self.to_guest.is_empty() {
+                return;
+            }
+        }
+        panic!("it never ends: {self:#?}");
+    }
+}
+
+/// The bytes of `messages`, each with its flags, as they wait.
+#[derive(Debug, Default)]
+struct Naive {
+    whole: VecDeque<(Vec<u8>, u32)>,
+    partial: Vec<u8>,
+}
+
+fn header() -> impl Strategy<Value = Header> {
+    let a = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>(), prop_oneof![0u32..100, any::<u32>()]);
+    let b = (0u16..4, 0u16..10, prop_oneof![0u32..5, any::<u32>()], any::<u32>(), any::<u32>());
+    (a, b).prop_map(|((src_cid, dst_cid, src_port, dst_port, len), (kind, op, flags, buf_alloc, fwd_cnt))| {
+        Header { src_cid, dst_cid, src_port, dst_port, len, kind, op, flags, buf_alloc, fwd_cnt }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_connection_moves_each_byte_once_and_ends_on_both_sides(
+        offered: bool,
+        actions in proptest::collection::vec((any::<u8>(), 0u32..700), 0..250),
+    ) {
+        let mut w = World::new(offered);
+        for a in actions {
+            w.act(a);
+        }
+        let abrupt = w.guest.gone || w.guest.resets > 0 || w.device.program_closed || w.guest.ended & SHUT_RECEIVE != 0;
+        w.finish();
+        let (g, d) = (&w.guest, &w.device);
+        prop_assert_eq!(d.waits, 0);
+        prop_assert!(g.resets <= 1 && d.resets <= 1 && g.resets + d.resets >= 1, "{} and {} resets", g.resets, d.resets);
+        prop_assert_eq!(d.arrived, g.sent, "what the guest sent and what arrived");
+        if !abrupt {
+            prop_assert_eq!(g.received, d.written, "what the program sent and what arrived");
+        }
+    }
+
+    /// Counts at the ends of their range: never more in flight than the guest has room for, whatever it says.
+    #[test]
+    fn a_guest_that_lies_gets_no_more_than_it_has_room_for(
+        steps in proptest::collection::vec((any::<bool>(), any::<u32>(), any::<u32>()), 0..200),
+    ) {
+        let mut o = Outgoing::default();
+        let (mut sent, mut newest) = (0u32, 0u32);
+        for (sends, a, b) in steps {
+            if sends {
+                let n = o.free().min(a % 5000);
+                o.send(n);
+                sent = sent.wrapping_add(n);
+            } else {
+                let count = if b % 3 == 0 { b } else { newest.wrapping_add(b % (sent.wrapping_sub(newest) + 1)) };
+                let plausible = count.wrapping_sub(newest) <= sent.wrapping_sub(newest);
+                let outcome = o.update(a, count);
+                if plausible {
+                    prop_assert!(outcome.is_ok());
+                    newest = count;
+                }
+                prop_assert_eq!(o.forwarded(), newest, "only what was sent can be taken");
+            }
+            let in_flight = sent.wrapping_sub(newest);
+            prop_assert_eq!(o.free(), o.alloc().saturating_sub(in_flight));
+        }
+    }
+
+    #[test]
+    fn the_credit_that_a_guest_is_given_is_kept(
+        buffer in 1u32..10_000,
+        steps in proptest::collection::vec((any::<bool>(), 0u32..12_000), 0..200),
+    ) {
+        let mut c = Incoming::new(buffer);
+        let (mut waits, mut forwarded, mut told) = (0u32, 0u32, 0u32);
+        for (receives, n) in steps {
+            if receives {
+                let fits = waits + n <= buffer;
+                prop_assert_eq!(c.receive(n), fits);
+                waits += if fits { n } else { 0 };
+            } else {
+                let n = n.min(waits);
+                c.forward(n);
+                waits -= n;
+                forwarded = forwarded.wrapping_add(n);
+                if c.is_news() {
+                    prop_assert_eq!(c.tell(), (buffer, forwarded));
+                    told = forwarded;
+                }
+            }
+            prop_assert!(forwarded - told <= buffer / 2, "the guest is told before half of its credit is unknown to it");
+        }
+    }
+
+    #[test]
+    fn what_waits_is_what_was_put_in(
+        steps in proptest::collection::vec((0u8..8, 0usize..400, 0u32..4), 0..150),
+    ) {
+        let (mut held, mut naive) = (Held::default(), Naive::default());
+        let mut next = 0u8;
+        for (what, n, flags) in steps {
+            match what {
+                0..=3 => {
+                    let bytes: Vec<u8> = (0..n).map(|_| { next = next.wrapping_add(1); next }).collect();
+                    held.push_bytes(&bytes);
+                    naive.partial.extend(&bytes);
+                    let ends = what > 1;
+                    held.mark(n as u32, ends.then_some(flags));
+                    if ends {
+                        naive.whole.push_back((std::mem::take(&mut naive.partial), flags));
+                    }
+                }
+                4 if n % 5 == 0 => {
+                    prop_assert_eq!(held.drop_partial() as usize, naive.partial.len());
+                    naive.partial.clear();
+                }
+                _ => {
+                    let first = naive.whole.front().map(|(m, flags)| (m.len() as u32, *flags));
+                    prop_assert_eq!(held.message(), first);
+                    if let Some((message, _)) = naive.whole.front_mut() {
+                        let (a, b) = held.first(n.min(message.len()));
+                        let got = [a, b].concat();
+                        prop_assert_eq!(&got[..], &message[..n.min(message.len())]);
+                        held.consume(got.len());
+                        message.drain(..got.len());
+                        if message.is_empty() {
+                            naive.whole.pop_front();
+                        }
+                    }
+                }
+            }
+            let bytes = naive.partial.len() + naive.whole.iter().map(|(m, _)| m.len()).sum::<usize>();
+            prop_assert_eq!(held.len(), bytes);
+            prop_assert_eq!(held.is_empty(), naive.whole.is_empty() && naive.partial.is_empty());
+        }
+    }
+
+    #[test]
+    fn headers_are_the_same_in_memory_and_are_checked(h in header(), room in 0usize..200, own: bool) {
+        let bytes = h.to_bytes();
+        prop_assert_eq!(bytes.len(), HEADER_LEN);
+        prop_assert_eq!(Header::from_bytes(&bytes), h);
+        let cid = if own { h.src_cid } else { h.src_cid.wrapping_add(1) };
+        // The rules, once more in other words.
+        let known = matches!(h.kind, 1 | 2) && matches!(h.op, 1..=7);
+        let len_fits = if h.op == 5 { h.len as usize <= room } else { h.len == 0 };
+        let flags_fit = match (h.op, h.kind) {
+            (4, _) | (5, 2) => h.flags <= 3,
+            _ => h.flags == 0,
+        };
+        match h.check(cid, room) {
+            Err(Fault::Forged) => prop_assert!(!own),
+            Err(Fault::Wrong) => prop_assert!(own && !(known && len_fits && flags_fit)),
+            Ok((op, kind)) => {
+                prop_assert!(own && known && len_fits && flags_fit);
+                prop_assert_eq!((op as u16, kind as u16), (h.op, h.kind));
+            }
+        }
+    }
+}
