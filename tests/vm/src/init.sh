@@ -14,8 +14,12 @@ while read -r module; do insmod "/modules/$module.ko"; done </modules/order
 ip link set lo up
 stty -F /dev/ttyS0 -echo raw
 printf '\n@@READY %s\n' "$(uname -r)"
-while read -r number command; do
-    (eval "$command") </dev/null 2>&1
-    printf '\n@@END %s %s\n' "$number" "$?"
-done
+# Not in this process, to which orphans go: the end of one would interrupt `read`,
+# which then loses what it has read of a line.
+(
+    while read -r number command; do
+        (eval "$command") </dev/null 2>&1
+        printf '\n@@END %s %s\n' "$number" "$?"
+    done
+)
 poweroff -f

@@ -65,7 +65,7 @@ impl Lab {
             return Ok(path.clone());
         }
         let files = self.assets.kernel(kernel)?;
-        let path = initrd::store(&self.work_dir, &kernel.to_string(), &files, &[])
+        let path = initrd::store(&self.work_dir, &kernel.to_string(), &files, &[agent()?])
             .with_context(|| format!("initial RAM disk for {kernel}"))?;
         initrds.insert(kernel, path.clone());
         Ok(path)
@@ -85,6 +85,17 @@ impl Lab {
         lock().insert(machine, path.clone());
         Ok(path)
     }
+}
+
+/// The program that works in the guest: it is built with this one and lies beside it.
+fn agent() -> Result<PathBuf> {
+    const NAME: &str = "zw-vsock";
+    let own = std::env::current_exe().context("find the test program's own path")?;
+    let path = own.with_file_name(NAME);
+    if !path.is_file() {
+        bail!("no program {}: build it (cargo build --release -p zerowire-vmtest)", path.display());
+    }
+    Ok(path)
 }
 
 /// Removes files that were made from other inputs than today's: nobody will ask for

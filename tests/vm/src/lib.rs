@@ -9,6 +9,9 @@
 //!       ──plug─> Qmp    ──unix───> QEMU ──vhost-user──> Backend (zerowire net)
 //!                                                          │ tap
 //!                                                        Netns (own network namespace)
+//!                                       ──vhost-user──> Backend (zerowire vsock)
+//!                                                          │ unix sockets
+//!                                                        vsock::host (in the test)
 //! ```
 //!
 //! Whatever a test makes (processes, namespaces, folders) is removed when its value
@@ -31,3 +34,5 @@ pub mod qmp;
 pub mod runner;
 pub mod serial;
 pub mod snapshot;
+pub mod vsock;
+pub mod vsock_device;

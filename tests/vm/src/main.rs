@@ -1,4 +1,4 @@
-//! Tests of `zerowire net` with stock Linux guests.
+//! Tests of `zerowire net` and `zerowire vsock` with stock Linux guests.
 //!
 //! ```text
 //! zerowire-vmtest [--list] [--jobs N] [FILTER…]
@@ -11,7 +11,7 @@ mod checks;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use zerowire_vmtest::{interrupt, lab::Lab, netns, runner};
+use zerowire_vmtest::{interrupt, lab::Lab, netns, runner, vsock};
 
 /// Two guests keep two CPUs busy.
 const JOBS: usize = 2;
@@ -65,6 +65,7 @@ fn run() -> Result<bool> {
     if tests.is_empty() {
         bail!("no test's name contains {filters:?}; --list shows them");
     }
+    vsock::allow_descriptors()?;
     netns::remove_leftovers()?;
     let lab = Lab::open()?;
     // Socket names are limited to 107 bytes: a short name below the temporary folder.

@@ -7,6 +7,7 @@ mod net;
 mod setup;
 mod traffic;
 mod two_guests;
+mod vsock;
 
 use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::machine::Machine;
@@ -27,6 +28,8 @@ enum On {
     All,
     /// On both kernels under QEMU 10: QEMU 7.2 has no part in what is tested.
     Qemu10,
+    /// On Linux 7 under QEMU 10: the old kernel lacks what is tested.
+    Linux7,
 }
 
 /// Long ones first, so that the last test to end is a short one.
@@ -47,7 +50,16 @@ const TESTS: &[(&str, On, Body)] = &[
     ("two-guests", On::Qemu10, two_guests::one_is_killed),
     ("metadata", On::Qemu10, net::metadata),
     ("idle", On::Qemu10, net::idle),
+    ("vsock-many", On::Qemu10, vsock::many::many),
+    ("vsock-siblings", On::Qemu10, vsock::siblings::siblings),
+    ("vsock-reboot", On::Qemu10, vsock::change::reboot),
+    ("vsock", On::All, vsock::transfer::base),
+    ("vsock-restart", On::All, vsock::change::restart),
+    ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
+    ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
+    ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
     ("boot", On::All, harness::boot),
+    ("vsock-loopback", On::Qemu10, harness::vsock_loopback),
 ];
 
 /// All tests, machine by machine.
@@ -55,7 +67,12 @@ pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     for (kernel, qemu) in MACHINES {
         for &(name, on, body) in TESTS {
-            if on == On::All || qemu == Qemu::V10 {
+            let wanted = match on {
+                On::All => true,
+                On::Qemu10 => qemu == Qemu::V10,
+                On::Linux7 => qemu == Qemu::V10 && kernel == Kernel::New,
+            };
+            if wanted {
                 tests.push(Test { name, machine: Machine::new(kernel, qemu), body });
             }
         }

@@ -1,8 +1,11 @@
-//! `zerowire-demo`: a stock Debian guest under QEMU, attached to `zerowire net`.
+//! `zerowire-demo`: a stock Debian guest under QEMU, attached to `zerowire net` and then
+//! to `zerowire vsock`.
 //!
 //! ```text
 //!  guest eth0 10.77.0.2 ── QEMU ── vhost-user ── zerowire net ── tap0 10.77.0.1 (namespace)
 //! ```
+
+mod vsock;
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -35,7 +38,8 @@ const TRANSFER: Duration = Duration::from_secs(120);
 /// How often the counters are asked for.
 const TICK: Duration = Duration::from_millis(100);
 
-const STEPS: u32 = 7;
+/// Steps up to the network's ledger.
+const NET_STEPS: u32 = 7;
 
 fn main() -> ExitCode {
     match run() {
@@ -53,7 +57,7 @@ fn run() -> Result<()> {
     let folder = tempfile::Builder::new().prefix("zw-").tempdir().context("create a folder")?;
     interrupt::remove_on_signal(folder.path().to_owned())?;
     let begin = Instant::now();
-    let mut story = Story::new(STEPS, false);
+    let mut story = Story::new(NET_STEPS + vsock::STEPS, false);
     tell(&mut story, &lab, folder.path())?;
     println!("\nThe demo took {:.0} s. Guest, namespace and files are gone.", begin.elapsed().as_secs_f64());
     Ok(())
@@ -67,7 +71,10 @@ fn tell(story: &mut Story, lab: &Lab, dir: &Path) -> Result<()> {
     let version = output(Command::new(backend::program()?).arg("--version"), COMMAND)?;
     story.say(format!("{} on Linux {}", version.trim(), host_kernel()));
     story.say(&qemu.version);
-    story.say(format!("guest: Debian's kernel {}, unchanged, with busybox, curl and iperf3", kernel.release));
+    story.say(format!(
+        "guest: Debian's kernel {}, unchanged, with busybox, curl, iperf3 and a program for vsock",
+        kernel.release
+    ));
     story.say("The guest's CPU is emulated: it limits the rates below, zerowire does not.");
 
     story.step("Start zerowire net in a network namespace of its own");
@@ -85,9 +92,7 @@ fn tell(story: &mut Story, lab: &Lab, dir: &Path) -> Result<()> {
     let vm = backend.statistics()?["vms"][0].take();
     story.say(format!("the guest's interface: {interface}, {GUEST}"));
     story.say(format!("path: {}", vm["path"].as_str().unwrap_or("unknown")));
-    let names = vm["features"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let names: Vec<_> = names.map(|name| name.trim_start_matches("NET_")).collect();
-    story.say(format!("features: {}", names.join(", ")));
+    story.say(format!("features: {}", features(&vm, "NET_")));
 
     story.step("In the guest: ping the host, fetch metadata");
     in_guest(story, &mut guest, &format!("ping -c 3 -i 0.2 {HOST}"))?;
@@ -114,13 +119,21 @@ fn tell(story: &mut Story, lab: &Lab, dir: &Path) -> Result<()> {
     }
 
     story.step("The ledger: what zerowire net did with the bytes");
-    drop(guest);
+    device.unplug(&mut guest)?;
     let (status, last) = backend.stop()?;
     ensure!(status.success(), "after SIGTERM zerowire net ended with {status}");
     let last = last.context("no statistics at the end of zerowire net")?;
     story.say(ledger::table(&last["vms"][0], &cpu));
     ensure!(last["vms"][0]["ring_errors"] == 0, "ring errors: {}", last["vms"][0]["last_error"]);
-    Ok(())
+
+    vsock::tell(story, &mut guest, dir)
+}
+
+/// The features that the guest took, without what all names of the device begin with.
+fn features(vm: &Value, prefix: &str) -> String {
+    let names = vm["features"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let names: Vec<_> = names.map(|name| name.trim_start_matches(prefix)).collect();
+    names.join(", ")
 }
 
 fn start_backend(story: &Story, namespace: &Netns, dir: &Path) -> Result<Backend> {

@@ -1,0 +1,243 @@
+//! `zw-vsock`: the guest's end of the vsock tests.
+//!
+//! ```text
+//! zw-vsock cid
+//! zw-vsock stream|seqpacket connect CID PORT JOB [NUMBER...]
+//! zw-vsock stream|seqpacket listen PORT JOB [NUMBER...]
+//! ```
+//! Jobs are those of `zerowire_vmtest::vsock::job`; numbers are listed at each. With
+//! `listen` the line `listening` says that peers may connect. The last line is `ok …` or
+//! `failed: …`; the exit status is 0 or 1.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, listen_on, local_cid};
+use zerowire_vmtest::vsock::job::{self, Load};
+use zerowire_vmtest::vsock::{Kind, allow_descriptors, zerocopy};
+
+fn main() -> ExitCode {
+    match run(&mut Words(std::env::args().skip(1).collect())) {
+        Ok(text) => {
+            println!("ok {text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &mut Words) -> Result<String> {
+    let kind = match words.next("a command")?.as_str() {
+        "cid" => return Ok(local_cid()?.to_string()),
+        "stream" => Kind::Stream,
+        "seqpacket" => Kind::Seqpacket,
+        other => bail!("unknown command '{other}'"),
+    };
+    allow_descriptors()?;
+    let role = words.next("connect or listen")?;
+    let end = match role.as_str() {
+        "connect" => {
+            End::Connects(Address { cid: words.number("a CID")?, port: words.number("a port")? }, kind)
+        }
+        "listen" => {
+            let listener = listen_on(words.number("a port")?, kind)?;
+            println!("listening");
+            End::Listens(listener)
+        }
+        other => bail!("'{other}' is neither connect nor listen"),
+    };
+    let name = words.next("a job")?;
+    let text = work(&end, &name, words).with_context(|| name.clone())?;
+    ensure!(words.0.is_empty(), "too many arguments: {:?}", words.0);
+    Ok(text)
+}
+
+/// How connections come about.
+enum End {
+    Connects(Address, Kind),
+    Listens(OwnedFd),
+}
+
+impl End {
+    fn open(&self) -> Result<OwnedFd> {
+        match self {
+            Self::Connects(address, kind) => connect_to(*address, *kind),
+            Self::Listens(listener) => accept_from(listener),
+        }
+    }
+
+    fn open_all(&self, count: usize) -> Result<Vec<OwnedFd>> {
+        let mut sockets = Vec::with_capacity(count);
+        while sockets.len() < count {
+            let number = sockets.len();
+            sockets.push(self.open().with_context(|| format!("connection {number} of {count}"))?);
+        }
+        Ok(sockets)
+    }
+}
+
+fn work(end: &End, name: &str, words: &mut Words) -> Result<String> {
+    match name {
+        // CONNECTIONS, one after the other; 0 is without end.
+        "echo" => {
+            let count: usize = words.number("a count")?;
+            let mut bytes = 0;
+            let mut number = 0;
+            while count == 0 || number < count {
+                bytes += job::echo(end.open()?).with_context(|| format!("connection {number}"))?;
+                number += 1;
+            }
+            Ok(format!("{bytes} bytes"))
+        }
+        // SEED WRITE BYTES..., each on a connection of its own.
+        "exchange" => {
+            let (seed, write_bytes) = (words.number("a seed")?, words.number("a write size")?);
+            for bytes in words.rest::<u64>()? {
+                let load = Load { seed, bytes, write_bytes };
+                job::exchange(end.open()?, load).with_context(|| format!("{bytes} bytes"))?;
+            }
+            Ok(String::new())
+        }
+        // SEED WRITE BYTES
+        "send" => {
+            let socket = end.open()?;
+            job::send_load(&socket, words.load()?)?;
+            // Not an end before the peer has it all.
+            job::end_data(&socket)?;
+            job::receive_end(&socket)?;
+            Ok(String::new())
+        }
+        // SEED WRITE BYTES
+        "receive" => {
+            let socket = end.open()?;
+            job::receive_load(&socket, words.load()?)?;
+            job::receive_end(&socket)?;
+            Ok(String::new())
+        }
+        // SEED WRITE BYTES
+        "zerocopy" => {
+            let socket = end.open()?;
+            let sends = zerocopy::send_load(&socket, words.load()?)?;
+            job::end_data(&socket)?;
+            job::receive_end(&socket)?;
+            Ok(format!("{} {}", sends.calls, sends.copied))
+        }
+        // SEED WRITE BYTES REPLY_BYTES
+        "request" => {
+            job::request(end.open()?, words.load()?, words.number("the length of the reply")?)?;
+            Ok(String::new())
+        }
+        // SEED WRITE BYTES REPLY_BYTES
+        "reply" => {
+            job::reply(end.open()?, words.load()?, words.number("the length of the reply")?)?;
+            Ok(String::new())
+        }
+        // SEED LENGTH...
+        "exchange-messages" => {
+            let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
+            job::exchange_messages(end.open()?, seed, &lengths)?;
+            Ok(String::new())
+        }
+        // SEED LENGTH..., with marked records.
+        "send-records" => {
+            let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
+            let socket = end.open()?;
+            job::send_messages(&socket, seed, &lengths, true)?;
+            job::end_data(&socket)?;
+            job::receive_end(&socket)?;
+            Ok(String::new())
+        }
+        // SEED LENGTH...
+        "receive-records" => {
+            let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
+            let socket = end.open()?;
+            job::receive_messages(&socket, seed, &lengths, true)?;
+            job::receive_end(&socket)?;
+            Ok(String::new())
+        }
+        // SEED CONNECTIONS, all open at the same time.
+        "ask-tokens" => {
+            let seed = words.number("a seed")?;
+            let sockets = end.open_all(words.number("a count")?)?;
+            job::ask_tokens(&sockets, seed)?;
+            Ok(format!("{} connections", sockets.len()))
+        }
+        // CONNECTIONS, all open at the same time.
+        "answer-tokens" => {
+            let sockets = end.open_all(words.number("a count")?)?;
+            for (number, socket) in sockets.iter().enumerate() {
+                job::answer_token(socket).with_context(|| format!("connection {number}"))?;
+            }
+            for socket in &sockets {
+                job::receive_end(socket)?;
+            }
+            Ok(format!("{} connections", sockets.len()))
+        }
+        // SEED CONNECTIONS, one after the other.
+        "churn" => {
+            let (seed, count): (u64, u64) = (words.number("a seed")?, words.number("a count")?);
+            for number in 0..count {
+                let ask = end.open().and_then(|socket| job::ask_tokens(&[socket], seed + number));
+                ask.with_context(|| format!("connection {number} of {count}"))?;
+            }
+            Ok(String::new())
+        }
+        // SEED CONNECTIONS: exchanges a token on each, then keeps them until they end.
+        "hold" => {
+            let seed = words.number("a seed")?;
+            let sockets = end.open_all(words.number("a count")?)?;
+            job::ask_tokens(&sockets, seed)?;
+            println!("holding");
+            for (number, socket) in sockets.iter().enumerate() {
+                job::wait_gone(socket).with_context(|| format!("connection {number}"))?;
+            }
+            Ok(String::new())
+        }
+        // A connect that must fail.
+        "refused" => match end.open() {
+            Ok(_) => bail!("the connection was accepted"),
+            Err(error) => match error.downcast_ref::<Errno>() {
+                Some(&Errno::CONNRESET | &Errno::CONNREFUSED) => Ok(format!("{error:#}")),
+                _ => Err(error.context("refused in another way than by a reset")),
+            },
+        },
+        other => bail!("unknown job '{other}'"),
+    }
+}
+
+/// The rest of the command line.
+struct Words(VecDeque<String>);
+
+impl Words {
+    fn next(&mut self, what: &str) -> Result<String> {
+        self.0.pop_front().with_context(|| format!("{what} is missing"))
+    }
+
+    fn number<N: FromStr<Err = std::num::ParseIntError>>(&mut self, what: &str) -> Result<N> {
+        let word = self.next(what)?;
+        word.parse().with_context(|| format!("'{word}' is not {what}"))
+    }
+
+    fn load(&mut self) -> Result<Load> {
+        Ok(Load {
+            seed: self.number("a seed")?,
+            write_bytes: self.number("a write size")?,
+            bytes: self.number("a number of bytes")?,
+        })
+    }
+
+    fn rest<N: FromStr<Err = std::num::ParseIntError>>(&mut self) -> Result<Vec<N>> {
+        let mut numbers = Vec::new();
+        while !self.0.is_empty() {
+            numbers.push(self.number("a length")?);
+        }
+        Ok(numbers)
+    }
+}

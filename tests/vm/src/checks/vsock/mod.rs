@@ -1,0 +1,8 @@
+//! `zerowire vsock` carries a stock guest's streams and messages.
+
+pub mod change;
+pub mod many;
+pub mod setup;
+pub mod siblings;
+pub mod stalled;
+pub mod transfer;

@@ -1,0 +1,180 @@
+//! A guest and `zerowire vsock`.
+//!
+//! ```text
+//!  guest, CID 77: zw-vsock ── vhost-user ── zerowire vsock ── unix sockets ── this program
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::command::wait_for;
+use zerowire_vmtest::guest::{COMMAND, Guest};
+use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::vsock::remote::{self, Background};
+use zerowire_vmtest::vsock_device::VsockDevice;
+
+use crate::checks::ledger::Ledger;
+
+/// The guest's address.
+pub const CID: u32 = 77;
+
+/// The host's address (virtio 1.3, section 5.10.4).
+pub const HOST: u32 = 2;
+
+/// The VM's name in the statistics.
+const NAME: &str = "vm";
+
+/// The running whole. Fields are dropped in this order.
+#[derive(Debug)]
+pub struct Vsock {
+    pub guest: Guest,
+    pub backend: Backend,
+    pub device: VsockDevice,
+    uds: PathBuf,
+    dir: PathBuf,
+    starts: u32,
+}
+
+impl Vsock {
+    /// Starts everything; the guest has its CID then.
+    pub fn start(env: &Env<'_>) -> Result<Self> {
+        let uds = env.dir.join("uds");
+        let backend = start_backend(env.dir, &uds, 0)?;
+        let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
+        let device = VsockDevice::new("vsock0", backend.socket());
+        plug(&device, &mut guest, CID)?;
+        Ok(Self { guest, backend, device, uds, dir: env.dir.into(), starts: 1 })
+    }
+
+    /// The path that the host's sockets are named after.
+    pub fn uds(&self) -> PathBuf {
+        self.uds.clone()
+    }
+
+    /// Kills the back end without warning and starts another one.
+    pub fn kill_and_restart(&mut self) -> Result<()> {
+        self.backend.kill();
+        self.backend = start_backend(&self.dir, &self.uds, self.starts)?;
+        self.starts += 1;
+        Ok(())
+    }
+
+    /// Plugs the device again.
+    pub fn plug(&mut self) -> Result<()> {
+        plug(&self.device, &mut self.guest, CID)
+    }
+
+    /// Runs a job in the guest while `host` does its part here.
+    pub fn with_host<T: Send>(
+        &mut self,
+        line: &str,
+        host: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<(String, T)> {
+        let guest = &mut self.guest;
+        let result = together(host, || remote::run(guest, line));
+        if result.is_err() {
+            self.note_statistics();
+        }
+        result.with_context(|| line.to_owned())
+    }
+
+    /// Runs a job that listens in the guest while `host` does its part here.
+    pub fn with_listener<T>(&mut self, line: &str, host: impl FnOnce() -> Result<T>) -> Result<T> {
+        let job = Background::listen(&mut self.guest, line)?;
+        let result = host();
+        if result.is_err() {
+            self.note_statistics();
+            return result.with_context(|| format!("the host's end of `{line}`"));
+        }
+        job.finish(&mut self.guest)?;
+        result
+    }
+
+    /// Lets the back end say where it is: a failed test shows its output.
+    fn note_statistics(&mut self) {
+        if let Err(error) = self.backend.statistics() {
+            eprintln!("no statistics after a failure: {error:#}");
+        }
+    }
+
+    /// The back end's statistics, when every byte is accounted for and no connection is
+    /// open.
+    pub fn ledger(&mut self) -> Result<Ledger> {
+        at_rest(&mut self.backend, NAME)
+    }
+
+    /// The statistics now.
+    pub fn ledger_now(&mut self) -> Result<Ledger> {
+        Ledger::read(&mut self.backend, NAME)
+    }
+
+    /// The last check of every test: the back end's own account is in order, and it
+    /// ends cleanly.
+    pub fn finish(mut self) -> Result<()> {
+        check_sound(&self.ledger()?)?;
+        stop(self.backend)
+    }
+}
+
+/// Plugs a device that must show this CID.
+pub fn plug(device: &VsockDevice, guest: &mut Guest, cid: u32) -> Result<()> {
+    let seen = device.plug(guest)?;
+    ensure!(seen == cid, "the guest says that its CID is {seen}, not {cid}");
+    Ok(())
+}
+
+/// Runs both at once: the host's part in a thread of its own.
+pub fn together<G, H: Send>(
+    host: impl FnOnce() -> Result<H> + Send,
+    guest: impl FnOnce() -> Result<G>,
+) -> Result<(G, H)> {
+    std::thread::scope(|scope| {
+        let host = scope.spawn(host);
+        let guest = guest();
+        let host = host.join().unwrap_or_else(|_| bail!("it panicked")).context("the host's end");
+        match (guest, host) {
+            (Ok(guest), Ok(host)) => Ok((guest, host)),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+            (Err(guest), Err(host)) => Err(guest.context(format!("{host:#}"))),
+        }
+    })
+}
+
+/// A VM's statistics when nothing is on its way.
+pub fn at_rest(backend: &mut Backend, name: &str) -> Result<Ledger> {
+    let mut open = 0;
+    let found = wait_for("the end of all connections in the statistics", COMMAND, || {
+        let ledger = Ledger::at_rest(backend, name)?;
+        open = ledger.number("connections_open")?;
+        Ok((open == 0).then_some(ledger))
+    });
+    found.with_context(|| format!("{open} connections are open"))
+}
+
+/// Fails unless a guest's driver runs the device and nobody broke a rule.
+pub fn check_sound(ledger: &Ledger) -> Result<()> {
+    // Not the device status: QEMU 10 sets no more than FEATURES_OK of a device whose
+    // last queue the back end does not serve (`vhost_user_dev_start` in
+    // hw/virtio/vhost-user.c).
+    ledger.check_clean()?;
+    ledger.check_dropped()?;
+    ensure!(ledger.number("bad_handshakes")? == 0, "bad_handshakes in {ledger:?}");
+    ledger.expect(&["VERSION_1", "RING_EVENT_IDX", "RING_INDIRECT_DESC", "VSOCK_SEQPACKET"], true)
+}
+
+/// Ends a back end, which must do so by itself.
+pub fn stop(mut backend: Backend) -> Result<()> {
+    let (status, _) = backend.stop()?;
+    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+    Ok(())
+}
+
+fn start_backend(dir: &Path, uds: &Path, number: u32) -> Result<Backend> {
+    let socket = dir.join("vsock");
+    let mut command = Command::new(backend::program()?);
+    command.args(["vsock", "--json", "--name", NAME, "--cid", &CID.to_string()]);
+    command.arg("--socket").arg(&socket).arg("--uds").arg(uds);
+    Backend::start(&mut command, &socket, dir, &format!("backend{number}"))
+}

@@ -1,0 +1,200 @@
+//! Two guests, one process: they reach each other by CID if they share a group.
+//!
+//! ```text
+//!  guest a, CID 81 ── socket a ─┐
+//!                               ├ zerowire vsock
+//!  guest b, CID 82 ── socket b ─┘
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::command::wait_for;
+use zerowire_vmtest::guest::{COMMAND, Guest};
+use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::vsock::remote::{self, Background};
+use zerowire_vmtest::vsock_device::VsockDevice;
+
+use super::setup::{at_rest, check_sound, plug, stop};
+use crate::checks::ledger::Ledger;
+use crate::checks::traffic::Way;
+
+/// What each bulk transfer moves, bytes.
+const BULK_BYTES: u64 = (16 << 20) + 4_321;
+
+/// The longest write of the guest's that one packet may carry on a stream.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// Lengths of messages, with marked records.
+const RECORDS: &str = "1 7 100 3776 3777 4096 4097 16384 65535 65536 65537 100000 200000";
+
+/// One VM of the back end.
+struct Vm {
+    name: &'static str,
+    cid: u32,
+    groups: &'static str,
+}
+
+const A: Vm = Vm { name: "a", cid: 81, groups: "left" };
+const B: Vm = Vm { name: "b", cid: 82, groups: "left" };
+
+/// The second one is a stranger to the first. The third, which never has a guest, shares
+/// a group with each, so that one thread serves all.
+const STRANGERS: [Vm; 3] = [
+    Vm { name: "a", cid: 81, groups: "left" },
+    Vm { name: "b", cid: 82, groups: "right" },
+    Vm { name: "bridge", cid: 83, groups: "left+right" },
+];
+
+/// A guest with its device.
+struct Side {
+    guest: Guest,
+    device: VsockDevice,
+    cid: u32,
+}
+
+/// Echo, bulk, messages, half-close, refusals and a sibling's death; then the same two
+/// as strangers.
+pub fn siblings(env: &Env<'_>) -> Result<String> {
+    let mut backend = start(env.dir, &[A, B], "backend0")?;
+    let mut a = restore(env, &A, "a0")?;
+    let mut b = restore(env, &B, "b0")?;
+    let text = friends(&mut backend, &mut a, &mut b)?;
+    let mut a = one_is_killed(env, &mut backend, a, &mut b)?;
+    for vm in [A, B] {
+        check_sound(&at_rest(&mut backend, vm.name)?).with_context(|| format!("guest {}", vm.name))?;
+    }
+    for side in [&mut a, &mut b] {
+        side.device.unplug(&mut side.guest)?;
+    }
+    stop(backend)?;
+
+    let mut backend = start(env.dir, &STRANGERS, "backend1")?;
+    for side in [&mut a, &mut b] {
+        plug(&side.device, &mut side.guest, side.cid)?;
+    }
+    strangers(&mut backend, &mut a, &mut b)?;
+    stop(backend)?;
+    Ok(text)
+}
+
+fn friends(backend: &mut Backend, a: &mut Side, b: &mut Side) -> Result<String> {
+    pair(a, b, 5000, ("stream", "echo 5"), "exchange 1 65536 1 7 4096 65536 1048576")?;
+    pair(b, a, 5001, ("stream", "echo 5"), "exchange 2 65536 1 7 4096 65536 1048576")?;
+    pair(a, b, 5002, ("seqpacket", "echo 1"), &format!("exchange-messages 3 {RECORDS}"))?;
+    pair(
+        b,
+        a,
+        5003,
+        ("seqpacket", &format!("receive-records 4 {RECORDS}")),
+        &format!("send-records 4 {RECORDS}"),
+    )?;
+    pair(a, b, 5004, ("stream", "reply 5 10000 100003 600007"), "request 5 10000 100003 600007")?;
+    pair(b, a, 5005, ("stream", "request 6 10000 100003 600007"), "reply 6 10000 100003 600007")?;
+    pair(a, b, 5006, ("stream", "answer-tokens 100"), "ask-tokens 7 100")?;
+
+    // Many packets, of which each byte is copied once.
+    let load = format!("8 {WRITE_BYTES} {BULK_BYTES}");
+    let before = at_rest(backend, A.name)?;
+    pair(a, b, 5007, ("stream", &format!("receive {load}")), &format!("send {load}"))?;
+    let after = at_rest(backend, A.name)?;
+    let moved = after.count(Way::FromGuest, "bytes")? - before.count(Way::FromGuest, "bytes")?;
+    ensure!(moved == BULK_BYTES, "the ledger has {moved} bytes from guest a, not {BULK_BYTES}: {after:?}");
+    let calls = after.count(Way::FromGuest, "calls")? - before.count(Way::FromGuest, "calls")?;
+
+    let (to_b, to_a) = (b.cid, a.cid);
+    for (side, sibling) in [(&mut *a, to_b), (&mut *b, to_a)] {
+        for kind in ["stream", "seqpacket"] {
+            // A port where nobody listens, and a guest that does not exist.
+            for cid in [sibling, 99] {
+                remote::run(&mut side.guest, &format!("{kind} connect {cid} 4999 refused"))?;
+            }
+        }
+    }
+    Ok(format!("{BULK_BYTES} bytes from guest to guest, {calls} notifications"))
+}
+
+/// A guest is killed with its QEMU; the other one's ends of their connections are reset.
+/// Another guest takes its place.
+fn one_is_killed(env: &Env<'_>, backend: &mut Backend, mut a: Side, b: &mut Side) -> Result<Side> {
+    let job = Background::listen(&mut b.guest, "stream listen 5010 hold 9 2")?;
+    let line = format!("stream connect {} 5010 answer-tokens 2", b.cid);
+    // Its end of the story goes with its guest.
+    let _ = Background::start(&mut a.guest, &line)?;
+    job.wait_for(&mut b.guest, "holding")?;
+    drop(a);
+    job.finish(&mut b.guest).context("guest b's ends after the death of guest a")?;
+    wait_for("the back end to see the end of guest a", COMMAND, || {
+        Ok((!Ledger::read(backend, A.name)?.is_connected()).then_some(()))
+    })?;
+    let mut a = restore(env, &A, "a1")?;
+    pair(&mut a, b, 5011, ("stream", "echo 1"), "exchange 10 65536 65536")?;
+    Ok(a)
+}
+
+fn strangers(backend: &mut Backend, a: &mut Side, b: &mut Side) -> Result<()> {
+    refuse(a, b)?;
+    refuse(b, a)?;
+    for name in ["a", "b"] {
+        let ledger = at_rest(backend, name)?;
+        check_sound(&ledger)?;
+        let opened = ledger.number("connections_opened")?;
+        ensure!(opened == 0, "{opened} connections of guest {name}: {ledger:?}");
+    }
+    Ok(())
+}
+
+/// One guest can't reach the other, though it listens there.
+fn refuse(from: &mut Side, to: &mut Side) -> Result<()> {
+    for kind in ["stream", "seqpacket"] {
+        let job = Background::listen(&mut to.guest, &format!("{kind} listen 5020 echo 1"))?;
+        remote::run(&mut from.guest, &format!("{kind} connect {} 5020 refused", to.cid))?;
+        job.signal(&mut to.guest, "KILL")?;
+    }
+    Ok(())
+}
+
+/// A job that listens in one guest, and one that connects in the other.
+fn pair(from: &mut Side, to: &mut Side, port: u32, listening: (&str, &str), connecting: &str) -> Result<()> {
+    let (kind, line) = listening;
+    let job = Background::listen(&mut to.guest, &format!("{kind} listen {port} {line}"))?;
+    remote::run(&mut from.guest, &format!("{kind} connect {} {port} {connecting}", to.cid))?;
+    job.finish(&mut to.guest)?;
+    Ok(())
+}
+
+fn socket(dir: &Path, name: &str) -> PathBuf {
+    dir.join(name)
+}
+
+fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<Backend> {
+    let mut command = Command::new(backend::program()?);
+    command.args(["vsock", "--json"]);
+    for Vm { name, cid, groups } in vms {
+        let socket = socket(dir, name);
+        let uds = dir.join(format!("{name}.uds"));
+        command.arg("--vm").arg(format!(
+            "name={name},cid={cid},socket={},uds={},groups={groups}",
+            socket.display(),
+            uds.display()
+        ));
+    }
+    let mut backend = Backend::start(&mut command, &socket(dir, vms[0].name), dir, log)?;
+    wait_for("the other sockets", COMMAND, || {
+        backend.check_alive()?;
+        Ok(vms.iter().all(|vm| socket(dir, vm.name).exists()).then_some(()))
+    })?;
+    Ok(backend)
+}
+
+/// Restores a guest with its files in the folder `place`, and gives it its device.
+fn restore(env: &Env<'_>, vm: &Vm, place: &str) -> Result<Side> {
+    let dir = env.dir.join(place);
+    std::fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let mut guest = Guest::restore(env.lab, env.machine, &dir)?;
+    let device = VsockDevice::new("vsock0", &socket(env.dir, vm.name));
+    plug(&device, &mut guest, vm.cid)?;
+    Ok(Side { guest, device, cid: vm.cid })
+}

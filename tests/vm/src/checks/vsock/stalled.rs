@@ -1,0 +1,76 @@
+//! One end stops reading: only its own connection waits.
+
+use anyhow::{Context, Result, ensure};
+use zerowire_vmtest::command::wait_for;
+use zerowire_vmtest::guest::COMMAND;
+use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::vsock::job::{self, Load};
+use zerowire_vmtest::vsock::remote::Background;
+use zerowire_vmtest::vsock::{Kind, host};
+
+use super::setup::{HOST, Vsock, together};
+use super::transfer;
+use crate::checks::traffic::Way;
+
+/// More than all buffers on the way hold.
+const LOAD: Load = Load { seed: 30, bytes: (4 << 20) + 5, write_bytes: 64 << 10 };
+
+/// A program at either end stops reading in the middle of a transfer. Others go on, and
+/// when it reads again nothing is lost.
+pub fn stalled(env: &Env<'_>) -> Result<String> {
+    let mut vsock = Vsock::start(env)?;
+    let uds = vsock.uds();
+    let Load { seed, bytes, write_bytes } = LOAD;
+    let arguments = format!("{seed} {write_bytes} {bytes}");
+
+    // The host's program does not read.
+    let listener = host::Listener::new(&uds, 1010, Kind::Stream)?;
+    let before = vsock.ledger()?.count(Way::FromGuest, "bytes")?;
+    let line = format!("stream connect {HOST} 1010 send {arguments}");
+    let job = Background::start(&mut vsock.guest, &line)?;
+    let socket = listener.accept()?;
+    let held = wait_until_still(&mut vsock, Way::FromGuest, before)?;
+    transfer::echo(&mut vsock).context("while the host's program does not read")?;
+    job::receive_load(&socket, LOAD)?;
+    job::receive_end(&socket)?;
+    drop(socket);
+    job.finish(&mut vsock.guest)?;
+
+    // The guest's program does not read.
+    let before = vsock.ledger()?.count(Way::ToGuest, "bytes")?;
+    let job = Background::listen(&mut vsock.guest, &format!("stream listen 2010 receive {arguments}"))?;
+    let (socket, _) = host::connect_to(&uds, 2010, Kind::Stream)?;
+    job.signal(&mut vsock.guest, "STOP")?;
+    let guest = &mut vsock;
+    let (kept, ()) = together(
+        || {
+            job::send_load(&socket, LOAD)?;
+            job::end_data(&socket)?;
+            job::receive_end(&socket)
+        },
+        || {
+            let kept = wait_until_still(guest, Way::ToGuest, before)?;
+            transfer::echo(guest).context("while the guest's program does not read")?;
+            job.signal(&mut guest.guest, "CONT")?;
+            job.finish(&mut guest.guest)?;
+            Ok(kept)
+        },
+    )?;
+    vsock.finish()?;
+    Ok(format!("of {bytes} bytes {held} went from the guest, {kept} to it, before they waited"))
+}
+
+/// Waits until no more bytes move, well before all have; returns how many did.
+fn wait_until_still(vsock: &mut Vsock, way: Way, before: u64) -> Result<u64> {
+    /// Looks in a row that see the same; each takes 10 ms and an answer of the back end.
+    const LOOKS: u32 = 20;
+    let (mut moved, mut looks) = (0, 0);
+    wait_for("the transfer to wait for its reader", COMMAND, || {
+        let now = vsock.ledger_now()?.count(way, "bytes")? - before;
+        looks = if now == moved && now > 0 { looks + 1 } else { 0 };
+        moved = now;
+        Ok((looks == LOOKS).then_some(()))
+    })?;
+    ensure!(moved < LOAD.bytes, "{moved} bytes moved, to a program that does not read");
+    Ok(moved)
+}

@@ -1,0 +1,103 @@
+//! `zw-vsock`, the guest's program, run from here.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::PATIENCE;
+use crate::guest::Guest;
+
+/// For a whole job: each of its steps has [`PATIENCE`].
+const JOB: Duration = PATIENCE.saturating_mul(4);
+
+/// Files of jobs in guests; a number is used once.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Runs a job to its end; returns what it says behind `ok`.
+///
+/// # Errors
+/// The job fails; the message holds its own.
+pub fn run(guest: &mut Guest, line: &str) -> Result<String> {
+    let output = guest.run(&format!("zw-vsock {line}"), JOB)?;
+    verdict(line, &output.text)
+}
+
+/// A job that runs beside others in the guest.
+#[derive(Debug)]
+#[must_use]
+pub struct Background {
+    line: String,
+    file: String,
+    pid: u32,
+}
+
+impl Background {
+    /// Starts a job.
+    ///
+    /// # Errors
+    /// The guest does not answer.
+    pub fn start(guest: &mut Guest, line: &str) -> Result<Self> {
+        let file = format!("/tmp/job{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let pid = guest.sh(&format!("zw-vsock {line} >{file} 2>&1 & echo $!"))?;
+        let pid = pid.parse().with_context(|| format!("the process id of `{line}` is '{pid}'"))?;
+        Ok(Self { line: line.to_owned(), file, pid })
+    }
+
+    /// Starts a job and waits until it listens.
+    ///
+    /// # Errors
+    /// It ends before that.
+    pub fn listen(guest: &mut Guest, line: &str) -> Result<Self> {
+        let job = Self::start(guest, line)?;
+        job.wait_for(guest, "listening")?;
+        Ok(job)
+    }
+
+    /// Waits until it says a word on a line of its own.
+    ///
+    /// # Errors
+    /// It ends without.
+    pub fn wait_for(&self, guest: &mut Guest, word: &str) -> Result<()> {
+        let said = self.wait(guest, word)?;
+        if said.lines().any(|line| line == word) {
+            return Ok(());
+        }
+        verdict(&self.line, &said)?;
+        bail!("in the guest: `zw-vsock {}` never said '{word}': {said}", self.line);
+    }
+
+    /// Sends it a signal, by name (`STOP`).
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn signal(&self, guest: &mut Guest, signal: &str) -> Result<()> {
+        guest.sh(&format!("kill -{signal} {}", self.pid))?;
+        Ok(())
+    }
+
+    /// Waits for its end; returns what it says behind `ok`.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub fn finish(self, guest: &mut Guest) -> Result<String> {
+        let said = self.wait(guest, "(ok|failed:) ")?;
+        verdict(&self.line, &said)
+    }
+
+    /// Waits for a line of these words, or for the last one; returns all lines.
+    fn wait(&self, guest: &mut Guest, words: &str) -> Result<String> {
+        let Self { line, file, .. } = self;
+        let wait =
+            format!("until grep -qsE '^({words}|ok |failed: )' {file}; do usleep 20000; done; cat {file}");
+        Ok(guest.run(&wait, JOB).with_context(|| format!("`zw-vsock {line}`"))?.text)
+    }
+}
+
+fn verdict(line: &str, said: &str) -> Result<String> {
+    let last = said.lines().next_back().unwrap_or_default();
+    match last.strip_prefix("ok") {
+        Some(text) => Ok(text.trim().to_owned()),
+        None => bail!("in the guest: `zw-vsock {line}`: {said}"),
+    }
+}

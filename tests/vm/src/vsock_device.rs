@@ -1,0 +1,70 @@
+//! vhost-user-vsock devices, plugged into a running guest.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::guest::{COMMAND, Guest};
+
+/// How long a guest may take to give a device back.
+const UNPLUG: Duration = Duration::from_secs(30);
+
+/// A device to plug: a socket to the back end, which also tells the CID.
+#[derive(Clone, Debug)]
+pub struct VsockDevice {
+    id: String,
+    socket: PathBuf,
+}
+
+impl VsockDevice {
+    /// A device with the name `id` in QEMU.
+    pub fn new(id: &str, socket: &Path) -> Self {
+        Self { id: id.to_owned(), socket: socket.to_owned() }
+    }
+
+    /// Connects QEMU to the back end, plugs the device and waits until the guest's
+    /// driver has it; returns the CID that the guest sees.
+    ///
+    /// # Errors
+    /// QEMU refuses, or the guest's driver does not take the device.
+    pub fn plug(&self, guest: &mut Guest) -> Result<u32> {
+        let data = json!({
+            "addr": {"type": "unix", "data": {"path": self.socket}},
+            "server": false,
+        });
+        let backend = json!({"type": "socket", "data": data});
+        guest.qmp.execute("chardev-add", json!({"id": self.chardev(), "backend": backend}))?;
+        let port = guest.take_port(&self.id)?;
+        guest.qmp.execute("device_add", self.arguments(&port))?;
+        guest
+            .until("ls /sys/bus/virtio/drivers/vmw_vsock_virtio_transport | grep -q ^virtio", COMMAND)
+            .context("the guest's vsock device")?;
+        let answer = guest.sh("zw-vsock cid")?;
+        let cid = answer.strip_prefix("ok ").and_then(|cid| cid.parse().ok());
+        cid.with_context(|| format!("the guest says of its CID: {answer}"))
+    }
+
+    /// Unplugs the device, waits until the guest has let it go, and hangs up.
+    ///
+    /// # Errors
+    /// The guest keeps it.
+    pub fn unplug(&self, guest: &mut Guest) -> Result<()> {
+        guest.qmp.execute("device_del", json!({"id": self.id}))?;
+        guest.qmp.wait_event("DEVICE_DELETED", UNPLUG, |data| data["device"] == self.id.as_str())?;
+        guest.free_port(&self.id);
+        guest.qmp.execute("chardev-remove", json!({"id": self.chardev()}))?;
+        Ok(())
+    }
+
+    fn chardev(&self) -> String {
+        format!("{}-socket", self.id)
+    }
+
+    fn arguments(&self, port: &str) -> Value {
+        json!({
+            "driver": "vhost-user-vsock-pci", "id": self.id, "chardev": self.chardev(), "bus": port,
+        })
+    }
+}
