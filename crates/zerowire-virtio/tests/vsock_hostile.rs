@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use common::raw::{RawConn, RawGuest};
-use common::vsock::{Vm, VsockBackend, accept, patient, read_exact, read_ok, try_accept};
+use common::vsock::{Vm, VsockBackend, accept, read_exact, try_accept};
 use common::{PATIENCE, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, bad_packets};
 use zerowire_guest::ring::DESC_WRITE;
@@ -38,19 +38,24 @@ fn each_bad_packet_costs_its_own_connection_at_most() {
     for kind in [SocketType::Stream, SocketType::Seqpacket] {
         let backend = VsockBackend::start(&[Vm::new("vm", 3), Vm::new("other", 4)]);
         let streams = backend.listen("vm", 1);
-        let messages = backend.listen_messages("vm", 2);
         let mut guest = RawGuest::start(&backend, "vm");
         let mut sound = guest.open(HOST_CID, 1, SocketType::Stream);
         let mut sound_host = accept(&streams);
         let mut victim = 0;
         let mut next = 0;
         loop {
-            let port = if kind == SocketType::Stream { 1 } else { 2 };
-            let conn = guest.open(HOST_CID, port, kind);
             victim += 1;
-            let (stream, message) = match kind {
-                SocketType::Stream => (Some(accept(&streams)), None),
-                SocketType::Seqpacket => (None, Some(messages.accept())),
+            // A port of its own: a connection that is begun anew stays in the backlog.
+            let port = 10 + victim;
+            let (conn, stream, message) = match kind {
+                SocketType::Stream => {
+                    let listener = backend.listen("vm", port);
+                    (guest.open(HOST_CID, port, kind), Some(accept(&listener)), None)
+                }
+                SocketType::Seqpacket => {
+                    let listener = backend.listen_messages("vm", port);
+                    (guest.open(HOST_CID, port, kind), None, Some(listener.accept()))
+                }
             };
             let Some(bad) = bad_packets(&conn.header).nth(next) else { break };
             next += 1;
@@ -83,11 +88,9 @@ fn each_bad_packet_costs_its_own_connection_at_most() {
                 }
             }
             guest.flush();
-            // A connection that was begun anew.
-            while try_accept(&streams).is_some() {}
             wait_until(bad.name, || backend.stats("vm").totals.connections_open == 1);
         }
-        assert!(next >= 40 && victim == next + 1);
+        assert!(next >= 40 && victim as usize == next + 1);
         assert_eq!(backend.stats("vm").totals.ring_errors, 0);
         assert_eq!(backend.stats("other").totals.transmit.frames, 0);
         ping(&mut guest, &mut sound, &mut sound_host);
@@ -165,11 +168,9 @@ fn floods_of_short_packets_are_bounded_and_hold_up_nobody() {
     ping(&mut guest, &mut sound, &mut sound_host);
     assert!(read_exact(&mut flood_host, 10_000).iter().enumerate().all(|(n, b)| *b == n as u8));
     // Messages of one byte, and of none, for a program that reads late: both count against a bound.
-    let mut taken = 0;
     let mut reset = false;
     for n in 0..300_000 {
         guest.send(&mut small, if n % 2 == 0 { b"x" } else { b"" }, RW_EOM);
-        taken += 1;
         if n % 64 == 63 {
             guest.queues.rx.harvest(64, |p| reset |= p.header.op() == Some(Op::Rst)).expect("sound");
             guest.queues.rx.publish().expect("sound");
@@ -183,7 +184,6 @@ fn floods_of_short_packets_are_bounded_and_hold_up_nobody() {
     ping(&mut guest, &mut sound, &mut sound_host);
     other.ping(other_conn, &mut other_host);
     drop(small_host);
-    eprintln!("{taken} short messages, reset: {reset}");
 }
 
 #[test]
@@ -263,9 +263,8 @@ fn a_guest_that_posts_no_buffers_waits_alone() {
     // It takes its answers at last.
     guest.queues.rx.set_limit(usize::MAX);
     guest.queues.rx.publish().expect("sound");
-    let mut answers = 0;
     wait_until("all answers", || {
-        answers += guest.discard();
+        guest.discard();
         guest.queues.tx.publish().expect("sound");
         guest.queues.tx.reap().expect("sound");
         guest.queues.tx.in_flight() == 0
@@ -273,101 +272,6 @@ fn a_guest_that_posts_no_buffers_waits_alone() {
     while try_accept(&listener).is_some() {}
     let mut conn = guest.open(HOST_CID, 1, SocketType::Stream);
     ping(&mut guest, &mut conn, &mut accept(&listener));
-    assert!(answers > 0);
-}
-
-#[test]
-fn host_programs_that_say_something_else() {
-    let backend = VsockBackend::one();
-    let mut guest = backend.guest("vm");
-    let (sound, mut sound_host) = backend.dial_in("vm", &mut guest, 80);
-    let lines: [&[u8]; 14] = [
-        b"\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"CONNECT\n",
-        b"CONNECT \n",
-        b"CONNECT -1\n",
-        b"CONNECT 80 80\n",
-        b"CONNECT 4294967295\n",
-        b"CONNECT 4294967296\n",
-        b"CONNECT 99999999999999999999999\n",
-        b"connect 80\n",
-        b" CONNECT 80\n",
-        b"CONNECT \xff\xfe\n",
-        b"\0\0\0\0\0\0\0\0\0\0",
-        &[b'x'; 100_000],
-    ];
-    for line in lines {
-        let mut stream = UnixStream::connect(backend.uds("vm")).expect("the device listens");
-        patient(&stream);
-        // The device may have closed before all is written.
-        let _ = stream.write_all(line);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert!(
-            answer.is_empty(),
-            "{:?} to {:?}",
-            answer,
-            String::from_utf8_lossy(&line[..line.len().min(40)])
-        );
-        guest.ping(sound, &mut sound_host);
-    }
-    wait_until("all counted", || backend.stats("vm").totals.bad_handshakes == lines.len() as u64);
-    assert_eq!(backend.stats("vm").totals.connections_opened, 1);
-}
-
-#[test]
-fn host_programs_that_close_at_any_moment() {
-    let backend = VsockBackend::one();
-    let mut guest = backend.guest("vm");
-    guest.stack.listen(81, SocketType::Stream);
-    let (sound, mut sound_host) = backend.dial_in("vm", &mut guest, 80);
-    let line = b"CONNECT 81\nhello";
-    for cut in 0..=line.len() {
-        for turns in 0..3 {
-            let mut stream = UnixStream::connect(backend.uds("vm")).expect("the device listens");
-            stream.write_all(&line[..cut]).expect("room");
-            for _ in 0..turns {
-                guest.stack.turn(Duration::from_micros(200)).expect("sound");
-            }
-        }
-    }
-    // Those that said where to were offered; each is told its end.
-    let mut seen = 0;
-    guest.until("all ended", |s| {
-        while let Some(conn) = s.accept(81) {
-            seen += 1;
-            s.close(conn).expect("sound");
-        }
-        s.connections() == 1 && backend.stats("vm").totals.connections_open == 1
-    });
-    assert!(seen > 0);
-    guest.ping(sound, &mut sound_host);
-}
-
-#[test]
-fn a_thousand_host_programs_that_say_nothing() {
-    let backend = VsockBackend::one();
-    let mut guest = backend.guest("vm");
-    let (sound, mut sound_host) = backend.dial_in("vm", &mut guest, 80);
-    let silent: Vec<_> = (0..1000)
-        .map(|n| {
-            let mut stream = UnixStream::connect(backend.uds("vm")).expect("the device listens");
-            if n % 3 == 0 {
-                stream.write_all(b"CONN").expect("room");
-            }
-            stream
-        })
-        .collect();
-    guest.ping(sound, &mut sound_host);
-    // The oldest give way; one that says what it wants is served at once.
-    wait_until("most were turned away", || backend.stats("vm").totals.bad_handshakes >= 800);
-    let mut stream = backend.dial("vm", 80);
-    let conn = guest.accept(80);
-    guest.with_host(|| read_ok(&mut stream)).expect("accepted");
-    guest.ping(conn, &mut stream);
-    drop(silent);
-    guest.ping(sound, &mut sound_host);
 }
 
 #[test]

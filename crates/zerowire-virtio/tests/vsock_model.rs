@@ -29,6 +29,10 @@ struct Packet {
 /// A guest that keeps to the rules.
 #[derive(Debug, Default)]
 struct Guest {
+    /// It tells of room only when it is asked, or has anything else to say.
+    quiet: bool,
+    /// It was asked, and had no room: it says when it has.
+    promised: bool,
     open: bool,
     gone: bool,
     sent: u32,
@@ -70,17 +74,13 @@ struct World {
 }
 
 impl World {
-    fn new(offered: bool) -> Self {
-        let mut guest = Guest::default();
-        let mut to_device = VecDeque::new();
+    fn new(offered: bool, quiet: bool) -> Self {
         let mut outgoing = Outgoing::default();
         let life = if offered { Lifecycle::offered() } else { Lifecycle::asked() };
         if !offered {
             // The REQUEST is what the device's connection was made from.
             outgoing.update(BUFFER, 0).expect("sound");
         }
-        guest.open = false;
-        to_device.clear();
         let device = Device {
             life,
             incoming: Incoming::new(BUFFER),
@@ -94,7 +94,8 @@ impl World {
             program_closed: false,
             resets: 0,
         };
-        Self { guest, device, to_device, to_guest: VecDeque::new() }
+        let guest = Guest { quiet, ..Guest::default() };
+        Self { guest, device, to_device: VecDeque::new(), to_guest: VecDeque::new() }
     }
 
     fn say(&mut self, op: Op, len: u32, flags: u32, forwarded: u32) {
@@ -120,7 +121,9 @@ impl World {
         }
         g.old_forwarded = g.forwarded;
         g.forwarded += n;
-        if g.open && !g.gone {
+        // A sound guest that said it had no room says when it has.
+        let tells = !g.quiet || std::mem::take(&mut g.promised);
+        if g.open && !g.gone && tells {
             let now = g.forwarded;
             self.say(Op::CreditUpdate, 0, 0, now);
         }
@@ -177,6 +180,7 @@ impl World {
             }
             Op::CreditRequest => {
                 let now = g.forwarded;
+                g.promised = g.received - now == BUFFER;
                 self.say(Op::CreditUpdate, 0, 0, now);
             }
             Op::CreditUpdate => {}
@@ -205,7 +209,7 @@ impl World {
         }
         let delivered = d.written == d.sent || !d.life.takes_payload();
         assert_eq!(d.life.has_control(delivered), { d.life }.next_control(delivered).is_some());
-        if delivered && d.program_ended && d.life.phase() == Phase::Open {
+        if d.program_ended && d.life.phase() == Phase::Open {
             d.life.far_ends(if d.program_closed { SHUT_BOTH } else { SHUT_SEND });
         }
         if let Some(control) = d.life.next_control(delivered) {
@@ -227,7 +231,7 @@ impl World {
             return self.device_says(op, 0, flags);
         }
         if d.life.takes_payload() && !d.life.owes_beginning() && d.written > d.sent {
-            let n = (d.written - d.sent).min(room).min(d.outgoing.free());
+            let n = (d.written - d.sent).min(room.max(1)).min(d.outgoing.free());
             if n == 0 {
                 d.life.owe_credit_request();
                 return;
@@ -243,7 +247,11 @@ impl World {
         if d.gone {
             return;
         }
+        let before = d.outgoing.forwarded();
         d.outgoing.update(p.alloc, p.forwarded).expect("a guest that keeps to the rules");
+        if d.outgoing.forwarded() != before {
+            d.life.credit_came();
+        }
         match d.life.take(p.op, p.flags) {
             Effect::Payload => {
                 assert!(d.incoming.receive(p.len), "it keeps to its credit");
@@ -376,9 +384,10 @@ proptest! {
     #[test]
     fn a_connection_moves_each_byte_once_and_ends_on_both_sides(
         offered: bool,
+        quiet: bool,
         actions in proptest::collection::vec((any::<u8>(), 0u32..700), 0..250),
     ) {
-        let mut w = World::new(offered);
+        let mut w = World::new(offered, quiet);
         for a in actions {
             w.act(a);
         }

@@ -20,7 +20,11 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
         uds: vm.uds,
         groups: vm.groups,
         limits,
-        map: MapPolicy { allow: args.map_allow.clone(), max_bytes: args.map_max },
+        map: MapPolicy {
+            allow: args.map_allow.clone(),
+            max_bytes: args.map_max,
+            share_guest_memory: args.share_guest_memory,
+        },
     };
     if let Some(path) = &args.config {
         return file::read(path, "vm.vsock", |vm| vm.vsock)?

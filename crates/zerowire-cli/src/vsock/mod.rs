@@ -63,6 +63,10 @@ pub struct VsockArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
         value_parser = clap::value_parser!(u64).range(65536..=4 << 30))]
     map_max: u64,
+    /// Let programs that map receive buffers read the guest's whole memory, so that payload needs no copy at all. They can
+    /// read whatever else the guest keeps there, keys included: only for programs that are trusted as the VMM is.
+    #[arg(long)]
+    share_guest_memory: bool,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,

@@ -16,6 +16,6 @@ mod table;
 
 pub use map::{Mapping, Reservation};
 pub use table::{
-    GuestMemory, MAX_REGIONS, MemoryError, PIECE_MAX_BYTES, Piece, RegionConfig, SLAB_BYTES, Segment,
-    SegmentList,
+    GuestMemory, MAX_REGIONS, MemoryError, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, SLAB_BYTES,
+    Segment, SegmentList,
 };

@@ -1,7 +1,7 @@
 //! The memory table: which guest-physical addresses are backed by what.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use thiserror::Error;
 
 use super::map::{Mapping, Reservation};
@@ -131,6 +131,19 @@ unsafe impl Sync for Piece {}
 
 #[derive(Debug)]
 struct RegionHandle(Region);
+
+/// A region for another program, which can read it and not write.
+#[derive(Debug)]
+pub struct ReadOnlyRegion {
+    /// Its file, opened for reading.
+    pub file: OwnedFd,
+    /// Where the region begins in the file, bytes.
+    pub offset: u64,
+    /// Its length, bytes.
+    pub len: u64,
+    /// The pieces that lie in it, by [`Piece::id`], and where in it they begin, bytes.
+    pub pieces: Vec<(u64, u64)>,
+}
 
 impl Piece {
     /// Identity of this piece; never used again for another one.
@@ -296,6 +309,26 @@ impl GuestMemory {
     /// The pieces, sorted by guest address.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// The regions, each with a descriptor of its file that can only read.
+    pub fn read_only(&self) -> io::Result<Vec<ReadOnlyRegion>> {
+        let mut regions: Vec<(&RegionHandle, ReadOnlyRegion)> = Vec::new();
+        for p in &self.pieces {
+            let r = &p.region.0;
+            let piece = (p.id, p.guest_addr - r.guest_addr);
+            match regions.iter_mut().find(|(handle, _)| std::ptr::eq(*handle, &*p.region)) {
+                Some((_, known)) => known.pieces.push(piece),
+                None => {
+                    let path = format!("/proc/self/fd/{}", r.file.as_raw_fd());
+                    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+                    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+                    let region = ReadOnlyRegion { file, offset: r.offset, len: r.len, pieces: vec![piece] };
+                    regions.push((&*p.region, region));
+                }
+            }
+        }
+        Ok(regions.into_iter().map(|(_, region)| region).collect())
     }
 
     /// Number of regions.

@@ -109,6 +109,7 @@ impl Loop {
     fn turn(&mut self, events: &mut Vec<epoll::Event>, sleep: Option<Duration>) -> bool {
         let mut busy = false;
         for v in 0..self.switch.vms.len() {
+            busy |= self.switch.reclaim(v);
             busy |= self.switch.transmit(v);
             busy |= self.switch.receive(v);
         }
@@ -129,6 +130,7 @@ impl Loop {
             Some(Duration::ZERO)
         } else {
             let patience = self.switch.scan();
+            self.switch.publish();
             if self.arm() {
                 return true;
             }
@@ -149,9 +151,12 @@ impl Loop {
     fn arm(&mut self) -> bool {
         let mut work = false;
         for v in 0..self.switch.vms.len() {
+            work |= self.switch.wait_for_chains(v);
             let vm = &mut self.switch.vms[v];
             let mut error = None;
             let takes = vm.resets.len() < super::vm::MAX_RESETS;
+            // Patience that has ended may have left something to say.
+            work |= !vm.starved && !vm.ready.is_empty() && vm.is_running();
             if let Some(tx) = vm.tx.as_mut().filter(|t| t.is_active() && vm.tx_ready && takes) {
                 match tx.ring.arm() {
                     Ok(true) => {
@@ -376,6 +381,10 @@ impl Loop {
     }
 
     fn stop(&mut self, v: usize, queue: u16) -> Option<u16> {
+        if queue == TX_QUEUE {
+            self.switch.take_back_all(v);
+            self.switch.publish();
+        }
         let vm = &mut self.switch.vms[v];
         if queue == RX_QUEUE {
             let mut rx = vm.rx.take()?;

@@ -90,6 +90,17 @@ pub fn peek_message(socket: &OwnedFd) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
+/// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended. Empty messages right
+/// before the end look the same.
+pub fn has_ended(socket: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let waits = rustix::io::ioctl_fionread(socket).unwrap_or(0);
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // A call that fails says of no end: the next look finds it.
+    waits == 0 && poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+}
+
 /// Whether the call is to be tried again when the socket is ready.
 pub fn would_block(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)

@@ -92,7 +92,8 @@ impl HostEnd {
 
     /// Whether bytes of the guest, or the news that no more come, wait for the program.
     pub fn has_pending(&self) -> bool {
-        self.held.is_some() || self.windows.as_ref().is_some_and(|w| w.ended() == Ended::Due)
+        let waits = |w: &Windows| w.ended() == Ended::Due || w.lends();
+        self.held.is_some() || self.windows.as_ref().is_some_and(|w| waits(w))
     }
 
     /// No more bytes of the guest will come.

@@ -79,6 +79,10 @@ pub(crate) struct GroupVm {
     /// Where programs ask for mapped connections.
     pub(super) map_listening: Listening,
     pub(super) map_policy: MapPolicy,
+    /// Chains that are lent to programs.
+    pub(super) lent: usize,
+    /// Connections that may have lent some.
+    pub(super) lenders: Vec<u32>,
     /// Programs that have asked, or are about to.
     pub(super) map_clients: Vec<Option<MapClient>>,
     // Rings hold pointers into the memory: they go first.
@@ -135,6 +139,8 @@ impl GroupVm {
             listening,
             map_listening,
             map_policy: MapPolicy::default(),
+            lent: 0,
+            lenders: Vec::new(),
             map_clients: Vec::new(),
             rx: None,
             tx: None,

@@ -148,7 +148,8 @@ impl VsockBackend {
     pub fn dial(&self, vm: &str, port: u32) -> UnixStream {
         let mut stream = UnixStream::connect(self.uds(vm)).expect("the device listens");
         patient(&stream);
-        stream.write_all(format!("CONNECT {port}\n").as_bytes()).expect("written");
+        // One that is turned away at once finds its socket closed: reading tells.
+        let _ = stream.write_all(format!("CONNECT {port}\n").as_bytes());
         stream
     }
 

@@ -74,6 +74,12 @@ pub fn send_reply(socket: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>
     Ok(())
 }
 
+/// Sends a further message.
+pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
 /// Takes a request if one is there: None where nothing has come yet, an empty error text where the program has left.
 pub fn receive_request(socket: &OwnedFd) -> Result<Option<Request>, String> {
     // One byte more than is due shows a message that is too long.

@@ -2,10 +2,12 @@
 //! published and released by one store each (docs/mapped-receive.md).
 
 mod client;
+mod direct;
 mod memory;
 mod windows;
 
-pub use client::{AskedFor, MapClient, Stage, receive_request, send_reply};
+pub use client::{AskedFor, MapClient, Stage, receive_request, send_bytes, send_reply};
+pub use direct::{Direct, files as region_files, region_table};
 pub use memory::ProgramFiles;
 pub use windows::{Ended, Windows};
 
@@ -16,10 +18,13 @@ pub struct MapPolicy {
     pub allow: Vec<u32>,
     /// Bytes that a connection may map at most.
     pub max_bytes: u64,
+    /// Programs that ask for it get the guest's memory to read, all of it, so that payload needs no copy. What else the
+    /// guest keeps there they can read as well.
+    pub share_guest_memory: bool,
 }
 
 impl Default for MapPolicy {
     fn default() -> Self {
-        Self { allow: Vec::new(), max_bytes: 64 << 20 }
+        Self { allow: Vec::new(), max_bytes: 64 << 20, share_guest_memory: false }
     }
 }

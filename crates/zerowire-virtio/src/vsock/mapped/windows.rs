@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 
 use zerowire::recv::doorbell;
 use zerowire::recv::layout::{
-    DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_EOM, ENTRY_LEN, MapOptions, PAGE, POLL_DATA, POLL_END, POLL_NOTHING,
-    PROGRAM_SLEEPS_AT, VERSION, VERSION_AT,
+    DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_LEN, MapOptions, PAGE, POLL_DATA, POLL_END,
+    POLL_NOTHING, PROGRAM_SLEEPS_AT, REGION_SHIFT, VERSION, VERSION_AT,
 };
 
+use super::direct::Direct;
 use super::memory::{Memory, ProgramFiles};
-use crate::memory::Segment;
+use crate::memory::{GuestMemory, Segment};
 use crate::vsock::packet::Kind;
 
 /// How far the end of the data has come.
@@ -46,6 +47,7 @@ pub struct Windows {
     /// Bytes in it.
     bytes: usize,
     ended: Ended,
+    direct: Option<Direct>,
 }
 
 /// Where bytes come from.
@@ -72,13 +74,82 @@ impl Windows {
             open: None,
             bytes: 0,
             ended: Ended::No,
+            direct: None,
         };
         Ok((windows, files))
     }
 
+    /// Payload may stay in guest memory from now on.
+    pub fn set_direct(&mut self, direct: Direct) {
+        self.direct = Some(direct);
+    }
+
+    /// What is lent, where payload may stay in guest memory.
+    pub fn direct(&mut self) -> Option<&mut Direct> {
+        self.direct.as_mut()
+    }
+
+    /// Whether chains are lent.
+    pub fn lends(&self) -> bool {
+        self.direct.as_ref().is_some_and(|d| d.lent() > 0)
+    }
+
+    /// Whether payload may stay in guest memory.
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Lends a packet to the program as it lies in guest memory. False where that is not possible now: it is to be copied.
+    pub fn lend(&mut self, memory: &GuestMemory, parts: &[Segment], head: u16, end: Option<u32>) -> bool {
+        let Some(direct) = &self.direct else { return false };
+        if parts.is_empty() || direct.is_held() || parts.iter().any(|s| direct.place(memory, s).is_none()) {
+            return false;
+        }
+        let entries = 2 * parts.len();
+        if entries > self.options.max_entries() {
+            return false;
+        }
+        if self.entries + entries > self.options.max_entries() {
+            self.publish();
+        }
+        if self.entries == 0 && !self.is_ours(self.window) {
+            return false;
+        }
+        for (i, s) in parts.iter().enumerate() {
+            let Some((region, at)) = self.direct.as_ref().and_then(|d| d.place(memory, s)) else { break };
+            let end = if i + 1 == parts.len() { end.unwrap_or(0) } else { 0 };
+            self.entry(self.entries, s.len, end | ENTRY_DIRECT | region << REGION_SHIFT);
+            self.entry(self.entries + 1, at as u32, (at >> 32) as u32);
+            self.entries += 2;
+            self.bytes += s.len as usize;
+        }
+        self.open = None;
+        if let Some(direct) = &mut self.direct {
+            direct.lend(self.window, head);
+        }
+        true
+    }
+
+    /// Chains of windows that were released since.
+    pub fn take_back(&mut self, heads: &mut Vec<u16>) {
+        let Some(mut direct) = self.direct.take() else { return };
+        let back: Vec<u32> = direct.out().filter(|w| self.is_ours(*w)).collect();
+        for w in back {
+            direct.take_back(w, heads);
+        }
+        self.direct = Some(direct);
+    }
+
+    /// Asks to be told of the next release, while chains are lent. Returns true if a window is back by now.
+    pub fn wait_for_chains(&self) -> bool {
+        let Some(direct) = self.direct.as_ref().filter(|d| d.lent() > 0) else { return false };
+        let back = || direct.out().any(|w| self.is_ours(w));
+        !doorbell::sleep_check(self.memory.word(DAEMON_WAITS_AT), back)
+    }
+
     /// Whether packets must be given one by one, so that each begins on a page of its own.
     pub fn keeps_packets_apart(&self) -> bool {
-        !self.options.packed
+        !self.options.packed || self.direct.is_some()
     }
 
     /// How far the end has come.
@@ -185,6 +256,9 @@ impl Windows {
         let at = self.poll_at(self.window);
         self.memory.word(at + 4).store(self.pages as u32, Ordering::Relaxed);
         self.memory.word(at).store(POLL_DATA, Ordering::Release);
+        if let Some(direct) = &mut self.direct {
+            direct.published(self.window);
+        }
         self.next();
         self.wake();
     }

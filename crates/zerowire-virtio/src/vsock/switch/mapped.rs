@@ -12,7 +12,10 @@ use super::{ANSWER_PATIENCE, Event, Switch, watch};
 use crate::memory::Segment;
 use crate::vsock::credit::Incoming;
 use crate::vsock::held::Held;
-use crate::vsock::mapped::{AskedFor, MapClient, Stage, Windows, receive_request, send_reply};
+use crate::vsock::mapped::{
+    AskedFor, Direct, MapClient, Stage, Windows, receive_request, region_files, region_table, send_bytes,
+    send_reply,
+};
 use crate::vsock::packet::Kind;
 use crate::vsock::table::{End, Place};
 use crate::vsock::vm::MAX_HANDSHAKES;
@@ -38,8 +41,27 @@ impl Switch {
         let kind = c.kind;
         let End::Host(host) = &mut c.end else { return };
         let Some(windows) = &mut host.windows else { return };
+        // At most half of the ring is lent.
+        let most = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()) / 2);
+        if windows.is_direct()
+            && host.held.is_none()
+            && vm.lent < most
+            && windows.lend(&vm.memory, parts, self.head, end)
+        {
+            vm.lent += 1;
+            self.lent.push(self.head);
+            if !vm.lenders.contains(&slot) {
+                vm.lenders.push(slot);
+            }
+            vm.counters.transmit.zero_copied_frames.add(1);
+            vm.counters.transmit.zero_copied_bytes.add(bytes as u64);
+            c.incoming.forward(bytes as u32);
+            self.filled.push(slot);
+            return self.tell_credit(v, slot);
+        }
+        let reason = if windows.is_direct() { CopyReason::Held } else { CopyReason::Window };
         let done = if host.held.is_none() { windows.push(parts, 0, bytes, end) } else { 0 };
-        vm.counters.transmit.copied(CopyReason::Window, done as u64);
+        vm.counters.transmit.copied(reason, done as u64);
         c.incoming.forward(done as u32);
         let rest = bytes - done;
         if rest > 0 || (bytes == 0 && host.held.is_some()) {
@@ -108,6 +130,68 @@ impl Switch {
         self.settle_windows(v);
         self.settle(v, slot);
         self.tell_credit(v, slot);
+    }
+
+    /// Gives the guest its chains back.
+    pub(super) fn give_back(&mut self, v: usize, heads: &[u16]) {
+        if heads.is_empty() {
+            return;
+        }
+        let vm = &mut self.vms[v];
+        vm.lent = vm.lent.saturating_sub(heads.len());
+        if let Some(tx) = vm.tx.as_mut().filter(|t| !t.broken) {
+            for head in heads {
+                tx.ring.push_used(*head, 0);
+            }
+        }
+    }
+
+    /// Takes chains back whose windows were released. Returns whether there were any.
+    pub fn reclaim(&mut self, v: usize) -> bool {
+        if self.vms[v].lent == 0 {
+            return false;
+        }
+        let mut heads = Vec::new();
+        let lenders = std::mem::take(&mut self.vms[v].lenders);
+        for slot in &lenders {
+            let windows = self.connection(v, *slot).and_then(|c| c.host()?.windows.as_mut());
+            let Some(windows) = windows else { continue };
+            windows.take_back(&mut heads);
+            if windows.lends() {
+                self.vms[v].lenders.push(*slot);
+            }
+        }
+        self.give_back(v, &heads);
+        for slot in lenders {
+            if !self.vms[v].lenders.contains(&slot) {
+                self.settle(v, slot);
+            }
+        }
+        !heads.is_empty()
+    }
+
+    /// All chains go back at once: the ring stops.
+    pub fn take_back_all(&mut self, v: usize) {
+        let mut heads = Vec::new();
+        for slot in std::mem::take(&mut self.vms[v].lenders) {
+            let windows = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut());
+            if let Some(direct) = windows.and_then(|w| w.direct()) {
+                direct.take_all(&mut heads);
+            }
+        }
+        self.give_back(v, &heads);
+    }
+
+    /// Before sleeping: asks programs that hold chains to say when they release them. Returns whether some are back.
+    pub fn wait_for_chains(&mut self, v: usize) -> bool {
+        let lenders = std::mem::take(&mut self.vms[v].lenders);
+        let mut back = false;
+        for slot in &lenders {
+            let windows = self.connection(v, *slot).and_then(|c| c.host()?.windows.as_ref());
+            back |= windows.is_some_and(|w| w.wait_for_chains());
+        }
+        self.vms[v].lenders = lenders;
+        back
     }
 
     /// Programs connect to the control socket.
@@ -226,8 +310,10 @@ impl Switch {
         if r.options.credit == 0 {
             r.options.credit = vm.limits.buffer_bytes;
         }
-        // Guest memory is not shared: the windows are filled.
-        r.options.direct = false;
+        if r.options.direct && !vm.map_policy.share_guest_memory {
+            let text = "direct windows: zerowire vsock was started without --share-guest-memory".to_owned();
+            return Err((libc::EPERM, text));
+        }
         let kind = Kind::new(r.kind);
         let taken = |c: &MapClient| matches!(c.stage, Stage::Listening { port, kind: k, .. } if port == r.port && Some(k) == kind);
         if r.op == MapOp::Listen && vm.map_clients.iter().flatten().any(taken) {
@@ -282,24 +368,32 @@ impl Switch {
         let vm = &mut self.vms[v];
         let place = vm.connections.place(slot);
         let Some(c) = vm.connections.get(slot) else { return Ok(()) };
-        let (windows, files) = Windows::new(options, c.kind)?;
+        let (mut windows, files) = Windows::new(options, c.kind)?;
+        let regions = if options.direct { vm.memory.read_only()? } else { Vec::new() };
+        if options.direct {
+            windows.set_direct(Direct::new(&regions, options.windows));
+        }
         watch(&self.epoll, &windows.released, Event::Released { vm: v, place })?;
         let reply = Reply {
             status: 0,
             host_port: c.key.peer_port,
             guest_port: c.key.port,
             options,
-            regions: 0,
+            regions: regions.len() as u16,
             text: String::new(),
         };
-        let descriptors = [
+        let mut descriptors = vec![
             files.headers.as_fd(),
             files.data.as_fd(),
             files.ready.as_fd(),
             files.released.as_fd(),
             theirs.as_fd(),
         ];
+        descriptors.extend(region_files(&regions).map(AsFd::as_fd));
         send_reply(control, &reply, &descriptors)?;
+        if !regions.is_empty() {
+            send_bytes(control, &region_table(&regions))?;
+        }
         if let Some(host) = c.host() {
             host.windows = Some(Box::new(windows));
         }

@@ -18,7 +18,7 @@ use zerowire::ledger::DropReason;
 
 use super::packet::{Header, Op};
 use super::queues::Packet;
-use super::table::{Connection, End, Place};
+use super::table::{Connection, End};
 use super::vm::GroupVm;
 use crate::memory::Segment;
 use crate::ring::RingError;
@@ -45,6 +45,10 @@ pub(super) struct Switch {
     /// Payload of the run that is being collected.
     parts: Vec<Segment>,
     iov: Vec<libc::iovec>,
+    /// The chain of the packet that is looked at.
+    head: u16,
+    /// Chains of this turn that were lent to a program.
+    lent: Vec<u16>,
     /// Mapped connections whose windows were filled in this turn.
     filled: Vec<u32>,
     hint: usize,
@@ -67,6 +71,8 @@ impl Switch {
             segments: Vec::with_capacity(1024),
             parts: Vec::with_capacity(1024),
             iov: Vec::with_capacity(2048),
+            head: 0,
+            lent: Vec::with_capacity(transmit::MAX_BATCH),
             filled: Vec::with_capacity(transmit::MAX_BATCH),
             hint: 0,
             scan_at: None,
@@ -120,10 +126,16 @@ impl Switch {
     /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
     fn end_of(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
+        let mut heads = Vec::new();
         if let End::Host(host) = &mut c.end {
             host.held = None;
             host.end_windows();
+            if let Some(direct) = host.windows.as_mut().and_then(|w| w.direct()) {
+                direct.take_all(&mut heads);
+            }
         }
+        self.give_back(v, &heads);
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
         if let End::Sibling { vm, place } = std::mem::replace(&mut c.end, End::Gone)
             && let Some(other) = self.vms[vm].connections.at(place)
         {

@@ -188,8 +188,8 @@ impl Switch {
         if let Some(held) = c.host().and_then(|h| h.held.take()) {
             c.incoming.forward(held.len() as u32);
         }
-        c.end = End::Gone;
         c.deadline = Some(Instant::now() + CLOSE_PATIENCE);
+        self.end_of(v, slot);
         self.look_at_deadlines(CLOSE_PATIENCE);
         self.settle(v, slot);
     }
@@ -303,7 +303,7 @@ impl Switch {
         let Some(host) = c.host() else { return Ok(Step::Nothing) };
         counters.receive.system_calls.add(1);
         let len = match socket::peek_message(&host.socket) {
-            Ok(0) if host.hung_up => {
+            Ok(0) if socket::has_ended(&host.socket) => {
                 Self::far_end(c, false);
                 return Ok(Step::Nothing);
             }

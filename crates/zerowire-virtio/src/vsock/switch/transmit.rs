@@ -60,14 +60,18 @@ impl Switch {
         self.vms[v].tx = Some(tx);
         let mut run = None;
         for p in &packets {
+            self.head = p.head;
             self.packet(v, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run);
         }
         self.flush(v, &mut run);
         self.settle_windows(v);
         if let Some(tx) = &mut self.vms[v].tx {
             for p in &packets {
-                tx.ring.push_used(p.head, 0);
+                if self.lent.is_empty() || !self.lent.contains(&p.head) {
+                    tx.ring.push_used(p.head, 0);
+                }
             }
+            self.lent.clear();
             if error.is_some() {
                 tx.publish();
                 tx.fail();
