@@ -1,6 +1,6 @@
-//! The back end under measurement: a child process `PROGRAM net …`.
+//! The back end under measurement: a child process `PROGRAM net …` or `PROGRAM vsock …`.
 //!
-//! The child is started from a thread inside the benchmark's namespace, so it creates its taps
+//! A net back end is started from a thread inside the benchmark's namespace, so it creates its taps
 //! there. It must not share the driver's CPU. Dropping a [`Backend`] ends the child: SIGTERM first,
 //! SIGKILL when it doesn't end.
 
@@ -53,12 +53,14 @@ impl BackendKind {
 /// Back ends started so far.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// A running back end that serves one or more VMs, each on a tap of its own.
+/// A running back end that serves one or more VMs: each on a tap of its own, or each with unix
+/// sockets of its own for the host's programs.
 #[derive(Debug)]
 pub struct Backend {
     child: Child,
     folder: PathBuf,
     clock: ProcessClock,
+    vms: usize,
     taps: Vec<String>,
     started: Duration,
 }
@@ -69,21 +71,50 @@ impl Backend {
     /// after its process has ended. Fails with what the child wrote to its standard error.
     pub fn start(program: &Path, kind: &BackendKind, vms: usize, placement: &Placement) -> Result<Self> {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let taps: Vec<String> = (0..vms).map(|vm| format!("zw{number}v{vm}")).collect();
+        let spec = |vm: usize, socket: &Path| {
+            format!("name=vm{vm},socket={},port=tap:{}", socket.display(), taps[vm])
+        };
+        let mut backend = Self::launch(program, "net", number, vms, spec, &kind.args, placement)?;
+        backend.taps = taps;
+        Ok(backend)
+    }
+
+    /// Starts `program vsock` with the further arguments `args` for `vms` VMs that reach each other,
+    /// and waits until all sockets listen. VM `vm` has the CID [`Backend::cid`] and the host's end
+    /// [`Backend::host_end`].
+    pub fn start_vsock(program: &Path, args: &[String], vms: usize, placement: &Placement) -> Result<Self> {
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let spec = |vm: usize, socket: &Path| {
+            let uds = socket.with_extension("host");
+            format!("name=vm{vm},cid={},socket={},uds={}", Self::cid(vm), socket.display(), uds.display())
+        };
+        Self::launch(program, "vsock", number, vms, spec, args, placement)
+    }
+
+    fn launch(
+        program: &Path,
+        device: &str,
+        number: usize,
+        vms: usize,
+        spec: impl Fn(usize, &Path) -> String,
+        args: &[String],
+        placement: &Placement,
+    ) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("zerowire-bench-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         let log = File::create(folder.join("log"))?;
         let statistics = File::create(folder.join("statistics"))?;
-        let taps: Vec<String> = (0..vms).map(|vm| format!("zw{number}v{vm}")).collect();
         let mut command = Command::new(program);
-        command.args(["net", "--json", "--log", "warn"]);
-        for (vm, tap) in taps.iter().enumerate() {
+        command.args([device, "--json", "--log", "warn"]);
+        for vm in 0..vms {
             let socket = socket_path(&folder, vm);
             // A socket left over from a process that was killed would count as in use.
             let _ = fs::remove_file(&socket);
-            command.arg("--vm").arg(format!("name=vm{vm},socket={},port=tap:{tap}", socket.display()));
+            command.arg("--vm").arg(spec(vm, &socket));
         }
-        command.args(&kind.args);
+        command.args(args);
         command.stdin(Stdio::null()).stdout(statistics).stderr(log);
         placement.avoid_driver()?;
         let begin = Instant::now();
@@ -91,13 +122,13 @@ impl Backend {
         placement.pin_driver()?;
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         let clock = ProcessClock::of(child.id())?;
-        let mut backend = Self { child, folder, clock, taps, started: Duration::ZERO };
+        let mut backend = Self { child, folder, clock, vms, taps: Vec::new(), started: Duration::ZERO };
         backend.wait_until_listening(begin)?;
         Ok(backend)
     }
 
     fn wait_until_listening(&mut self, begin: Instant) -> Result<()> {
-        for vm in 0..self.taps.len() {
+        for vm in 0..self.vms {
             // A connection is the only proof; the back end must take it that this one says nothing.
             while UnixStream::connect(self.socket(vm)).is_err() {
                 if let Some(status) = self.child.try_wait()? {
@@ -116,6 +147,17 @@ impl Backend {
     /// The socket of VM `vm`.
     pub fn socket(&self, vm: usize) -> PathBuf {
         socket_path(&self.folder, vm)
+    }
+
+    /// The unix socket at which host programs reach VM `vm`; what listens for the VM on port P is
+    /// this path with `_P` behind it.
+    pub fn host_end(&self, vm: usize) -> PathBuf {
+        self.socket(vm).with_extension("host")
+    }
+
+    /// The address of VM `vm`.
+    pub fn cid(vm: usize) -> u64 {
+        3 + vm as u64
     }
 
     /// The host's side of the tap of VM `vm`, up.

@@ -95,7 +95,7 @@ impl BackendVariant {
 }
 
 /// Adds the numbers of `value` to `ledger`, those of inner objects with the outer key before theirs.
-fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
+pub(crate) fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
     for (key, value) in value.as_object().into_iter().flatten() {
         let name = format!("{prefix}{key}");
         match value.as_u64() {

@@ -63,6 +63,28 @@ impl ProcessClock {
     }
 }
 
+/// How often the threads of process `pid` have gone to sleep so far (proc_pid_status(5),
+/// voluntary_ctxt_switches).
+pub fn sleeps_of(pid: u32) -> io::Result<u64> {
+    let mut total = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread that has ended meanwhile slept no more.
+        let text = std::fs::read_to_string(task?.path().join("status")).unwrap_or_default();
+        total += voluntary_switches(&text);
+    }
+    Ok(total)
+}
+
+/// How often the calling thread has gone to sleep so far.
+pub fn own_sleeps() -> u64 {
+    voluntary_switches(&std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default())
+}
+
+fn voluntary_switches(status: &str) -> u64 {
+    let value = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
 /// CPU time of the calling thread, exact.
 pub fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -148,6 +170,18 @@ mod tests {
         assert!(thread_time() > thread);
         // One more than the largest process number of Linux (PID_MAX_LIMIT).
         assert!(ProcessClock::of(4_194_305).is_err());
+    }
+
+    #[test]
+    fn sleeps_are_counted() {
+        assert_eq!(
+            voluntary_switches("Name:\ta\nvoluntary_ctxt_switches:\t17\nnonvoluntary_ctxt_switches:\t3\n"),
+            17
+        );
+        let before = own_sleeps();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(own_sleeps() > before);
+        assert!(sleeps_of(std::process::id()).unwrap() > before);
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn connect(backend: &Backend, vms: usize) -> Result<Vec<Guest>> {
 }
 
 /// Proportional memory without that of guests, once the process has gone to sleep.
-fn own_memory(backend: &Backend) -> Result<u64> {
+pub(crate) fn own_memory(backend: &Backend) -> Result<u64> {
     backend.clock().settled(Duration::from_secs(1))?;
     let path = format!("/proc/{}/smaps", backend.pid());
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

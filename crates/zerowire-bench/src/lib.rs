@@ -4,6 +4,9 @@
 //! read() on the same kind of tap with the same frame. [`run_threshold`] measures when gathering a
 //! frame's pieces is cheaper than handing them to the kernel. Both make network namespaces and taps
 //! of their own, touch no other interface, and need root or a user namespace (`unshare -Urn`).
+//! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
+//! unix sockets; it needs no privileges.
+//! [`vsock_rx::run_table`] compares the ways in which a program receives by vsock.
 //!
 //! Rules of measurement: CPU time of all threads of the measured side; variants interleaved in
 //! rounds; the working set stated; every frame accounted for, else the run is void.
@@ -37,6 +40,9 @@ pub mod threshold;
 pub mod threshold_report;
 pub mod uring;
 pub mod variant;
+pub mod vsock;
+pub mod vsock_rx;
 
 pub use net::{run_net, run_threshold};
 pub use options::{NetOptions, ThresholdOptions};
+pub use vsock::{VsockBenchOptions, run_vsock};

@@ -6,7 +6,7 @@ use std::fs;
 use serde::Serialize;
 
 /// Kernel, CPU and memory; no name, address or user.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,

@@ -1,5 +1,7 @@
 //! `zerowire bench`.
 
+mod vsock_rx;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,6 +23,8 @@ enum What {
     Net(Box<NetBenchArgs>),
     /// The vsock device against the same bytes through a pair of unix sockets, in the same write lengths.
     Vsock(Box<VsockBenchArgs>),
+    /// How fast a program receives by vsock: by copying, in mapped windows, sleeping and polling; in a guest as well.
+    VsockRx(Box<vsock_rx::VsockRxArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -72,7 +76,7 @@ struct NetBenchArgs {
 Measures CPU seconds a GB (10^9 bytes) of all threads of the back end and of the host's program, driven by a guest without a \
 VM; variants are interleaved, every byte is accounted for, the content of the first ones is checked. hot is a working set of \
 256 KiB (512 KiB where the guest receives), cold one of 64 MiB. Needs no privileges and makes no network device. Takes some \
-minutes; with --quick about one.")]
+minutes; with --quick less than one.")]
 struct VsockBenchArgs {
     /// Fewer rounds, fewer lengths.
     #[arg(long)]
@@ -96,6 +100,9 @@ struct VsockBenchArgs {
     /// Bytes of the guest's receive buffers, header included, 128 to 65536.
     #[arg(long, default_value_t = 4096, value_name = "BYTES")]
     rx_buffer: u32,
+    /// CPU of the host's program: backend (the back end's), guest (the guest's), or any.
+    #[arg(long, default_value = "backend", value_name = "CPU")]
+    host_cpu: String,
     /// Leave out the guest that sleeps until an interrupt.
     #[arg(long)]
     no_sleeping_guest: bool,
@@ -124,6 +131,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
     match args.what {
         What::Net(args) => net(*args),
         What::Vsock(args) => vsock(*args),
+        What::VsockRx(args) => vsock_rx::run(*args),
     }
 }
 
@@ -136,6 +144,7 @@ fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
         credits: args.credit,
         working_sets: working_sets(&args.working_set)?,
         rx_buffer: args.rx_buffer,
+        host_cpu: args.host_cpu.parse().map_err(|e: String| anyhow!(e))?,
         sleeping_guest: !args.no_sleeping_guest,
         idle_connections: args.idle.into_iter().filter(|n| *n > 0).collect(),
         extras: !args.no_extras,

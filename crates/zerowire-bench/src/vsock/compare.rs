@@ -1,0 +1,277 @@
+//! Interleaved runs of several variants, case by case.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Error, Result, bail};
+use serde::Serialize;
+
+use super::case::VsockCase;
+use super::variant::{Sample, Variant};
+use crate::compare::{Failure, Plan};
+use crate::progress::Progress;
+use crate::stats::{Summary, rotation};
+
+/// The figures of one case.
+#[derive(Debug, Clone, Serialize)]
+pub struct CaseReport {
+    /// What was measured.
+    #[serde(flatten)]
+    pub case: VsockCase,
+    /// The working set in bytes.
+    pub working_set_bytes: usize,
+    /// Rounds, without the warm-up.
+    pub rounds: usize,
+    /// Bytes of each run.
+    pub bytes: usize,
+    /// One entry a variant that succeeded; the first is the floor.
+    pub variants: Vec<VariantReport>,
+    /// Variants that failed, and why; they are not measured further in this case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
+}
+
+/// The figures of one variant in one case.
+#[derive(Debug, Clone, Serialize)]
+pub struct VariantReport {
+    /// Its name.
+    pub name: String,
+    /// CPU seconds of the measured side for 10⁹ bytes.
+    pub cpu_s_per_gb: Summary,
+    /// The same divided by the floor's of the same round; `None` for the floor.
+    pub ratio_to_floor: Option<Summary>,
+    /// CPU seconds of the host's program for 10⁹ bytes.
+    pub host_cpu_s_per_gb: Summary,
+    /// 10⁶ bytes a second.
+    pub megabytes_per_second: Summary,
+    /// How often the measured side went to sleep for 10⁶ bytes.
+    pub sleeps_per_mb: Summary,
+    /// Packets with payload that the back end moved in all runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// Their length on average, header left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_len: Option<f64>,
+    /// System calls of the back end that moved payload, for each of these packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_calls_per_packet: Option<f64>,
+    /// The back end's ledger over the warm-up and all rounds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ledger: BTreeMap<String, u64>,
+    /// Every run, in order.
+    pub samples: Vec<Sample>,
+}
+
+/// Runs all cases. The first variant is the floor that the others are compared with.
+pub fn compare(
+    cases: &[VsockCase],
+    variants: &mut [Box<dyn Variant>],
+    plan: Plan,
+) -> Result<Vec<CaseReport>> {
+    if variants.is_empty() || plan.rounds == 0 {
+        bail!("nothing to measure: give at least one round and one variant");
+    }
+    let mut progress = Progress::new("bench", cases.len() * (plan.rounds + 1));
+    let mut reports = Vec::with_capacity(cases.len());
+    for case in cases {
+        reports.push(compare_case(case, variants, plan, &mut progress)?);
+    }
+    progress.finish();
+    Ok(reports)
+}
+
+fn compare_case(
+    case: &VsockCase,
+    variants: &mut [Box<dyn Variant>],
+    plan: Plan,
+    progress: &mut Progress,
+) -> Result<CaseReport> {
+    let bytes = case.sample_bytes(plan.quick);
+    progress.step(case);
+    let mut records: Vec<Record> =
+        variants.iter_mut().map(|variant| Record::warm_up(variant, case)).collect();
+    progress.advance();
+    for round in 0..plan.rounds {
+        progress.step(case);
+        for index in rotation(variants.len(), round) {
+            records[index].run(&mut variants[index], case, bytes);
+        }
+        progress.advance();
+    }
+    let moved = (case.warm_up_bytes() + plan.rounds * bytes) as u64;
+    for (record, variant) in records.iter_mut().zip(variants) {
+        record.close(variant, moved);
+    }
+    // Without a floor there is nothing to compare with: that is no result.
+    if let Some(error) = records.first_mut().and_then(|floor| floor.failed.take()) {
+        return Err(error.context(format!("the floor failed ({case})")));
+    }
+    let floor = records.first().map(Record::costs).unwrap_or_default();
+    let failures = records.iter().filter_map(Record::failure).collect();
+    let variants = records
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, record)| record.report(if index == 0 { &[] } else { &floor }));
+    Ok(CaseReport {
+        case: *case,
+        working_set_bytes: case.set_bytes(),
+        rounds: plan.rounds,
+        bytes,
+        variants: variants.collect(),
+        failures,
+    })
+}
+
+/// What one variant did in one case.
+struct Record {
+    name: String,
+    samples: Vec<Sample>,
+    ledger: BTreeMap<String, u64>,
+    failed: Option<Error>,
+}
+
+impl Record {
+    /// Prepares the variant and moves some bytes, whose content is checked: that warms memory,
+    /// caches and queues and doesn't count.
+    fn warm_up(variant: &mut Box<dyn Variant>, case: &VsockCase) -> Self {
+        let outcome = variant
+            .prepare(case)
+            .context("preparing failed")
+            .and_then(|()| variant.run(case, case.warm_up_bytes(), true).context("the warm-up failed"));
+        Self {
+            name: variant.name().to_owned(),
+            samples: Vec::new(),
+            ledger: BTreeMap::new(),
+            failed: outcome.err(),
+        }
+    }
+
+    fn run(&mut self, variant: &mut Box<dyn Variant>, case: &VsockCase, bytes: usize) {
+        if self.failed.is_some() {
+            return;
+        }
+        match variant.run(case, bytes, false) {
+            Ok(sample) => self.samples.push(sample),
+            Err(error) => self.failed = Some(error.context(format!("round {}", self.samples.len() + 1))),
+        }
+    }
+
+    /// Takes the ledger, which must account for every byte.
+    fn close(&mut self, variant: &mut Box<dyn Variant>, moved: u64) {
+        match variant.ledger() {
+            Ok(ledger) => self.ledger = ledger,
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
+        }
+        let counted = self.ledger.get("bytes").copied();
+        if self.failed.is_none()
+            && let Some(counted) = counted.filter(|counted| *counted != moved)
+        {
+            self.failed =
+                Some(anyhow::anyhow!("{moved} bytes were moved and the back end's ledger has {counted}"));
+        }
+    }
+
+    fn costs(&self) -> Vec<f64> {
+        self.samples.iter().map(Sample::cpu_per_gb).collect()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        let error = self.failed.as_ref()?;
+        Some(Failure { variant: self.name.clone(), reason: format!("{error:#}; ledger: {:?}", self.ledger) })
+    }
+
+    /// The figures, compared with the floor's of the same rounds; `None` for a variant that failed.
+    fn report(self, floor: &[f64]) -> Option<VariantReport> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let summary = |figure: fn(&Sample) -> f64| Summary::of(self.samples.iter().map(figure));
+        let packets = self.ledger.get("frames").copied().filter(|packets| *packets > 0);
+        let per_packet = |key: &str| {
+            packets.map(|packets| self.ledger.get(key).copied().unwrap_or(0) as f64 / packets as f64)
+        };
+        Some(VariantReport {
+            cpu_s_per_gb: summary(Sample::cpu_per_gb)?,
+            ratio_to_floor: Summary::ratio(&self.costs(), floor),
+            host_cpu_s_per_gb: summary(Sample::host_cpu_per_gb)?,
+            megabytes_per_second: summary(Sample::megabytes_per_second)?,
+            sleeps_per_mb: summary(Sample::sleeps_per_mb)?,
+            packets,
+            packet_len: per_packet("bytes"),
+            system_calls_per_packet: per_packet("system_calls"),
+            name: self.name,
+            ledger: self.ledger,
+            samples: self.samples,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::case::{Direction, WorkingSet};
+
+    /// A variant that costs a fixed time a byte, times the number of its run.
+    struct Fixed {
+        name: &'static str,
+        cost: u64,
+        runs: u64,
+        bytes: u64,
+        /// What its ledger adds to the truth.
+        off: u64,
+    }
+
+    impl Variant for Fixed {
+        fn name(&self) -> &str {
+            self.name
+        }
+
+        fn prepare(&mut self, _: &VsockCase) -> Result<()> {
+            (self.runs, self.bytes) = (0, 0);
+            Ok(())
+        }
+
+        fn run(&mut self, _: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
+            assert_eq!(check, self.runs == 0);
+            self.runs += 1;
+            self.bytes += bytes as u64;
+            let time = Duration::from_nanos(self.cost * self.runs * bytes as u64 / 10);
+            Ok(Sample::new(time, time / 2, time, bytes))
+        }
+
+        fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+            if self.name == "floor" {
+                return Ok(BTreeMap::new());
+            }
+            let entries =
+                [("bytes", self.bytes + self.off), ("frames", self.bytes / 4096), ("system_calls", 7)];
+            Ok(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+        }
+    }
+
+    /// A report of two cases and two variants with invented figures.
+    pub(crate) fn sample_reports() -> Vec<CaseReport> {
+        let cases =
+            VsockCase::all(&[Direction::Transmit], &[4096, 65_536], &[65_536], &[WorkingSet::Hot]).unwrap();
+        let variant = |name, cost, off| Box::new(Fixed { name, cost, runs: 0, bytes: 0, off });
+        let mut variants: Vec<Box<dyn Variant>> =
+            vec![variant("floor", 10, 0), variant("zerowire", 12, 0), variant("broken", 11, 1)];
+        compare(&cases, &mut variants, Plan { rounds: 3, quick: true }).unwrap()
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round_and_lost_bytes_are_a_failure() {
+        let reports = sample_reports();
+        let [floor, other] = &reports[0].variants[..] else {
+            panic!("two variants expected");
+        };
+        assert!(floor.ratio_to_floor.is_none() && floor.packets.is_none());
+        let ratio = other.ratio_to_floor.unwrap();
+        assert!((ratio.min - 1.2).abs() < 1e-6 && (ratio.max - 1.2).abs() < 1e-6);
+        assert_eq!(other.samples.len(), 3);
+        assert_eq!(other.packet_len, Some(4096.0));
+        assert_eq!(reports[0].failures[0].variant, "broken");
+        assert!(reports[0].failures[0].reason.contains("ledger has"));
+    }
+}

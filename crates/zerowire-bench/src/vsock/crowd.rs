@@ -1,0 +1,295 @@
+//! Many connections at once from one guest, with and without one whose program doesn't read.
+
+use std::io::{ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use zerowire_guest::vsock::ConnId;
+
+use super::case::RX_BUFFER;
+use super::device::{SETTLE_LIMIT, accept_from};
+use super::guest::{Setup, VsockGuest, Watch};
+use super::host::HostCpu;
+use super::variant::Sample;
+use crate::backend::Backend;
+use crate::case::WorkingSet;
+use crate::cpu::{Placement, thread_time};
+use crate::guest::STALL_LIMIT;
+use crate::progress::Progress;
+use crate::stats::{Summary, rotation};
+use crate::table::{bytes, figure};
+
+/// Bytes of a write, and of the program's buffer.
+const WRITE_LEN: usize = 64 << 10;
+/// Credit of each connection.
+const CREDIT: u32 = 256 << 10;
+/// Packets of one connection before the next one's turn.
+const TURN: usize = 2;
+
+/// The figures of the crowd.
+#[derive(Debug, Clone, Serialize)]
+pub struct CrowdReport {
+    /// Connections, the one that may stall among them.
+    pub connections: usize,
+    /// Bytes that all others together move in a run.
+    pub bytes: usize,
+    /// The others while the one is idle.
+    pub alone: CrowdFigures,
+    /// The others while the one sends and nobody reads it.
+    pub beside_stalled: CrowdFigures,
+    /// Rate of the others beside the stalled one, divided by their rate alone in the same round.
+    pub rate_ratio: Summary,
+    /// Bytes that the stalled one had sent when it stopped.
+    pub stalled_bytes: usize,
+}
+
+/// The figures of the connections that go on.
+#[derive(Debug, Clone, Serialize)]
+pub struct CrowdFigures {
+    /// 10⁶ bytes a second, all of them together.
+    pub megabytes_per_second: Summary,
+    /// CPU seconds of the back end for 10⁹ bytes.
+    pub cpu_s_per_gb: Summary,
+    /// Every run, in order.
+    pub samples: Vec<Sample>,
+}
+
+/// Measures `connections` connections from guest to host, whose program runs on `host_cpu`.
+pub fn measure(
+    program: &Path,
+    connections: usize,
+    host_cpu: HostCpu,
+    (rounds, quick): (usize, bool),
+    placement: &Placement,
+) -> Result<CrowdReport> {
+    let backend = Backend::start_vsock(program, &["--buffer".to_owned(), CREDIT.to_string()], 1, placement)?;
+    let mut crowd = Crowd::connect(&backend, connections)?;
+    let each = if quick { 512 << 10 } else { 2 << 20 };
+    let mut samples = [Vec::new(), Vec::new()];
+    let mut stalled_bytes = 0;
+    let mut progress = Progress::new("many connections", rounds);
+    for round in 0..=rounds {
+        progress.step(format_args!("{connections} connections"));
+        for index in rotation(2, round) {
+            let run = crowd.run(&backend, each, index == 1, &|| host_cpu.pin(placement));
+            let (sample, stalled) =
+                run.with_context(|| format!("the back end's last words: {}", backend.log()))?;
+            stalled_bytes = stalled_bytes.max(stalled);
+            // The first round warms up.
+            if round > 0 {
+                samples[index].push(sample);
+            }
+        }
+        if round > 0 {
+            progress.advance();
+        }
+    }
+    progress.finish();
+    let rates = |samples: &[Sample]| samples.iter().map(Sample::megabytes_per_second).collect::<Vec<f64>>();
+    let rate_ratio = Summary::ratio(&rates(&samples[1]), &rates(&samples[0])).context("no rounds")?;
+    let [alone, beside_stalled] = samples.map(figures);
+    Ok(CrowdReport {
+        connections,
+        bytes: each * (connections - 1),
+        alone: alone?,
+        beside_stalled: beside_stalled?,
+        rate_ratio,
+        stalled_bytes,
+    })
+}
+
+fn figures(samples: Vec<Sample>) -> Result<CrowdFigures> {
+    let summary = |figure: fn(&Sample) -> f64| Summary::of(samples.iter().map(figure)).context("no rounds");
+    Ok(CrowdFigures {
+        megabytes_per_second: summary(Sample::megabytes_per_second)?,
+        cpu_s_per_gb: summary(Sample::cpu_per_gb)?,
+        samples,
+    })
+}
+
+/// One guest with many connections; the first one may stall.
+struct Crowd {
+    guest: VsockGuest,
+    members: Vec<(ConnId, UnixStream)>,
+}
+
+impl Crowd {
+    fn connect(backend: &Backend, connections: usize) -> Result<Self> {
+        if connections < 2 {
+            bail!("{connections} connections: at least 2 are needed");
+        }
+        let setup = Setup {
+            pool_bytes: WorkingSet::Hot.bytes(),
+            rx_buffers: 0,
+            rx_buffer_len: RX_BUFFER,
+            credit: CREDIT,
+            sleeps: false,
+        };
+        let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
+        let mut members = Vec::new();
+        for _ in 0..connections {
+            let (conn, stream) = accept_from(&mut guest, backend)?;
+            stream.set_nonblocking(true)?;
+            members.push((conn, stream));
+        }
+        Ok(Self { guest, members })
+    }
+
+    /// Every connection but the first sends `each` bytes. With `stall` the first one sends as much
+    /// as its credit allows, and is read afterwards. `seat` moves the host's program to its CPU. Returns what the others cost, and what the
+    /// first one had sent.
+    fn run(
+        &mut self,
+        backend: &Backend,
+        each: usize,
+        stall: bool,
+        seat: &(dyn Fn() -> Result<()> + Sync),
+    ) -> Result<(Sample, usize)> {
+        let Self { guest, members } = self;
+        let streams: Vec<&UnixStream> = members.iter().map(|(_, stream)| stream).collect();
+        let conns: Vec<ConnId> = members.iter().map(|(conn, _)| *conn).collect();
+        let (before, _) = backend.clock().settled(SETTLE_LIMIT)?;
+        let ended = AtomicBool::new(false);
+        let begin = Instant::now();
+        let (outcome, program) = std::thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let cpu = thread_time();
+                let outcome = seat().and_then(|()| read_all(&streams[1..], each));
+                ended.store(true, Ordering::Release);
+                outcome.map(|()| (thread_time() - cpu, Instant::now()))
+            });
+            let outcome = send_all(guest, &conns, each, stall, &ended);
+            (outcome, program.join())
+        });
+        let program = program.map_err(|_| anyhow!("the host's program panicked"))?;
+        let stalled = outcome.with_context(|| format!("host's program: {program:?}"))?;
+        let (host_cpu, end) = program.context("the host's program")?;
+        let (after, _) = backend.clock().settled(SETTLE_LIMIT)?;
+        let bytes = each * (members.len() - 1);
+        let sample = Sample::new(after - before, host_cpu, end - begin, bytes);
+        read_all(&streams[..1], stalled).context("what the stalled connection sent")?;
+        // The guest hears of the credit that came back.
+        guest.turn(true)?;
+        Ok((sample, stalled))
+    }
+}
+
+/// Sends in turns; returns the bytes of the first connection.
+fn send_all(
+    guest: &mut VsockGuest,
+    conns: &[ConnId],
+    each: usize,
+    stall: bool,
+    ended: &AtomicBool,
+) -> Result<usize> {
+    let mut left = vec![each; conns.len()];
+    let (mut stalled, mut sent, total) = (0, 0, each * (conns.len() - 1));
+    let mut watch = Watch::new("many connections", total);
+    let mut first = 1;
+    while sent < total || !ended.load(Ordering::Acquire) {
+        let before = sent;
+        if stall {
+            stalled += guest.push(conns[0], WRITE_LEN, TURN * WRITE_LEN, TURN)?;
+        }
+        // Another one begins each time: else the last ones would find the queue full.
+        first = 1 + first % (conns.len() - 1);
+        for place in (first..conns.len()).chain(1..first) {
+            if left[place] > 0 {
+                let count = guest.push(conns[place], WRITE_LEN, left[place], TURN)?;
+                left[place] -= count;
+                sent += count;
+            }
+        }
+        guest.turn(sent > before)?;
+        watch.look(sent)?;
+    }
+    guest.stack().flush(STALL_LIMIT)?;
+    Ok(stalled)
+}
+
+/// Reads `each` bytes of every stream, whichever has some.
+fn read_all(streams: &[&UnixStream], each: usize) -> Result<()> {
+    let mut left = vec![each; streams.len()];
+    let mut buffer = vec![0; WRITE_LEN];
+    let mut open = if each > 0 { streams.len() } else { 0 };
+    let limit = Timespec { tv_sec: STALL_LIMIT.as_secs() as i64, tv_nsec: 0 };
+    while open > 0 {
+        let places: Vec<usize> = (0..streams.len()).filter(|place| left[*place] > 0).collect();
+        let mut fds: Vec<PollFd<'_>> =
+            places.iter().map(|place| PollFd::new(streams[*place], PollFlags::IN)).collect();
+        if poll(&mut fds, Some(&limit))? == 0 {
+            bail!("{open} connections brought nothing for {STALL_LIMIT:?}");
+        }
+        for (fd, place) in fds.iter().zip(&places) {
+            if fd.revents().is_empty() {
+                continue;
+            }
+            let most = left[*place].min(buffer.len());
+            let mut stream = streams[*place];
+            match stream.read(&mut buffer[..most]) {
+                Ok(0) => bail!("a connection ended with {} bytes to come", left[*place]),
+                Ok(count) => left[*place] -= count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+            open -= usize::from(left[*place] == 0);
+        }
+    }
+    Ok(())
+}
+
+impl CrowdReport {
+    /// The report as text.
+    pub fn text(&self) -> String {
+        let line = |figures: &CrowdFigures| {
+            let (rate, cpu) = (&figures.megabytes_per_second, &figures.cpu_s_per_gb);
+            format!(
+                "{} MB/s ({}..{}), back end {:.3} CPU s/GB ({:.3}..{:.3})",
+                figure(rate.median),
+                figure(rate.q1),
+                figure(rate.q3),
+                cpu.median,
+                cpu.q1,
+                cpu.q3
+            )
+        };
+        format!(
+            "{} connections, guest to host, 64 KiB writes; {} of them send {} in all:\n\
+             \x20 the other one idle:    {}\n\
+             \x20 the other one stalled: {}\n\
+             \x20 rate beside the stalled one / rate without: {:.2} ({:.2}..{:.2}); it had sent {} when it stopped\n",
+            self.connections,
+            self.connections - 1,
+            bytes(self.bytes),
+            line(&self.alone),
+            line(&self.beside_stalled),
+            self.rate_ratio.median,
+            self.rate_ratio.q1,
+            self.rate_ratio.q3,
+            bytes(self.stalled_bytes)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stream_is_read_to_its_last_byte() {
+        let pairs: Vec<(UnixStream, UnixStream)> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+        for (a, b) in &pairs {
+            b.set_nonblocking(true).unwrap();
+            std::io::Write::write_all(&mut &*a, &[1; 1000]).unwrap();
+        }
+        let streams: Vec<&UnixStream> = pairs.iter().map(|(_, b)| b).collect();
+        read_all(&streams, 1000).unwrap();
+        read_all(&streams, 0).unwrap();
+        drop(pairs.into_iter().map(|(a, _)| a).collect::<Vec<_>>());
+    }
+}

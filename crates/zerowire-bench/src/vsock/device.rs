@@ -1,0 +1,255 @@
+//! The back end as one of the variants that are compared: a process `PROGRAM vsock` a credit.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use zerowire_guest::vsock::{ConnId, HOST_CID, SocketType, StreamSum};
+
+use super::case::VsockCase;
+use super::guest::{Setup, VsockGuest};
+use super::host::{self, HostCpu, Walk, Work};
+use super::variant::{Sample, Variant};
+use crate::backend::Backend;
+use crate::backend_variant::flatten;
+use crate::case::Direction;
+use crate::cpu::{Placement, sleeps_of};
+use crate::guest::STALL_LIMIT;
+
+/// How long a back end may take to go to sleep after its work.
+pub const SETTLE_LIMIT: Duration = Duration::from_millis(60);
+/// The port of both sides.
+pub const PORT: u32 = 5000;
+
+/// How back end and guest are run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kind {
+    /// Name in tables.
+    pub name: String,
+    /// Further arguments of `PROGRAM vsock`.
+    pub args: Vec<String>,
+    /// Whether the guest sleeps until an interrupt; else it polls.
+    pub guest_sleeps: bool,
+    /// Bytes of the guest's receive buffers.
+    pub rx_buffer_len: u32,
+    /// Where the host's program runs.
+    pub host_cpu: HostCpu,
+}
+
+/// Back ends with one VM each.
+pub struct Device {
+    kind: Kind,
+    placement: Placement,
+    /// By credit.
+    backends: Vec<(u32, Backend)>,
+    ready: Option<Ready>,
+    before: BTreeMap<String, u64>,
+}
+
+struct Ready {
+    case: VsockCase,
+    /// Place in `backends`.
+    backend: usize,
+    guest: VsockGuest,
+    conn: ConnId,
+    stream: UnixStream,
+    /// The host program's buffer.
+    buffer: Vec<u8>,
+    /// Bytes that the guest has received since the connection began.
+    received: u64,
+}
+
+impl Device {
+    /// Starts a back end for each credit.
+    pub fn start(program: &Path, kind: Kind, credits: &[u32], placement: &Placement) -> Result<Self> {
+        let mut backends = Vec::new();
+        for &credit in credits {
+            let mut args = vec!["--buffer".to_owned(), credit.to_string()];
+            args.extend(kind.args.iter().cloned());
+            backends.push((credit, Backend::start_vsock(program, &args, 1, placement)?));
+        }
+        Ok(Self { kind, placement: placement.clone(), backends, ready: None, before: BTreeMap::new() })
+    }
+
+    fn ledger_of(&self, backend: usize, direction: Direction) -> Result<BTreeMap<String, u64>> {
+        let statistics = self.backends[backend].1.statistics()?;
+        let name = match direction {
+            Direction::Transmit => "transmit",
+            Direction::Receive => "receive",
+        };
+        let mut ledger = BTreeMap::new();
+        flatten(&statistics["vms"][0][name], "", &mut ledger);
+        Ok(ledger)
+    }
+
+    fn measure(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
+        let ready = match self.ready.as_mut() {
+            Some(ready) if ready.case == *case => ready,
+            _ => bail!("{} was not prepared for {case}", self.kind.name),
+        };
+        let backend = &self.backends[ready.backend].1;
+        let clock = backend.clock();
+        let seat = || self.kind.host_cpu.pin(&self.placement);
+        let slept = sleeps_of(backend.pid())?;
+        let (before, _) = clock.settled(SETTLE_LIMIT)?;
+        let begin = Instant::now();
+        let work = match case.direction {
+            Direction::Transmit => ready.transmit(bytes, check, seat)?,
+            Direction::Receive => ready.receive(bytes, check, seat)?,
+        };
+        let (after, _) = clock.settled(SETTLE_LIMIT)?;
+        let slept = sleeps_of(backend.pid())? - slept;
+        Ok(Sample::new(after - before, work.cpu, work.end - begin, bytes).with_sleeps(slept))
+    }
+}
+
+/// Says that a thread has ended, however it did.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Ready {
+    /// `seat` moves the host's program to its CPU.
+    fn transmit(&mut self, bytes: usize, check: bool, seat: impl Fn() -> Result<()> + Sync) -> Result<Work> {
+        let Self { case, guest, conn, stream, buffer, .. } = self;
+        let lens = (case.write_len, bytes);
+        let ended = AtomicBool::new(false);
+        let (outcome, work) = std::thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let _ending = Ending(&ended);
+                seat()?;
+                host::sink(stream, buffer, &mut Walk::default(), lens, false, check)
+            });
+            let outcome = guest.send(*conn, case.write_len, bytes, || ended.load(Ordering::Acquire));
+            (outcome, program.join())
+        });
+        let work = work.map_err(|_| anyhow!("the host's program panicked"))?;
+        outcome.with_context(|| format!("host's program: {work:?}"))?;
+        let work = work.context("the host's program")?;
+        if check && work.sum != self.expected_sum(bytes)? {
+            bail!("{bytes} bytes arrived and are not those that were sent");
+        }
+        Ok(work)
+    }
+
+    /// Sum of the first `bytes` bytes of a stream from the guest's pool.
+    fn expected_sum(&self, bytes: usize) -> Result<u64> {
+        let pool = self.guest.pool().context("the guest has nothing to send")?.to_vec();
+        let mut sum = StreamSum::default();
+        let mut left = bytes;
+        while left > 0 {
+            let count = left.min(pool.len());
+            sum.update(&pool[..count]);
+            left -= count;
+        }
+        Ok(sum.value())
+    }
+
+    /// As [`Ready::transmit`].
+    fn receive(&mut self, bytes: usize, check: bool, seat: impl Fn() -> Result<()> + Sync) -> Result<Work> {
+        let Self { case, guest, conn, stream, buffer, received, .. } = self;
+        let lens = (case.write_len, bytes);
+        guest.count(*conn, check)?;
+        *received += bytes as u64;
+        let until = *received;
+        let (outcome, work) = std::thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                seat()?;
+                host::source(stream, buffer, &mut Walk::default(), lens, false, check)
+            });
+            let outcome = guest.receive(*conn, until).map(|()| Instant::now());
+            (outcome, program.join())
+        });
+        let work = work.map_err(|_| anyhow!("the host's program panicked"))?;
+        let end = outcome.with_context(|| format!("host's program: {work:?}"))?;
+        let work = work.context("the host's program")?;
+        if check && work.sum != guest.stack().drained(*conn).sum {
+            bail!("{bytes} bytes arrived and are not those that were sent");
+        }
+        Ok(Work { end, ..work })
+    }
+}
+
+impl Variant for Device {
+    fn name(&self) -> &str {
+        &self.kind.name
+    }
+
+    fn prepare(&mut self, case: &VsockCase) -> Result<()> {
+        // The guest before goes first: the back end serves one front end a socket.
+        self.ready = None;
+        let place = self.backends.iter().position(|(credit, _)| *credit == case.credit);
+        let place =
+            place.with_context(|| format!("no back end was started with a credit of {}", case.credit))?;
+        let backend = &self.backends[place].1;
+        let set = case.set_bytes();
+        let transmit = case.direction == Direction::Transmit;
+        let setup = Setup {
+            pool_bytes: if transmit { set } else { 0 },
+            rx_buffers: if transmit { 0 } else { set.div_ceil(self.kind.rx_buffer_len as usize) },
+            rx_buffer_len: self.kind.rx_buffer_len,
+            credit: case.credit,
+            sleeps: self.kind.guest_sleeps,
+        };
+        let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
+        let (conn, stream) = match case.direction {
+            Direction::Transmit => accept_from(&mut guest, backend)?,
+            Direction::Receive => connect_to(&mut guest, backend)?,
+        };
+        let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
+        self.before = self.ledger_of(place, case.direction)?;
+        self.ready = Some(Ready { case: *case, backend: place, guest, conn, stream, buffer, received: 0 });
+        Ok(())
+    }
+
+    fn run(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
+        let outcome = self.measure(case, bytes, check);
+        outcome.with_context(|| {
+            let place = self.ready.as_ref().map_or(0, |ready| ready.backend);
+            format!("the back end's last words: {}", self.backends[place].1.log())
+        })
+    }
+
+    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+        let Some(ready) = self.ready.as_ref() else {
+            return Ok(BTreeMap::new());
+        };
+        let mut ledger = self.ledger_of(ready.backend, ready.case.direction)?;
+        for (key, value) in &mut ledger {
+            *value -= self.before.get(key).copied().unwrap_or(0).min(*value);
+        }
+        ledger.retain(|_, value| *value > 0);
+        Ok(ledger)
+    }
+}
+
+/// The guest connects to a host program that listens.
+pub fn accept_from(guest: &mut VsockGuest, backend: &Backend) -> Result<(ConnId, UnixStream)> {
+    let path = host::port_path(&backend.host_end(0), PORT);
+    let _ = std::fs::remove_file(&path);
+    let listener =
+        UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+    let conn = guest.open(HOST_CID, PORT)?;
+    // The back end has connected before it granted the guest's request.
+    listener.set_nonblocking(true)?;
+    let (stream, _) = listener.accept().context("the back end granted a connection that it didn't make")?;
+    stream.set_nonblocking(false)?;
+    host::patient(&stream)?;
+    Ok((conn, stream))
+}
+
+/// A host program connects to the guest, which listens.
+pub fn connect_to(guest: &mut VsockGuest, backend: &Backend) -> Result<(ConnId, UnixStream)> {
+    guest.stack().listen(PORT, SocketType::Stream);
+    let stream = host::connect(&backend.host_end(0), PORT)?;
+    let conn = guest.stack().accept_wait(PORT, STALL_LIMIT).context("the host's CONNECT brings nothing")?;
+    host::read_ok(&stream)?;
+    Ok((conn, stream))
+}

@@ -1,0 +1,142 @@
+//! The floor: the same bytes through a pair of unix sockets, in the same write lengths.
+//!
+//! One thread writes, one reads, both wait in their calls. The thread in the back end's place
+//! (guest to host: the writer; host to guest: the reader) walks the case's working set on the CPU
+//! where back ends run; the other one uses a buffer of the write's length on the CPU of the host's
+//! program. The copying variant puts every byte through a private buffer.
+
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+
+use super::case::VsockCase;
+use super::host::{self, HostCpu, Walk};
+use super::variant::{Sample, Variant};
+use crate::area::Area;
+use crate::case::Direction;
+use crate::cpu::Placement;
+
+/// A pair of unix sockets.
+#[derive(Debug)]
+pub struct Floor {
+    copies: bool,
+    host_cpu: HostCpu,
+    placement: Placement,
+    ready: Option<Ready>,
+}
+
+#[derive(Debug)]
+struct Ready {
+    case: VsockCase,
+    /// The working set of the thread in the back end's place.
+    area: Area,
+    walk: Walk,
+    /// The other thread's buffer.
+    buffer: Vec<u8>,
+    writer: UnixStream,
+    reader: UnixStream,
+}
+
+impl Floor {
+    /// The floor itself.
+    pub fn new(host_cpu: HostCpu, placement: Placement) -> Self {
+        Self { copies: false, host_cpu, placement, ready: None }
+    }
+
+    /// The negative control: every byte is copied once more.
+    pub fn copying(host_cpu: HostCpu, placement: Placement) -> Self {
+        Self { copies: true, host_cpu, placement, ready: None }
+    }
+}
+
+impl Variant for Floor {
+    fn name(&self) -> &str {
+        if self.copies { "copy + floor" } else { "floor" }
+    }
+
+    fn prepare(&mut self, case: &VsockCase) -> Result<()> {
+        // The old memory goes first: two cold working sets at a time would only take memory.
+        self.ready = None;
+        let mut area = Area::new(case.set_bytes())?;
+        for (at, byte) in area.bytes_mut().iter_mut().enumerate() {
+            *byte = (at ^ at >> 8 ^ at >> 16) as u8;
+        }
+        let (writer, reader) = UnixStream::pair()?;
+        host::patient(&writer)?;
+        host::patient(&reader)?;
+        let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
+        self.ready = Some(Ready { case: *case, area, walk: Walk::default(), buffer, writer, reader });
+        Ok(())
+    }
+
+    fn run(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
+        let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
+            bail!("the floor was not prepared for {case}");
+        };
+        let (copies, host_cpu, placement) = (self.copies, self.host_cpu, &self.placement);
+        let Ready { area, walk, buffer, writer, reader, .. } = ready;
+        let (writer, reader) = (&*writer, &*reader);
+        let lens = (case.write_len, bytes);
+        let panicked = |_| anyhow!("a thread of the floor panicked");
+        let begin = Instant::now();
+        let (measured, other) = std::thread::scope(|scope| match case.direction {
+            Direction::Transmit => {
+                let memory = area.bytes();
+                let measured = scope.spawn(move || {
+                    placement.pin_worker()?;
+                    host::source(writer, memory, walk, lens, copies, check)
+                });
+                let other = scope.spawn(|| {
+                    host_cpu.pin(placement)?;
+                    host::sink(reader, buffer, &mut Walk::default(), lens, false, check)
+                });
+                let other = other.join().map_err(panicked)?;
+                Ok::<_, anyhow::Error>((measured.join().map_err(panicked)??, other?))
+            }
+            Direction::Receive => {
+                let measured = scope.spawn(|| {
+                    placement.pin_worker()?;
+                    host::sink(reader, area.bytes_mut(), walk, lens, copies, check)
+                });
+                let other = scope.spawn(|| {
+                    host_cpu.pin(placement)?;
+                    host::source(writer, buffer, &mut Walk::default(), lens, false, check)
+                });
+                let other = other.join().map_err(panicked)?;
+                Ok((measured.join().map_err(panicked)??, other?))
+            }
+        })?;
+        if measured.sum != other.sum {
+            bail!("{bytes} bytes: the reader's sum differs from the writer's");
+        }
+        let end = measured.end.max(other.end);
+        Ok(Sample::new(measured.cpu, other.cpu, end - begin, bytes).with_sleeps(measured.sleeps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::WorkingSet;
+
+    #[test]
+    fn bytes_arrive_both_ways_with_and_without_the_copy() {
+        let placement = Placement::detect().unwrap();
+        for direction in Direction::ALL {
+            for mut floor in [
+                Floor::new(HostCpu::Guest, placement.clone()),
+                Floor::copying(HostCpu::Any, placement.clone()),
+            ] {
+                let case =
+                    VsockCase { direction, write_len: 5000, credit: 65_536, working_set: WorkingSet::Hot };
+                assert!(floor.run(&case, 5000, false).is_err());
+                floor.prepare(&case).unwrap();
+                let sample = floor.run(&case, 1_000_000, true).unwrap();
+                assert_eq!(sample.bytes, 1_000_000);
+                assert!(sample.cpu_ns > 0 && sample.host_cpu_ns > 0);
+                floor.run(&case, 500_000, false).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The host's program: plain read() and write() on a unix socket, on a thread of its own.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use zerowire_guest::vsock::StreamSum;
+
+use crate::cpu::{Placement, own_sleeps, thread_time};
+use crate::guest::STALL_LIMIT;
+
+/// What a program did.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// CPU time of its loop.
+    pub cpu: Duration,
+    /// When it was done.
+    pub end: Instant,
+    /// Sum of the bytes, if it was asked for; else 0.
+    pub sum: u64,
+    /// How often it waited in a call.
+    pub sleeps: u64,
+}
+
+/// The CPU of the host's program. The choice decides much: waking a thread of another CPU costs
+/// more than copying 64 KiB on many machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostCpu {
+    /// The guest's: what the back end wakes is on another CPU, and pushes the guest aside.
+    Guest,
+    /// The back end's: they take turns. The floor is at its lowest here, and steady.
+    #[default]
+    Backend,
+    /// Any: the scheduler chooses, for the floor as well.
+    Any,
+}
+
+impl HostCpu {
+    /// Puts the calling thread there.
+    pub fn pin(self, placement: &Placement) -> Result<()> {
+        match self {
+            Self::Guest => placement.pin_driver(),
+            Self::Backend => placement.pin_worker(),
+            Self::Any => placement.unpin(),
+        }
+        .context("a thread can't be moved to its CPU")
+    }
+}
+
+impl std::str::FromStr for HostCpu {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "guest" => Ok(Self::Guest),
+            "backend" => Ok(Self::Backend),
+            "any" => Ok(Self::Any),
+            _ => Err(format!("CPU of the host's program {text:?}: choose guest, backend or any")),
+        }
+    }
+}
+
+/// Where one call's bytes are, in a working set that is walked again and again.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Walk {
+    at: usize,
+}
+
+impl Walk {
+    /// The next stretch of at most `len` bytes in a set of `total`, one that does not wrap.
+    pub fn next(&mut self, len: usize, total: usize) -> std::ops::Range<usize> {
+        if self.at == total {
+            self.at = 0;
+        }
+        let end = total.min(self.at + len);
+        self.at..end
+    }
+
+    /// The first `count` bytes of the last stretch were used.
+    pub fn advance(&mut self, count: usize) {
+        self.at += count;
+    }
+}
+
+/// A socket whose calls fail after [`STALL_LIMIT`] instead of waiting forever.
+pub fn patient(stream: &UnixStream) -> Result<()> {
+    stream.set_read_timeout(Some(STALL_LIMIT))?;
+    stream.set_write_timeout(Some(STALL_LIMIT))?;
+    Ok(())
+}
+
+/// Writes `bytes` bytes of `memory`, at most `write_len` in a call. With `copy` each goes through a
+/// private buffer first.
+pub fn source(
+    mut stream: &UnixStream,
+    memory: &[u8],
+    walk: &mut Walk,
+    (write_len, bytes): (usize, usize),
+    copy: bool,
+    check: bool,
+) -> Result<Work> {
+    let mut buffer = vec![0u8; if copy { write_len } else { 0 }];
+    let mut sum = StreamSum::default();
+    let mut left = bytes;
+    let sleeps = own_sleeps();
+    let cpu = thread_time();
+    while left > 0 {
+        let range = walk.next(write_len.min(left), memory.len());
+        let mut part = &memory[range];
+        if copy {
+            buffer[..part.len()].copy_from_slice(part);
+            part = &buffer[..part.len()];
+        }
+        if check {
+            sum.update(part);
+        }
+        stream.write_all(part).map_err(|error| stalled(error, "write", bytes - left, bytes))?;
+        walk.advance(part.len());
+        left -= part.len();
+    }
+    let (cpu, end) = (thread_time() - cpu, Instant::now());
+    Ok(Work { cpu, end, sum: sum.value(), sleeps: own_sleeps() - sleeps })
+}
+
+/// Reads exactly `bytes` bytes into `memory`, at most `read_len` in a call. With `copy` each goes
+/// through a private buffer first.
+pub fn sink(
+    mut stream: &UnixStream,
+    memory: &mut [u8],
+    walk: &mut Walk,
+    (read_len, bytes): (usize, usize),
+    copy: bool,
+    check: bool,
+) -> Result<Work> {
+    let mut buffer = vec![0u8; if copy { read_len } else { 0 }];
+    let mut sum = StreamSum::default();
+    let mut left = bytes;
+    let sleeps = own_sleeps();
+    let cpu = thread_time();
+    while left > 0 {
+        let range = walk.next(read_len.min(left), memory.len());
+        let part = &mut memory[range];
+        let target = if copy { &mut buffer[..part.len()] } else { &mut *part };
+        let count = match stream.read(target) {
+            Ok(0) => bail!("the stream ended after {} of {bytes} bytes", bytes - left),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(stalled(error, "read", bytes - left, bytes)),
+        };
+        if copy {
+            part[..count].copy_from_slice(&buffer[..count]);
+        }
+        if check {
+            sum.update(&part[..count]);
+        }
+        walk.advance(count);
+        left -= count;
+    }
+    let (cpu, end) = (thread_time() - cpu, Instant::now());
+    Ok(Work { cpu, end, sum: sum.value(), sleeps: own_sleeps() - sleeps })
+}
+
+fn stalled(error: std::io::Error, what: &str, done: usize, bytes: usize) -> anyhow::Error {
+    let waited = if error.kind() == ErrorKind::WouldBlock { ", nothing moved for 3 s" } else { "" };
+    anyhow!(error).context(format!("{what} after {done} of {bytes} bytes{waited}"))
+}
+
+/// Path of the socket where a host program listens for a VM's connections to `port`.
+pub fn port_path(host_end: &Path, port: u32) -> PathBuf {
+    PathBuf::from(format!("{}_{port}", host_end.display()))
+}
+
+/// Begins a connection to `port` of the VM behind `host_end`. The guest must accept it before
+/// [`read_ok`].
+pub fn connect(host_end: &Path, port: u32) -> Result<UnixStream> {
+    let mut stream = UnixStream::connect(host_end)
+        .with_context(|| format!("the host's end {} takes no connection", host_end.display()))?;
+    patient(&stream)?;
+    stream.write_all(format!("CONNECT {port}\n").as_bytes())?;
+    Ok(stream)
+}
+
+/// Reads the back end's answer to `CONNECT`, and nothing behind it.
+pub fn read_ok(mut stream: &UnixStream) -> Result<()> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") && line.len() < 32 {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).context("no answer to CONNECT")?;
+        line.push(byte[0]);
+    }
+    if !line.starts_with(b"OK ") {
+        bail!("the answer to CONNECT is {:?}", String::from_utf8_lossy(&line));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_never_leave_the_set() {
+        let mut walk = Walk::default();
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let range = walk.next(6, 10);
+            seen.push((range.start, range.end));
+            walk.advance(range.len());
+        }
+        assert_eq!(seen, [(0, 6), (6, 10), (0, 6), (6, 10)]);
+    }
+
+    #[test]
+    fn both_ends_agree_on_bytes_and_sum() {
+        for copy in [false, true] {
+            let (a, b) = UnixStream::pair().unwrap();
+            let memory: Vec<u8> = (0..10_000u32).map(|at| (at * 7) as u8).collect();
+            let sent = std::thread::spawn(move || {
+                source(&a, &memory, &mut Walk::default(), (3000, 100_000), copy, true)
+            });
+            let mut target = vec![0; 7000];
+            let got = sink(&b, &mut target, &mut Walk::default(), (2000, 100_000), copy, true).unwrap();
+            let sent = sent.join().unwrap().unwrap();
+            assert_eq!(sent.sum, got.sum);
+            assert_ne!(got.sum, 0);
+        }
+    }
+
+    #[test]
+    fn an_early_end_is_an_error() {
+        let (a, b) = UnixStream::pair().unwrap();
+        drop(a);
+        let error = sink(&b, &mut [0; 10], &mut Walk::default(), (10, 10), false, false).unwrap_err();
+        assert!(error.to_string().contains("0 of 10"));
+    }
+}

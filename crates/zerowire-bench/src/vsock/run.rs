@@ -1,0 +1,131 @@
+//! The benchmark from end to end.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::case::VsockCase;
+use super::compare::compare;
+use super::device::{Device, Kind};
+use super::floor::Floor;
+use super::options::VsockBenchOptions;
+use super::report::VsockReport;
+use super::variant::Variant;
+use super::{crowd, idle, latency, sibling};
+use crate::compare::Plan;
+use crate::cpu::Placement;
+use crate::machine::Machine;
+use crate::others::Usage;
+
+/// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
+///
+/// Fails when a byte is lost on the floor, and when a file can't be written; what fails of the back
+/// end is named in the report.
+pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<VsockReport> {
+    if options.rounds() == 0 {
+        bail!("0 rounds: give at least 1");
+    }
+    if !(128..=65_536).contains(&options.rx_buffer) {
+        bail!("receive buffers of {} bytes: choose 128 to 65536", options.rx_buffer);
+    }
+    if let Some(count) = options.idle_connections.iter().find(|count| !(1..=8192).contains(*count)) {
+        bail!("{count} idle connections: choose 1 to 8192");
+    }
+    let cases =
+        VsockCase::all(&options.directions, &options.write_lens(), &options.credits, &options.working_sets)?;
+    let before = Usage::now();
+    // Threads and children inherit the affinity that is changed meanwhile.
+    let measured = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
+    let mut report = measured.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))?;
+    report.notes.extend(before.remark(&Usage::now()));
+    out.write_all(report.text().as_bytes())?;
+    if let Some(path) = &options.json {
+        report.write_json(path)?;
+        writeln!(out, "JSON: {}", path.display())?;
+    }
+    if let Some(folder) = &options.svg {
+        for name in report.write_charts(folder)? {
+            writeln!(out, "chart: {}", folder.join(name).display())?;
+        }
+    }
+    Ok(report)
+}
+
+fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockReport> {
+    let placement = Placement::detect()?;
+    placement.pin_driver()?;
+    let mut report = VsockReport {
+        machine: Machine::detect(),
+        separate_cpus: placement.separate(),
+        rx_buffer: options.rx_buffer,
+        host_cpu: options.host_cpu,
+        ..VsockReport::default()
+    };
+    let mut variants: Vec<Box<dyn Variant>> = vec![
+        Box::new(Floor::new(options.host_cpu, placement.clone())),
+        Box::new(Floor::copying(options.host_cpu, placement.clone())),
+    ];
+    match &options.program {
+        Some(program) => {
+            for kind in kinds(options) {
+                variants.push(Box::new(Device::start(program, kind, &options.credits, &placement)?));
+            }
+        }
+        None => report.notes.push("only the floor was measured: no back end was given".to_owned()),
+    }
+    let plan = Plan { rounds: options.rounds(), quick: options.quick };
+    report.cases = compare(cases, &mut variants, plan)?;
+    // The back ends end here; those of the other parts are processes of their own.
+    drop(variants);
+    if let Some(program) = &options.program {
+        others(options, program, &placement, &mut report)?;
+    }
+    Ok(report)
+}
+
+/// What isn't a stream of one connection. A part that fails is named in the report; the others go on.
+fn others(
+    options: &VsockBenchOptions,
+    program: &Path,
+    placement: &Placement,
+    report: &mut VsockReport,
+) -> Result<()> {
+    let (quick, rounds) = (options.quick, options.rounds());
+    let mut failed = Vec::new();
+    fn keep<T>(part: &str, result: Result<T>, failed: &mut Vec<String>) -> Option<T> {
+        result.map_err(|error| failed.push(format!("{part}: {error:#}"))).ok()
+    }
+    if options.extras {
+        let trips = if quick { 500 } else { 2000 };
+        let result = latency::measure(program, rounds, trips, placement);
+        report.latency = keep("round trips", result, &mut failed).unwrap_or_default();
+        let result = sibling::measure(program, &options.working_sets, rounds, quick, placement);
+        report.guest_to_guest = keep("guest to guest", result, &mut failed).unwrap_or_default();
+        let result = crowd::measure(program, 64, options.host_cpu, (rounds, quick), placement);
+        report.crowd = keep("many connections", result, &mut failed);
+    }
+    if !options.idle_connections.is_empty() {
+        let starts = if quick { 5 } else { 15 };
+        let result = idle::measure(program, &options.idle_connections, starts, quick, placement);
+        report.idle = keep("idle connections", result, &mut failed);
+    }
+    report.failed_parts = failed;
+    Ok(())
+}
+
+fn kinds(options: &VsockBenchOptions) -> Vec<Kind> {
+    let kind = |name: &str, args: &str, guest_sleeps| Kind {
+        name: name.to_owned(),
+        args: args.split_whitespace().map(str::to_owned).collect(),
+        guest_sleeps,
+        rx_buffer_len: options.rx_buffer,
+        host_cpu: options.host_cpu,
+    };
+    let mut kinds = vec![kind("zerowire", "", false)];
+    if options.sleeping_guest {
+        kinds.push(kind("zerowire, guest sleeps", "", true));
+    }
+    kinds.extend(options.variants.iter().map(|args| kind(&format!("zerowire {args}"), args, false)));
+    kinds
+}

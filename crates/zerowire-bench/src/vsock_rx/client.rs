@@ -1,0 +1,32 @@
+//! The client: connects, receives until the end, says what it took.
+
+use anyhow::{Context, Result, bail};
+use zerowire::recv::vsock::{Kind, connect_copy};
+
+use super::mode::Mode;
+use super::options::{ClientOptions, Place};
+use super::output::ClientOutput;
+use super::{af_vsock, connection, windows};
+
+/// Runs the client. The server sends as soon as it is connected, and closes.
+pub fn run_client(options: &ClientOptions) -> Result<ClientOutput> {
+    options.verify()?;
+    match (&options.place, options.mode) {
+        (Place::Host(uds), Mode::Copy) => {
+            let stream = connect_copy(uds, options.port, Kind::Stream)
+                .with_context(|| format!("no connection to port {} of the guest", options.port))?;
+            connection::receive(&stream, options)
+        }
+        (Place::Host(uds), _) => windows::receive(&windows::connect(uds, options)?, options),
+        (Place::Kernel, Mode::Copy) => {
+            let socket = af_vsock::connect(options.cid, options.port, options.credit, options.lowat())?;
+            connection::receive(&socket, options)
+        }
+        (Place::Kernel, mode) => bail!(
+            "-z {}: on the host name zerowire vsock's end with --uds PATH; in a guest a device of its own with --device \
+             ADDRESS (the kernel's AF_VSOCK has no mapped receive)",
+            mode.letter()
+        ),
+        (Place::Device(address), _) => super::guest_receive::on_device(address, options),
+    }
+}

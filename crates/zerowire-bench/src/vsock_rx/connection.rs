@@ -1,0 +1,106 @@
+//! The copying receive: recv() into one buffer, poll() when there is nothing.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::mode::Mode;
+use super::options::ClientOptions;
+use super::output::ClientOutput;
+use super::tally::Tally;
+
+/// Sleeps until there is something to read, or the end.
+pub fn wait_readable(socket: BorrowedFd<'_>) -> Result<()> {
+    loop {
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], None) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno).context("poll"),
+        }
+    }
+}
+
+/// Receives until the end. One dequeue fills the buffer as far as there is something, at least with as many bytes as the
+/// low-water mark has: AF_VSOCK's poll() knows that mark, that of a unix socket does not.
+pub fn receive(socket: &impl AsFd, options: &ClientOptions) -> Result<ClientOutput> {
+    let socket = socket.as_fd();
+    let mut buffer = vec![0; options.len()];
+    let least = options.lowat() as usize;
+    wait_readable(socket)?;
+    let mut tally = Tally::begin(options)?;
+    let mut ended = false;
+    while !ended {
+        let mut have = 0;
+        let mut begin = Instant::now();
+        while have < least {
+            match recv(socket, &mut buffer[have..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    ended = true;
+                    break;
+                }
+                Ok((count, _)) => have += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    tally.dequeue += begin.elapsed();
+                    wait_readable(socket)?;
+                    tally.wake_ups += 1;
+                    begin = Instant::now();
+                }
+                Err(errno) => {
+                    return Err(errno).with_context(|| format!("recv after {} bytes", tally.bytes + have as u64));
+                }
+            }
+        }
+        let dequeued = Instant::now();
+        tally.dequeue += dequeued - begin;
+        if have > 0 {
+            tally.dequeues += 1;
+            tally.look(&buffer[..have]);
+            tally.touch += dequeued.elapsed();
+        }
+    }
+    Ok(tally.end(Mode::Copy, 0, options.len())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::vsock_rx::options::{PORT, Place};
+
+    #[test]
+    fn every_byte_is_counted_and_the_low_water_mark_is_kept() {
+        let (mut writer, reader) = UnixStream::pair().unwrap();
+        let sent: Vec<u8> = (0..100_000u32).map(|n| (n * 7) as u8).collect();
+        let mut sum = zerowire_guest::vsock::StreamSum::default();
+        sum.update(&sent);
+        let thread = std::thread::spawn(move || {
+            for piece in sent.chunks(1000) {
+                writer.write_all(piece).unwrap();
+            }
+        });
+        let options = ClientOptions {
+            place: Place::Kernel,
+            cid: 2,
+            port: PORT,
+            mode: Mode::Copy,
+            pages: 2,
+            lowat: 8192,
+            credit: 0,
+            windows: 0,
+            copy_out: true,
+            check: true,
+        };
+        let output = receive(&reader, &options).unwrap();
+        thread.join().unwrap();
+        assert_eq!((output.bytes, output.dequeues), (100_000, 13));
+        assert_eq!(output.sum, Some(crate::vsock_rx::output::printed(sum.value())));
+        assert_eq!(output.direct_bytes, 0);
+    }
+}

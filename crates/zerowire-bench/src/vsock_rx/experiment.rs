@@ -1,0 +1,231 @@
+//! Runs with a back end: guest to host with the tool as client, host to guest with the tool as server.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
+
+use super::guest_receive;
+use super::options::{ClientOptions, PAGE, Place, TX_BUFFER};
+use super::output::{ClientOutput, ServerOutput};
+use super::program::Program;
+use super::variant::{Line, RxCase, RxSample};
+use crate::backend::Backend;
+use crate::case::Direction;
+use crate::cpu::{Placement, thread_time};
+use crate::guest::STALL_LIMIT;
+use crate::vsock::case::QUEUE_SIZE;
+use crate::vsock::device::SETTLE_LIMIT;
+use crate::vsock::guest::{Setup, VsockGuest, Watch};
+use crate::vsock::host::port_path;
+
+/// The port of both directions.
+const PORT: u32 = super::options::PORT;
+
+/// A back end and the program that is run against it.
+pub struct Experiment<'a> {
+    program: &'a Path,
+    backend: Backend,
+    credit: u32,
+}
+
+/// The guest of one case.
+pub struct Guest {
+    case: RxCase,
+    guest: VsockGuest,
+}
+
+impl<'a> Experiment<'a> {
+    /// Starts `program vsock` with these further arguments.
+    pub fn start(program: &'a Path, credit: u32, args: &[&str], placement: &Placement) -> Result<Self> {
+        let mut all = vec!["--buffer".to_owned(), credit.to_string()];
+        all.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let backend = Backend::start_vsock(program, &all, 1, placement)?;
+        Ok(Self { program, backend, credit })
+    }
+
+    /// Starts one whose back end shares the guest's memory with programs, and looks whether it does.
+    pub fn start_direct(program: &'a Path, credit: u32, placement: &Placement) -> Result<Self> {
+        Self::start(program, credit, &["--share-guest-memory"], placement)
+    }
+
+    /// Makes the guest ready for a case; the one before must be gone, for a back end serves one front end.
+    pub fn guest(&self, case: &RxCase) -> Result<Guest> {
+        let transmit = case.direction == Direction::Transmit;
+        let rx_buffer = case.rx_buffer();
+        let setup = Setup {
+            pool_bytes: if transmit { case.set_bytes() } else { 0 },
+            rx_buffers: if transmit { 0 } else { case.set_bytes().div_ceil(rx_buffer as usize) },
+            rx_buffer_len: rx_buffer,
+            credit: case.guest_credit(self.credit),
+            // While it sends it polls; what receives waits by itself.
+            sleeps: false,
+        };
+        let guest = VsockGuest::connect(&self.backend.socket(0), &setup)?;
+        Ok(Guest { case: *case, guest })
+    }
+
+    /// Runs a line once. With `check` the content is compared as well.
+    pub fn run(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
+        let outcome = match guest.case.direction {
+            Direction::Transmit => self.guest_to_host(guest, line, bytes, check),
+            Direction::Receive => self.host_to_guest(guest, line, bytes, check),
+        };
+        outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
+    }
+
+    fn guest_to_host(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
+        let case = guest.case;
+        let mode = line.mode().context("a floor has no back end")?;
+        let mut args = vec!["-c".to_owned(), Backend::cid(0).to_string()];
+        args.extend(["-z".to_owned(), mode.letter().to_string()]);
+        args.extend(["-b".to_owned(), (case.len / PAGE).to_string(), "-r".to_owned(), case.len.to_string()]);
+        args.extend(["--uds".to_owned(), self.backend.host_end(0).display().to_string()]);
+        args.extend(["-p".to_owned(), PORT.to_string()]);
+        args.extend((line == Line::MappedCopied).then(|| "--copy-out".to_owned()));
+        args.extend(check.then(|| "--check".to_owned()));
+
+        guest.guest.stack().listen(PORT, SocketType::Stream);
+        let mut program = Program::start(self.program, &args)?;
+        let conn = match guest.guest.stack().accept_wait(PORT, STALL_LIMIT) {
+            Ok(conn) => conn,
+            Err(error) => bail!("the program does not connect ({error}): {}", program.words()),
+        };
+        let clock = self.backend.clock();
+        let (before, _) = clock.settled(SETTLE_LIMIT)?;
+        let begin = Instant::now();
+        let sent = send(&mut guest.guest, conn, bytes, &mut program)?;
+        let send_seconds = (sent - begin).as_secs_f64();
+        guest.guest.stack().shutdown(conn, SHUTDOWN_SEND)?;
+        finish(&mut guest.guest, conn, &mut program)?;
+        let output: ClientOutput = program.output()?;
+        let (after, _) = clock.settled(SETTLE_LIMIT)?;
+        if output.bytes != bytes {
+            bail!("{} bytes arrived of {bytes}", output.bytes);
+        }
+        if check {
+            let pool = guest.guest.pool().context("the guest has nothing to send")?.to_vec();
+            let sum = super::output::printed(super::server::sum_of(&pool, bytes));
+            if output.sum.as_deref() != Some(&sum) {
+                bail!("{bytes} bytes arrived and are not those that were sent");
+            }
+        }
+        Ok(sample(&output, send_seconds, after - before))
+    }
+
+    fn host_to_guest(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
+        let case = guest.case;
+        let host_end = self.backend.host_end(0);
+        let path = port_path(&host_end, PORT);
+        let _ = std::fs::remove_file(&path);
+        let mut args = vec!["-s".to_owned(), "-m".to_owned(), (bytes >> 20).to_string()];
+        args.extend(["--uds".to_owned(), host_end.display().to_string(), "-p".to_owned(), PORT.to_string()]);
+        args.extend(check.then(|| "--check".to_owned()));
+        let mut program = Program::start(self.program, &args)?;
+        wait_for(&path, &mut program)?;
+        let clock = self.backend.clock();
+        let (before, _) = clock.settled(SETTLE_LIMIT)?;
+        let stack = guest.guest.stack();
+        let conn = stack.connect_in_place(HOST_CID, PORT, SocketType::Stream)?;
+        if !stack.wait_connected(conn, STALL_LIMIT)? {
+            bail!("the guest's connection to port {PORT} is refused: {}", program.words());
+        }
+        let options = ClientOptions {
+            place: Place::Kernel,
+            cid: HOST_CID as u32,
+            port: PORT,
+            mode: line.mode().context("a floor has no back end")?,
+            pages: (case.len / PAGE) as u32,
+            lowat: case.len as u32,
+            credit: 0,
+            windows: 0,
+            copy_out: line == Line::MappedCopied,
+            check,
+        };
+        let output = guest_receive::receive(stack, conn, &options, thread_clock)?;
+        stack.close(conn)?;
+        stack.wait_closed(conn, STALL_LIMIT)?;
+        let server: ServerOutput = program.output()?;
+        let (after, _) = clock.settled(SETTLE_LIMIT)?;
+        if (output.bytes, server.bytes) != (bytes, bytes) {
+            bail!("{} bytes were sent and {} arrived, of {bytes}", server.bytes, output.bytes);
+        }
+        if check && output.sum != server.sum {
+            bail!("{bytes} bytes arrived and are not those that were sent");
+        }
+        Ok(sample(&output, server.send_seconds, after - before))
+    }
+}
+
+impl Guest {
+    /// The case that it was made for.
+    pub fn case(&self) -> RxCase {
+        self.case
+    }
+}
+
+fn thread_clock() -> io::Result<Duration> {
+    Ok(thread_time())
+}
+
+/// Sends all bytes; returns when the last one was given to the device.
+fn send(guest: &mut VsockGuest, conn: ConnId, bytes: u64, program: &mut Program) -> Result<Instant> {
+    let bytes = usize::try_from(bytes).context("more bytes than memory has addresses")?;
+    let mut watch = Watch::new("guest -> host", bytes);
+    let mut sent = 0;
+    while sent < bytes {
+        let count = guest.push(conn, TX_BUFFER, bytes - sent, usize::from(QUEUE_SIZE))?;
+        sent += count;
+        guest.turn(count > 0)?;
+        if let Err(error) = watch.look(sent) {
+            bail!("{error}; the program: {}", program.words());
+        }
+    }
+    Ok(Instant::now())
+}
+
+/// Makes turns until the program has closed.
+fn finish(guest: &mut VsockGuest, conn: ConnId, program: &mut Program) -> Result<()> {
+    let begin = Instant::now();
+    while guest.stack().state(conn) == ConnState::Established && guest.stack().peer_shutdown(conn) == 0 {
+        guest.turn(false)?;
+        if begin.elapsed() > STALL_LIMIT {
+            bail!("the program does not close after the last byte: {}", program.words());
+        }
+    }
+    guest.stack().close(conn)?;
+    guest.stack().wait_closed(conn, STALL_LIMIT)?;
+    Ok(guest.stack().flush(STALL_LIMIT)?)
+}
+
+/// Waits until the server listens.
+fn wait_for(path: &Path, program: &mut Program) -> Result<()> {
+    let begin = Instant::now();
+    // The name is there a moment before it listens.
+    while !path.exists()
+    {
+        if program.has_ended()? || begin.elapsed() > STALL_LIMIT {
+            bail!("the server does not listen: {}", program.words());
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    std::thread::sleep(Duration::from_millis(2));
+    Ok(())
+}
+
+fn sample(output: &ClientOutput, send_seconds: f64, backend: Duration) -> RxSample {
+    RxSample {
+        bytes: output.bytes,
+        send_seconds,
+        loop_seconds: output.loop_seconds,
+        dequeue_seconds: output.dequeue_seconds,
+        touch_seconds: output.touch_seconds,
+        dequeues: output.dequeues,
+        wake_ups: output.wake_ups,
+        backend_cpu_seconds: backend.as_secs_f64(),
+        program_cpu_seconds: output.cpu_seconds,
+        direct_bytes: output.direct_bytes,
+    }
+}

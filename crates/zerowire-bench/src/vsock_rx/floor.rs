@@ -1,0 +1,175 @@
+//! The floors: one memcpy plus the program's look, and the look alone, without any device.
+//!
+//! The memcpy runs on the back end's CPU and the look on the driver's, in turns, as with a back end and a program that have
+//! a CPU each: what one CPU has written the other one has to fetch. Waiting for the turn is not counted.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use super::tally::touch;
+use super::variant::{Line, RxCase, RxSample};
+use crate::area::Area;
+use crate::cpu::{Placement, thread_time};
+use crate::vsock::host::Walk;
+
+/// Memory of one case.
+pub struct Floor {
+    case: RxCase,
+    /// The sender's memory: the working set.
+    source: Area,
+    /// Windows.
+    ring: Area,
+    walk: Walk,
+    placement: Placement,
+}
+
+impl Floor {
+    /// Memory for a case, written once.
+    pub fn new(case: &RxCase, placement: &Placement) -> Result<Self> {
+        let mut source = Area::new(case.working_set.bytes())?;
+        for (at, byte) in source.bytes_mut().iter_mut().enumerate() {
+            *byte = (at ^ at >> 8 ^ at >> 16) as u8;
+        }
+        let mut ring = Area::new(case.windows() as usize * case.len)?;
+        ring.bytes_mut().fill(1);
+        Ok(Self { case: *case, source, ring, walk: Walk::default(), placement: placement.clone() })
+    }
+
+    /// Moves `bytes` bytes, or looks at them.
+    pub fn run(&mut self, line: Line, bytes: u64) -> Result<RxSample> {
+        match line {
+            Line::FloorTouch => Ok(self.touch_alone(bytes)),
+            _ => self.copy_and_touch(bytes),
+        }
+    }
+
+    fn touch_alone(&mut self, bytes: u64) -> RxSample {
+        let (begin, cpu) = (Instant::now(), thread_time());
+        let mut left = bytes as usize;
+        let mut looks = 0;
+        while left > 0 {
+            let range = self.walk.next(self.case.len.min(left), self.source.bytes().len());
+            touch(&self.source.bytes()[range.clone()]);
+            self.walk.advance(range.len());
+            left -= range.len();
+            looks += 1;
+        }
+        let cpu = thread_time() - cpu;
+        sample(bytes, looks, begin.elapsed(), Duration::ZERO, cpu)
+    }
+
+    fn copy_and_touch(&mut self, bytes: u64) -> Result<RxSample> {
+        let Self { case, source, ring, walk, placement } = self;
+        let (len, begin) = (case.len, Instant::now());
+        // The ring goes back and forth between the threads: never do both use it.
+        let (to_reader, from_writer) = channel::<(&mut [u8], usize)>();
+        let (to_writer, from_reader) = channel::<&mut [u8]>();
+        let source = source.bytes();
+        to_writer.send(ring.bytes_mut()).map_err(|_| anyhow!("the floor's channel is closed"))?;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(move || {
+                placement.pin_worker()?;
+                Ok::<_, anyhow::Error>(write(source, walk, len, bytes as usize, from_reader, &to_reader))
+            });
+            let mut cpu = Duration::ZERO;
+            let mut looks = 0;
+            while let Ok((ring, filled)) = from_writer.recv() {
+                let before = thread_time();
+                for window in ring[..filled].chunks(len) {
+                    touch(window);
+                    looks += 1;
+                }
+                cpu += thread_time() - before;
+                // With nothing left the writer is gone.
+                let _ = to_writer.send(ring);
+            }
+            let copied = writer.join().map_err(|_| anyhow!("the floor's thread panicked"))??;
+            Ok(sample(bytes, looks, begin.elapsed(), copied, cpu))
+        })
+    }
+}
+
+/// Fills the ring again and again; returns the CPU time of that.
+fn write<'a>(
+    source: &[u8],
+    walk: &mut Walk,
+    len: usize,
+    bytes: usize,
+    from_reader: Receiver<&'a mut [u8]>,
+    to_reader: &Sender<(&'a mut [u8], usize)>,
+) -> Duration {
+    let mut cpu = Duration::ZERO;
+    let mut left = bytes;
+    while left > 0 {
+        let Ok(ring) = from_reader.recv() else { break };
+        let before = thread_time();
+        let mut filled = 0;
+        while filled < ring.len() && left > 0 {
+            let range = walk.next(len.min(left).min(ring.len() - filled), source.len());
+            let count = range.len();
+            ring[filled..filled + count].copy_from_slice(&source[range]);
+            walk.advance(count);
+            filled += count;
+            left -= count;
+        }
+        cpu += thread_time() - before;
+        if to_reader.send((ring, filled)).is_err() {
+            break;
+        }
+    }
+    cpu
+}
+
+fn sample(bytes: u64, looks: u64, wall: Duration, copied: Duration, looked: Duration) -> RxSample {
+    RxSample {
+        bytes,
+        send_seconds: wall.as_secs_f64(),
+        loop_seconds: wall.as_secs_f64(),
+        touch_seconds: looked.as_secs_f64(),
+        dequeues: looks,
+        backend_cpu_seconds: copied.as_secs_f64(),
+        program_cpu_seconds: looked.as_secs_f64(),
+        ..RxSample::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Direction, WorkingSet};
+
+    #[test]
+    fn each_byte_is_copied_and_looked_at() {
+        let placement = Placement::detect().unwrap();
+        for len in [4096, 512 << 10] {
+            let case = RxCase { direction: Direction::Transmit, len, working_set: WorkingSet::Hot };
+            let mut floor = Floor::new(&case, &placement).unwrap();
+            let bytes = (8 << 20) + 100;
+            for line in [Line::FloorTouch, Line::FloorCopyTouch] {
+                let sample = floor.run(line, bytes).unwrap();
+                assert_eq!(sample.bytes, bytes);
+                assert!(sample.dequeues >= bytes / len as u64);
+                assert!(sample.program_cpu_seconds > 0.0);
+                assert_eq!(sample.backend_cpu_seconds > 0.0, line == Line::FloorCopyTouch);
+            }
+            // The last ring that was filled holds what the walk was at.
+            let all = floor.source.bytes();
+            assert_eq!(floor.ring.bytes()[..100], all[floor.walk_start()..][..100]);
+        }
+    }
+
+    impl Floor {
+        /// Where the last full turn of the ring began: 100 bytes behind a multiple of the ring's length.
+        fn walk_start(&self) -> usize {
+            self.at() - 100
+        }
+
+        fn at(&self) -> usize {
+            // An empty stretch tells the place without moving it.
+            let mut walk = self.walk;
+            walk.next(1, usize::MAX).start
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The receiving program on the guest's side, above a driver in user space: payload is read in the buffers where the device
+//! wrote it.
+//!
+//! The copying mode of this driver makes the one copy that a guest's kernel makes, out of the device's buffer into the
+//! program's, and none of its system calls.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use zerowire_guest::vsock::{ConnId, ConnState, Dequeued, VsockStack};
+
+use super::mode::Mode;
+use super::options::ClientOptions;
+use super::output::ClientOutput;
+use super::tally::{Clock, Tally};
+use crate::guest::STALL_LIMIT;
+
+/// The longest sleep at a time.
+const NAP: Duration = Duration::from_millis(100);
+/// Turns without news before a polling program gives its CPU to whoever wants it.
+const PATIENCE: u32 = 4;
+
+/// Receives until the end on a connection that was opened for receiving in place.
+///
+/// A dequeue takes what has arrived, at least as many bytes as the low-water mark has.
+pub fn receive(
+    stack: &mut VsockStack,
+    conn: ConnId,
+    options: &ClientOptions,
+    clock: Clock,
+) -> Result<ClientOutput> {
+    let mut buffer = Vec::with_capacity(if options.mode == Mode::Copy { 2 * options.len() } else { 0 });
+    let mut waiter = Waiter { polls: options.mode == Mode::Polling, idle: 0, last: Instant::now() };
+    while stack.readable(conn) == 0 && !over(stack, conn) {
+        waiter.turn(stack)?;
+    }
+    let before = stack.in_place_counters();
+    let mut tally = Tally::begin_with(clock, options)?;
+    loop {
+        if stack.readable(conn) < options.lowat() as usize && !over(stack, conn) {
+            tally.wake_ups += u64::from(waiter.turn(stack)?);
+            continue;
+        }
+        let begin = Instant::now();
+        let Dequeued::Packets(lease) = stack.dequeue(conn)? else { break };
+        waiter.idle = 0;
+        if options.mode == Mode::Copy {
+            buffer.clear();
+            lease.append_to(&mut buffer);
+            drop(lease);
+            let dequeued = Instant::now();
+            tally.look(&buffer);
+            tally.dequeue += dequeued - begin;
+            tally.touch += dequeued.elapsed();
+        } else {
+            let dequeued = Instant::now();
+            for packet in lease.packets() {
+                if options.copy_out || options.check {
+                    let mut bytes = vec![0; packet.len()];
+                    packet.read(0, &mut bytes);
+                    tally.look(&bytes);
+                } else {
+                    tally.bytes += packet.len() as u64;
+                    std::hint::black_box(packet.touch());
+                }
+            }
+            let looked = Instant::now();
+            drop(lease);
+            tally.dequeue += (dequeued - begin) + looked.elapsed();
+            tally.touch += looked - dequeued;
+        }
+        tally.dequeues += 1;
+    }
+    if options.mode != Mode::Copy {
+        tally.direct_bytes = stack.in_place_counters().in_place_bytes - before.in_place_bytes;
+    }
+    Ok(tally.end(options.mode, 0, options.len())?)
+}
+
+/// Whether no more will come.
+fn over(stack: &VsockStack, conn: ConnId) -> bool {
+    stack.state(conn) != ConnState::Established
+        || stack.peer_shutdown(conn) & zerowire_guest::vsock::SHUTDOWN_SEND != 0
+}
+
+struct Waiter {
+    polls: bool,
+    idle: u32,
+    last: Instant,
+}
+
+impl Waiter {
+    /// Makes a turn; true if it slept.
+    fn turn(&mut self, stack: &mut VsockStack) -> Result<bool> {
+        // A turn that finds something doesn't sleep.
+        if stack.turn(Duration::ZERO)? > 0 {
+            self.idle = 0;
+            return Ok(false);
+        }
+        self.idle += 1;
+        if self.idle == 1 {
+            self.last = Instant::now();
+        } else if self.idle.is_multiple_of(PATIENCE) && self.last.elapsed() > STALL_LIMIT {
+            bail!("nothing arrived for {STALL_LIMIT:?}");
+        }
+        if self.polls {
+            if self.idle.is_multiple_of(PATIENCE) {
+                std::thread::yield_now();
+            }
+            return Ok(false);
+        }
+        stack.turn(NAP)?;
+        Ok(true)
+    }
+}
+
+/// Receives on a vsock device of this guest that no kernel driver has.
+pub fn on_device(address: &str, _options: &ClientOptions) -> Result<ClientOutput> {
+    bail!(
+        "--device {address}: this build has no driver for vsock devices on the PCI bus; in the guest take -z n, on the host \
+         --uds PATH"
+    )
+}

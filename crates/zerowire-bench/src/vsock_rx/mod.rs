@@ -1,0 +1,30 @@
+//! How fast a program receives by vsock: `zerowire bench vsock-rx`.
+//!
+//! A server sends a number of megabytes, a client receives them in one of several ways ([`Mode`]) and says what that
+//! took. Both run on the host and in a guest, from one program ([`run_server`], [`run_client`]). [`run_table`] runs a
+//! whole experiment with a guest without a VM, and prints its figures beside those published for a kernel's receive path
+//! of the same kind ([`reference`]).
+
+mod af_vsock;
+pub mod client;
+pub mod connection;
+pub mod experiment;
+pub mod floor;
+pub mod guest_receive;
+pub mod mode;
+pub mod options;
+pub mod output;
+pub mod program;
+pub mod reference;
+pub mod report;
+pub mod run;
+pub mod server;
+pub mod tally;
+pub mod variant;
+mod windows;
+
+pub use client::run_client;
+pub use mode::Mode;
+pub use options::{ClientOptions, Place, ServerOptions, TableOptions};
+pub use run::run_table;
+pub use server::run_server;

@@ -1,0 +1,248 @@
+//! What a caller can choose.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use super::mode::Mode;
+use crate::case::{Direction, WorkingSet};
+
+/// The port of the server where none is named.
+pub const PORT: u32 = 1234;
+/// Bytes of a page of windows and buffers.
+pub const PAGE: usize = 4096;
+/// Bytes that the server gives to one write: as many as in the published experiment.
+pub const TX_BUFFER: usize = 16 << 20;
+/// Bytes of all windows together, unless their number is given: about what a unix socket holds.
+const RING_BYTES: usize = 256 << 10;
+
+/// Where the connection goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// AF_VSOCK of the kernel: in a guest.
+    Kernel,
+    /// The host's end of `zerowire vsock`: what its `--uds` has.
+    Host(PathBuf),
+    /// A vsock device that a user-space driver of this process drives: in a guest, by its PCI address.
+    Device(String),
+}
+
+/// Options of [`super::run_server`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Where the client comes from.
+    pub place: Place,
+    /// The port to listen on.
+    pub port: u32,
+    /// Bytes to send.
+    pub bytes: u64,
+    /// Bytes of each write.
+    pub tx_buffer: usize,
+    /// Sum up what is sent, to compare it with the client's sum.
+    pub check: bool,
+}
+
+/// Options of [`super::run_client`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// The way to the server.
+    pub place: Place,
+    /// The server's address; the host's programs have one guest only, the one of [`Place::Host`].
+    pub cid: u32,
+    /// The server's port.
+    pub port: u32,
+    /// How to receive.
+    pub mode: Mode,
+    /// Pages of the buffer, or of a window.
+    pub pages: u32,
+    /// Bytes that make a dequeue worth while; 0: 1.
+    pub lowat: u32,
+    /// Bytes that the server may send ahead; 0: what the other side gives by itself.
+    pub credit: u32,
+    /// Windows; 0: so many that they have 256 KiB, 4 to 64.
+    pub windows: u32,
+    /// Copy what was dequeued into a private buffer first: shows what one more copy costs.
+    pub copy_out: bool,
+    /// Sum up what arrives, to compare it with the server's sum.
+    pub check: bool,
+}
+
+impl ClientOptions {
+    /// Bytes of the buffer, or of a window.
+    pub fn len(&self) -> usize {
+        self.pages as usize * PAGE
+    }
+
+    /// Whether that is nothing, which [`Self::verify`] refuses.
+    pub fn is_empty(&self) -> bool {
+        self.pages == 0
+    }
+
+    /// Bytes that make a dequeue worth while.
+    pub fn lowat(&self) -> u32 {
+        self.lowat.max(1)
+    }
+
+    /// Windows in the ring.
+    pub fn windows(&self) -> u32 {
+        match self.windows {
+            0 => windows_for(self.len()),
+            n => n,
+        }
+    }
+
+    /// Refuses what can't be, naming the value.
+    pub fn verify(&self) -> Result<()> {
+        let pages = self.pages;
+        if !(1..=4096).contains(&pages) {
+            bail!("-b {pages}: choose 1 to 4096 pages");
+        }
+        if self.lowat as usize > self.len() {
+            bail!("-r {}: the buffer of {pages} pages has {} bytes", self.lowat, self.len());
+        }
+        if self.mode == Mode::Copy && self.credit != 0 && matches!(self.place, Place::Host(_)) {
+            bail!(
+                "-v {}: with -z n on the host the credit is that of zerowire vsock: start it with --buffer {0}, and leave \
+                 out -v",
+                self.credit
+            );
+        }
+        if self.mode == Mode::Direct && !matches!(self.place, Place::Host(_)) {
+            bail!("-z d: only a program of the host can look into the guest's memory; in the guest take -z y");
+        }
+        Ok(())
+    }
+}
+
+/// Windows of `len` bytes that have [`RING_BYTES`] together, 4 to 64.
+pub fn windows_for(len: usize) -> u32 {
+    (RING_BYTES / len.max(1)).clamp(4, 64) as u32
+}
+
+/// Options of [`super::run_table`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableOptions {
+    /// Fewer rounds, sizes and bytes.
+    pub quick: bool,
+    /// Rounds of each case; `None`: 5, or 3 when quick.
+    pub rounds: Option<usize>,
+    /// Megabytes (2^20) of each run; `None`: 512, or 64 when quick.
+    pub megabytes: Option<u64>,
+    /// Bytes of a dequeue, whole pages.
+    pub sizes: Vec<usize>,
+    /// Which ways: transmit is guest to host.
+    pub directions: Vec<Direction>,
+    /// Which working sets.
+    pub working_sets: Vec<WorkingSet>,
+    /// Which modes.
+    pub modes: Vec<Mode>,
+    /// Credit of a connection, for back end and guest.
+    pub credit: u32,
+    /// The program whose `vsock` and `bench vsock-rx` are run; `None` measures the floors alone.
+    pub program: Option<PathBuf>,
+    /// Write the report as JSON to this file.
+    pub json: Option<PathBuf>,
+    /// Write charts into this folder.
+    pub svg: Option<PathBuf>,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self {
+            quick: false,
+            rounds: None,
+            megabytes: None,
+            sizes: vec![4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10],
+            directions: Direction::ALL.to_vec(),
+            working_sets: WorkingSet::ALL.to_vec(),
+            modes: Mode::ALL.to_vec(),
+            credit: 256 << 10,
+            program: None,
+            json: None,
+            svg: None,
+        }
+    }
+}
+
+impl TableOptions {
+    /// Rounds of each case.
+    pub fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    /// Bytes of each run.
+    pub fn bytes(&self) -> u64 {
+        self.megabytes.unwrap_or(if self.quick { 64 } else { 512 }) << 20
+    }
+
+    /// Bytes of a dequeue, thinned out when quick.
+    pub fn lens(&self) -> Vec<usize> {
+        let all = &self.sizes;
+        if !self.quick || all.len() <= 3 {
+            return all.clone();
+        }
+        vec![all[0], all[(all.len() - 1) / 2], all[all.len() - 1]]
+    }
+
+    /// Refuses what can't be, naming the value.
+    pub fn verify(&self) -> Result<()> {
+        if self.rounds() == 0 {
+            bail!("0 rounds: give at least 1");
+        }
+        if self.bytes() == 0 || self.bytes() > 64 << 30 {
+            bail!("-m {}: choose 1 to 65536 megabytes", self.bytes() >> 20);
+        }
+        if let Some(len) = self.sizes.iter().find(|len| **len == 0 || **len > 4 << 20 || !len.is_multiple_of(PAGE)) {
+            bail!("a dequeue of {len} bytes: choose a multiple of {PAGE}, up to 4194304");
+        }
+        if self.sizes.is_empty() || self.directions.is_empty() || self.working_sets.is_empty() {
+            bail!("nothing to measure: give at least one size, direction and working set");
+        }
+        if !(4096..=16 << 20).contains(&self.credit) {
+            bail!("-v {}: choose 4096 to 16777216 bytes", self.credit);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_hold_the_same_number_of_bytes_within_limits() {
+        let windows: Vec<u32> = [4096, 16 << 10, 64 << 10, 512 << 10].map(windows_for).to_vec();
+        assert_eq!(windows, [64, 16, 4, 4]);
+    }
+
+    #[test]
+    fn impossible_options_are_named() {
+        let sound = ClientOptions {
+            place: Place::Kernel,
+            cid: 2,
+            port: PORT,
+            mode: Mode::Copy,
+            pages: 1,
+            lowat: 4096,
+            credit: 0,
+            windows: 0,
+            copy_out: false,
+            check: false,
+        };
+        sound.verify().unwrap();
+        let refused = |options: ClientOptions| options.verify().unwrap_err().to_string();
+        assert!(refused(ClientOptions { pages: 0, ..sound.clone() }).contains("-b 0"));
+        assert!(refused(ClientOptions { lowat: 4097, ..sound.clone() }).contains("-r 4097"));
+        assert!(refused(ClientOptions { mode: Mode::Direct, ..sound.clone() }).contains("-z d"));
+        let host = Place::Host(PathBuf::from("/x"));
+        assert!(refused(ClientOptions { place: host, credit: 5, ..sound }).contains("--buffer 5"));
+
+        let table = TableOptions::default();
+        table.verify().unwrap();
+        let refused = |options: TableOptions| options.verify().unwrap_err().to_string();
+        assert!(refused(TableOptions { rounds: Some(0), ..table.clone() }).contains("at least 1"));
+        assert!(refused(TableOptions { sizes: vec![5000], ..table.clone() }).contains("5000"));
+        assert!(refused(TableOptions { megabytes: Some(0), ..table.clone() }).contains("-m 0"));
+        assert!(refused(TableOptions { credit: 1, ..table }).contains("-v 1"));
+    }
+}

@@ -1,0 +1,75 @@
+//! The measured program: this tool as a process of its own.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+
+use crate::guest::STALL_LIMIT;
+
+/// A running `zerowire bench vsock-rx`. Dropping it ends the process.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+}
+
+impl Program {
+    /// Starts `program bench vsock-rx` with these arguments and `--json`. It inherits the CPU of the calling thread.
+    pub fn start(program: &Path, args: &[String]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["--log", "warn", "bench", "vsock-rx", "--json", "-"]).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self { child })
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Waits for its end and reads what it printed.
+    pub fn output<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if begin.elapsed() > STALL_LIMIT {
+                bail!("the program does not end within {STALL_LIMIT:?} of the last byte");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let text = read(self.child.stdout.take());
+        if !status.success() {
+            bail!("the program failed ({status}): {}", self.words());
+        }
+        serde_json::from_str(&text).with_context(|| format!("the program printed {text:?}"))
+    }
+
+    /// What it wrote to standard error, if it has ended.
+    pub fn words(&mut self) -> String {
+        match self.child.try_wait() {
+            Ok(Some(_)) => read(self.child.stderr.take()).trim().to_owned(),
+            _ => "it runs".to_owned(),
+        }
+    }
+}
+
+fn read(from: Option<impl Read>) -> String {
+    let mut text = String::new();
+    // What is no text is left out, and tells that much.
+    let _ = from.map(|mut from| from.read_to_string(&mut text));
+    text
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // One that has ended gives an error here, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,118 @@
+//! The server: takes one client, sends, says what it took.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown, accept_with, send, shutdown};
+use zerowire_guest::vsock::StreamSum;
+
+use super::af_vsock;
+use super::options::{Place, ServerOptions};
+use super::output::{ServerOutput, printed};
+use super::tally::process_time;
+use crate::vsock::host::port_path;
+
+/// The byte at `at` of what the server sends, again and again from its buffer's start.
+pub fn byte_at(at: usize) -> u8 {
+    (at ^ at >> 8 ^ at >> 16) as u8
+}
+
+/// Runs the server for one client.
+pub fn run_server(options: &ServerOptions) -> Result<ServerOutput> {
+    if options.bytes == 0 || options.tx_buffer == 0 {
+        bail!("-m 0: give at least 1 megabyte to send");
+    }
+    match &options.place {
+        Place::Kernel => serve(&af_vsock::listen(options.port)?, options),
+        Place::Host(uds) => {
+            let path = port_path(uds, options.port);
+            let listener = bind(&path)?;
+            let output = serve(&listener.into(), options);
+            let _ = std::fs::remove_file(&path);
+            output
+        }
+        Place::Device(_) => {
+            bail!("--device: the server sends by AF_VSOCK or, on the host, by --uds PATH: leave --device out")
+        }
+    }
+}
+
+/// Listens at `path`; a socket that nobody listens at any more is replaced.
+fn bind(path: &Path) -> Result<UnixListener> {
+    let context = || format!("cannot listen at {}", path.display());
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(error).with_context(|| format!("{}: another program listens there", path.display()));
+            }
+            std::fs::remove_file(path).with_context(context)?;
+            UnixListener::bind(path).with_context(context)
+        }
+        other => other.with_context(context),
+    }
+}
+
+fn serve(listener: &OwnedFd, options: &ServerOptions) -> Result<ServerOutput> {
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let socket = loop {
+        match accept_with(listener, flags) {
+            Ok(socket) => break socket,
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => return Err(errno).context("accept"),
+        }
+    };
+    let len = usize::try_from(options.bytes).unwrap_or(usize::MAX).min(options.tx_buffer);
+    let buffer: Vec<u8> = (0..len).map(byte_at).collect();
+    let (cpu, begin) = (process_time()?, Instant::now());
+    let mut left = options.bytes;
+    let mut at = 0;
+    while left > 0 {
+        let end = buffer.len().min(at + usize::try_from(left).unwrap_or(usize::MAX));
+        match send(&socket, &buffer[at..end], SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                left -= count as u64;
+                at = if at + count == buffer.len() { 0 } else { at + count };
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => {
+                return Err(errno)
+                    .with_context(|| format!("send after {} of {} bytes", options.bytes - left, options.bytes));
+            }
+        }
+    }
+    let (send_seconds, cpu) = (begin.elapsed(), process_time()? - cpu);
+    shutdown(&socket, Shutdown::Write).context("shutdown")?;
+    let sum = options.check.then(|| printed(sum_of(&buffer, options.bytes)));
+    wait_for_client(&socket);
+    Ok(ServerOutput {
+        bytes: options.bytes,
+        send_seconds: send_seconds.as_secs_f64(),
+        cpu_seconds: cpu.as_secs_f64(),
+        sum,
+    })
+}
+
+/// The sum of `bytes` bytes, `buffer` again and again.
+pub fn sum_of(buffer: &[u8], bytes: u64) -> u64 {
+    let mut sum = StreamSum::default();
+    let mut left = bytes;
+    while left > 0 {
+        let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        sum.update(&buffer[..count]);
+        left -= count as u64;
+    }
+    sum.value()
+}
+
+/// The client closes when it has all. What a program has sent and closed goes on in the kernel, but the one that measures
+/// should not begin something else before.
+fn wait_for_client(socket: &OwnedFd) {
+    let mut byte = [0];
+    // The client sends nothing: this is its end, or an error that means the same.
+    let _ = rustix::net::recv(socket, &mut byte, rustix::net::RecvFlags::empty());
+}

@@ -1,0 +1,210 @@
+//! What is compared, and what a run yields.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::mode::Mode;
+use super::options::windows_for;
+use crate::case::{Direction, WorkingSet};
+use crate::table::bytes;
+use crate::vsock::case::{QUEUE_SIZE, RX_BUFFER};
+
+/// A case: a column of the table, hot or cold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RxCase {
+    /// Which way: transmit is guest to host.
+    pub direction: Direction,
+    /// Bytes of a dequeue.
+    pub len: usize,
+    /// How much memory the payload takes on the guest's side.
+    pub working_set: WorkingSet,
+}
+
+impl RxCase {
+    /// Bytes of memory that the payload on the guest's side walks through.
+    pub fn set_bytes(&self) -> usize {
+        let least = match self.direction {
+            Direction::Transmit => 0,
+            Direction::Receive => usize::from(QUEUE_SIZE) * self.rx_buffer() as usize,
+        };
+        self.working_set.bytes().max(least)
+    }
+
+    /// Bytes of the guest's receive buffers: a quarter of the queue holds a dequeue.
+    pub fn rx_buffer(&self) -> u32 {
+        (self.len as u32 / 32).clamp(RX_BUFFER, 65_536)
+    }
+
+    /// Windows of the receiving program, as the tool chooses them.
+    pub fn windows(&self) -> u32 {
+        windows_for(self.len)
+    }
+
+    /// Credit that the guest gives: a dequeue must fit, and one more behind it.
+    pub fn guest_credit(&self, credit: u32) -> u32 {
+        credit.max(2 * self.len as u32)
+    }
+}
+
+impl fmt::Display for RxCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = match self.direction {
+            Direction::Transmit => "guest -> host",
+            Direction::Receive => "host -> guest",
+        };
+        write!(f, "{way}, {} dequeues, {}", bytes(self.len), self.working_set)
+    }
+}
+
+/// A line of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Line {
+    /// The program alone looks at each cache line of memory that lies ready.
+    FloorTouch,
+    /// One memcpy by a thread on the back end's CPU, and the look on the program's CPU.
+    FloorCopyTouch,
+    /// Copying receive.
+    Copy,
+    /// Mapped receive, sleeping.
+    Mapped,
+    /// Mapped receive, polling.
+    Polling,
+    /// Direct windows, sleeping.
+    Direct,
+    /// The negative control: mapped receive, and everything copied once more before it is looked at.
+    MappedCopied,
+}
+
+impl Line {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 7] = [
+        Self::FloorTouch,
+        Self::FloorCopyTouch,
+        Self::Copy,
+        Self::Mapped,
+        Self::Polling,
+        Self::Direct,
+        Self::MappedCopied,
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FloorTouch => "floor: touch",
+            Self::FloorCopyTouch => "floor: memcpy + touch",
+            Self::Copy => "copy",
+            Self::Mapped => "mapped",
+            Self::Polling => "polling",
+            Self::Direct => "direct",
+            Self::MappedCopied => "mapped, then copied",
+        }
+    }
+
+    /// The tool's mode behind it; `None` for the floors.
+    pub fn mode(self) -> Option<Mode> {
+        match self {
+            Self::FloorTouch | Self::FloorCopyTouch => None,
+            Self::Copy => Some(Mode::Copy),
+            Self::Mapped | Self::MappedCopied => Some(Mode::Mapped),
+            Self::Polling => Some(Mode::Polling),
+            Self::Direct => Some(Mode::Direct),
+        }
+    }
+}
+
+/// What one run cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct RxSample {
+    /// Bytes moved, every one accounted for.
+    pub bytes: u64,
+    /// A: seconds of the send loop.
+    pub send_seconds: f64,
+    /// B: seconds of the receive loop.
+    pub loop_seconds: f64,
+    /// C: seconds in dequeue calls.
+    pub dequeue_seconds: f64,
+    /// Seconds in which the program looks at what it has.
+    pub touch_seconds: f64,
+    /// Dequeues.
+    pub dequeues: u64,
+    /// Wake-ups.
+    pub wake_ups: u64,
+    /// CPU seconds of the back end, all threads; of a floor the thread that copies.
+    pub backend_cpu_seconds: f64,
+    /// CPU seconds of the program that receives; of a floor the thread that looks.
+    pub program_cpu_seconds: f64,
+    /// Bytes that were left where the guest had them.
+    pub direct_bytes: u64,
+}
+
+impl RxSample {
+    fn per_len(&self, seconds: f64, len: usize) -> f64 {
+        seconds * 1e9 * len as f64 / self.bytes.max(1) as f64
+    }
+
+    /// D: nanoseconds in dequeue calls for each `len` bytes.
+    pub fn dequeue_ns(&self, len: usize) -> f64 {
+        self.per_len(self.dequeue_seconds, len)
+    }
+
+    /// The same with the program's look.
+    pub fn dequeue_and_touch_ns(&self, len: usize) -> f64 {
+        self.per_len(self.dequeue_seconds + self.touch_seconds, len)
+    }
+
+    /// CPU seconds of back end and program for 10⁹ bytes.
+    pub fn cpu_per_gb(&self) -> f64 {
+        (self.backend_cpu_seconds + self.program_cpu_seconds) * 1e9 / self.bytes.max(1) as f64
+    }
+
+    /// CPU seconds of the back end for 10⁹ bytes.
+    pub fn backend_per_gb(&self) -> f64 {
+        self.backend_cpu_seconds * 1e9 / self.bytes.max(1) as f64
+    }
+
+    /// CPU seconds of the program for 10⁹ bytes.
+    pub fn program_per_gb(&self) -> f64 {
+        self.program_cpu_seconds * 1e9 / self.bytes.max(1) as f64
+    }
+
+    /// Bytes of a dequeue on average.
+    pub fn dequeue_len(&self) -> f64 {
+        self.bytes as f64 / self.dequeues.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_for_the_length_of_the_column() {
+        let sample = RxSample {
+            bytes: 1_000_000,
+            dequeue_seconds: 1e-3,
+            touch_seconds: 2e-3,
+            dequeues: 500,
+            backend_cpu_seconds: 1e-3,
+            program_cpu_seconds: 3e-3,
+            ..RxSample::default()
+        };
+        assert!((sample.dequeue_ns(4000) - 4000.0).abs() < 1e-6);
+        assert!((sample.dequeue_and_touch_ns(4000) - 12_000.0).abs() < 1e-6);
+        assert!((sample.cpu_per_gb() - 4.0).abs() < 1e-9);
+        assert!((sample.dequeue_len() - 2000.0).abs() < 1e-9);
+        assert!(RxSample::default().cpu_per_gb().is_finite());
+    }
+
+    #[test]
+    fn a_dequeue_fits_in_the_guest() {
+        for len in [4 << 10, 64 << 10, 512 << 10, 4 << 20] {
+            let case = RxCase { direction: Direction::Receive, len, working_set: WorkingSet::Hot };
+            // Half of the ring can be held.
+            let held = usize::from(QUEUE_SIZE) / 2 * case.rx_buffer() as usize;
+            assert!(len > 2 << 20 || held >= len, "{len}");
+            assert!(case.guest_credit(65_536) as usize >= 2 * len);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `bench vsock`: the floor alone, and the back end of the program `zerowire` of the same build.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use zerowire_bench::case::WorkingSet;
+use zerowire_bench::{VsockBenchOptions, run_vsock};
+
+fn small() -> VsockBenchOptions {
+    VsockBenchOptions {
+        quick: true,
+        rounds: Some(1),
+        writes: vec![4096, 100_000],
+        credits: vec![65_536],
+        working_sets: vec![WorkingSet::Hot],
+        idle_connections: vec![1, 20],
+        ..Default::default()
+    }
+}
+
+/// The program beside this test's folder. Cargo builds it with the workspace's tests, and not with
+/// `cargo test -p zerowire-bench`.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.ancestors().nth(2).unwrap().join("zerowire");
+    assert!(
+        program.is_file(),
+        "{} is missing: 'cargo build -p zerowire-cli' first, with the same profile",
+        program.display()
+    );
+    program
+}
+
+#[test]
+fn the_floor_moves_every_byte_both_ways() {
+    let mut text = Vec::new();
+    let report = run_vsock(&small(), &mut text).unwrap();
+    assert_eq!(report.cases.len(), 4);
+    assert_eq!(report.failures(), Vec::<String>::new());
+    for case in &report.cases {
+        assert_eq!(case.variants.len(), 2);
+        for variant in &case.variants {
+            assert_eq!(variant.samples[0].bytes, case.bytes as u64);
+            assert!(variant.cpu_s_per_gb.median > 0.0);
+        }
+    }
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("Host to guest") && text.contains("only the floor was measured"), "{text}");
+}
+
+#[test]
+fn the_back_end_accounts_for_every_byte_and_every_part_reports() {
+    let folder = std::env::temp_dir().join(format!("zerowire-bench-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let json = folder.join("report.json");
+    let options = VsockBenchOptions {
+        program: Some(program()),
+        json: Some(json.clone()),
+        svg: Some(folder.clone()),
+        ..small()
+    };
+    let mut text = Vec::new();
+    let report = run_vsock(&options, &mut text).unwrap();
+    assert_eq!(report.failures(), Vec::<String>::new());
+    let value: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert!(folder.join("vsock-cpu-rx-64k.svg").is_file());
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    for case in value["cases"].as_array().unwrap() {
+        let variants = case["variants"].as_array().unwrap();
+        let names: Vec<&str> = variants.iter().map(|variant| variant["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["floor", "copy + floor", "zerowire", "zerowire, guest sleeps"]);
+        for variant in &variants[2..] {
+            let ledger = &variant["ledger"];
+            let bytes = ledger["bytes"].as_u64().unwrap();
+            // The warm-up, and one round.
+            assert!(bytes > case["bytes"].as_u64().unwrap());
+            let copied: u64 = ledger
+                .as_object()
+                .unwrap()
+                .iter()
+                .filter(|(key, _)| key.starts_with("copied_bytes."))
+                .map(|(_, count)| count.as_u64().unwrap())
+                .sum();
+            assert_eq!(bytes, ledger["zero_copied_bytes"].as_u64().unwrap_or(0) + copied);
+            assert!(variant["system_calls_per_packet"].as_f64().unwrap() > 0.0);
+        }
+    }
+    assert_eq!(value["latency"].as_array().unwrap().len(), 4);
+    assert_eq!(value["guest_to_guest"].as_array().unwrap().len(), 2);
+    assert_eq!(value["crowd"]["connections"], 64);
+    assert!(value["crowd"]["stalled_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(value["idle"]["rows"][1]["connections"], 20);
+}
+
+#[test]
+fn wrong_options_are_refused_before_anything_is_started() {
+    let refused = |options: VsockBenchOptions| run_vsock(&options, &mut Vec::new()).unwrap_err().to_string();
+    assert!(refused(VsockBenchOptions { rounds: Some(0), ..small() }).contains("at least 1"));
+    assert!(refused(VsockBenchOptions { writes: vec![0], ..small() }).contains("0 bytes"));
+    assert!(refused(VsockBenchOptions { credits: vec![1], ..small() }).contains("credit of 1"));
+    assert!(refused(VsockBenchOptions { rx_buffer: 44, ..small() }).contains("44"));
+    assert!(refused(VsockBenchOptions { idle_connections: vec![9000], ..small() }).contains("9000"));
+}
