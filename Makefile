@@ -13,7 +13,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build demo demo-soft test check bench doctor lint fmt install uninstall clean
+.PHONY: help build demo demo-soft test check fuzz bench doctor lint fmt install uninstall clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
@@ -36,6 +36,10 @@ test: ## Everything that CI runs (root; under 20 minutes on 2 CPUs)
 check: ## Lint and the tests without QEMU
 	@scripts/test.sh check
 
+fuzz: ## The fuzz targets, FUZZ_SECONDS (600) each; the corpus is kept in fuzz/corpus
+	@scripts/install.sh base
+	@scripts/fuzz.sh long
+
 bench: build ## Measure the network device against the bare system calls (some minutes)
 	target/release/zerowire bench net
 
@@ -44,10 +48,12 @@ doctor: build ## What this kernel, user and network namespace can do, and how to
 
 lint: ## Formatting and clippy, warnings denied
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
 
 fmt: ## Format the sources
 	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
 	@test -x target/release/zerowire || { echo "make install: no target/release/zerowire: run 'make build' first" >&2; exit 1; }

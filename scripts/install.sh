@@ -78,6 +78,8 @@ need iperf3 iperf3
 need curl curl
 need iputils-ping ping
 need make make
+# libFuzzer is built from C++ source.
+need g++ c++
 if ! command -v cc >/dev/null; then missing="$missing gcc libc6-dev"; fi
 if [ "$mode" = vm ]; then
     need qemu-system-x86 qemu-system-x86_64

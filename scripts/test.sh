@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the tests and adds up what they say.
 #
-#   scripts/test.sh all      installs what is missing, then lint, cargo's tests and the
-#                            tests in real guests
+#   scripts/test.sh all      installs what is missing, then lint, cargo's tests, the fuzz
+#                            targets for some seconds each, and the tests in real guests
 #   scripts/test.sh check    lint and cargo's tests only
 #
 # Must run as root: cargo's tests of zerowire-virtio and zerowire-cli and all tests in
@@ -94,6 +94,20 @@ cargo_tests() {
     passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
 }
 
+fuzz_tests() {
+    say "fuzz: scripts/fuzz.sh short"
+    status=0
+    logged fuzz scripts/fuzz.sh short || status=$?
+    sums=$(sed -n 's/^fuzz-tests: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' $logs/fuzz.log | tail -n 1)
+    # shellcheck disable=SC2086
+    set -- ${sums:-0 1 0}
+    bad=$2
+    [ $status != 0 ] && [ "$bad" = 0 ] && bad=1
+    [ "$1" = 0 ] && [ "$bad" = 0 ] && bad=1
+    [ -n "$sums" ] || echo "fuzz-tests: $1 passed, $bad failed, $3 skipped (they ended without a result)"
+    passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
+}
+
 vm_tests() {
     stage build $CARGO build --release --locked --package zerowire-cli --package zerowire-vmtest || return
     say "vm: target/release/zerowire-vmtest"
@@ -116,9 +130,11 @@ if [ "$1" = all ]; then
 fi
 ready
 stage format $CARGO fmt --all --check
+stage format-fuzz $CARGO fmt --manifest-path fuzz/Cargo.toml --check
 stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
 cargo_tests
 if [ "$1" = all ]; then
+    fuzz_tests
     vm_tests
     [ -x target/release/zerowire-demo ] && stage demo target/release/zerowire-demo
 fi

@@ -11,8 +11,8 @@ use common::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_ok};
 use common::{PATIENCE, wait_until};
 use zerowire_guest::GuestError;
 use zerowire_guest::vsock::{
-    ConnId, ConnState, Dequeued, HOST_CID, InPlaceCounters, Lease, POLL_DATA, POLL_END, POLL_NOTHING, SocketType,
-    StackOptions, VsockOptions,
+    ConnId, ConnState, Dequeued, HOST_CID, InPlaceCounters, Lease, POLL_DATA, POLL_END, POLL_NOTHING,
+    SocketType, StackOptions, VsockOptions,
 };
 
 const STREAM: SocketType = SocketType::Stream;
@@ -63,8 +63,13 @@ fn a_stream_is_read_where_the_device_wrote_it() {
         (4096, 3, true, false, 1),
         (10_000, 2, false, true, 1),
     ] {
-        let shape =
-            VsockOptions { rx_buffer_len, rx_descriptors, indirect, rx_align_payload, ..VsockOptions::default() };
+        let shape = VsockOptions {
+            rx_buffer_len,
+            rx_descriptors,
+            indirect,
+            rx_align_payload,
+            ..VsockOptions::default()
+        };
         let mut guest = backend.guest_with("vm", &shape, StackOptions::default());
         let (conn, stream) = open(&backend, &mut guest, 1234);
         let (got, ()) = guest.both(|g| all(g, conn, lowat), || send(stream, &sent));
@@ -123,7 +128,8 @@ fn half_the_ring_is_held_and_the_rest_is_copied() {
     let backend = VsockBackend::one();
     // 16 buffers of 1000 bytes of payload; credit for more than all of them.
     let shape = VsockOptions { queue_size: 16, rx_buffer_len: 1044, ..VsockOptions::default() };
-    let mut guest = backend.guest_with("vm", &shape, StackOptions { buf_alloc: 64_000, ..Default::default() });
+    let mut guest =
+        backend.guest_with("vm", &shape, StackOptions { buf_alloc: 64_000, ..Default::default() });
     let (conn, mut stream) = open(&backend, &mut guest, 1234);
     let sent = pattern(64_000, 3);
     guest.with_host(|| stream.write_all(&sent).expect("written"));

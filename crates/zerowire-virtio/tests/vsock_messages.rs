@@ -273,3 +273,22 @@ fn a_type_that_is_not_the_connections_is_refused() {
     guest.stack.turn(Duration::ZERO).expect("sound");
     assert_eq!(backend.stats("vm").totals.bad_handshakes, 4);
 }
+
+/// The kernel tells of the close before the messages that still wait (ECONNRESET); none of them may be lost.
+#[test]
+fn a_program_that_closes_with_something_unread_loses_nothing_of_its_own() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let (conn, host) = open(&backend, &mut guest, 77);
+    guest.send(conn, b"never read");
+    guest.stack.flush(PATIENCE).expect("sent");
+    wait_until("the message is in the socket", || backend.stats("vm").totals.transmit.bytes == 10);
+    for n in 0..3 {
+        host.send(&pattern(3000, n));
+    }
+    drop(host);
+    for n in 0..3 {
+        assert_eq!(recv(&mut guest, conn), pattern(3000, n));
+    }
+    assert_eq!(guest.stack.recv_message(conn, PATIENCE).expect("the end"), None);
+}

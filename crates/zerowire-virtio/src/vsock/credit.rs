@@ -67,6 +67,11 @@ impl Incoming {
         self.untold() > self.buffer / 2
     }
 
+    /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of it.
+    pub fn lacks(&self, more: u32) -> bool {
+        self.untold() + more > self.buffer / 2
+    }
+
     /// Bytes that have left the buffer since the guest was told last.
     pub fn untold(&self) -> u32 {
         self.forwarded.wrapping_sub(self.told)

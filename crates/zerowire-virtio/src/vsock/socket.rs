@@ -33,13 +33,15 @@ pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
 }
 
 /// Asks for room for `bytes` in what is sent and not read yet, as far as the system allows (`net.core.wmem_max`); never for
-/// less than there is.
-pub fn reserve(socket: &OwnedFd, bytes: usize) {
+/// less than there is. Returns what there is now, the kernel's own needs included.
+pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
+    let room = || rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0);
     // What is asked for is doubled, for the kernel's own needs (net/core/sock.c).
-    if rustix::net::sockopt::socket_send_buffer_size(socket).is_ok_and(|now| now >= 2 * bytes) {
-        return;
+    if room() >= 2 * bytes {
+        return room();
     }
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, bytes);
+    room()
 }
 
 /// Sends the bytes that the list names, in one call that does not wait.
@@ -101,6 +103,15 @@ pub fn has_ended(socket: &OwnedFd) -> bool {
     waits == 0 && poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
 
+/// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does not say, or where they
+/// are less than a quarter of `room`, when the kernel calls the socket writable (net/unix/af_unix.c, `unix_writable`).
+pub fn unread(socket: &OwnedFd, room: usize) -> usize {
+    let mut n: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, which has TIOCOUTQ's number, writes one int.
+    let failed = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &mut n) } < 0;
+    if failed || 4 * n as usize <= room { 0 } else { n as usize }
+}
+
 /// Whether the call is to be tried again when the socket is ready.
 pub fn would_block(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
@@ -132,6 +143,8 @@ mod tests {
     fn a_full_socket_says_so() {
         let (a, _b) = pair(SocketType::STREAM);
         let block = vec![0; 1 << 20];
+        let room = reserve(&a, 0);
+        assert_eq!(unread(&a, room), 0);
         let mut sent = 0;
         let e = loop {
             match send_runs(&a, (&block, &[])) {
@@ -140,5 +153,6 @@ mod tests {
             }
         };
         assert!(would_block(&e) && sent > 0);
+        assert!(unread(&a, room) >= sent);
     }
 }

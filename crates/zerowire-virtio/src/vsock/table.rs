@@ -61,6 +61,14 @@ pub struct HostEnd {
     pub hung_up: bool,
     /// The program has closed.
     pub closed: bool,
+    /// It closed while something that was sent to it was unread.
+    pub closed_unread: bool,
+    /// Bytes that the socket keeps unread at most, with what the kernel needs for them.
+    pub room: usize,
+    /// Bytes that the socket took and for which the guest has no credit again: the program may not have read them.
+    pub in_socket: u32,
+    /// The guest waits for that credit.
+    pub credit_waits: bool,
     /// News of room for writing are asked for.
     pub room_watched: bool,
     /// Writing was shut down.
@@ -83,6 +91,10 @@ impl HostEnd {
             hung_up: false,
             closed: false,
             write_shut: false,
+            closed_unread: false,
+            room: 0,
+            in_socket: 0,
+            credit_waits: false,
             room_watched: false,
             held: None,
             windows: None,
@@ -148,6 +160,14 @@ impl Connection {
             if held.is_empty() {
                 host.held = None;
             }
+        }
+    }
+
+    /// What lies in the socket counts as read.
+    pub fn read_all(&mut self) {
+        if let End::Host(h) = &mut self.end {
+            self.incoming.forward(std::mem::take(&mut h.in_socket));
+            h.credit_waits = false;
         }
     }
 

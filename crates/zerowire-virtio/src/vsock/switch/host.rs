@@ -89,10 +89,12 @@ impl Switch {
     /// Gives a connection its socket.
     pub(super) fn attach(&mut self, v: usize, slot: u32, socket: OwnedFd) -> io::Result<()> {
         let vm = &mut self.vms[v];
-        socket::reserve(&socket, vm.limits.buffer_bytes as usize);
+        let room = socket::reserve(&socket, vm.limits.buffer_bytes as usize);
         watch(&self.epoll, &socket, Event::Connection { vm: v, place: vm.connections.place(slot) })?;
         if let Some(c) = vm.connections.get(slot) {
-            c.end = End::Host(HostEnd::new(socket));
+            let mut end = HostEnd::new(socket);
+            end.room = room;
+            c.end = End::Host(end);
         }
         Ok(())
     }
@@ -106,13 +108,19 @@ impl Switch {
         host.readable |= flags.intersects(F::IN | F::RDHUP | F::HUP | F::ERR);
         host.hung_up |= flags.intersects(F::RDHUP | F::HUP);
         host.closed |= flags.contains(F::HUP);
+        let news = flags.contains(F::OUT) && host.credit_waits;
         let (writable, closed) = (host.writable && host.held.is_some(), host.closed);
         if closed && c.life.far_ended() & SHUT_SEND != 0 {
             c.life.far_ends(SHUT_BOTH);
         }
+        if news {
+            c.read_all();
+        }
         self.vms[v].mark_ready(place.slot);
         if writable {
             self.flush_held(v, place.slot);
+        }
+        if writable || news {
             self.tell_credit(v, place.slot);
         }
     }
@@ -140,7 +148,7 @@ impl Switch {
             match socket::send_runs(&host.socket, held.first(n)) {
                 Ok(sent) => {
                     held.consume(sent);
-                    c.incoming.forward(sent as u32);
+                    host.in_socket += sent as u32;
                     host.writable = sent == n;
                 }
                 Err(e) if socket::would_block(&e) => host.writable = false,
@@ -160,14 +168,14 @@ impl Switch {
         }
     }
 
-    /// Asks for news of room in a connection's socket, while something waits for it. Asked for all the time, each read of
+    /// Asks for news of room in a connection's socket, while something waits for it, bytes or credit. Asked for all the time, each read of
     /// the host program would wake this thread.
-    fn watch_room(&mut self, v: usize, slot: u32) {
+    pub(super) fn watch_room(&mut self, v: usize, slot: u32) {
         use epoll::EventFlags as F;
         let place = self.vms[v].connections.place(slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         let Some(host) = c.host() else { return };
-        let wanted = host.held.is_some() && !host.writable && host.windows.is_none();
+        let wanted = (host.held.is_some() && !host.writable || host.credit_waits) && host.windows.is_none();
         if std::mem::replace(&mut host.room_watched, wanted) == wanted {
             return;
         }

@@ -312,6 +312,13 @@ impl Switch {
                 host.readable = false;
                 return Ok(Step::Nothing);
             }
+            // It closed with something unread. The error comes once, before messages that still wait
+            // (net/core/datagram.c, `__skb_try_recv_datagram`).
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset && !host.closed_unread => {
+                host.closed_unread = true;
+                host.closed = true;
+                return Ok(Step::Moved(0));
+            }
             Err(_) => {
                 Self::far_end(c, true);
                 return Ok(Step::Nothing);

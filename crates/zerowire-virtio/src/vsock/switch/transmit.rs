@@ -147,6 +147,11 @@ impl Switch {
     fn control(&mut self, v: usize, slot: u32, effect: Effect, op: Op, h: &Header, kind: Kind) {
         match effect {
             Effect::None => {
+                if op == Op::CreditRequest
+                    && let Some(c) = self.connection(v, slot)
+                {
+                    c.read_all();
+                }
                 self.vms[v].mark_ready(slot);
                 self.relay_credit(v, slot, op);
             }
@@ -333,7 +338,7 @@ impl Switch {
             host.writable = taken;
         }
         counters.transmit.zero_copied_bytes.add(sent as u64);
-        c.incoming.forward(sent as u32);
+        host.in_socket += sent as u32;
         let rest = run.bytes - sent;
         if taken {
             counters.transmit.zero_copied_frames.add(run.packets);
@@ -351,13 +356,28 @@ impl Switch {
     }
 
     /// Has the guest told that it may send again, once that is news.
+    ///
+    /// Its credit is for bytes that the program has read, not for those that lie in the socket: so the socket always has room
+    /// for what comes, and nothing is copied to wait for a program that is merely slower than the guest. The kernel tells how
+    /// much is unread when asked, and of its own accord when most of it was read.
     pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
         // A message that is not complete takes room until its end comes, for which the guest may need all the rest.
         let part = c.host().is_some_and(|h| h.held.as_ref().is_some_and(|held| held.has_partial()));
+        if let End::Host(h) = &mut c.end
+            && h.in_socket > 0
+            && (part || c.incoming.lacks(h.in_socket))
+        {
+            let unread =
+                if part { 0 } else { socket::unread(&h.socket, h.room).min(h.in_socket as usize) as u32 };
+            c.incoming.forward(h.in_socket - unread);
+            h.in_socket = unread;
+            h.credit_waits = !c.incoming.is_news() && c.incoming.lacks(unread);
+        }
         if c.incoming.is_news() || (part && c.incoming.untold() > 0) {
             c.life.owe_update();
             self.vms[v].mark_ready(slot);
         }
+        self.watch_room(v, slot);
     }
 }

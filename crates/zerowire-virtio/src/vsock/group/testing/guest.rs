@@ -39,6 +39,8 @@ struct Ring {
     /// Of each slot: the bytes of the chain that the device has.
     lent: [Option<u32>; SLOTS as usize],
     kick: OwnedFd,
+    /// Chains may name each other's memory: what lies there means nothing.
+    muddled: bool,
 }
 
 /// The driver.
@@ -97,7 +99,7 @@ impl Guest {
             .map_err(std::io::Error::other)?;
         let ring = || -> std::io::Result<Ring> {
             let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            Ok(Ring { avail: 0, used: 0, lent: [None; SLOTS as usize], kick })
+            Ok(Ring { avail: 0, used: 0, lent: [None; SLOTS as usize], kick, muddled: false })
         };
         Ok(Self { memory: Arc::new(memory), rings: [ring()?, ring()?] })
     }
@@ -131,7 +133,7 @@ impl Guest {
     pub fn reset(&mut self, queue: u16) {
         self.put(ring_at(queue), &[0; RING_BYTES as usize]);
         let r = &mut self.rings[usize::from(queue)];
-        (r.avail, r.used, r.lent) = (0, 0, [None; SLOTS as usize]);
+        (r.avail, r.used, r.lent, r.muddled) = (0, 0, [None; SLOTS as usize], false);
     }
 
     /// Chains that the device has.
@@ -209,6 +211,7 @@ impl Guest {
         let r = &mut self.rings[usize::from(queue)];
         // The device may give it back, or stop the ring.
         r.lent[usize::from(slot)] = Some(u32::MAX);
+        r.muddled = true;
         self.offer(queue, head, None);
     }
 
@@ -236,6 +239,9 @@ impl Guest {
                 continue;
             }
             assert!((44..=room).contains(&len), "{len} bytes in a chain of {room}");
+            if self.rings[usize::from(queue)].muddled {
+                continue;
+            }
             let mut bytes = vec![0; (len as usize).min(SLOT_BYTES)];
             self.get(slot_at(queue, slot), &mut bytes);
             each(bytes);

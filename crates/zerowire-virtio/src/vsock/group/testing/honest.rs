@@ -166,7 +166,7 @@ impl Honest {
         assert_eq!(h.src_cid, 3, "{h:?}");
         let key = (h.src_port, h.dst_port);
         let reply = match Op::new(h.op) {
-            Some(Op::Request) if h.dst_port % 2 == 0 => {
+            Some(Op::Request) if h.dst_port.is_multiple_of(2) => {
                 self.others.insert(key, Incoming::default());
                 Op::Response
             }

@@ -311,7 +311,7 @@ impl Scene {
         }
         // Not where the rings are: what the device writes there is the guest's own affair.
         let addr =
-            s.of(&[0, BASE - 1, BASE + 0x1_0000, BASE + 0x5_1fff, BASE + 0xf_fffe, u64::MAX - 3, 1 << 63]);
+            s.of(&[0, BASE - 1, BASE + 0xa_0000, BASE + 0x5_1fff, BASE + 0xf_fffe, u64::MAX - 3, 1 << 63]);
         let len = s.of(&[0, 1, 43, 44, 45, 16, 24, 0x8000, u32::MAX]);
         let flags = u16::from(s.byte() & 7);
         let head = s.of(&[0, 0, 0, 64, 0xffff]);

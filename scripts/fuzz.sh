@@ -1,0 +1,74 @@
+#!/bin/sh
+# Builds and runs the fuzz targets with the stable toolchain.
+#
+#   scripts/fuzz.sh long [TARGET...]    FUZZ_SECONDS for each (600); the corpus is kept in fuzz/corpus
+#   scripts/fuzz.sh short [TARGET...]   FUZZ_SECONDS for each (10); the corpus begins anew with the seeds
+#
+# Both begin with the inputs of fuzz/seeds. The last line is `fuzz-tests: N passed, N failed, 0 skipped`. An input that
+# fails a target is kept in fuzz/artifacts; the status is not 0 then. Run it again with
+#
+#   target/fuzz/HOST/release/TARGET fuzz/artifacts/INPUT
+set -u
+
+cd "$(dirname "$0")/.." || exit 1
+PATH=$PATH:${HOME:-/root}/.cargo/bin
+export PATH
+CARGO=${CARGO:-cargo}
+all="vsock_packet vsock_muxer net_transmit vhost_user_messages"
+
+mode=${1:-}
+case $mode in
+    long) seconds=${FUZZ_SECONDS:-600} ;;
+    short) seconds=${FUZZ_SECONDS:-10} ;;
+    *) echo "usage: $0 long|short [TARGET...]" >&2; exit 2 ;;
+esac
+shift
+targets=${*:-$all}
+command -v c++ >/dev/null || {
+    echo "$0: libFuzzer is built from C++ source and there is no c++; run scripts/install.sh base" >&2
+    exit 1
+}
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+# The coverage that libFuzzer looks at (clang's SanitizerCoverage); with --target, so that only the targets have it.
+RUSTFLAGS="--cfg fuzzing -C passes=sancov-module -C llvm-args=-sanitizer-coverage-level=4 \
+-C llvm-args=-sanitizer-coverage-inline-8bit-counters -C llvm-args=-sanitizer-coverage-pc-table \
+-C llvm-args=-sanitizer-coverage-trace-compares"
+export RUSTFLAGS
+echo "fuzz: building"
+$CARGO build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz || {
+    echo "fuzz: the targets can't be built" >&2
+    echo "fuzz-tests: 0 passed, 1 failed, 0 skipped"
+    exit 1
+}
+unset RUSTFLAGS
+
+passed=0 failed=0
+mkdir -p fuzz/artifacts target/fuzz/logs
+for t in $targets; do
+    case $mode in
+        long) corpus=fuzz/corpus/$t ;;
+        short)
+            corpus=target/fuzz/short/$t
+            rm -rf "$corpus" ;;
+    esac
+    mkdir -p "$corpus" "fuzz/seeds/$t"
+    log=target/fuzz/logs/$t.log
+    # What the device logs and panics say goes into the log file.
+    if target/fuzz/"$host"/release/"$t" -max_total_time="$seconds" -max_len=4096 -timeout=30 -rss_limit_mb=2048 \
+        -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$t-" "$corpus" "fuzz/seeds/$t" >"$log" 2>&1; then
+        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+        case $runs in
+            '' | 0) echo "fuzz: $t: FAILED: it ended without a run (see $log)"; failed=$((failed + 1)) ;;
+            *) echo "fuzz: $t: ok, $runs inputs in $seconds s"; passed=$((passed + 1)) ;;
+        esac
+    else
+        failed=$((failed + 1))
+        grep -E 'panicked at|ERROR:' -A 2 "$log" | head -n 12
+        input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
+        echo "fuzz: $t: FAILED: input ${input:-none written}; messages in $log"
+    fi
+done
+rmdir fuzz/artifacts 2>/dev/null
+echo "fuzz-tests: $passed passed, $failed failed, 0 skipped"
+[ $failed = 0 ]
