@@ -13,6 +13,7 @@ use zerowire_guest::vsock::{
 use zerowire_guest::{GuestMemory, VhostUser};
 use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer, VsockVmStats};
 use zerowire_virtio::vsock::VsockLimits;
+use zerowire_virtio::vsock::mapped::MapPolicy;
 
 use super::{PATIENCE, guest_memory, wait_until};
 
@@ -26,17 +27,23 @@ pub struct Vm {
     pub cid: u64,
     pub groups: &'static [&'static str],
     pub limits: VsockLimits,
+    pub map: MapPolicy,
 }
 
 impl Vm {
     /// In the default group, with the default limits.
     pub fn new(name: &'static str, cid: u64) -> Self {
-        Self { name, cid, groups: &[], limits: VsockLimits::default() }
+        Self { name, cid, groups: &[], limits: VsockLimits::default(), map: MapPolicy::default() }
     }
 
     /// With so many bytes of credit for the guest.
     pub fn buffer(self, buffer_bytes: u32) -> Self {
         Self { limits: VsockLimits { buffer_bytes, ..self.limits }, ..self }
+    }
+
+    /// Programs may read the guest's memory.
+    pub fn shared(self) -> Self {
+        Self { map: MapPolicy { share_guest_memory: true, ..self.map }, ..self }
     }
 
     /// With so many connections at most.
@@ -71,7 +78,7 @@ impl VsockBackend {
             uds: dir.path().join(vm.name),
             groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
             limits: vm.limits,
-            map: Default::default(),
+            map: vm.map.clone(),
         });
         let server = VsockServer::start(configs.collect()).unwrap_or_else(|e| panic!("{e}"));
         Self { server, dir }

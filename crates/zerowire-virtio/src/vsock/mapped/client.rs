@@ -48,6 +48,8 @@ pub struct AskedFor {
     pub control: Option<OwnedFd>,
     /// How the connection is mapped.
     pub options: MapOptions,
+    /// It waited in vain.
+    pub timed_out: bool,
     /// Its end of the connection's socket.
     pub theirs: Option<OwnedFd>,
 }
@@ -55,8 +57,15 @@ pub struct AskedFor {
 impl Drop for AskedFor {
     fn drop(&mut self) {
         if let Some(control) = self.control.take() {
-            let text = "the guest refused the connection, did not answer within 10 s, or takes no more";
-            let _ = send_reply(&control, &Reply::error(libc::ECONNREFUSED as u16, text), &[]);
+            let (errno, text) = if self.timed_out {
+                (libc::ETIMEDOUT, "the guest did not answer within 10 s")
+            } else {
+                (
+                    libc::ECONNREFUSED,
+                    "the guest refused the connection, does not run, or has too many (--max-connections)",
+                )
+            };
+            let _ = send_reply(&control, &Reply::error(errno as u16, text), &[]);
         }
     }
 }

@@ -286,7 +286,7 @@ impl Windows {
             return false;
         }
         let next = (self.window + 1) % self.options.windows;
-        if self.bytes >= self.options.lowat as usize && self.is_ours(next) {
+        if self.is_full() || (self.bytes >= self.options.lowat as usize && self.is_ours(next)) {
             self.publish();
             return false;
         }

@@ -338,7 +338,12 @@ impl Switch {
         let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
         match Self::pair(kind) {
             Ok((ours, theirs)) => {
-                let asked = AskedFor { control: Some(control), options: r.options, theirs: Some(theirs) };
+                let asked = AskedFor {
+                    control: Some(control),
+                    options: r.options,
+                    timed_out: false,
+                    theirs: Some(theirs),
+                };
                 self.offer_with(v, kind, r.port, ours, Some(Box::new(asked)));
             }
             Err(e) => {

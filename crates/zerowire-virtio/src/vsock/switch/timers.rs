@@ -67,6 +67,9 @@ impl Switch {
             match c.life.phase() {
                 Phase::Asked => self.refuse_asked(v, slot),
                 Phase::Offered => {
+                    if let Some(asked) = c.host().and_then(|h| h.asked.as_mut()) {
+                        asked.timed_out = true;
+                    }
                     self.vms[v].counters.refused.add(1);
                     self.abort(v, slot);
                 }

@@ -13,7 +13,7 @@ use super::options::{Kind, Options};
 use super::read::Cursor;
 use super::wait::event_fd;
 use crate::ledger::{Counters, Totals};
-use crate::recv::layout::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING};
+use crate::recv::layout::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING, Request};
 
 /// What [`Connection::dequeue`] found.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) struct State {
 ///
 /// `path` is the daemon's `UDS.map`: what `zerowire vsock --uds` has, with `.map` appended.
 pub fn connect(path: &Path, port: u32, options: &Options) -> Result<Connection, Error> {
-    let request = handshake::request(MapOp::Connect, port, options.kind.number(), options.map);
+    let request = Request { op: MapOp::Connect, port, kind: options.kind.number(), options: options.map };
     let socket = handshake::ask(path, &request)?;
     let Some(mut answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
         return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });

@@ -34,7 +34,8 @@ pub fn connect_copy(path: &Path, port: u32, kind: Kind) -> Result<CopyConnection
         Kind::SeqPacket => SocketType::SEQPACKET,
     };
     let socket = handshake::socket(path, socket_kind)?;
-    handshake::send_all(&socket, path, format!("CONNECT {port}\n").as_bytes())?;
+    // A socket that was closed already says so to the read.
+    let _ = rustix::net::send(&socket, format!("CONNECT {port}\n").as_bytes(), SendFlags::NOSIGNAL);
     let line = read_line(&socket, path, port, kind)?;
     let host_port = line.strip_prefix("OK ").and_then(|n| n.trim_end().parse().ok()).ok_or_else(|| {
         Error::BrokenHandshake {

@@ -77,11 +77,11 @@ pub enum Error {
     #[error("the connection is not mapped: call map() first")]
     NotMapped,
     /// The daemon does not serve this user, or the socket's permissions keep it out.
-    #[error("not permitted on {}: {what}; run as root or as the daemon's user, or start it with --map-allow UID", .path.display())]
+    #[error("not permitted on {}: {what}", .path.display())]
     NotPermitted {
         /// The socket.
         path: PathBuf,
-        /// What the daemon or the system says.
+        /// What the daemon or the system says, and what to do.
         what: String,
     },
     /// The path can't be a unix socket's.

@@ -1,8 +1,8 @@
 //! The request on `UDS.map`, the answers, and the descriptors that come with them.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,7 @@ use rustix::net::{
 use super::core::{Core, RegionFile};
 use super::error::{Error, system};
 use super::wait::poll_for;
-use crate::recv::layout::{
-    DESCRIPTORS, MAGIC, MAX_REGIONS, MapOptions, PAGE, REPLY_LEN, Reply, Request, VERSION,
-};
+use crate::recv::layout::{DESCRIPTORS, MAGIC, MAX_REGIONS, PAGE, REPLY_LEN, Reply, Request, VERSION};
 
 /// The daemon gives a guest 10 s to answer.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);
@@ -35,7 +33,7 @@ pub(super) fn socket(path: &Path, kind: SocketType) -> Result<OwnedFd, Error> {
     rustix::net::connect(&socket, &address).map_err(|errno| match errno {
         Errno::ACCESS | Errno::PERM => Error::NotPermitted {
             path: path.to_owned(),
-            what: format!("{errno} when connecting to the socket"),
+            what: format!("{errno}: only users who may enter its folder and write the socket can connect"),
         },
         errno => Error::NoDaemon { path: path.to_owned(), errno },
     })?;
@@ -162,9 +160,7 @@ pub(super) fn parts(answer: Answer, socket: &OwnedFd, path: &Path) -> Result<Par
     sealed(&headers, options.headers_len()).map_err(|e| broken(format!("the headers' file {e}")))?;
     sealed(&data, options.data_len()).map_err(|e| broken(format!("the data's file {e}")))?;
     let regions = regions(fds.collect(), socket, path)?;
-    for fd in [&ready, &released] {
-        rustix::io::ioctl_fionbio(fd, true).map_err(system("FIONBIO (an eventfd)"))?;
-    }
+    rustix::io::ioctl_fionbio(&ready, true).map_err(system("FIONBIO (the ready eventfd)"))?;
     rustix::io::ioctl_fionbio(&stream, false).map_err(system("FIONBIO (the socket)"))?;
     Ok(Parts {
         core: Core::new(options, headers, data, regions, released),
@@ -218,24 +214,4 @@ fn regions(files: Vec<OwnedFd>, socket: &OwnedFd, path: &Path) -> Result<Vec<Reg
         found.push(RegionFile { file, offset, len });
     }
     Ok(found)
-}
-
-/// A request for connections of these options.
-pub(super) fn request(op: crate::recv::layout::MapOp, port: u32, kind: u16, options: MapOptions) -> Request {
-    Request { op, port, kind, options }
-}
-
-/// Sends all bytes, or says that the other side is gone.
-pub(super) fn send_all(socket: &OwnedFd, path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        let mut control = rustix::net::SendAncillaryBuffer::default();
-        let rest = [IoSlice::new(&bytes[sent..])];
-        match rustix::net::sendmsg(socket.as_fd(), &rest, &mut control, SendFlags::NOSIGNAL) {
-            Ok(n) => sent += n,
-            Err(Errno::INTR) => {}
-            Err(_) => return Err(Error::Disconnected { path: path.to_owned() }),
-        }
-    }
-    Ok(())
 }

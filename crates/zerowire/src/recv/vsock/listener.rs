@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::error::Error;
 use super::handshake::{self, ANSWER_TIME};
 use super::options::{Kind, Options};
-use crate::recv::layout::MapOp;
+use crate::recv::layout::{MapOp, Request};
 
 /// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the listening; connections stay.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Listener {
 impl Listener {
     /// Listens. `path` is the daemon's `UDS.map`; `options` are those of each connection.
     pub fn bind(path: &Path, port: u32, options: &Options) -> Result<Self, Error> {
-        let request = handshake::request(MapOp::Listen, port, options.kind.number(), options.map);
+        let request = Request { op: MapOp::Listen, port, kind: options.kind.number(), options: options.map };
         let socket = handshake::ask(path, &request)?;
         let Some(answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
             return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });

@@ -1,0 +1,290 @@
+//! Mapped receive: a guest without a VM, the device, and a program with the library, all of them real.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::vsock::{Guest, Vm, VsockBackend, pattern};
+use common::{PATIENCE, wait_until};
+use zerowire::recv::vsock::{self, Connection, Dequeued, Listener, Options, WindowLease};
+use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
+
+const PORT: u32 = 9;
+
+fn map_path(backend: &VsockBackend) -> PathBuf {
+    let mut path = backend.uds("vm").into_os_string();
+    path.push(".map");
+    path.into()
+}
+
+/// A mapped connection that the program asks the guest for.
+fn dial(
+    backend: &VsockBackend,
+    guest: &mut Guest,
+    kind: SocketType,
+    options: Options,
+) -> (ConnId, Connection) {
+    guest.stack.listen(PORT, kind);
+    let path = map_path(backend);
+    let (conn, program) = guest.both(|g| g.accept(PORT), || vsock::connect(&path, PORT, &options));
+    (conn, program.unwrap_or_else(|e| panic!("{e}")))
+}
+
+fn window(program: &Connection) -> WindowLease {
+    loop {
+        match program.dequeue().unwrap_or_else(|e| panic!("{e}")) {
+            Dequeued::Window(w) => return w,
+            Dequeued::NotYet => assert!(program.wait(Some(PATIENCE)).expect("it waits"), "data in time"),
+            Dequeued::End => panic!("the end"),
+        }
+    }
+}
+
+/// All bytes until the end, and the lengths of what ended with a message's mark.
+fn drain(program: &Connection) -> (Vec<u8>, Vec<usize>) {
+    let (mut bytes, mut messages, mut open) = (Vec::new(), Vec::new(), 0);
+    loop {
+        match program.dequeue().unwrap_or_else(|e| panic!("{e}")) {
+            Dequeued::Window(w) => {
+                for p in w.packets() {
+                    let start = bytes.len();
+                    bytes.resize(start + p.len(), 0);
+                    assert_eq!(p.copy_to(0, &mut bytes[start..]), p.len());
+                    open += p.len();
+                    if p.end_of_message() {
+                        messages.push(std::mem::take(&mut open));
+                    }
+                }
+            }
+            Dequeued::NotYet => assert!(program.wait(Some(PATIENCE)).expect("it waits"), "data in time"),
+            Dequeued::End => return (bytes, messages),
+        }
+    }
+}
+
+fn send_and_end(guest: &mut Guest, conn: ConnId, bytes: &[u8]) {
+    guest.send(conn, bytes);
+    guest.stack.shutdown(conn, SHUTDOWN_SEND).expect("shut down");
+}
+
+#[test]
+fn the_layouts_example_arrives_byte_for_byte() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let options = Options::stream().packed(false).lowat(56 + 4096 + 8200);
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
+    for (n, len) in [56, 4096, 8200].into_iter().enumerate() {
+        guest.send(conn, &pattern(len, n));
+    }
+    let w = guest.with_host(|| window(&program));
+    let packets: Vec<_> = w.packets().map(|p| p.bytes().expect("copied").to_vec()).collect();
+    assert_eq!(packets, [pattern(56, 0), pattern(4096, 1), pattern(8200, 2)]);
+    let pages: Vec<usize> = w.packets().map(|p| p.bytes().expect("copied").as_ptr().addr() % 4096).collect();
+    assert_eq!(pages, [0; 3], "each begins on a page of its own");
+}
+
+#[test]
+fn a_stream_arrives_in_windows_and_the_reply_goes_back() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let (conn, mut program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    let sent = pattern(8 << 20, 1);
+    let ((), (got, _)) = guest.both(|g| send_and_end(g, conn, &sent), || drain(&program));
+    assert!(got == sent);
+    let reply = pattern(300_000, 2);
+    let (back, ()) = guest.both(
+        |g| g.stack.recv_to_end(conn, PATIENCE).unwrap_or_else(|e| panic!("{e}")),
+        || {
+            program.write_all(&reply).expect("written");
+            drop(program);
+        },
+    );
+    assert!(back == reply);
+    let t = backend.stats("vm").totals.transmit;
+    assert_eq!(t.bytes, 8 << 20);
+    assert!(t.copied_bytes["window"] > 0, "{t:?}");
+}
+
+#[test]
+fn messages_keep_their_bounds_also_over_several_windows() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let options = Options::seqpacket().windows(3).data_pages(2);
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, options);
+    let sizes = [1, 4096, 100, 30_000, 200_000, 7];
+    let ((), (got, messages)) = guest.both(
+        |g| {
+            for (n, len) in sizes.into_iter().enumerate() {
+                g.send(conn, &pattern(len, n));
+            }
+            g.stack.shutdown(conn, SHUTDOWN_SEND).expect("shut down");
+        },
+        || drain(&program),
+    );
+    assert_eq!(messages, sizes);
+    let want: Vec<u8> = sizes.into_iter().enumerate().flat_map(|(n, len)| pattern(len, n)).collect();
+    assert!(got == want);
+}
+
+#[test]
+fn a_program_that_listens_gets_the_guests_connections() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let path = map_path(&backend);
+    let listener = Listener::bind(&path, PORT, &Options::stream()).unwrap_or_else(|e| panic!("{e}"));
+    let taken = Listener::bind(&path, PORT, &Options::stream()).expect_err("the port is taken").to_string();
+    assert!(taken.contains("port 9"), "{taken}");
+    for n in 0..3 {
+        let conn = guest.connect_to(HOST_CID, PORT, SocketType::Stream);
+        let program = listener.accept().unwrap_or_else(|e| panic!("{e}"));
+        let sent = pattern(10_000, n);
+        let ((), (got, _)) = guest.both(|g| send_and_end(g, conn, &sent), || drain(&program));
+        assert!(got == sent);
+    }
+    drop(listener);
+    wait_until("the port is free again", || Listener::bind(&path, PORT, &Options::stream()).is_ok());
+}
+
+#[test]
+fn a_program_that_holds_all_windows_stops_its_sender_and_nobody_else() {
+    let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(64 << 10)]);
+    let mut guest = backend.guest("vm");
+    let options = Options::stream().windows(2).data_pages(16);
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
+    let sent = pattern(1 << 20, 5);
+    let mut at = 0;
+    guest.until("the sender is stopped", |s| {
+        at += s.send(conn, &sent[at..]).expect("sent");
+        at > 64 << 10 && s.credit(conn) == 0
+    });
+    let first = window(&program);
+    let second = window(&program);
+    assert_eq!((first.len(), second.len()), (64 << 10, 64 << 10));
+    assert!(at <= 4 * (64 << 10), "windows, what is held, and no more: {at}");
+    // Another connection goes on meanwhile.
+    let (other, mut stream) = backend.open("vm", &mut guest, 1234);
+    guest.send(other, b"alive");
+    let mut five = [0; 5];
+    guest.with_host(|| stream.read_exact(&mut five)).expect("read");
+    assert_eq!(&five, b"alive");
+    // Released in the other order; then all the rest arrives.
+    let mut got = first
+        .packets()
+        .chain(second.packets())
+        .flat_map(|p| p.bytes().expect("copied").to_vec())
+        .collect::<Vec<_>>();
+    drop(second);
+    drop(first);
+    let ((), (rest, _)) = guest.both(|g| send_and_end(g, conn, &sent[at..]), || drain(&program));
+    got.extend(rest);
+    assert!(got == sent);
+    assert!(backend.stats("vm").totals.transmit.copied_bytes["held"] > 0);
+}
+
+#[test]
+fn a_program_that_dies_with_windows_in_its_hands_ends_its_connection() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    guest.send(conn, &pattern(1000, 0));
+    let lease = guest.with_host(|| window(&program));
+    drop(program);
+    let state = guest.stack.wait_closed(conn, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+    assert!(matches!(state, ConnState::Closed | ConnState::Reset), "{state:?}");
+    assert_eq!(lease.len(), 1000, "and what it holds stays readable");
+    wait_until("the connection is gone", || backend.stats("vm").totals.connections_open == 0);
+}
+
+#[test]
+fn below_the_low_water_mark_nothing_comes_before_the_end() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream().lowat(5000));
+    guest.send(conn, &[1; 4999]);
+    guest.stack.flush(PATIENCE).expect("sent");
+    let came = guest.with_host(|| program.wait(Some(Duration::from_millis(50))).expect("it waits"));
+    assert!(!came && program.poll_value() == 0);
+    guest.send(conn, &[2; 1]);
+    assert_eq!(guest.with_host(|| window(&program)).len(), 5000);
+    send_and_end(&mut guest, conn, &[3; 10]);
+    let (rest, _) = guest.with_host(|| drain(&program));
+    assert_eq!(rest, [3; 10]);
+}
+
+#[test]
+fn direct_windows_need_a_yes_and_move_nothing() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let path = map_path(&backend);
+    let options = Options::stream().direct(true);
+    let refused = guest.with_host(|| vsock::connect(&path, PORT, &options)).expect_err("refused").to_string();
+    assert!(refused.contains("--share-guest-memory"), "{refused}");
+
+    let backend = VsockBackend::start(&[Vm::new("vm", 3).shared()]);
+    let mut guest = backend.guest("vm");
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
+    let sent = pattern(4 << 20, 3);
+    let ((), (got, _)) = guest.both(|g| send_and_end(g, conn, &sent), || drain(&program));
+    assert!(got == sent);
+    let t = backend.stats("vm").totals.transmit;
+    assert_eq!(t.bytes, 4 << 20, "{t:?}");
+    assert!(t.zero_copied_bytes > 0, "{t:?}");
+}
+
+/// Half of the ring may be lent, and no window for long: past that payload is copied, and nothing stalls.
+#[test]
+fn direct_windows_that_are_held_make_way_for_copied_ones() {
+    let backend = VsockBackend::start(&[Vm::new("vm", 3).shared()]);
+    let mut guest = backend.guest("vm");
+    let options = Options::stream().direct(true).windows(8);
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
+    guest.send(conn, &pattern(100_000, 0));
+    let held = guest.with_host(|| window(&program));
+    std::thread::sleep(Duration::from_millis(60));
+    guest.send(conn, &pattern(100_000, 1));
+    let copied = || backend.stats("vm").totals.transmit.copied_bytes.get("held").copied().unwrap_or(0);
+    guest.until("what comes now is copied", |_| copied() >= 100_000);
+    let mut got = vec![0; held.len() as usize];
+    let mut at = 0;
+    for p in held.packets() {
+        at += p.copy_to(0, &mut got[at..]);
+    }
+    drop(held);
+    guest.stack.shutdown(conn, SHUTDOWN_SEND).expect("shut down");
+    got.extend(guest.with_host(|| drain(&program)).0);
+    assert!(got == [pattern(100_000, 0), pattern(100_000, 1)].concat());
+}
+
+#[test]
+fn wrong_requests_are_answered_with_what_is_wrong() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType as T};
+    let backend = VsockBackend::one();
+    let _guest = backend.guest("vm");
+    let ask = |bytes: &[u8]| {
+        let s = rustix::net::socket_with(AddressFamily::UNIX, T::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a socket");
+        rustix::net::connect(&s, &SocketAddrUnix::new(map_path(&backend)).expect("an address"))
+            .expect("connected");
+        rustix::io::write(&s, bytes).expect("written");
+        let mut answer = [0; 256];
+        assert_eq!(rustix::io::read(&s, &mut answer).expect("an answer"), 256);
+        zerowire::recv::layout::Reply::from_bytes(&answer).expect("a reply")
+    };
+    let garbage = ask(b"CONNECT 5000\n");
+    assert_eq!(i32::from(garbage.status), libc::EINVAL);
+    assert!(garbage.text.contains("13 bytes"), "{}", garbage.text);
+    let mut options = *Options::stream().map_options();
+    options.windows = 64;
+    options.data_pages = 4096;
+    let request = zerowire::recv::layout::Request {
+        op: zerowire::recv::layout::MapOp::Connect,
+        port: 1,
+        kind: 1,
+        options,
+    };
+    let big = ask(&request.to_bytes());
+    assert!(big.text.contains("--map-max"), "{}", big.text);
+    wait_until("both are counted", || backend.stats("vm").totals.bad_handshakes == 2);
+}
