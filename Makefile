@@ -7,6 +7,9 @@ DESTDIR ?=
 bindir = $(PREFIX)/bin
 libexecdir = $(PREFIX)/libexec
 datadir = $(PREFIX)/share
+libdir = $(PREFIX)/lib
+includedir = $(PREFIX)/include
+version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 # rustup puts cargo here; a fresh shell may not know yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -19,8 +22,8 @@ help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-build: ## Build the program: target/release/zerowire
-	$(CARGO) build --release --locked --package zerowire-cli
+build: ## Build the program and the C library: target/release/zerowire, libzerowire_c
+	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-c
 
 demo: ## A stock Debian guest on a tap (root; installs and downloads what is missing, once)
 	@scripts/install.sh vm
@@ -56,7 +59,8 @@ fmt: ## Format the sources
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
-	@test -x target/release/zerowire || { echo "make install: no target/release/zerowire: run 'make build' first" >&2; exit 1; }
+	@test -x target/release/zerowire && test -f target/release/libzerowire_c.so || \
+		{ echo "make install: target/release lacks zerowire or libzerowire_c.so: run 'make build' first" >&2; exit 1; }
 	install -D -m 755 target/release/zerowire "$(DESTDIR)$(bindir)/zerowire"
 	install -d "$(DESTDIR)$(libexecdir)" "$(DESTDIR)$(datadir)/qemu/vhost-user"
 	for device in net vsock; do \
@@ -65,9 +69,19 @@ install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
 			> "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" && \
 		chmod 644 "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" || exit 1; \
 	done
+	install -D -m 755 target/release/libzerowire_c.so "$(DESTDIR)$(libdir)/libzerowire.so.0"
+	ln -sfn libzerowire.so.0 "$(DESTDIR)$(libdir)/libzerowire.so"
+	install -D -m 644 target/release/libzerowire_c.a "$(DESTDIR)$(libdir)/libzerowire.a"
+	install -D -m 644 crates/zerowire-c/include/zerowire.h "$(DESTDIR)$(includedir)/zerowire.h"
+	install -d "$(DESTDIR)$(libdir)/pkgconfig"
+	sed 's|@prefix@|$(PREFIX)|;s|@libdir@|$(libdir)|;s|@includedir@|$(includedir)|;s|@version@|$(version)|' \
+		crates/zerowire-c/zerowire.pc.in > "$(DESTDIR)$(libdir)/pkgconfig/zerowire.pc"
+	chmod 644 "$(DESTDIR)$(libdir)/pkgconfig/zerowire.pc"
 
 uninstall: ## Remove what install put there
-	rm -f "$(DESTDIR)$(bindir)/zerowire"
+	rm -f "$(DESTDIR)$(bindir)/zerowire" "$(DESTDIR)$(libdir)/libzerowire.so.0" "$(DESTDIR)$(libdir)/libzerowire.so" \
+		"$(DESTDIR)$(libdir)/libzerowire.a" "$(DESTDIR)$(includedir)/zerowire.h" \
+		"$(DESTDIR)$(libdir)/pkgconfig/zerowire.pc"
 	for device in net vsock; do \
 		rm -f "$(DESTDIR)$(libexecdir)/zerowire-$$device" \
 			"$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json"; \
