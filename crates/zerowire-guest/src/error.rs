@@ -107,6 +107,22 @@ pub enum GuestError {
         /// Name of the feature.
         what: &'static str,
     },
+    /// A device of this machine can't be used.
+    #[error("device {device}: {rule}")]
+    BadDevice {
+        /// Its address on the bus.
+        device: String,
+        /// What is wrong, and what to do.
+        rule: String,
+    },
+    /// Payload of a connection that is received in place was asked for as a
+    /// copy, or the other way round.
+    #[error("the connection {}; {}", if *in_place { "is received in place" } else { "is received by copying" },
+        if *in_place { "use dequeue" } else { "open it with connect_in_place or listen_in_place for dequeue" })]
+    WrongReceive {
+        /// How it is received.
+        in_place: bool,
+    },
     /// The device broke a rule of its protocol, as the text says.
     #[error("the device broke a rule: {0}")]
     DeviceBrokeRule(String),

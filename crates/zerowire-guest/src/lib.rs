@@ -3,7 +3,8 @@
 //!
 //! - [`GuestMemory`]: RAM in memfds, at any guest-physical addresses,
 //! - [`Transport`]: how a driver reaches its device; [`VhostUser`] is the
-//!   front end of a vhost-user back end,
+//!   front end of a vhost-user back end, [`pci`] reaches devices of the
+//!   machine, inside a real guest,
 //! - [`ring::DriverRing`]: the driver's side of a split queue,
 //! - [`net::NetDriver`]: the network driver with its queues,
 //! - [`vsock::VsockDriver`]: the vsock driver with its queues, and
@@ -70,6 +71,32 @@
 //! }
 //! # Ok::<(), zerowire_guest::GuestError>(())
 //! ```
+//!
+//! # In a real guest
+//! The same driver runs a device of the guest's, and the program reads what
+//! the host sends where the device wrote it. It needs root, huge pages and a
+//! device that the kernel does not use (see [`pci`]):
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use zerowire_guest::vsock::{SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack};
+//! use zerowire_guest::{GuestMemory, pci};
+//!
+//! let patience = Duration::from_secs(5);
+//! let device = pci::PciDevice::open(pci::VSOCK, &pci::PciOptions::default())?;
+//! let memory = GuestMemory::physical(4)?;
+//! let options = VsockOptions { rx_align_payload: true, ..VsockOptions::default() };
+//! let (_driver, queues) = VsockDriver::start(device, &memory, &options)?;
+//! let mut stack = VsockStack::new(queues, StackOptions::default());
+//! stack.listen_in_place(1234, SocketType::Stream);
+//! let conn = stack.accept_wait(1234, patience)?;
+//! while let Some(lease) = stack.dequeue_wait(conn, 1, patience)? {
+//!     for packet in lease.packets() {
+//!         println!("{} bytes at {:p}", packet.len(), packet.as_ptr());
+//!     }
+//! }
+//! # Ok::<(), zerowire_guest::GuestError>(())
+//! ```
 
 mod error;
 mod memory;
@@ -82,6 +109,7 @@ mod wait;
 
 pub use error::GuestError;
 pub use memory::{GuestAddr, GuestMemory, GuestSlice, PAGE, Region};
+pub use transport::pci;
 pub use transport::{
     Doorbell, DualAddr, EventDoorbell, Interrupt, QueueHandle, QueueSetup, STATUS_ACKNOWLEDGE, STATUS_DRIVER,
     STATUS_DRIVER_OK, STATUS_FAILED, STATUS_FEATURES_OK, STATUS_NEEDS_RESET, Transport, VhostUser,

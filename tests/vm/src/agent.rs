@@ -4,8 +4,10 @@
 //! zw-vsock cid
 //! zw-vsock stream|seqpacket connect CID PORT JOB [NUMBER...]
 //! zw-vsock stream|seqpacket listen PORT JOB [NUMBER...]
+//! zw-vsock pci WORD...
 //! ```
-//! Jobs are those of `zerowire_vmtest::vsock::job`; numbers are listed at each. With
+//! Jobs are those of `zerowire_vmtest::vsock::job`; numbers are listed at each. `pci`
+//! drives a device of its own, see `zerowire_vmtest::vsock::pci`. With
 //! `listen` the line `listening` says that peers may connect. The last line is `ok …` or
 //! `failed: …`; the exit status is 0 or 1.
 
@@ -18,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, listen_on, local_cid};
 use zerowire_vmtest::vsock::job::{self, Load};
-use zerowire_vmtest::vsock::{Kind, allow_descriptors, zerocopy};
+use zerowire_vmtest::vsock::{Kind, allow_descriptors, pci, zerocopy};
 
 fn main() -> ExitCode {
     match run(&mut Words(std::env::args().skip(1).collect())) {
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
 fn run(words: &mut Words) -> Result<String> {
     let kind = match words.next("a command")?.as_str() {
         "cid" => return Ok(local_cid()?.to_string()),
+        "pci" => return pci::run(words.0.make_contiguous()),
         "stream" => Kind::Stream,
         "seqpacket" => Kind::Seqpacket,
         other => bail!("unknown command '{other}'"),

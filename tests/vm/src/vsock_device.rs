@@ -30,6 +30,21 @@ impl VsockDevice {
     /// # Errors
     /// QEMU refuses, or the guest's driver does not take the device.
     pub fn plug(&self, guest: &mut Guest) -> Result<u32> {
+        self.plug_second(guest)?;
+        guest
+            .until("ls /sys/bus/virtio/drivers/vmw_vsock_virtio_transport | grep -q ^virtio", COMMAND)
+            .context("the guest's vsock device")?;
+        let answer = guest.sh("zw-vsock cid")?;
+        let cid = answer.strip_prefix("ok ").and_then(|cid| cid.parse().ok());
+        cid.with_context(|| format!("the guest says of its CID: {answer}"))
+    }
+
+    /// Connects QEMU to the back end and plugs the device, of which the guest's
+    /// driver takes no more than one.
+    ///
+    /// # Errors
+    /// QEMU refuses.
+    pub fn plug_second(&self, guest: &mut Guest) -> Result<()> {
         let data = json!({
             "addr": {"type": "unix", "data": {"path": self.socket}},
             "server": false,
@@ -38,12 +53,7 @@ impl VsockDevice {
         guest.qmp.execute("chardev-add", json!({"id": self.chardev(), "backend": backend}))?;
         let port = guest.take_port(&self.id)?;
         guest.qmp.execute("device_add", self.arguments(&port))?;
-        guest
-            .until("ls /sys/bus/virtio/drivers/vmw_vsock_virtio_transport | grep -q ^virtio", COMMAND)
-            .context("the guest's vsock device")?;
-        let answer = guest.sh("zw-vsock cid")?;
-        let cid = answer.strip_prefix("ok ").and_then(|cid| cid.parse().ok());
-        cid.with_context(|| format!("the guest says of its CID: {answer}"))
+        Ok(())
     }
 
     /// Unplugs the device, waits until the guest has let it go, and hangs up.

@@ -7,6 +7,7 @@
 //! writes single integers with volatile or atomic operations. A region stays
 //! mapped as long as a slice of it lives, also after it was removed.
 
+mod physical;
 mod region;
 mod slice;
 
@@ -149,6 +150,42 @@ impl GuestMemory {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Region>>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory that the devices of this machine can use: `huge_pages` pages of
+    /// 2 MiB, each a region whose guest address is its physical address. For
+    /// a driver in a real guest ([`crate::pci`]), not for vhost-user.
+    ///
+    /// It needs `huge_pages` free pages (`vm.nr_hugepages`) and CAP_SYS_ADMIN,
+    /// without which the kernel shows no physical addresses
+    /// (Documentation/admin-guide/mm/pagemap.rst). No allocation crosses a
+    /// page, so each is at most 2 MiB. The kernel moves such pages only when
+    /// memory is taken out of the machine or gathered by order of an
+    /// administrator: don't do that while a device runs.
+    ///
+    /// # Errors
+    /// [`GuestError::BadSetting`] for no pages; [`GuestError::Io`] with the
+    /// remedy.
+    pub fn physical(huge_pages: usize) -> Result<GuestMemory, GuestError> {
+        if huge_pages == 0 {
+            let what = "the number of huge pages";
+            return Err(GuestError::BadSetting { what, value: 0, rule: "at least 1" });
+        }
+        let memory = GuestMemory { regions: Arc::default(), huge_pages: true };
+        let len = HUGE_PAGE * huge_pages;
+        let file = memory.make_file(len)?;
+        let mut regions = Vec::with_capacity(huge_pages);
+        for offset in (0..len).step_by(HUGE_PAGE) {
+            // Touched below, and the page must be at its place before its
+            // A page has an address once it was touched, and a region has the
+            // same one from its beginning.
+            let probe = Region::map(GuestAddr(0), HUGE_PAGE, Arc::clone(&file), offset)?;
+            let addr = physical::address_of(&probe)?;
+            regions.push(Arc::new(Region::map(addr, HUGE_PAGE, Arc::clone(&file), offset)?));
+        }
+        regions.sort_by_key(|region| region.guest_addr());
+        *memory.lock() = regions;
+        Ok(memory)
     }
 
     fn make_file(&self, len: usize) -> Result<Arc<OwnedFd>, GuestError> {

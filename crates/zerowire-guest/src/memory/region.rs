@@ -77,6 +77,13 @@ impl Region {
         (*self.file).as_fd()
     }
 
+    /// Brings the first page into memory, without changing it.
+    pub(super) fn touch(&self) {
+        // SAFETY: the first byte is mapped for reading and writing while the
+        // region lives. The mapping is new: nobody else writes it yet.
+        unsafe { self.base.write_volatile(self.base.read_volatile()) }
+    }
+
     pub(super) fn base(&self) -> *mut u8 {
         self.base
     }

@@ -144,6 +144,17 @@ impl GuestSlice {
         unsafe { AtomicU16::from_ptr(target.cast()) }
     }
 
+    /// Reads a byte.
+    ///
+    /// # Panics
+    /// When it is outside.
+    #[inline]
+    pub fn read_u8(&self, offset: usize) -> u8 {
+        let source = self.check(offset, 1, 1);
+        // SAFETY: mapped, as `check` saw.
+        unsafe { source.read_volatile() }
+    }
+
     /// Reads a little-endian u16.
     ///
     /// # Panics

@@ -5,6 +5,7 @@
 //! device is a vhost-user back end or sits on a bus.
 
 mod connect;
+pub mod pci;
 mod signal;
 mod vhost_user;
 

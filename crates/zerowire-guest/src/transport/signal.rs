@@ -1,7 +1,8 @@
-//! Eventfds as doorbell and interrupt.
+//! Doorbells and interrupts: eventfds, or what a bus has.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -39,22 +40,44 @@ impl Doorbell for EventDoorbell {
     }
 }
 
-/// An eventfd that the device signals.
+/// What a device signals: an eventfd, or an interrupt that queues share.
 #[derive(Debug)]
-pub struct Interrupt(OwnedFd);
+pub struct Interrupt(Source);
+
+#[derive(Debug)]
+enum Source {
+    Counter(OwnedFd),
+    Shared(Arc<dyn SharedInterrupt>),
+}
+
+/// An interrupt of a whole device. Its queues share it, so one thread must
+/// wait for all of them, and look at all of them after it.
+pub(crate) trait SharedInterrupt: std::fmt::Debug + Send + Sync {
+    /// Becomes readable when the device interrupts.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Takes the pending interrupts and lets the next one come; returns how
+    /// many there were.
+    fn clear(&self) -> io::Result<u64>;
+}
 
 impl Interrupt {
-    /// Makes the eventfd.
+    /// Makes an eventfd.
     ///
     /// # Errors
     /// What eventfd(2) returns.
     pub fn new() -> io::Result<Interrupt> {
-        new_eventfd().map(Interrupt)
+        new_eventfd().map(Interrupt::from_fd)
     }
 
     /// Uses a descriptor that reads like an eventfd and does not block.
     pub fn from_fd(fd: OwnedFd) -> Interrupt {
-        Interrupt(fd)
+        Interrupt(Source::Counter(fd))
+    }
+
+    /// One of the queues that share an interrupt.
+    pub(crate) fn shared(interrupt: Arc<dyn SharedInterrupt>) -> Interrupt {
+        Interrupt(Source::Shared(interrupt))
     }
 
     /// Takes the pending notifications; returns how many there were.
@@ -62,8 +85,12 @@ impl Interrupt {
     /// # Errors
     /// What read(2) returns.
     pub fn clear(&self) -> io::Result<u64> {
+        let fd = match &self.0 {
+            Source::Counter(fd) => fd,
+            Source::Shared(interrupt) => return interrupt.clear(),
+        };
         let mut count = [0; 8];
-        match rustix::io::read(&self.0, &mut count) {
+        match rustix::io::read(fd, &mut count) {
             Ok(_) => Ok(u64::from_ne_bytes(count)),
             Err(Errno::AGAIN) => Ok(0),
             Err(error) => Err(error.into()),
@@ -80,7 +107,7 @@ impl Interrupt {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)) {
+        match poll(&mut [PollFd::new(self, PollFlags::IN)], Some(&limit)) {
             Ok(count) => Ok(count > 0),
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
@@ -90,7 +117,10 @@ impl Interrupt {
 
 impl AsFd for Interrupt {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        match &self.0 {
+            Source::Counter(fd) => fd.as_fd(),
+            Source::Shared(interrupt) => interrupt.fd(),
+        }
     }
 }
 

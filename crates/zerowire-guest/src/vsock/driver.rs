@@ -32,6 +32,9 @@ pub struct VsockOptions {
     pub rx_buffers: usize,
     /// The most receive buffers posted at once.
     pub rx_limit: usize,
+    /// Whether payload begins at a multiple of 64, for programs that read it
+    /// in place ([`super::VsockStack::dequeue`]); else the buffer does.
+    pub rx_align_payload: bool,
     /// How [`VsockTx::send`] cuts packets into descriptors.
     pub layout: TxLayout,
     /// Buffers of 64 KiB that [`VsockTx::send`] copies to.
@@ -52,6 +55,7 @@ impl Default for VsockOptions {
             rx_descriptors: 1,
             rx_buffers: 0,
             rx_limit: usize::MAX,
+            rx_align_payload: false,
             layout: TxLayout::Split,
             tx_slots: 32,
             cid: None,

@@ -3,13 +3,16 @@
 //! - [`VsockDriver`] negotiates and sets the queues up,
 //! - [`VsockTx`] and [`VsockRx`] move packets with any header,
 //! - [`VsockStack`] has connections with credit, and checks everything that
-//!   the device sends.
+//!   the device sends. Their payload is copied out, or read in place
+//!   ([`VsockStack::dequeue`]).
 //!
 //! The event queue is not used: what it tells (that connections ended because
 //! the guest was moved) does not happen here.
 
 mod driver;
 pub mod header;
+mod lease;
+mod loans;
 mod pool;
 mod rx;
 mod stack;
@@ -22,10 +25,12 @@ pub use header::{
     CID_ANY, HEADER_LEN, HOST_CID, MAX_PAYLOAD, Op, PacketHeader, RW_EOM, RW_EOR, SHUTDOWN_BOTH,
     SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType,
 };
+pub use lease::{InPlaceCounters, Lease, Packet};
 pub use pool::{PayloadPool, StreamSum};
 pub use rx::{RxPacket, VsockRx, VsockRxCounters};
 pub use stack::{
-    ConnId, ConnState, Drain, Drained, Received, StackCounters, StackOptions, VsockEvent, VsockStack,
+    ConnId, ConnState, Dequeued, Drain, Drained, POLL_DATA, POLL_END, POLL_NOTHING, Received, StackCounters,
+    StackOptions, VsockEvent, VsockStack,
 };
 pub use tx::{TxLayout, VsockTx, VsockTxCounters};
 

@@ -1,13 +1,18 @@
 //! The queue of packets toward the guest.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, PacketHeader};
-use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, write_desc_at};
+use super::loans::Loans;
+use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, Used, write_desc_at};
 use crate::wait::wait_used;
-use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE, QueueHandle, QueueSetup};
+
+/// Buffers begin at multiples of this.
+const CACHE_LINE: usize = 64;
 
 /// What a queue has done so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -25,11 +30,23 @@ pub struct VsockRxCounters {
 pub struct RxPacket<'a> {
     /// The header; its length is that of the payload in the buffer.
     pub header: PacketHeader,
-    area: &'a GuestSlice,
+    loans: &'a Arc<Loans>,
+    buffer: u32,
+    /// Where the payload begins in the buffer.
     offset: usize,
+    lendable: bool,
 }
 
-impl RxPacket<'_> {
+/// What becomes of a packet's buffer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kept {
+    /// The device gets it again.
+    No,
+    /// It comes back through [`Loans`].
+    Lent,
+}
+
+impl<'a> RxPacket<'a> {
     /// Bytes of payload.
     pub fn len(&self) -> usize {
         self.header.len as usize
@@ -42,7 +59,7 @@ impl RxPacket<'_> {
 
     /// Appends the payload to `bytes`.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
-        self.area.append_to(self.offset, self.len(), bytes);
+        self.memory().append_to(self.offset, self.len(), bytes);
     }
 
     /// The payload in a new vector.
@@ -58,13 +75,23 @@ impl RxPacket<'_> {
     /// When there are not as many bytes.
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= self.len(), "{} bytes from {at} of {}", bytes.len(), self.len());
-        self.area.read(self.offset + at, bytes);
+        self.memory().read(self.offset + at, bytes);
     }
 
     /// The guest memory that holds the payload. The descriptors of a buffer
     /// follow one on the other, so it is one piece.
     pub fn payload(&self) -> GuestSlice {
-        self.area.part(self.offset, self.len())
+        self.memory().part(self.offset, self.len())
+    }
+
+    /// The loan desk, the buffer's number there and the place of the payload
+    /// in it, unless so many buffers are lent that the device needs this one.
+    pub(super) fn lend(&self) -> Option<(&'a Arc<Loans>, u32, usize)> {
+        self.lendable.then_some((self.loans, self.buffer, self.offset))
+    }
+
+    fn memory(&self) -> &'a GuestSlice {
+        self.loans.buffer(self.buffer)
     }
 }
 
@@ -72,13 +99,17 @@ impl RxPacket<'_> {
 pub struct VsockRx {
     ring: DriverRing,
     handle: QueueHandle,
-    area: GuestSlice,
+    /// The buffers, and those of them that were lent and came back.
+    loans: Arc<Loans>,
+    lent: usize,
+    /// The most buffers that may be lent: the device keeps half a ring.
+    most_lent: usize,
     tables: Option<GuestSlice>,
     /// Descriptors of all buffers, `each` a buffer.
     segments: Vec<Segment>,
     each: usize,
-    /// Bytes a buffer in `area`.
-    stride: usize,
+    /// Bytes before the header in each buffer.
+    front: usize,
     /// Bytes that the device may write to a buffer.
     capacity: u32,
     /// Buffers not posted, the longest unused first.
@@ -107,16 +138,19 @@ impl VsockRx {
         }
         let fit = if indirect { size } else { size / each };
         let count = if options.rx_buffers == 0 { fit } else { options.rx_buffers };
-        let stride = (capacity as usize).next_multiple_of(64);
-        let area = memory.allocate(count * stride, 4096)?;
+        let front = if options.rx_align_payload { CACHE_LINE - HEADER_LEN % CACHE_LINE } else { 0 };
+        let stride = (front + capacity as usize).next_multiple_of(CACHE_LINE);
+        let align = if stride.is_multiple_of(PAGE) { PAGE } else { CACHE_LINE };
+        let buffers = (0..count).map(|_| memory.allocate(stride, align));
+        let buffers = buffers.collect::<Result<Box<[GuestSlice]>, GuestError>>()?;
         let tables = match indirect {
             true => Some(memory.allocate(count * each * DESC_LEN, 64)?),
             false => None,
         };
         let mut segments = Vec::with_capacity(count * each);
         let piece = (capacity as usize).div_ceil(each);
-        for buffer in 0..count {
-            let base = area.guest_addr().0 + (buffer * stride) as u64;
+        for (buffer, memory) in buffers.iter().enumerate() {
+            let base = memory.guest_addr().0 + front as u64;
             for number in 0..each {
                 let start = (number * piece).min(capacity as usize);
                 let len = piece.min(capacity as usize - start) as u32;
@@ -132,11 +166,13 @@ impl VsockRx {
         let mut queue = VsockRx {
             ring,
             handle,
-            area,
+            loans: Arc::new(Loans::new(buffers)),
+            lent: 0,
+            most_lent: count - count.min(fit).div_ceil(2),
             tables,
             segments,
             each,
-            stride,
+            front,
             capacity,
             idle: (0..count as u32).collect(),
             posted: 0,
@@ -158,47 +194,63 @@ impl VsockRx {
     pub fn harvest(&mut self, max: usize, mut each: impl FnMut(RxPacket<'_>)) -> Result<usize, GuestError> {
         self.try_harvest(max, |packet| {
             each(packet);
-            Ok(())
+            Ok(Kept::No)
         })
     }
 
-    /// As [`VsockRx::harvest`]; ends with the first error of `each`.
+    /// As [`VsockRx::harvest`]; `each` may keep the buffer. Ends with the
+    /// first error of `each`.
     #[inline]
     pub(super) fn try_harvest(
         &mut self,
         max: usize,
-        mut each: impl FnMut(RxPacket<'_>) -> Result<(), GuestError>,
+        mut each: impl FnMut(RxPacket<'_>) -> Result<Kept, GuestError>,
     ) -> Result<usize, GuestError> {
         let mut count = 0;
+        self.take_back();
         while count < max {
             let Some(used) = self.ring.reap()? else { break };
             self.posted -= 1;
-            self.idle.push_back(used.token);
-            if (used.len as usize) < HEADER_LEN {
-                let len = used.len;
-                return Err(GuestError::DeviceBrokeRule(format!(
-                    "a packet of {len} bytes is less than a header (5.10.6)"
-                )));
+            let result = self.open(used).and_then(&mut each);
+            match result {
+                Ok(Kept::Lent) => self.lent += 1,
+                _ => self.idle.push_back(used.token),
             }
-            let first = used.token as usize * self.stride;
-            let mut bytes = [0; HEADER_LEN];
-            self.area.read(first, &mut bytes);
-            let header = PacketHeader::from_bytes(&bytes);
-            let written = used.len - HEADER_LEN as u32;
-            if header.len != written {
-                return Err(GuestError::DeviceBrokeRule(format!(
-                    "the header gives {} bytes of payload and {written} were written (5.10.6): {header:?}",
-                    header.len
-                )));
-            }
-            self.counters.packets += 1;
-            self.counters.bytes += u64::from(written);
-            count += 1;
-            let result = each(RxPacket { header, area: &self.area, offset: first + HEADER_LEN });
-            self.post();
             result?;
+            count += 1;
+            self.post();
         }
         Ok(count)
+    }
+
+    /// The packet in a buffer that the device gave back.
+    #[inline]
+    fn open(&mut self, used: Used) -> Result<RxPacket<'_>, GuestError> {
+        if (used.len as usize) < HEADER_LEN {
+            let len = used.len;
+            return Err(GuestError::DeviceBrokeRule(format!(
+                "a packet of {len} bytes is less than a header (5.10.6)"
+            )));
+        }
+        let mut bytes = [0; HEADER_LEN];
+        self.loans.buffer(used.token).read(self.front, &mut bytes);
+        let header = PacketHeader::from_bytes(&bytes);
+        let written = used.len - HEADER_LEN as u32;
+        if header.len != written {
+            return Err(GuestError::DeviceBrokeRule(format!(
+                "the header gives {} bytes of payload and {written} were written (5.10.6): {header:?}",
+                header.len
+            )));
+        }
+        self.counters.packets += 1;
+        self.counters.bytes += u64::from(written);
+        Ok(RxPacket {
+            header,
+            loans: &self.loans,
+            buffer: used.token,
+            offset: self.front + HEADER_LEN,
+            lendable: self.lent < self.most_lent,
+        })
     }
 
     /// Waits for one packet and returns header and payload, and publishes.
@@ -234,6 +286,11 @@ impl VsockRx {
         self.posted
     }
 
+    /// Buffers that a program reads in place now.
+    pub fn lent(&self) -> usize {
+        self.lent
+    }
+
     /// Lets the device see the buffers posted, and notifies it if it asks for
     /// that. Returns whether it was notified.
     ///
@@ -241,6 +298,7 @@ impl VsockRx {
     /// [`GuestError::Io`].
     #[inline]
     pub fn publish(&mut self) -> Result<bool, GuestError> {
+        self.take_back();
         self.post();
         let kick = self.ring.publish();
         if kick {
@@ -298,6 +356,14 @@ impl VsockRx {
 
     pub(super) fn reattach(&mut self, handle: QueueHandle) {
         self.handle = handle;
+    }
+
+    /// Takes what was lent and came back.
+    #[inline]
+    fn take_back(&mut self) {
+        let before = self.idle.len();
+        self.loans.take_back(&mut self.idle);
+        self.lent -= self.idle.len() - before;
     }
 
     /// Adds idle buffers until the ring is full or the limit is reached.

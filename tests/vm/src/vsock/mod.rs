@@ -13,6 +13,7 @@ pub mod guest;
 pub mod host;
 pub mod job;
 pub mod pattern;
+pub mod pci;
 pub mod remote;
 pub mod zerocopy;
 

@@ -103,10 +103,14 @@ impl VsockStack {
     /// ([`Drain::Off`]). Bytes that were not yet read are drained first.
     ///
     /// # Errors
-    /// [`GuestError::NotConnected`] for an unknown connection; those of
-    /// [`VsockStack::turn`].
+    /// [`GuestError::NotConnected`] for an unknown connection;
+    /// [`GuestError::WrongReceive`] for one that is received in place; those
+    /// of [`VsockStack::turn`].
     pub fn drain_payload(&mut self, id: ConnId, mode: Drain) -> Result<(), GuestError> {
         let conn = self.core.need(id)?;
+        if conn.in_place.is_some() {
+            return Err(GuestError::WrongReceive { in_place: true });
+        }
         if conn.drain == Drain::Off && mode != Drain::Off {
             conn.drain_inbox(mode);
         }

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use super::{ConnId, ConnState, Drain, Drained};
 use crate::GuestError;
+use crate::vsock::lease::Arrived;
 use crate::vsock::{Op, PacketHeader, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
 
 /// The addresses of a connection, as this side sees them.
@@ -97,6 +98,9 @@ pub(super) struct Conn {
     pub deferred_shutdown: u32,
 
     pub inbox: Inbox,
+    /// Payload that waits in the device's buffers; with it, nothing goes to
+    /// `inbox`.
+    pub in_place: Option<Arrived>,
     pub outgoing: Option<Outgoing>,
 
     pub drain: Drain,
@@ -132,6 +136,7 @@ impl Conn {
             own_shutdown: 0,
             deferred_shutdown: 0,
             inbox: Inbox::default(),
+            in_place: None,
             outgoing: None,
             drain: Drain::Off,
             drained: Drained::default(),
@@ -211,6 +216,9 @@ impl Conn {
 
     /// Whether a read would bring something.
     pub(super) fn readable(&self) -> bool {
+        if let Some(arrived) = &self.in_place {
+            return !arrived.is_empty();
+        }
         match self.kind {
             SocketType::Stream => self.inbox.len() > 0,
             SocketType::Seqpacket => !self.inbox.messages.is_empty(),
@@ -235,6 +243,13 @@ impl Conn {
         live && news > 0 && little && (news >= self.buf_alloc / 4 || !self.readable())
     }
 
+    /// Takes bytes out that were read in place. Those of payload that was
+    /// discarded since are counted already.
+    pub(super) fn count_read(&mut self, bytes: u32) {
+        let unread = self.rx_cnt.wrapping_sub(self.fwd_cnt);
+        self.fwd_cnt = self.fwd_cnt.wrapping_add(bytes.min(unread));
+    }
+
     /// Drains what was received and not read.
     pub(super) fn drain_inbox(&mut self, mode: Drain) {
         let mut bytes = Vec::new();
@@ -250,6 +265,9 @@ impl Conn {
     /// Forgets what was received and not read.
     pub(super) fn discard(&mut self) {
         self.inbox = Inbox::default();
+        if let Some(arrived) = &mut self.in_place {
+            *arrived = Arrived::default();
+        }
         self.fwd_cnt = self.rx_cnt;
     }
 }

@@ -2,13 +2,15 @@
 //! it makes the stack say goes to the outbox.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::conn::{Conn, Key, broke};
-use super::{ConnId, ConnState, Drain, StackCounters, StackOptions, VsockEvent};
+use super::{ConnId, ConnState, StackCounters, StackOptions, VsockEvent};
 use crate::GuestError;
+use crate::vsock::lease::{Arrived, Returned, Returns};
+use crate::vsock::rx::Kept;
 use crate::vsock::{
-    CID_ANY, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND,
-    SocketType,
+    CID_ANY, InPlaceCounters, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SocketType,
 };
 
 pub(super) const CONNECTED: u8 = 1;
@@ -26,6 +28,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Listener {
     pub kind: SocketType,
+    pub in_place: bool,
     pub waiting: VecDeque<ConnId>,
 }
 
@@ -44,6 +47,10 @@ pub(super) struct Core {
     incoming: Vec<u32>,
     room_waiters: Vec<ConnId>,
     pub counters: StackCounters,
+    pub in_place: InPlaceCounters,
+    /// What leases gave back.
+    pub returns: Arc<Returns>,
+    pub returned: Returned,
 }
 
 impl Core {
@@ -60,6 +67,9 @@ impl Core {
             incoming: Vec::new(),
             room_waiters: Vec::new(),
             counters: StackCounters::default(),
+            in_place: InPlaceCounters::default(),
+            returns: Arc::default(),
+            returned: Returned::default(),
         }
     }
 
@@ -86,14 +96,15 @@ impl Core {
         self.slots.len() - self.free.len()
     }
 
-    pub(super) fn insert(&mut self, key: Key, kind: SocketType) -> ConnId {
+    pub(super) fn insert(&mut self, key: Key, kind: SocketType, in_place: bool) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, conn: None });
             self.slots.len() as u32 - 1
         });
         let entry = &mut self.slots[slot as usize];
         let id = ConnId { slot, generation: entry.generation };
-        let conn = Conn::new(id, key, self.cid, kind, self.options.buf_alloc);
+        let mut conn = Conn::new(id, key, self.cid, kind, self.options.buf_alloc);
+        conn.in_place = in_place.then(Arrived::default);
         entry.conn = Some(Box::new(conn));
         self.keys.insert(key, id);
         id
@@ -220,7 +231,7 @@ impl Core {
     }
 
     /// Handles a received packet.
-    pub(super) fn input(&mut self, packet: &RxPacket<'_>) -> Result<(), GuestError> {
+    pub(super) fn input(&mut self, packet: &RxPacket<'_>) -> Result<Kept, GuestError> {
         let header = &packet.header;
         if header.dst_cid != self.cid {
             return Err(broke(format!("dst_cid is not the guest's {} (5.10.6)", self.cid), header));
@@ -248,7 +259,7 @@ impl Core {
         let key = Key { local_port: header.dst_port, cid: header.src_cid, port: header.src_port };
         match self.keys.get(&key).copied() {
             Some(id) => self.connected(id, packet, op, kind),
-            None => self.stray(header, key, op, kind),
+            None => self.stray(header, key, op, kind).map(|()| Kept::No),
         }
     }
 
@@ -262,11 +273,11 @@ impl Core {
                 }
                 let backlog = self.options.backlog;
                 let listener = self.listeners.get(&key.local_port);
-                if !listener.is_some_and(|l| l.kind == kind && l.waiting.len() < backlog) {
+                let Some(listener) = listener.filter(|l| l.kind == kind && l.waiting.len() < backlog) else {
                     self.refuse(header);
                     return Ok(());
-                }
-                let id = self.insert(key, kind);
+                };
+                let id = self.insert(key, kind, listener.in_place);
                 if let Some(conn) = self.get_mut(id) {
                     conn.state = ConnState::Established;
                     conn.peer_buf_alloc = header.buf_alloc;
@@ -299,7 +310,7 @@ impl Core {
         packet: &RxPacket<'_>,
         op: Op,
         kind: SocketType,
-    ) -> Result<(), GuestError> {
+    ) -> Result<Kept, GuestError> {
         let header = &packet.header;
         let conn = self.need(id)?;
         if conn.kind != kind {
@@ -312,15 +323,15 @@ impl Core {
                 conn.take_credit(header)?;
                 conn.state = ConnState::Established;
                 self.note(id, CONNECTED);
-                return Ok(());
+                return Ok(Kept::No);
             }
             (ConnState::Connecting, Op::Rst) => {
                 self.end(id, ConnState::Refused);
-                return Ok(());
+                return Ok(Kept::No);
             }
             (_, Op::Rst) => {
                 self.end(id, if both { ConnState::Closed } else { ConnState::Reset });
-                return Ok(());
+                return Ok(Kept::No);
             }
             (ConnState::Connecting, _) | (_, Op::Request | Op::Response) => {
                 return Err(broke(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
@@ -337,7 +348,7 @@ impl Core {
                 self.note(id, PEER_SHUTDOWN);
                 self.after_read(id);
             }
-            Op::Rw => self.payload(id, packet)?,
+            Op::Rw => return self.payload(id, packet),
             Op::CreditUpdate => self.counters.credit_updates_received += 1,
             Op::CreditRequest => {
                 self.counters.credit_requests_received += 1;
@@ -345,56 +356,6 @@ impl Core {
             }
             Op::Request | Op::Response | Op::Rst => {}
         }
-        Ok(())
-    }
-
-    fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<(), GuestError> {
-        let header = &packet.header;
-        self.counters.payload_received += u64::from(header.len);
-        let conn = self.need(id)?;
-        if conn.peer_shutdown & SHUTDOWN_SEND != 0 {
-            return Err(broke("payload after the peer said that it sends no more (5.10.6.5)", header));
-        }
-        conn.count_received(header)?;
-        if conn.given_up || conn.own_shutdown & SHUTDOWN_RCV != 0 {
-            // It crossed the SHUTDOWN.
-            conn.fwd_cnt = conn.rx_cnt;
-            return Ok(());
-        }
-        let kind = conn.kind;
-        let message = kind == SocketType::Seqpacket && header.flags & RW_EOM != 0;
-        if conn.drain == Drain::Off {
-            let before = conn.readable();
-            packet.append_to(&mut conn.inbox.bytes);
-            if kind == SocketType::Seqpacket {
-                conn.inbox.partial += packet.len();
-            }
-            if message {
-                let len = std::mem::take(&mut conn.inbox.partial);
-                conn.inbox.messages.push_back((len, header.flags & RW_EOR != 0));
-            }
-            match (before, conn.readable()) {
-                (false, true) => self.note(id, READABLE),
-                // A part of a message may have used up the credit, and no
-                // read comes to tell of more before its rest is here.
-                (false, false) => self.after_read(id),
-                _ => {}
-            }
-            return Ok(());
-        }
-        if conn.drain == Drain::Sum {
-            let mut chunk = [0; 1024];
-            for at in (0..packet.len()).step_by(chunk.len()) {
-                let now = chunk.len().min(packet.len() - at);
-                packet.read(at, &mut chunk[..now]);
-                conn.sum.update(&chunk[..now]);
-            }
-        }
-        conn.drained.packets += 1;
-        conn.drained.bytes += u64::from(header.len);
-        conn.drained.messages += u64::from(message);
-        conn.fwd_cnt = conn.fwd_cnt.wrapping_add(header.len);
-        self.after_read(id);
-        Ok(())
+        Ok(Kept::No)
     }
 }

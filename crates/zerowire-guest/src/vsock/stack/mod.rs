@@ -10,7 +10,9 @@
 mod bulk;
 mod conn;
 mod core;
+mod in_place;
 mod output;
+mod payload;
 mod turn;
 mod types;
 mod waiting;
@@ -22,6 +24,7 @@ use crate::GuestError;
 use crate::ring::Segment;
 use conn::Key;
 use core::{Core, Listener};
+pub use in_place::{Dequeued, POLL_DATA, POLL_END, POLL_NOTHING};
 pub use types::{ConnId, ConnState, Drain, Drained, Received, StackCounters, StackOptions, VsockEvent};
 
 /// First port that connections get which name none.
@@ -71,8 +74,13 @@ impl VsockStack {
     /// Takes connections of type `kind` at `port` from now on. One type a
     /// port: a second call changes it.
     pub fn listen(&mut self, port: u32, kind: SocketType) {
+        self.listen_for(port, kind, false);
+    }
+
+    fn listen_for(&mut self, port: u32, kind: SocketType, in_place: bool) {
         let listener = self.core.listeners.entry(port);
-        listener.or_insert_with(|| Listener { kind, waiting: VecDeque::new() }).kind = kind;
+        let listener = listener.or_insert_with(|| Listener { kind, in_place, waiting: VecDeque::new() });
+        (listener.kind, listener.in_place) = (kind, in_place);
     }
 
     /// Takes no more connections at `port`; those that wait are reset.
@@ -98,12 +106,18 @@ impl VsockStack {
     /// # Errors
     /// As [`VsockStack::connect_from`].
     pub fn connect(&mut self, cid: u64, port: u32, kind: SocketType) -> Result<ConnId, GuestError> {
+        let local_port = self.free_port(cid, port);
+        self.connect_from(local_port, cid, port, kind)
+    }
+
+    /// A port from which there is no connection to this peer.
+    fn free_port(&mut self, cid: u64, port: u32) -> u32 {
         loop {
             let local_port = self.next_port;
             self.next_port = if local_port >= u32::MAX - 1 { FIRST_PORT } else { local_port + 1 };
             let key = Key { local_port, cid, port };
             if !self.core.keys.contains_key(&key) && !self.core.listeners.contains_key(&local_port) {
-                return self.connect_from(local_port, cid, port, kind);
+                return local_port;
             }
         }
     }
@@ -120,12 +134,23 @@ impl VsockStack {
         port: u32,
         kind: SocketType,
     ) -> Result<ConnId, GuestError> {
+        self.connect_for(local_port, cid, port, kind, false)
+    }
+
+    fn connect_for(
+        &mut self,
+        local_port: u32,
+        cid: u64,
+        port: u32,
+        kind: SocketType,
+        in_place: bool,
+    ) -> Result<ConnId, GuestError> {
         let key = Key { local_port, cid, port };
         if self.core.keys.contains_key(&key) {
             let what = "the local port of a connection";
             return Err(GuestError::BadSetting { what, value: local_port.into(), rule: "a free one" });
         }
-        let id = self.core.insert(key, kind);
+        let id = self.core.insert(key, kind, in_place);
         self.core.say(id, Op::Request, 0);
         self.push_out()?;
         Ok(id)
@@ -148,7 +173,8 @@ impl VsockStack {
 
     /// Bytes received and not yet read, those of unfinished messages included.
     pub fn readable(&self, conn: ConnId) -> usize {
-        self.core.get(conn).map_or(0, |conn| conn.inbox.len())
+        let in_place = |conn: &conn::Conn| conn.in_place.as_ref().map_or(0, |arrived| arrived.len());
+        self.core.get(conn).map_or(0, |conn| conn.inbox.len() + in_place(conn))
     }
 
     /// CID and port of the peer.
@@ -183,7 +209,8 @@ impl VsockStack {
     ///
     /// # Errors
     /// [`GuestError::NotConnected`] when nothing is left and the connection
-    /// was not ended in order; those of [`VsockStack::turn`].
+    /// was not ended in order; [`GuestError::WrongReceive`] for a connection
+    /// that is received in place; those of [`VsockStack::turn`].
     pub fn recv(&mut self, conn: ConnId, bytes: &mut Vec<u8>) -> Result<Received, GuestError> {
         self.recv_up_to(conn, bytes, usize::MAX)
     }
@@ -199,6 +226,9 @@ impl VsockStack {
         max: usize,
     ) -> Result<Received, GuestError> {
         let conn = self.core.need(id)?;
+        if conn.in_place.is_some() {
+            return Err(GuestError::WrongReceive { in_place: true });
+        }
         let received = match (conn.readable(), conn.kind) {
             (false, _) if conn.ended() => return Ok(Received::End),
             (false, _) if conn.state == ConnState::Established => return Ok(Received::Empty),

@@ -51,6 +51,7 @@ impl VsockStack {
         if reaped > 0 && std::mem::take(&mut self.wants_room) {
             self.core.note_room();
         }
+        self.core.take_returns();
         let budget = BUDGET.min(MOST_WAITING.saturating_sub(self.core.outbox.len()));
         let core = &mut self.core;
         let received = self.queues.rx.try_harvest(budget, |packet| core.input(&packet))?;

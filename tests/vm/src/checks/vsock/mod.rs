@@ -2,6 +2,7 @@
 
 pub mod change;
 pub mod many;
+pub mod pci;
 pub mod setup;
 pub mod siblings;
 pub mod stalled;

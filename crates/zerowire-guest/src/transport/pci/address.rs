@@ -1,0 +1,79 @@
+//! Names of devices on the bus.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::GuestError;
+
+/// Domain, bus, device and function of a PCI device, written as sysfs does:
+/// `0000:01:00.0`. The domain may be left out.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PciAddress {
+    /// Domain (segment).
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device, 0 to 31.
+    pub device: u8,
+    /// Function, 0 to 7.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = GuestError;
+
+    fn from_str(text: &str) -> Result<PciAddress, GuestError> {
+        parse(text).ok_or_else(|| GuestError::BadDevice {
+            device: format!("'{}'", text.escape_debug()),
+            rule: "it must be an address as lspci -D shows it, such as 0000:01:00.0".into(),
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<PciAddress> {
+    let hex = |digits: &str, most: usize| {
+        let good = (1..=most).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        if good { u32::from_str_radix(digits, 16).ok() } else { None }
+    };
+    let (front, function) = text.split_once('.')?;
+    let mut parts = front.rsplit(':');
+    let (device, bus, domain) = (parts.next()?, parts.next()?, parts.next().unwrap_or("0"));
+    if parts.next().is_some() {
+        return None;
+    }
+    let address = PciAddress {
+        domain: hex(domain, 8)?,
+        bus: hex(bus, 2)? as u8,
+        device: hex(device, 2)? as u8,
+        function: hex(function, 1)? as u8,
+    };
+    (address.device < 32 && address.function < 8).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        let address: PciAddress = "0000:1f:02.7".parse().unwrap();
+        assert_eq!(address, PciAddress { domain: 0, bus: 0x1f, device: 2, function: 7 });
+        assert_eq!(address.to_string(), "0000:1f:02.7");
+        assert_eq!("1f:2.7".parse::<PciAddress>().unwrap(), address);
+        assert_eq!("10000:00:00.0".parse::<PciAddress>().unwrap().to_string(), "10000:00:00.0");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in ["", ".", "0.0", "0:0", "../../x", "0:0:0:0.0", "0:20.0", "0:0.8", "0:+1.0", "0:0.0 "] {
+            let error = text.parse::<PciAddress>().unwrap_err().to_string();
+            assert!(error.contains("lspci"), "{text}: {error}");
+        }
+    }
+}

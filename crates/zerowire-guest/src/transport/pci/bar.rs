@@ -1,0 +1,167 @@
+//! Registers of a device, mapped from sysfs.
+//!
+//! They belong to the device, which may change them at any time and may react
+//! to each access, so each access is one volatile access of the register's own
+//! width (virtio 1.3 §4.1.3.1).
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::capabilities::Place;
+use crate::GuestError;
+
+/// A mapped BAR; unmapped on drop.
+#[derive(Debug)]
+pub(super) struct Bar {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: `base` is the address of a mapping that lives as long as the value;
+// all access is volatile, and the device takes it from any CPU.
+unsafe impl Send for Bar {}
+// SAFETY: as for Send.
+unsafe impl Sync for Bar {}
+
+impl Bar {
+    /// Maps `resourceN` of a device.
+    pub(super) fn map(path: &Path) -> Result<Bar, GuestError> {
+        let failed = |what: &str, e: std::io::Error| GuestError::io(format!("{what} {}", path.display()), e);
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| failed("opening", e))?;
+        let len = file.metadata().map_err(|e| failed("reading the size of", e))?.len() as usize;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses can't
+        // touch memory that is in use.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) };
+        let base = base.map_err(|e| failed("mapping", e.into()))?;
+        Ok(Bar { base: base.cast(), len })
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `map`; who accesses it holds an Arc
+        // of this value, so nobody does any more.
+        let result = unsafe { munmap(self.base.cast(), self.len) };
+        debug_assert!(result.is_ok(), "munmap of an own mapping");
+    }
+}
+
+/// A group of registers.
+///
+/// Access outside of it, or not aligned to the register's width, panics:
+/// offsets are the driver's own.
+#[derive(Clone, Debug)]
+pub(super) struct Registers {
+    bar: Arc<Bar>,
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: as for `Bar`, which it keeps mapped.
+unsafe impl Send for Registers {}
+// SAFETY: as for Send.
+unsafe impl Sync for Registers {}
+
+impl Registers {
+    /// The registers at a place that the device named.
+    pub(super) fn at(bar: &Arc<Bar>, place: Place) -> Result<Registers, String> {
+        let (offset, len) = (place.offset as usize, place.len as usize);
+        if offset > bar.len || len > bar.len - offset {
+            return Err(format!(
+                "its registers at {offset:#x} of {len:#x} bytes are beyond BAR {} of {:#x} bytes",
+                place.bar, bar.len
+            ));
+        }
+        Ok(Registers { bar: Arc::clone(bar), base: bar.base.wrapping_add(offset), len })
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn read8(&self, offset: usize) -> u8 {
+        let register = self.check::<u8>(offset);
+        // SAFETY: mapped and aligned, as `check` saw.
+        unsafe { register.read_volatile() }
+    }
+
+    pub(super) fn read16(&self, offset: usize) -> u16 {
+        let register = self.check::<u16>(offset);
+        // SAFETY: mapped and aligned, as `check` saw.
+        u16::from_le(unsafe { register.read_volatile() })
+    }
+
+    pub(super) fn read32(&self, offset: usize) -> u32 {
+        let register = self.check::<u32>(offset);
+        // SAFETY: mapped and aligned, as `check` saw.
+        u32::from_le(unsafe { register.read_volatile() })
+    }
+
+    pub(super) fn write8(&self, offset: usize, value: u8) {
+        let register = self.check::<u8>(offset);
+        // SAFETY: mapped and aligned, as `check` saw.
+        unsafe { register.write_volatile(value) }
+    }
+
+    pub(super) fn write16(&self, offset: usize, value: u16) {
+        let register = self.check::<u16>(offset);
+        // SAFETY: mapped and aligned, as `check` saw.
+        unsafe { register.write_volatile(value.to_le()) }
+    }
+
+    pub(super) fn write32(&self, offset: usize, value: u32) {
+        let register = self.check::<u32>(offset);
+        // SAFETY: mapped and aligned, as `check` saw.
+        unsafe { register.write_volatile(value.to_le()) }
+    }
+
+    fn check<T>(&self, offset: usize) -> *mut T {
+        let inside = offset <= self.len && size_of::<T>() <= self.len - offset;
+        let target = self.base.wrapping_add(offset).cast::<T>();
+        assert!(
+            inside && target.is_aligned(),
+            "register of {} bytes at {offset:#x} of {:#x} in BAR of {:#x}",
+            size_of::<T>(),
+            self.len,
+            self.bar.len
+        );
+        target
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_are_parts_of_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(8192).unwrap();
+        let bar = Arc::new(Bar::map(file.path()).unwrap());
+        let registers = Registers::at(&bar, Place { bar: 4, offset: 4096, len: 16 }).unwrap();
+        registers.write8(1, 1);
+        registers.write16(2, 0x0302);
+        registers.write32(4, 0x0706_0504);
+        assert_eq!(std::fs::read(file.path()).unwrap()[4096..4104], [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!((registers.read8(7), registers.read16(4), registers.read32(0)), (7, 0x0504, 0x0302_0100));
+        for (offset, len) in [(8192, 1), (8191, 2), (u32::MAX, u32::MAX)] {
+            let error = Registers::at(&bar, Place { bar: 4, offset, len }).unwrap_err();
+            assert!(error.contains("beyond BAR 4"), "{error}");
+        }
+        assert!(Registers::at(&bar, Place { bar: 4, offset: 8192, len: 0 }).is_ok());
+    }
+
+    #[test]
+    #[should_panic(expected = "register of 4 bytes at 0xe of 0x10")]
+    fn access_past_the_end_panics() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4096).unwrap();
+        let bar = Arc::new(Bar::map(file.path()).unwrap());
+        Registers::at(&bar, Place { bar: 0, offset: 0, len: 16 }).unwrap().read32(14);
+    }
+}

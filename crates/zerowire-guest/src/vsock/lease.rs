@@ -1,0 +1,317 @@
+//! Payload that a program reads in the device's buffers.
+//!
+//! # Who owns the bytes
+//! The device wrote them and gave the buffer back; by the rules it does not
+//! touch them until it gets the buffer again, which is when the [`Lease`] was
+//! dropped. But it could, so no reference into them is made here: access
+//! copies, or reads with volatile operations. Who trusts the device, as a
+//! guest trusts its hypervisor, can make a slice of [`Packet::as_ptr`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::loans::Loans;
+use super::rx::{Kept, RxPacket};
+use super::stack::ConnId;
+use super::{RW_EOM, RW_EOR};
+
+/// Copied packets share a piece up to this length.
+const COPIED_MOST: usize = 64 << 10;
+/// Lists of packets kept to be filled again: as many leases as a program may
+/// drop between two turns without an allocation later.
+const SPARE_LISTS: usize = 16;
+
+/// How payload of connections that are received in place arrived.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct InPlaceCounters {
+    /// Packets left in the device's buffers.
+    pub in_place_packets: u64,
+    /// Their bytes.
+    pub in_place_bytes: u64,
+    /// Packets copied, because half the ring's buffers were held already.
+    pub held_packets: u64,
+    /// Their bytes.
+    pub held_bytes: u64,
+}
+
+/// What leases gave back to their stack, from any thread.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    list: Mutex<Returned>,
+    /// Whether there is any: spares the lock on each turn.
+    any: AtomicBool,
+}
+
+/// See [`Returns`].
+#[derive(Debug, Default)]
+pub(super) struct Returned {
+    /// Bytes that were read and are the sender's again, by connection.
+    pub read: Vec<(ConnId, u32)>,
+    /// Empty lists, to be filled again.
+    spare: Vec<Vec<Piece>>,
+}
+
+impl Returns {
+    fn add(&self, conn: ConnId, bytes: u32, list: Vec<Piece>) {
+        let mut returned = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        returned.read.push((conn, bytes));
+        if returned.spare.len() < SPARE_LISTS {
+            returned.spare.push(list);
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Moves all to `target`.
+    #[inline]
+    pub(super) fn take(&self, target: &mut Returned) {
+        if self.any.load(Ordering::Acquire) {
+            let mut returned = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+            self.any.store(false, Ordering::Relaxed);
+            target.read.append(&mut returned.read);
+            target.spare.append(&mut returned.spare);
+            target.spare.truncate(SPARE_LISTS);
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Place {
+    Lent { buffer: u32, offset: usize },
+    Copied(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Piece {
+    place: Place,
+    len: usize,
+    flags: u32,
+}
+
+/// Payload of one connection. Its buffers go back when it is dropped, wherever
+/// that happens.
+#[derive(Debug, Default)]
+pub(super) struct Arrived {
+    pieces: Vec<Piece>,
+    bytes: usize,
+    /// Whose buffers they are.
+    loans: Option<Arc<Loans>>,
+}
+
+impl Arrived {
+    /// An empty one, with a list of `returned` if that has one.
+    pub(super) fn new(returned: &mut Returned) -> Arrived {
+        Arrived { pieces: returned.spare.pop().unwrap_or_default(), bytes: 0, loans: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Adds a packet: its buffer if it may be kept, else a copy.
+    pub(super) fn push(&mut self, packet: &RxPacket<'_>, counters: &mut InPlaceCounters) -> Kept {
+        let (len, flags) = (packet.len(), packet.header.flags);
+        self.bytes += len;
+        if len == 0 && flags == 0 {
+            return Kept::No;
+        }
+        if let Some((loans, buffer, offset)) = packet.lend().filter(|_| len > 0)
+            && self.loans.as_ref().is_none_or(|own| Arc::ptr_eq(own, loans))
+        {
+            self.loans.get_or_insert_with(|| Arc::clone(loans));
+            self.pieces.push(Piece { place: Place::Lent { buffer, offset }, len, flags });
+            counters.in_place_packets += 1;
+            counters.in_place_bytes += len as u64;
+            return Kept::Lent;
+        }
+        // A message without bytes needs no buffer.
+        counters.held_packets += u64::from(len > 0);
+        counters.held_bytes += len as u64;
+        if let Some(Piece { place: Place::Copied(bytes), len: so_far, flags: ends }) = self.pieces.last_mut()
+            && *ends == 0
+            && *so_far + len <= COPIED_MOST
+        {
+            packet.append_to(bytes);
+            *so_far += len;
+            *ends = flags;
+        } else {
+            self.pieces.push(Piece { place: Place::Copied(packet.to_vec()), len, flags });
+        }
+        Kept::No
+    }
+
+    /// Gives the buffers back.
+    fn clear(&mut self) {
+        if let Some(loans) = self.loans.take() {
+            loans.give_back(self.pieces.iter().filter_map(|piece| match piece.place {
+                Place::Lent { buffer, .. } => Some(buffer),
+                Place::Copied(_) => None,
+            }));
+        }
+        self.pieces.clear();
+    }
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Packets of a connection, read where the device wrote them. Dropping it
+/// gives their buffers back to the ring and their bytes back to the sender's
+/// credit, at the next turn of the [`super::VsockStack`].
+///
+/// Leases may be dropped in any order, by any thread, and also after their
+/// connection or the stack are gone.
+#[derive(Debug)]
+#[must_use = "dropping it gives the payload back"]
+pub struct Lease {
+    arrived: Arrived,
+    conn: ConnId,
+    returns: Arc<Returns>,
+}
+
+impl Lease {
+    pub(super) fn new(arrived: Arrived, conn: ConnId, returns: &Arc<Returns>) -> Lease {
+        Lease { arrived, conn, returns: Arc::clone(returns) }
+    }
+
+    /// Bytes of payload.
+    pub fn len(&self) -> usize {
+        self.arrived.bytes
+    }
+
+    /// Whether there are no bytes: an empty message.
+    pub fn is_empty(&self) -> bool {
+        self.arrived.bytes == 0
+    }
+
+    /// Number of packets. Copied ones that follow each other within a message
+    /// or a stream count as one.
+    pub fn packet_count(&self) -> usize {
+        self.arrived.pieces.len()
+    }
+
+    /// The packets in order.
+    pub fn packets(&self) -> impl Iterator<Item = Packet<'_>> {
+        let loans = self.arrived.loans.as_deref();
+        self.arrived.pieces.iter().map(move |piece| Packet { piece, loans })
+    }
+
+    /// All payload, copied to the end of `bytes`.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        self.packets().for_each(|packet| packet.append_to(bytes));
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.arrived.clear();
+        let list = std::mem::take(&mut self.arrived.pieces);
+        // Less than the credit, which has 32 bits.
+        self.returns.add(self.conn, self.arrived.bytes as u32, list);
+    }
+}
+
+/// A packet of a [`Lease`].
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    piece: &'a Piece,
+    loans: Option<&'a Loans>,
+}
+
+impl<'a> Packet<'a> {
+    /// Bytes of payload.
+    pub fn len(&self) -> usize {
+        self.piece.len
+    }
+
+    /// Whether there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.piece.len == 0
+    }
+
+    /// Flags of the header ([`RW_EOM`], [`RW_EOR`]).
+    pub fn flags(&self) -> u32 {
+        self.piece.flags
+    }
+
+    /// Whether a message ends with it.
+    pub fn end_of_message(&self) -> bool {
+        self.piece.flags & RW_EOM != 0
+    }
+
+    /// Whether a record ends with it.
+    pub fn end_of_record(&self) -> bool {
+        self.piece.flags & RW_EOR != 0
+    }
+
+    /// Whether the payload is where the device wrote it; else it was copied.
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.piece.place, Place::Lent { .. })
+    }
+
+    /// Address of the first byte. The bytes follow each other, and stay until
+    /// the lease is dropped. They are aligned to 64 with
+    /// [`super::VsockOptions::rx_align_payload`] if they are in place.
+    ///
+    /// A slice made of it is sound as long as the device keeps the rules.
+    pub fn as_ptr(&self) -> *const u8 {
+        match &self.piece.place {
+            Place::Lent { .. } => self.lent().map_or(std::ptr::null(), |(memory, offset)| {
+                (memory.user_addr() as *const u8).wrapping_add(offset)
+            }),
+            Place::Copied(bytes) => bytes.as_ptr(),
+        }
+    }
+
+    /// Copies payload from `at` on to `bytes`.
+    ///
+    /// # Panics
+    /// When there are not as many bytes.
+    pub fn read(&self, at: usize, bytes: &mut [u8]) {
+        assert!(
+            at <= self.len() && bytes.len() <= self.len() - at,
+            "{} bytes from {at} of {}",
+            bytes.len(),
+            self.len()
+        );
+        match (&self.piece.place, self.lent()) {
+            (Place::Copied(copy), _) => bytes.copy_from_slice(&copy[at..at + bytes.len()]),
+            (_, Some((memory, offset))) => memory.read(offset + at, bytes),
+            (Place::Lent { .. }, None) => {}
+        }
+    }
+
+    /// Appends the payload to `bytes`.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.resize(start + self.len(), 0);
+        self.read(0, &mut bytes[start..]);
+    }
+
+    /// Reads one byte of each 64 and returns their sum: what a program costs
+    /// that touches every cache line once.
+    pub fn touch(&self) -> u64 {
+        let step = |at: usize| at * 64;
+        let lines = self.len().div_ceil(64);
+        match (&self.piece.place, self.lent()) {
+            (Place::Copied(copy), _) => (0..lines).map(|line| u64::from(copy[step(line)])).sum(),
+            (_, Some((memory, offset))) => {
+                (0..lines).map(|line| u64::from(memory.read_u8(offset + step(line)))).sum()
+            }
+            (Place::Lent { .. }, None) => 0,
+        }
+    }
+
+    fn lent(&self) -> Option<(&'a crate::GuestSlice, usize)> {
+        match self.piece.place {
+            Place::Lent { buffer, offset } => Some((self.loans?.buffer(buffer), offset)),
+            Place::Copied(_) => None,
+        }
+    }
+}

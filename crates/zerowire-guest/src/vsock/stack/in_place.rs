@@ -1,0 +1,139 @@
+//! Receiving without a copy: the program reads the device's buffers, which go
+//! back to the ring as it is done with them.
+//!
+//! At most half of the ring's buffers are held at a time, by all connections
+//! together; payload beyond that is copied out and counted as held, so that a
+//! program which keeps its leases stops its own sender, by credit, and nobody
+//! else.
+
+use std::time::Duration;
+
+use super::{ConnId, ConnState, VsockStack};
+use crate::GuestError;
+use crate::vsock::SocketType;
+use crate::vsock::lease::{Arrived, InPlaceCounters, Lease};
+
+/// [`VsockStack::poll_value`]: nothing is there yet.
+pub const POLL_NOTHING: u32 = 0;
+/// [`VsockStack::poll_value`]: there is payload.
+pub const POLL_DATA: u32 = 1;
+/// [`VsockStack::poll_value`]: no more payload will come.
+pub const POLL_END: u32 = u32::MAX;
+
+/// What [`VsockStack::dequeue`] brought.
+#[derive(Debug)]
+pub enum Dequeued {
+    /// Packets.
+    Packets(Lease),
+    /// Nothing yet.
+    Empty,
+    /// The peer sends no more, and everything was dequeued.
+    End,
+}
+
+impl VsockStack {
+    /// As [`VsockStack::listen`]; payload of the connections is received in
+    /// place.
+    pub fn listen_in_place(&mut self, port: u32, kind: SocketType) {
+        self.listen_for(port, kind, true);
+    }
+
+    /// As [`VsockStack::connect`]; payload of the connection is received in
+    /// place.
+    ///
+    /// # Errors
+    /// As [`VsockStack::connect`].
+    pub fn connect_in_place(&mut self, cid: u64, port: u32, kind: SocketType) -> Result<ConnId, GuestError> {
+        let local_port = self.free_port(cid, port);
+        self.connect_for(local_port, cid, port, kind, true)
+    }
+
+    /// Takes all packets that arrived, where they are. It makes no turn; see
+    /// [`VsockStack::turn`], [`VsockStack::dequeue_wait`]. Several leases of a
+    /// connection may be held.
+    ///
+    /// Of a SEQPACKET connection the last packet may be a part of a message:
+    /// see [`crate::vsock::Packet::end_of_message`].
+    ///
+    /// # Errors
+    /// [`GuestError::WrongReceive`] unless the connection was opened for this;
+    /// [`GuestError::NotConnected`] when nothing is left and the connection
+    /// was not ended in order; those of [`VsockStack::turn`].
+    pub fn dequeue(&mut self, id: ConnId) -> Result<Dequeued, GuestError> {
+        let conn = self.core.need(id)?;
+        let Some(arrived) = &conn.in_place else {
+            return Err(GuestError::WrongReceive { in_place: false });
+        };
+        if arrived.is_empty() {
+            return match conn.state {
+                _ if conn.ended() => Ok(Dequeued::End),
+                ConnState::Established => Ok(Dequeued::Empty),
+                state => Err(GuestError::NotConnected { state }),
+            };
+        }
+        let list = Arrived::new(&mut self.core.returned);
+        let arrived = self.core.need(id)?.in_place.replace(list).unwrap_or_default();
+        let lease = Lease::new(arrived, id, &self.core.returns);
+        // If the peer has shut down both ways, this was all.
+        self.core.after_read(id);
+        self.push_out()?;
+        Ok(Dequeued::Packets(lease))
+    }
+
+    /// Waits until `lowat` bytes are there (SO_RCVLOWAT), or the end, and
+    /// dequeues. None at the end.
+    ///
+    /// Never more than the credit arrives before a lease is dropped, so
+    /// `lowat` should be well below [`super::StackOptions::buf_alloc`].
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`]; those of [`VsockStack::dequeue`].
+    pub fn dequeue_wait(
+        &mut self,
+        conn: ConnId,
+        lowat: usize,
+        timeout: Duration,
+    ) -> Result<Option<Lease>, GuestError> {
+        self.until("the arrival of as many bytes", timeout, |stack| {
+            let over = stack.core.get(conn).is_none_or(|c| c.ended() || c.state != ConnState::Established);
+            if stack.readable(conn) < lowat && !over {
+                return Ok(None);
+            }
+            Ok(match stack.dequeue(conn)? {
+                Dequeued::Packets(lease) => Some(Some(lease)),
+                Dequeued::Empty => None,
+                Dequeued::End => Some(None),
+            })
+        })
+    }
+
+    /// [`POLL_NOTHING`], [`POLL_DATA`] or [`POLL_END`] (also when the
+    /// connection was reset): for a program that spins instead of sleeping.
+    /// If nothing is there yet it makes a turn that does not sleep, which
+    /// without news costs a look at two indices, and no system call.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::turn`].
+    pub fn poll_value(&mut self, conn: ConnId) -> Result<u32, GuestError> {
+        let value = self.poll_value_now(conn);
+        if value != POLL_NOTHING {
+            return Ok(value);
+        }
+        self.turn(Duration::ZERO)?;
+        Ok(self.poll_value_now(conn))
+    }
+
+    fn poll_value_now(&self, conn: ConnId) -> u32 {
+        match self.core.get(conn) {
+            Some(conn) if conn.readable() => POLL_DATA,
+            Some(conn) if matches!(conn.state, ConnState::Connecting) => POLL_NOTHING,
+            Some(conn) if conn.state == ConnState::Established && !conn.ended() => POLL_NOTHING,
+            _ => POLL_END,
+        }
+    }
+
+    /// How payload arrived on connections that are received in place.
+    pub fn in_place_counters(&self) -> InPlaceCounters {
+        self.core.in_place
+    }
+}

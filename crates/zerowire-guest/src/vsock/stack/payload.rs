@@ -1,0 +1,83 @@
+//! What becomes of payload: it is kept in place, copied to the inbox, or
+//! drained; and how it leaves the buffers again.
+
+use super::conn::broke;
+use super::core::{Core, READABLE};
+use super::{ConnId, Drain};
+use crate::GuestError;
+use crate::vsock::rx::Kept;
+use crate::vsock::{RW_EOM, RW_EOR, RxPacket, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
+
+impl Core {
+    /// Counts what leases gave back as read.
+    pub(super) fn take_returns(&mut self) {
+        self.returns.take(&mut self.returned);
+        while let Some((id, bytes)) = self.returned.read.pop() {
+            if let Some(conn) = self.get_mut(id) {
+                conn.count_read(bytes);
+                self.after_read(id);
+            }
+        }
+    }
+
+    pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, GuestError> {
+        let header = &packet.header;
+        self.counters.payload_received += u64::from(header.len);
+        let mut in_place = self.in_place;
+        let conn = self.need(id)?;
+        if conn.peer_shutdown & SHUTDOWN_SEND != 0 {
+            return Err(broke("payload after the peer said that it sends no more (5.10.6.5)", header));
+        }
+        conn.count_received(header)?;
+        if conn.given_up || conn.own_shutdown & SHUTDOWN_RCV != 0 {
+            // It crossed the SHUTDOWN.
+            conn.fwd_cnt = conn.rx_cnt;
+            return Ok(Kept::No);
+        }
+        if let Some(arrived) = &mut conn.in_place {
+            let before = arrived.is_empty();
+            let kept = arrived.push(packet, &mut in_place);
+            let readable = before && !arrived.is_empty();
+            self.in_place = in_place;
+            if readable {
+                self.note(id, READABLE);
+            }
+            return Ok(kept);
+        }
+        let kind = conn.kind;
+        let message = kind == SocketType::Seqpacket && header.flags & RW_EOM != 0;
+        if conn.drain == Drain::Off {
+            let before = conn.readable();
+            packet.append_to(&mut conn.inbox.bytes);
+            if kind == SocketType::Seqpacket {
+                conn.inbox.partial += packet.len();
+            }
+            if message {
+                let len = std::mem::take(&mut conn.inbox.partial);
+                conn.inbox.messages.push_back((len, header.flags & RW_EOR != 0));
+            }
+            match (before, conn.readable()) {
+                (false, true) => self.note(id, READABLE),
+                // A part of a message may have used up the credit, and no
+                // read comes to tell of more before its rest is here.
+                (false, false) => self.after_read(id),
+                _ => {}
+            }
+            return Ok(Kept::No);
+        }
+        if conn.drain == Drain::Sum {
+            let mut chunk = [0; 1024];
+            for at in (0..packet.len()).step_by(chunk.len()) {
+                let now = chunk.len().min(packet.len() - at);
+                packet.read(at, &mut chunk[..now]);
+                conn.sum.update(&chunk[..now]);
+            }
+        }
+        conn.drained.packets += 1;
+        conn.drained.bytes += u64::from(header.len);
+        conn.drained.messages += u64::from(message);
+        conn.fwd_cnt = conn.fwd_cnt.wrapping_add(header.len);
+        self.after_read(id);
+        Ok(Kept::No)
+    }
+}
