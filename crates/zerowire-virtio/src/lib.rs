@@ -11,6 +11,7 @@
 
 pub mod daemon;
 pub mod io;
+mod mailbox;
 pub mod memory;
 pub mod net;
 pub mod port;

@@ -1,13 +1,12 @@
 //! What a control thread tells a worker.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::SyncSender;
 
-use rustix::event::{EventfdFlags, eventfd};
 use zerowire_metadata::MetadataTree;
 
+use crate::mailbox::Mailbox;
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
 
@@ -68,32 +67,5 @@ pub(super) enum Command {
     Quit,
 }
 
-/// Sends commands to a worker and wakes it.
-#[derive(Debug)]
-pub(super) struct CommandSender {
-    queue: Sender<Command>,
-    wake: Arc<OwnedFd>,
-}
-
-impl Clone for CommandSender {
-    fn clone(&self) -> Self {
-        Self { queue: self.queue.clone(), wake: self.wake.clone() }
-    }
-}
-
-impl CommandSender {
-    /// Returns false where the worker is gone.
-    pub(super) fn send(&self, command: Command) -> bool {
-        let sent = self.queue.send(command).is_ok();
-        // An eventfd is full only if it was not read for 2^64 - 1 writes.
-        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
-        sent
-    }
-}
-
-/// A queue of commands and the descriptor that wakes their reader.
-pub(super) fn command_queue() -> io::Result<(CommandSender, Receiver<Command>, Arc<OwnedFd>)> {
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (queue, receiver) = channel();
-    Ok((CommandSender { queue, wake: wake.clone() }, receiver, wake))
-}
+/// Sends commands.
+pub(super) type CommandSender = Mailbox<Command>;

@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::command::{Command, CommandSender, command_queue};
+use super::command::{Command, CommandSender};
 use super::metadata::MetadataDetour;
 use super::rings::{Rings, Running};
 use super::stats::Shared;
 use crate::io::{Engine, PortIo};
+use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::net::Policy;
 use crate::net::receive::{ReceiveContext, SETTLE_AFTER};
@@ -74,7 +75,7 @@ pub(super) struct WorkerHandle {
 
 impl WorkerHandle {
     pub(super) fn spawn(setup: WorkerSetup) -> io::Result<Self> {
-        let (commands, queue, wake) = command_queue()?;
+        let (commands, queue, wake) = mailbox()?;
         let name = format!("{}-q{}", setup.name, setup.pair);
         let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
             let pair = setup.pair;

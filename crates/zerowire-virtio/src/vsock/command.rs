@@ -1,12 +1,10 @@
 //! What control threads tell the thread that serves a group of VMs.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::SyncSender;
 
-use rustix::event::{EventfdFlags, eventfd};
-
+use crate::mailbox::Mailbox;
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
 
@@ -56,26 +54,5 @@ pub(crate) enum Command {
     Quit,
 }
 
-/// Sends commands to a group's thread and wakes it.
-#[derive(Clone, Debug)]
-pub(crate) struct CommandSender {
-    queue: Sender<Command>,
-    wake: Arc<OwnedFd>,
-}
-
-impl CommandSender {
-    /// Returns false where the thread is gone.
-    pub(crate) fn send(&self, command: Command) -> bool {
-        let sent = self.queue.send(command).is_ok();
-        // An eventfd is full only if it was not read for 2^64 - 1 writes.
-        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
-        sent
-    }
-}
-
-/// A queue of commands and the descriptor that wakes their reader.
-pub(super) fn command_queue() -> io::Result<(CommandSender, Receiver<Command>, Arc<OwnedFd>)> {
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (queue, receiver) = channel();
-    Ok((CommandSender { queue, wake: wake.clone() }, receiver, wake))
-}
+/// Sends commands.
+pub(crate) type CommandSender = Mailbox<Command>;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::command::{Command, CommandSender, RingStart, command_queue};
+use super::command::{Command, CommandSender, RingStart};
 use super::queues::{Queue, Receive};
 use super::switch::{Event, Switch, token, watch};
 pub(crate) use super::vm::GroupVm;
 use super::{RX_QUEUE, TX_QUEUE};
+use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 
 #[cfg(feature = "testing")]
@@ -51,7 +52,7 @@ impl Group {
 
     /// Starts the thread. A VM's place in `vms` names it in commands.
     pub(crate) fn spawn(name: String, vms: Vec<GroupVm>) -> io::Result<Self> {
-        let (commands, queue, wake) = command_queue()?;
+        let (commands, queue, wake) = mailbox()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &wake, Event::Wake)?;
         let thread =

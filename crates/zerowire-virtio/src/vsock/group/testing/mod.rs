@@ -18,9 +18,8 @@ use rustix::event::epoll;
 
 use super::super::table::End;
 use super::super::vm::{MAX_HANDSHAKES, MAX_RESETS};
-use super::{
-    Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, RingStart, Switch, TX_QUEUE, command_queue, watch,
-};
+use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, RingStart, Switch, TX_QUEUE, watch};
+use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::vsock::{VsockCounters, VsockLimits, VsockTotals};
 
@@ -46,7 +45,7 @@ pub struct Harness {
 impl Harness {
     /// VMs with these CIDs, all in one group; the host's sockets are `dir/CID`.
     pub fn new(dir: &Path, cids: &[u64], limits: VsockLimits) -> io::Result<Self> {
-        let (commands, queue, wake) = command_queue()?;
+        let (commands, queue, wake) = mailbox()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &wake, Event::Wake)?;
         let counters: Vec<_> = cids.iter().map(|_| Arc::new(VsockCounters::default())).collect();

@@ -1,0 +1,39 @@
+//! A queue of commands to a thread that sleeps in epoll.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Sends commands to a thread and wakes it.
+#[derive(Debug)]
+pub(crate) struct Mailbox<C> {
+    queue: Sender<C>,
+    wake: Arc<OwnedFd>,
+}
+
+impl<C> Clone for Mailbox<C> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone(), wake: self.wake.clone() }
+    }
+}
+
+impl<C> Mailbox<C> {
+    /// Returns false where the thread is gone.
+    pub(crate) fn send(&self, command: C) -> bool {
+        let sent = self.queue.send(command).is_ok();
+        // The command goes first: who is woken finds it. An eventfd is full only if it was not read for 2^64 - 1 writes.
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        sent
+    }
+}
+
+/// A mailbox, its receiving end, and the descriptor that wakes the receiver. It is watched edge-triggered and never read;
+/// the receiver takes commands until there are none each time it is woken.
+pub(crate) fn mailbox<C>() -> io::Result<(Mailbox<C>, Receiver<C>, Arc<OwnedFd>)> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (queue, receiver) = channel();
+    Ok((Mailbox { queue, wake: wake.clone() }, receiver, wake))
+}
