@@ -1,12 +1,12 @@
 //! The client: connects, receives until the end, says what it took.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use zerowire::recv::vsock::{Kind, connect_copy};
 
 use super::mode::Mode;
 use super::options::{ClientOptions, Place};
 use super::output::ClientOutput;
-use super::{af_vsock, connection, windows};
+use super::{af_vsock, connection, guest_receive, windows};
 
 /// Runs the client. The server sends as soon as it is connected, and closes.
 pub fn run_client(options: &ClientOptions) -> Result<ClientOutput> {
@@ -22,11 +22,7 @@ pub fn run_client(options: &ClientOptions) -> Result<ClientOutput> {
             let socket = af_vsock::connect(options.cid, options.port, options.credit, options.lowat())?;
             connection::receive(&socket, options)
         }
-        (Place::Kernel, mode) => bail!(
-            "-z {}: on the host name zerowire vsock's end with --uds PATH; in a guest a device of its own with --device \
-             ADDRESS (the kernel's AF_VSOCK has no mapped receive)",
-            mode.letter()
-        ),
-        (Place::Device(address), _) => super::guest_receive::on_device(address, options),
+        (Place::Kernel, _) => guest_receive::on_device(None, options),
+        (Place::Device(address), _) => guest_receive::on_device(Some(address), options),
     }
 }

@@ -51,7 +51,8 @@ pub fn receive(socket: &impl AsFd, options: &ClientOptions) -> Result<ClientOutp
                     begin = Instant::now();
                 }
                 Err(errno) => {
-                    return Err(errno).with_context(|| format!("recv after {} bytes", tally.bytes + have as u64));
+                    return Err(errno)
+                        .with_context(|| format!("recv after {} bytes", tally.bytes + have as u64));
                 }
             }
         }

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
 
 use super::guest_receive;
-use super::options::{ClientOptions, PAGE, Place, TX_BUFFER};
+use super::mode::Mode;
+use super::options::{ClientOptions, PAGE, Place, TX_BUFFER, TableOptions};
 use super::output::{ClientOutput, ServerOutput};
 use super::program::Program;
 use super::variant::{Line, RxCase, RxSample};
@@ -19,7 +20,7 @@ use crate::guest::STALL_LIMIT;
 use crate::vsock::case::QUEUE_SIZE;
 use crate::vsock::device::SETTLE_LIMIT;
 use crate::vsock::guest::{Setup, VsockGuest, Watch};
-use crate::vsock::host::port_path;
+use crate::vsock::host::{HostCpu, port_path};
 
 /// The port of both directions.
 const PORT: u32 = super::options::PORT;
@@ -29,6 +30,8 @@ pub struct Experiment<'a> {
     program: &'a Path,
     backend: Backend,
     credit: u32,
+    host_cpu: HostCpu,
+    placement: Placement,
 }
 
 /// The guest of one case.
@@ -39,16 +42,27 @@ pub struct Guest {
 
 impl<'a> Experiment<'a> {
     /// Starts `program vsock` with these further arguments.
-    pub fn start(program: &'a Path, credit: u32, args: &[&str], placement: &Placement) -> Result<Self> {
-        let mut all = vec!["--buffer".to_owned(), credit.to_string()];
+    pub fn start(
+        program: &'a Path,
+        options: &TableOptions,
+        args: &[&str],
+        placement: &Placement,
+    ) -> Result<Self> {
+        let mut all = vec!["--buffer".to_owned(), options.credit.to_string()];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
         let backend = Backend::start_vsock(program, &all, 1, placement)?;
-        Ok(Self { program, backend, credit })
+        Ok(Self {
+            program,
+            backend,
+            credit: options.credit,
+            host_cpu: options.host_cpu,
+            placement: placement.clone(),
+        })
     }
 
     /// Starts one whose back end shares the guest's memory with programs, and looks whether it does.
-    pub fn start_direct(program: &'a Path, credit: u32, placement: &Placement) -> Result<Self> {
-        Self::start(program, credit, &["--share-guest-memory"], placement)
+    pub fn start_direct(program: &'a Path, options: &TableOptions, placement: &Placement) -> Result<Self> {
+        Self::start(program, options, &["--share-guest-memory"], placement)
     }
 
     /// Makes the guest ready for a case; the one before must be gone, for a back end serves one front end.
@@ -69,11 +83,31 @@ impl<'a> Experiment<'a> {
 
     /// Runs a line once. With `check` the content is compared as well.
     pub fn run(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
+        let held = self.held(guest.case.direction)?;
         let outcome = match guest.case.direction {
             Direction::Transmit => self.guest_to_host(guest, line, bytes, check),
             Direction::Receive => self.host_to_guest(guest, line, bytes, check),
         };
+        let outcome = outcome.and_then(|sample| {
+            Ok(RxSample { held_bytes: self.held(guest.case.direction)?.saturating_sub(held), ..sample })
+        });
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
+    }
+
+    /// Starts the tool where the host's program runs. One that polls would keep the back end from its CPU: it gets the other.
+    fn tool(&self, args: &[String], polls: bool) -> Result<Program> {
+        let cpu = if polls && self.host_cpu == HostCpu::Backend { HostCpu::Guest } else { self.host_cpu };
+        cpu.pin(&self.placement)?;
+        let program = Program::start(self.program, args);
+        self.placement.pin_driver()?;
+        program
+    }
+
+    /// Bytes that the back end has put by so far, because the program was behind: a second copy.
+    fn held(&self, direction: Direction) -> Result<u64> {
+        let way = if direction == Direction::Transmit { "transmit" } else { "receive" };
+        let statistics = self.backend.statistics()?;
+        Ok(statistics["vms"][0][way]["copied_bytes"]["held"].as_u64().unwrap_or(0))
     }
 
     fn guest_to_host(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
@@ -84,11 +118,12 @@ impl<'a> Experiment<'a> {
         args.extend(["-b".to_owned(), (case.len / PAGE).to_string(), "-r".to_owned(), case.len.to_string()]);
         args.extend(["--uds".to_owned(), self.backend.host_end(0).display().to_string()]);
         args.extend(["-p".to_owned(), PORT.to_string()]);
+        args.extend(["--windows".to_owned(), case.windows.to_string()]);
         args.extend((line == Line::MappedCopied).then(|| "--copy-out".to_owned()));
         args.extend(check.then(|| "--check".to_owned()));
 
         guest.guest.stack().listen(PORT, SocketType::Stream);
-        let mut program = Program::start(self.program, &args)?;
+        let mut program = self.tool(&args, mode == Mode::Polling)?;
         let conn = match guest.guest.stack().accept_wait(PORT, STALL_LIMIT) {
             Ok(conn) => conn,
             Err(error) => bail!("the program does not connect ({error}): {}", program.words()),
@@ -123,7 +158,7 @@ impl<'a> Experiment<'a> {
         let mut args = vec!["-s".to_owned(), "-m".to_owned(), (bytes >> 20).to_string()];
         args.extend(["--uds".to_owned(), host_end.display().to_string(), "-p".to_owned(), PORT.to_string()]);
         args.extend(check.then(|| "--check".to_owned()));
-        let mut program = Program::start(self.program, &args)?;
+        let mut program = self.tool(&args, false)?;
         wait_for(&path, &mut program)?;
         let clock = self.backend.clock();
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
@@ -173,10 +208,12 @@ fn thread_clock() -> io::Result<Duration> {
 /// Sends all bytes; returns when the last one was given to the device.
 fn send(guest: &mut VsockGuest, conn: ConnId, bytes: u64, program: &mut Program) -> Result<Instant> {
     let bytes = usize::try_from(bytes).context("more bytes than memory has addresses")?;
+    // Whole writes, so that no packet goes beyond the last byte. All lengths here are megabytes.
+    let write_len = [TX_BUFFER, 1 << 20].into_iter().find(|len| bytes.is_multiple_of(*len)).unwrap_or(1);
     let mut watch = Watch::new("guest -> host", bytes);
     let mut sent = 0;
     while sent < bytes {
-        let count = guest.push(conn, TX_BUFFER, bytes - sent, usize::from(QUEUE_SIZE))?;
+        let count = guest.push(conn, write_len, bytes - sent, usize::from(QUEUE_SIZE))?;
         sent += count;
         guest.turn(count > 0)?;
         if let Err(error) = watch.look(sent) {
@@ -204,8 +241,7 @@ fn finish(guest: &mut VsockGuest, conn: ConnId, program: &mut Program) -> Result
 fn wait_for(path: &Path, program: &mut Program) -> Result<()> {
     let begin = Instant::now();
     // The name is there a moment before it listens.
-    while !path.exists()
-    {
+    while !path.exists() {
         if program.has_ended()? || begin.elapsed() > STALL_LIMIT {
             bail!("the server does not listen: {}", program.words());
         }
@@ -227,5 +263,6 @@ fn sample(output: &ClientOutput, send_seconds: f64, backend: Duration) -> RxSamp
         backend_cpu_seconds: backend.as_secs_f64(),
         program_cpu_seconds: output.cpu_seconds,
         direct_bytes: output.direct_bytes,
+        held_bytes: 0,
     }
 }

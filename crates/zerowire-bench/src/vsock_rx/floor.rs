@@ -1,7 +1,7 @@
 //! The floors: one memcpy plus the program's look, and the look alone, without any device.
 //!
-//! The memcpy runs on the back end's CPU and the look on the driver's, in turns, as with a back end and a program that have
-//! a CPU each: what one CPU has written the other one has to fetch. Waiting for the turn is not counted.
+//! The memcpy runs on a thread on the back end's CPU and the look on one where the host's program runs, in turns. If these are
+//! two CPUs, the second one has to fetch what the first one has written. Waiting for the turn is not counted.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::tally::touch;
 use super::variant::{Line, RxCase, RxSample};
 use crate::area::Area;
 use crate::cpu::{Placement, thread_time};
-use crate::vsock::host::Walk;
+use crate::vsock::host::{HostCpu, Walk};
 
 /// Memory of one case.
 pub struct Floor {
@@ -22,27 +22,31 @@ pub struct Floor {
     /// Windows.
     ring: Area,
     walk: Walk,
+    host_cpu: HostCpu,
     placement: Placement,
 }
 
 impl Floor {
     /// Memory for a case, written once.
-    pub fn new(case: &RxCase, placement: &Placement) -> Result<Self> {
+    pub fn new(case: &RxCase, host_cpu: HostCpu, placement: &Placement) -> Result<Self> {
         let mut source = Area::new(case.working_set.bytes())?;
         for (at, byte) in source.bytes_mut().iter_mut().enumerate() {
             *byte = (at ^ at >> 8 ^ at >> 16) as u8;
         }
-        let mut ring = Area::new(case.windows() as usize * case.len)?;
+        let mut ring = Area::new(case.windows as usize * case.len)?;
         ring.bytes_mut().fill(1);
-        Ok(Self { case: *case, source, ring, walk: Walk::default(), placement: placement.clone() })
+        Ok(Self { case: *case, source, ring, walk: Walk::default(), host_cpu, placement: placement.clone() })
     }
 
     /// Moves `bytes` bytes, or looks at them.
     pub fn run(&mut self, line: Line, bytes: u64) -> Result<RxSample> {
-        match line {
+        self.host_cpu.pin(&self.placement)?;
+        let sample = match line {
             Line::FloorTouch => Ok(self.touch_alone(bytes)),
             _ => self.copy_and_touch(bytes),
-        }
+        };
+        self.placement.pin_driver()?;
+        sample
     }
 
     fn touch_alone(&mut self, bytes: u64) -> RxSample {
@@ -61,7 +65,7 @@ impl Floor {
     }
 
     fn copy_and_touch(&mut self, bytes: u64) -> Result<RxSample> {
-        let Self { case, source, ring, walk, placement } = self;
+        let Self { case, source, ring, walk, placement, .. } = self;
         let (len, begin) = (case.len, Instant::now());
         // The ring goes back and forth between the threads: never do both use it.
         let (to_reader, from_writer) = channel::<(&mut [u8], usize)>();
@@ -144,8 +148,9 @@ mod tests {
     fn each_byte_is_copied_and_looked_at() {
         let placement = Placement::detect().unwrap();
         for len in [4096, 512 << 10] {
-            let case = RxCase { direction: Direction::Transmit, len, working_set: WorkingSet::Hot };
-            let mut floor = Floor::new(&case, &placement).unwrap();
+            let case =
+                RxCase { direction: Direction::Transmit, len, working_set: WorkingSet::Hot, windows: 4 };
+            let mut floor = Floor::new(&case, HostCpu::Guest, &placement).unwrap();
             let bytes = (8 << 20) + 100;
             for line in [Line::FloorTouch, Line::FloorCopyTouch] {
                 let sample = floor.run(line, bytes).unwrap();

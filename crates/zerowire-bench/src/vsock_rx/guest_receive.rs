@@ -6,17 +6,27 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use zerowire_guest::vsock::{ConnId, ConnState, Dequeued, VsockStack};
+use anyhow::{Context, Result, bail};
+use zerowire_guest::GuestMemory;
+use zerowire_guest::pci::{self, PciDevice, PciOptions};
+use zerowire_guest::vsock::{
+    ConnId, ConnState, Dequeued, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions,
+    VsockStack,
+};
 
 use super::mode::Mode;
 use super::options::ClientOptions;
 use super::output::ClientOutput;
-use super::tally::{Clock, Tally};
+use super::tally::{Clock, Tally, process_time};
 use crate::guest::STALL_LIMIT;
+use crate::vsock::case::{QUEUE_SIZE, RX_BUFFER};
 
 /// The longest sleep at a time.
 const NAP: Duration = Duration::from_millis(100);
+/// Bytes of the pages that a driver in a guest has its memory in.
+const HUGE_PAGE: usize = 2 << 20;
+/// Buffers for what is sent: this side only sends control packets.
+const TX_SLOTS: usize = 4;
 /// Turns without news before a polling program gives its CPU to whoever wants it.
 const PATIENCE: u32 = 4;
 
@@ -79,8 +89,7 @@ pub fn receive(
 
 /// Whether no more will come.
 fn over(stack: &VsockStack, conn: ConnId) -> bool {
-    stack.state(conn) != ConnState::Established
-        || stack.peer_shutdown(conn) & zerowire_guest::vsock::SHUTDOWN_SEND != 0
+    stack.state(conn) != ConnState::Established || stack.peer_shutdown(conn) & SHUTDOWN_SEND != 0
 }
 
 struct Waiter {
@@ -114,10 +123,48 @@ impl Waiter {
     }
 }
 
-/// Receives on a vsock device of this guest that no kernel driver has.
-pub fn on_device(address: &str, _options: &ClientOptions) -> Result<ClientOutput> {
-    bail!(
-        "--device {address}: this build has no driver for vsock devices on the PCI bus; in the guest take -z n, on the host \
-         --uds PATH"
-    )
+/// Receives on a vsock device of this guest that no kernel driver has, at this address on the PCI bus, or the only one.
+pub fn on_device(address: Option<&str>, options: &ClientOptions) -> Result<ClientOutput> {
+    let address = address.map(str::parse).transpose().context("--device")?;
+    let device = PciDevice::open(pci::VSOCK, &PciOptions { address, ..PciOptions::default() }).with_context(|| {
+        format!(
+            "-z {} in a guest needs root and a vsock device that the kernel does not use (on the host name --uds PATH; see \
+             docs/vsock-rx.md)",
+            options.mode.letter()
+        )
+    })?;
+    let rx_buffer_len = rx_buffer_for(options.len());
+    // Rings, transmit buffers, and what alignment takes.
+    let pages = 4 + (usize::from(QUEUE_SIZE) * (rx_buffer_len as usize + 64)).div_ceil(HUGE_PAGE);
+    let memory = GuestMemory::physical(pages).with_context(|| {
+        format!("{pages} huge pages are needed: echo {pages} > /proc/sys/vm/nr_hugepages")
+    })?;
+    let wanted = VsockOptions {
+        queue_size: QUEUE_SIZE,
+        rx_buffer_len,
+        rx_align_payload: true,
+        tx_slots: TX_SLOTS,
+        ..VsockOptions::default()
+    };
+    let (_driver, queues) = VsockDriver::start(device, &memory, &wanted)?;
+    let least = StackOptions::default().buf_alloc.max(2 * options.len() as u32);
+    let credit = if options.credit == 0 { least } else { options.credit };
+    let mut stack = VsockStack::new(queues, StackOptions { buf_alloc: credit, ..StackOptions::default() });
+    let conn = stack.connect_in_place(options.cid.into(), options.port, SocketType::Stream)?;
+    if !stack.wait_connected(conn, STALL_LIMIT)? {
+        bail!(
+            "CID {}, port {} refuses: does the server listen, with the same port?",
+            options.cid,
+            options.port
+        );
+    }
+    let output = receive(&mut stack, conn, options, process_time)?;
+    stack.close(conn)?;
+    stack.wait_closed(conn, STALL_LIMIT)?;
+    Ok(output)
+}
+
+/// Bytes of the receive buffers for dequeues of `len` bytes: a quarter of the queue holds one.
+pub fn rx_buffer_for(len: usize) -> u32 {
+    (len / 32).clamp(RX_BUFFER as usize, 65_536) as u32
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 use super::mode::Mode;
 use crate::case::{Direction, WorkingSet};
+use crate::vsock::host::HostCpu;
 
 /// The port of the server where none is named.
 pub const PORT: u32 = 1234;
@@ -13,8 +14,9 @@ pub const PORT: u32 = 1234;
 pub const PAGE: usize = 4096;
 /// Bytes that the server gives to one write: as many as in the published experiment.
 pub const TX_BUFFER: usize = 16 << 20;
-/// Bytes of all windows together, unless their number is given: about what a unix socket holds.
-const RING_BYTES: usize = 256 << 10;
+/// Bytes of all windows together, unless their number is given: well above the usual credit, so that what was sent ahead
+/// fits, and within a second-level cache.
+const RING_BYTES: usize = 1 << 20;
 
 /// Where the connection goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub struct ClientOptions {
     pub lowat: u32,
     /// Bytes that the server may send ahead; 0: what the other side gives by itself.
     pub credit: u32,
-    /// Windows; 0: so many that they have 256 KiB, 4 to 64.
+    /// Windows; 0: so many that they have 1 MiB, 4 to 64.
     pub windows: u32,
     /// Copy what was dequeued into a private buffer first: shows what one more copy costs.
     pub copy_out: bool,
@@ -108,7 +110,9 @@ impl ClientOptions {
             );
         }
         if self.mode == Mode::Direct && !matches!(self.place, Place::Host(_)) {
-            bail!("-z d: only a program of the host can look into the guest's memory; in the guest take -z y");
+            bail!(
+                "-z d: only a program of the host can look into the guest's memory; in the guest take -z y"
+            );
         }
         Ok(())
     }
@@ -138,6 +142,10 @@ pub struct TableOptions {
     pub modes: Vec<Mode>,
     /// Credit of a connection, for back end and guest.
     pub credit: u32,
+    /// Windows of the program; 0: as the client chooses them.
+    pub windows: u32,
+    /// Where the host's program runs: one that receives, or sends.
+    pub host_cpu: HostCpu,
     /// The program whose `vsock` and `bench vsock-rx` are run; `None` measures the floors alone.
     pub program: Option<PathBuf>,
     /// Write the report as JSON to this file.
@@ -157,6 +165,8 @@ impl Default for TableOptions {
             working_sets: WorkingSet::ALL.to_vec(),
             modes: Mode::ALL.to_vec(),
             credit: 256 << 10,
+            windows: 0,
+            host_cpu: HostCpu::default(),
             program: None,
             json: None,
             svg: None,
@@ -192,7 +202,9 @@ impl TableOptions {
         if self.bytes() == 0 || self.bytes() > 64 << 30 {
             bail!("-m {}: choose 1 to 65536 megabytes", self.bytes() >> 20);
         }
-        if let Some(len) = self.sizes.iter().find(|len| **len == 0 || **len > 4 << 20 || !len.is_multiple_of(PAGE)) {
+        if let Some(len) =
+            self.sizes.iter().find(|len| **len == 0 || **len > 4 << 20 || !len.is_multiple_of(PAGE))
+        {
             bail!("a dequeue of {len} bytes: choose a multiple of {PAGE}, up to 4194304");
         }
         if self.sizes.is_empty() || self.directions.is_empty() || self.working_sets.is_empty() {
@@ -212,7 +224,7 @@ mod tests {
     #[test]
     fn rings_hold_the_same_number_of_bytes_within_limits() {
         let windows: Vec<u32> = [4096, 16 << 10, 64 << 10, 512 << 10].map(windows_for).to_vec();
-        assert_eq!(windows, [64, 16, 4, 4]);
+        assert_eq!(windows, [64, 64, 16, 4]);
     }
 
     #[test]

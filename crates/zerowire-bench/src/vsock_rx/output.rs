@@ -63,7 +63,11 @@ impl fmt::Display for ServerOutput {
 
 impl fmt::Display for ClientOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "received: {} bytes, {} dequeues of up to {} bytes ({})", self.bytes, self.dequeues, self.len, self.mode)?;
+        writeln!(
+            f,
+            "received: {} bytes, {} dequeues of up to {} bytes ({})",
+            self.bytes, self.dequeues, self.len, self.mode
+        )?;
         if self.mode == Mode::Direct {
             writeln!(f, "left in the guest's memory: {} bytes", self.direct_bytes)?;
         }

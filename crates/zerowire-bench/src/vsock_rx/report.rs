@@ -16,6 +16,7 @@ use crate::machine::Machine;
 use crate::report::write_json;
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
+use crate::vsock::host::HostCpu;
 
 /// The result of `zerowire bench vsock-rx --table`.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -30,6 +31,8 @@ pub struct RxReport {
     pub rounds: usize,
     /// Credit of a connection in bytes.
     pub credit: u32,
+    /// Where the host's program ran.
+    pub host_cpu: HostCpu,
     /// Remarks on what was left out and why.
     pub notes: Vec<String>,
     /// Case by case.
@@ -44,8 +47,6 @@ pub struct RxCaseReport {
     pub case: RxCase,
     /// The working set in bytes.
     pub working_set_bytes: usize,
-    /// Windows of the receiving program; of the guest the buffers of its queue.
-    pub windows: u32,
     /// Rounds, without the warm-up.
     pub rounds: usize,
     /// Bytes of each run.
@@ -94,6 +95,8 @@ pub struct LineReport {
     pub wake_ups_per_dequeue: f64,
     /// The share of the bytes that was left where the guest had them.
     pub direct_share: f64,
+    /// The share of the bytes that the back end copied an additional time, because the program was behind.
+    pub held_share: f64,
     /// Every run, in order.
     pub samples: Vec<RxSample>,
 }
@@ -133,6 +136,7 @@ impl LineReport {
             dequeue_len: mean(&RxSample::dequeue_len),
             wake_ups_per_dequeue: mean(&|s| s.wake_ups as f64 / s.dequeues.max(1) as f64),
             direct_share: mean(&|s| s.direct_bytes as f64 / s.bytes.max(1) as f64),
+            held_share: mean(&|s| s.held_bytes as f64 / s.bytes.max(1) as f64),
             samples: samples.to_vec(),
         })
     }
@@ -151,11 +155,12 @@ impl RxCaseReport {
         Self {
             case: *case,
             working_set_bytes: case.set_bytes(),
-            windows: case.windows(),
             rounds,
             bytes,
             lines,
-            published: published(Mode::Copy).zip(published(Mode::Mapped)).map(|(copy, mapped)| [copy, mapped]),
+            published: published(Mode::Copy)
+                .zip(published(Mode::Mapped))
+                .map(|(copy, mapped)| [copy, mapped]),
             failures,
         }
     }
@@ -170,10 +175,16 @@ impl RxReport {
     pub fn text(&self) -> String {
         let mut out = format!("{}\n", self.machine);
         out.push_str(&format!(
-            "{} MiB a run, medians of {} interleaved rounds; credit {}; GB is 10^9 bytes.\n",
+            "{} MiB a run, medians of {} interleaved rounds; credit {} (a guest that receives gives two dequeues at least); \
+             {}; GB is 10^9 bytes.\n",
             self.megabytes,
             self.rounds,
-            bytes(self.credit as usize)
+            bytes(self.credit as usize),
+            match self.host_cpu {
+                HostCpu::Backend => "host program on the back end's CPU, a polling one on the guest's",
+                HostCpu::Guest => "host program on the guest's CPU",
+                HostCpu::Any => "host program on any CPU",
+            }
         ));
         if !self.separate_cpus {
             out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
@@ -297,10 +308,17 @@ fn headings(first: &str, cases: &[&RxCaseReport]) -> Table {
 }
 
 /// Adds a row with a cell a case; none if all are empty.
-fn row(table: &mut Table, name: String, cases: &[&RxCaseReport], cell: impl Fn(&RxCaseReport) -> Option<String>) {
+fn row(
+    table: &mut Table,
+    name: String,
+    cases: &[&RxCaseReport],
+    cell: impl Fn(&RxCaseReport) -> Option<String>,
+) {
     let cells: Vec<Option<String>> = cases.iter().map(|report| cell(report)).collect();
     if cells.iter().any(Option::is_some) {
-        table.row(std::iter::once(name).chain(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".into()))));
+        table.row(
+            std::iter::once(name).chain(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".into()))),
+        );
     }
 }
 
@@ -308,20 +326,29 @@ fn times(cases: &[&RxCaseReport]) -> Table {
     let mut table = headings("", cases);
     for line in Line::ALL.into_iter().filter(|line| line.mode().is_some()) {
         let name = line.name();
-        let of = |figure: fn(&LineReport) -> String| {
-            move |report: &RxCaseReport| report.line(line).map(figure)
-        };
-        row(&mut table, format!("{name}  A/B"), cases, of(|l| {
-            format!("{:.3}/{:.3}", l.send_seconds.median, l.loop_seconds.median)
-        }));
+        let of =
+            |figure: fn(&LineReport) -> String| move |report: &RxCaseReport| report.line(line).map(figure);
+        row(
+            &mut table,
+            format!("{name}  A/B"),
+            cases,
+            of(|l| format!("{:.3}/{:.3}", l.send_seconds.median, l.loop_seconds.median)),
+        );
         row(&mut table, format!("{name}  C"), cases, of(|l| format!("{:.4}", l.dequeue_seconds.median)));
         row(&mut table, format!("{name}  D"), cases, of(|l| format!("{:.0}", l.dequeue_ns.median)));
-        row(&mut table, format!("{name}  D+"), cases, of(|l| format!("{:.0}", l.dequeue_and_touch_ns.median)));
+        row(
+            &mut table,
+            format!("{name}  D+"),
+            cases,
+            of(|l| format!("{:.0}", l.dequeue_and_touch_ns.median)),
+        );
         row(&mut table, format!("{name}  bytes a dequeue"), cases, of(|l| format!("{:.0}", l.dequeue_len)));
     }
     for (index, name) in ["copy", "mapped"].into_iter().enumerate() {
         row(&mut table, format!("published, {name}  A/B"), cases, |report| {
-            report.published.map(|cells| format!("{}/{}", cells[index].send_seconds, cells[index].loop_seconds))
+            report
+                .published
+                .map(|cells| format!("{}/{}", cells[index].send_seconds, cells[index].loop_seconds))
         });
         row(&mut table, format!("published, {name}  D"), cases, |report| {
             report.published.map(|cells| format!("{:.0}", cells[index].dequeue_ns))
@@ -348,9 +375,8 @@ fn cpu(cases: &[&RxCaseReport]) -> Table {
 
 fn ratios(direction: Direction, cases: &[&RxCaseReport]) -> Table {
     let mut table = headings("", cases);
-    let shown = |ratio: &Summary| {
-        format!("{} ({}..{})", figure(ratio.median), figure(ratio.q1), figure(ratio.q3))
-    };
+    let shown =
+        |ratio: &Summary| format!("{} ({}..{})", figure(ratio.median), figure(ratio.q1), figure(ratio.q3));
     for line in [Line::Mapped, Line::Polling, Line::Direct, Line::MappedCopied] {
         let name = line.name();
         row(&mut table, format!("{name} / copy, D+"), cases, |report| {
@@ -371,6 +397,11 @@ fn ratios(direction: Direction, cases: &[&RxCaseReport]) -> Table {
     ] {
         row(&mut table, format!("{} / {floor}, CPU", line.name()), cases, |report| {
             report.line(line)?.cpu_to_floor.as_ref().map(shown)
+        });
+    }
+    for line in [Line::Copy, Line::Mapped, Line::Polling] {
+        row(&mut table, format!("{}: copied twice (held)", line.name()), cases, |report| {
+            report.line(line).map(|l| format!("{:.0} %", 100.0 * l.held_share))
         });
     }
     row(&mut table, "direct: left in place".to_owned(), cases, |report| {
@@ -396,14 +427,26 @@ mod tests {
                 line(Line::Mapped, len, 2.0, &copy, &floor),
             ];
             let failures = vec![Failure { variant: "direct".into(), reason: "refused".into() }];
-            RxCaseReport::new(&RxCase { direction, len, working_set: WorkingSet::Hot }, 3, 1 << 20, lines, failures)
+            RxCaseReport::new(
+                &RxCase { direction, len, working_set: WorkingSet::Hot, windows: 4 },
+                3,
+                1 << 20,
+                lines,
+                failures,
+            )
         };
         RxReport {
-            machine: Machine { kernel: "6.18.0".into(), cpu: "Some CPU".into(), cores: 2, ..Machine::default() },
+            machine: Machine {
+                kernel: "6.18.0".into(),
+                cpu: "Some CPU".into(),
+                cores: 2,
+                ..Machine::default()
+            },
             separate_cpus: true,
             megabytes: 1,
             rounds: 3,
             credit: 65_536,
+            host_cpu: HostCpu::Backend,
             notes: vec!["the machine was busy".into()],
             cases: vec![case(Direction::Transmit, 4096), case(Direction::Receive, 5 << 12)],
         }
@@ -421,6 +464,7 @@ mod tests {
             backend_cpu_seconds: cost * round * 1e-3,
             program_cpu_seconds: cost * round * 1e-3,
             direct_bytes: 0,
+            held_bytes: 0,
         };
         [1.0, 2.0, 3.0].map(one).to_vec()
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, bail};
 use super::experiment::{Experiment, Guest};
 use super::floor::Floor;
 use super::mode::Mode;
-use super::options::TableOptions;
+use super::options::{TableOptions, windows_for};
 use super::report::{LineReport, RxCaseReport, RxReport};
 use super::variant::{Line, RxCase, RxSample};
 use crate::case::Direction;
@@ -54,6 +54,7 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
         megabytes: options.bytes() >> 20,
         rounds: options.rounds(),
         credit: options.credit,
+        host_cpu: options.host_cpu,
         ..RxReport::default()
     };
     let mut ends = Ends { plain: None, direct: None };
@@ -64,7 +65,10 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
     let mut cases = Vec::new();
     for &direction in &options.directions {
         for &working_set in &options.working_sets {
-            cases.extend(options.lens().into_iter().map(|len| RxCase { direction, len, working_set }));
+            cases.extend(options.lens().into_iter().map(|len| {
+                let windows = if options.windows == 0 { windows_for(len) } else { options.windows };
+                RxCase { direction, len, working_set, windows }
+            }));
         }
     }
     let mut progress = Progress::new("bench", cases.len() * (options.rounds() + 1));
@@ -94,10 +98,10 @@ impl<'a> Ends<'a> {
         placement: &Placement,
         notes: &mut Vec<String>,
     ) -> Result<Self> {
-        let plain = Some(Experiment::start(program, options.credit, &[], placement)?);
+        let plain = Some(Experiment::start(program, options, &[], placement)?);
         let mut direct = None;
         if options.modes.contains(&Mode::Direct) && options.directions.contains(&Direction::Transmit) {
-            match Experiment::start_direct(program, options.credit, placement) {
+            match Experiment::start_direct(program, options, placement) {
                 Ok(experiment) => direct = Some(experiment),
                 Err(error) => notes.push(format!("direct windows are left out: {error:#}")),
             }
@@ -123,7 +127,7 @@ impl<'a> Ends<'a> {
         progress: &mut Progress,
     ) -> Result<RxCaseReport> {
         progress.step(case);
-        let mut floor = Floor::new(case, placement)?;
+        let mut floor = Floor::new(case, options.host_cpu, placement)?;
         let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();
         let transmit = case.direction == Direction::Transmit;
         let mut guests = Guests {
@@ -208,7 +212,13 @@ fn report_of(case: &RxCase, options: &TableOptions, records: Vec<Record>) -> RxC
             // Host to guest, what is mapped is the device's own buffer: the one copy is the back end's read().
             _ => Some(Line::FloorCopyTouch),
         };
-        LineReport::of(record.line, case.len, &record.samples, samples(Line::Copy), floor.map_or(&[], samples))
+        LineReport::of(
+            record.line,
+            case.len,
+            &record.samples,
+            samples(Line::Copy),
+            floor.map_or(&[], samples),
+        )
     });
     let lines = lines.collect();
     RxCaseReport::new(case, options.rounds(), options.bytes(), lines, failures)

@@ -48,7 +48,8 @@ fn bind(path: &Path) -> Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                return Err(error).with_context(|| format!("{}: another program listens there", path.display()));
+                return Err(error)
+                    .with_context(|| format!("{}: another program listens there", path.display()));
             }
             std::fs::remove_file(path).with_context(context)?;
             UnixListener::bind(path).with_context(context)
@@ -80,8 +81,9 @@ fn serve(listener: &OwnedFd, options: &ServerOptions) -> Result<ServerOutput> {
             }
             Err(Errno::INTR) => {}
             Err(errno) => {
-                return Err(errno)
-                    .with_context(|| format!("send after {} of {} bytes", options.bytes - left, options.bytes));
+                return Err(errno).with_context(|| {
+                    format!("send after {} of {} bytes", options.bytes - left, options.bytes)
+                });
             }
         }
     }

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::guest_receive::rx_buffer_for;
 use super::mode::Mode;
-use super::options::windows_for;
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
-use crate::vsock::case::{QUEUE_SIZE, RX_BUFFER};
+use crate::vsock::case::QUEUE_SIZE;
 
 /// A case: a column of the table, hot or cold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -19,6 +19,8 @@ pub struct RxCase {
     pub len: usize,
     /// How much memory the payload takes on the guest's side.
     pub working_set: WorkingSet,
+    /// Windows of a program of the host.
+    pub windows: u32,
 }
 
 impl RxCase {
@@ -33,12 +35,7 @@ impl RxCase {
 
     /// Bytes of the guest's receive buffers: a quarter of the queue holds a dequeue.
     pub fn rx_buffer(&self) -> u32 {
-        (self.len as u32 / 32).clamp(RX_BUFFER, 65_536)
-    }
-
-    /// Windows of the receiving program, as the tool chooses them.
-    pub fn windows(&self) -> u32 {
-        windows_for(self.len)
+        rx_buffer_for(self.len)
     }
 
     /// Credit that the guest gives: a dequeue must fit, and one more behind it.
@@ -137,6 +134,8 @@ pub struct RxSample {
     pub program_cpu_seconds: f64,
     /// Bytes that were left where the guest had them.
     pub direct_bytes: u64,
+    /// Bytes that the back end copied an additional time, because the program was behind.
+    pub held_bytes: u64,
 }
 
 impl RxSample {
@@ -200,7 +199,8 @@ mod tests {
     #[test]
     fn a_dequeue_fits_in_the_guest() {
         for len in [4 << 10, 64 << 10, 512 << 10, 4 << 20] {
-            let case = RxCase { direction: Direction::Receive, len, working_set: WorkingSet::Hot };
+            let case =
+                RxCase { direction: Direction::Receive, len, working_set: WorkingSet::Hot, windows: 4 };
             // Half of the ring can be held.
             let held = usize::from(QUEUE_SIZE) / 2 * case.rx_buffer() as usize;
             assert!(len > 2 << 20 || held >= len, "{len}");

@@ -19,7 +19,9 @@ const PATIENCE: u32 = 256;
 pub fn receive(connection: &Connection, options: &ClientOptions) -> Result<ClientOutput> {
     let agreed = *connection.options();
     if options.mode == Mode::Direct && !agreed.direct {
-        bail!("zerowire vsock keeps the guest's memory to itself: start it with --share-guest-memory for -z d");
+        bail!(
+            "zerowire vsock keeps the guest's memory to itself: start it with --share-guest-memory for -z d"
+        );
     }
     let polls = options.mode == Mode::Polling;
     wait(connection, polls)?;
@@ -73,7 +75,9 @@ fn wait(connection: &Connection, polls: bool) -> Result<()> {
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(PATIENCE) {
             // A daemon that has ended publishes nothing more.
-            if looks.is_multiple_of(PATIENCE << 8) && connection.is_hung_up()? && connection.poll_value() == POLL_NOTHING
+            if looks.is_multiple_of(PATIENCE << 8)
+                && connection.is_hung_up()?
+                && connection.poll_value() == POLL_NOTHING
             {
                 bail!("zerowire vsock has ended, or the guest is gone");
             }
