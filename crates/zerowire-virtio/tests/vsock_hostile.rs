@@ -186,6 +186,49 @@ fn floods_of_short_packets_are_bounded_and_hold_up_nobody() {
     drop(small_host);
 }
 
+/// They take no credit, and the note of each takes memory.
+#[test]
+fn messages_of_no_bytes_are_bounded() {
+    let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(4096), Vm::new("other", 4)]);
+    let messages = backend.listen_messages("vm", 2);
+    let mut guest = RawGuest::start(&backend, "vm");
+    let mut other = RawGuest::start(&backend, "other");
+    let mut floods = vec![guest.open(HOST_CID, 2, SocketType::Seqpacket)];
+    let _host = messages.accept();
+    // A sibling that accepts and gives no credit.
+    let request = guest.header(4, 7, SocketType::Seqpacket, Op::Request);
+    guest.put(&request, &[]);
+    let (asked, _) = other.next_of(Op::Request);
+    let answer = PacketHeader {
+        src_cid: asked.dst_cid,
+        dst_cid: asked.src_cid,
+        src_port: asked.dst_port,
+        dst_port: asked.src_port,
+        op: Op::Response as u16,
+        buf_alloc: 0,
+        ..asked
+    };
+    other.put(&answer, &[]);
+    guest.next_of(Op::Response);
+    floods.push(RawConn { header: PacketHeader { op: Op::Rw as u16, ..request }, sent: 0 });
+    // One byte that waits for credit holds up what comes behind it.
+    guest.send(&mut floods[1], b"x", RW_EOM);
+    for flood in &mut floods {
+        let mut reset = false;
+        for n in 0..100_000 {
+            guest.send(flood, b"", RW_EOM);
+            if n % 64 == 63 {
+                guest.queues.rx.harvest(64, |p| reset |= p.header.op() == Some(Op::Rst)).expect("sound");
+                guest.queues.rx.publish().expect("sound");
+            }
+            if reset {
+                break;
+            }
+        }
+        assert!(reset, "{:?}", flood.header);
+    }
+}
+
 #[test]
 fn requests_by_the_hundred_thousand() {
     let backend = VsockBackend::start(&[Vm::new("vm", 3).most(1000)]);

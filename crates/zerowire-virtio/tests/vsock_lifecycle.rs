@@ -6,9 +6,10 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::raw::RawGuest;
 use common::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok, read_to_end};
 use common::{PATIENCE, wait_until};
-use zerowire_guest::vsock::{ConnState, SocketType, StackOptions, VsockOptions, VsockStack};
+use zerowire_guest::vsock::{ConnState, HOST_CID, Op, SocketType, StackOptions, VsockOptions, VsockStack};
 use zerowire_guest::{GuestAddr, Transport};
 
 #[test]
@@ -35,6 +36,26 @@ fn connections_survive_queues_that_stop_and_go_on() {
     }
     let stats = backend.stats("vm").totals;
     assert_eq!((stats.connections_open, stats.connections_opened, stats.resets), (2, 2, 0));
+}
+
+/// Its ports may belong to another connection by then.
+#[test]
+fn a_connection_that_the_guest_has_reset_is_not_spoken_of_while_it_drains() {
+    let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(8 << 20)]);
+    let listener = backend.listen("vm", 1);
+    let mut guest = RawGuest::start(&backend, "vm");
+    let mut conn = guest.open(HOST_CID, 1, SocketType::Stream);
+    let mut host = accept(&listener);
+    for _ in 0..100 {
+        guest.send(&mut conn, &[1; 60_000], 0);
+    }
+    guest.flush();
+    guest.say(&conn, Op::Rst, 0);
+    guest.flush();
+    guest.discard();
+    assert_eq!(read_to_end(&mut host).len(), 6_000_000, "what was sent before still arrives");
+    wait_until("the end", || backend.stats("vm").totals.connections_open == 0);
+    assert_eq!(guest.discard(), 0, "packets of a connection that is over");
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Incoming {
 
     /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of it.
     pub fn lacks(&self, more: u32) -> bool {
-        self.untold() + more > self.buffer / 2
+        self.untold().saturating_add(more) > self.buffer / 2
     }
 
     /// Bytes that have left the buffer since the guest was told last.

@@ -121,6 +121,8 @@ impl Loop {
             if self.unasked < TURNS_UNASKED {
                 return true;
             }
+            // A VM that is never idle must not stop the clock of the others.
+            self.switch.scan();
             Some(Duration::ZERO)
         } else if self.linger > 0 {
             self.linger -= 1;
@@ -328,6 +330,8 @@ impl Loop {
     }
 
     fn set_memory(&mut self, v: usize, memory: Arc<GuestMemory>) {
+        // What an event before this command used is known to the driver before the ring moves: its used index is read anew.
+        self.switch.publish();
         let vm = &mut self.switch.vms[v];
         let mut problems = Vec::new();
         // Rings let go of the old memory before it goes.

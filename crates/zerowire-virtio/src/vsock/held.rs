@@ -61,6 +61,11 @@ impl Held {
         }
     }
 
+    /// Bytes of the marks of whole messages: at least one for each, however short it is.
+    pub fn messages(&self) -> usize {
+        self.marks.len()
+    }
+
     /// Whether a message is not complete.
     pub fn has_partial(&self) -> bool {
         self.partial > 0

@@ -210,8 +210,11 @@ impl Lifecycle {
 
     /// The next control packet that is due, given whether all payload for the guest has been delivered. It counts as sent.
     pub fn next_control(&mut self, delivered: bool) -> Option<Control> {
-        if self.phase == Phase::Resetting {
-            return delivered.then_some(Control::Rst);
+        match self.phase {
+            Phase::Resetting => return delivered.then_some(Control::Rst),
+            // The guest knows of it no more, and may have given its ports to another one.
+            Phase::Draining => return None,
+            Phase::Asked | Phase::Offered | Phase::Open => {}
         }
         for (bit, control) in [
             (OWED_REQUEST, Control::Request),
@@ -303,6 +306,18 @@ mod tests {
         assert_eq!(l.next_control(false), Some(Control::CreditRequest));
         l.take(Op::CreditRequest, 0);
         assert_eq!(l.next_control(false), Some(Control::CreditUpdate));
+    }
+
+    #[test]
+    fn a_guest_that_has_ended_a_connection_hears_no_more_of_it() {
+        let mut l = Lifecycle::asked();
+        l.accepted();
+        l.next_control(true);
+        l.drain();
+        l.owe_update();
+        l.owe_credit_request();
+        l.far_ends(SHUT_BOTH);
+        assert!(!l.has_control(true));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::held::Held;
 use super::lifecycle::Lifecycle;
 use super::mapped::{AskedFor, Ended, Windows};
 use super::packet::Kind;
+use super::socket;
 
 /// What names a connection of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +107,19 @@ impl HostEnd {
     pub fn has_pending(&self) -> bool {
         let waits = |w: &Windows| w.ended() == Ended::Due || w.lends();
         self.held.is_some() || self.windows.as_ref().is_some_and(|w| waits(w))
+    }
+
+    /// Bytes of those that the socket, or the windows, took which the program has not read or given back yet.
+    pub fn unread(&mut self) -> u32 {
+        match &mut self.windows {
+            // What is in the window that is being filled counts as read if nothing else is out: the program can't do
+            // anything about it.
+            Some(w) => {
+                let back = w.take_released();
+                if w.is_any_out() { self.in_socket.saturating_sub(back) } else { 0 }
+            }
+            None => socket::unread(&self.socket, self.room).min(self.in_socket as usize) as u32,
+        }
     }
 
     /// No more bytes of the guest will come.

@@ -198,7 +198,7 @@ impl GroupVm {
     pub(super) fn has_buffers_again(&mut self) -> bool {
         let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active()) else { return false };
         let ring = &mut rx.queue.ring;
-        self.starved_turns += 1;
+        self.starved_turns = self.starved_turns.saturating_add(1);
         let enough = if self.starved_turns > STARVED_TURNS { 1 } else { (ring.size() / STARVED_PART).max(1) };
         // An error is found, and answered, when the chain is taken.
         if ring.refresh().is_ok_and(|n| n < enough) {

@@ -17,6 +17,8 @@ pub struct Direct {
     heads: Vec<Vec<u16>>,
     /// When each window was published.
     since: Vec<Option<Instant>>,
+    /// Chains of windows that came back and are filled again already.
+    back: Vec<u16>,
     lent: usize,
 }
 
@@ -30,6 +32,7 @@ impl Direct {
                 .collect(),
             heads: vec![Vec::new(); windows as usize],
             since: vec![None; windows as usize],
+            back: Vec::new(),
             lent: 0,
         }
     }
@@ -39,6 +42,13 @@ impl Direct {
         let piece = memory.pieces().get(usize::from(s.piece))?;
         let (_, region, start) = self.pieces.iter().find(|(id, ..)| *id == piece.id())?;
         Some((*region, start + (s.ptr.addr() - piece.ptr().addr()) as u64))
+    }
+
+    /// The window came back and is filled anew: what it held before must not be taken for what it holds now.
+    pub fn begin(&mut self, window: u32) {
+        if self.since[window as usize].take().is_some() {
+            self.back.append(&mut self.heads[window as usize]);
+        }
     }
 
     /// A chain is lent as a part of this window.
@@ -69,6 +79,17 @@ impl Direct {
         (0..self.heads.len() as u32).filter(|w| self.since[*w as usize].is_some())
     }
 
+    /// Whether chains of windows that are filled again wait to be taken back.
+    pub fn has_back(&self) -> bool {
+        !self.back.is_empty()
+    }
+
+    /// Chains of windows that are filled again already.
+    pub fn take_begun(&mut self, heads: &mut Vec<u16>) {
+        self.lent -= self.back.len();
+        heads.append(&mut self.back);
+    }
+
     /// The window came back: its chains are the guest's again.
     pub fn take_back(&mut self, window: u32, heads: &mut Vec<u16>) {
         let own = &mut self.heads[window as usize];
@@ -79,6 +100,7 @@ impl Direct {
 
     /// All chains, of windows that came back or not.
     pub fn take_all(&mut self, heads: &mut Vec<u16>) {
+        self.take_begun(heads);
         for w in 0..self.heads.len() as u32 {
             self.take_back(w, heads);
         }

@@ -48,6 +48,13 @@ pub struct Windows {
     bytes: usize,
     ended: Ended,
     direct: Option<Direct>,
+    /// Bytes in each window that was published and has not been seen back.
+    out: Vec<u32>,
+    /// The one of these that was published first, and how many they are.
+    oldest: u32,
+    out_count: u32,
+    /// Bytes of windows that came back and were filled again before anybody asked.
+    freed: u32,
 }
 
 /// Where bytes come from.
@@ -75,6 +82,10 @@ impl Windows {
             bytes: 0,
             ended: Ended::No,
             direct: None,
+            out: vec![0; options.windows as usize],
+            oldest: 0,
+            out_count: 0,
+            freed: 0,
         };
         Ok((windows, files))
     }
@@ -112,7 +123,7 @@ impl Windows {
         if self.entries + entries > self.options.max_entries() {
             self.publish();
         }
-        if self.entries == 0 && !self.is_ours(self.window) {
+        if !self.begin() {
             return false;
         }
         for (i, s) in parts.iter().enumerate() {
@@ -133,6 +144,7 @@ impl Windows {
     /// Chains of windows that were released since.
     pub fn take_back(&mut self, heads: &mut Vec<u16>) {
         let Some(mut direct) = self.direct.take() else { return };
+        direct.take_begun(heads);
         let back: Vec<u32> = direct.out().filter(|w| self.is_ours(*w)).collect();
         for w in back {
             direct.take_back(w, heads);
@@ -143,8 +155,9 @@ impl Windows {
     /// Asks to be told of the next release, while chains are lent. Returns true if a window is back by now.
     pub fn wait_for_chains(&self) -> bool {
         let Some(direct) = self.direct.as_ref().filter(|d| d.lent() > 0) else { return false };
-        let back = || direct.out().any(|w| self.is_ours(w));
-        !doorbell::sleep_check(self.memory.word(DAEMON_WAITS_AT), back)
+        // The announcement stays, whatever is found: a window that is waited for elsewhere may rest on the same word.
+        let _ = doorbell::sleep_check(self.memory.word(DAEMON_WAITS_AT), || false);
+        direct.has_back() || direct.out().any(|w| self.is_ours(w))
     }
 
     /// Whether packets must be given one by one, so that each begins on a page of its own.
@@ -159,6 +172,20 @@ impl Windows {
 
     fn poll_at(&self, window: u32) -> usize {
         self.options.header_at(window)
+    }
+
+    /// Whether the window takes something: it is being filled, or it came back.
+    fn begin(&mut self) -> bool {
+        if self.entries > 0 {
+            return true;
+        }
+        if !self.is_ours(self.window) {
+            return false;
+        }
+        if let Some(direct) = &mut self.direct {
+            direct.begin(self.window);
+        }
+        true
     }
 
     fn is_ours(&self, window: u32) -> bool {
@@ -190,7 +217,7 @@ impl Windows {
             if self.is_full() {
                 self.publish();
             }
-            if self.entries == 0 && !self.is_ours(self.window) {
+            if !self.begin() {
                 break;
             }
             let n = self.room().min(len - done);
@@ -263,7 +290,39 @@ impl Windows {
         self.wake();
     }
 
+    /// Bytes of windows that came back since the last call, in the order in which they were published.
+    pub fn take_released(&mut self) -> u32 {
+        let mut bytes = std::mem::take(&mut self.freed);
+        while self.out_count > 0 && self.is_ours(self.oldest) {
+            bytes += self.pop_oldest();
+        }
+        bytes
+    }
+
+    fn pop_oldest(&mut self) -> u32 {
+        let bytes = std::mem::take(&mut self.out[self.oldest as usize]);
+        self.oldest = (self.oldest + 1) % self.options.windows;
+        self.out_count -= 1;
+        bytes
+    }
+
+    /// Whether a window is published and not back.
+    pub fn is_any_out(&self) -> bool {
+        self.out_count > 0
+    }
+
+    /// Asks to be told when the oldest window comes back. Returns true if it is back by now, or none is out.
+    pub fn wait_for_oldest(&self) -> bool {
+        self.out_count == 0 || self.wait_for(self.oldest)
+    }
+
     fn next(&mut self) {
+        if self.out_count == self.options.windows {
+            // It is this one that went out first, and it came back before it was filled again.
+            self.freed += self.pop_oldest();
+        }
+        self.out[self.window as usize] = self.bytes as u32;
+        self.out_count += 1;
         self.window = (self.window + 1) % self.options.windows;
         (self.entries, self.pages, self.bytes, self.open) = (0, 0, 0, None);
     }
@@ -420,6 +479,66 @@ mod tests {
         release(&w, 0);
         w.settle();
         assert_eq!((word(&w, 0, 0), w.ended()), (POLL_END, Ended::Told));
+    }
+
+    /// Guest memory of one region, windows that may be direct over it, and its first `n` pages as packets.
+    fn direct_windows(options: MapOptions, n: usize) -> (GuestMemory, Windows, Vec<Segment>) {
+        let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, 1 << 20).expect("its size");
+        let (guest_addr, len) = (0, 1 << 20);
+        let region = crate::memory::RegionConfig { guest_addr, len, user_addr: 0, offset: 0, file };
+        let memory = GuestMemory::new(vec![region]).expect("memory");
+        let mut w = windows(MapOptions { direct: true, ..options }, Kind::Stream);
+        w.set_direct(Direct::new(&memory.read_only().expect("files"), options.windows));
+        let mut list = Vec::with_capacity(n);
+        for i in 0..n {
+            assert!(memory.translate(i as u64 * PAGE as u64, 100, &mut 0, &mut list));
+        }
+        (memory, w, list)
+    }
+
+    /// A window may come back and be filled again before anybody looked for its chains.
+    #[test]
+    fn chains_of_a_window_that_is_filled_again_are_not_taken_for_those_before() {
+        let (memory, mut w, parts) =
+            direct_windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, 4);
+        let mut heads = Vec::new();
+        for window in 0..2 {
+            assert!(w.lend(&memory, &parts[window..=window], window as u16, None));
+            w.publish();
+        }
+        release(&w, 0);
+        assert!(w.lend(&memory, &parts[2..3], 2, None), "the first window again");
+        assert!(w.wait_for_chains(), "one is back");
+        w.take_back(&mut heads);
+        assert_eq!(heads, [0], "the program has not even seen the new one");
+        assert!(w.lends());
+        w.publish();
+        w.take_back(&mut heads);
+        assert_eq!(heads, [0]);
+        release(&w, 0);
+        release(&w, 1);
+        w.take_back(&mut heads);
+        heads.sort_unstable();
+        assert_eq!(heads, [0, 1, 2]);
+        assert!(!w.lends());
+    }
+
+    /// Out of order: chains that are back must not end the wait for another window.
+    #[test]
+    fn a_window_that_is_waited_for_stays_so_when_chains_come_back() {
+        let (memory, mut w, parts) = direct_windows(MapOptions { windows: 3, ..Default::default() }, 1);
+        w.push_bytes(&[1; 100], None);
+        w.publish();
+        assert!(w.lend(&memory, &parts, 0, None));
+        w.publish();
+        w.push_bytes(&[2; 100], None);
+        assert!(!w.settle(), "the program has the window behind this one");
+        let announced = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed) == 1;
+        assert!(announced(&w));
+        release(&w, 1);
+        assert!(w.wait_for_chains());
+        assert!(announced(&w), "the release of window 0 must be told");
     }
 
     #[test]

@@ -55,10 +55,10 @@ impl Switch {
         self.refuse(v, h);
     }
 
-    /// Connects to the host program that serves the port.
-    pub(super) fn dial(&mut self, v: usize, slot: u32, first: bool) {
+    /// Connects to the host program that serves the port. Returns false where its backlog is full.
+    pub(super) fn dial(&mut self, v: usize, slot: u32, first: bool) -> bool {
         let vm = &mut self.vms[v];
-        let Some(c) = vm.connections.get(slot) else { return };
+        let Some(c) = vm.connections.get(slot) else { return true };
         let (port, kind) = (c.key.peer_port, c.kind);
         let path = vm.path_of(port);
         let outcome = match self.map_client_for(v, port, kind) {
@@ -81,6 +81,7 @@ impl Switch {
                     c.deadline = Some(Instant::now() + ANSWER_PATIENCE);
                 }
                 self.look_at_deadlines(DIAL_AGAIN);
+                return false;
             }
             Err(e) => {
                 tracing::debug!(
@@ -91,6 +92,7 @@ impl Switch {
                 self.refuse_asked(v, slot);
             }
         }
+        true
     }
 
     /// What the guest asked for can't be had.

@@ -17,6 +17,9 @@ use crate::vsock::vm::{GroupVm, Handshake, MAX_HANDSHAKES};
 /// The longest line that a host program may begin with: "CONNECT 4294967295\n" and some room.
 const MAX_LINE: usize = 32;
 
+/// Programs that are accepted at once: those behind them come with the next look at deadlines.
+pub(super) const MAX_ACCEPTS: usize = 64;
+
 /// What epoll tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vsock) enum Event {
@@ -271,7 +274,7 @@ impl Switch {
 
     /// Host programs connect.
     pub fn accept(&mut self, v: usize, kind: Kind) {
-        loop {
+        for _ in 0..MAX_ACCEPTS {
             let vm = &mut self.vms[v];
             let Some(l) = vm.listening.iter().find(|l| l.kind == kind) else { return };
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -289,6 +292,7 @@ impl Switch {
                 }
             }
         }
+        self.look_at_deadlines(std::time::Duration::ZERO);
     }
 
     fn greet(&mut self, v: usize, kind: Kind, socket: OwnedFd) {

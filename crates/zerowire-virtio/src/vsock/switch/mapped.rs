@@ -8,6 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::ledger::CopyReason;
 use zerowire::recv::layout::{MapOp, MapOptions, Reply, Request};
 
+use super::host::MAX_ACCEPTS;
 use super::{ANSWER_PATIENCE, Event, Switch, watch};
 use crate::memory::Segment;
 use crate::vsock::credit::Incoming;
@@ -62,7 +63,7 @@ impl Switch {
         let reason = if windows.is_direct() { CopyReason::Held } else { CopyReason::Window };
         let done = if host.held.is_none() { windows.push(parts, 0, bytes, end) } else { 0 };
         vm.counters.transmit.copied(reason, done as u64);
-        c.incoming.forward(done as u32);
+        host.in_socket += done as u32;
         let rest = bytes - done;
         if rest > 0 || (bytes == 0 && host.held.is_some()) {
             let held = host.held.get_or_insert_with(|| Box::new(Held::default()));
@@ -99,7 +100,7 @@ impl Switch {
                 done += windows.push_bytes(b, end);
             }
             held.consume(done);
-            c.incoming.forward(done as u32);
+            host.in_socket += done as u32;
             if done < n && !windows.wait_for_room() {
                 break;
             }
@@ -196,7 +197,7 @@ impl Switch {
 
     /// Programs connect to the control socket.
     pub fn accept_map(&mut self, v: usize) {
-        loop {
+        for _ in 0..MAX_ACCEPTS {
             let vm = &mut self.vms[v];
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::accept_with(&vm.map_listening.socket, flags) {
@@ -210,6 +211,7 @@ impl Switch {
                 }
             }
         }
+        self.look_at_deadlines(std::time::Duration::ZERO);
     }
 
     fn greet_map(&mut self, v: usize, socket: OwnedFd) {
@@ -395,14 +397,23 @@ impl Switch {
             theirs.as_fd(),
         ];
         descriptors.extend(region_files(&regions).map(AsFd::as_fd));
-        send_reply(control, &reply, &descriptors)?;
-        if !regions.is_empty() {
-            send_bytes(control, &region_table(&regions))?;
+        let told = send_reply(control, &reply, &descriptors).and_then(|()| match regions.is_empty() {
+            true => Ok(()),
+            false => send_bytes(control, &region_table(&regions)),
+        });
+        if let Err(e) = told {
+            self.forget_released(&windows.released);
+            return Err(e);
         }
         if let Some(host) = c.host() {
             host.windows = Some(Box::new(windows));
         }
         Ok(())
+    }
+
+    /// No more news of a connection's releases: the program may hold the descriptor open for longer.
+    pub(super) fn forget_released(&self, released: &OwnedFd) {
+        let _ = rustix::event::epoll::delete(&self.epoll, released);
     }
 
     /// The program that takes the guest's connections to a port in windows.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use zerowire::ledger::DropReason;
 
+use super::lifecycle::Phase;
 use super::packet::{Header, Op};
 use super::queues::Packet;
 use super::table::{Connection, End};
@@ -116,6 +117,11 @@ impl Switch {
     /// Ends a connection whose guest broke a rule, or whose other end did: nothing that waits is delivered.
     fn abort(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
+        if c.life.phase() == Phase::Draining {
+            // Its guest has ended it, and may have given its ports to another one.
+            self.end_of(v, slot);
+            return self.remove(v, slot);
+        }
         c.held = None;
         c.life.reset();
         self.vms[v].counters.resets.add(1);
@@ -130,8 +136,11 @@ impl Switch {
         if let End::Host(host) = &mut c.end {
             host.held = None;
             host.end_windows();
-            if let Some(direct) = host.windows.as_mut().and_then(|w| w.direct()) {
-                direct.take_all(&mut heads);
+            if let Some(windows) = &mut host.windows {
+                let _ = rustix::event::epoll::delete(&self.epoll, &windows.released);
+                if let Some(direct) = windows.direct() {
+                    direct.take_all(&mut heads);
+                }
             }
         }
         self.give_back(v, &heads);

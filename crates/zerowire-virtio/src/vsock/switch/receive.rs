@@ -341,7 +341,8 @@ impl Switch {
         }
         self.iov.clear();
         let offered = rx.offer(len, memory, &mut self.iov)?;
-        if offered == 0 && len > 0 {
+        // An empty message takes a buffer, too.
+        if rx.room(0, memory)?.is_none() || (offered == 0 && len > 0) {
             return Ok(Step::NoRoom);
         }
         counters.receive.system_calls.add(1);

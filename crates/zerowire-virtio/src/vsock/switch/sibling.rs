@@ -1,8 +1,10 @@
 //! From one guest to another: one copy, from the sender's buffers to the receiver's.
 
+use std::time::Instant;
+
 use zerowire::ledger::{CopyReason, DropReason};
 
-use super::Switch;
+use super::{ANSWER_PATIENCE, Switch};
 use crate::memory::{Segment, access};
 use crate::vsock::credit::Incoming;
 use crate::vsock::held::Held;
@@ -28,6 +30,8 @@ impl Switch {
         // What is sent waits on the other's side.
         connection.incoming = Incoming::new(self.vms[o].limits.buffer_bytes);
         offered.incoming = Incoming::new(self.vms[v].limits.buffer_bytes);
+        offered.deadline = Some(Instant::now() + ANSWER_PATIENCE);
+        self.look_at_deadlines(ANSWER_PATIENCE);
         let place = self.vms[o].connections.insert(offered);
         connection.end = End::Sibling { vm: o, place };
         let own = self.vms[v].connections.insert(connection);
@@ -105,6 +109,13 @@ impl Switch {
         if !self.vms[o].connections.at(place).is_some_and(|c| c.life.takes_payload()) {
             // It said that it receives no more, or the connection is over.
             return;
+        }
+        // A message of no bytes takes no credit, and its mark waits all the same.
+        let most = self.vms[o].limits.buffer_bytes as usize;
+        let held = self.vms[o].connections.at(place).and_then(|c| c.held.as_ref());
+        if h.len == 0 && held.is_some_and(|held| held.messages() > most) {
+            self.dropped(v, DropReason::BeyondCredit);
+            return self.abort(v, slot);
         }
         let done = self.copy_across(o, place, h, segments);
         self.vms[v].counters.transmit.copied(CopyReason::Sibling, done as u64);

@@ -52,14 +52,19 @@ impl Switch {
 
     fn scan_connections(&mut self, v: usize, now: Instant) -> bool {
         let mut waiting = false;
+        // One try a program: many connections that wait for the same one must not take the thread's time.
+        let mut full = Vec::new();
         for slot in 0..self.vms[v].connections.slots() {
             let Some(c) = self.connection(v, slot) else { continue };
             let Some(deadline) = c.deadline else { continue };
             if deadline > now {
                 waiting = true;
                 if matches!(c.end, End::Dialing) {
+                    let program = (c.key.peer_port, c.kind);
                     self.look_at_deadlines(DIAL_AGAIN);
-                    self.dial(v, slot, false);
+                    if !full.contains(&program) && !self.dial(v, slot, false) {
+                        full.push(program);
+                    }
                 }
                 continue;
             }

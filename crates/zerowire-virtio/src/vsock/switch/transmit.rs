@@ -165,8 +165,7 @@ impl Switch {
             }
             Effect::Ended => self.guest_ended(v, slot),
             Effect::Renewed => {
-                self.end_of(v, slot);
-                self.remove(v, slot);
+                self.guest_ended(v, slot);
                 self.stranger(v, h, op, kind);
             }
             Effect::Violation => {
@@ -244,6 +243,7 @@ impl Switch {
         segments: &[Segment],
         run: &mut Option<Run>,
     ) {
+        let most = self.vms[v].limits.buffer_bytes as usize;
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         let ends = c.kind == Kind::SeqPacket && h.flags & SEQ_EOM != 0;
         if h.len == 0 && !ends {
@@ -253,7 +253,10 @@ impl Switch {
             self.flush(v, run);
             return self.pass_to_sibling(v, slot, (vm, place), h, segments);
         }
-        if !c.incoming.receive(h.len) {
+        // A message of no bytes takes no credit: what bounds the bytes that wait bounds their marks.
+        let too_many =
+            h.len == 0 && c.host().and_then(|h| h.held.as_ref()).is_some_and(|held| held.messages() > most);
+        if too_many || !c.incoming.receive(h.len) {
             self.flush(v, run);
             self.dropped(v, DropReason::BeyondCredit);
             return self.abort(v, slot);
@@ -368,11 +371,16 @@ impl Switch {
             && h.in_socket > 0
             && (part || c.incoming.lacks(h.in_socket))
         {
-            let unread =
-                if part { 0 } else { socket::unread(&h.socket, h.room).min(h.in_socket as usize) as u32 };
-            c.incoming.forward(h.in_socket - unread);
-            h.in_socket = unread;
-            h.credit_waits = !c.incoming.is_news() && c.incoming.lacks(unread);
+            loop {
+                let unread = if part { 0 } else { h.unread() };
+                c.incoming.forward(h.in_socket - unread);
+                h.in_socket = unread;
+                h.credit_waits = !c.incoming.is_news() && c.incoming.lacks(unread);
+                // Of a window the program tells, if it is asked to.
+                if !h.credit_waits || !h.windows.as_ref().is_some_and(|w| w.wait_for_oldest()) {
+                    break;
+                }
+            }
         }
         if c.incoming.is_news() || (part && c.incoming.untold() > 0) {
             c.life.owe_update();
