@@ -15,7 +15,12 @@ use zerowire_guest::vsock::{
 
 /// Runs `test` on a connection that the guest made, and on one that the host made; each must leave nothing behind.
 fn on_both(test: impl Fn(&VsockBackend, &mut Guest, ConnId, UnixStream)) {
-    let backend = VsockBackend::one();
+    on_both_with(256 << 10, test);
+}
+
+/// As [`on_both`], with so many bytes of credit for the guest.
+fn on_both_with(buffer: u32, test: impl Fn(&VsockBackend, &mut Guest, ConnId, UnixStream)) {
+    let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(buffer)]);
     let mut guest = backend.guest("vm");
     for host_made in [false, true] {
         let (conn, stream) = match host_made {
@@ -88,8 +93,8 @@ fn the_host_program_closes_with_its_bytes_still_on_their_way() {
 
 #[test]
 fn the_guest_closes_while_bytes_of_its_wait() {
-    on_both(|backend, guest, conn, mut stream| {
-        let bytes = pattern(4 << 20, 3);
+    on_both_with(16 << 20, |backend, guest, conn, mut stream| {
+        let bytes = pattern(24 << 20, 3);
         let before = backend.stats("vm").totals.transmit.copied_bytes.get("held").copied().unwrap_or(0);
         let mut sent = 0;
         guest.until("no room", |s| {
@@ -105,8 +110,8 @@ fn the_guest_closes_while_bytes_of_its_wait() {
 
 #[test]
 fn the_guest_aborts_while_bytes_of_its_wait() {
-    on_both(|backend, guest, conn, mut stream| {
-        let bytes = pattern(4 << 20, 3);
+    on_both_with(16 << 20, |backend, guest, conn, mut stream| {
+        let bytes = pattern(24 << 20, 3);
         let before = backend.stats("vm").totals.transmit.copied_bytes.get("held").copied().unwrap_or(0);
         let mut sent = 0;
         guest.until("no room", |s| {

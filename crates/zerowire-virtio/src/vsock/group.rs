@@ -341,6 +341,9 @@ impl Loop {
         }
         if let Some(tx) = &mut vm.tx {
             problems.extend(tx.move_to(&memory).err());
+            if !tx.broken {
+                vm.owed.drain(..).for_each(|head| tx.ring.push_used(head, 0));
+            }
         }
         vm.memory = memory;
         for p in problems {
@@ -363,6 +366,7 @@ impl Loop {
         let vm = &mut self.switch.vms[v];
         let ring = Queue::new(start, &vm.memory)?;
         if queue == TX_QUEUE {
+            vm.owed.clear();
             vm.tx = Some(Box::new(ring));
         } else {
             vm.rx = Some(Box::new(Receive::new(ring)));

@@ -81,6 +81,8 @@ pub(crate) struct GroupVm {
     pub(super) map_policy: MapPolicy,
     /// Chains that are lent to programs.
     pub(super) lent: usize,
+    /// Chains that are the guest's again, and whose ring lies in memory that is gone for the moment.
+    pub(super) owed: Vec<u16>,
     /// Connections that may have lent some.
     pub(super) lenders: Vec<u32>,
     /// Programs that have asked, or are about to.
@@ -140,6 +142,7 @@ impl GroupVm {
             map_listening,
             map_policy: MapPolicy::default(),
             lent: 0,
+            owed: Vec::new(),
             lenders: Vec::new(),
             map_clients: Vec::new(),
             rx: None,

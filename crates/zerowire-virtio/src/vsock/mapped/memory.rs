@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::recv::layout::MapOptions;
 
 use crate::memory::{Mapping, Segment, access};
@@ -17,7 +18,7 @@ pub struct ProgramFiles {
     pub headers: OwnedFd,
     /// Data pages.
     pub data: OwnedFd,
-    /// Wakes the program.
+    /// Becomes readable when the program is to be woken.
     pub ready: OwnedFd,
     /// Wakes this side.
     pub released: OwnedFd,
@@ -37,8 +38,8 @@ fn sealed_file(name: &str, len: usize) -> io::Result<OwnedFd> {
 }
 
 impl Memory {
-    /// New files of the size that the options ask for, and this side's mapping of them.
-    pub fn new(options: &MapOptions) -> io::Result<(Self, ProgramFiles)> {
+    /// New files of the size that the options ask for, this side's mapping of them, and the socket that wakes the program.
+    pub fn new(options: &MapOptions) -> io::Result<(Self, ProgramFiles, OwnedFd)> {
         let headers = sealed_file("zerowire-headers", options.headers_len())?;
         let data = sealed_file("zerowire-data", options.data_len())?;
         let memory = Self {
@@ -49,8 +50,11 @@ impl Memory {
         rustix::fs::fcntl_add_seals(&headers, size)?;
         // From here on the file can be mapped for reading only; the mapping above stays as it is.
         rustix::fs::fcntl_add_seals(&data, size | SealFlags::FUTURE_WRITE)?;
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Ok((memory, ProgramFiles { headers, data, ready: event()?, released: event()? }))
+        // Not an eventfd: the program would share its open file, and could make this side's writing wait.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (wake, ready) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let released = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok((memory, ProgramFiles { headers, data, ready, released }, wake))
     }
 
     /// A word of the control page or of the header pages, at an offset that the options give.

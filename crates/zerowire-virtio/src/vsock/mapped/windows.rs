@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
+use rustix::net::SendFlags;
 use zerowire::recv::doorbell;
 use zerowire::recv::layout::{
     DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_LEN, MapOptions, PAGE, POLL_DATA, POLL_END,
@@ -55,6 +56,10 @@ pub struct Windows {
     out_count: u32,
     /// Bytes of windows that came back and were filled again before anybody asked.
     freed: u32,
+    /// A message has begun and not ended.
+    in_message: bool,
+    /// The end of a message came alone, behind a window that was published.
+    lost_end: bool,
 }
 
 /// Where bytes come from.
@@ -66,9 +71,9 @@ enum Source<'a> {
 impl Windows {
     /// New windows; the files are for the program.
     pub fn new(options: MapOptions, kind: Kind) -> io::Result<(Self, ProgramFiles)> {
-        let (memory, files) = Memory::new(&options)?;
+        let (memory, files, ready) = Memory::new(&options)?;
         memory.word(VERSION_AT).store(u32::from(VERSION), Ordering::Relaxed);
-        let (ready, released) = (files.ready.try_clone()?, files.released.try_clone()?);
+        let released = files.released.try_clone()?;
         let windows = Self {
             options,
             kind,
@@ -86,6 +91,8 @@ impl Windows {
             oldest: 0,
             out_count: 0,
             freed: 0,
+            in_message: false,
+            lost_end: false,
         };
         Ok((windows, files))
     }
@@ -205,6 +212,9 @@ impl Windows {
 
     fn fill(&mut self, source: &Source<'_>, len: usize, end: Option<u32>) -> usize {
         let mut done = 0;
+        if len == 0 && end.is_some() && self.open.is_none() && self.in_message {
+            self.lost_end = true;
+        }
         if let (0, Some(flags), Some(open)) = (len, end, self.open) {
             // The end of a message comes alone. (One of no bytes at all can't be told: length 0 ends the entries.)
             self.entry(self.entries - 1, open as u32, flags);
@@ -269,6 +279,12 @@ impl Windows {
             Kind::SeqPacket => end.is_none_or(|flags| flags & ENTRY_EOM == 0),
         };
         self.open = goes_on.then_some(len);
+        self.in_message = self.kind == Kind::SeqPacket && goes_on;
+    }
+
+    /// Whether the end of a message could not be told: two messages would be one.
+    pub fn has_lost_end(&self) -> bool {
+        self.lost_end
     }
 
     fn entry(&self, i: usize, len: u32, flags: u32) {
@@ -330,7 +346,9 @@ impl Windows {
     /// Wakes the program if it sleeps.
     fn wake(&self) {
         if doorbell::wake_if_sleeping(self.memory.word(PROGRAM_SLEEPS_AT)) {
-            let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
+            // Where it is full, the program has enough to wake it.
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = rustix::net::send(&self.ready, &[1], flags);
         }
     }
 

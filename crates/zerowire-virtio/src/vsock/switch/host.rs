@@ -119,6 +119,10 @@ impl Switch {
         if news {
             c.read_all();
         }
+        // A socket says with the next write that nobody reads it; windows don't.
+        if closed {
+            self.program_left(v, place.slot);
+        }
         self.vms[v].mark_ready(place.slot);
         if writable {
             self.flush_held(v, place.slot);

@@ -17,7 +17,7 @@ use crate::vsock::mapped::{
     AskedFor, Direct, MapClient, Stage, Windows, receive_request, region_files, region_table, send_bytes,
     send_reply,
 };
-use crate::vsock::packet::Kind;
+use crate::vsock::packet::{Kind, SHUT_RECEIVE};
 use crate::vsock::table::{End, Place};
 use crate::vsock::vm::MAX_HANDSHAKES;
 
@@ -62,6 +62,9 @@ impl Switch {
         }
         let reason = if windows.is_direct() { CopyReason::Held } else { CopyReason::Window };
         let done = if host.held.is_none() { windows.push(parts, 0, bytes, end) } else { 0 };
+        if windows.has_lost_end() {
+            return self.abort(v, slot);
+        }
         vm.counters.transmit.copied(reason, done as u64);
         host.in_socket += done as u32;
         let rest = bytes - done;
@@ -140,10 +143,11 @@ impl Switch {
         }
         let vm = &mut self.vms[v];
         vm.lent = vm.lent.saturating_sub(heads.len());
-        if let Some(tx) = vm.tx.as_mut().filter(|t| !t.broken) {
-            for head in heads {
-                tx.ring.push_used(*head, 0);
-            }
+        match vm.tx.as_mut() {
+            Some(tx) if !tx.broken => heads.iter().for_each(|head| tx.ring.push_used(*head, 0)),
+            // Its memory is gone for the moment.
+            Some(tx) if tx.unmapped => vm.owed.extend(heads),
+            _ => {}
         }
     }
 
@@ -360,7 +364,27 @@ impl Switch {
         let (Some(control), Some(theirs)) = (asked.control.take(), asked.theirs.take()) else {
             return Ok(());
         };
-        self.give_windows(v, slot, asked.options, &control, &theirs)
+        self.give_windows(v, slot, asked.options, &control, &theirs).inspect_err(|e| {
+            let text =
+                format!("windows can't be had: {e}; see 'ulimit -n' and the memory limit of zerowire vsock");
+            let _ = send_reply(&control, &Reply::error(libc::ENOMEM as u16, text), &[]);
+        })
+    }
+
+    /// The program of a mapped connection has closed it: what it holds goes back, and nothing is filled any more.
+    pub(super) fn program_left(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.connection(v, slot) else { return };
+        let Some(host) = c.host() else { return };
+        let Some(mut windows) = host.windows.take() else { return };
+        host.held = None;
+        let mut heads = Vec::new();
+        if let Some(direct) = windows.direct() {
+            direct.take_all(&mut heads);
+        }
+        c.life.far_ends(SHUT_RECEIVE);
+        self.forget_released(&windows.released);
+        self.give_back(v, &heads);
+        self.settle(v, slot);
     }
 
     /// Makes windows for a connection and hands them over.
@@ -399,7 +423,8 @@ impl Switch {
         descriptors.extend(region_files(&regions).map(AsFd::as_fd));
         let told = send_reply(control, &reply, &descriptors).and_then(|()| match regions.is_empty() {
             true => Ok(()),
-            false => send_bytes(control, &region_table(&regions)),
+            // Whoever has the reply and not this is out of step for good.
+            false => send_bytes(control, &region_table(&regions)).map_err(io::Error::other),
         });
         if let Err(e) = told {
             self.forget_released(&windows.released);
@@ -439,7 +464,10 @@ impl Switch {
             c.incoming = Incoming::new(options.credit);
         }
         // A program that does not take its connections fills its control socket: tried again, as a full backlog is.
-        self.give_windows(v, slot, options, &control, &theirs).inspect_err(|_| {
+        self.give_windows(v, slot, options, &control, &theirs).inspect_err(|e| {
+            if e.kind() != io::ErrorKind::WouldBlock {
+                self.vms[v].map_clients[client] = None;
+            }
             if let Some(c) = self.connection(v, slot) {
                 c.end = End::Dialing;
             }

@@ -147,10 +147,8 @@ impl Switch {
     fn control(&mut self, v: usize, slot: u32, effect: Effect, op: Op, h: &Header, kind: Kind) {
         match effect {
             Effect::None => {
-                if op == Op::CreditRequest
-                    && let Some(c) = self.connection(v, slot)
-                {
-                    c.read_all();
+                if op == Op::CreditRequest {
+                    self.look_at_credit(v, slot, true);
                 }
                 self.vms[v].mark_ready(slot);
                 self.relay_credit(v, slot, op);
@@ -364,18 +362,23 @@ impl Switch {
     /// for what comes, and nothing is copied to wait for a program that is merely slower than the guest. The kernel tells how
     /// much is unread when asked, and of its own accord when most of it was read.
     pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
+        self.look_at_credit(v, slot, false);
+    }
+
+    /// As [`Self::tell_credit`]; `asked` by the guest, which wants to know also of little.
+    fn look_at_credit(&mut self, v: usize, slot: u32, asked: bool) {
         let Some(c) = self.connection(v, slot) else { return };
         // A message that is not complete takes room until its end comes, for which the guest may need all the rest.
         let part = c.host().is_some_and(|h| h.held.as_ref().is_some_and(|held| held.has_partial()));
         if let End::Host(h) = &mut c.end
             && h.in_socket > 0
-            && (part || c.incoming.lacks(h.in_socket))
+            && (part || asked || c.incoming.lacks(h.in_socket))
         {
             loop {
                 let unread = if part { 0 } else { h.unread() };
                 c.incoming.forward(h.in_socket - unread);
                 h.in_socket = unread;
-                h.credit_waits = !c.incoming.is_news() && c.incoming.lacks(unread);
+                h.credit_waits = !c.incoming.is_news() && (c.incoming.lacks(unread) || (asked && unread > 0));
                 // Of a window the program tells, if it is asked to.
                 if !h.credit_waits || !h.windows.as_ref().is_some_and(|w| w.wait_for_oldest()) {
                     break;
