@@ -141,7 +141,7 @@ pub struct Connection {
     pub kind: Kind,
     /// Its state.
     pub life: Lifecycle,
-    /// What the guest may send; of use where the other end is a host program.
+    /// What the guest may send, to a host program or as far as its sibling takes it.
     pub incoming: Incoming,
     /// What may be sent to the guest.
     pub outgoing: Outgoing,

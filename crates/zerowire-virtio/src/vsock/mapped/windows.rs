@@ -142,6 +142,7 @@ impl Windows {
             self.bytes += s.len as usize;
         }
         self.open = None;
+        self.in_message = self.is_unfinished(end);
         if let Some(direct) = &mut self.direct {
             direct.lend(self.window, head);
         }
@@ -219,6 +220,7 @@ impl Windows {
             // The end of a message comes alone. (One of no bytes at all can't be told: length 0 ends the entries.)
             self.entry(self.entries - 1, open as u32, flags);
             self.open = None;
+            self.in_message = false;
         }
         if !self.options.packed {
             self.open = None;
@@ -274,12 +276,14 @@ impl Windows {
         self.bytes += n;
         self.entry(self.entries, len as u32, end.unwrap_or(0));
         self.entries += 1;
-        let goes_on = match self.kind {
-            Kind::Stream => self.options.packed,
-            Kind::SeqPacket => end.is_none_or(|flags| flags & ENTRY_EOM == 0),
-        };
+        self.in_message = self.is_unfinished(end);
+        let goes_on = self.in_message || (self.kind == Kind::Stream && self.options.packed);
         self.open = goes_on.then_some(len);
-        self.in_message = self.kind == Kind::SeqPacket && goes_on;
+    }
+
+    /// Whether a packet with this end leaves a message open.
+    fn is_unfinished(&self, end: Option<u32>) -> bool {
+        self.kind == Kind::SeqPacket && end.is_none_or(|flags| flags & ENTRY_EOM == 0)
     }
 
     /// Whether the end of a message could not be told: two messages would be one.
@@ -456,6 +460,21 @@ mod tests {
         w.settle();
         assert_eq!((2..8).map(|i| word(&w, 0, i)).collect::<Vec<_>>(), [30, 1, 4096, 0, 0, 0]);
         assert_eq!((2..6).map(|i| word(&w, 1, i)).collect::<Vec<_>>(), [904, 3, 0, 0]);
+    }
+
+    #[test]
+    fn an_end_that_comes_alone_is_told_once() {
+        let mut w = windows(MapOptions::default(), Kind::SeqPacket);
+        w.push_bytes(&[1; 10], None);
+        w.push_bytes(&[], Some(1));
+        w.settle();
+        assert_eq!((word(&w, 0, 2), word(&w, 0, 3)), (10, 1));
+        w.push_bytes(&[], Some(1));
+        assert!(!w.has_lost_end(), "an empty message is no end of the one before");
+        w.push_bytes(&[2; 10], None);
+        w.settle();
+        w.push_bytes(&[], Some(1));
+        assert!(w.has_lost_end(), "its part is the program's already");
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Switch {
     }
 
     /// Gives the guest its chains back.
-    pub(super) fn give_back(&mut self, v: usize, heads: &[u16]) {
+    fn give_back(&mut self, v: usize, heads: &[u16]) {
         if heads.is_empty() {
             return;
         }
@@ -375,16 +375,21 @@ impl Switch {
     pub(super) fn program_left(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
         let Some(host) = c.host() else { return };
-        let Some(mut windows) = host.windows.take() else { return };
+        let Some(windows) = host.windows.take() else { return };
         host.held = None;
+        c.life.far_ends(SHUT_RECEIVE);
+        self.let_go(v, windows);
+        self.settle(v, slot);
+    }
+
+    /// Windows go: no more news of them, and the guest has its chains again.
+    pub(super) fn let_go(&mut self, v: usize, mut windows: Box<Windows>) {
+        self.forget_released(&windows.released);
         let mut heads = Vec::new();
         if let Some(direct) = windows.direct() {
             direct.take_all(&mut heads);
         }
-        c.life.far_ends(SHUT_RECEIVE);
-        self.forget_released(&windows.released);
         self.give_back(v, &heads);
-        self.settle(v, slot);
     }
 
     /// Makes windows for a connection and hands them over.
@@ -437,7 +442,7 @@ impl Switch {
     }
 
     /// No more news of a connection's releases: the program may hold the descriptor open for longer.
-    pub(super) fn forget_released(&self, released: &OwnedFd) {
+    fn forget_released(&self, released: &OwnedFd) {
         let _ = rustix::event::epoll::delete(&self.epoll, released);
     }
 

@@ -132,18 +132,14 @@ impl Switch {
     /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
     fn end_of(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let mut heads = Vec::new();
-        if let End::Host(host) = &mut c.end {
+        let windows = c.host().and_then(|host| {
             host.held = None;
             host.end_windows();
-            if let Some(windows) = &mut host.windows {
-                let _ = rustix::event::epoll::delete(&self.epoll, &windows.released);
-                if let Some(direct) = windows.direct() {
-                    direct.take_all(&mut heads);
-                }
-            }
+            host.windows.take()
+        });
+        if let Some(windows) = windows {
+            self.let_go(v, windows);
         }
-        self.give_back(v, &heads);
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         if let End::Sibling { vm, place } = std::mem::replace(&mut c.end, End::Gone)
             && let Some(other) = self.vms[vm].connections.at(place)
