@@ -25,7 +25,7 @@ help: ## List the targets
 build: ## Build the program and the C library: target/release/zerowire, libzerowire_c
 	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-c
 
-demo: ## A stock Debian guest on a tap (root; installs and downloads what is missing, once)
+demo: ## A stock Debian guest on both devices (root; installs and downloads what is missing, once)
 	@scripts/install.sh vm
 	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-vmtest
 	@target/release/zerowire-demo

@@ -1,21 +1,18 @@
 //! What callers of a stack see: settings, states, events, counters.
 
-#[allow(unused_imports, reason = "for the documentation")]
-use super::VsockStack;
-
 /// Settings of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackOptions {
     /// Bytes that each connection can hold, as the peer is told.
     pub buf_alloc: u32,
     /// Whether to tell the peer of free space by CREDIT_UPDATE packets as
-    /// [`VsockStack`] sees fit; else only when it asks, or by
-    /// [`VsockStack::send_credit_update`].
+    /// [`VsockStack`](super::VsockStack) sees fit; else only when it asks, or by
+    /// [`VsockStack::send_credit_update`](super::VsockStack::send_credit_update).
     pub auto_credit: bool,
     /// Whether a send that finds no credit asks the peer for some, once until
     /// some comes. Linux does not ask: the peer tells of free space by itself.
     pub ask_credit: bool,
-    /// Connections that may wait for [`VsockStack::accept`] at a port; more
+    /// Connections that may wait for [`VsockStack::accept`](super::VsockStack::accept) at a port; more
     /// are refused.
     pub backlog: usize,
 }
@@ -55,7 +52,7 @@ pub enum ConnState {
 /// for several packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VsockEvent {
-    /// Connections wait for [`VsockStack::accept`].
+    /// Connections wait for [`VsockStack::accept`](super::VsockStack::accept).
     Incoming {
         /// At this port.
         port: u32,
@@ -66,7 +63,7 @@ pub enum VsockEvent {
     Readable(ConnId),
     /// A send that was cut short may go on.
     Writable(ConnId),
-    /// See [`VsockStack::peer_shutdown`].
+    /// See [`VsockStack::peer_shutdown`](super::VsockStack::peer_shutdown).
     PeerShutdown(ConnId),
     /// Ended in order.
     Closed(ConnId),
@@ -92,7 +89,7 @@ pub enum Received {
 /// What happens to payload that arrives.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Drain {
-    /// It is kept for [`VsockStack::recv`].
+    /// It is kept for [`VsockStack::recv`](super::VsockStack::recv).
     #[default]
     Off,
     /// It is counted and never looked at.
