@@ -16,7 +16,7 @@ use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::{MOST_VMS, NetOptions, ThresholdOptions};
 use crate::others::Usage;
-use crate::report::{Report, write_json};
+use crate::report::{Report, give_out, write_json};
 use crate::scaling::{self, Effort};
 use crate::threshold;
 use crate::threshold_report::ThresholdReport;
@@ -38,16 +38,8 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
     let before = Usage::now();
     let mut report = in_new_namespace(|| measure(options, &cases))?;
     report.notes.extend(before.remark(&Usage::now()));
-    out.write_all(report.text().as_bytes())?;
-    if let Some(path) = &options.json {
-        report.write_json(path)?;
-        writeln!(out, "JSON: {}", path.display())?;
-    }
-    if let Some(folder) = &options.svg {
-        for name in report.write_charts(folder)? {
-            writeln!(out, "chart: {}", folder.join(name).display())?;
-        }
-    }
+    let files = (options.json.as_deref(), options.svg.as_deref());
+    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
     Ok(report)
 }
 

@@ -1,6 +1,7 @@
 //! What a run prints and writes: text, JSON, charts.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -68,11 +69,6 @@ impl Report {
             report.failures.iter().map(line).collect()
         };
         self.cases.iter().flat_map(of).collect()
-    }
-
-    /// Writes the report as JSON.
-    pub fn write_json(&self, path: &Path) -> Result<()> {
-        write_json(self, path)
     }
 
     /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the
@@ -178,6 +174,27 @@ impl Report {
             reference,
         }
     }
+}
+
+/// Prints a report's text, and writes the files that were asked for: JSON, and charts by `charts`, which gives their names.
+pub fn give_out(
+    report: &impl Serialize,
+    text: &str,
+    (json, svg): (Option<&Path>, Option<&Path>),
+    charts: impl FnOnce(&Path) -> Result<Vec<String>>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    out.write_all(text.as_bytes())?;
+    if let Some(path) = json {
+        write_json(report, path)?;
+        writeln!(out, "JSON: {}", path.display())?;
+    }
+    if let Some(folder) = svg {
+        for name in charts(folder)? {
+            writeln!(out, "chart: {}", folder.join(name).display())?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes any report as indented JSON, replacing the file.

@@ -15,7 +15,6 @@ use super::sibling::{self, SiblingRow};
 use crate::case::Direction;
 use crate::chart::{Bars, Series};
 use crate::machine::Machine;
-use crate::report::write_json;
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
 
@@ -100,11 +99,6 @@ impl VsockReport {
         };
         let parts = self.failed_parts.iter().cloned();
         self.cases.iter().flat_map(of).chain(parts).collect()
-    }
-
-    /// Writes the report as JSON.
-    pub fn write_json(&self, path: &Path) -> Result<()> {
-        write_json(self, path)
     }
 
     fn cases_text(&self, direction: Direction, cases: &[&CaseReport]) -> String {

@@ -17,6 +17,7 @@ use crate::compare::Plan;
 use crate::cpu::Placement;
 use crate::machine::Machine;
 use crate::others::Usage;
+use crate::report::give_out;
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
 ///
@@ -39,16 +40,8 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     let measured = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
     let mut report = measured.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))?;
     report.notes.extend(before.remark(&Usage::now()));
-    out.write_all(report.text().as_bytes())?;
-    if let Some(path) = &options.json {
-        report.write_json(path)?;
-        writeln!(out, "JSON: {}", path.display())?;
-    }
-    if let Some(folder) = &options.svg {
-        for name in report.write_charts(folder)? {
-            writeln!(out, "chart: {}", folder.join(name).display())?;
-        }
-    }
+    let files = (options.json.as_deref(), options.svg.as_deref());
+    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
     Ok(report)
 }
 

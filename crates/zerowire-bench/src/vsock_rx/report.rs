@@ -13,7 +13,6 @@ use crate::case::{Direction, WorkingSet};
 use crate::chart::{Bars, Series};
 use crate::compare::Failure;
 use crate::machine::Machine;
-use crate::report::write_json;
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
 use crate::vsock::host::HostCpu;
@@ -221,11 +220,6 @@ impl RxReport {
             lines.map(|f| format!("{} ({}): {}", f.variant, report.case, f.reason)).collect()
         };
         self.cases.iter().flat_map(of).collect()
-    }
-
-    /// Writes the report as JSON.
-    pub fn write_json(&self, path: &Path) -> Result<()> {
-        write_json(self, path)
     }
 
     /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the names of the files.
