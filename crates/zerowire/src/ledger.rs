@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why bytes were copied in user space.
+/// Why bytes were copied: in user space, or by the kernel where the program asked it not to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum CopyReason {
@@ -33,11 +33,22 @@ pub enum CopyReason {
     Window,
     /// Parts of a message, put together in private memory since the other side takes whole ones only.
     Message,
+    /// The kernel said in its notification that it copied (a receiver on this machine, an interface without scatter and
+    /// gather, a packet socket that listens).
+    Kernel,
+    /// Lending was measured to cost more than copying for payloads of this length on this socket.
+    Cheaper,
+    /// The limit of locked memory (RLIMIT_MEMLOCK) or of notifications (net.core.optmem_max) was reached.
+    Memlock,
+    /// This kind of socket, interface or kernel has no way to take lent memory.
+    Unsupported,
+    /// Built outside the ring or the area that the kernel sends from, and copied into it.
+    Outside,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 15] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -48,6 +59,11 @@ impl CopyReason {
         Self::Sibling,
         Self::Window,
         Self::Message,
+        Self::Kernel,
+        Self::Cheaper,
+        Self::Memlock,
+        Self::Unsupported,
+        Self::Outside,
     ];
 
     /// The word that tables and JSON use.
@@ -63,6 +79,11 @@ impl CopyReason {
             Self::Sibling => "sibling",
             Self::Window => "window",
             Self::Message => "message",
+            Self::Kernel => "kernel",
+            Self::Cheaper => "cheaper",
+            Self::Memlock => "memlock",
+            Self::Unsupported => "unsupported",
+            Self::Outside => "outside",
         }
     }
 }

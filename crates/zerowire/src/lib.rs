@@ -2,12 +2,20 @@
 //! them in user space, and saying of every byte whether it was copied, and why.
 //!
 //! * [`ledger`]: the counters that every path keeps, and the tables that the tools print.
-//! * [`uring`]: what io_uring can do here.
+//! * [`area`]: memory that is lent: buffers, leases, mapped files.
+//! * [`send`]: sending lent memory over sockets, and being told when it is back.
+//! * [`packet`]: whole frames through a packet socket's transmit ring.
+//! * [`xdp`]: whole frames through AF_XDP.
 //! * [`recv`]: receiving in place.
+//! * [`uring`]: what io_uring can do here.
 //! * [`probe`]: what this kernel, user and network namespace can do, and how to get the missing part.
 #![warn(missing_docs)]
 
+pub mod area;
 pub mod ledger;
+pub mod packet;
 pub mod probe;
 pub mod recv;
+pub mod send;
 pub mod uring;
+pub mod xdp;

@@ -1,6 +1,8 @@
 //! The daemon's side of mapped receive, small: the handshake, and a writer of windows. Its windows can be broken at will.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod lab;
+
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};

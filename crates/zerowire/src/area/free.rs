@@ -1,0 +1,102 @@
+//! The list of free buffers: a stack without a lock, filled once, so that leasing and giving back allocate nothing and
+//! any thread may do either (a notification is read by the sending thread, the lease was taken by another).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// The end of the list.
+const NONE: u32 = u32::MAX;
+
+/// A stack of indices. The head holds the topmost index (low half) and a count of changes (high half): the count keeps
+/// a thread that was held up between reading the head and swapping it from putting back a stale successor.
+#[derive(Debug)]
+pub(super) struct FreeList {
+    head: AtomicU64,
+    next: Box<[AtomicU32]>,
+    len: AtomicUsize,
+}
+
+impl FreeList {
+    /// All of `0..n` free; the lowest is taken first.
+    pub(super) fn new(n: u32) -> Self {
+        let next = (1..=n).map(|i| AtomicU32::new(if i == n { NONE } else { i })).collect();
+        let top = if n == 0 { NONE } else { 0 };
+        Self { head: AtomicU64::new(u64::from(top)), next, len: AtomicUsize::new(n as usize) }
+    }
+
+    pub(super) fn pop(&self) -> Option<u32> {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let top = head as u32;
+            let next = self.next.get(top as usize)?.load(Ordering::Relaxed);
+            let new = bump(head) | u64::from(next);
+            match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    self.len.fetch_sub(1, Ordering::Relaxed);
+                    return Some(top);
+                }
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Gives `index` back. Its owner gives it back once: leases see to that.
+    pub(super) fn push(&self, index: u32) {
+        let Some(slot) = self.next.get(index as usize) else { return };
+        // Counted before it can be taken, so that `pop` never counts below zero.
+        self.len.fetch_add(1, Ordering::Relaxed);
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            slot.store(head as u32, Ordering::Relaxed);
+            let new = bump(head) | u64::from(index);
+            match self.head.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+}
+
+fn bump(head: u64) -> u64 {
+    (head >> 32).wrapping_add(1) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_is_given_once() {
+        let list = FreeList::new(3);
+        let mut got: Vec<_> = std::iter::from_fn(|| list.pop()).collect();
+        assert_eq!(got, [0, 1, 2]);
+        assert_eq!((list.len(), list.pop()), (0, None));
+        for i in got.drain(..) {
+            list.push(i);
+        }
+        assert_eq!((list.len(), list.pop()), (3, Some(2)));
+    }
+
+    #[test]
+    fn two_threads_never_hold_the_same_index() {
+        let list = FreeList::new(4);
+        let held: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    for _ in 0..20_000 {
+                        if let Some(i) = list.pop() {
+                            assert_eq!(held[i as usize].fetch_add(1, Ordering::SeqCst), 0);
+                            held[i as usize].fetch_sub(1, Ordering::SeqCst);
+                            list.push(i);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(list.len(), 4);
+    }
+}

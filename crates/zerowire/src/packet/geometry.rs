@@ -1,0 +1,205 @@
+//! Where the slots of a transmit ring lie: pure arithmetic on what PACKET_TX_RING accepts (net/packet/af_packet.c,
+//! `packet_set_ring`).
+//!
+//! The kernel wants blocks of whole pages, slots of a multiple of 16 bytes that don't cross blocks, as many slots in a
+//! block as fit, and all blocks full. The number of slots is kept exactly as asked, since resident frames go round in
+//! ring order: the block is chosen so that its slots divide that number.
+
+use super::error::OpenError;
+
+/// Longest frame that segmentation offload may send (`GSO_LEGACY_MAX_SIZE` 65 536, include/linux/netdevice.h) with its
+/// Ethernet header.
+pub const MAX_FRAME_BYTES: usize = 65_550;
+/// Most slots of a ring: the kernel keeps an array of 8 bytes a block in one allocation of at most 4 MiB, and a block
+/// may hold a single slot.
+pub const MAX_SLOTS: usize = 1 << 19;
+/// Most bytes of a ring: it is unswappable kernel memory that no limit of the user counts.
+pub const MAX_RING_BYTES: usize = 1 << 30;
+/// Bytes of the virtio-net header of packet sockets (struct virtio_net_hdr, include/uapi/linux/virtio_net.h).
+pub const VNET_HEADER_BYTES: usize = 10;
+
+/// Slots begin at multiples of this (`TPACKET_ALIGNMENT`).
+const ALIGN: usize = 16;
+/// Most bytes of a block of several slots: larger ones are harder to find in one piece.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// Layout of a slot's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// TPACKET_V2 (struct tpacket2_hdr).
+    V2,
+    /// TPACKET_V3 (struct tpacket3_hdr), since Linux 4.11 for transmit.
+    V3,
+}
+
+impl Version {
+    /// The value of the PACKET_VERSION option.
+    pub(super) const fn number(self) -> u32 {
+        match self {
+            Self::V2 => 1,
+            Self::V3 => 2,
+        }
+    }
+
+    /// Its name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V2 => "TPACKET_V2",
+            Self::V3 => "TPACKET_V3",
+        }
+    }
+
+    /// Bytes from the start of a slot to its frame: the header, aligned.
+    pub(super) const fn data_at(self) -> usize {
+        match self {
+            Self::V2 => 32,
+            Self::V3 => 48,
+        }
+    }
+
+    pub(super) const fn status_at(self) -> usize {
+        match self {
+            Self::V2 => 0,
+            Self::V3 => 20,
+        }
+    }
+
+    pub(super) const fn len_at(self) -> usize {
+        match self {
+            Self::V2 => 4,
+            Self::V3 => 16,
+        }
+    }
+}
+
+/// The slots of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    pub(super) slots: usize,
+    pub(super) slot_bytes: usize,
+    pub(super) slots_per_block: usize,
+    pub(super) block_bytes: usize,
+    pub(super) data_at: usize,
+}
+
+impl Geometry {
+    /// A ring of exactly `slots` slots that each hold `data_bytes` (virtio-net header and frame).
+    pub(super) fn new(slots: usize, data_bytes: usize, version: Version) -> Result<Self, OpenError> {
+        Self::with_page(slots, data_bytes, version, rustix::param::page_size())
+    }
+
+    /// The same on a machine with pages of `page` bytes.
+    fn with_page(slots: usize, data_bytes: usize, version: Version, page: usize) -> Result<Self, OpenError> {
+        if slots == 0 || slots > MAX_SLOTS {
+            return Err(OpenError::Slots { slots });
+        }
+        let data_at = version.data_at();
+        let slot_bytes = match data_at + data_bytes {
+            // A power of two never crosses a page, so that a frame is one fragment.
+            n if n <= page => n.next_power_of_two().max(128),
+            // Whole pages: a frame of the greatest length then lies in as many pages as a frame may have (17).
+            n => n.next_multiple_of(page),
+        };
+        let whole = slots.checked_mul(slot_bytes).filter(|n| *n <= MAX_RING_BYTES);
+        if whole.is_none() {
+            return Err(OpenError::RingBytes { slots, slot_bytes });
+        }
+        let (slots_per_block, block_bytes, slot_bytes) = block(slots, slot_bytes, page);
+        let geometry = Self { slots, slot_bytes, slots_per_block, block_bytes, data_at };
+        // Slots of a number without divisors take a page or more each.
+        if geometry.total_bytes() > MAX_RING_BYTES {
+            return Err(OpenError::RingBytes { slots, slot_bytes });
+        }
+        Ok(geometry)
+    }
+
+    /// The request of PACKET_TX_RING (struct tpacket_req3: block size and number, slot size and number, three fields
+    /// that transmit leaves zero; struct tpacket_req is its first half).
+    pub(super) fn request(&self) -> [u32; 7] {
+        let blocks = self.slots / self.slots_per_block;
+        [self.block_bytes as u32, blocks as u32, self.slot_bytes as u32, self.slots as u32, 0, 0, 0]
+    }
+
+    pub(super) fn total_bytes(&self) -> usize {
+        self.slots / self.slots_per_block * self.block_bytes
+    }
+
+    /// Offset of a slot in the mapping.
+    pub(super) fn offset(&self, slot: usize) -> usize {
+        let (block, place) = (slot / self.slots_per_block, slot % self.slots_per_block);
+        block * self.block_bytes + place * self.slot_bytes
+    }
+
+    /// Bytes for virtio-net header and frame.
+    pub(super) fn data_bytes(&self) -> usize {
+        self.slot_bytes - self.data_at
+    }
+}
+
+/// Slots of a block, its bytes, and the bytes of a slot, which may grow to fill the block.
+fn block(slots: usize, slot_bytes: usize, page: usize) -> (usize, usize, usize) {
+    let most = (BLOCK_BYTES / slot_bytes).clamp(1, slots);
+    for per_block in (2..=most).rev().filter(|n| slots.is_multiple_of(*n)) {
+        let block_bytes = (per_block * slot_bytes).next_multiple_of(page);
+        if block_bytes / slot_bytes == per_block {
+            return (per_block, block_bytes, slot_bytes);
+        }
+        let wider = block_bytes / per_block / ALIGN * ALIGN;
+        if block_bytes / wider == per_block {
+            return (per_block, block_bytes, wider);
+        }
+    }
+    let block_bytes = slot_bytes.next_multiple_of(page);
+    (1, block_bytes, block_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What `packet_set_ring` checks.
+    fn accepted(g: &Geometry, data_bytes: usize, page: usize) {
+        assert!(g.block_bytes.is_multiple_of(page) && g.slot_bytes.is_multiple_of(ALIGN), "{g:?}");
+        assert_eq!(g.block_bytes / g.slot_bytes, g.slots_per_block, "{g:?}");
+        assert!(g.slots.is_multiple_of(g.slots_per_block), "{g:?}");
+        assert!(g.data_bytes() >= data_bytes, "{g:?}");
+        let last = g.offset(g.slots - 1) + g.slot_bytes;
+        assert!(last <= g.total_bytes() && g.total_bytes() <= MAX_RING_BYTES, "{g:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_kernel_accepts_every_geometry(slots in 1usize..5000, data in 14usize..2100) {
+            for (version, page) in [(Version::V3, 4096), (Version::V2, 4096), (Version::V3, 65_536)] {
+                accepted(&Geometry::with_page(slots, data, version, page).unwrap(), data, page);
+            }
+        }
+
+        #[test]
+        fn large_slots_are_whole_pages(slots in 1usize..300, data in 4096usize..=65_560) {
+            let page = 4096;
+            let g = Geometry::with_page(slots, data, Version::V3, page).unwrap();
+            accepted(&g, data, page);
+            prop_assert!(g.slot_bytes.is_multiple_of(page));
+        }
+    }
+
+    #[test]
+    fn usual_slots_share_pages() {
+        let g = Geometry::with_page(256, 1518, Version::V3, 4096).unwrap();
+        assert_eq!((g.slot_bytes, g.slots_per_block, g.block_bytes), (2048, 128, 256 << 10));
+        // A number without divisors still has exactly so many slots.
+        let g = Geometry::with_page(1009, 1518, Version::V3, 4096).unwrap();
+        assert_eq!((g.slots, g.slots_per_block, g.block_bytes), (1009, 1, 4096));
+    }
+
+    #[test]
+    fn limits_are_named() {
+        let text = |r: Result<Geometry, OpenError>| r.unwrap_err().to_string();
+        assert!(text(Geometry::new(0, 1518, Version::V3)).contains("0 slots"));
+        assert!(text(Geometry::new(MAX_SLOTS + 1, 60, Version::V3)).contains("524289 slots"));
+        let huge = text(Geometry::with_page(MAX_SLOTS, 65_560, Version::V3, 4096));
+        assert!(huge.contains("69632 bytes") && huge.contains("fewer slots"), "{huge}");
+    }
+}

@@ -1,0 +1,161 @@
+//! A packet socket bound to an interface: what the ring and the plain socket have in common. It knows the MTU and says
+//! what an error number means.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::error::OpenError;
+use super::options::{Options, VLAN_TAG_BYTES};
+use super::sys;
+use super::vnet::VnetHeader;
+use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
+
+/// EtherType of a VLAN tag: the only frames that may be longer than the MTU (`packet_extra_vlan_len_allowed`).
+const VLAN: [u8; 2] = [0x81, 0x00];
+
+pub(super) struct Link {
+    socket: OwnedFd,
+    pub(super) interface: String,
+    pub(super) mtu: usize,
+    offload: bool,
+}
+
+impl Link {
+    /// A socket with the options, not bound yet.
+    pub(super) fn new(interface: &str, options: &Options) -> Result<Self, OpenError> {
+        let socket = sys::packet_socket().map_err(|source| match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { source },
+            _ => OpenError::System { interface: interface.to_owned(), call: "socket", source },
+        })?;
+        let mtu = sys::mtu(socket.as_fd(), interface)
+            .map_err(|source| OpenError::NoInterface { interface: interface.to_owned(), source })?;
+        let switches = [
+            (options.offload, sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload)"),
+            (options.bypass_queue, sys::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS (bypass_queue)"),
+            (options.skip_refused, sys::PACKET_LOSS, "PACKET_LOSS (skip_refused)"),
+        ];
+        for (on, number, option) in switches {
+            if on {
+                sys::set_words(socket.as_fd(), libc::SOL_PACKET, number, &[1])
+                    .map_err(|source| OpenError::Option { option, source })?;
+            }
+        }
+        Ok(Self { socket, interface: interface.to_owned(), mtu, offload: options.offload })
+    }
+
+    pub(super) fn bind(&self) -> Result<(), OpenError> {
+        let index = sys::index(self.socket.as_fd(), &self.interface)
+            .map_err(|source| OpenError::NoInterface { interface: self.interface.clone(), source })?;
+        sys::bind(self.socket.as_fd(), index).map_err(|source| OpenError::System {
+            interface: self.interface.clone(),
+            call: "bind",
+            source,
+        })
+    }
+
+    /// Lets `bytes` be in flight: the frames of the ring bound that, not the socket's buffer. Without CAP_NET_ADMIN
+    /// net.core.wmem_max bounds it, and the kernel takes fewer frames at once.
+    pub(super) fn send_buffer(&self, bytes: usize) {
+        let bytes = bytes.min(1 << 30) as u32;
+        let set = |option| sys::set_words(self.socket.as_fd(), libc::SOL_SOCKET, option, &[bytes]);
+        if set(libc::SO_SNDBUFFORCE).is_err() {
+            let _ = set(libc::SO_SNDBUF);
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Bytes of the longest frame without a VLAN tag.
+    pub(super) fn longest(&self) -> usize {
+        self.mtu + ETHERNET_HEADER_BYTES
+    }
+
+    /// Checks a frame of `len` bytes that would be frame `number`; its bytes are not needed yet.
+    pub(super) fn check(
+        &mut self,
+        number: u64,
+        len: usize,
+        capacity: usize,
+        header: &VnetHeader,
+    ) -> Result<(), FrameError> {
+        if len < ETHERNET_HEADER_BYTES {
+            return Err(FrameError::TooShort { frame_bytes: len });
+        }
+        header.check(len).map_err(|e| FrameError::BadOffload { frame_bytes: len, rule: e.to_string() })?;
+        if !self.offload && *header != VnetHeader::NONE {
+            let rule = "this sender has no virtio-net headers: open it with the option `offload`".to_owned();
+            return Err(FrameError::BadOffload { frame_bytes: len, rule });
+        }
+        let wire_bytes = header.longest_segment(len);
+        if wire_bytes > self.longest() + VLAN_TAG_BYTES {
+            // It may have been raised since.
+            self.read_mtu();
+            if wire_bytes > self.longest() + VLAN_TAG_BYTES {
+                return Err(self.too_long(number, wire_bytes));
+            }
+        }
+        if len > capacity {
+            return Err(FrameError::TooLong { frame_bytes: len, slot_bytes: capacity });
+        }
+        Ok(())
+    }
+
+    /// Checks a built frame whose longest segment is `wire_bytes`: beyond the MTU by a VLAN tag only if it has one.
+    pub(super) fn check_tag(
+        &mut self,
+        number: u64,
+        wire_bytes: usize,
+        ethertype: [u8; 2],
+    ) -> Result<(), FrameError> {
+        if wire_bytes > self.longest() && ethertype != VLAN {
+            self.read_mtu();
+            if wire_bytes > self.longest() {
+                return Err(self.too_long(number, wire_bytes));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_mtu(&mut self) {
+        // An interface that is gone gives its own error when frames are handed over.
+        if let Ok(mtu) = sys::mtu(self.socket.as_fd(), &self.interface) {
+            self.mtu = mtu;
+        }
+    }
+
+    fn too_long(&self, number: u64, frame_bytes: usize) -> FrameError {
+        FrameError::LongerThanMtu {
+            interface: self.interface.clone(),
+            number,
+            frame_bytes,
+            mtu_bytes: self.mtu,
+        }
+    }
+
+    /// The error of a frame that the kernel refused and that was taken out.
+    pub(super) fn refused(
+        &mut self,
+        number: u64,
+        slot: usize,
+        frame_bytes: usize,
+        source: io::Error,
+    ) -> FrameError {
+        self.read_mtu();
+        if source.raw_os_error() == Some(libc::EMSGSIZE) && frame_bytes > self.longest() {
+            return self.too_long(number, frame_bytes);
+        }
+        FrameError::Refused { interface: self.interface.clone(), number, slot, frame_bytes, source }
+    }
+
+    /// The error of a call that handed nothing over.
+    pub(super) fn error(&self, call: &'static str, source: io::Error, frames: usize) -> FrameError {
+        let interface = self.interface.clone();
+        match source.raw_os_error() {
+            Some(libc::ENXIO | libc::ENODEV) => FrameError::Gone { interface, frames },
+            Some(libc::ENETDOWN) => FrameError::Down { interface, frames },
+            _ => FrameError::System { interface, call, source },
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The memory of a transmit ring: slots that the process and the kernel pass to each other by a status word.
+//!
+//! A slot is the process's while its status is AVAILABLE, WRONG_FORMAT, or SEND_REQUEST outside a sendto(2) (the kernel
+//! looks at requests only in that call, and only the owner of this memory makes it); it is the kernel's while SENDING.
+//! The kernel reads the length and the frame after it has seen SEND_REQUEST, so the status is stored with release and
+//! loaded with acquire ordering. The kernel's own record is net/packet/af_packet.c, `tpacket_snd`.
+//!
+//! ```text
+//! slot     | header (tp_status, tp_len, ...) | virtio-net header (with offloads) | frame ........ | unused |
+//! offset   0                                 data_at                            + 10
+//! ```
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::geometry::{Geometry, Version};
+
+/// Bits of `tp_status` of a transmit slot (include/uapi/linux/if_packet.h); others hold time stamps.
+const SEND_REQUEST: u32 = 1;
+const SENDING: u32 = 2;
+const WRONG_FORMAT: u32 = 4;
+
+/// Who has a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// The process; it was never sent, or it is back.
+    Available,
+    /// The process has asked for it to be sent.
+    Requested,
+    /// The kernel.
+    Sending,
+    /// The kernel refused it; it waits there until the process changes it.
+    Refused,
+}
+
+/// The mapped ring. It is unmapped on drop; the kernel keeps pages that frames in flight refer to.
+#[derive(Debug)]
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    /// Offset of each slot, to save two divisions an access.
+    offsets: Box<[usize]>,
+    geometry: Geometry,
+    version: Version,
+}
+
+// SAFETY: the mapping belongs to this value alone, and is not tied to a thread.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Maps the ring that was made on `socket` with this geometry and version.
+    pub(super) fn map(socket: BorrowedFd<'_>, geometry: Geometry, version: Version) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                geometry.total_bytes(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                socket.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let offsets = (0..geometry.slots).map(|slot| geometry.offset(slot)).collect();
+        Ok(Self { base, offsets, geometry, version })
+    }
+
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Address of byte `at` of a slot, which are checked.
+    #[inline]
+    fn at(&self, slot: usize, at: usize) -> NonNull<u8> {
+        let offset = self.offsets[slot];
+        assert!(at < self.geometry.slot_bytes, "byte {at} of a slot");
+        // SAFETY: the offset of a slot of the geometry plus less than its length is inside the mapping.
+        unsafe { self.base.add(offset + at) }
+    }
+
+    fn word(&self, slot: usize, at: usize) -> &AtomicU32 {
+        // SAFETY: mapped as long as `self`, aligned (slots begin at multiples of 16, words at multiples of 4), and only
+        // ever used atomically by this process.
+        unsafe { AtomicU32::from_ptr(self.at(slot, at).as_ptr().cast()) }
+    }
+
+    pub(super) fn status(&self, slot: usize) -> Status {
+        let word = self.word(slot, self.version.status_at()).load(Ordering::Acquire);
+        if word & WRONG_FORMAT != 0 {
+            Status::Refused
+        } else if word & SENDING != 0 {
+            Status::Sending
+        } else if word & SEND_REQUEST != 0 {
+            Status::Requested
+        } else {
+            Status::Available
+        }
+    }
+
+    /// Asks for `len` bytes (virtio-net header and frame) of a slot to be sent.
+    pub(super) fn request(&mut self, slot: usize, len: usize) {
+        debug_assert!(len <= self.geometry.data_bytes());
+        debug_assert_ne!(self.status(slot), Status::Sending);
+        self.word(slot, self.version.len_at()).store(len as u32, Ordering::Relaxed);
+        self.word(slot, self.version.status_at()).store(SEND_REQUEST, Ordering::Release);
+    }
+
+    /// Takes a slot back that the kernel doesn't have.
+    pub(super) fn take_back(&mut self, slot: usize) {
+        debug_assert_ne!(self.status(slot), Status::Sending);
+        self.word(slot, self.version.status_at()).store(0, Ordering::Release);
+    }
+
+    /// The place of virtio-net header and frame of a slot; None while the kernel has it.
+    pub(super) fn data_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
+        if self.status(slot) == Status::Sending {
+            return None;
+        }
+        let start = self.at(slot, self.geometry.data_at);
+        // SAFETY: inside the slot; the kernel doesn't have it (above), and gets it only by a call that needs `self`.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.geometry.data_bytes()) })
+    }
+
+    /// Copies `len` bytes of data of slot `from` to slot `to`; both are the process's.
+    pub(super) fn copy(&mut self, from: usize, to: usize, len: usize) {
+        debug_assert!(len <= self.geometry.data_bytes() && from != to);
+        debug_assert!(self.status(from) != Status::Sending && self.status(to) != Status::Sending);
+        let data_at = self.geometry.data_at;
+        let (source, target) = (self.at(from, data_at), self.at(to, data_at));
+        let len = len.min(self.geometry.data_bytes());
+        // SAFETY: two different slots, each with room for `len` bytes behind `data_at`.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), len) };
+    }
+
+    /// Changes bytes of a slot whoever has it, for tests.
+    #[cfg(feature = "testing")]
+    pub(super) fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.geometry.data_bytes());
+        let start = self.at(slot, self.geometry.data_at);
+        for (i, byte) in bytes.iter().enumerate() {
+            // SAFETY: inside the slot; no reference to it exists, and the kernel doesn't mind what it reads.
+            unsafe { start.add(offset + i).write_volatile(*byte) };
+        }
+    }
+
+    /// Makes a slot's request one that the kernel refuses (`tp_len` beyond the slot), for tests.
+    #[cfg(feature = "testing")]
+    pub(super) fn spoil(&mut self, slot: usize) {
+        let len = self.geometry.slot_bytes as u32 + 1;
+        self.word(slot, self.version.len_at()).store(len, Ordering::Release);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, to which nothing refers any more. Frames in flight hold their pages themselves.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.geometry.total_bytes()) };
+    }
+}

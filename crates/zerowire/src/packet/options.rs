@@ -1,0 +1,58 @@
+//! What a packet sender is opened with.
+
+use super::error::OpenError;
+use super::geometry::{MAX_FRAME_BYTES, VNET_HEADER_BYTES, Version};
+use crate::send::frame::ETHERNET_HEADER_BYTES;
+
+/// Bytes of a VLAN tag (IEEE 802.1Q), by which a frame may be longer than the MTU says.
+pub(super) const VLAN_TAG_BYTES: usize = 4;
+
+/// Options of a [`PacketRing`](super::PacketRing) and a [`PacketSocket`](super::PacketSocket).
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Places for frames, 1 to [`MAX_SLOTS`](super::MAX_SLOTS); exactly so many are made. 256 by default.
+    pub slots: usize,
+    /// Bytes of the longest frame, Ethernet header included, virtio-net header not; 14 to [`MAX_FRAME_BYTES`]. None: what
+    /// the interface's MTU needs, with a VLAN tag; with `offload` [`MAX_FRAME_BYTES`].
+    pub frame_bytes: Option<usize>,
+    /// Each frame has a virtio-net header ([`VnetHeader`](super::VnetHeader)) that leaves checksum and segmentation to
+    /// the kernel or the interface (PACKET_VNET_HDR).
+    pub offload: bool,
+    /// Frames go straight to the driver, past the interface's queue (PACKET_QDISC_BYPASS): less CPU, no traffic control.
+    pub bypass_queue: bool,
+    /// Ring only: the kernel skips frames that it refuses, without an error (PACKET_LOSS). Otherwise the sender takes such
+    /// a frame out, names it, and goes on. See [`PacketRing::lost_bytes`](super::PacketRing::lost_bytes).
+    pub skip_refused: bool,
+    /// Ring only: the version to use; None: TPACKET_V3, and where that is refused TPACKET_V2.
+    pub version: Option<Version>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            slots: 256,
+            frame_bytes: None,
+            offload: false,
+            bypass_queue: false,
+            skip_refused: false,
+            version: None,
+        }
+    }
+}
+
+impl Options {
+    /// Bytes of a place: virtio-net header and frame.
+    pub(super) fn data_bytes(&self, mtu: usize) -> Result<usize, OpenError> {
+        let by_mtu = (mtu + ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES).min(MAX_FRAME_BYTES);
+        let frame_bytes = self.frame_bytes.unwrap_or(if self.offload { MAX_FRAME_BYTES } else { by_mtu });
+        if !(ETHERNET_HEADER_BYTES..=MAX_FRAME_BYTES).contains(&frame_bytes) {
+            return Err(OpenError::FrameBytes { frame_bytes });
+        }
+        Ok(self.header_bytes() + frame_bytes)
+    }
+
+    /// Bytes of the virtio-net header before each frame.
+    pub(super) fn header_bytes(&self) -> usize {
+        if self.offload { VNET_HEADER_BYTES } else { 0 }
+    }
+}

@@ -1,0 +1,371 @@
+//! A transmit ring: opening it, the order of its slots, handing over and taking back.
+//!
+//! Three positions only grow; a slot is a position modulo the number of slots:
+//!
+//! ```text
+//!        tail            unsent           head
+//!   free   |   kernel's    |   requested   |   free
+//! ```
+//!
+//! The kernel keeps the same order: it looks at one slot at a time, goes on only past a frame that it took, and stops
+//! at one that it refuses (WRONG_FORMAT) until the process has put a good one into the same slot. So a refused frame is
+//! taken out by moving the requested ones behind it up by one slot: a copy, on this path only.
+
+mod loaded;
+mod open;
+#[cfg(feature = "testing")]
+mod testing;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::geometry::Version;
+use super::link::Link;
+use super::memory::{Memory, Status};
+use super::sys;
+use super::vnet::VnetHeader;
+use super::wait::Waiter;
+use crate::ledger::{CopyReason, Counters, DropReason};
+use crate::send::frame::{FrameError, FrameSender, RETRY};
+
+/// What is known of a slot's frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// Number of the frame, counted by `push` and `send_loaded`.
+    number: u64,
+    /// Bytes of the frame, without virtio-net header.
+    len: usize,
+    /// Its bytes came from elsewhere and were not counted yet.
+    outside: bool,
+    /// Loaded by `load`: it may be sent again.
+    loaded: bool,
+}
+
+/// A position that only grows, and its slot, kept beside it to save a division a frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    position: u64,
+    slot: usize,
+}
+
+impl Cursor {
+    #[inline]
+    fn step(&mut self, slots: usize) {
+        self.position += 1;
+        self.slot = if self.slot + 1 == slots { 0 } else { self.slot + 1 };
+    }
+}
+
+/// Frames in memory shared with the kernel (PACKET_TX_RING).
+///
+/// Frames are built in their slots ([`FrameSender::push`], [`PacketRing::push_offload`]), or loaded once and sent again
+/// and again without being touched ([`PacketRing::load`], [`PacketRing::send_loaded`]).
+pub struct PacketRing {
+    memory: Memory,
+    waiter: Waiter,
+    link: Link,
+    version: Version,
+    header_bytes: usize,
+    bypass_queue: bool,
+    skip_refused: bool,
+    slots: Box<[Slot]>,
+    tail: Cursor,
+    unsent: Cursor,
+    head: Cursor,
+    /// Frames pushed since opening: the number of the next one.
+    next_number: u64,
+    /// Frames that came back and were not told by `reap`.
+    back: usize,
+    lost_bytes: u64,
+    queue_full: bool,
+    counters: Arc<Counters>,
+}
+
+impl PacketRing {
+    /// As [`FrameSender::push`] with a virtio-net header in front; needs the option `offload`. `len` and what `build`
+    /// gets are the frame's bytes, without that header. The frame must be ready for it: see [`VnetHeader::prepare`].
+    ///
+    /// # Errors
+    /// As `push`, and [`FrameError::BadOffload`].
+    pub fn push_offload(
+        &mut self,
+        header: &VnetHeader,
+        len: usize,
+        build: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, FrameError> {
+        self.place(header, len, false, build)
+    }
+
+    /// Pushes a frame that was built elsewhere: it is copied into its slot, and counted as such (`outside`).
+    ///
+    /// # Errors
+    /// As `push`.
+    pub fn push_copy(&mut self, frame: &[u8]) -> Result<bool, FrameError> {
+        self.place(&VnetHeader::NONE, frame.len(), true, &mut |to| to.copy_from_slice(frame))
+    }
+
+    fn place(
+        &mut self,
+        header: &VnetHeader,
+        len: usize,
+        outside: bool,
+        build: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, FrameError> {
+        self.link.check(self.next_number, len, self.slot_frame_bytes(), header)?;
+        if self.used() == self.slots.len() {
+            self.collect();
+            if self.used() == self.slots.len() {
+                return Ok(false);
+            }
+        }
+        let slot = self.head.slot;
+        // A push overwrites what was loaded, even where it fails below.
+        self.slots[slot].loaded = false;
+        self.fill(slot, header, len, build)?;
+        self.slots[slot] = Slot { number: self.next_number, len, outside, loaded: false };
+        self.memory.request(slot, self.header_bytes + len);
+        self.next_number += 1;
+        self.head.step(self.slots.len());
+        Ok(true)
+    }
+
+    /// Writes header and frame into a slot that is the process's.
+    fn fill(
+        &mut self,
+        slot: usize,
+        header: &VnetHeader,
+        len: usize,
+        build: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), FrameError> {
+        let skip = self.header_bytes;
+        let slots = self.slots.len();
+        let data = self.memory.data_mut(slot).ok_or(FrameError::Slot {
+            slot,
+            slots,
+            rule: "the kernel still sends from it: reap or drain first",
+        })?;
+        if skip > 0 {
+            data[..skip].copy_from_slice(&header.to_bytes());
+        }
+        let frame = &mut data[skip..skip + len];
+        build(frame);
+        let ethertype = [frame[12], frame[13]];
+        self.link.check_tag(self.next_number, header.longest_segment(len), ethertype)
+    }
+
+    /// Flushes, and waits until a slot is free, `timeout` at the longest; returns whether `push` finds one now.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        let free = self.wait_free(timeout);
+        self.waiter.stop(self.link.fd());
+        free
+    }
+
+    fn wait_free(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        let start = Instant::now();
+        loop {
+            self.flush()?;
+            self.collect();
+            if self.used() < self.slots.len() {
+                return Ok(true);
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|t| !t.is_zero()) else {
+                return Ok(false);
+            };
+            self.pause(left)?;
+        }
+    }
+
+    /// Takes back frames that were pushed and not handed over, such as those of an interface that is down. Returns how
+    /// many.
+    pub fn take_back(&mut self) -> usize {
+        let taken = self.unsent();
+        for position in self.unsent.position..self.head.position {
+            let slot = self.slot(position);
+            self.memory.take_back(slot);
+        }
+        self.head = self.unsent;
+        taken
+    }
+
+    fn slot(&self, position: u64) -> usize {
+        (position % self.slots.len() as u64) as usize
+    }
+
+    /// Frames between tail and head.
+    fn used(&self) -> usize {
+        (self.head.position - self.tail.position) as usize
+    }
+
+    /// Frames that are not handed over.
+    fn unsent(&self) -> usize {
+        (self.head.position - self.unsent.position) as usize
+    }
+
+    /// Moves the tail past frames that are back, and counts them.
+    fn collect(&mut self) {
+        while self.tail.position < self.unsent.position {
+            let slot = self.tail.slot;
+            if self.memory.status(slot) != Status::Available {
+                break;
+            }
+            let sent = &mut self.slots[slot];
+            let bytes = sent.len as u64;
+            self.counters.frames.add(1);
+            if std::mem::take(&mut sent.outside) {
+                self.counters.copied(CopyReason::Outside, bytes);
+            } else {
+                self.counters.zero_copied_frames.add(1);
+                self.counters.zero_copied_bytes.add(bytes);
+            }
+            self.tail.step(self.slots.len());
+            self.back += 1;
+        }
+    }
+
+    /// Moves `unsent` past what the kernel took, and returns the bytes of it.
+    fn advance(&mut self) -> u64 {
+        let mut bytes = 0;
+        while self.unsent() > 0 {
+            let slot = self.unsent.slot;
+            if matches!(self.memory.status(slot), Status::Requested | Status::Refused) {
+                break;
+            }
+            bytes += self.slots[slot].len as u64;
+            self.unsent.step(self.slots.len());
+        }
+        bytes
+    }
+
+    /// Takes the refused frame at `unsent` out of the order.
+    fn take_out(&mut self, source: io::Error) -> FrameError {
+        let slot = self.unsent.slot;
+        let refused = self.slots[slot];
+        let (first, end) = (self.unsent.position, self.head.position);
+        self.counters.dropped(DropReason::PortRefused);
+        if (first..end).any(|p| self.slots[self.slot(p)].loaded) {
+            // Loaded frames keep their places; the caller puts another one into this place.
+            self.take_back();
+            self.slots[slot].loaded = false;
+        } else {
+            for position in first + 1..end {
+                let (from, to) = (self.slot(position), self.slot(position - 1));
+                let moved = Slot { outside: true, ..self.slots[from] };
+                self.memory.copy(from, to, self.header_bytes + moved.len);
+                self.slots[to] = moved;
+                self.memory.request(to, self.header_bytes + moved.len);
+            }
+            let last = self.slot(end - 1);
+            self.head = Cursor { position: end - 1, slot: last };
+            self.memory.take_back(last);
+        }
+        self.link.refused(refused.number, slot, refused.len, source)
+    }
+
+    fn wait_all(&mut self, timeout: Duration) -> Result<(), FrameError> {
+        let start = Instant::now();
+        loop {
+            self.flush()?;
+            self.collect();
+            if self.used() == 0 {
+                return Ok(());
+            }
+            let waited = start.elapsed();
+            let Some(left) = timeout.checked_sub(waited).filter(|t| !t.is_zero()) else {
+                let oldest = &self.slots[self.tail.slot];
+                return Err(FrameError::Stuck {
+                    interface: self.link.interface.clone(),
+                    frames: self.used(),
+                    unsent: self.unsent(),
+                    oldest: oldest.number,
+                    oldest_bytes: oldest.len,
+                    waited,
+                });
+            };
+            self.pause(left)?;
+        }
+    }
+
+    /// Sleeps until something may have changed, `left` at the longest.
+    fn pause(&mut self, left: Duration) -> Result<(), FrameError> {
+        if self.queue_full {
+            // A full queue tells nobody when it has room again.
+            std::thread::sleep(left.min(RETRY));
+            return Ok(());
+        }
+        self.waiter.wait(self.link.fd(), left).map_err(|e| self.link.error("epoll_wait", e, 0))
+    }
+}
+
+impl FrameSender for PacketRing {
+    fn max_frame_bytes(&self) -> usize {
+        self.slot_frame_bytes().min(self.link.longest())
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> Result<bool, FrameError> {
+        self.place(&VnetHeader::NONE, len, false, build)
+    }
+
+    fn flush(&mut self) -> Result<(), FrameError> {
+        self.queue_full = false;
+        while self.unsent() > 0 {
+            let result = sys::kick(self.link.fd());
+            self.counters.system_calls.add(1);
+            let moved = self.advance();
+            let refused = self.unsent() > 0 && self.memory.status(self.unsent.slot) == Status::Refused;
+            match result {
+                Ok(bytes) => {
+                    if self.skip_refused {
+                        self.lost_bytes += moved.saturating_sub(bytes as u64);
+                    }
+                    // The kernel looks at nothing: its order and ours differ no more than by frames not taken yet.
+                    if moved == 0 {
+                        break;
+                    }
+                }
+                Err(e) if refused => return Err(self.take_out(e)),
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => break,
+                    Some(libc::ENOBUFS) => {
+                        self.queue_full = true;
+                        break;
+                    }
+                    _ => return Err(self.link.error("sendto", e, self.unsent())),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self) -> usize {
+        self.collect();
+        std::mem::take(&mut self.back)
+    }
+
+    fn outstanding(&self) -> usize {
+        self.used()
+    }
+
+    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
+        let drained = self.wait_all(timeout);
+        self.waiter.stop(self.link.fd());
+        drained
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+}
+
+impl AsFd for PacketRing {
+    /// The socket, for event loops: watch it edge-triggered (EPOLLOUT | EPOLLET) to learn of frames that are back, and
+    /// only while there is nothing else to do: being watched costs about 150 ns a frame.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.fd()
+    }
+}

@@ -1,0 +1,119 @@
+//! Opening a ring, and what can be asked about it.
+
+use std::io;
+use std::sync::Arc;
+
+use super::super::error::OpenError;
+use super::super::geometry::{Geometry, Version};
+use super::super::link::Link;
+use super::super::memory::Memory;
+use super::super::options::Options;
+use super::super::sys;
+use super::super::wait::Waiter;
+use super::{Cursor, PacketRing, Slot};
+
+/// Bytes that the kernel counts for a frame in flight besides its data (struct sk_buff and the head of the frame).
+const OVERHEAD_BYTES: usize = 2048;
+
+impl PacketRing {
+    /// Opens a ring on an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`OpenError`] per cause: no CAP_NET_RAW, no such interface, options out of bounds, no memory, no ring.
+    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+        let mut refusals: Vec<io::Error> = Vec::new();
+        let versions: &[Version] = match &options.version {
+            Some(version) => std::slice::from_ref(version),
+            None => &[Version::V3, Version::V2],
+        };
+        for &version in versions {
+            let link = Link::new(interface, options)?;
+            let geometry = Geometry::new(options.slots, options.data_bytes(link.mtu)?, version)?;
+            match make(&link, &geometry, version) {
+                Ok(()) => return Self::start(link, geometry, version, options),
+                Err(source) if source.raw_os_error() == Some(libc::ENOMEM) => {
+                    return Err(OpenError::NoMemory { bytes: geometry.total_bytes(), source });
+                }
+                Err(source) => refusals.push(source),
+            }
+        }
+        let mut next = || refusals.pop().unwrap_or_else(|| io::Error::other("not tried"));
+        let (v2, v3) = match options.version {
+            Some(Version::V3) => (io::Error::other("not tried"), next()),
+            Some(Version::V2) => (next(), io::Error::other("not tried")),
+            None => (next(), next()),
+        };
+        Err(OpenError::NoRing { v3, v2 })
+    }
+
+    fn start(link: Link, geometry: Geometry, version: Version, options: &Options) -> Result<Self, OpenError> {
+        let failed = |call| {
+            let interface = link.interface.clone();
+            move |source| OpenError::System { interface, call, source }
+        };
+        let memory = Memory::map(link.fd(), geometry, version).map_err(failed("mmap of the ring"))?;
+        link.bind()?;
+        link.send_buffer(geometry.slots.saturating_mul(geometry.slot_bytes + OVERHEAD_BYTES));
+        let waiter = Waiter::new().map_err(failed("epoll"))?;
+        Ok(Self {
+            memory,
+            waiter,
+            link,
+            version,
+            header_bytes: options.header_bytes(),
+            bypass_queue: options.bypass_queue,
+            skip_refused: options.skip_refused,
+            slots: vec![Slot::default(); geometry.slots].into(),
+            tail: Cursor::default(),
+            unsent: Cursor::default(),
+            head: Cursor::default(),
+            next_number: 0,
+            back: 0,
+            lost_bytes: 0,
+            queue_full: false,
+            counters: Arc::default(),
+        })
+    }
+
+    /// Slots of the ring, as many as were asked for.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Bytes of the longest frame that a slot holds. The MTU may allow less, but for frames that are to be cut
+    /// ([`PacketRing::push_offload`]).
+    pub fn slot_frame_bytes(&self) -> usize {
+        self.memory.geometry().data_bytes() - self.header_bytes
+    }
+
+    /// The layout in use.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// What runs, for people.
+    pub fn path(&self) -> String {
+        let geometry = self.memory.geometry();
+        format!(
+            "{} ring of {} slots of {} bytes on {}{}{}{}",
+            self.version.name(),
+            geometry.slots,
+            geometry.slot_bytes,
+            self.link.interface,
+            if self.header_bytes > 0 { ", offload" } else { "" },
+            if self.bypass_queue { ", past the queue" } else { "" },
+            if self.skip_refused { ", refused frames skipped" } else { "" },
+        )
+    }
+
+    /// With the option `skip_refused`: bytes of frames that the kernel skipped.
+    pub fn lost_bytes(&self) -> u64 {
+        self.lost_bytes
+    }
+}
+
+/// Makes the ring on a socket that has none.
+fn make(link: &Link, geometry: &Geometry, version: Version) -> io::Result<()> {
+    sys::set_words(link.fd(), libc::SOL_PACKET, sys::PACKET_VERSION, &[version.number()])?;
+    sys::set_words(link.fd(), libc::SOL_PACKET, sys::PACKET_TX_RING, &geometry.request())
+}

@@ -1,0 +1,319 @@
+//! A plain packet socket: frames are built in private memory, and the kernel copies them in sendmmsg(2). The path for
+//! interfaces and users where rings are refused, and the one that rings are measured against.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::error::OpenError;
+use super::link::Link;
+use super::options::Options;
+use super::sys::{self, Scratch};
+use super::vnet::VnetHeader;
+use super::wait::Waiter;
+use crate::ledger::{CopyReason, Counters, DropReason};
+use crate::send::frame::{FrameError, FrameSender, RETRY};
+
+/// Most frames of one sendmmsg (`UIO_MAXIOV`, include/uapi/linux/uio.h).
+const BATCH: usize = 1024;
+
+/// A packet socket whose frames are copied by the kernel as they are handed over (ledger: `asked`).
+///
+/// A frame is back as soon as the kernel has taken it: [`FrameSender::outstanding`] counts those that it didn't take.
+pub struct PacketSocket {
+    link: Link,
+    waiter: Waiter,
+    scratch: Scratch,
+    memory: Box<[u8]>,
+    slots: usize,
+    slot_bytes: usize,
+    header_bytes: usize,
+    /// Number and bytes of each frame that waits, oldest first; they lie in slots from `first` on.
+    waiting: VecDeque<(u64, usize)>,
+    first: usize,
+    next_number: u64,
+    back: usize,
+    queue_full: bool,
+    counters: Arc<Counters>,
+}
+
+impl PacketSocket {
+    /// Opens a socket on an interface of the calling thread's network namespace. Of the options, `slots` is how many
+    /// frames one flush can hand over.
+    ///
+    /// # Errors
+    /// [`OpenError`] per cause.
+    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+        let link = Link::new(interface, &Options { skip_refused: false, ..options.clone() })?;
+        let slot_bytes = options.data_bytes(link.mtu)?;
+        let slots = options.slots;
+        if slots == 0 || slots > super::MAX_SLOTS {
+            return Err(OpenError::Slots { slots });
+        }
+        if slots * slot_bytes > super::MAX_RING_BYTES {
+            return Err(OpenError::RingBytes { slots, slot_bytes });
+        }
+        link.bind()?;
+        let waiter = Waiter::new().map_err(|source| OpenError::System {
+            interface: interface.to_owned(),
+            call: "epoll",
+            source,
+        })?;
+        Ok(Self {
+            link,
+            waiter,
+            scratch: Scratch::default(),
+            memory: vec![0; slots * slot_bytes].into(),
+            slots,
+            slot_bytes,
+            header_bytes: options.header_bytes(),
+            waiting: VecDeque::with_capacity(slots),
+            first: 0,
+            next_number: 0,
+            back: 0,
+            queue_full: false,
+            counters: Arc::default(),
+        })
+    }
+
+    /// What runs, for people.
+    pub fn path(&self) -> String {
+        let offload = if self.header_bytes > 0 { ", offload" } else { "" };
+        format!("packet socket on {}{offload}: the kernel copies every frame", self.link.interface)
+    }
+
+    /// As [`FrameSender::push`] with a virtio-net header in front; needs the option `offload`.
+    ///
+    /// # Errors
+    /// As `push`, and [`FrameError::BadOffload`].
+    pub fn push_offload(
+        &mut self,
+        header: &VnetHeader,
+        len: usize,
+        build: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, FrameError> {
+        let number = self.next_number;
+        self.link.check(number, len, self.slot_bytes - self.header_bytes, header)?;
+        if self.waiting.len() == self.slots {
+            return Ok(false);
+        }
+        let at = (self.first + self.waiting.len()) % self.slots * self.slot_bytes;
+        let data = &mut self.memory[at..at + self.header_bytes + len];
+        let (head, frame) = data.split_at_mut(self.header_bytes);
+        if !head.is_empty() {
+            head.copy_from_slice(&header.to_bytes());
+        }
+        build(frame);
+        self.link.check_tag(number, header.longest_segment(len), [frame[12], frame[13]])?;
+        self.waiting.push_back((number, len));
+        self.next_number += 1;
+        Ok(true)
+    }
+
+    /// Pushes a frame that lies elsewhere.
+    fn push_copy(&mut self, frame: &[u8]) -> Result<bool, FrameError> {
+        self.push_offload(&VnetHeader::NONE, frame.len(), &mut |to| to.copy_from_slice(frame))
+    }
+
+    /// Sends one frame with one send(2), from where it lies, if none waits. False: no room at the moment, or frames
+    /// wait (flush first). `frame` begins with its Ethernet header; with the option `offload` it goes without any.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn send(&mut self, frame: &[u8]) -> Result<bool, FrameError> {
+        if !self.waiting.is_empty() {
+            return Ok(false);
+        }
+        if self.header_bytes > 0 {
+            // The header has to lie before the frame.
+            self.push_copy(frame)?;
+            self.flush()?;
+            let taken = self.waiting.is_empty();
+            self.waiting.clear();
+            return Ok(taken);
+        }
+        let number = self.next_number;
+        self.link.check(number, frame.len(), usize::MAX, &VnetHeader::NONE)?;
+        let result = sys::send(self.link.fd(), frame);
+        self.counters.system_calls.add(1);
+        match result {
+            Ok(_) => {
+                self.next_number += 1;
+                self.count(frame.len());
+                Ok(true)
+            }
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Ok(false),
+                Some(libc::ENXIO | libc::ENODEV | libc::ENETDOWN) => Err(self.link.error("send", e, 1)),
+                _ => {
+                    self.counters.dropped(DropReason::PortRefused);
+                    Err(self.link.refused(number, 0, frame.len(), e))
+                }
+            },
+        }
+    }
+
+    /// Flushes, and waits until a place is free, `timeout` at the longest; returns whether `push` finds one now.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        let free = self.wait_free(timeout);
+        self.waiter.stop(self.link.fd());
+        free
+    }
+
+    fn wait_free(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        let start = Instant::now();
+        loop {
+            self.flush()?;
+            if self.waiting.len() < self.slots {
+                return Ok(true);
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|t| !t.is_zero()) else {
+                return Ok(false);
+            };
+            self.pause(left)?;
+        }
+    }
+
+    fn wait_all(&mut self, timeout: Duration) -> Result<(), FrameError> {
+        let start = Instant::now();
+        loop {
+            self.flush()?;
+            let Some(&(oldest, oldest_bytes)) = self.waiting.front() else {
+                return Ok(());
+            };
+            let waited = start.elapsed();
+            let Some(left) = timeout.checked_sub(waited).filter(|t| !t.is_zero()) else {
+                return Err(FrameError::Stuck {
+                    interface: self.link.interface.clone(),
+                    frames: self.waiting.len(),
+                    unsent: self.waiting.len(),
+                    oldest,
+                    oldest_bytes,
+                    waited,
+                });
+            };
+            self.pause(left)?;
+        }
+    }
+
+    fn pause(&mut self, left: Duration) -> Result<(), FrameError> {
+        if self.queue_full {
+            std::thread::sleep(left.min(RETRY));
+            return Ok(());
+        }
+        self.waiter.wait(self.link.fd(), left).map_err(|e| self.link.error("epoll_wait", e, 0))
+    }
+
+    /// Counts a frame that the kernel took.
+    fn count(&mut self, len: usize) {
+        self.counters.frames.add(1);
+        self.counters.copied(CopyReason::Asked, len as u64);
+        self.back += 1;
+    }
+
+    /// Takes the oldest frame out.
+    fn shift(&mut self) -> Option<(u64, usize)> {
+        let oldest = self.waiting.pop_front()?;
+        self.first = (self.first + 1) % self.slots;
+        Some(oldest)
+    }
+
+    /// Hands over as many as one call takes.
+    fn send_batch(&mut self) -> io::Result<usize> {
+        let (memory, slots, slot_bytes, skip) =
+            (&self.memory, self.slots, self.slot_bytes, self.header_bytes);
+        let first = self.first;
+        let frames = self.waiting.iter().take(BATCH).enumerate().map(|(i, (_, len))| {
+            let at = (first + i) % slots * slot_bytes;
+            &memory[at..at + skip + len]
+        });
+        sys::send_many(self.link.fd(), frames, &mut self.scratch)
+    }
+}
+
+impl FrameSender for PacketSocket {
+    fn max_frame_bytes(&self) -> usize {
+        (self.slot_bytes - self.header_bytes).min(self.link.longest())
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> Result<bool, FrameError> {
+        self.push_offload(&VnetHeader::NONE, len, build)
+    }
+
+    fn flush(&mut self) -> Result<(), FrameError> {
+        self.queue_full = false;
+        while !self.waiting.is_empty() {
+            let result = self.send_batch();
+            self.counters.system_calls.add(1);
+            match result {
+                Ok(0) => break,
+                Ok(n) => {
+                    for _ in 0..n {
+                        if let Some((_, len)) = self.shift() {
+                            self.count(len);
+                        }
+                    }
+                }
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => break,
+                    Some(libc::ENOBUFS) => {
+                        self.queue_full = true;
+                        break;
+                    }
+                    Some(libc::EMSGSIZE | libc::EINVAL | libc::EFAULT) => {
+                        // The error is that of the first frame.
+                        let slot = self.first;
+                        let Some((number, len)) = self.shift() else { break };
+                        self.counters.dropped(DropReason::PortRefused);
+                        return Err(self.link.refused(number, slot, len, e));
+                    }
+                    _ => return Err(self.link.error("sendmmsg", e, self.waiting.len())),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self) -> usize {
+        std::mem::take(&mut self.back)
+    }
+
+    fn outstanding(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
+        let drained = self.wait_all(timeout);
+        self.waiter.stop(self.link.fd());
+        drained
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+}
+
+impl AsFd for PacketSocket {
+    /// The socket, for event loops.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.fd()
+    }
+}
+
+#[cfg(feature = "testing")]
+impl PacketSocket {
+    /// Changes bytes of the private memory of a place, to show which bytes really go out.
+    ///
+    /// # Safety
+    /// None is needed here, where the kernel never reads later; it is unsafe as the ring's is.
+    pub unsafe fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
+        let at = slot * self.slot_bytes + self.header_bytes + offset;
+        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}

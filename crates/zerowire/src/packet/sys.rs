@@ -1,0 +1,142 @@
+//! The system calls of packet sockets (packet(7)) that no safe crate has, each behind a safe function. Nothing here
+//! keeps a pointer after it returns.
+
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Socket options of include/uapi/linux/if_packet.h.
+pub(super) const PACKET_VERSION: i32 = 10;
+pub(super) const PACKET_TX_RING: i32 = 13;
+pub(super) const PACKET_LOSS: i32 = 14;
+pub(super) const PACKET_VNET_HDR: i32 = 15;
+pub(super) const PACKET_QDISC_BYPASS: i32 = 20;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A packet socket of whole frames that receives nothing (protocol 0).
+pub(super) fn packet_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets an option made of 32-bit words that hold no address.
+pub(super) fn set_words(socket: BorrowedFd<'_>, level: i32, option: i32, words: &[u32]) -> io::Result<()> {
+    let len = size_of_val(words) as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `words`; none of the options of this module follows an address.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, words.as_ptr().cast(), len) })
+        .map(drop)
+}
+
+/// Binds to the interface of this index for sending only (protocol 0).
+pub(super) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: a structure of integers: all zeroes is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index as i32;
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads the address, which lives until it returns.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
+}
+
+/// Tells the kernel to look at the transmit ring, without waiting. Returns the bytes of the frames that it took.
+pub(super) fn kick(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    // SAFETY: no memory is passed: the frames are in the ring.
+    let n = unsafe {
+        libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the kernel took.
+/// `messages` is scratch space that is kept to save its allocation.
+pub(super) fn send_many<'a>(
+    socket: BorrowedFd<'_>,
+    frames: impl Iterator<Item = &'a [u8]>,
+    scratch: &mut Scratch,
+) -> io::Result<usize> {
+    scratch.vectors.clear();
+    scratch.messages.clear();
+    scratch
+        .vectors
+        .extend(frames.map(|f| libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() }));
+    for vector in &mut scratch.vectors {
+        // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
+        let mut message: libc::mmsghdr = unsafe { zeroed() };
+        message.msg_hdr.msg_iov = vector;
+        message.msg_hdr.msg_iovlen = 1;
+        scratch.messages.push(message);
+    }
+    // SAFETY: the messages point at the vectors, which point at the frames that are borrowed until this returns. The
+    // kernel reads the frames and writes the messages only.
+    let sent = check(unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            scratch.messages.as_mut_ptr(),
+            scratch.messages.len() as libc::c_uint,
+            libc::MSG_DONTWAIT,
+        )
+    });
+    // No pointer outlives the borrow.
+    scratch.vectors.clear();
+    scratch.messages.clear();
+    sent.map(|n| n as usize)
+}
+
+/// Arrays of [`send_many`]; empty between calls.
+#[derive(Default)]
+pub(super) struct Scratch {
+    vectors: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: between calls both arrays are empty: there is no pointer in them that another thread could follow.
+unsafe impl Send for Scratch {}
+
+/// Sends one frame, without waiting.
+pub(super) fn send(socket: BorrowedFd<'_>, frame: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads `frame` until it returns.
+    let n = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: a structure of integers and a union of such: all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("interface name {name:?} has {} bytes: give 1 to 15", name.len()),
+        ));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+fn ioctl(socket: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: the codes of this file (SIOCGIFINDEX, SIOCGIFMTU) read and fill one ifreq.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut *request) }).map(drop)
+}
+
+/// Index of an interface in the socket's network namespace (netdevice(7)).
+pub(super) fn index(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
+    let mut request = request(name)?;
+    ioctl(socket, libc::SIOCGIFINDEX, &mut request)?;
+    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
+}
+
+/// MTU of an interface in bytes, without the Ethernet header.
+pub(super) fn mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+    let mut request = request(name)?;
+    ioctl(socket, libc::SIOCGIFMTU, &mut request)?;
+    // SAFETY: as above.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
+}

@@ -1,0 +1,228 @@
+//! The virtio-net header of packet sockets with PACKET_VNET_HDR: it leaves a frame's checksum, and its segmentation, to
+//! the kernel or the interface (virtio 1.3 §5.1.6.2; struct virtio_net_hdr, include/uapi/linux/virtio_net.h, in the
+//! machine's byte order: net/packet/af_packet.c, `vio_le`).
+
+use super::geometry::VNET_HEADER_BYTES;
+
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
+const NEEDS_CSUM: u8 = 1;
+
+/// What a long frame is cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Gso {
+    /// TCP segments over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
+    TcpV4 = 1,
+    /// TCP segments over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).
+    TcpV6 = 4,
+    /// UDP datagrams (`VIRTIO_NET_HDR_GSO_UDP_L4`, since Linux 6.2).
+    UdpL4 = 5,
+}
+
+impl Gso {
+    /// Place of the checksum in the transport header, which include/linux/virtio_net.h demands.
+    const fn checksum_at(self) -> u16 {
+        match self {
+            Self::TcpV4 | Self::TcpV6 => 16,
+            Self::UdpL4 => 6,
+        }
+    }
+
+    /// Bytes of the shortest transport header.
+    const fn transport_bytes(self) -> u16 {
+        match self {
+            Self::TcpV4 | Self::TcpV6 => 20,
+            Self::UdpL4 => 8,
+        }
+    }
+}
+
+/// A checked virtio-net header. Offsets count from the start of the Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VnetHeader {
+    flags: u8,
+    gso_type: u8,
+    hdr_len: u16,
+    gso_size: u16,
+    csum_start: u16,
+    csum_offset: u16,
+}
+
+/// A rule that an offload header breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VnetError {
+    /// Segments of no bytes.
+    #[error(
+        "gso_size is 0: give the bytes of payload of each segment, such as the MTU less the IP and TCP headers"
+    )]
+    NoSegment,
+    /// The checksum isn't where this kind of frame has it.
+    #[error(
+        "csum_offset is {got}, and a frame cut by {gso:?} has its checksum at {want} of the transport header"
+    )]
+    ChecksumOffset {
+        /// What is given.
+        got: u16,
+        /// What must be given.
+        want: u16,
+        /// The kind.
+        gso: Gso,
+    },
+    /// The headers end before the transport header does.
+    #[error(
+        "hdr_len {hdr_len} ends before the transport header at {csum_start}, of at least {transport} bytes, does"
+    )]
+    HeaderLength {
+        /// Bytes of all headers.
+        hdr_len: u16,
+        /// Start of the transport header.
+        csum_start: u16,
+        /// Least bytes of it.
+        transport: u16,
+    },
+    /// The checksum, or the headers, are not in the frame.
+    #[error("the headers go to byte {end}, and the frame has {frame_bytes} bytes")]
+    Outside {
+        /// End of the headers.
+        end: usize,
+        /// Bytes of the frame.
+        frame_bytes: usize,
+    },
+    /// The frame's headers are not those of TCP or UDP over IPv4 or IPv6.
+    #[error(
+        "the frame isn't TCP or UDP over IPv4 or IPv6 right behind Ethernet and VLAN tags, or it is a fragment"
+    )]
+    NotTransport,
+}
+
+impl VnetHeader {
+    /// No offload: the frame goes out as it is.
+    pub const NONE: Self =
+        Self { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
+
+    /// The checksum of everything from `csum_start` on is to be put at `csum_start + csum_offset`, where the frame holds
+    /// the sum of the pseudo header.
+    #[must_use]
+    pub const fn checksum(csum_start: u16, csum_offset: u16) -> Self {
+        Self { flags: NEEDS_CSUM, csum_start, csum_offset, ..Self::NONE }
+    }
+
+    /// The frame is to be cut: each segment gets the first `hdr_len` bytes and `gso_size` bytes of payload. Checksums
+    /// are as in [`VnetHeader::checksum`]; `csum_start` is the start of the TCP or UDP header.
+    ///
+    /// # Errors
+    /// [`VnetError`] for the first rule that is broken.
+    pub const fn segments(
+        gso: Gso,
+        hdr_len: u16,
+        gso_size: u16,
+        csum_start: u16,
+        csum_offset: u16,
+    ) -> Result<Self, VnetError> {
+        if gso_size == 0 {
+            return Err(VnetError::NoSegment);
+        }
+        if csum_offset != gso.checksum_at() {
+            return Err(VnetError::ChecksumOffset { got: csum_offset, want: gso.checksum_at(), gso });
+        }
+        let transport = gso.transport_bytes();
+        if (hdr_len as u32) < csum_start as u32 + transport as u32 {
+            return Err(VnetError::HeaderLength { hdr_len, csum_start, transport });
+        }
+        Ok(Self { flags: NEEDS_CSUM, gso_type: gso as u8, hdr_len, gso_size, csum_start, csum_offset })
+    }
+
+    /// Reads the headers of a whole TCP or UDP frame, and makes it ready: the checksum field gets the sum of the pseudo
+    /// header. The frame is to be cut into segments of `gso_size` bytes of payload; None: only its checksum is left to
+    /// do.
+    ///
+    /// # Errors
+    /// [`VnetError::NotTransport`], or a rule of [`VnetHeader::segments`].
+    pub fn prepare(frame: &mut [u8], gso_size: Option<u16>) -> Result<Self, VnetError> {
+        let found = super::headers::find(frame).ok_or(VnetError::NotTransport)?;
+        let start = found.transport_at as u16;
+        let header = match gso_size {
+            Some(size) => {
+                Self::segments(found.gso, found.payload_at as u16, size, start, found.gso.checksum_at())?
+            }
+            None => Self::checksum(start, found.gso.checksum_at()),
+        };
+        header.check(frame.len())?;
+        let at = found.transport_at + usize::from(found.gso.checksum_at());
+        frame[at..at + 2].copy_from_slice(&found.pseudo_sum.to_be_bytes());
+        Ok(header)
+    }
+
+    /// Whether the frame is to be cut.
+    #[must_use]
+    pub const fn is_segmented(&self) -> bool {
+        self.gso_type != 0
+    }
+
+    /// Checks that the headers lie in a frame of `frame_bytes` bytes.
+    ///
+    /// # Errors
+    /// [`VnetError::Outside`].
+    pub fn check(&self, frame_bytes: usize) -> Result<(), VnetError> {
+        let checksum_end = match self.flags & NEEDS_CSUM {
+            0 => 0,
+            _ => usize::from(self.csum_start) + usize::from(self.csum_offset) + 2,
+        };
+        let end = checksum_end.max(usize::from(self.hdr_len));
+        if end > frame_bytes { Err(VnetError::Outside { end, frame_bytes }) } else { Ok(()) }
+    }
+
+    /// Bytes of the longest frame on the wire that a frame of `frame_bytes` makes.
+    pub(super) fn longest_segment(&self, frame_bytes: usize) -> usize {
+        if self.is_segmented() {
+            frame_bytes.min(usize::from(self.hdr_len) + usize::from(self.gso_size))
+        } else {
+            frame_bytes
+        }
+    }
+
+    /// The header as the kernel reads it.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; VNET_HEADER_BYTES] {
+        let mut bytes = [0; VNET_HEADER_BYTES];
+        (bytes[0], bytes[1]) = (self.flags, self.gso_type);
+        let words = [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset];
+        for (to, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_checked() {
+        let tcp = VnetHeader::segments(Gso::TcpV4, 54, 1448, 34, 16).unwrap();
+        assert_eq!(tcp.to_bytes()[..2], [1, 1]);
+        assert_eq!(tcp.to_bytes()[2..4], 54u16.to_ne_bytes());
+        assert_eq!((tcp.longest_segment(64_000), tcp.longest_segment(60)), (1502, 60));
+        assert!(tcp.check(53).is_err() && tcp.check(54).is_ok());
+        assert_eq!(VnetHeader::segments(Gso::TcpV4, 54, 0, 34, 16), Err(VnetError::NoSegment));
+        let e = VnetHeader::segments(Gso::UdpL4, 42, 1400, 34, 16).unwrap_err().to_string();
+        assert!(e.contains("csum_offset is 16") && e.contains("at 6"), "{e}");
+        let e = VnetHeader::segments(Gso::TcpV6, 60, 1400, 54, 16).unwrap_err().to_string();
+        assert!(e.contains("hdr_len 60") && e.contains("20 bytes"), "{e}");
+        assert!(VnetHeader::segments(Gso::TcpV6, u16::MAX, 1, u16::MAX, 16).is_err());
+    }
+
+    #[test]
+    fn a_checksum_outside_is_found() {
+        assert_eq!(VnetHeader::checksum(34, 6).check(42), Ok(()));
+        assert_eq!(
+            VnetHeader::checksum(34, 6).check(41),
+            Err(VnetError::Outside { end: 42, frame_bytes: 41 })
+        );
+        assert!(VnetHeader::checksum(u16::MAX, u16::MAX).check(65_550).is_err());
+        assert_eq!(VnetHeader::NONE.check(14), Ok(()));
+        assert_eq!(VnetHeader::NONE.to_bytes(), [0; 10]);
+    }
+}

@@ -1,0 +1,57 @@
+//! Waiting for frames to come back.
+//!
+//! A packet socket is writable (POLLOUT) as long as its buffer is less than half full, whatever its slots do, so that a
+//! plain poll(2) would return at once and turn in circles. What tells of a returned frame is the event itself: each one
+//! wakes the writers of the socket (`sock_wfree`), and an edge-triggered epoll(7) reports that once. An epoll that
+//! watches costs about 150 ns a frame, however, so it watches only while somebody waits.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::epoll;
+
+/// The kernel wakes nobody while the socket's buffer is more than half full: look again after this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+pub(super) struct Waiter {
+    epoll: OwnedFd,
+    watching: bool,
+}
+
+impl Waiter {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, watching: false })
+    }
+
+    /// Waits until frames came back since the last call, or for a short while, or for `timeout`. The first call only
+    /// begins to watch: what came back before it is not reported, so look again.
+    pub(super) fn wait(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+        if self.watching {
+            return self.next(timeout.min(LOOK_AGAIN));
+        }
+        let flags = epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(0), flags)?;
+        self.watching = true;
+        // The socket is writable: that is no news.
+        self.next(Duration::ZERO)
+    }
+
+    /// Ends a series of waits.
+    pub(super) fn stop(&mut self, socket: BorrowedFd<'_>) {
+        if std::mem::take(&mut self.watching) {
+            // It fails only for a socket that isn't watched.
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+    }
+
+    fn next(&self, timeout: Duration) -> io::Result<()> {
+        let spec = rustix::time::Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none];
+        match epoll::wait(&self.epoll, &mut events[..], Some(&spec)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}

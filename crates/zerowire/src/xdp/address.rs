@@ -1,0 +1,84 @@
+//! Addresses of unaligned chunks, and a cookie that comes back with a completion.
+//!
+//! With unaligned chunks, the kernel splits a 64-bit address: it adds bits 48 to 63 to bits 0 to 47 to find the memory
+//! (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`, include/uapi/linux/if_xdp.h), and reports the 64 bits unchanged when a transmit is
+//! completed. So a number can travel along: with k taken off below and put on above, `(a - k) | k << 48` names the same
+//! byte.
+//!
+//! It is also the cure of a kernel bug (6.18 and 7.3, net/xdp/xsk.c): in copy mode, bit 0 of the first address of a frame
+//! is lost in the completion. When k has the parity of the address, the lower part is even and comes back as it was.
+
+/// Bits of the part that names memory.
+const SHIFT: u32 = 48;
+
+/// The part that names memory (`XSK_UNALIGNED_BUF_ADDR_MASK`).
+const MASK: u64 = (1 << SHIFT) - 1;
+
+/// The largest cookie: 15 bits. The sixteenth carries the parity of the address.
+pub const MAX_COOKIE: u16 = 0x7fff;
+
+/// The address as the transmit ring of a UMEM with unaligned chunks takes it, such that the completion brings it back
+/// whole, and `cookie` with it. None if the cookie is larger than [`MAX_COOKIE`], the address has more than 48 bits, or is
+/// less than twice the cookie (so that every address can carry 0).
+#[inline]
+pub fn encode(address: u64, cookie: u16) -> Option<u64> {
+    if cookie > MAX_COOKIE || address > MASK {
+        return None;
+    }
+    let k = u64::from(cookie) << 1 | (address & 1);
+    Some(address.checked_sub(k)? | k << SHIFT)
+}
+
+/// The address and the cookie of what [`encode`] made.
+#[inline]
+pub fn decode(encoded: u64) -> (u64, u16) {
+    let k = encoded >> SHIFT;
+    (plain(encoded), (k >> 1) as u16)
+}
+
+/// The byte that a descriptor of a UMEM with unaligned chunks names: its upper part added to its lower one.
+///
+/// For a received frame the upper part is the headroom, 256 bytes and that of the UMEM.
+#[inline]
+pub fn plain(encoded: u64) -> u64 {
+    (encoded & MASK) + (encoded >> SHIFT)
+}
+
+/// The chunk that a received frame lies in: the address that was put into the fill ring.
+#[inline]
+pub fn chunk(encoded: u64) -> u64 {
+    encoded & MASK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_goes_out_comes_back(address in 0u64..=MASK, cookie in 0u16..=MAX_COOKIE) {
+            match encode(address, cookie) {
+                Some(encoded) => {
+                    prop_assert_eq!(decode(encoded), (address, cookie));
+                    // The kernel's bug can't change it.
+                    prop_assert_eq!(encoded & 1, 0);
+                    prop_assert_eq!(plain(encoded), address);
+                }
+                None => prop_assert!(address < 2 * u64::from(cookie) + 1),
+            }
+        }
+    }
+
+    #[test]
+    fn limits() {
+        assert_eq!(encode(0, 0), Some(0));
+        assert_eq!(encode(1, 0), Some(1 << 48));
+        assert_eq!(encode(0, 1), None);
+        assert_eq!(encode(2, 1), Some(2 << 48));
+        assert_eq!(encode(MASK + 1, 0), None);
+        assert_eq!(encode(0x20000, MAX_COOKIE + 1), None);
+        assert_eq!(chunk(0x1234_0000_0000_5678), 0x5678);
+        assert_eq!(plain(0x0100_0000_0000_5678), 0x5778);
+    }
+}

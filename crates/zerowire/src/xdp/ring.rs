@@ -1,0 +1,379 @@
+//! The rings that a program and the kernel share: one side produces, the other consumes.
+//!
+//! Memory: the kernel allocates a ring, the program maps it (or, in tests, owns it). Two 32-bit indices that count up and
+//! wrap tell how far each side is; entry `i` lies at `i & (size - 1)`. The entries from the consumer's index up to the
+//! producer's belong to the consumer, all others to the producer; a side gives entries over by storing its index with
+//! release order, and sees the other's with acquire order (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h).
+//! Each side keeps its own index and the last one that it saw of the other, so that the shared cache lines are touched
+//! once a batch.
+//!
+//! All `unsafe` of the rings is in this file. Indices are masked before use: whatever the other side stores, no access
+//! leaves the ring.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::memory::Mapping;
+
+/// A frame, or a piece of one, in the receive and transmit rings (`struct xdp_desc`, include/uapi/linux/if_xdp.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Descriptor {
+    /// Where it starts in the UMEM, bytes. With unaligned chunks, bits 48 to 63 are added to the lower ones
+    /// ([`super::address`]).
+    pub address: u64,
+    /// Bytes, 1 to the length of a chunk.
+    pub len: u32,
+    /// [`Descriptor::CONTINUES`] and [`Descriptor::METADATA`].
+    pub options: u32,
+}
+
+impl Descriptor {
+    /// `XDP_PKT_CONTD`: the frame goes on in the next descriptor.
+    pub const CONTINUES: u32 = libc::XDP_PKT_CONTD;
+    /// `XDP_TX_METADATA`: metadata lies right before the frame.
+    pub const METADATA: u32 = libc::XDP_TX_METADATA;
+
+    /// Whether the frame goes on in the next descriptor.
+    pub fn continues(&self) -> bool {
+        self.options & Self::CONTINUES != 0
+    }
+}
+
+/// What a ring can hold: plain data of which every bit pattern is a value.
+pub trait Entry: Copy + sealed::Sealed {}
+
+impl Entry for u64 {}
+impl Entry for Descriptor {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u64 {}
+    impl Sealed for super::Descriptor {}
+}
+
+/// `XDP_RING_NEED_WAKEUP` (include/uapi/linux/if_xdp.h).
+const NEED_WAKEUP: u32 = libc::XDP_RING_NEED_WAKEUP;
+
+/// Where the parts of a ring lie in its mapping, bytes from the start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub producer: usize,
+    pub consumer: usize,
+    pub flags: usize,
+    pub entries: usize,
+}
+
+/// The shared part.
+struct Shared<T> {
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    entries: NonNull<T>,
+    mask: u32,
+    /// Keeps the memory; None where somebody else does.
+    _mapping: Option<Mapping>,
+}
+
+// SAFETY: the addresses belong to no thread; the value is one side of the ring and is used by one thread at a time.
+unsafe impl<T: Entry> Send for Shared<T> {}
+
+impl<T: Entry> Shared<T> {
+    /// None if the parts don't lie within the mapping, or not aligned, or `size` is no power of two.
+    fn of_mapping(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
+        let end = (size as usize).checked_mul(size_of::<T>()).and_then(|n| layout.entries.checked_add(n))?;
+        let word = |at: usize| at.is_multiple_of(align_of::<AtomicU32>()) && at + 4 <= mapping.len();
+        let whole = end <= mapping.len() && layout.entries.is_multiple_of(align_of::<T>());
+        if !(whole && word(layout.producer) && word(layout.consumer) && word(layout.flags)) {
+            return None;
+        }
+        let at = |offset: usize| {
+            // SAFETY: inside the mapping, as checked above.
+            unsafe { mapping.base().add(offset) }
+        };
+        let parts = (
+            at(layout.producer).cast(),
+            at(layout.consumer).cast(),
+            at(layout.flags).cast(),
+            at(layout.entries).cast(),
+        );
+        // SAFETY: in bounds and aligned, as checked; the mapping is kept in the value.
+        unsafe { Self::from_parts(parts.0, parts.1, parts.2, parts.3, size, Some(mapping)) }
+    }
+
+    /// None if `size` is no power of two.
+    ///
+    /// # Safety
+    /// The words and `size` entries are valid for reads and writes and aligned as long as the value lives, and
+    /// are accessed by others only as the module's rules say.
+    unsafe fn from_parts(
+        producer: NonNull<AtomicU32>,
+        consumer: NonNull<AtomicU32>,
+        flags: NonNull<AtomicU32>,
+        entries: NonNull<T>,
+        size: u32,
+        mapping: Option<Mapping>,
+    ) -> Option<Self> {
+        let mask = size.checked_sub(1).filter(|_| size.is_power_of_two())?;
+        Some(Self { producer, consumer, flags, entries, mask, _mapping: mapping })
+    }
+
+    #[inline]
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: valid as long as `self`, by the contract of `from_parts`.
+        unsafe { self.producer.as_ref() }
+    }
+
+    #[inline]
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    #[inline]
+    fn needs_wakeup(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { self.flags.as_ref() }.load(Ordering::Relaxed) & NEED_WAKEUP != 0
+    }
+
+    #[inline]
+    fn size(&self) -> u32 {
+        self.mask + 1
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> *mut T {
+        // SAFETY: the masked index is less than the number of entries.
+        unsafe { self.entries.as_ptr().add((index & self.mask) as usize) }
+    }
+
+    /// Reads an entry. The other side may write it at the same time only where the caller says so.
+    #[inline]
+    fn read(&self, index: u32) -> T {
+        // SAFETY: in bounds and aligned; volatile, since memory is shared; every bit pattern is a value.
+        unsafe { self.slot(index).read_volatile() }
+    }
+
+    #[inline]
+    fn write(&self, index: u32, entry: T) {
+        // SAFETY: in bounds and aligned; volatile, since memory is shared.
+        unsafe { self.slot(index).write_volatile(entry) }
+    }
+}
+
+/// The producing side: the fill ring and the transmit ring.
+///
+/// Entries that were pushed are seen by the consumer from [`publish`](Self::publish) on.
+pub struct Producer<T: Entry> {
+    shared: Shared<T>,
+    /// Index of the next entry that is written.
+    next: u32,
+    /// The last index that was published.
+    published: u32,
+    /// The consumer's index, as it was seen last.
+    consumed: u32,
+}
+
+impl<T: Entry> Producer<T> {
+    pub(super) fn new(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
+        Shared::of_mapping(mapping, layout, size).map(Self::with)
+    }
+
+    fn with(shared: Shared<T>) -> Self {
+        let next = shared.producer().load(Ordering::Relaxed);
+        let consumed = shared.consumer().load(Ordering::Acquire);
+        Self { shared, next, published: next, consumed }
+    }
+
+    /// Entries in all.
+    pub fn size(&self) -> u32 {
+        self.shared.size()
+    }
+
+    /// Entries that can be pushed now. Looks at the consumer's index only if fewer than `wanted` are known to be free.
+    #[inline]
+    pub fn room(&mut self, wanted: u32) -> u32 {
+        let room = self.known_room();
+        if room >= wanted {
+            return room;
+        }
+        self.look();
+        self.known_room()
+    }
+
+    /// Wrong indices of the other side make a ring that looks full, never one with more room than entries.
+    #[inline]
+    fn known_room(&self) -> u32 {
+        self.size().saturating_sub(self.next.wrapping_sub(self.consumed))
+    }
+
+    #[inline]
+    fn look(&mut self) {
+        self.consumed = self.shared.consumer().load(Ordering::Acquire);
+    }
+
+    /// Writes the next entry; false if the ring is full.
+    #[inline]
+    pub fn push(&mut self, entry: T) -> bool {
+        if self.room(1) == 0 {
+            return false;
+        }
+        self.shared.write(self.next, entry);
+        self.next = self.next.wrapping_add(1);
+        true
+    }
+
+    /// Gives the consumer what was pushed; returns how many entries.
+    #[inline]
+    pub fn publish(&mut self) -> u32 {
+        let n = self.next.wrapping_sub(self.published);
+        if n > 0 {
+            self.shared.producer().store(self.next, Ordering::Release);
+            self.published = self.next;
+        }
+        n
+    }
+
+    /// Entries that were published and that the consumer hasn't said it took. The kernel stores its index once a call or
+    /// once a batch, so that this is an upper bound.
+    #[inline]
+    pub fn waiting(&mut self) -> u32 {
+        self.look();
+        self.published.wrapping_sub(self.consumed).min(self.size())
+    }
+
+    /// Index of the first entry that the consumer hasn't taken, as it was seen last.
+    #[inline]
+    pub(super) fn consumed(&self) -> u32 {
+        self.consumed
+    }
+
+    /// An entry that was pushed no more than [`size`](Self::size) entries ago: it stays as it is until its place is
+    /// written again, taken or not.
+    #[inline]
+    pub(super) fn entry(&self, index: u32) -> T {
+        self.shared.read(index)
+    }
+
+    /// Whether the kernel asks for a system call to go on (`XDP_USE_NEED_WAKEUP`).
+    #[inline]
+    pub fn needs_wakeup(&self) -> bool {
+        self.shared.needs_wakeup()
+    }
+
+    /// Takes back what was pushed and not yet taken by the consumer, the oldest first.
+    ///
+    /// Only sound to use once the consumer has stopped for good (an interface that is gone, a socket that was shut), or
+    /// entries are taken twice; memory stays safe in any case.
+    pub(super) fn take_back(&mut self, mut each: impl FnMut(T)) -> u32 {
+        self.look();
+        let n = self.next.wrapping_sub(self.consumed).min(self.size());
+        for i in 0..n {
+            each(self.shared.read(self.consumed.wrapping_add(i)));
+        }
+        self.next = self.consumed;
+        self.published = self.consumed;
+        self.shared.producer().store(self.consumed, Ordering::Release);
+        n
+    }
+}
+
+impl Producer<u64> {
+    /// Writes other addresses over those that the consumer hasn't taken: the way to take memory back from a fill ring,
+    /// whose entries can't be withdrawn.
+    ///
+    /// The kernel can take an entry while it is being replaced and use the old address: memory is back only when as many
+    /// frames have arrived, or the socket is closed. Returns how many were replaced.
+    pub fn replace_waiting(&mut self, mut with: impl FnMut(u64) -> u64) -> u32 {
+        let n = self.waiting();
+        for i in 0..n {
+            let index = self.consumed.wrapping_add(i);
+            self.shared.write(index, with(self.shared.read(index)));
+        }
+        self.shared.producer().store(self.published, Ordering::Release);
+        n
+    }
+}
+
+impl<T: Entry> std::fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Producer {{ size: {}, next: {}, consumed: {} }}", self.size(), self.next, self.consumed)
+    }
+}
+
+/// The consuming side: the completion ring and the receive ring.
+///
+/// Entries that were taken are free for the producer from [`release`](Self::release) on.
+pub struct Consumer<T: Entry> {
+    shared: Shared<T>,
+    /// Index of the next entry that is read.
+    next: u32,
+    /// The last index that was released.
+    released: u32,
+    /// The producer's index, as it was seen last.
+    produced: u32,
+}
+
+impl<T: Entry> Consumer<T> {
+    pub(super) fn new(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
+        Shared::of_mapping(mapping, layout, size).map(Self::with)
+    }
+
+    fn with(shared: Shared<T>) -> Self {
+        let next = shared.consumer().load(Ordering::Relaxed);
+        let produced = shared.producer().load(Ordering::Acquire);
+        Self { shared, next, released: next, produced }
+    }
+
+    /// Entries in all.
+    pub fn size(&self) -> u32 {
+        self.shared.size()
+    }
+
+    /// Entries that can be taken now. Looks at the producer's index only if none is known.
+    #[inline]
+    pub fn available(&mut self) -> u32 {
+        if self.produced == self.next {
+            self.produced = self.shared.producer().load(Ordering::Acquire);
+        }
+        self.produced.wrapping_sub(self.next).min(self.size())
+    }
+
+    /// Takes the next entry; None if there is none.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        if self.available() == 0 {
+            return None;
+        }
+        let entry = self.shared.read(self.next);
+        self.next = self.next.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Gives the producer the places of what was taken; returns how many.
+    #[inline]
+    pub fn release(&mut self) -> u32 {
+        let n = self.next.wrapping_sub(self.released);
+        if n > 0 {
+            self.shared.consumer().store(self.next, Ordering::Release);
+            self.released = self.next;
+        }
+        n
+    }
+
+    /// Whether the kernel asks for a system call to go on.
+    #[inline]
+    pub fn needs_wakeup(&self) -> bool {
+        self.shared.needs_wakeup()
+    }
+}
+
+impl<T: Entry> std::fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Consumer {{ size: {}, next: {}, produced: {} }}", self.size(), self.next, self.produced)
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

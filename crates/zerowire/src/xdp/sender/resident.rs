@@ -1,0 +1,153 @@
+//! Frames that stay in the memory and are sent many times. Plain code without memory or system calls.
+//!
+//! They lie behind each other, each on a cache line of its own; short ones share a chunk, since the kernel takes no piece
+//! that crosses the end of one; one longer than a chunk begins at the start of a chunk, so that its pieces are whole
+//! chunks.
+
+/// Frames start at multiples of this: even addresses also come back whole from kernels that lose bit 0 of a completion.
+const ALIGN: usize = 64;
+
+/// A frame that was loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    pub(super) address: u64,
+    pub(super) len: u32,
+}
+
+impl Resident {
+    /// Bytes of the frame.
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Residents {
+    /// Address of the first byte: a multiple of the chunk length.
+    base: u64,
+    /// Bytes: a multiple of the chunk length.
+    bytes: usize,
+    chunk: usize,
+    /// Bytes in use.
+    used: usize,
+    /// Length of the frame that begins at each step of [`ALIGN`]; 0 where none does.
+    lens: Vec<u32>,
+}
+
+impl Residents {
+    pub(super) fn new(base: u64, bytes: usize, chunk: usize) -> Self {
+        Self { base, bytes, chunk, used: 0, lens: vec![0; bytes / ALIGN] }
+    }
+
+    /// Where a frame of `len` bytes would begin, and end, counted from the base.
+    fn place(used: usize, chunk: usize, len: usize) -> Option<(usize, usize)> {
+        let start = used.checked_next_multiple_of(ALIGN)?;
+        let fits = start % chunk + len <= chunk;
+        let start = if fits { start } else { start.checked_next_multiple_of(chunk)? };
+        Some((start, start.checked_add(len)?))
+    }
+
+    /// Bytes that frames of these lengths need, loaded in this order.
+    pub(super) fn needed(chunk: usize, lens: impl IntoIterator<Item = usize>) -> Option<usize> {
+        lens.into_iter()
+            .try_fold(0, |used, len| Some(Self::place(used, chunk, len)?.1))?
+            .checked_next_multiple_of(chunk)
+    }
+
+    /// Takes room for a frame of 1 to 2^32 - 1 bytes; None if there isn't enough.
+    pub(super) fn add(&mut self, len: usize) -> Option<Resident> {
+        let (start, end) = Self::place(self.used, self.chunk, len)?;
+        let frame_len = u32::try_from(len).ok().filter(|n| *n > 0)?;
+        if end > self.bytes {
+            return None;
+        }
+        self.used = end;
+        self.lens[start / ALIGN] = frame_len;
+        Some(Resident { address: self.base + start as u64, len: frame_len })
+    }
+
+    /// Whether the frame lies here: one of another sender, or from before [`clear`](Self::clear), doesn't.
+    #[inline]
+    pub(super) fn has(&self, frame: &Resident) -> bool {
+        self.first_piece(frame.address) == Some(frame.len)
+            && (frame.address - self.base).is_multiple_of(ALIGN as u64)
+    }
+
+    /// The length of the frame whose first piece lies at `address`; None for the further pieces of a frame, and for
+    /// what is no frame.
+    #[inline]
+    pub(super) fn first_piece(&self, address: u64) -> Option<u32> {
+        let at = usize::try_from(address.checked_sub(self.base)?).ok()? / ALIGN;
+        self.lens.get(at).copied().filter(|len| *len > 0)
+    }
+
+    /// Bytes that are in use.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Bytes in all.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Forgets all frames.
+    pub(super) fn clear(&mut self) {
+        self.lens.fill(0);
+        self.used = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn short_frames_share_a_chunk_and_long_ones_begin_one() {
+        let mut r = Residents::new(8192, 5 * 2048, 2048);
+        let starts: Vec<_> =
+            [60, 1500, 1500, 3000, 60].map(|n| r.add(n).expect("room").address - 8192).to_vec();
+        assert_eq!(starts, [0, 64, 2048, 4096, 4096 + 3008]);
+        assert_eq!(r.add(3000), None);
+        assert_eq!(r.first_piece(8192 + 4096), Some(3000));
+        assert_eq!(r.first_piece(8192 + 6144), None, "a further piece");
+        assert_eq!(r.first_piece(0), None);
+        assert_eq!(Residents::needed(2048, [60, 1500, 1500, 3000, 60]), Some(4 * 2048));
+        let first = Resident { address: 8192, len: 60 };
+        assert!(r.has(&first) && !r.has(&Resident { len: 61, ..first }));
+        r.clear();
+        assert!(!r.has(&first));
+    }
+
+    #[test]
+    fn no_room_at_all() {
+        let mut r = Residents::new(0, 0, 2048);
+        assert_eq!(r.add(60), None);
+        assert_eq!(Residents::new(0, 2048, 2048).add(0), None);
+        assert_eq!(Residents::needed(2048, [usize::MAX, 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_never_overlap(lens in prop::collection::vec(1usize..7000, 1..60)) {
+            let need = Residents::needed(2048, lens.iter().copied()).expect("a sum");
+            let mut r = Residents::new(4096, need, 2048);
+            let mut end = 4096;
+            for len in lens {
+                let frame = r.add(len).expect("as much as was said to be needed");
+                prop_assert!(frame.address >= end);
+                end = frame.address + len as u64;
+                prop_assert!(frame.address.is_multiple_of(2048) || frame.address % 2048 + len as u64 <= 2048);
+                prop_assert_eq!(r.first_piece(frame.address), Some(len as u32));
+                let mut piece = frame.address + 2048;
+                while piece < end {
+                    prop_assert_eq!(r.first_piece(piece), None);
+                    piece += 2048;
+                }
+            }
+            prop_assert!(end <= 4096 + need as u64);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The places in which frames are built: which are free, and what lies in the others. Plain code without memory or
+//! system calls.
+
+/// A place whose frame is with the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// Number of the frame.
+    number: u64,
+    /// Bytes of the frame.
+    len: u32,
+    /// Pieces that are not back.
+    pieces: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    /// Used as a stack: the place that came back last is still in the cache.
+    free: Vec<u32>,
+}
+
+impl Slots {
+    pub(super) fn new(count: u32) -> Self {
+        Self { slots: vec![Slot::default(); count as usize], free: (0..count).rev().collect() }
+    }
+
+    /// A free place, which stays free until [`lend`](Self::lend).
+    #[inline]
+    pub(super) fn next(&self) -> Option<u32> {
+        self.free.last().copied()
+    }
+
+    /// Gives the place of [`next`](Self::next) to the kernel.
+    #[inline]
+    pub(super) fn lend(&mut self, number: u64, len: u32, pieces: u32) {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = Slot { number, len, pieces };
+        }
+    }
+
+    /// One piece is back: the length of the frame if it was the last one, which frees the place.
+    #[inline]
+    pub(super) fn piece_back(&mut self, slot: u32) -> Option<u32> {
+        let Slot { len, pieces, .. } = self.slots.get_mut(slot as usize)?;
+        let len = *len;
+        // A piece that was not lent: nothing to give back.
+        *pieces = pieces.checked_sub(1)?;
+        if *pieces > 0 {
+            return None;
+        }
+        self.free.push(slot);
+        Some(len)
+    }
+
+    /// Number and length of the oldest frame that is with the kernel.
+    pub(super) fn oldest(&self) -> Option<(u64, u32)> {
+        self.slots.iter().filter(|s| s.pieces > 0).map(|s| (s.number, s.len)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_when_all_pieces_are_back() {
+        let mut slots = Slots::new(2);
+        assert_eq!(slots.next(), Some(0));
+        slots.lend(7, 5000, 3);
+        assert_eq!(slots.next(), Some(1));
+        slots.lend(8, 60, 1);
+        assert_eq!(slots.next(), None);
+        assert_eq!(slots.oldest(), Some((7, 5000)));
+        assert_eq!((slots.piece_back(0), slots.piece_back(0)), (None, None));
+        assert_eq!(slots.piece_back(0), Some(5000));
+        assert_eq!(slots.next(), Some(0));
+        assert_eq!(slots.oldest(), Some((8, 60)));
+    }
+
+    #[test]
+    fn a_piece_that_was_not_lent_changes_nothing() {
+        let mut slots = Slots::new(1);
+        assert_eq!((slots.piece_back(0), slots.piece_back(9)), (None, None));
+        slots.lend(0, 60, 1);
+        assert_eq!(slots.piece_back(0), Some(60));
+        assert_eq!(slots.piece_back(0), None);
+        assert_eq!(slots.free, [0]);
+    }
+}

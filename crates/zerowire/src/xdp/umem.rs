@@ -1,0 +1,397 @@
+//! A UMEM: the memory that AF_XDP sockets send from and receive into, registered with the kernel.
+//!
+//! Memory: the pages are the program's own, or those that the caller lends ([`Umem::from_raw`]); the kernel pins them until
+//! the last socket is closed. Who may touch a byte is told by the rings: a chunk belongs to the kernel from its way into
+//! the fill or transmit ring until it comes out of the receive or completion ring. The value itself makes no reference to
+//! the memory but in unsafe functions, whose callers answer for that.
+//!
+//! Registration follows `struct xdp_umem_reg` (include/uapi/linux/if_xdp.h); the limits are those of net/xdp/xdp_umem.c.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::set_xdp_umem_reg;
+use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::error::XdpError;
+use super::interface::Interface;
+use super::memory::{HUGE_PAGE_BYTES, Mapping};
+use super::socket::SocketOptions;
+
+/// The shortest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`), bytes.
+pub const MIN_CHUNK_BYTES: u32 = 2048;
+
+/// Bytes at the start of each chunk that a received frame leaves free, beside the headroom that was asked for
+/// (`XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h).
+pub const KERNEL_HEADROOM_BYTES: u32 = 256;
+
+/// Addresses have 48 bits with unaligned chunks.
+const MAX_UNALIGNED_BYTES: usize = 1 << 48;
+
+/// How a UMEM is cut and used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UmemOptions {
+    /// Bytes of a chunk: 2048 to the page size; a power of two unless `unaligned`. No piece of a frame is longer.
+    pub chunk_bytes: u32,
+    /// Bytes that a received frame leaves free behind the kernel's 256: less than `chunk_bytes - 256`.
+    pub headroom_bytes: u32,
+    /// Chunks may start at any byte (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`); pages that a chunk crosses must be neighbours in
+    /// memory for zero-copy mode, for copy mode they needn't.
+    pub unaligned: bool,
+    /// Bytes of metadata before each frame that is sent (`struct xsk_tx_metadata`), 0 for none; a multiple of 8, less
+    /// than 256.
+    pub tx_metadata_bytes: u32,
+    /// The kernel fills in the checksums that the metadata asks for in software (`XDP_UMEM_TX_SW_CSUM`). Wrong for frames of
+    /// several buffers.
+    pub software_checksum: bool,
+}
+
+impl Default for UmemOptions {
+    /// Aligned chunks of 4096 bytes, nothing else.
+    fn default() -> Self {
+        Self {
+            chunk_bytes: 4096,
+            headroom_bytes: 0,
+            unaligned: false,
+            tx_metadata_bytes: 0,
+            software_checksum: false,
+        }
+    }
+}
+
+impl UmemOptions {
+    /// The kernel says no more than EINVAL: so the rules are checked here, and the value is named.
+    fn check(&self, base: usize, len: usize) -> Result<(), XdpError> {
+        let page = rustix::param::page_size();
+        let wrong = |name, value: u64, rule: String| Err(XdpError::Value { name, value, rule });
+        let chunk = self.chunk_bytes;
+        if chunk < MIN_CHUNK_BYTES || chunk as usize > page {
+            return wrong(
+                "the chunk length",
+                chunk.into(),
+                format!("take {MIN_CHUNK_BYTES} to {page} bytes"),
+            );
+        }
+        if !self.unaligned && !chunk.is_power_of_two() {
+            return wrong(
+                "the chunk length",
+                chunk.into(),
+                "take a power of two, or unaligned chunks".into(),
+            );
+        }
+        let room = chunk - KERNEL_HEADROOM_BYTES;
+        if self.headroom_bytes >= room {
+            let rule = format!("take less than {room} bytes (chunk length less the kernel's 256)");
+            return wrong("the headroom", self.headroom_bytes.into(), rule);
+        }
+        if !self.tx_metadata_bytes.is_multiple_of(8) || self.tx_metadata_bytes >= KERNEL_HEADROOM_BYTES {
+            let rule = "take a multiple of 8 bytes below 256".into();
+            return wrong("the length of transmit metadata", self.tx_metadata_bytes.into(), rule);
+        }
+        if !base.is_multiple_of(page) {
+            return wrong("the start of the memory", base as u64, format!("take a multiple of {page}"));
+        }
+        if len < chunk as usize {
+            return wrong(
+                "the length of the memory",
+                len as u64,
+                format!("take {chunk} bytes (a chunk) or more"),
+            );
+        }
+        if !self.unaligned && !len.is_multiple_of(chunk as usize) {
+            let rule = format!("take a multiple of {chunk} bytes (a chunk)");
+            return wrong("the length of the memory", len as u64, rule);
+        }
+        let most =
+            if self.unaligned { MAX_UNALIGNED_BYTES } else { (u32::MAX as usize).saturating_mul(page) };
+        if len > most {
+            return wrong("the length of the memory", len as u64, format!("take at most {most} bytes"));
+        }
+        Ok(())
+    }
+
+    fn flags(&self) -> XdpUmemRegFlags {
+        let mut bits = 0;
+        if self.unaligned {
+            bits |= libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG;
+        }
+        if self.software_checksum {
+            bits |= libc::XDP_UMEM_TX_SW_CSUM;
+        }
+        if self.tx_metadata_bytes > 0 {
+            bits |= libc::XDP_UMEM_TX_METADATA_LEN;
+        }
+        XdpUmemRegFlags::from_bits_retain(bits)
+    }
+}
+
+/// Registered memory. A clone is another handle of the same memory.
+#[derive(Clone, Debug)]
+pub struct Umem(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    base: NonNull<u8>,
+    len: usize,
+    options: UmemOptions,
+    sockets: Mutex<Sockets>,
+    /// Where the memory is the program's own: unmapped after the last handle and socket.
+    own: Option<Mapping>,
+}
+
+/// The kernel keeps a registration with a socket; further sockets share that of one that is bound.
+#[derive(Debug, Default)]
+struct Sockets {
+    /// Registered, and not yet bound.
+    spare: Option<OwnedFd>,
+    bound: Vec<Bound>,
+}
+
+#[derive(Debug)]
+struct Bound {
+    socket: Weak<OwnedFd>,
+    interface: u32,
+    queue: u32,
+}
+
+// SAFETY: the address of memory that belongs to no thread; it is dereferenced in unsafe functions only.
+unsafe impl Send for Inner {}
+// SAFETY: as above; the sockets are behind a lock.
+unsafe impl Sync for Inner {}
+
+/// A socket that knows the memory, before it is bound.
+pub(super) enum Claim {
+    /// The memory was registered with it.
+    Registered(OwnedFd),
+    /// It shares what was registered with the other one, which is bound.
+    Shares(OwnedFd, Arc<OwnedFd>),
+}
+
+impl Umem {
+    /// Maps `len` bytes of zeroes and registers them. `len` is a multiple of the chunk length, and with `huge_pages` is
+    /// rounded up to 2 MiB.
+    ///
+    /// # Errors
+    /// [`XdpError::Value`], [`XdpError::NoMemory`], [`XdpError::NoHugePages`], [`XdpError::Memlock`],
+    /// [`XdpError::NotPermitted`], [`XdpError::Unsupported`].
+    pub fn new(len: usize, options: UmemOptions, huge_pages: bool) -> Result<Self, XdpError> {
+        options.check(0, len)?;
+        let too_much = XdpError::NoMemory { need_bytes: len as u64 };
+        let len =
+            if huge_pages { len.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(too_much)? } else { len };
+        let need_bytes = len as u64;
+        let own = Mapping::anonymous(len, huge_pages).map_err(|e| match e {
+            Errno::NOMEM if huge_pages => {
+                XdpError::NoHugePages { need_bytes, pages: need_bytes / HUGE_PAGE_BYTES as u64 }
+            }
+            Errno::NOMEM => XdpError::NoMemory { need_bytes },
+            // RLIMIT_MEMLOCK with MCL_FUTURE.
+            Errno::AGAIN => memlock(need_bytes),
+            e => XdpError::system(format!("{need_bytes} bytes of frames"), "mmap", e),
+        })?;
+        Self::register(own.base(), len, options, Some(own))
+    }
+
+    /// Registers memory of the caller's: guest RAM, a mapped file, a composition of both.
+    ///
+    /// Addresses in the rings count from `base`. Discarding pages (`MADV_DONTNEED` on private memory, `PUNCH_HOLE`,
+    /// a balloon) cuts the link between the address and the pages that the kernel has: frames then go to pages that
+    /// nobody sees.
+    ///
+    /// # Safety
+    /// `base..base + len` stays mapped readable and writable until the last clone of the value and the last socket on it
+    /// are dropped. What is lent to the kernel (see the module) may change at any time, so that no Rust reference to
+    /// those bytes may exist meanwhile. In zero-copy mode an interface can write to chunks of the fill ring until its
+    /// queue is bound anew, some milliseconds after the socket is closed: reuse such memory for other things only when
+    /// writes into it do no harm, or after that.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and [`XdpError::NotMapped`].
+    pub unsafe fn from_raw(base: NonNull<u8>, len: usize, options: UmemOptions) -> Result<Self, XdpError> {
+        options.check(base.as_ptr() as usize, len)?;
+        Self::register(base, len, options, None)
+    }
+
+    fn register(
+        base: NonNull<u8>,
+        len: usize,
+        options: UmemOptions,
+        own: Option<Mapping>,
+    ) -> Result<Self, XdpError> {
+        let umem = Self(Arc::new(Inner { base, len, options, sockets: Mutex::default(), own }));
+        let spare = umem.0.registered_socket()?;
+        umem.lock().spare = Some(spare);
+        Ok(umem)
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// How it is cut and used.
+    pub fn options(&self) -> &UmemOptions {
+        &self.0.options
+    }
+
+    /// The first byte.
+    pub fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+
+    /// Checks that `len` bytes from `address` on are part of the memory, and gives them as a range.
+    ///
+    /// # Errors
+    /// [`XdpError::Value`] with the address.
+    pub fn range(&self, address: u64, len: usize) -> Result<Range<usize>, XdpError> {
+        let start = usize::try_from(address).ok();
+        match start.and_then(|start| Some(start..start.checked_add(len)?)) {
+            Some(range) if range.end <= self.0.len => Ok(range),
+            _ => Err(XdpError::Value {
+                name: "an address",
+                value: address,
+                rule: format!("{len} bytes from there on are not within the {} of the memory", self.0.len),
+            }),
+        }
+    }
+
+    /// Bytes of the memory, for writing and reading.
+    ///
+    /// # Safety
+    /// The bytes are not lent to the kernel, and nobody else reads or writes them as long as the slice lives.
+    ///
+    /// # Errors
+    /// As [`range`](Self::range).
+    #[allow(clippy::mut_from_ref, reason = "the caller answers for the bytes, as the contract says")]
+    pub unsafe fn bytes_mut(&self, address: u64, len: usize) -> Result<&mut [u8], XdpError> {
+        let range = self.range(address, len)?;
+        // SAFETY: in bounds of memory that is mapped as long as `self`; exclusive by the contract.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr().add(range.start), len) })
+    }
+
+    /// A socket for the memory that is not bound yet: the one that was registered, or a new one.
+    ///
+    /// After the last socket was closed, the memory is registered again; the kernel may still hold the old registration
+    /// against the limit of locked memory, which is waited for, as long as for a busy queue.
+    pub(super) fn claim(&self, interface: &Interface, options: &SocketOptions) -> Result<Claim, XdpError> {
+        let mut sockets = self.lock();
+        if let Some(socket) = sockets.spare.take() {
+            return Ok(Claim::Registered(socket));
+        }
+        sockets.bound.retain(|s| s.socket.strong_count() > 0);
+        // The kernel would let such a socket share the rings of the other one, which is of no use here.
+        if sockets.bound.iter().any(|s| s.interface == interface.index() && s.queue == options.queue) {
+            let (interface, queue) = (interface.name().to_owned(), options.queue);
+            return Err(XdpError::Busy { interface, queue, waited: Duration::ZERO });
+        }
+        if let Some(other) = sockets.bound.iter().find_map(|s| s.socket.upgrade()) {
+            return Ok(Claim::Shares(new_socket()?, other));
+        }
+        let start = Instant::now();
+        loop {
+            match self.0.registered_socket() {
+                Err(XdpError::Memlock { .. }) if start.elapsed() < options.busy_timeout => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                done => return done.map(Claim::Registered),
+            }
+        }
+    }
+
+    /// Remembers a bound socket, so that others can share its registration.
+    pub(super) fn bound(&self, socket: &Arc<OwnedFd>, interface: u32, queue: u32) {
+        let socket = Arc::downgrade(socket);
+        self.lock().bound.push(Bound { socket, interface, queue });
+    }
+
+    /// A panic can't leave the list in disorder: each change is one step.
+    fn lock(&self) -> MutexGuard<'_, Sockets> {
+        self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn registered_socket(&self) -> Result<OwnedFd, XdpError> {
+        let socket = new_socket()?;
+        let need_bytes = self.len as u64;
+        let base = self.base.as_ptr() as u64;
+        let registration = XdpUmemReg {
+            addr: base,
+            len: need_bytes,
+            chunk_size: self.options.chunk_bytes,
+            headroom: self.options.headroom_bytes,
+            flags: self.options.flags(),
+            tx_metadata_len: self.options.tx_metadata_bytes,
+        };
+        set_xdp_umem_reg(&socket, registration).map_err(|e| match e {
+            // The kernel says ENOBUFS past the limit; seccomp filters and old kernels say EPERM.
+            Errno::NOBUFS | Errno::PERM => memlock(need_bytes),
+            // ENOMEM is also said when some pages could be locked, and not all.
+            Errno::NOMEM if self.own.is_some() => XdpError::NoMemory { need_bytes },
+            Errno::FAULT | Errno::NOMEM => XdpError::NotMapped { base, need_bytes },
+            e => XdpError::system(
+                format!("registering {need_bytes} bytes at {base:#x} with {:?}", self.options),
+                "setsockopt(XDP_UMEM_REG)",
+                e,
+            ),
+        })?;
+        Ok(socket)
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, XdpError> {
+    let family = AddressFamily::from_raw(libc::AF_XDP as _);
+    rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(|e| match e {
+        Errno::PERM | Errno::ACCESS => XdpError::NotPermitted,
+        Errno::AFNOSUPPORT => XdpError::Unsupported,
+        e => XdpError::system("a new socket", "socket(AF_XDP)", e),
+    })
+}
+
+fn memlock(need_bytes: u64) -> XdpError {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match limit {
+        // Without a limit it was the memory itself.
+        None => XdpError::NoMemory { need_bytes },
+        Some(limit_bytes) => XdpError::Memlock { need_bytes, limit_bytes },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(options: UmemOptions, base: usize, len: usize) -> Option<String> {
+        options.check(base, len).err().map(|e| e.to_string())
+    }
+
+    #[test]
+    fn each_rule_names_the_value() {
+        let good = UmemOptions::default();
+        assert_eq!(rule(good, 0, 4096), None);
+        let cases = [
+            (UmemOptions { chunk_bytes: 2047, ..good }, 0, 4096, "2047"),
+            (UmemOptions { chunk_bytes: 8192, ..good }, 0, 8192, "8192"),
+            (UmemOptions { chunk_bytes: 3000, ..good }, 0, 3000, "3000"),
+            (UmemOptions { headroom_bytes: 3840, ..good }, 0, 4096, "3840"),
+            (UmemOptions { tx_metadata_bytes: 12, ..good }, 0, 4096, "12"),
+            (UmemOptions { tx_metadata_bytes: 256, ..good }, 0, 4096, "256"),
+            (good, 1, 4096, "is 1:"),
+            (good, 0, 4095, "4095"),
+            (good, 0, 4097, "4097"),
+            (UmemOptions { unaligned: true, ..good }, 0, (1 << 48) + 1, "281474976710657"),
+        ];
+        for (options, base, len, word) in cases {
+            let text = rule(options, base, len).unwrap_or_else(|| panic!("{options:?}, {len} passed"));
+            assert!(text.contains(word), "{text}");
+        }
+        let unaligned = UmemOptions { unaligned: true, chunk_bytes: 3000, headroom_bytes: 2743, ..good };
+        assert_eq!(rule(unaligned, 4096, 4097), None);
+    }
+}
