@@ -16,7 +16,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build demo demo-soft test check fuzz bench doctor lint fmt install uninstall clean
+.PHONY: help build static header demo demo-soft test check fuzz bench doctor lint fmt install uninstall clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
@@ -24,6 +24,12 @@ help: ## List the targets
 
 build: ## Build the program and the C library: target/release/zerowire, libzerowire_c
 	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-c
+
+static: ## Build the program without libraries, for guests: target/x86_64-unknown-linux-gnu/release/zerowire
+	@scripts/static.sh
+
+header: ## Write the C library's header anew, from its sources
+	ZEROWIRE_UPDATE_HEADER=1 $(CARGO) test --locked --package zerowire-c --test header
 
 demo: ## A stock Debian guest on both devices (root; installs and downloads what is missing, once)
 	@scripts/install.sh vm

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::command::{Running, wait_for};
+use crate::initrd::libraries;
 
 /// To the listening socket. The program's own aim is 50 ms; this is no measurement.
 const START: Duration = Duration::from_secs(15);
@@ -191,7 +192,10 @@ impl Backend {
 /// Whether somebody in the process's network namespace (each has its own table)
 /// accepts connections on a socket. Connecting to find out would use up a session of
 /// the back end.
-fn is_listening(pid: u32, socket: &Path) -> Result<bool> {
+///
+/// # Errors
+/// The process has ended.
+pub fn is_listening(pid: u32, socket: &Path) -> Result<bool> {
     let wanted = socket.to_string_lossy();
     let table = format!("/proc/{pid}/net/unix");
     let table = std::fs::read_to_string(&table).with_context(|| format!("read {table}"))?;
@@ -221,6 +225,25 @@ pub fn program() -> Result<PathBuf> {
             "no program {}: build it (cargo build --release -p zerowire-cli) or set ZEROWIRE_BIN",
             path.display()
         );
+    }
+    Ok(path)
+}
+
+/// The program under test, linked statically: it runs on the host and in the guest.
+/// `scripts/static.sh` builds it, beside the folder of this test program.
+///
+/// # Errors
+/// There is none, or it needs libraries.
+pub fn static_program() -> Result<PathBuf> {
+    const BUILD: &str = "run `scripts/static.sh`";
+    let own = std::env::current_exe().context("find the test program's own path")?;
+    let target = own.parent().and_then(Path::parent).context("the test program's folder")?;
+    let path = target.join("x86_64-unknown-linux-gnu/release/zerowire");
+    if !path.is_file() {
+        bail!("no static program {}: {BUILD}", path.display());
+    }
+    if !libraries(&path)?.is_empty() {
+        bail!("{} needs libraries, which a guest may lack: {BUILD}", path.display());
     }
     Ok(path)
 }

@@ -92,7 +92,7 @@ fn add_program(archive: &mut Archive, path: &Path) -> Result<()> {
 }
 
 /// The libraries of a program as `ldd` finds them; none for a static one.
-fn libraries(program: &Path) -> Result<Vec<String>> {
+pub(crate) fn libraries(program: &Path) -> Result<Vec<String>> {
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {

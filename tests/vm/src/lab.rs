@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 
 use crate::assets::{Assets, Kernel};
+use crate::backend;
 use crate::command;
 use crate::initrd;
 use crate::machine::Machine;
@@ -65,7 +66,7 @@ impl Lab {
             return Ok(path.clone());
         }
         let files = self.assets.kernel(kernel)?;
-        let path = initrd::store(&self.work_dir, &kernel.to_string(), &files, &[agent()?])
+        let path = initrd::store(&self.work_dir, &kernel.to_string(), &files, &guest_programs()?)
             .with_context(|| format!("initial RAM disk for {kernel}"))?;
         initrds.insert(kernel, path.clone());
         Ok(path)
@@ -85,6 +86,14 @@ impl Lab {
         lock().insert(machine, path.clone());
         Ok(path)
     }
+}
+
+/// The project's programs in the guest. The static one is there if it was built: the tests
+/// that need it ask for it themselves, and the demo has no use for it.
+fn guest_programs() -> Result<Vec<PathBuf>> {
+    let mut programs = vec![agent()?];
+    programs.extend(backend::static_program().ok());
+    Ok(programs)
 }
 
 /// The program that works in the guest: it is built with this one and lies beside it.

@@ -65,6 +65,11 @@ impl Ledger {
         self.way(way)[name].as_u64().with_context(|| format!("no number '{name}' in {}", self.0))
     }
 
+    /// Bytes of one direction that were copied for this reason, 0 if none were.
+    pub fn copied(&self, way: Way, reason: &str) -> u64 {
+        self.way(way)["copied_bytes"][reason].as_u64().unwrap_or(0)
+    }
+
     /// A counter of the VM, for instance `connections`.
     pub fn number(&self, name: &str) -> Result<u64> {
         self.0[name].as_u64().with_context(|| format!("no number '{name}' in {}", self.0))

@@ -56,6 +56,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock", On::All, vsock::transfer::base),
     ("vsock-restart", On::All, vsock::change::restart),
     ("vsock-pci", On::Qemu10, vsock::pci::second_device),
+    ("vsock-rx", On::Qemu10, vsock::rx::bench),
     ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),

@@ -15,6 +15,7 @@ pub mod job;
 pub mod pattern;
 pub mod pci;
 pub mod remote;
+pub mod rx;
 pub mod zerocopy;
 
 use std::os::fd::AsFd;

@@ -2,7 +2,9 @@
 
 pub mod change;
 pub mod many;
+pub mod pair;
 pub mod pci;
+pub mod rx;
 pub mod setup;
 pub mod siblings;
 pub mod stalled;

@@ -1,31 +1,16 @@
 //! A program in the guest drives a second vsock device by itself (`zerowire-guest` over
 //! PCI) and reads in place what the host sends, beside the kernel's own device.
-//!
-//! ```text
-//!  guest: zw-vsock     ── kernel ── device 1, CID 87 ─┐
-//!         zw-vsock pci ── uio ───── device 2, CID 88 ─┴ zerowire vsock
-//! ```
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
-use zerowire_vmtest::backend::{self, Backend};
-use zerowire_vmtest::command::wait_for;
-use zerowire_vmtest::guest::{COMMAND, Guest};
-use zerowire_vmtest::runner::{Env, skip};
+use anyhow::{Result, ensure};
+use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pci::HUGE_PAGES;
 use zerowire_vmtest::vsock::remote::{self, Background};
 use zerowire_vmtest::vsock::{Kind, host};
-use zerowire_vmtest::vsock_device::VsockDevice;
 
-use super::setup::{HOST, at_rest, plug, stop, together};
+use super::pair::{KERNEL, PROGRAM, Pair};
+use super::setup::{HOST, at_rest, together};
 use crate::checks::traffic::Way;
-
-/// The VM as the kernel's device shows it, and as the program's does.
-const KERNEL: (&str, u32) = ("kernel", 87);
-const PROGRAM: (&str, u32) = ("program", 88);
 
 /// One large transfer, bytes: odd, so that the last packet is short.
 const BULK: Load = Load { seed: 70, bytes: (16 << 20) + 4_321, write_bytes: 64 << 10 };
@@ -39,50 +24,32 @@ const IN_PLACE: u64 = 90;
 
 /// To the program and from it, while the kernel's device works as before.
 pub fn second_device(env: &Env<'_>) -> Result<String> {
-    let mut backend = start(env.dir)?;
-    let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
-    let driver = guest.run("test -d /sys/bus/pci/drivers/uio_pci_generic", COMMAND)?;
-    if driver.status != 0 {
-        return Err(skip("the guest's kernel has no module uio_pci_generic"));
-    }
-    // The kernel complains of each vsock device beyond the first one, in the middle of
-    // what commands say.
-    guest.sh("dmesg -n 1")?;
-    let pages = guest
-        .sh(&format!("echo {HUGE_PAGES} >/proc/sys/vm/nr_hugepages && cat /proc/sys/vm/nr_hugepages"))?;
-    ensure!(pages == HUGE_PAGES.to_string(), "the guest has {pages} huge pages of {HUGE_PAGES}");
-    plug(&VsockDevice::new("vsock0", &env.dir.join(KERNEL.0)), &mut guest, KERNEL.1)?;
-    VsockDevice::new("vsock1", &env.dir.join(PROGRAM.0)).plug_second(&mut guest)?;
-    guest.until("grep -lx 0x1053 /sys/bus/pci/devices/*/device | wc -l | grep -qx 2", COMMAND)?;
-
-    let mut text = vec![to_guest(env.dir, &mut guest, &mut backend, "sleep", BULK)?];
+    let mut pair = Pair::start(env, &[], HUGE_PAGES)?;
+    let mut text = vec![to_guest(&mut pair, "sleep", BULK)?];
     for how in ["copy", "spin", "timer"] {
-        let said = to_guest(env.dir, &mut guest, &mut backend, how, SHORT)?;
+        let said = to_guest(&mut pair, how, SHORT)?;
         text.push(said);
     }
-    from_guest(env.dir, &mut guest, &mut backend)?;
-    kernels_own(env.dir, &mut guest)?;
-    killed(env.dir, &mut guest)?;
-    let address = remote::run(&mut guest, "pci sleep give-back")?;
-    let driver = guest.sh(&format!("readlink /sys/bus/pci/devices/{address}/driver"))?;
+    from_guest(&mut pair)?;
+    kernels_own(&mut pair)?;
+    killed(&mut pair)?;
+    let address = remote::run(&mut pair.guest, "pci sleep give-back")?;
+    let driver = pair.guest.sh(&format!("readlink /sys/bus/pci/devices/{address}/driver"))?;
     ensure!(driver.ends_with("/virtio-pci"), "{address} went back to {driver}");
-    for (name, _) in [KERNEL, PROGRAM] {
-        let ledger = at_rest(&mut backend, name)?;
-        ledger.check_clean().with_context(|| name.to_owned())?;
-        ledger.check_dropped().with_context(|| name.to_owned())?;
-    }
-    stop(backend)?;
+    pair.finish()?;
     Ok(text.join("; "))
 }
 
 /// The host sends, and says how; the guest listens.
-fn to_guest(dir: &Path, guest: &mut Guest, backend: &mut Backend, how: &str, load: Load) -> Result<String> {
+fn to_guest(pair: &mut Pair, how: &str, load: Load) -> Result<String> {
+    let uds = pair.uds(PROGRAM.0);
+    let Pair { guest, backend, .. } = pair;
     let before = at_rest(backend, PROGRAM.0)?;
     let Load { seed, bytes, write_bytes } = load;
     let line = format!("pci {how} listen 2000 receive {seed} {write_bytes} {bytes}");
     let job = Background::listen(guest, &line)?;
     let sent = (|| {
-        let (socket, _) = host::connect_to(&uds(dir, PROGRAM.0), 2000, Kind::Stream)?;
+        let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
         job::send_load(&socket, load)?;
         job::end_data(&socket)?;
         job::receive_end(&socket)
@@ -112,10 +79,12 @@ fn to_guest(dir: &Path, guest: &mut Guest, backend: &mut Backend, how: &str, loa
 }
 
 /// The guest sends.
-fn from_guest(dir: &Path, guest: &mut Guest, backend: &mut Backend) -> Result<()> {
+fn from_guest(pair: &mut Pair) -> Result<()> {
+    let uds = pair.uds(PROGRAM.0);
+    let Pair { guest, backend, .. } = pair;
     let before = at_rest(backend, PROGRAM.0)?;
     let Load { seed, bytes, write_bytes } = BULK;
-    let listener = host::Listener::new(&uds(dir, PROGRAM.0), 1000, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1000, Kind::Stream)?;
     let line = format!("pci sleep connect {HOST} 1000 send {seed} {write_bytes} {bytes}");
     together(
         || {
@@ -132,50 +101,32 @@ fn from_guest(dir: &Path, guest: &mut Guest, backend: &mut Backend) -> Result<()
 }
 
 /// The kernel's sockets have their device as before.
-fn kernels_own(dir: &Path, guest: &mut Guest) -> Result<()> {
-    let listener = host::Listener::new(&uds(dir, KERNEL.0), 1000, Kind::Stream)?;
+fn kernels_own(pair: &mut Pair) -> Result<()> {
+    let listener = host::Listener::new(&pair.uds(KERNEL.0), 1000, Kind::Stream)?;
     let Load { seed, bytes, write_bytes } = SHORT;
     let line = format!("stream connect {HOST} 1000 exchange {seed} {write_bytes} {bytes}");
-    let (_, echoed) = together(|| job::echo(listener.accept()?), || remote::run(guest, &line))?;
+    let (_, echoed) = together(|| job::echo(listener.accept()?), || remote::run(&mut pair.guest, &line))?;
     ensure!(echoed == bytes, "{echoed} bytes came over the kernel's device, not {bytes}");
     Ok(())
 }
 
 /// A program is killed with a connection open; the next one finds a device that works.
-fn killed(dir: &Path, guest: &mut Guest) -> Result<()> {
+fn killed(pair: &mut Pair) -> Result<()> {
+    let uds = pair.uds(PROGRAM.0);
+    let guest = &mut pair.guest;
     let Load { seed, bytes, write_bytes } = SHORT;
     let line = format!("pci sleep listen 2000 receive {seed} {write_bytes} {bytes}");
     let job = Background::listen(guest, &line)?;
-    let (socket, _) = host::connect_to(&uds(dir, PROGRAM.0), 2000, Kind::Stream)?;
+    let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
     job::send_load(&socket, Load { bytes: bytes / 2, ..SHORT })?;
     job.signal(guest, "KILL")?;
     let job = Background::listen(guest, &line)?;
     // The new driver's reset ended it, at the latest.
     ensure!(job::receive_end(&socket).is_err() || job::send_load(&socket, SHORT).is_err(), "it goes on");
-    let (socket, _) = host::connect_to(&uds(dir, PROGRAM.0), 2000, Kind::Stream)?;
+    let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
     job::send_load(&socket, SHORT)?;
     job::end_data(&socket)?;
     job::receive_end(&socket)?;
     job.finish(guest)?;
     Ok(())
-}
-
-fn uds(dir: &Path, name: &str) -> PathBuf {
-    dir.join(format!("{name}.uds"))
-}
-
-fn start(dir: &Path) -> Result<Backend> {
-    let mut command = Command::new(backend::program()?);
-    command.args(["vsock", "--json"]);
-    for (name, cid) in [KERNEL, PROGRAM] {
-        let (socket, uds) = (dir.join(name), uds(dir, name));
-        let vm = format!("name={name},cid={cid},socket={},uds={}", socket.display(), uds.display());
-        command.arg("--vm").arg(vm);
-    }
-    let mut backend = Backend::start(&mut command, &dir.join(KERNEL.0), dir, "backend")?;
-    wait_for("the other socket", COMMAND, || {
-        backend.check_alive()?;
-        Ok(dir.join(PROGRAM.0).exists().then_some(()))
-    })?;
-    Ok(backend)
 }
