@@ -37,17 +37,7 @@ pub enum UringProbeError {
 pub fn probe() -> Result<UringFeatures, UringProbeError> {
     let ring: IoUring = match IoUring::new(2) {
         Ok(ring) => ring,
-        Err(e) => {
-            return Err(match e.raw_os_error() {
-                Some(libc::ENOSYS) => UringProbeError::Missing,
-                Some(libc::EPERM) => UringProbeError::Refused(
-                    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
-                        .map(|s| s.trim().to_owned())
-                        .unwrap_or_else(|_| "unknown".to_owned()),
-                ),
-                _ => UringProbeError::Other(e),
-            });
-        }
+        Err(e) => return Err(refusal(e)),
     };
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;
@@ -58,6 +48,19 @@ pub fn probe() -> Result<UringFeatures, UringProbeError> {
         readv_fixed: supported && probe.is_supported(opcode::ReadvFixed::CODE),
         writev_fixed: supported && probe.is_supported(opcode::WritevFixed::CODE),
     })
+}
+
+/// What an error of `io_uring_setup` means.
+pub(crate) fn refusal(e: io::Error) -> UringProbeError {
+    match e.raw_os_error() {
+        Some(libc::ENOSYS) => UringProbeError::Missing,
+        Some(libc::EPERM) => UringProbeError::Refused(
+            std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+                .map(|s| s.trim().to_owned())
+                .unwrap_or_else(|_| "unknown".to_owned()),
+        ),
+        _ => UringProbeError::Other(e),
+    }
 }
 
 fn is_buildable(builder: &io_uring::Builder) -> bool {

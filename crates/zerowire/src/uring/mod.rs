@@ -1,8 +1,13 @@
 //! What io_uring can do here, and what the `io-uring` crate does not name.
 
 mod features;
+pub mod ring;
+mod send_features;
+pub mod sqe;
 
+pub(crate) use features::refusal;
 pub use features::{UringFeatures, UringProbeError, probe};
+pub use send_features::{SendFeatures, send_features};
 
 /// `RWF_NOWAIT` (include/uapi/linux/fs.h): a read or write that would block ends with EAGAIN at once,
 /// where io_uring would otherwise arm a poll even on a file opened with `O_NONBLOCK`.

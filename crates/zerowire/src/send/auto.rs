@@ -1,0 +1,540 @@
+//! The choice between copying and lending, by measurement. Plain code without a clock or a socket: the sender measures, and
+//! tells.
+//!
+//! Payloads fall into classes by the power of two of their length. A class begins with a *trial*: blocks of sends that copy and
+//! blocks that lend take turns, the CPU time of each block is measured, and the medians decide. What reading notifications costs
+//! is measured apart and added to lending. The winner then serves, unmeasured, until the next trial, which comes after twice
+//! as many sends each time, up to [`LONGEST_RUN`]. When the kernel says of [`COPIED_IN_A_ROW`] lent payloads in a row that it
+//! copied them, lending ends at once, and is tried again after the same growing runs: first by a single block, and only if
+//! the kernel lent that by a whole trial.
+
+use serde::Serialize;
+
+/// Payloads shorter than this are always copied: pinning a page and reading a notification cost more than copying so few
+/// bytes on any machine.
+pub const ALWAYS_COPIED_BELOW: usize = 256;
+/// Sends in a block.
+pub const BLOCK: u32 = 8;
+/// Blocks of each kind in a trial.
+pub const BLOCKS: usize = 8;
+/// Sends between the first trial and the second.
+pub const FIRST_RUN: u32 = 4096;
+/// Sends between two trials at most.
+pub const LONGEST_RUN: u32 = 1 << 18;
+/// Lent payloads in a row that the kernel copied, after which lending ends.
+pub const COPIED_IN_A_ROW: u32 = 16;
+/// How much cheaper (in hundredths) the other way must be to replace the way that serves.
+const HYSTERESIS_PERCENT: u64 = 2;
+/// Lengths from 2^24 bytes on share the last class.
+const CLASSES: usize = 25;
+
+/// How a payload goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// The kernel copies it before the call returns.
+    Copy,
+    /// The kernel reads it where it lies until the notification.
+    Lend,
+}
+
+impl Way {
+    const fn other(self) -> Self {
+        match self {
+            Self::Copy => Self::Lend,
+            Self::Lend => Self::Copy,
+        }
+    }
+}
+
+/// What to do with one payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// How it goes out.
+    pub way: Way,
+    /// The caller takes the CPU time of this send and tells it by [`Auto::measured`].
+    pub measure: bool,
+}
+
+/// Why a class is served as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Because {
+    /// Shorter than [`ALWAYS_COPIED_BELOW`].
+    Short,
+    /// The trial is not over.
+    Trial,
+    /// The medians of the last trial say so.
+    Measured,
+    /// The kernel said that it copied what was lent.
+    KernelCopied,
+    /// Lent memory was refused: no lending on this socket, or a limit.
+    Refused,
+}
+
+/// What serves a class of lengths, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// Shortest length of the class, bytes.
+    pub from_bytes: usize,
+    /// Longest length of the class, bytes.
+    pub to_bytes: usize,
+    /// What serves it.
+    pub way: Way,
+    /// Why.
+    pub because: Because,
+    /// CPU nanoseconds of a copied send, the median of the last trial; 0 if there was none.
+    pub copy_ns: u64,
+    /// CPU nanoseconds of a lent send with its notification, the median of the last trial; 0 if there was none.
+    pub lend_ns: u64,
+    /// Payloads sent in this class.
+    pub sends: u64,
+    /// Trials that were finished.
+    pub trials: u32,
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} to {} bytes: ", self.from_bytes, self.to_bytes)?;
+        let way = match self.way {
+            Way::Copy => "copied",
+            Way::Lend => "lent",
+        };
+        match self.because {
+            Because::Short => write!(f, "copied, too short to lend"),
+            Because::Trial => write!(f, "still being measured"),
+            Because::Measured => {
+                write!(f, "{way}: copying took {} ns of CPU a send, lending {}", self.copy_ns, self.lend_ns)
+            }
+            Because::KernelCopied => write!(f, "copied: the kernel copied what was lent"),
+            Because::Refused => write!(f, "copied: lending was refused"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Blocks take turns; `left` sends of the present block remain.
+    Trial { way: Way, left: u32 },
+    /// One lent block, after the kernel had copied what was lent: only if it lends this one a whole trial follows.
+    Knock { left: u32 },
+    /// `way` serves for `left` more sends.
+    Run { way: Way, left: u32 },
+}
+
+#[derive(Clone, Debug)]
+struct Class {
+    state: State,
+    serving: Way,
+    because: Because,
+    /// Nanoseconds of the block that runs, and how many of its sends were measured.
+    block_ns: u64,
+    block_sends: u32,
+    copy: Samples,
+    lend: Samples,
+    copy_ns: u64,
+    lend_ns: u64,
+    run: u32,
+    copied_in_a_row: u32,
+    /// Of the present trial or knock: notifications that said lent.
+    seen_lent: u32,
+    sends: u64,
+    trials: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Samples {
+    values: [u64; BLOCKS],
+    n: usize,
+}
+
+impl Samples {
+    fn push(&mut self, value: u64) {
+        if let Some(slot) = self.values.get_mut(self.n) {
+            *slot = value;
+            self.n += 1;
+        }
+    }
+
+    fn median(&mut self) -> u64 {
+        let values = &mut self.values[..self.n];
+        values.sort_unstable();
+        values.get(values.len() / 2).copied().unwrap_or(0)
+    }
+}
+
+impl Class {
+    const fn new() -> Self {
+        Self {
+            // The first block of a socket warms up caches and pages for both: it is a copying one that is thrown away.
+            state: State::Trial { way: Way::Copy, left: BLOCK },
+            serving: Way::Copy,
+            because: Because::Trial,
+            block_ns: 0,
+            block_sends: 0,
+            copy: Samples { values: [0; BLOCKS], n: 0 },
+            lend: Samples { values: [0; BLOCKS], n: 0 },
+            copy_ns: 0,
+            lend_ns: 0,
+            run: FIRST_RUN,
+            copied_in_a_row: 0,
+            seen_lent: 0,
+            sends: 0,
+            trials: 0,
+        }
+    }
+
+    fn begin_trial(&mut self) {
+        self.state = State::Trial { way: Way::Copy, left: BLOCK };
+        self.copy.n = 0;
+        self.lend.n = 0;
+        self.block_ns = 0;
+        self.block_sends = 0;
+        self.seen_lent = 0;
+        self.copied_in_a_row = 0;
+    }
+
+    fn begin_run(&mut self, way: Way, because: Because) {
+        self.serving = way;
+        self.because = because;
+        self.state = State::Run { way, left: self.run };
+        self.run = self.run.saturating_mul(2).min(LONGEST_RUN);
+        self.copied_in_a_row = 0;
+    }
+
+    fn decide(&mut self) -> Turn {
+        self.sends += 1;
+        match &mut self.state {
+            State::Run { way, left } => {
+                let turn = Turn { way: *way, measure: false };
+                *left -= 1;
+                if *left == 0 {
+                    if matches!(self.because, Because::KernelCopied | Because::Refused) {
+                        self.state = State::Knock { left: BLOCK };
+                        self.seen_lent = 0;
+                        self.copied_in_a_row = 0;
+                    } else {
+                        self.begin_trial();
+                    }
+                }
+                turn
+            }
+            State::Trial { way, left } => {
+                *left = left.saturating_sub(1);
+                Turn { way: *way, measure: true }
+            }
+            State::Knock { left } => {
+                if *left > 0 {
+                    *left -= 1;
+                    Turn { way: Way::Lend, measure: false }
+                } else {
+                    // Its notifications are still out: copying goes on meanwhile.
+                    Turn { way: Way::Copy, measure: false }
+                }
+            }
+        }
+    }
+
+    fn measured(&mut self, way: Way, ns: u64, notification_ns: u64) {
+        let State::Trial { way: current, left } = self.state else { return };
+        if way == current {
+            self.block_ns += ns;
+            self.block_sends += 1;
+        }
+        if left > 0 || self.block_sends == 0 {
+            return;
+        }
+        let each = self.block_ns / u64::from(self.block_sends);
+        match current {
+            Way::Copy => self.copy.push(each),
+            Way::Lend => self.lend.push(each),
+        }
+        self.block_ns = 0;
+        self.block_sends = 0;
+        if self.copy.n < BLOCKS || self.lend.n < BLOCKS {
+            let way = if self.lend.n < BLOCKS { current.other() } else { Way::Copy };
+            self.state = State::Trial { way, left: BLOCK };
+            return;
+        }
+        self.copy_ns = self.copy.median();
+        self.lend_ns = self.lend.median() + notification_ns;
+        self.trials += 1;
+        let (serving, challenger) = match self.serving {
+            Way::Copy => (self.copy_ns, self.lend_ns),
+            Way::Lend => (self.lend_ns, self.copy_ns),
+        };
+        let replaced = challenger * 100 < serving * (100 - HYSTERESIS_PERCENT);
+        let way = if replaced { self.serving.other() } else { self.serving };
+        if self.trials > 1 && replaced {
+            // What was true has changed: look again soon.
+            self.run = FIRST_RUN;
+        }
+        self.begin_run(way, Because::Measured);
+    }
+
+    fn notified(&mut self, copied: bool) {
+        if copied {
+            self.copied_in_a_row = self.copied_in_a_row.saturating_add(1);
+        } else {
+            self.copied_in_a_row = 0;
+            self.seen_lent += 1;
+        }
+        match self.state {
+            State::Knock { .. } if self.seen_lent > 0 => {
+                self.run = FIRST_RUN;
+                self.begin_trial();
+            }
+            State::Knock { left: 0 } if self.copied_in_a_row >= BLOCK => {
+                self.begin_run(Way::Copy, Because::KernelCopied);
+            }
+            // Also in the middle of a trial: what lending costs when the kernel copies needs no measuring.
+            State::Trial { .. } | State::Run { way: Way::Lend, .. }
+                if self.copied_in_a_row >= COPIED_IN_A_ROW && self.seen_lent == 0 =>
+            {
+                self.begin_run(Way::Copy, Because::KernelCopied);
+            }
+            State::Run { way: Way::Lend, .. } if self.copied_in_a_row >= COPIED_IN_A_ROW => {
+                self.begin_run(Way::Copy, Because::KernelCopied);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The policy of one socket.
+#[derive(Clone, Debug)]
+pub struct Auto {
+    classes: Box<[Class]>,
+    notification_ns: u64,
+    trials_running: bool,
+}
+
+impl Default for Auto {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Auto {
+    /// A policy that knows nothing yet.
+    pub fn new() -> Self {
+        Self {
+            classes: vec![Class::new(); CLASSES].into_boxed_slice(),
+            notification_ns: 0,
+            trials_running: true,
+        }
+    }
+
+    fn class_of(len: usize) -> usize {
+        (usize::BITS - 1 - len.max(1).leading_zeros()).min(CLASSES as u32 - 1) as usize
+    }
+
+    /// How a payload of `len` bytes goes out.
+    #[inline]
+    pub fn decide(&mut self, len: usize) -> Turn {
+        let class = &mut self.classes[Self::class_of(len)];
+        if len < ALWAYS_COPIED_BELOW {
+            class.sends += 1;
+            return Turn { way: Way::Copy, measure: false };
+        }
+        class.decide()
+    }
+
+    /// A send that [`Turn::measure`] asked for went `way` and took `ns` nanoseconds of this thread's CPU time. A caller that could not
+    /// lend although it was asked to says so by [`refused`](Self::refused) instead.
+    pub fn measured(&mut self, len: usize, way: Way, ns: u64) {
+        let notification_ns = self.notification_ns;
+        self.classes[Self::class_of(len)].measured(way, ns, notification_ns);
+        self.trials_running =
+            self.classes.iter().any(|c| c.sends > 0 && matches!(c.state, State::Trial { .. }));
+    }
+
+    /// The kernel gave a lent payload of `len` bytes back, and says whether it copied it.
+    pub fn notified(&mut self, len: usize, copied: bool) {
+        if len >= ALWAYS_COPIED_BELOW {
+            self.classes[Self::class_of(len)].notified(copied);
+        }
+    }
+
+    /// Whether the caller should measure what reading notifications costs now.
+    pub fn wants_notification_cost(&self) -> bool {
+        self.trials_running
+    }
+
+    /// Reading the notifications of `payloads` payloads took `ns` nanoseconds of this thread's CPU time.
+    pub fn notifications_cost(&mut self, payloads: usize, ns: u64) {
+        if payloads > 0 {
+            let each = ns / payloads as u64;
+            // A moving average over some eight readings.
+            self.notification_ns =
+                if self.notification_ns == 0 { each } else { (self.notification_ns * 7 + each) / 8 };
+        }
+    }
+
+    /// Lending a payload of `len` bytes was refused; it was copied.
+    pub fn refused(&mut self, len: usize) {
+        let class = &mut self.classes[Self::class_of(len)];
+        if !matches!(class.state, State::Run { way: Way::Copy, .. }) {
+            class.begin_run(Way::Copy, Because::Refused);
+        }
+    }
+
+    /// What serves each class that was used, and why.
+    pub fn choices(&self) -> Vec<Choice> {
+        self.classes
+            .iter()
+            .enumerate()
+            .filter(|(_, class)| class.sends > 0)
+            .map(|(i, class)| Choice {
+                from_bytes: if i == 0 { 0 } else { 1 << i },
+                to_bytes: if i + 1 == CLASSES { usize::MAX } else { (2 << i) - 1 },
+                way: class.serving,
+                because: if (2usize << i) <= ALWAYS_COPIED_BELOW { Because::Short } else { class.because },
+                copy_ns: class.copy_ns,
+                lend_ns: class.lend_ns,
+                sends: class.sends,
+                trials: class.trials,
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket whose sends cost what `cost` says, and whose kernel copies what is lent if `copies`.
+    struct World {
+        auto: Auto,
+        copied: u64,
+        lent: u64,
+        spent: u64,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { auto: Auto::new(), copied: 0, lent: 0, spent: 0 }
+        }
+
+        fn run(&mut self, sends: u32, len: usize, copy_ns: u64, lend_ns: u64, kernel_copies: bool) {
+            for i in 0..sends {
+                let turn = self.auto.decide(len);
+                // Every ninth send is disturbed: a median must not mind.
+                let noise = if i % 9 == 0 { 5 } else { 1 };
+                let ns = match turn.way {
+                    Way::Copy => copy_ns,
+                    Way::Lend => lend_ns,
+                };
+                self.spent += ns;
+                if turn.measure {
+                    self.auto.measured(len, turn.way, ns * noise);
+                }
+                match turn.way {
+                    Way::Copy => self.copied += 1,
+                    Way::Lend => {
+                        self.lent += 1;
+                        self.auto.notified(len, kernel_copies);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_cheaper_way_serves_and_trials_cost_under_a_hundredth() {
+        for (copy, lend, way) in [(1000, 2000, Way::Copy), (2000, 1000, Way::Lend), (1000, 100, Way::Lend)] {
+            let mut world = World::new();
+            world.run(100_000, 60_000, copy, lend, false);
+            let choice = &world.auto.choices()[0];
+            assert_eq!((choice.way, choice.because), (way, Because::Measured), "{choice}");
+            assert_eq!((choice.from_bytes, choice.to_bytes), (32_768, 65_535));
+            let best = 100_000 * copy.min(lend);
+            let over = world.spent - best;
+            // Ten times as dear a loser costs ten times as much to try.
+            assert!(over * 100 < best * copy.max(lend) / copy.min(lend), "{over} of {best}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_copies_what_is_lent_ends_lending_at_once_and_it_is_tried_again() {
+        let mut world = World::new();
+        world.run(20_000, 60_000, 1000, 900, true);
+        assert_eq!(world.auto.choices()[0].because, Because::KernelCopied);
+        // One trial cut short, and knocks of one block after 4096 and 8192 sends.
+        assert!(world.lent <= u64::from(COPIED_IN_A_ROW + 3 * BLOCK), "{} lent", world.lent);
+        assert!(world.lent > u64::from(COPIED_IN_A_ROW), "never tried again");
+        world.run(100_000, 60_000, 1000, 500, false);
+        assert_eq!(world.auto.choices()[0].way, Way::Lend, "a sink that lends now is found");
+    }
+
+    #[test]
+    fn a_change_of_costs_is_found() {
+        let mut world = World::new();
+        world.run(50_000, 10_000, 1000, 500, false);
+        assert_eq!(world.auto.choices()[0].way, Way::Lend);
+        world.run(200_000, 10_000, 400, 500, false);
+        assert_eq!(world.auto.choices()[0].way, Way::Copy);
+    }
+
+    #[test]
+    fn lending_that_turns_into_copying_ends_within_the_row() {
+        let mut world = World::new();
+        world.run(2000, 10_000, 1000, 500, false);
+        let before = world.lent;
+        world.run(1000, 10_000, 1000, 500, true);
+        assert_eq!(world.lent - before, u64::from(COPIED_IN_A_ROW));
+    }
+
+    #[test]
+    fn short_payloads_are_never_lent() {
+        let mut world = World::new();
+        world.run(10_000, 255, 1000, 1, false);
+        assert_eq!(world.lent, 0);
+        assert_eq!(world.auto.choices()[0].because, Because::Short);
+    }
+
+    #[test]
+    fn what_is_refused_is_copied_and_knocked_for_later() {
+        let mut auto = Auto::new();
+        let mut asked = 0;
+        for _ in 0..20_000 {
+            if auto.decide(4096).way == Way::Lend {
+                asked += 1;
+                auto.refused(4096);
+            } else {
+                auto.measured(4096, Way::Copy, 100);
+            }
+        }
+        assert_eq!(auto.choices()[0].because, Because::Refused);
+        assert!((2..=4).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn the_cost_of_notifications_counts_against_lending() {
+        let mut auto = Auto::new();
+        for _ in 0..1000 {
+            let turn = auto.decide(2048);
+            if turn.measure {
+                auto.notifications_cost(16, 16 * 300);
+                auto.measured(2048, turn.way, if turn.way == Way::Copy { 1000 } else { 900 });
+            }
+            if turn.way == Way::Lend {
+                auto.notified(2048, false);
+            }
+        }
+        let choice = &auto.choices()[0];
+        assert_eq!((choice.way, choice.copy_ns, choice.lend_ns), (Way::Copy, 1000, 1200));
+        assert!(choice.to_string().contains("copying took 1000 ns of CPU a send, lending 1200"), "{choice}");
+    }
+
+    #[test]
+    fn each_class_learns_for_itself() {
+        let mut world = World::new();
+        for _ in 0..100 {
+            world.run(100, 1000, 300, 600, false);
+            world.run(100, 60_000, 9000, 1000, false);
+        }
+        let ways: Vec<_> = world.auto.choices().iter().map(|c| c.way).collect();
+        assert_eq!(ways, [Way::Copy, Way::Lend]);
+    }
+}

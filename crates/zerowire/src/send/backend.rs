@@ -1,0 +1,113 @@
+//! What the front (limits, tickets, ledger, choice) needs of a way to send. A back end moves bytes and reads
+//! notifications; it decides nothing.
+
+use super::socket::SocketBackend;
+use super::uring::backend::UringBackend;
+use super::{Payload, SendError, Way, Window};
+use std::io;
+use std::time::Duration;
+
+/// What one submission did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// Bytes that the kernel took. On datagram sockets all of the payload.
+    pub bytes: usize,
+    /// The id under which the notification will come; `None`: the bytes were copied, and nothing follows. Ids of one
+    /// back end follow each other (with wrap-around); they begin at 0.
+    pub id: Option<u32>,
+}
+
+/// A way to send over one connected socket. It never blocks but in `wait`.
+///
+/// When `submit` returns an id, the kernel reads the payload's memory until the window was told of that id, or until
+/// the window was told by `all_back`. The caller keeps the payload that long. Moving the `Payload` value does not move
+/// its bytes.
+pub(crate) trait Submit {
+    /// Sends what lies behind the first `from` bytes of `payload`, or a part of it on streams. The payload is not empty
+    /// when `way` is `Lend`.
+    ///
+    /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long. ENOBUFS while lending: a
+    /// limit of locked memory or of notifications. Others are the socket's. After an error the kernel holds nothing; if it
+    /// was lending that failed, `reap` must be called before the next lending.
+    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent>;
+
+    /// Sends datagrams, with as few system calls as it can; appends what was taken to `sent`. Stops at the first that is
+    /// not taken: an error only if that is the first of all. If it was lending and fewer were taken than given, `reap` must
+    /// be called before the next lending.
+    fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()>;
+
+    /// Reads the notifications that are there and tells the window. Never waits.
+    fn reap(&mut self, window: &mut Window) -> Result<(), SendError>;
+
+    /// Waits until a notification may be there, or (`room`) until the socket takes bytes; at most `timeout`.
+    fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()>;
+
+    /// Looks whether the kernel holds nothing although notifications are missing, and then tells the window.
+    fn recover(&mut self, window: &mut Window) -> io::Result<()>;
+
+    /// Makes the kernel let go soon: resets a stream's connection. What is queued in an interface comes back later.
+    fn abort(&mut self);
+
+    /// System calls made that moved payloads, since the last call of this.
+    fn take_calls(&mut self) -> u64;
+
+    /// Whether it can lend at all, or why not. Asked once, and again after an error of `reap`.
+    fn lends(&self) -> Result<(), String>;
+
+    /// What runs, for people: "send, MSG_ZEROCOPY over tcp".
+    fn describe(&self) -> String;
+}
+
+fn gone() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOTCONN)
+}
+
+/// The back ends. An enum rather than a trait object, so that the copying path is one direct call.
+pub(crate) enum AnyBackend {
+    Socket(SocketBackend),
+    Uring(UringBackend),
+    /// The sender has ended.
+    Gone,
+}
+
+macro_rules! each {
+    ($self:ident, $b:ident => $e:expr, $gone:expr) => {
+        match $self {
+            AnyBackend::Socket($b) => $e,
+            AnyBackend::Uring($b) => $e,
+            AnyBackend::Gone => $gone,
+        }
+    };
+}
+
+impl Submit for AnyBackend {
+    #[inline]
+    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
+        each!(self, b => b.submit(payload, from, way), Err(gone()))
+    }
+    fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
+        each!(self, b => b.submit_many(payloads, way, sent), Err(gone()))
+    }
+    fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
+        each!(self, b => b.reap(window), Ok(()))
+    }
+    fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
+        each!(self, b => b.wait(room, timeout), Err(gone()))
+    }
+    fn recover(&mut self, window: &mut Window) -> io::Result<()> {
+        each!(self, b => b.recover(window), Ok(()))
+    }
+    fn abort(&mut self) {
+        each!(self, b => b.abort(), ())
+    }
+    #[inline]
+    fn take_calls(&mut self) -> u64 {
+        each!(self, b => b.take_calls(), 0)
+    }
+    fn lends(&self) -> Result<(), String> {
+        each!(self, b => b.lends(), Err("the sender has ended".to_owned()))
+    }
+    fn describe(&self) -> String {
+        each!(self, b => b.describe(), "ended".to_owned())
+    }
+}

@@ -1,0 +1,133 @@
+//! Why something was not sent.
+
+use super::{Payload, Ticket};
+use std::io;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why something was not sent, or not waited for.
+#[derive(Debug, Error)]
+pub enum SendError {
+    /// The socket's buffer or a limit of the sender is full; try again after [`poll`](super::Sender::poll) or when the
+    /// socket is writable.
+    #[error("no room: {outstanding} payloads ({outstanding_bytes} bytes) are lent or wait to be sent")]
+    WouldBlock {
+        /// Payloads that are not back.
+        outstanding: usize,
+        /// Their bytes.
+        outstanding_bytes: usize,
+    },
+    /// Nothing changed for as long as the caller was ready to wait.
+    #[error(
+        "timed out after {waited:?}: {outstanding} payloads ({outstanding_bytes} bytes) are not back; the receiver may be stalled, or the link slow"
+    )]
+    TimedOut {
+        /// The time waited.
+        waited: Duration,
+        /// Payloads that are not back.
+        outstanding: usize,
+        /// Their bytes.
+        outstanding_bytes: usize,
+    },
+    /// A datagram is longer than the socket can send (EMSGSIZE).
+    #[error(
+        "a datagram of {len} bytes is too long for this socket (at most 65507 bytes over UDP on IPv4, and the path's MTU where fragments are forbidden): send shorter payloads, or set segment_bytes"
+    )]
+    TooLong {
+        /// Length of the payload in bytes.
+        len: usize,
+    },
+    /// The kernel refuses to take lent memory although nothing of this sender is lent (ENOBUFS).
+    #[error(
+        "the kernel refused to take {len} bytes of lent memory while nothing of this socket is lent (ENOBUFS): RLIMIT_MEMLOCK is {memlock} and counts all sockets of this user, net.core.optmem_max is {optmem} bytes a socket; raise the limit (ulimit -l, LimitMEMLOCK=, or CAP_IPC_LOCK), lend less at a time, or use the modes copy or auto"
+    )]
+    Locked {
+        /// Bytes that were to be lent in one call.
+        len: usize,
+        /// RLIMIT_MEMLOCK in bytes, or "unlimited".
+        memlock: String,
+        /// net.core.optmem_max in bytes, or "unknown".
+        optmem: String,
+    },
+    /// The peer closed or reset the connection (EPIPE, ECONNRESET), or the connection was given up (ETIMEDOUT).
+    #[error(
+        "the connection is gone ({0}): what was lent comes back, what was on its way may not have arrived"
+    )]
+    Disconnected(io::Error),
+    /// Nobody listens at the peer's address (ECONNREFUSED, told by ICMP about an earlier datagram).
+    #[error(
+        "nobody listens at the peer's address (ECONNREFUSED, about an earlier datagram): this one was not sent"
+    )]
+    NoListener,
+    /// The socket is not connected: a sender has one peer.
+    #[error("the socket is not connected: connect it before it is given to a sender")]
+    NotConnected,
+    /// `segment_bytes` on a socket that is not UDP, or 0.
+    #[error("segment_bytes {0} needs a UDP socket and at least 1 byte: leave it unset")]
+    Segments(u16),
+    /// A limit of 0.
+    #[error("max_lent is 0: at least one payload must be allowed to be lent, or use the mode copy")]
+    NoWindow,
+    /// io_uring was asked for and can't be used.
+    #[error("io_uring can't be used: {0}")]
+    Uring(String),
+    /// A ticket that this sender has not given out.
+    #[error("ticket {0} was not given out by this sender")]
+    UnknownTicket(Ticket),
+    /// Notifications that this sender did not cause: somebody else lends memory on the same socket.
+    #[error(
+        "notifications {lo} to {hi} are of no payload of this sender: another handle of this socket lends memory, which makes the kernel's numbers useless; give the sender a socket of its own. This one copies from now on"
+    )]
+    Foreign {
+        /// First id.
+        lo: u32,
+        /// Last id.
+        hi: u32,
+    },
+    /// A system call failed.
+    #[error("{call} failed: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl SendError {
+    /// For `map_err`.
+    pub(crate) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { call, source }
+    }
+
+    /// The errno behind it, where there is one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::WouldBlock { .. } => Some(libc::EAGAIN),
+            Self::TimedOut { .. } => Some(libc::ETIMEDOUT),
+            Self::TooLong { .. } => Some(libc::EMSGSIZE),
+            Self::Locked { .. } => Some(libc::ENOBUFS),
+            Self::NoListener => Some(libc::ECONNREFUSED),
+            Self::NotConnected => Some(libc::ENOTCONN),
+            Self::Segments(_) | Self::NoWindow | Self::UnknownTicket(_) => Some(libc::EINVAL),
+            Self::Uring(_) => Some(libc::EOPNOTSUPP),
+            Self::Foreign { .. } => Some(libc::EPROTO),
+            Self::Disconnected(source) | Self::System { source, .. } => source.raw_os_error(),
+        }
+    }
+
+    /// Whether trying again later can help without anything else being done.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self, Self::WouldBlock { .. })
+    }
+}
+
+/// A payload that was not taken, and why.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// The payload, as it was given.
+    pub payload: Payload,
+    /// Why.
+    pub error: SendError,
+}

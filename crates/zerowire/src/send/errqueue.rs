@@ -1,0 +1,108 @@
+//! Reading a socket's error queue: notifications of lent memory, and errors of other origins
+//! (Documentation/networking/msg_zerocopy.rst, include/uapi/linux/errqueue.h).
+//!
+//! The kernel keeps a notification's memory from the time of the send, so a full error queue loses none; what is
+//! limited is how many may be out (net.core.optmem_max, ENOBUFS at the send).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `SO_EE_ORIGIN_ZEROCOPY` (include/uapi/linux/errqueue.h).
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+/// `SO_EE_CODE_ZEROCOPY_COPIED` (include/uapi/linux/errqueue.h).
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+/// `SOL_VSOCK` (include/linux/socket.h).
+const SOL_VSOCK: i32 = 287;
+/// `VSOCK_RECVERR` (include/uapi/linux/vm_sockets.h).
+const VSOCK_RECVERR: i32 = 1;
+/// Messages read with one system call. Notifications coalesce in the queue, so it is seldom long.
+pub(super) const BATCH: usize = 8;
+/// Room for control messages: the error with its offender's address (64), and time stamps and packet information that
+/// a program may have switched on, which come before it.
+const CONTROL_WORDS: usize = 40;
+
+/// What one message of the error queue says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// The kernel gives ids `lo` to `hi` back.
+    Back { lo: u32, hi: u32, copied: bool },
+    /// An error: ICMP, or of this host.
+    Error { errno: i32 },
+}
+
+type Control = [MaybeUninit<u64>; CONTROL_WORDS];
+
+/// Reads up to `max` messages (at most [`BATCH`]) without waiting; one system call. Returns how many there were: fewer
+/// than `max` means that the queue is empty.
+pub(super) fn read(fd: BorrowedFd<'_>, max: usize, mut visit: impl FnMut(Note)) -> io::Result<usize> {
+    let max = max.clamp(1, BATCH);
+    let mut control: [Control; BATCH] = [[MaybeUninit::uninit(); CONTROL_WORDS]; BATCH];
+    // SAFETY: all zeroes is a valid mmsghdr: null pointers with zero lengths.
+    let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+    for (m, c) in messages.iter_mut().zip(&mut control) {
+        m.msg_hdr.msg_control = c.as_mut_ptr().cast();
+        m.msg_hdr.msg_controllen = size_of::<Control>();
+    }
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    let n = loop {
+        let n = if max == 1 {
+            // SAFETY: the header points to a control buffer of the length it says, alive for the call.
+            match unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut messages[0].msg_hdr, flags) } {
+                ..0 => -1,
+                _ => 1,
+            }
+        } else {
+            // SAFETY: as above, for each of the first `max` headers.
+            unsafe {
+                libc::recvmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), max as u32, flags, std::ptr::null_mut())
+            }
+        };
+        if n >= 0 {
+            break n as usize;
+        }
+        let e = io::Error::last_os_error();
+        match e.raw_os_error() {
+            Some(libc::EAGAIN) => return Ok(0),
+            Some(libc::EINTR) => {}
+            _ => return Err(e),
+        }
+    };
+    for m in messages.iter().take(n) {
+        parse(&m.msg_hdr, &mut visit);
+    }
+    Ok(n)
+}
+
+fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
+    // SAFETY: the kernel has filled the control buffer that the header points to, up to msg_controllen, and the buffer
+    // is alive.
+    let mut c = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !c.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers that lie wholly in the buffer; u64s align it.
+        let head = unsafe { &*c };
+        let is_error = matches!(
+            (head.cmsg_level, head.cmsg_type),
+            (libc::SOL_IP, libc::IP_RECVERR)
+                | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+                | (SOL_VSOCK, VSOCK_RECVERR)
+        );
+        let need = size_of::<libc::sock_extended_err>();
+        // SAFETY: CMSG_LEN only computes.
+        if is_error && head.cmsg_len >= unsafe { libc::CMSG_LEN(need as u32) } as usize {
+            // SAFETY: the message holds a whole sock_extended_err by the check above; read_unaligned needs no alignment.
+            let e: libc::sock_extended_err = unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(c).cast()) };
+            visit(note(&e));
+        }
+        // SAFETY: c is a header of this message.
+        c = unsafe { libc::CMSG_NXTHDR(header, c) };
+    }
+}
+
+fn note(e: &libc::sock_extended_err) -> Note {
+    if e.ee_origin == SO_EE_ORIGIN_ZEROCOPY && e.ee_errno == 0 {
+        Note::Back { lo: e.ee_info, hi: e.ee_data, copied: e.ee_code & SO_EE_CODE_ZEROCOPY_COPIED != 0 }
+    } else {
+        Note::Error { errno: e.ee_errno as i32 }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a socket is.
+
+use super::SendError;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The kinds of socket that differ in how they lend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tcp,
+    Udp,
+    /// AF_VSOCK streams and messages.
+    Vsock,
+    Unix,
+    Other,
+}
+
+/// What a socket is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketKind {
+    pub kind: Kind,
+    /// A stream may take a part of a payload; others take all or nothing.
+    pub stream: bool,
+}
+
+impl SocketKind {
+    /// Asks the socket. An error when it is none, or has no peer.
+    pub fn of(socket: impl AsFd) -> Result<Self, SendError> {
+        let get = |option| {
+            get_int(&socket, libc::SOL_SOCKET, option)
+                .map_err(SendError::system("getsockopt (what the socket is)"))
+        };
+        let (domain, kind, protocol) = (get(libc::SO_DOMAIN)?, get(libc::SO_TYPE)?, get(libc::SO_PROTOCOL)?);
+        let kind_of = match (domain, kind, protocol) {
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, libc::IPPROTO_TCP) => Kind::Tcp,
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDP) => Kind::Udp,
+            (libc::AF_VSOCK, _, _) => Kind::Vsock,
+            (libc::AF_UNIX, _, _) => Kind::Unix,
+            _ => Kind::Other,
+        };
+        if kind_of != Kind::Other {
+            match rustix::net::getpeername(&socket) {
+                Err(rustix::io::Errno::NOTCONN) => return Err(SendError::NotConnected),
+                Err(e) => return Err(SendError::System { call: "getpeername", source: e.into() }),
+                Ok(_) => {}
+            }
+        }
+        Ok(Self { kind: kind_of, stream: kind == libc::SOCK_STREAM })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Vsock => "vsock",
+            Self::Unix => "unix",
+            Self::Other => "another kind of socket",
+        })
+    }
+}
+
+/// A socket option that is an int.
+pub(crate) fn get_int(socket: impl AsFd, level: i32, option: i32) -> std::io::Result<i32> {
+    let mut value = 0i32;
+    let mut len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: value and len are valid for writes for the call, and len is value's size.
+    let r = unsafe {
+        libc::getsockopt(socket.as_fd().as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len)
+    };
+    if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// Sets a socket option that is an int.
+pub(crate) fn set_int(socket: impl AsFd, level: i32, option: i32, value: i32) -> std::io::Result<()> {
+    // SAFETY: value is valid for reads for the call.
+    let r = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}

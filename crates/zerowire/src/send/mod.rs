@@ -1,0 +1,55 @@
+//! Sending memory that is lent to the kernel, and being told when it is back.
+//!
+//! * [`Sender`]: one connected socket. Plain calls, `MSG_ZEROCOPY`, or io_uring underneath.
+//! * [`Payload`]: what is sent: owned or leased memory, given to the sender by value.
+//! * [`Ticket`], [`Completion`]: the name of a submission, and the notice that its memory is back.
+//! * [`Window`]: the book of what is lent. Plain code without a socket.
+//! * [`auto`]: the choice between copying and lending, by measurement.
+//! * [`frame`]: senders of whole frames.
+//!
+//! # Who owns which bytes
+//! A payload is moved into the sender, and the sender keeps it until the kernel's notification: nothing can change,
+//! reuse or free the memory before. That is a matter of types, not of care:
+//!
+//! ```compile_fail,E0382
+//! # use zerowire::area::Area;
+//! # use zerowire::send::{SendError, Sender};
+//! fn reuse(sender: &mut Sender, area: &Area) -> Result<(), SendError> {
+//!     let Some(mut buffer) = area.lease() else { return Ok(()) };
+//!     buffer.fill(1);
+//!     sender.send(buffer)?;
+//!     buffer.fill(2); // the kernel may still read the buffer: this line does not compile
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Memory that is shared on purpose ([`Bytes`](bytes::Bytes), `Arc<[u8]>`, [`Frozen`](crate::area::Frozen)) is
+//! read-only for everybody, and the sender's handle keeps it alive.
+
+pub mod auto;
+mod backend;
+mod close;
+mod error;
+mod errqueue;
+pub mod frame;
+mod kind;
+mod limits;
+mod open;
+mod options;
+mod orphans;
+mod payload;
+mod sender;
+mod socket;
+mod ticket;
+pub mod uring;
+mod window;
+
+pub use auto::{Choice, Way};
+pub use close::{Close, Closed};
+pub use error::{Refused, SendError};
+pub use options::{Backend, Mode, Notifications, Options};
+pub use orphans::{Orphans, orphans};
+pub use payload::{Payload, Segment};
+pub use sender::Sender;
+pub use ticket::{Completion, Ticket};
+pub use window::{UnknownIds, Window};

@@ -1,0 +1,63 @@
+//! Which back end serves a socket.
+
+use super::backend::AnyBackend;
+use super::kind::{Kind, SocketKind};
+use super::socket::{SocketBackend, set_segment_bytes};
+use super::uring::backend::UringBackend;
+use super::uring::{Engine, EngineError, EngineOptions, Registration};
+use super::{Backend, Mode, Options, SendError};
+use crate::area::Area;
+use std::os::fd::OwnedFd;
+
+/// Sets the socket up. Returns the back end, and why it is that one.
+pub(super) fn open(
+    socket: OwnedFd,
+    kind: SocketKind,
+    options: &Options,
+    areas: &[Area],
+) -> Result<(AnyBackend, String), SendError> {
+    if let Some(bytes) = options.segment_bytes {
+        set_segment_bytes(&socket, kind, bytes)?;
+    }
+    let lend = options.mode != Mode::Copy;
+    let (socket, why) = match options.backend {
+        Backend::Socket => (socket, "asked for".to_owned()),
+        Backend::Auto if !lend => (socket, "copying gains nothing from io_uring".to_owned()),
+        Backend::Auto if areas.is_empty() => (socket, "no areas to register with io_uring".to_owned()),
+        Backend::Auto if kind.kind == Kind::Unix => (socket, "unix sockets lend nothing".to_owned()),
+        Backend::Uring | Backend::Auto => {
+            let strict = options.backend == Backend::Uring && options.mode == Mode::ZeroCopy;
+            let registration = if strict { Registration::Required } else { Registration::IfAllowed };
+            let ring = EngineOptions { registration, ..EngineOptions::for_one_sender() };
+            match UringBackend::new(socket, kind, lend, &ring, areas) {
+                Ok(back) => {
+                    let why =
+                        if options.backend == Backend::Uring { "asked for" } else { "areas are registered" };
+                    return Ok((AnyBackend::Uring(back), why.to_owned()));
+                }
+                Err((_, e)) if options.backend == Backend::Uring => {
+                    return Err(SendError::Uring(e.to_string()));
+                }
+                Err((socket, e)) => (socket, format!("in place of io_uring: {e}")),
+            }
+        }
+    };
+    Ok((AnyBackend::Socket(SocketBackend::new(socket, kind, options, lend)?), why))
+}
+
+/// Sets the socket up on an engine.
+pub(super) fn open_on(
+    engine: &Engine,
+    socket: OwnedFd,
+    kind: SocketKind,
+    options: &Options,
+) -> Result<(AnyBackend, String), SendError> {
+    if let Some(bytes) = options.segment_bytes {
+        set_segment_bytes(&socket, kind, bytes)?;
+    }
+    if !engine.is_own_thread() {
+        return Err(SendError::Uring(EngineError::WrongThread.to_string()));
+    }
+    let back = UringBackend::on(engine, socket, kind, options.mode != Mode::Copy);
+    Ok((AnyBackend::Uring(back), "on a shared engine".to_owned()))
+}

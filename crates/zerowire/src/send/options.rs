@@ -1,0 +1,78 @@
+//! How a sender works.
+
+use serde::Serialize;
+use std::time::Duration;
+
+/// Whether payloads are copied or lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The kernel copies each payload before the call returns.
+    Copy,
+    /// Each payload is lent. Where that is impossible for a reason of the socket or the payload (an empty payload, a unix
+    /// socket) it is copied and counted with the reason; where a limit forbids it, the call fails and names the limit.
+    ZeroCopy,
+    /// By measurement, for each socket and class of lengths: see [`auto`](super::auto).
+    #[default]
+    Auto,
+}
+
+/// Which system calls send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// io_uring when areas are registered and the kernel allows it, plain socket calls otherwise: see
+    /// [`Sender::path`](super::Sender::path) for what was chosen and why.
+    #[default]
+    Auto,
+    /// `send`, `sendmsg`, `sendmmsg`, with `MSG_ZEROCOPY` (Documentation/networking/msg_zerocopy.rst).
+    Socket,
+    /// io_uring's `SEND_ZC` and `SENDMSG_ZC`. An error where io_uring is not allowed.
+    Uring,
+}
+
+/// How notifications are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Notifications {
+    /// Several a system call, once in 32 lent payloads, when a limit is near, and when the caller polls or waits.
+    #[default]
+    Batched,
+    /// [`Sender::send`](super::Sender::send) waits for each payload's notification before it returns. Slow: for programs
+    /// that want their memory back at once.
+    EachOne,
+}
+
+/// How a sender works. `Options::default()` chooses by measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Copied or lent.
+    pub mode: Mode,
+    /// Which system calls.
+    pub backend: Backend,
+    /// Bytes that may be lent at a time. One payload may always be lent, however long.
+    pub max_lent_bytes: usize,
+    /// Payloads that may be lent at a time, at least 1.
+    pub max_lent: usize,
+    /// On a UDP socket: each payload is cut into datagrams of this many bytes by the kernel or the NIC (`UDP_SEGMENT`,
+    /// include/uapi/linux/udp.h).
+    pub segment_bytes: Option<u16>,
+    /// How notifications are read.
+    pub notifications: Notifications,
+    /// How long [`Sender::send`](super::Sender::send) waits for room; `None`: as long as it takes.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Auto,
+            backend: Backend::Auto,
+            max_lent_bytes: 16 << 20,
+            max_lent: 1024,
+            segment_bytes: None,
+            notifications: Notifications::Batched,
+            timeout: None,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What is sent.
+
+use crate::area::{FileSlice, Frozen, Lease};
+use bytes::Bytes;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One piece of memory that a sender may keep as long as the kernel reads it. None of them moves its bytes when the
+/// segment itself is moved.
+#[derive(Debug)]
+pub enum Segment {
+    /// Memory that lives as long as the program.
+    Static(&'static [u8]),
+    /// An owned buffer.
+    Vec(Vec<u8>),
+    /// A shared read-only buffer.
+    Bytes(Bytes),
+    /// A shared read-only buffer.
+    Shared(Arc<[u8]>),
+    /// A buffer of an area; it goes back there when the kernel has done with it.
+    Lease(Lease),
+    /// A part of a shared buffer of an area. The range is cut to the buffer's length.
+    Frozen(Frozen, Range<usize>),
+    /// A part of a mapped file.
+    File(FileSlice),
+}
+
+impl Segment {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::File(f) => f.len(),
+            _ => self.bytes().map_or(0, <[u8]>::len),
+        }
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, unless they are a file's: those may be cut off by another process at any time, and are only read by
+    /// the kernel or by [`FileSlice::read_at`].
+    pub fn bytes(&self) -> Option<&[u8]> {
+        Some(match self {
+            Self::Static(b) => b,
+            Self::Vec(b) => b,
+            Self::Bytes(b) => b,
+            Self::Shared(b) => b,
+            Self::Lease(b) => b,
+            Self::Frozen(b, r) => {
+                let end = r.end.min(b.len());
+                &b[r.start.min(end)..end]
+            }
+            Self::File(_) => return None,
+        })
+    }
+
+    /// Where the bytes lie, for the kernel.
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        match self {
+            Self::File(f) => f.as_ptr(),
+            _ => self.bytes().map_or(std::ptr::null(), <[u8]>::as_ptr),
+        }
+    }
+
+    /// Appends the bytes behind the first `from` to `out`.
+    fn gather(&self, from: usize, out: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::File(f) => {
+                let at = out.len();
+                out.resize(at + f.len() - from, 0);
+                f.read_at(from, &mut out[at..])
+            }
+            _ => {
+                out.extend_from_slice(self.bytes().and_then(|b| b.get(from..)).unwrap_or(&[]));
+                Ok(())
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Parts {
+    One(Segment),
+    Many(Vec<Segment>),
+}
+
+/// One datagram, one message, or a run of bytes of a stream: one segment, held without an allocation, or several.
+#[derive(Debug)]
+pub struct Payload {
+    parts: Parts,
+    len: usize,
+}
+
+impl Payload {
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no byte. An empty payload is an empty datagram, and nothing on a stream.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its segments, in order.
+    #[inline]
+    pub fn segments(&self) -> &[Segment] {
+        match &self.parts {
+            Parts::One(s) => std::slice::from_ref(s),
+            Parts::Many(s) => s,
+        }
+    }
+
+    /// Its segments, to use them again.
+    pub fn into_segments(self) -> Vec<Segment> {
+        match self.parts {
+            Parts::One(s) => vec![s],
+            Parts::Many(s) => s,
+        }
+    }
+
+    /// Fills `out` with the addresses of the bytes behind the first `from`, at most `max_bytes` of them in at most
+    /// `max_segments` pieces. Empty segments are left out. Returns how many bytes that is.
+    pub(crate) fn iovecs(
+        &self,
+        mut from: usize,
+        max_bytes: usize,
+        max_segments: usize,
+        out: &mut Vec<libc::iovec>,
+    ) -> usize {
+        out.clear();
+        let mut total = 0;
+        for s in self.segments() {
+            let len = s.len();
+            if from >= len {
+                from -= len;
+                continue;
+            }
+            if out.len() == max_segments || total == max_bytes {
+                break;
+            }
+            let n = (len - from).min(max_bytes - total);
+            out.push(libc::iovec { iov_base: s.as_ptr().wrapping_add(from).cast_mut().cast(), iov_len: n });
+            total += n;
+            from = 0;
+        }
+        total
+    }
+
+    /// The bytes behind the first `from`, copied into one buffer. An error when a mapped file has become shorter.
+    pub(crate) fn gather(&self, mut from: usize) -> io::Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(self.len.saturating_sub(from));
+        for s in self.segments() {
+            let len = s.len();
+            if from >= len {
+                from -= len;
+                continue;
+            }
+            s.gather(from, &mut out)?;
+            from = 0;
+        }
+        Ok(out)
+    }
+}
+
+macro_rules! from_one {
+    ($($t:ty => $v:ident),*) => {$(
+        impl From<$t> for Segment {
+            fn from(b: $t) -> Self {
+                Self::$v(b)
+            }
+        }
+        impl From<$t> for Payload {
+            #[inline]
+            fn from(b: $t) -> Self {
+                Segment::$v(b).into()
+            }
+        }
+    )*};
+}
+from_one!(&'static [u8] => Static, Vec<u8> => Vec, Bytes => Bytes, Arc<[u8]> => Shared, Lease => Lease, FileSlice => File);
+
+impl From<Frozen> for Segment {
+    fn from(b: Frozen) -> Self {
+        let all = 0..b.len();
+        Self::Frozen(b, all)
+    }
+}
+
+impl From<Frozen> for Payload {
+    fn from(b: Frozen) -> Self {
+        Segment::from(b).into()
+    }
+}
+
+impl From<Segment> for Payload {
+    #[inline]
+    fn from(s: Segment) -> Self {
+        let len = s.len();
+        Self { parts: Parts::One(s), len }
+    }
+}
+
+impl From<Vec<Segment>> for Payload {
+    fn from(s: Vec<Segment>) -> Self {
+        let len = s.iter().map(Segment::len).sum();
+        Self { parts: Parts::Many(s), len }
+    }
+}
+
+impl FromIterator<Segment> for Payload {
+    fn from_iter<T: IntoIterator<Item = Segment>>(iter: T) -> Self {
+        Vec::from_iter(iter).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(
+        p: &Payload,
+        from: usize,
+        max_bytes: usize,
+        max_segments: usize,
+    ) -> (usize, Vec<(usize, usize)>) {
+        let mut out = Vec::new();
+        let n = p.iovecs(from, max_bytes, max_segments, &mut out);
+        (n, out.iter().map(|v| (v.iov_base as usize, v.iov_len)).collect())
+    }
+
+    #[test]
+    fn pieces_are_cut_where_asked() {
+        static A: &[u8] = b"0123";
+        static B: &[u8] = b"456789";
+        let p: Payload = [Segment::Static(A), Segment::Static(b""), Segment::Static(B)].into_iter().collect();
+        let (a, b) = (A.as_ptr() as usize, B.as_ptr() as usize);
+        assert_eq!((p.len(), p.gather(3).unwrap().as_slice()), (10, &b"3456789"[..]));
+        assert_eq!(addresses(&p, 0, usize::MAX, 9), (10, vec![(a, 4), (b, 6)]));
+        assert_eq!(addresses(&p, 3, 4, 9), (4, vec![(a + 3, 1), (b, 3)]));
+        assert_eq!(addresses(&p, 5, usize::MAX, 9), (5, vec![(b + 1, 5)]));
+        assert_eq!(addresses(&p, 0, usize::MAX, 1), (4, vec![(a, 4)]));
+        assert_eq!(addresses(&p, 10, usize::MAX, 9), (0, vec![]));
+    }
+
+    #[test]
+    fn a_frozen_range_is_cut_to_the_buffer() {
+        use crate::area::{Area, AreaOptions, Pages};
+        let area = Area::new(AreaOptions { buffer_bytes: 8, buffers: 1, pages: Pages::Normal }).unwrap();
+        let f = area.lease().unwrap().freeze();
+        assert_eq!(Segment::Frozen(f.clone(), 6..20).len(), 2);
+        assert_eq!(Segment::Frozen(f.clone(), 20..30).len(), 0);
+        assert_eq!(Payload::from(f).len(), 8);
+    }
+}

@@ -1,0 +1,319 @@
+//! The sender: limits, tickets, the ledger and the choice, in front of a back end.
+
+mod batch;
+mod progress;
+mod submit;
+
+use super::auto::{Auto, Choice, Turn};
+use super::backend::{AnyBackend, Sent, Submit};
+use super::close::{Close, Closed};
+use super::kind::SocketKind;
+use super::open::{open, open_on};
+use super::orphans::orphans;
+use super::uring::Engine;
+use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendError, Ticket, Way, Window};
+use crate::area::Area;
+use crate::ledger::{CopyReason, Counters};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `MAX_SKB_FRAGS` (include/linux/skbuff.h) by default: a lent datagram may lie in so many pieces.
+const MAX_LENT_SEGMENTS: usize = 17;
+/// Lent payloads between two readings of the notifications. A notification that is out is charged to the socket (some
+/// 800 of the 131072 bytes of net.core.optmem_max, 20480 on older kernels), so they are read well before that ends.
+const READ_EVERY: u32 = 32;
+/// The longest sleep between two looks whether notifications were lost.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What keeps a payload from being taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocked {
+    /// The socket's buffer.
+    Room,
+    /// A limit on what is lent.
+    Limit,
+}
+
+/// A payload of which a stream took a part; it is the window's open one.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    sent: usize,
+    way: Way,
+    reason: CopyReason,
+}
+
+/// Sends payloads over one connected socket. One thread uses it at a time.
+///
+/// The sender must be the only one that lends memory on the socket (`MSG_ZEROCOPY` on a duplicate of its descriptor
+/// confuses the kernel's numbering, see [`SendError::Foreign`]); receiving on duplicates is fine.
+///
+/// Dropping a sender is [`Close::Abort`].
+pub struct Sender {
+    back: AnyBackend,
+    window: Window,
+    options: Options,
+    socket: SocketKind,
+    counters: Arc<Counters>,
+    auto: Option<Auto>,
+    cannot_lend: Option<String>,
+    why: String,
+    pending: Option<Pending>,
+    blocked: Blocked,
+    unread: u32,
+    /// Payloads that came back since `poll` last said how many.
+    came_back: usize,
+    /// An error about earlier payloads that nobody was told yet.
+    late: Option<SendError>,
+    sent: Vec<Sent>,
+}
+
+impl Sender {
+    /// Takes over a connected socket: TCP, UDP, AF_VSOCK, unix (which can only copy), or any other that `send` works on.
+    pub fn new(socket: OwnedFd, options: Options) -> Result<Self, SendError> {
+        Self::with_areas(socket, options, &[])
+    }
+
+    /// As [`Sender::new`], with areas whose buffers will be sent: with io_uring they are registered once, so that their
+    /// pages need not be pinned for each send.
+    pub fn with_areas(socket: OwnedFd, options: Options, areas: &[Area]) -> Result<Self, SendError> {
+        orphans();
+        if options.max_lent == 0 {
+            return Err(SendError::NoWindow);
+        }
+        let kind = SocketKind::of(&socket)?;
+        let (back, why) = open(socket, kind, &options, areas)?;
+        Ok(Self::assemble(back, why, kind, options))
+    }
+
+    /// As [`Sender::new`], on a ring that many senders share: ten thousand sockets need one ring, and one set of registered
+    /// areas. `options.backend` is not looked at.
+    ///
+    /// # Errors
+    /// As [`Sender::new`]; [`SendError::Uring`] when the engine belongs to another thread.
+    pub fn on(engine: &Engine, socket: OwnedFd, options: Options) -> Result<Self, SendError> {
+        orphans();
+        if options.max_lent == 0 {
+            return Err(SendError::NoWindow);
+        }
+        let kind = SocketKind::of(&socket)?;
+        let (back, why) = open_on(engine, socket, kind, &options)?;
+        Ok(Self::assemble(back, why, kind, options))
+    }
+
+    fn assemble(back: AnyBackend, why: String, kind: SocketKind, options: Options) -> Self {
+        let cannot_lend = back.lends().err();
+        let auto = (options.mode == Mode::Auto && cannot_lend.is_none()).then(Auto::new);
+        let mut window = Window::default();
+        window.note_sizes(auto.is_some());
+        Self {
+            back,
+            window,
+            socket: kind,
+            counters: Arc::default(),
+            auto,
+            cannot_lend,
+            why,
+            pending: None,
+            blocked: Blocked::Room,
+            unread: 0,
+            came_back: 0,
+            late: None,
+            sent: Vec::new(),
+            options,
+        }
+    }
+
+    /// Sends a payload: one datagram or message, or bytes of a stream. Waits for room (the socket's buffer, the limits)
+    /// up to [`Options::timeout`]. The payload is dropped when its memory is back, or on an error; [`try_send`] gives it
+    /// back instead.
+    ///
+    /// On a stream the call returns when the socket has taken a part; the rest goes with the next calls of the sender.
+    ///
+    /// [`try_send`]: Sender::try_send
+    #[inline]
+    pub fn send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, SendError> {
+        let payload = payload.into();
+        let turn = self.turn(payload.len());
+        let ticket = match self.attempt(payload, turn) {
+            Ok(ticket) => ticket,
+            Err(Refused { payload, error: SendError::WouldBlock { .. } }) => {
+                self.send_waiting(payload, turn)?
+            }
+            Err(refused) => return Err(refused.error),
+        };
+        if self.options.notifications == Notifications::EachOne && self.window.outstanding() > 0 {
+            match self.wait_until(self.options.timeout, |w| w.is_done(ticket) != Some(false)) {
+                // It was sent, and comes back later.
+                Ok(()) | Err(SendError::TimedOut { .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// As [`Sender::send`], without waiting. A payload that is not taken is given back, with
+    /// [`SendError::WouldBlock`] when there is no room. A stream may take a part of it: then the rest is kept inside, and
+    /// goes first with the next call (`try_send`, `poll`, `wait`).
+    #[inline]
+    pub fn try_send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, Refused> {
+        let payload = payload.into();
+        let turn = self.turn(payload.len());
+        self.attempt(payload, turn)
+    }
+
+    /// Sends several payloads in order, datagrams with few system calls (`sendmmsg`). What was sent is taken off the
+    /// front of `payloads`; their tickets follow each other from [`Sender::next_ticket`] on. Waits as
+    /// [`Sender::send`]. On an error what was not sent is still in `payloads`.
+    pub fn send_many(&mut self, payloads: &mut Vec<Payload>) -> Result<usize, SendError> {
+        let all = payloads.len();
+        let mut done = 0;
+        let result = self.send_batches(payloads, &mut done);
+        payloads.drain(..done);
+        result.map(|()| all)
+    }
+
+    /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads came back since the
+    /// last call. Costs no system call when nothing is lent and nothing waits.
+    pub fn poll(&mut self) -> Result<usize, SendError> {
+        let result = self.progress();
+        let n = std::mem::take(&mut self.came_back);
+        result.map(|()| n)
+    }
+
+    /// Waits until the memory of `ticket`'s payload is back.
+    pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), SendError> {
+        if self.window.is_done(ticket).is_none() {
+            return Err(SendError::UnknownTicket(ticket));
+        }
+        self.wait_until(Some(timeout), |w| w.is_done(ticket) != Some(false))
+    }
+
+    /// Waits until everything that was given is sent, and all memory is back.
+    pub fn wait_all(&mut self, timeout: Duration) -> Result<(), SendError> {
+        self.wait_until(Some(timeout), |w| w.outstanding() == 0)
+    }
+
+    /// Waits until the memory of one payload more is back; at once when none is out.
+    pub fn wait_any(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let before = self.window.outstanding();
+        self.wait_until(Some(timeout), |w| before == 0 || w.outstanding() < before)
+    }
+
+    /// The next range of tickets whose memory is back, in the order in which it came back. Reads nothing by itself: call
+    /// [`Sender::poll`] first. Up to 65536 ranges are kept; a program that never asks loses the oldest.
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.window.next_completion()
+    }
+
+    /// Calls `f` with each payload whose memory is back, in place of dropping it: with its ticket, and whether it was
+    /// copied. `f` runs inside the sender's calls. Payloads that had to be gathered into one buffer come as that buffer.
+    pub fn on_done(&mut self, f: impl FnMut(Ticket, Payload, bool) + Send + 'static) {
+        self.window.on_done(Box::new(f));
+    }
+
+    /// The ticket that the next payload gets.
+    pub fn next_ticket(&self) -> Ticket {
+        self.window.next_ticket()
+    }
+
+    /// Payloads that are lent, or that wait to be sent.
+    #[inline]
+    pub fn outstanding(&self) -> usize {
+        self.window.outstanding()
+    }
+
+    /// Their bytes.
+    #[inline]
+    pub fn outstanding_bytes(&self) -> usize {
+        self.window.outstanding_bytes()
+    }
+
+    /// The ledger. `frames` are payloads, counted when they are sent; bytes of lent payloads are counted when they come
+    /// back, since only then it is known whether the kernel copied them.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
+    /// What runs and why, for people.
+    pub fn path(&self) -> String {
+        format!("{} ({})", self.back.describe(), self.why)
+    }
+
+    /// In [`Mode::Auto`]: what was chosen for each class of lengths, and why.
+    pub fn choices(&self) -> Vec<Choice> {
+        self.auto.as_ref().map(Auto::choices).unwrap_or_default()
+    }
+
+    /// Ends the sender, and says what was left.
+    pub fn close(mut self, how: Close) -> Result<Closed, SendError> {
+        let drained = match how {
+            Close::Drain(timeout) => self.wait_all(timeout),
+            Close::Abort => Ok(()),
+        };
+        let closed = self.end();
+        match drained {
+            Ok(()) | Err(SendError::TimedOut { .. }) => Ok(closed),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Changes bytes of a payload that is lent, for tests that look at what arrives. False: not lent any more, or not so
+    /// long.
+    ///
+    /// # Safety
+    /// The segment of the payload at `offset` must be memory that nobody else reads or writes meanwhile but the kernel,
+    /// and that is writable: an owned buffer or a lease.
+    #[cfg(feature = "testing")]
+    pub unsafe fn scribble(&mut self, ticket: Ticket, mut offset: usize, bytes: &[u8]) -> bool {
+        let Some(payload) = self.window.payload(ticket) else { return false };
+        for s in payload.segments() {
+            if offset < s.len() {
+                if s.len() - offset < bytes.len() {
+                    return false;
+                }
+                let to = s.as_ptr().cast_mut().wrapping_add(offset);
+                // SAFETY: the segment has bytes.len() bytes behind offset; that they may be written is the caller's
+                // promise.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                return true;
+            }
+            offset -= s.len();
+        }
+        false
+    }
+
+    #[inline]
+    fn turn(&mut self, len: usize) -> Turn {
+        let way = match (&mut self.auto, self.options.mode) {
+            (Some(auto), _) => return auto.decide(len),
+            (None, Mode::ZeroCopy) if self.cannot_lend.is_none() && len > 0 => Way::Lend,
+            _ => Way::Copy,
+        };
+        Turn { way, measure: false }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if !matches!(self.back, AnyBackend::Gone) {
+            self.end();
+        }
+    }
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender")
+            .field("path", &self.path())
+            .field("options", &self.options)
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}
+
+/// ENOBUFS: RLIMIT_MEMLOCK or optmem_max. ENOMEM: io_uring's word for the same.
+fn is_limit(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}

@@ -1,0 +1,218 @@
+//! What goes on between submissions: the rest of a payload, notifications, waiting, the end.
+
+use super::super::auto::{Auto, Turn};
+use super::super::backend::{AnyBackend, Sent, Submit};
+use super::super::close::Closed;
+use super::super::limits::cpu_ns;
+use super::super::orphans::{adopt, orphans};
+use super::super::{Payload, Refused, SendError, Ticket, Way, Window};
+use super::{Blocked, LOOK_EVERY, Pending, Sender, is_limit};
+use crate::ledger::CopyReason;
+use std::time::{Duration, Instant};
+
+impl Sender {
+    /// Books a part of the open payload.
+    pub(super) fn part_sent(&mut self, sent: Sent) {
+        let Some(p) = &mut self.pending else { return };
+        p.sent += sent.bytes;
+        match sent.id {
+            Some(id) => {
+                self.unread += 1;
+                // An id out of order can't happen with one handle of the socket; the memory is then kept until all is.
+                let _ = self.window.add_id(id);
+            }
+            None => {
+                self.window.add_copied(sent.bytes);
+                self.counters.copied(p.reason, sent.bytes as u64);
+            }
+        }
+    }
+
+    /// Sends the rest of a payload that was begun. `Ok(false)`: there is no room yet.
+    pub(super) fn flush(&mut self) -> Result<bool, SendError> {
+        while let Some(p) = self.pending {
+            let Some(payload) = self.window.open_payload() else {
+                self.pending = None;
+                break;
+            };
+            let len = payload.len();
+            if p.sent >= len {
+                self.pending = None;
+                self.counters.frames.add(1);
+                self.window.close_open();
+                self.book();
+                break;
+            }
+            let result = self.back.submit(payload, p.sent, p.way);
+            self.counters.system_calls.add(self.back.take_calls());
+            match result {
+                Ok(sent) => self.part_sent(sent),
+                Err(e) if p.way == Way::Lend && is_limit(&e) => {
+                    self.reap_or_note();
+                    if self.window.ids_out() > 0 {
+                        self.blocked = Blocked::Limit;
+                        return Ok(false);
+                    }
+                    // A stream can't stop in the middle of a payload: the rest is copied, whatever the mode.
+                    self.pending = Some(Pending { way: Way::Copy, reason: CopyReason::Memlock, ..p });
+                }
+                Err(e) => {
+                    if p.way == Way::Lend {
+                        self.reap_or_note();
+                    }
+                    if e.raw_os_error() == Some(libc::EAGAIN) {
+                        self.blocked = Blocked::Room;
+                        return Ok(false);
+                    }
+                    self.pending = None;
+                    self.window.cut_open(p.sent);
+                    self.book();
+                    return Err(self.error(&e, len));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Before a new payload: errors about earlier ones are told, and the rest of one that was begun goes first.
+    pub(super) fn clear_the_way(&mut self) -> Result<(), SendError> {
+        if let Some(e) = self.late.take() {
+            return Err(e);
+        }
+        if self.flush()? { Ok(()) } else { Err(self.would_block()) }
+    }
+
+    /// Reads notifications in the middle of sending: an error is told later, since this payload was sent.
+    pub(super) fn read_soon(&mut self) {
+        let measure = self.auto.as_ref().is_some_and(Auto::wants_notification_cost);
+        let start = if measure { cpu_ns() } else { 0 };
+        let before = self.came_back;
+        self.reap_or_note();
+        if measure && let Some(auto) = &mut self.auto {
+            auto.notifications_cost(self.came_back - before, cpu_ns().saturating_sub(start));
+        }
+    }
+
+    pub(super) fn reap_or_note(&mut self) {
+        if let Err(e) = self.reap() {
+            self.late.get_or_insert(e);
+        }
+    }
+
+    pub(super) fn reap(&mut self) -> Result<(), SendError> {
+        self.unread = 0;
+        let result = self.back.reap(&mut self.window);
+        self.book();
+        if result.is_err() {
+            self.cannot_lend = self.back.lends().err();
+            if self.cannot_lend.is_some() {
+                self.auto = None;
+            }
+        }
+        result
+    }
+
+    /// Enters what came back into the ledger, and tells the policy.
+    pub(super) fn book(&mut self) {
+        let report = self.window.take_report();
+        if report.payloads == 0 {
+            return;
+        }
+        self.came_back += report.payloads;
+        self.counters.zero_copied_frames.add(report.zero_copied as u64);
+        self.counters.zero_copied_bytes.add(report.zero_copied_bytes);
+        self.counters.copied(CopyReason::Kernel, report.kernel_copied_bytes);
+        if let Some(auto) = &mut self.auto {
+            self.window.take_sizes(|len, copied| auto.notified(len, copied));
+        }
+    }
+
+    pub(super) fn progress(&mut self) -> Result<(), SendError> {
+        if self.pending.is_some() {
+            self.flush()?;
+        }
+        if self.window.ids_out() > 0 {
+            self.reap()?;
+        }
+        self.late.take().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn wait_until(
+        &mut self,
+        timeout: Option<Duration>,
+        done: impl Fn(&Window) -> bool,
+    ) -> Result<(), SendError> {
+        let start = Instant::now();
+        while !done(&self.window) {
+            self.progress()?;
+            if done(&self.window) {
+                break;
+            }
+            let room = self.pending.is_some() && self.blocked == Blocked::Room;
+            self.pause(start, timeout, room)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a change. An error when the time is over.
+    pub(super) fn pause(
+        &mut self,
+        start: Instant,
+        timeout: Option<Duration>,
+        room: bool,
+    ) -> Result<(), SendError> {
+        let waited = start.elapsed();
+        let left = timeout.map_or(LOOK_EVERY, |t| t.saturating_sub(waited));
+        if left.is_zero() {
+            return Err(SendError::TimedOut {
+                waited,
+                outstanding: self.window.outstanding(),
+                outstanding_bytes: self.window.outstanding_bytes(),
+            });
+        }
+        let before = Instant::now();
+        self.back.wait(room, left.min(LOOK_EVERY)).map_err(SendError::system("poll"))?;
+        if before.elapsed() >= LOOK_EVERY {
+            self.reap()?;
+            self.back.recover(&mut self.window).map_err(SendError::system("getsockopt(SO_MEMINFO)"))?;
+            self.book();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn send_waiting(&mut self, mut payload: Payload, turn: Turn) -> Result<Ticket, SendError> {
+        let start = Instant::now();
+        loop {
+            self.pause(start, self.options.timeout, self.blocked == Blocked::Room)?;
+            self.progress()?;
+            match self.attempt(payload, turn) {
+                Ok(ticket) => return Ok(ticket),
+                Err(Refused { payload: p, error: SendError::WouldBlock { .. } }) => payload = p,
+                Err(refused) => return Err(refused.error),
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self) -> Closed {
+        let (aborted, aborted_bytes) = (self.window.outstanding(), self.window.outstanding_bytes());
+        let mut back = std::mem::replace(&mut self.back, AnyBackend::Gone);
+        let mut kept = 0;
+        if aborted > 0 {
+            if let Some(p) = self.pending.take() {
+                self.window.cut_open(p.sent);
+            }
+            back.abort();
+            // Errors say that the connection is gone, which is what was asked for.
+            let _ = back.reap(&mut self.window);
+            let _ = back.recover(&mut self.window);
+            self.book();
+            kept = self.window.outstanding();
+            if kept > 0 {
+                adopt(back, std::mem::take(&mut self.window));
+            }
+        }
+        orphans();
+        Closed { aborted, aborted_bytes, kept }
+    }
+}

@@ -1,0 +1,203 @@
+//! Submitting one payload.
+
+use super::super::auto::{ALWAYS_COPIED_BELOW, Turn};
+use super::super::backend::{Sent, Submit};
+use super::super::limits::{cpu_ns, locked};
+use super::super::socket::from_errno;
+use super::super::{Mode, Payload, Refused, SendError, Ticket, Way};
+use super::{Blocked, MAX_LENT_SEGMENTS, Pending, READ_EVERY, Sender, is_limit};
+use crate::ledger::CopyReason;
+use std::io;
+
+impl Sender {
+    /// Why a payload of `len` bytes is copied when nothing went wrong.
+    pub(super) fn copy_reason(&self, len: usize) -> CopyReason {
+        match self.options.mode {
+            Mode::Copy => CopyReason::Asked,
+            _ if self.cannot_lend.is_some() => CopyReason::Unsupported,
+            _ if len < ALWAYS_COPIED_BELOW => CopyReason::Small,
+            _ => CopyReason::Cheaper,
+        }
+    }
+
+    #[inline]
+    pub(super) fn attempt(&mut self, payload: Payload, turn: Turn) -> Result<Ticket, Refused> {
+        if (self.pending.is_some() || self.late.is_some())
+            && let Err(error) = self.clear_the_way()
+        {
+            return Err(Refused { payload, error });
+        }
+        let len = payload.len();
+        let start = if turn.measure { cpu_ns() } else { 0 };
+        let result = match turn.way {
+            Way::Copy => self.copy(payload, self.copy_reason(len)),
+            Way::Lend => self.lend(payload),
+        };
+        if turn.measure
+            && let (Ok((_, way)), Some(auto)) = (&result, &mut self.auto)
+        {
+            auto.measured(len, *way, cpu_ns().saturating_sub(start));
+        }
+        let (ticket, _) = result?;
+        if self.unread >= READ_EVERY {
+            self.read_soon();
+        }
+        Ok(ticket)
+    }
+
+    #[inline]
+    pub(super) fn copy(&mut self, payload: Payload, reason: CopyReason) -> Result<(Ticket, Way), Refused> {
+        let len = payload.len();
+        if len == 0 && self.socket.stream {
+            return Ok((self.window.copied(payload), Way::Copy));
+        }
+        match self.back.submit(&payload, 0, Way::Copy) {
+            Ok(sent) if sent.bytes >= len => {
+                self.counters.frames.add(1);
+                self.counters.system_calls.add(self.back.take_calls());
+                self.counters.copied(reason, len as u64);
+                Ok((self.window.copied(payload), Way::Copy))
+            }
+            Ok(sent) => Ok((self.keep_rest(payload, sent, Way::Copy, reason), Way::Copy)),
+            Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) && payload.segments().len() > 1 => {
+                match payload.gather(0) {
+                    Ok(bytes) => self.copy(bytes.into(), CopyReason::Scattered),
+                    Err(source) => {
+                        Err(Refused { payload, error: SendError::System { call: "pread", source } })
+                    }
+                }
+            }
+            Err(e) => Err(self.refuse(payload, &e)),
+        }
+    }
+
+    pub(super) fn lend(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
+        if !self.has_window(payload.len()) {
+            if let Err(error) = self.reap() {
+                return Err(Refused { payload, error });
+            }
+            if !self.has_window(payload.len()) {
+                self.blocked = Blocked::Limit;
+                let error = self.would_block();
+                return Err(Refused { payload, error });
+            }
+        }
+        if !self.socket.stream && payload.segments().len() > MAX_LENT_SEGMENTS {
+            return self.lend_gathered(payload);
+        }
+        match self.submit_lent(&payload) {
+            Ok(sent) => Ok(self.lent(payload, sent, false)),
+            Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) && payload.segments().len() > 1 => {
+                self.lend_gathered(payload)
+            }
+            Err(e) if is_limit(&e) => self.limited(payload),
+            Err(e) => Err(self.refuse(payload, &e)),
+        }
+    }
+
+    /// Copies the segments of a datagram into one buffer, and lends that.
+    pub(super) fn lend_gathered(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
+        let gathered = match payload.gather(0) {
+            Ok(bytes) => Payload::from(bytes),
+            Err(source) => {
+                return Err(Refused { payload, error: SendError::System { call: "pread", source } });
+            }
+        };
+        match self.submit_lent(&gathered) {
+            Ok(sent) => {
+                self.counters.copied(CopyReason::Scattered, gathered.len() as u64);
+                Ok(self.lent(gathered, sent, true))
+            }
+            // The gathered bytes are there already; a plain send of the segments reads the same.
+            Err(e) if is_limit(&e) => self.limited(payload),
+            Err(e) => Err(self.refuse(payload, &e)),
+        }
+    }
+
+    /// Submits; after an error the queue is read, as the back ends ask for.
+    pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Sent> {
+        let result = self.back.submit(payload, 0, Way::Lend);
+        if result.is_err() {
+            self.reap_or_note();
+        }
+        result
+    }
+
+    pub(super) fn lent(&mut self, payload: Payload, sent: Sent, gathered: bool) -> (Ticket, Way) {
+        let len = payload.len();
+        match sent.id {
+            Some(id) if sent.bytes >= len => {
+                self.counters.frames.add(1);
+                self.counters.system_calls.add(self.back.take_calls());
+                self.unread += 1;
+                let next = self.window.next_ticket();
+                (self.window.lend(payload, id, gathered).unwrap_or(next), Way::Lend)
+            }
+            None if sent.bytes >= len => {
+                self.counters.frames.add(1);
+                self.counters.system_calls.add(self.back.take_calls());
+                self.counters.copied(CopyReason::Unsupported, len as u64);
+                (self.window.copied(payload), Way::Copy)
+            }
+            _ => (self.keep_rest(payload, sent, Way::Lend, CopyReason::Unsupported), Way::Lend),
+        }
+    }
+
+    /// The kernel refuses to take lent memory.
+    pub(super) fn limited(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
+        let len = payload.len();
+        let out = self.window.ids_out();
+        if let Some(auto) = &mut self.auto {
+            if out == 0 {
+                auto.refused(len);
+            }
+            return self.copy(payload, CopyReason::Memlock);
+        }
+        if out == 0 {
+            let error = locked(len);
+            return Err(Refused { payload, error });
+        }
+        self.blocked = Blocked::Limit;
+        let error = self.would_block();
+        Err(Refused { payload, error })
+    }
+
+    pub(super) fn refuse(&mut self, payload: Payload, e: &io::Error) -> Refused {
+        self.counters.system_calls.add(self.back.take_calls());
+        let error = self.error(e, payload.len());
+        Refused { payload, error }
+    }
+
+    pub(super) fn error(&mut self, e: &io::Error, len: usize) -> SendError {
+        match e.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                self.blocked = Blocked::Room;
+                self.would_block()
+            }
+            Some(libc::EMSGSIZE) => SendError::TooLong { len },
+            Some(errno) => from_errno(errno),
+            None => SendError::System { call: "send", source: e.kind().into() },
+        }
+    }
+
+    pub(super) fn would_block(&self) -> SendError {
+        SendError::WouldBlock {
+            outstanding: self.window.outstanding(),
+            outstanding_bytes: self.window.outstanding_bytes(),
+        }
+    }
+
+    pub(super) fn has_window(&self, len: usize) -> bool {
+        let (n, bytes) = (self.window.outstanding(), self.window.outstanding_bytes());
+        n == 0 || (n < self.options.max_lent && bytes.saturating_add(len) <= self.options.max_lent_bytes)
+    }
+
+    /// A stream took a part.
+    pub(super) fn keep_rest(&mut self, payload: Payload, sent: Sent, way: Way, reason: CopyReason) -> Ticket {
+        let ticket = self.window.open(payload);
+        self.pending = Some(Pending { sent: 0, way, reason });
+        self.part_sent(sent);
+        self.counters.system_calls.add(self.back.take_calls());
+        ticket
+    }
+}

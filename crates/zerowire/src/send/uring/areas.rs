@@ -1,0 +1,96 @@
+//! The areas that are registered with a ring as fixed buffers.
+
+use super::error::{EngineError, locked_limit};
+use crate::area::Area;
+use crate::uring::ring::SendRing;
+use std::io;
+
+/// Places in the ring's table of buffers: as many as one ring's areas may need, at 8 bytes a place.
+const PLACES: u32 = 256;
+/// The longest range that one place takes (io_uring/rsrc.c, `io_buffer_validate`).
+const MAX_PLACE_BYTES: usize = 1 << 30;
+
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: usize,
+    len: usize,
+}
+
+impl Range {
+    fn holds(&self, piece: &libc::iovec) -> bool {
+        let at = (piece.iov_base as usize).wrapping_sub(self.start);
+        at < self.len && piece.iov_len <= self.len - at
+    }
+}
+
+/// Registered memory. It keeps the areas mapped until the ring is gone.
+#[derive(Debug, Default)]
+pub(super) struct Areas {
+    ranges: Vec<Range>,
+    areas: Vec<Area>,
+    /// Why areas are not registered.
+    pub(super) refusal: Option<String>,
+}
+
+impl Areas {
+    /// Registers `area`, all of it or nothing that matters: a part that was registered before a failure stays pinned, and
+    /// is of use.
+    pub(super) fn register(&mut self, ring: &SendRing, area: &Area) -> Result<(), EngineError> {
+        if self.areas.iter().any(|a| a.id() == area.id()) {
+            return Ok(());
+        }
+        if self.areas.is_empty() && self.ranges.is_empty() {
+            match ring.prepare_buffers(PLACES) {
+                Ok(()) => {}
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+                Err(source) => return Err(EngineError::Register { len: area.len(), source }),
+            }
+        }
+        let len = area.len();
+        let places = len.div_ceil(MAX_PLACE_BYTES);
+        if self.ranges.len() + places > PLACES as usize {
+            return Err(EngineError::TooManyAreas { places: PLACES as usize, len });
+        }
+        self.areas.push(area.clone());
+        for k in 0..places {
+            let start = area.base().wrapping_add(k * MAX_PLACE_BYTES);
+            let part = (len - k * MAX_PLACE_BYTES).min(MAX_PLACE_BYTES);
+            // SAFETY: the range lies in the area, which this value keeps until after the ring is gone.
+            if let Err(source) = unsafe { ring.register_buffer(self.ranges.len() as u16, start, part) } {
+                return Err(refused(len, source));
+            }
+            self.ranges.push(Range { start: start as usize, len: part });
+        }
+        Ok(())
+    }
+
+    /// Registers the same areas with the ring that takes the place of the first one.
+    pub(super) fn register_again(&mut self, ring: &SendRing) {
+        self.ranges.clear();
+        for area in std::mem::take(&mut self.areas) {
+            if let Err(e) = self.register(ring, &area) {
+                tracing::warn!("{e}");
+                self.refusal = Some(e.to_string());
+            }
+        }
+    }
+
+    /// The place that all pieces lie in.
+    pub(super) fn place_of(&self, pieces: &[libc::iovec]) -> Option<u16> {
+        let first = pieces.first()?;
+        let place = self.ranges.iter().position(|r| r.holds(first))?;
+        pieces.iter().all(|p| self.ranges[place].holds(p)).then_some(place as u16)
+    }
+
+    /// Registered bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.ranges.iter().map(|r| r.len).sum()
+    }
+}
+
+fn refused(len: usize, source: io::Error) -> EngineError {
+    if source.raw_os_error() != Some(libc::ENOMEM) {
+        return EngineError::Register { len, source };
+    }
+    EngineError::Memlock { len, limit: locked_limit() }
+}

@@ -1,0 +1,153 @@
+//! One ring for many senders.
+
+use super::EngineError;
+use super::core::Core;
+use crate::area::Area;
+use crate::uring::ring::Threads;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What happens when an area can't be registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Registration {
+    /// An error.
+    Required,
+    /// Payloads are sent from it all the same, at the price of looking their pages up; [`Engine::describe`] says why.
+    #[default]
+    IfAllowed,
+}
+
+/// How an engine is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Payloads that one system call may hand over: 1 to 32768, rounded up to a power of two.
+    pub submissions: u32,
+    /// Notifications that fit the shared queue. More are kept by the kernel, none are lost, but each round then costs a
+    /// system call: about as many as are lent at a time.
+    pub completions: u32,
+    /// Which threads use the engine and its senders.
+    pub threads: Threads,
+    /// What happens when an area can't be registered.
+    pub registration: Registration,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            submissions: 256,
+            completions: 4096,
+            threads: Threads::One,
+            registration: Registration::IfAllowed,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// For a sender alone: as many completions as it lends at a time by default, in little locked memory.
+    pub(crate) fn for_one_sender() -> Self {
+        Self { submissions: 64, completions: 1024, ..Self::default() }
+    }
+}
+
+/// One io_uring for many senders: `Sender::on` puts a socket on it. It holds the areas that are registered, and costs
+/// one descriptor (and one of a pipe) however many sockets there are.
+///
+/// A sender's calls read the notifications of all senders of its engine; each sender's own are told by that sender.
+#[derive(Clone)]
+pub struct Engine(Arc<User>);
+
+/// The handle that `Engine`s share: the core counts it as one user.
+struct User(Arc<Mutex<Core>>);
+
+impl Drop for User {
+    fn drop(&mut self) {
+        lock(&self.0).users -= 1;
+    }
+}
+
+pub(super) fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
+    // Nothing in the core panics half-way through a change; a poisoned lock comes from a caller's callback.
+    core.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Sets the ring up and registers the areas.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] where io_uring is forbidden or absent; with [`Registration::Required`] the error of the
+    /// first area that can't be registered.
+    pub fn new(options: &EngineOptions, areas: &[Area]) -> Result<Self, EngineError> {
+        Ok(Self(Arc::new(User(Arc::new(Mutex::new(make(options, areas)?))))))
+    }
+
+    /// Registers one more area, or does nothing if it is registered. Its pages are pinned until the engine and its senders
+    /// are gone.
+    ///
+    /// # Errors
+    /// [`EngineError::Memlock`] and others; the engine works on.
+    pub fn register(&self, area: &Area) -> Result<(), EngineError> {
+        lock(&self.0.0).register(area)
+    }
+
+    /// Loans of all senders of this engine that are not back.
+    pub fn outstanding(&self) -> usize {
+        lock(&self.0.0).book.outstanding()
+    }
+
+    /// Times that the queue of completions was too short. Nothing is lost by that.
+    pub fn overflows(&self) -> u64 {
+        lock(&self.0.0).overflows
+    }
+
+    /// What runs, for people.
+    pub fn describe(&self) -> String {
+        describe(&lock(&self.0.0))
+    }
+
+    pub(crate) fn is_own_thread(&self) -> bool {
+        lock(&self.0.0).is_own_thread()
+    }
+
+    pub(super) fn core(&self) -> &Arc<Mutex<Core>> {
+        &self.0.0
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Engine").field(&self.describe()).finish()
+    }
+}
+
+pub(super) fn make(options: &EngineOptions, areas: &[Area]) -> Result<Core, EngineError> {
+    let mut core = Core::new(options)?;
+    for area in areas {
+        match core.register(area) {
+            Ok(()) => {}
+            Err(e) if options.registration == Registration::Required => return Err(e),
+            Err(e) => {
+                tracing::warn!("{e}");
+                core.areas.refusal = Some(e.to_string());
+            }
+        }
+    }
+    Ok(core)
+}
+
+pub(super) fn describe(core: &Core) -> String {
+    let mut text = format!("io_uring ({})", core.flags());
+    match core.areas.bytes() {
+        0 => text.push_str(", no registered memory"),
+        n => text.push_str(&format!(", {n} bytes registered")),
+    }
+    if core.areas.bytes() > 0 && !core.features.registered_vectors {
+        text.push_str(", payloads of several segments unregistered (Linux 6.15 can)");
+    }
+    if !core.features.report_usage {
+        text.push_str(", this kernel does not say when it copies (Linux 6.2 does)");
+    }
+    if let Some(why) = &core.areas.refusal {
+        text.push_str(&format!("; an area is not registered: {why}"));
+    }
+    text
+}

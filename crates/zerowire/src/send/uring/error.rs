@@ -1,0 +1,63 @@
+//! Why an engine could not be made or used.
+
+use std::io;
+use thiserror::Error;
+
+/// Why an [`Engine`](super::Engine) could not be made, or an area not be registered.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// io_uring is refused or absent.
+    #[error("{0}; the socket back end needs no io_uring")]
+    Refused(#[from] crate::uring::UringProbeError),
+    /// The ring's own queues are charged to the user's locked memory, and the limit is reached.
+    #[error(
+        "a ring of {submissions} submissions and {completions} completions goes beyond RLIMIT_MEMLOCK, which is {limit} bytes and counts all that this user has locked: raise it (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock= of a container, or CAP_IPC_LOCK), or share one engine among all senders; the socket back end needs no io_uring"
+    )]
+    RingMemlock {
+        /// Entries asked for.
+        submissions: u32,
+        /// Completions asked for.
+        completions: u32,
+        /// The limit in bytes, or "unlimited".
+        limit: String,
+    },
+    /// Registering an area would lock more memory than this user may lock.
+    #[error(
+        "registering an area of {len} bytes goes beyond RLIMIT_MEMLOCK, which is {limit} bytes and counts all that this user has locked: raise it (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock= of a container, or CAP_IPC_LOCK), or make the area smaller, or send from it unregistered"
+    )]
+    Memlock {
+        /// Length of the area in bytes.
+        len: usize,
+        /// The limit in bytes, or "unlimited".
+        limit: String,
+    },
+    /// The kernel refused an area for another reason.
+    #[error("registering an area of {len} bytes with io_uring failed: {source}")]
+    Register {
+        /// Length of the area in bytes.
+        len: usize,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The ring's table of buffers is full.
+    #[error(
+        "an area of {len} bytes does not fit the ring's table of {places} buffers of 1 GiB: make fewer and larger areas, or use several engines"
+    )]
+    TooManyAreas {
+        /// Places in the table.
+        places: usize,
+        /// Length of the area in bytes.
+        len: usize,
+    },
+    /// Used from a thread that didn't make it.
+    #[error(
+        "this engine belongs to the thread that made it (IORING_SETUP_SINGLE_ISSUER): make one engine a thread, or set `threads` to `Any`"
+    )]
+    WrongThread,
+}
+
+/// RLIMIT_MEMLOCK, for people.
+pub(super) fn locked_limit() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    limit.map_or("unlimited".to_owned(), |n| n.to_string())
+}

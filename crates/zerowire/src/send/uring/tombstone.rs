@@ -1,0 +1,51 @@
+//! When a ring is gone for good.
+//!
+//! A ring that is closed while memory is lent lives on in the kernel until the last notification, and tells nobody. But
+//! it keeps its registered files that long (io_uring/io_uring.c, `io_ring_exit_work`, then `io_ring_ctx_free`): so the
+//! write end of a pipe is registered with each ring and closed here, and the end of that pipe is the end of the ring.
+//! Any thread can look, which matters for rings that only their own thread may ask.
+
+use crate::uring::ring::SendRing;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// The read end of the pipe.
+#[derive(Debug)]
+pub(super) struct Tombstone(OwnedFd);
+
+impl Tombstone {
+    /// Buries the write end in `ring`, in place 0 of its table of files.
+    pub(super) fn new(ring: &SendRing) -> io::Result<Self> {
+        use rustix::pipe::{PipeFlags, pipe_with};
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        ring.prepare_files(1)?;
+        ring.register_file(0, write.as_raw_fd())?;
+        Ok(Self(read))
+    }
+
+    /// Whether the ring has been freed, with all that it held.
+    pub(super) fn is_gone(&self) -> bool {
+        let mut byte = [0u8; 1];
+        matches!(rustix::io::read(&self.0, &mut byte), Ok(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uring::ring::Threads;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_closed_ring_is_gone_soon_and_an_open_one_is_not() {
+        let ring = SendRing::new(4, 8, Threads::One).expect("io_uring is needed for this test");
+        let stone = Tombstone::new(&ring).unwrap();
+        assert!(!stone.is_gone());
+        drop(ring);
+        let end = Instant::now() + Duration::from_secs(20);
+        while !stone.is_gone() {
+            assert!(Instant::now() < end, "the kernel kept a ring without requests");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

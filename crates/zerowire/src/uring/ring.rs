@@ -1,0 +1,219 @@
+//! A ring for sending: set-up with the best flags that the kernel takes, entries in batches, completions with nothing lost.
+//!
+//! Memory: the ring never owns what an entry points to. [`SendRing::push`] is unsafe for that reason, and its one caller
+//! keeps the memory until the last completion of the entry.
+
+use io_uring::{IoUring, squeue, types};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+/// Which threads use a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// Only the thread that made it: `IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN` (Linux 6.1), so that
+    /// completions are handled when that thread asks. Another thread gets EEXIST.
+    One,
+    /// One at a time, whichever: `IORING_SETUP_COOP_TASKRUN` (Linux 5.19).
+    Any,
+}
+
+/// One completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cqe {
+    /// What the entry was pushed with.
+    pub user_data: u64,
+    /// Bytes, or a negative errno; of a notification the usage flags.
+    pub result: i32,
+    /// `IORING_CQE_F_*`.
+    pub flags: u32,
+}
+
+/// A ring and what it was set up with.
+#[derive(Debug)]
+pub struct SendRing {
+    ring: RingBox,
+    flags: &'static str,
+}
+
+struct RingBox(IoUring);
+
+impl std::fmt::Debug for RingBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("IoUring")
+    }
+}
+
+impl SendRing {
+    /// Sets a ring up: room for `submissions` entries a batch and `completions` completions (both rounded up to powers of
+    /// two, `completions` at least `submissions`). The best set of flags that the kernel takes is used.
+    ///
+    /// # Errors
+    /// That of `io_uring_setup`: EPERM or ENOSYS where io_uring is forbidden or absent, ENOMEM, EMFILE.
+    pub fn new(submissions: u32, completions: u32, threads: Threads) -> io::Result<Self> {
+        let base = || {
+            let mut builder = IoUring::builder();
+            // A child process of the program must not touch the rings.
+            builder.dontfork().setup_clamp().setup_cqsize(completions.max(submissions));
+            builder
+        };
+        if threads == Threads::One {
+            let mut best = base();
+            best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+            match best.build(submissions) {
+                Ok(ring) => return Ok(Self::with(ring, "SINGLE_ISSUER, DEFER_TASKRUN")),
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let mut middle = base();
+        middle.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+        match middle.build(submissions) {
+            Ok(ring) => return Ok(Self::with(ring, "COOP_TASKRUN")),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+        base().build(submissions).map(|ring| Self::with(ring, "no flags"))
+    }
+
+    fn with(ring: IoUring, flags: &'static str) -> Self {
+        Self { ring: RingBox(ring), flags }
+    }
+
+    /// The set-up flags in use, as words.
+    pub fn flags(&self) -> &'static str {
+        self.flags
+    }
+
+    /// Entries that fit one batch.
+    pub fn submissions(&mut self) -> usize {
+        self.ring.0.submission().capacity()
+    }
+
+    /// Completions that fit before the kernel keeps the rest on its own list.
+    pub fn completions(&mut self) -> usize {
+        self.ring.0.completion().capacity()
+    }
+
+    /// Entries pushed and not handed over yet.
+    pub fn held(&mut self) -> usize {
+        self.ring.0.submission().len()
+    }
+
+    /// Adds an entry to the batch; false when the batch is full ([`SendRing::enter`] makes room).
+    ///
+    /// # Safety
+    /// All memory that the entry names stays valid, and its header, vector and control data unchanged, until the entry's
+    /// result; the memory to be sent until its last completion.
+    pub unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe { self.ring.0.submission().push(entry).is_ok() }
+    }
+
+    /// Whether the kernel has something that only a system call brings into the queue: deferred work, or completions that
+    /// didn't fit (`IORING_SQ_TASKRUN`, `IORING_SQ_CQ_OVERFLOW`).
+    pub fn has_deferred(&mut self) -> bool {
+        let queue = self.ring.0.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Whether completions are on the kernel's own list since the queue was full.
+    pub fn has_overflowed(&mut self) -> bool {
+        self.ring.0.submission().cq_overflow()
+    }
+
+    /// One `io_uring_enter`: hands the batch over, runs deferred work, and waits for `want` completions for at most
+    /// `timeout` (`None` with `want` above zero: for ever). Returns the entries handed over; a timeout or a signal is no
+    /// error.
+    ///
+    /// # Errors
+    /// EEXIST on a ring of another thread ([`Threads::One`]); ENOMEM. EBUSY and EAGAIN mean: take completions first.
+    pub fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
+        /// `IORING_ENTER_GETEVENTS`, `IORING_ENTER_EXT_ARG` (include/uapi/linux/io_uring.h).
+        const GETEVENTS: u32 = 1;
+        const EXT_ARG: u32 = 1 << 3;
+        let count = self.held() as u32;
+        let submitter = self.ring.0.submitter();
+        let result = match timeout {
+            Some(timeout) if want > 0 => {
+                let time = types::Timespec::from(timeout);
+                let args = types::SubmitArgs::new().timespec(&time);
+                // SAFETY: the arguments live across the call; the flags say what they are.
+                unsafe { submitter.enter(count, want as u32, GETEVENTS | EXT_ARG, Some(&args)) }
+            }
+            // SAFETY: no arguments; submitting and waiting touches no memory of ours but the rings.
+            _ => unsafe { submitter.enter::<libc::sigset_t>(count, want as u32, GETEVENTS, None) },
+        };
+        match result {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => {
+                Ok(count as usize - self.held().min(count as usize))
+            }
+            other => other,
+        }
+    }
+
+    /// The next completion that is in the queue already; makes no system call.
+    pub fn pop(&mut self) -> Option<Cqe> {
+        self.ring.0.completion().next().map(|c| Cqe {
+            user_data: c.user_data(),
+            result: c.result(),
+            flags: c.flags(),
+        })
+    }
+
+    /// Takes up to `room.len()` completions that are in the queue already; returns how many.
+    pub fn take(&mut self, room: &mut [Cqe]) -> usize {
+        let mut queue = self.ring.0.completion();
+        let mut count = 0;
+        for place in room {
+            let Some(c) = queue.next() else { break };
+            *place = Cqe { user_data: c.user_data(), result: c.result(), flags: c.flags() };
+            count += 1;
+        }
+        count
+    }
+
+    /// The ring's descriptor, for polling: readable when completions are there or can be had.
+    pub fn fd(&self) -> RawFd {
+        self.ring.0.as_raw_fd()
+    }
+
+    /// Makes a table of `places` registered buffers, all empty (Linux 5.19).
+    ///
+    /// # Errors
+    /// EINVAL on older kernels, EBUSY when there is one.
+    pub fn prepare_buffers(&self, places: u32) -> io::Result<()> {
+        self.ring.0.submitter().register_buffers_sparse(places)
+    }
+
+    /// Registers `len` bytes at `base` as buffer `place`. The pages are pinned and count against RLIMIT_MEMLOCK without
+    /// CAP_IPC_LOCK.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the limit; EFAULT when the range isn't mapped.
+    ///
+    /// # Safety
+    /// The range stays mapped until the ring is gone.
+    pub unsafe fn register_buffer(&self, place: u16, base: *mut u8, len: usize) -> io::Result<()> {
+        let iov = [libc::iovec { iov_base: base.cast(), iov_len: len }];
+        // SAFETY: passed on to the caller.
+        unsafe { self.ring.0.submitter().register_buffers_update(u32::from(place), &iov, None) }
+    }
+
+    /// Makes a table of `places` registered files, all empty (Linux 5.19).
+    ///
+    /// # Errors
+    /// EMFILE beyond RLIMIT_NOFILE, EINVAL on older kernels.
+    pub fn prepare_files(&self, places: u32) -> io::Result<()> {
+        self.ring.0.submitter().register_files_sparse(places)
+    }
+
+    /// Puts `fd` into place `place` of the table of files; -1 empties it. The ring holds its own reference, until the last
+    /// request on it is done.
+    ///
+    /// # Errors
+    /// EBADF, or EINVAL outside the table.
+    pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
+        self.ring.0.submitter().register_files_update(place, &[fd]).map(drop)
+    }
+}

@@ -1,0 +1,145 @@
+//! An ordinary user whose RLIMIT_MEMLOCK is used up: a clear error, or copying, as the mode says; never a hang.
+//!
+//! The limits and the user are those of a whole process, so each case runs in a process of its own: this test program,
+//! started again.
+
+mod sockets;
+
+use sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
+use std::io::Read;
+use std::process::Command;
+use std::time::Duration;
+use zerowire::send::{Backend, Mode, Options, SendError};
+
+const LONG: Duration = Duration::from_secs(20);
+const LIMIT: u64 = 48 << 10;
+const CHILD: &str = "ZEROWIRE_TEST_MEMLOCK_CHILD";
+
+fn in_a_child(case: &str) {
+    // SAFETY: getuid takes nothing and changes nothing.
+    assert_eq!(unsafe { libc::getuid() }, 0, "this test becomes an ordinary user: run it as root");
+    let out = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", case, "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// Lowers the limit, and gives root up for a user that nobody else is.
+fn become_ordinary(uid: u32) {
+    assert!(std::env::var_os(CHILD).is_some(), "started by the tests of this file only");
+    let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
+    // SAFETY: the limit is valid for reads; the other calls take numbers. glibc changes all threads.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+        assert_eq!(libc::setresgid(uid, uid, uid), 0);
+        assert_eq!(libc::setresuid(uid, uid, uid), 0);
+    }
+}
+
+fn options(mode: Mode) -> Options {
+    Options { mode, backend: Backend::Socket, timeout: Some(LONG), ..Options::default() }
+}
+
+#[test]
+fn lending_beyond_the_limit_is_an_error_that_names_it() {
+    in_a_child("child_zero_copy");
+}
+
+#[test]
+#[ignore = "run by lending_beyond_the_limit_is_an_error_that_names_it"]
+fn child_zero_copy() {
+    become_ordinary(54_321);
+    let (a, b) = udp_pair();
+    let mut s = sender(a, options(Mode::ZeroCopy));
+    let e = s.try_send(pattern(1, 60_000)).unwrap_err();
+    assert!(matches!(e.error, SendError::Locked { len: 60_000, .. }), "{}", e.error);
+    let text = e.error.to_string();
+    assert!(
+        text.contains("RLIMIT_MEMLOCK is 49152 bytes") && text.contains("net.core.optmem_max is"),
+        "{text}"
+    );
+    assert_eq!(e.payload.len(), 60_000);
+    // The sender goes on, and lends what the limit allows.
+    let t = s.send(pattern(2, 8000)).unwrap();
+    let mut got = vec![0; 70_000];
+    assert_eq!(b.recv(&mut got).unwrap(), 8000);
+    s.wait(t, LONG).unwrap();
+    assert_eq!(s.counters().snapshot().copied_bytes["kernel"], 8000);
+    // On a stream as well.
+    let (a, _b) = tcp_pair();
+    let mut s = sender(a, options(Mode::ZeroCopy));
+    assert!(matches!(s.send(pattern(1, 60_000)), Err(SendError::Locked { .. })));
+}
+
+#[test]
+fn auto_copies_beyond_the_limit() {
+    in_a_child("child_auto");
+}
+
+#[test]
+#[ignore = "run by auto_copies_beyond_the_limit"]
+fn child_auto() {
+    become_ordinary(54_322);
+    let (a, b) = udp_pair();
+    let mut s = sender(a, options(Mode::Auto));
+    let mut got = vec![0; 70_000];
+    for i in 0..200 {
+        s.send(pattern(i, 60_000)).unwrap();
+        let n = b.recv(&mut got).unwrap();
+        assert!(got[..n] == pattern(i, 60_000), "{i}");
+    }
+    s.wait_all(LONG).unwrap();
+    let c = s.counters().snapshot();
+    assert!(c.copied_bytes["memlock"] >= 60_000, "{c:?}");
+    assert_eq!((c.frames, c.bytes), (200, 200 * 60_000));
+    assert!(s.choices().iter().any(|c| c.to_string().contains("refused")), "{:?}", s.choices());
+}
+
+#[test]
+fn the_known_deadlock_does_not_happen() {
+    in_a_child("child_stalled");
+}
+
+/// The limit is used up by another socket of the same user, whose receiver reads nothing. A sender with nothing lent must
+/// not wait for notifications of its own.
+#[test]
+#[ignore = "run by the_known_deadlock_does_not_happen"]
+fn child_stalled() {
+    become_ordinary(54_323);
+    let (a, mut far) = tcp_pair();
+    set_int(&far, libc::SO_RCVBUF, 4096);
+    let mut hog = sender(a, options(Mode::ZeroCopy));
+    let mut taken = 0;
+    loop {
+        match hog.try_send(vec![1u8; 16_000]) {
+            Ok(_) => taken += 1,
+            Err(r) if r.error.is_would_block() => break,
+            Err(r) => panic!("{}", r.error),
+        }
+        assert!(taken < 10_000, "a stalled receiver took everything");
+    }
+    assert!(hog.outstanding() > 0);
+    let (a, b) = udp_pair();
+    let mut s = sender(a, options(Mode::ZeroCopy));
+    assert!(matches!(s.send(vec![2u8; 40_000]), Err(SendError::Locked { .. })));
+    let (c, _d) = udp_pair();
+    let mut auto = sender(c, options(Mode::Auto));
+    for _ in 0..20 {
+        auto.send(vec![3u8; 40_000]).unwrap();
+    }
+    auto.wait_all(LONG).unwrap();
+    // With the receiver reading, all of it goes on.
+    let reader = std::thread::spawn(move || {
+        let mut got = vec![0; taken * 16_000];
+        far.read_exact(&mut got).unwrap();
+    });
+    hog.wait_all(LONG).unwrap();
+    reader.join().unwrap();
+    s.send(vec![2u8; 40_000]).unwrap();
+    let mut got = vec![0; 70_000];
+    assert_eq!(b.recv(&mut got).unwrap(), 40_000);
+    s.wait_all(LONG).unwrap();
+}

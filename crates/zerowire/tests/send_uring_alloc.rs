@@ -1,0 +1,61 @@
+//! Sending over io_uring allocates nothing once it is under way.
+
+mod sockets;
+
+use sockets::udp_pair;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::send::uring::{Engine, EngineOptions};
+use zerowire::send::{Mode, Options, Payload, Sender};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands all calls on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn nothing_is_allocated_once_it_is_under_way() {
+    let area = Area::new(AreaOptions { buffer_bytes: 2048, buffers: 64, pages: Pages::Normal }).unwrap();
+    let engine =
+        Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring is needed");
+    for mode in [Mode::ZeroCopy, Mode::Copy] {
+        let (a, b) = udp_pair();
+        let mut s = Sender::on(&engine, a.into(), Options { mode, ..Options::default() }).unwrap();
+        let mut batch: Vec<Payload> = Vec::with_capacity(16);
+        let mut got = [0; 2048];
+        let mut round = || {
+            for _ in 0..16 {
+                s.send(area.lease().expect("a free buffer")).unwrap();
+                batch.push(area.lease().expect("a free buffer").into());
+            }
+            s.send_many(&mut batch).unwrap();
+            for _ in 0..32 {
+                b.recv(&mut got).unwrap();
+            }
+            s.wait_all(Duration::from_secs(20)).unwrap();
+            while s.next_completion().is_some() {}
+        };
+        (0..20).for_each(|_| round());
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (0..100).for_each(|_| round());
+        let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(allocated, 0, "{mode:?}: allocations in 3200 sends");
+    }
+}
