@@ -5,7 +5,7 @@
 //! whole experiment with a guest without a VM, and prints its figures beside those published for a kernel's receive path
 //! of the same kind ([`reference`]).
 
-mod af_vsock;
+pub mod af_vsock;
 pub mod client;
 pub mod connection;
 pub mod experiment;

@@ -1,0 +1,272 @@
+//! `zerowire send`: a file or standard input to a peer, lent to the kernel where that pays.
+
+mod progress;
+mod report;
+mod source;
+mod stop;
+mod target;
+
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use zerowire::send::{Backend, Close, Closed, Mode, Options, SendError, Sender};
+
+use self::progress::Progress;
+use self::report::{Outcome, Report};
+use self::source::Source;
+use self::stop::Stop;
+use self::target::Target;
+
+/// Longest payload handed over in one call.
+const MAX_CHUNK_BYTES: usize = 4 << 20;
+/// What a segmented UDP send carries at most: 65 507 bytes fit an IPv4 datagram, and 64 segments is what all kernels take.
+const MAX_UDP_BYTES: usize = 65_507;
+const MAX_UDP_SEGMENTS: usize = 64;
+/// How long a peer that has acknowledged everything may take to close its side.
+const LINGER: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeArg {
+    /// The kernel copies.
+    Copy,
+    /// Lend always; where a limit forbids it, fail and name it.
+    Zerocopy,
+    /// Measure, and take what costs less CPU.
+    Auto,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BackendArg {
+    /// io_uring where memory can be registered (standard input), plain socket calls otherwise.
+    Auto,
+    /// send, sendmsg, sendmmsg, with MSG_ZEROCOPY.
+    Socket,
+    /// SEND_ZC and SENDMSG_ZC; an error where io_uring is not allowed.
+    Uring,
+}
+
+/// Sends a file or standard input to a peer: any program that receives on a socket (ncat, socat, iperf-like sinks).
+///
+/// Memory is lent to the kernel where that costs less CPU, and the ledger at the end says of every byte whether it was copied and
+/// why. A regular file is mapped and lent page by page; it must not be made shorter meanwhile. Anything else is read into 32
+/// buffers that are registered with io_uring where it is allowed. A receiver on this machine makes the kernel copy.
+#[derive(Args)]
+#[command(after_help = "Limits: --chunk at most 4 MiB; --datagram at most 65507 bytes; 16 MiB and 1024 payloads lent at a time. \
+UDP has no flow control: what the receiver or the network can't take is lost, as with every UDP sender.\n\
+Exit status: 0 all sent, 1 not all sent, 2 wrong arguments, 130 or 143 ended by SIGINT or SIGTERM.")]
+pub struct SendArgs {
+    /// The peer: HOST:PORT, [IPV6]:PORT, vsock:CID:PORT, or unix:PATH.
+    #[arg(long, value_name = "PEER")]
+    to: String,
+    /// Datagrams instead of a stream (with HOST:PORT and unix:PATH).
+    #[arg(long)]
+    udp: bool,
+    /// What to send; - is standard input.
+    #[arg(value_name = "FILE", default_value = "-")]
+    file: PathBuf,
+    /// Whether memory is copied or lent.
+    #[arg(long, value_enum, default_value = "auto")]
+    mode: ModeArg,
+    /// Which system calls send.
+    #[arg(long, value_enum, default_value = "auto")]
+    backend: BackendArg,
+    /// Bytes of a stream in one call, 1 to 4194304.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 10)]
+    chunk: usize,
+    /// Payload of a datagram with --udp, 1 to 65507. Several go in one call and the kernel or the NIC cuts them
+    /// (UDP_SEGMENT), unless there is room for only one.
+    #[arg(long, value_name = "BYTES", default_value_t = 1400)]
+    datagram: usize,
+    /// Give up when nothing moves for so long; without it, never.
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    /// No progress and no summary, only errors.
+    #[arg(short, long)]
+    quiet: bool,
+    /// The result as JSON to a file; - is standard output, in place of the summary.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl SendArgs {
+    fn options(&self, segment: Option<NonZeroU16>) -> Result<Options> {
+        let timeout = match self.timeout {
+            None => None,
+            Some(s) => Some(Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()).with_context(|| {
+                format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
+            })?),
+        };
+        Ok(Options {
+            mode: match self.mode {
+                ModeArg::Copy => Mode::Copy,
+                ModeArg::Zerocopy => Mode::ZeroCopy,
+                ModeArg::Auto => Mode::Auto,
+            },
+            backend: match self.backend {
+                BackendArg::Auto => Backend::Auto,
+                BackendArg::Socket => Backend::Socket,
+                BackendArg::Uring => Backend::Uring,
+            },
+            segment_bytes: segment.map(NonZeroU16::get),
+            timeout,
+            ..Options::default()
+        })
+    }
+
+    /// Bytes handed over in one call, and the length of a datagram where several go in one.
+    fn sizes(&self) -> Result<(usize, Option<NonZeroU16>)> {
+        if !self.udp {
+            if !(1..=MAX_CHUNK_BYTES).contains(&self.chunk) {
+                bail!("--chunk {} is not between 1 and {MAX_CHUNK_BYTES} bytes", self.chunk);
+            }
+            return Ok((self.chunk, None));
+        }
+        if !(1..=MAX_UDP_BYTES).contains(&self.datagram) {
+            bail!("--datagram {} is not between 1 and {MAX_UDP_BYTES} bytes", self.datagram);
+        }
+        let segments = (MAX_UDP_BYTES / self.datagram).min(MAX_UDP_SEGMENTS);
+        let several = segments > 1 && !self.to.starts_with("unix:");
+        match u16::try_from(self.datagram).ok().and_then(NonZeroU16::new) {
+            Some(segment) if several => Ok((segments * self.datagram, Some(segment))),
+            _ => Ok((self.datagram, None)),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &SendArgs) -> Result<ExitCode> {
+    let (chunk, segment) = args.sizes()?;
+    let options = args.options(segment)?;
+    let target: Target = args.to.parse()?;
+    // Before any thread is started.
+    let stop = Stop::prepare()?;
+    let mut source = Source::open(&args.file, chunk)?;
+    let socket = target.connect(args.udp)?;
+    let watched = stop.watch(&socket)?;
+    let mut sender = Sender::with_areas(socket, options, source.areas())
+        .with_context(|| format!("can't send to {target}"))?;
+    let mut progress = Progress::new(source.total(), args.quiet || args.json.is_some());
+    progress.say(&format!("to {target}: {}", sender.path()));
+
+    let begin = Instant::now();
+    let cpu = report::cpu();
+    let (moved, failure) = pump(&mut source, &mut sender, &watched, &mut progress, args.timeout_duration());
+    progress.finish();
+    let took = begin.elapsed();
+    let cpu_seconds = (report::cpu() - cpu).as_secs_f64();
+
+    let signal = watched.signal();
+    let outcome = match (&failure, signal) {
+        (_, Some(_)) => Outcome::Interrupted,
+        (Some(_), None) => Outcome::Failed,
+        (None, None) => Outcome::Complete,
+    };
+    let report = Report {
+        to: target.to_string(),
+        mode: options_word(args.mode),
+        path: sender.path(),
+        outcome,
+        error: failure.as_ref().filter(|_| signal.is_none()).map(|e| format!("{e:#}")),
+        bytes: moved,
+        seconds: took.as_secs_f64(),
+        cpu_seconds,
+        choices: sender.choices(),
+        ledger: sender.counters().snapshot(),
+        left: Left::from(finish(sender, &watched, outcome)?),
+    };
+    report.write(args.json.as_deref(), args.quiet)?;
+    match (failure, signal) {
+        (_, Some(signal)) => Ok(ExitCode::from(128 + signal)),
+        (Some(e), None) => Err(e),
+        (None, None) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+impl SendArgs {
+    fn timeout_duration(&self) -> Duration {
+        self.timeout.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::MAX)
+    }
+}
+
+fn options_word(mode: ModeArg) -> &'static str {
+    match mode {
+        ModeArg::Copy => "copy",
+        ModeArg::Zerocopy => "zerocopy",
+        ModeArg::Auto => "auto",
+    }
+}
+
+/// What was not back at the end.
+#[derive(Default, serde::Serialize)]
+struct Left {
+    payloads: usize,
+    bytes: usize,
+}
+
+impl From<Closed> for Left {
+    fn from(closed: Closed) -> Self {
+        Self { payloads: closed.aborted, bytes: closed.aborted_bytes }
+    }
+}
+
+/// Moves everything from the source to the sender, and waits until all memory is back. Returns the bytes that were taken, and
+/// what ended it early.
+fn pump(
+    source: &mut Source,
+    sender: &mut Sender,
+    watched: &stop::Watched,
+    progress: &mut Progress,
+    timeout: Duration,
+) -> (u64, Option<anyhow::Error>) {
+    let mut moved = 0;
+    loop {
+        if watched.signal().is_some() {
+            return (moved, None);
+        }
+        let payload = match source.next(watched) {
+            source::Next::Payload(payload) => payload,
+            source::Next::End => break,
+            source::Next::NoBuffer => {
+                // All buffers are lent: the oldest comes back first.
+                match sender.wait_any(timeout) {
+                    Ok(()) => continue,
+                    Err(e) => return (moved, Some(e.into())),
+                }
+            }
+            source::Next::Failed(e) => return (moved, Some(e)),
+        };
+        let len = payload.len() as u64;
+        match sender.send(payload) {
+            Ok(_) => moved += len,
+            // A datagram before found nobody; this one was not sent, the next may be.
+            Err(e) => return (moved, Some(explain(e, source))),
+        }
+        progress.set(moved);
+    }
+    match sender.wait_all(timeout) {
+        Ok(()) => (moved, None),
+        Err(e) => (moved, Some(e.into())),
+    }
+}
+
+fn explain(e: SendError, source: &Source) -> anyhow::Error {
+    let is_fault = e.errno() == Some(libc::EFAULT);
+    let e = anyhow::Error::from(e);
+    match source {
+        Source::File(_) if is_fault => e.context("the file became shorter while it was sent"),
+        _ => e,
+    }
+}
+
+/// Ends the connection so that the peer sees the end of the data, and not a reset.
+fn finish(sender: Sender, watched: &stop::Watched, outcome: Outcome) -> Result<Closed> {
+    if outcome == Outcome::Complete {
+        watched.end_of_data(LINGER);
+    }
+    let how = if outcome == Outcome::Complete { Close::Drain(LINGER) } else { Close::Abort };
+    Ok(sender.close(how)?)
+}

@@ -1,0 +1,69 @@
+//! Progress on standard error: a bar on a terminal, a line every few seconds elsewhere.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use zerowire_cli::story::bytes_text;
+
+/// Time between two lines without a terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// The progress of one transfer.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    total: Option<u64>,
+    last: Instant,
+}
+
+impl Progress {
+    /// `total` bytes, where that is known.
+    pub fn new(total: Option<u64>, quiet: bool) -> Self {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| match total {
+            Some(total) => styled(
+                ProgressBar::new(total),
+                "  {bar:40} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}",
+            ),
+            None => styled(ProgressBar::new_spinner(), "  {spinner} {decimal_bytes}, {decimal_bytes_per_sec}"),
+        });
+        Self { bar, quiet, total, last: Instant::now() }
+    }
+
+    /// A line above the bar.
+    pub fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None if !self.quiet => eprintln!("{line}"),
+            None => {}
+        }
+    }
+
+    /// So many bytes were handed over.
+    pub fn set(&mut self, bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(bytes);
+        } else if !self.quiet && self.last.elapsed() >= LINE_EVERY {
+            self.last = Instant::now();
+            match self.total {
+                Some(total) => eprintln!("  {} of {}", bytes_text(bytes), bytes_text(total)),
+                None => eprintln!("  {}", bytes_text(bytes)),
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}

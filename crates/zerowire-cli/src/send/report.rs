@@ -1,0 +1,117 @@
+//! What was sent, and how.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use zerowire::ledger::Totals;
+use zerowire::send::{Choice, Way};
+
+use super::Left;
+use zerowire_cli::story::bytes_text;
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// All was sent, and all memory is back.
+    Complete,
+    /// Something failed on the way.
+    Failed,
+    /// A signal came.
+    Interrupted,
+}
+
+/// The result of one transfer.
+#[derive(Serialize)]
+pub struct Report {
+    /// The peer.
+    pub to: String,
+    /// What was asked for.
+    pub mode: &'static str,
+    /// What ran, and why.
+    pub path: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What failed.
+    pub error: Option<String>,
+    /// Bytes that the sender took.
+    pub bytes: u64,
+    /// From the first byte to the last notification.
+    pub seconds: f64,
+    /// CPU time of the process in that time.
+    pub cpu_seconds: f64,
+    /// What each class of lengths was served by, and why.
+    pub choices: Vec<Choice>,
+    /// Bytes copied or not, and why.
+    pub ledger: Totals,
+    /// What was not back at the end.
+    pub left: Left,
+}
+
+/// CPU time of this process until now.
+pub fn cpu() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(t.tv_sec.try_into().unwrap_or(0), t.tv_nsec.try_into().unwrap_or(0))
+}
+
+impl Report {
+    /// JSON to a file or to standard output, else the summary for people.
+    pub fn write(&self, json: Option<&Path>, quiet: bool) -> Result<()> {
+        match json {
+            Some(path) if path.as_os_str() == "-" => println!("{}", serde_json::to_string(self)?),
+            Some(path) => {
+                let text = serde_json::to_string_pretty(self)? + "\n";
+                std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+            }
+            None if quiet => {}
+            None => std::io::stdout().lock().write_all(self.text().as_bytes())?,
+        }
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let verb = match self.outcome {
+            Outcome::Complete => "sent",
+            Outcome::Failed => "failed after",
+            Outcome::Interrupted => "interrupted after",
+        };
+        let seconds = self.seconds.max(1e-9);
+        let mut text = format!(
+            "{verb} {} in {:.3} s, {:.3} Gb/s; CPU {:.3} s",
+            bytes_text(self.bytes),
+            self.seconds,
+            self.bytes as f64 * 8e-9 / seconds,
+            self.cpu_seconds
+        );
+        if self.bytes >= 1_000_000 {
+            text += &format!(", {:.3} s a gigabyte", self.cpu_seconds * 1e9 / self.bytes as f64);
+        }
+        text.push('\n');
+        let ledger = &self.ledger;
+        let reasons: Vec<_> =
+            ledger.copied_bytes.iter().map(|(why, n)| format!("{why} {}", bytes_text(*n))).collect();
+        text += &format!(
+            "  zero-copied {}, copied {}{}; {} payloads, {} system calls\n",
+            bytes_text(ledger.zero_copied_bytes),
+            bytes_text(ledger.copied_total()),
+            if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) },
+            ledger.frames,
+            ledger.system_calls
+        );
+        text += &format!("  path: {}\n", self.path);
+        for choice in self.choices.iter().filter(|c| c.way == Way::Lend || c.sends > 1) {
+            text += &format!("  {choice}\n");
+        }
+        if self.left.payloads > 0 {
+            text += &format!(
+                "  {} payloads ({}) were not acknowledged\n",
+                self.left.payloads,
+                bytes_text(self.left.bytes as u64)
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,157 @@
+//! What is sent: a mapped file that is lent where it lies, or buffers that are filled by reading.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use zerowire::area::{Area, AreaOptions, Lease, MappedFile, Pages};
+use zerowire::send::Payload;
+
+use super::stop::Watched;
+
+/// Buffers for what can't be mapped.
+const BUFFERS: usize = 32;
+
+/// Where the bytes come from.
+pub enum Source {
+    /// A regular file.
+    File(Mapped),
+    /// A pipe, a terminal, a device, a socket.
+    Stream(Stream),
+}
+
+/// A regular file, lent page by page.
+pub struct Mapped {
+    file: MappedFile,
+    at: u64,
+    chunk: u64,
+}
+
+/// Bytes that are read into buffers.
+pub struct Stream {
+    file: File,
+    areas: [Area; 1],
+    ended: bool,
+}
+
+/// The next thing to send.
+pub enum Next {
+    /// This.
+    Payload(Payload),
+    /// Nothing more.
+    End,
+    /// All buffers are lent.
+    NoBuffer,
+    /// Reading failed.
+    Failed(anyhow::Error),
+}
+
+impl Source {
+    /// Opens a file, or standard input for `-`. `chunk` bytes go out at a time.
+    pub fn open(path: &Path, chunk: usize) -> Result<Self> {
+        let (mut file, name) = if path.as_os_str() == "-" {
+            let stdin = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
+            (File::from(stdin.context("standard input is closed")?), "standard input".to_owned())
+        } else {
+            let name = path.display().to_string();
+            (File::open(path).with_context(|| format!("can't open {name}"))?, name)
+        };
+        let meta = file.metadata().with_context(|| format!("can't look at {name}"))?;
+        if meta.is_dir() {
+            anyhow::bail!("{name} is a directory: give a file, or - for standard input");
+        }
+        if meta.is_file() && meta.len() > 0 {
+            // A program that was handed an open file goes on where the one before stopped.
+            let at = file.stream_position().with_context(|| format!("can't tell the position in {name}"))?;
+            let file = MappedFile::new(file).with_context(|| format!("can't map {name}"))?;
+            return Ok(Self::File(Mapped { at: at.min(file.len()), file, chunk: chunk as u64 }));
+        }
+        let options = AreaOptions { buffer_bytes: chunk, buffers: BUFFERS, pages: Pages::Normal };
+        let area = Area::new(options).context("no memory for buffers")?;
+        Ok(Self::Stream(Stream { file, areas: [area], ended: false }))
+    }
+
+    /// The areas that payloads lie in.
+    pub fn areas(&self) -> &[Area] {
+        match self {
+            Self::File(_) => &[],
+            Self::Stream(s) => &s.areas,
+        }
+    }
+
+    /// How many bytes there are, where that is known.
+    pub fn total(&self) -> Option<u64> {
+        match self {
+            Self::File(m) => Some(m.file.len() - m.at),
+            Self::Stream(_) => None,
+        }
+    }
+
+    /// The next payload. Reading waits until there is something, or until the program is asked to stop.
+    pub fn next(&mut self, stop: &Watched) -> Next {
+        match self {
+            Self::File(m) => m.next(),
+            Self::Stream(s) => s.next(stop),
+        }
+    }
+}
+
+impl Mapped {
+    fn next(&mut self) -> Next {
+        let end = (self.at + self.chunk).min(self.file.len());
+        if end == self.at {
+            return Next::End;
+        }
+        match self.file.slice(self.at..end) {
+            Ok(slice) => {
+                self.at = end;
+                Next::Payload(slice.into())
+            }
+            Err(e) => Next::Failed(e.into()),
+        }
+    }
+}
+
+impl Stream {
+    fn next(&mut self, stop: &Watched) -> Next {
+        if self.ended {
+            return Next::End;
+        }
+        let Some(buffer) = self.areas[0].lease() else { return Next::NoBuffer };
+        match self.fill(buffer, stop) {
+            Ok(Some(buffer)) => Next::Payload(buffer.into()),
+            Ok(None) => {
+                self.ended = true;
+                Next::End
+            }
+            Err(e) => Next::Failed(anyhow::Error::from(e).context("reading failed")),
+        }
+    }
+
+    /// One read: what is there goes out at once, so that a person at a terminal need not fill a buffer.
+    fn fill(&mut self, mut buffer: Lease, stop: &Watched) -> std::io::Result<Option<Lease>> {
+        loop {
+            if stop.signal().is_some() {
+                return Ok(None);
+            }
+            let tick = rustix::event::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&tick)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(e) => return Err(e.into()),
+            }
+            match self.file.read(&mut buffer) {
+                Ok(0) => return Ok(None),
+                Ok(n) => {
+                    let fits = buffer.set_len(n);
+                    debug_assert!(fits, "a read of at most the buffer");
+                    return Ok(Some(buffer));
+                }
+                Err(e) if matches!(e.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Where it goes.
+
+use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+/// A peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A name or address, and a port.
+    Host(String, u16),
+    /// A virtual machine, or the host (2) from inside one.
+    Vsock(u32, u32),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Host(host, port) => write!(f, "{host}:{port}"),
+            Self::Vsock(cid, port) => write!(f, "vsock:{cid}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = anyhow::Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        if let Some(path) = s.strip_prefix("unix:") {
+            if path.is_empty() {
+                bail!("--to {s}: no path behind unix:");
+            }
+            return Ok(Self::Unix(path.into()));
+        }
+        if let Some(rest) = s.strip_prefix("vsock:") {
+            let (cid, port) =
+                rest.split_once(':').with_context(|| format!("--to {s} is not vsock:CID:PORT"))?;
+            let number = |what: &str, text: &str| {
+                text.parse::<u32>().map_err(|e| anyhow::anyhow!("--to {s}: the {what} {text:?}: {e}"))
+            };
+            return Ok(Self::Vsock(number("CID", cid)?, number("port", port)?));
+        }
+        let (host, port) = s.rsplit_once(':').with_context(|| {
+            format!("--to {s} names no port: give HOST:PORT, [IPV6]:PORT, vsock:CID:PORT or unix:PATH")
+        })?;
+        let port = port.parse().map_err(|e| anyhow::anyhow!("--to {s}: the port {port:?}: {e}"))?;
+        let host = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+            Some(inner) => inner,
+            None if host.contains(':') => bail!("--to {s}: write an IPv6 address in brackets, [{host}]:{port}"),
+            None => host,
+        };
+        if host.is_empty() || port == 0 {
+            bail!("--to {s}: a host and a port of 1 to 65535 are needed");
+        }
+        Ok(Self::Host(host.to_owned(), port))
+    }
+}
+
+impl Target {
+    /// A connected socket.
+    pub fn connect(&self, datagrams: bool) -> Result<OwnedFd> {
+        let kind = if datagrams { SocketType::DGRAM } else { SocketType::STREAM };
+        match self {
+            Self::Host(host, port) => {
+                let addresses = (host.as_str(), *port)
+                    .to_socket_addrs()
+                    .with_context(|| format!("{host} can't be resolved"))?;
+                let mut last = None;
+                for address in addresses {
+                    let family =
+                        if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                    match socket_with(family, kind, SocketFlags::CLOEXEC, None)
+                        .and_then(|socket| rustix::net::connect(&socket, &address).map(|()| socket))
+                    {
+                        Ok(socket) => return Ok(socket),
+                        Err(e) => last = Some((address, e)),
+                    }
+                }
+                match last {
+                    Some((address, e)) => Err(e).with_context(|| format!("can't connect to {address}")),
+                    None => bail!("{host} has no address"),
+                }
+            }
+            Self::Vsock(cid, port) => {
+                if datagrams {
+                    bail!("--udp with vsock:{cid}:{port}: AF_VSOCK has no datagrams on virtio; leave --udp out");
+                }
+                zerowire_bench::vsock_rx::af_vsock::connect(*cid, *port, 0, 1)
+            }
+            Self::Unix(path) => {
+                let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+                let address = rustix::net::SocketAddrUnix::new(path)
+                    .with_context(|| format!("{} is no path of a unix socket", path.display()))?;
+                rustix::net::connect(&socket, &address).with_context(|| format!("can't connect to {self}"))?;
+                Ok(socket)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_read() {
+        for (text, want) in [
+            ("localhost:5001", Target::Host("localhost".into(), 5001)),
+            ("[::1]:80", Target::Host("::1".into(), 80)),
+            ("vsock:2:1234", Target::Vsock(2, 1234)),
+            ("unix:/run/x", Target::Unix("/run/x".into())),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!(target, want);
+            assert_eq!(target.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, word) in [
+            ("localhost", "names no port"),
+            ("localhost:x", "the port \"x\""),
+            ("localhost:70000", "70000"),
+            ("::1:80", "in brackets"),
+            (":80", "a host"),
+            ("h:0", "1 to 65535"),
+            ("vsock:2", "vsock:CID:PORT"),
+            ("vsock:a:1", "the CID \"a\""),
+            ("unix:", "no path"),
+        ] {
+            let e = text.parse::<Target>().unwrap_err().to_string();
+            assert!(e.contains(word), "{text}: {e}");
+        }
+    }
+}
