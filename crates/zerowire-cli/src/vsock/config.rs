@@ -1,6 +1,7 @@
 //! From arguments and files to VMs.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_virtio::daemon::{DEFAULT_GROUP, Endpoint, VsockConfig};
@@ -24,6 +25,7 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
             allow: args.map_allow.clone(),
             max_bytes: args.map_max,
             share_guest_memory: args.share_guest_memory,
+            hold: Duration::from_millis(args.map_hold),
         },
     };
     if let Some(path) = &args.config {

@@ -67,6 +67,10 @@ pub struct VsockArgs {
     /// read whatever else the guest keeps there, keys included: only for programs that are trusted as the VMM is.
     #[arg(long)]
     share_guest_memory: bool,
+    /// With --share-guest-memory: milliseconds for which a program may hold what lies in the guest's memory before further
+    /// payload is copied for it, until it has given everything back; 1 to 60000.
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    map_hold: u64,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,

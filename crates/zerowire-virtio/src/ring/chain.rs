@@ -68,6 +68,12 @@ impl ChainCursor {
         self.done
     }
 
+    /// Whether it has entered an indirect table, with which a chain ends: all of it takes one descriptor of the ring.
+    #[inline]
+    pub fn is_indirect(&self) -> bool {
+        self.indirect
+    }
+
     /// The next descriptor that holds data; indirect tables are entered on the way.
     #[inline]
     pub fn next(

@@ -19,6 +19,11 @@ impl Incoming {
         Self { buffer, offered: buffer, received: 0, forwarded: 0, told: 0 }
     }
 
+    /// Bytes of the buffer: what may wait at most.
+    pub fn buffer(&self) -> u32 {
+        self.buffer
+    }
+
     /// The guest has sent `len` bytes. False, and nothing counted, where it was not allowed to.
     #[must_use]
     pub fn receive(&mut self, len: u32) -> bool {

@@ -1,5 +1,6 @@
 //! virtio-vsock: streams and messages between a guest and the host, and between guests (virtio 1.3 §5.10).
 
+mod clock;
 pub(crate) mod command;
 mod counters;
 pub mod credit;

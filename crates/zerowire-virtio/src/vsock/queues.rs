@@ -182,6 +182,10 @@ pub struct Packet {
     pub room: usize,
     /// Its segments in the turn's list.
     pub segments: (u32, u32),
+    /// Descriptors of the ring's table that the chain takes: an indirect table takes one.
+    pub descriptors: u16,
+    /// A program has it for a while.
+    pub lent: bool,
 }
 
 /// Takes the next chain of the transmit queue, appending its segments to `list`.
@@ -195,11 +199,13 @@ pub fn take(
     let Some(head) = ring.take()? else { return Ok(None) };
     let start = list.len();
     let mut total = 0usize;
+    let mut descriptors = 0u16;
     let mut cursor = ChainCursor::new(ring, head);
     while let Some(d) = cursor.next(ring, memory, hint)? {
         if d.is_writable() {
             return Err(ring.error(RingRule::WritableInTransmit));
         }
+        descriptors += u16::from(!cursor.is_indirect());
         if list.capacity() - list.len() < ROOM_FOR_ONE {
             list.reserve(1024);
         }
@@ -215,5 +221,7 @@ pub fn take(
         header: whole.then(|| Header::from_bytes(&bytes)),
         room: total.saturating_sub(HEADER_LEN),
         segments: (start as u32, list.len() as u32),
+        descriptors: descriptors + u16::from(cursor.is_indirect()),
+        lent: false,
     }))
 }

@@ -79,7 +79,7 @@ pub(crate) struct GroupVm {
     /// Where programs ask for mapped connections.
     pub(super) map_listening: Listening,
     pub(super) map_policy: MapPolicy,
-    /// Chains that are lent to programs.
+    /// Descriptors of the transmit ring that are lent to programs.
     pub(super) lent: usize,
     /// Chains that are the guest's again, and whose ring lies in memory that is gone for the moment.
     pub(super) owed: Vec<u16>,

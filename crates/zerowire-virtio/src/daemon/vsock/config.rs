@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::daemon::listen::Endpoint;
 use crate::daemon::vm::{MAX_VMS, ServerError};
@@ -23,6 +24,9 @@ const CONNECTIONS: std::ops::RangeInclusive<usize> = 1..=65536;
 
 /// Values that [`MapPolicy::max_bytes`] can have.
 const MAP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 30;
+
+/// Values that [`MapPolicy::hold`] can have. A minute is longer than any driver waits for its descriptors.
+const MAP_HOLD: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
 /// One VM with a vsock device.
 #[derive(Clone, Debug)]
@@ -79,6 +83,11 @@ impl VsockConfig {
             let (least, most) = MAP_BYTES.into_inner();
             let asked = self.map.max_bytes;
             return Err(self.limit(format!("{asked} bytes of windows: the bound must be {least} to {most}")));
+        }
+        if !MAP_HOLD.contains(&self.map.hold) {
+            let (least, most) = (MAP_HOLD.start().as_millis(), MAP_HOLD.end().as_millis());
+            let asked = self.map.hold.as_secs_f64() * 1e3;
+            return Err(self.limit(format!("a hold time of {asked} ms: it must have {least} to {most}")));
         }
         if self.groups.iter().any(String::is_empty) {
             return Err(self.limit("a group without a name: give it one or leave it out".to_owned()));

@@ -78,6 +78,10 @@ fn counts_and_limits_are_bounded() {
         let e = error(one(|c| c.limits.max_connections = n));
         assert!(e.contains(&format!("{n} connections")) && e.contains("1 to 65536"), "{e}");
     }
+    for (hold, text) in [(Duration::ZERO, "of 0 ms"), (Duration::from_millis(60_001), "of 60001 ms")] {
+        let e = error(one(|c| c.map.hold = hold));
+        assert!(e.contains(text) && e.contains("1 to 60000"), "{e}");
+    }
     assert!(error(one(|c| c.groups = vec![String::new()])).contains("group"));
 }
 

@@ -70,9 +70,11 @@ impl VsockVmStats {
             features: features::vsock_names(control.acked_features.load(Ordering::Relaxed)),
             protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
             device_status: control.status.load(Ordering::Relaxed),
-            path: "one vectored system call moves many packets; a copy in user space is made of what a full unix \
-                   socket refuses (held) and between guests (sibling)",
-            kernel_copies: "one each way, between guest memory and the unix socket's buffer (net/unix/af_unix.c)",
+            path: "one vectored system call moves many packets; a copy in user space is made into windows that a \
+                   program has mapped (window; none where they are direct), of what a full unix socket refuses or \
+                   a program holds too long (held), and between guests (sibling)",
+            kernel_copies: "one each way, between guest memory and the unix socket's buffer (net/unix/af_unix.c); \
+                            none into mapped windows",
             totals: vm.counters.snapshot(),
         }
     }

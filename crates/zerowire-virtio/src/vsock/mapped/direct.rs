@@ -5,35 +5,58 @@ use std::time::{Duration, Instant};
 
 use crate::memory::{GuestMemory, ReadOnlyRegion, Segment};
 
-/// How long a program may hold a direct window before further payload is copied: the guest's descriptors are few.
-pub const HOLD_TIME: Duration = Duration::from_millis(50);
+/// A chain that is lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lent {
+    /// Its head.
+    pub head: u16,
+    /// Descriptors of the ring's table that it takes: with an indirect table one.
+    pub descriptors: u16,
+}
+
+/// What of one window is lent.
+#[derive(Debug, Default)]
+struct Loan {
+    chains: Vec<Lent>,
+    /// When the first of these was lent.
+    since: Option<Instant>,
+    /// The program has the window.
+    published: bool,
+}
 
 /// What was lent to a program.
+///
+/// How many chains may be lent is bounded for all of a VM's connections together; this keeps the bound in time. Chains can't be
+/// taken back while the program may read them. So past the hold time nothing more is lent to it, until all is back.
 #[derive(Debug)]
 pub struct Direct {
     /// Pieces of guest memory that the program has mapped: their identity, region, and place in it.
     pieces: Vec<(u64, u32, u64)>,
-    /// Heads of the chains in each window.
-    heads: Vec<Vec<u16>>,
-    /// When each window was published.
-    since: Vec<Option<Instant>>,
+    /// For each window.
+    loans: Vec<Loan>,
     /// Chains of windows that came back and are filled again already.
-    back: Vec<u16>,
+    back: Vec<Lent>,
+    /// Chains that are lent, those in `back` included.
     lent: usize,
+    /// How long a chain may be lent before further payload is copied.
+    hold: Duration,
+    /// One was lent for longer, and not all are back yet.
+    overdue: bool,
 }
 
 impl Direct {
     /// For a program that has these regions mapped.
-    pub fn new(regions: &[ReadOnlyRegion], windows: u32) -> Self {
+    pub fn new(regions: &[ReadOnlyRegion], windows: u32, hold: Duration) -> Self {
         let pieces = regions.iter().enumerate();
         Self {
             pieces: pieces
                 .flat_map(|(i, r)| r.pieces.iter().map(move |(id, at)| (*id, i as u32, *at)))
                 .collect(),
-            heads: vec![Vec::new(); windows as usize],
-            since: vec![None; windows as usize],
+            loans: (0..windows).map(|_| Loan::default()).collect(),
             back: Vec::new(),
             lent: 0,
+            hold,
+            overdue: false,
         }
     }
 
@@ -46,22 +69,25 @@ impl Direct {
 
     /// The window came back and is filled anew: what it held before must not be taken for what it holds now.
     pub fn begin(&mut self, window: u32) {
-        if self.since[window as usize].take().is_some() {
-            self.back.append(&mut self.heads[window as usize]);
+        let loan = &mut self.loans[window as usize];
+        if std::mem::take(&mut loan.published) {
+            self.back.append(&mut loan.chains);
+            loan.since = None;
         }
     }
 
     /// A chain is lent as a part of this window.
-    pub fn lend(&mut self, window: u32, head: u16) {
-        self.heads[window as usize].push(head);
+    pub fn lend(&mut self, window: u32, chain: Lent, now: Instant) {
+        let loan = &mut self.loans[window as usize];
+        loan.chains.push(chain);
+        loan.since.get_or_insert(now);
         self.lent += 1;
     }
 
     /// The window was published.
     pub fn published(&mut self, window: u32) {
-        if !self.heads[window as usize].is_empty() {
-            self.since[window as usize] = Some(Instant::now());
-        }
+        let loan = &mut self.loans[window as usize];
+        loan.published = !loan.chains.is_empty();
     }
 
     /// Chains that are lent.
@@ -69,14 +95,32 @@ impl Direct {
         self.lent
     }
 
-    /// Whether the program holds a window for too long.
-    pub fn is_held(&self) -> bool {
-        self.lent > 0 && self.since.iter().flatten().any(|at| at.elapsed() > HOLD_TIME)
+    /// Descriptors of the ring that these take.
+    #[cfg(feature = "testing")]
+    pub fn descriptors(&self) -> usize {
+        let chains = self.loans.iter().flat_map(|l| &l.chains).chain(&self.back);
+        chains.map(|c| usize::from(c.descriptors)).sum()
     }
 
-    /// Windows that were published and hold chains.
+    /// Whether more may be lent: not from the moment on that a chain is lent for longer than the hold time, until all are back.
+    pub fn may_lend(&mut self, now: Instant) -> bool {
+        if self.lent == 0 {
+            self.overdue = false;
+        } else if !self.overdue {
+            let late = |at: &Instant| now.saturating_duration_since(*at) > self.hold;
+            self.overdue = self.loans.iter().filter_map(|l| l.since.as_ref()).any(late);
+        }
+        !self.overdue
+    }
+
+    /// Whether the program has this window, and chains with it.
+    pub fn is_out(&self, window: u32) -> bool {
+        self.loans[window as usize].published
+    }
+
+    /// Windows for which that is so.
     pub fn out(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.heads.len() as u32).filter(|w| self.since[*w as usize].is_some())
+        (0..self.loans.len() as u32).filter(|w| self.is_out(*w))
     }
 
     /// Whether chains of windows that are filled again wait to be taken back.
@@ -85,24 +129,24 @@ impl Direct {
     }
 
     /// Chains of windows that are filled again already.
-    pub fn take_begun(&mut self, heads: &mut Vec<u16>) {
+    pub fn take_begun(&mut self, chains: &mut Vec<Lent>) {
         self.lent -= self.back.len();
-        heads.append(&mut self.back);
+        chains.append(&mut self.back);
     }
 
     /// The window came back: its chains are the guest's again.
-    pub fn take_back(&mut self, window: u32, heads: &mut Vec<u16>) {
-        let own = &mut self.heads[window as usize];
-        self.lent -= own.len();
-        heads.append(own);
-        self.since[window as usize] = None;
+    pub fn take_back(&mut self, window: u32, chains: &mut Vec<Lent>) {
+        let loan = &mut self.loans[window as usize];
+        self.lent -= loan.chains.len();
+        chains.append(&mut loan.chains);
+        (loan.since, loan.published) = (None, false);
     }
 
     /// All chains, of windows that came back or not.
-    pub fn take_all(&mut self, heads: &mut Vec<u16>) {
-        self.take_begun(heads);
-        for w in 0..self.heads.len() as u32 {
-            self.take_back(w, heads);
+    pub fn take_all(&mut self, chains: &mut Vec<Lent>) {
+        self.take_begun(chains);
+        for w in 0..self.loans.len() as u32 {
+            self.take_back(w, chains);
         }
     }
 }

@@ -6,12 +6,18 @@ mod direct;
 mod memory;
 mod windows;
 
+use std::time::Duration;
+
 pub use client::{AskedFor, MapClient, Stage, receive_request, send_bytes, send_reply};
-pub use direct::{Direct, files as region_files, region_table};
+pub use direct::{Direct, Lent, files as region_files, region_table};
 pub use memory::ProgramFiles;
 pub use windows::{Ended, Windows};
 
-/// Who may map, and how much.
+/// [`MapPolicy::hold`] where nothing else is asked for: a program that works on its windows has given them back long before, and
+/// one that was not scheduled for some time slices as well.
+const HOLD: Duration = Duration::from_millis(100);
+
+/// Who may map, how much, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapPolicy {
     /// Users, beside root and this process's own, whose programs may connect to `UDS.map`.
@@ -21,10 +27,13 @@ pub struct MapPolicy {
     /// Programs that ask for it get the guest's memory to read, all of it, so that payload needs no copy. What else the
     /// guest keeps there they can read as well.
     pub share_guest_memory: bool,
+    /// How long a chain of the guest may be lent to such a program before further payload for it is copied, until it has given
+    /// back all that it holds; 1 ms to 60 s.
+    pub hold: Duration,
 }
 
 impl Default for MapPolicy {
     fn default() -> Self {
-        Self { allow: Vec::new(), max_bytes: 64 << 20, share_guest_memory: false }
+        Self { allow: Vec::new(), max_bytes: 64 << 20, share_guest_memory: false, hold: HOLD }
     }
 }

@@ -1,7 +1,7 @@
 //! Connections begin.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{ANSWER_PATIENCE, Switch};
 use crate::vsock::credit::{Incoming, Outgoing};
@@ -78,7 +78,7 @@ impl Switch {
             // The program's backlog is full (net/unix/af_unix.c, unix_stream_connect).
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 if first && let Some(c) = vm.connections.get(slot) {
-                    c.deadline = Some(Instant::now() + ANSWER_PATIENCE);
+                    c.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
                 }
                 self.look_at_deadlines(DIAL_AGAIN);
                 return false;
@@ -127,7 +127,7 @@ impl Switch {
         }
         let key = self.vms[v].host_port(port);
         let mut connection = self.new_connection(v, key, kind, Lifecycle::offered());
-        connection.deadline = Some(Instant::now() + ANSWER_PATIENCE);
+        connection.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
         let slot = self.vms[v].connections.insert(connection).slot;
         if let Err(e) = self.attach(v, slot, socket) {
             tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
@@ -246,6 +245,7 @@ impl Switch {
 
     /// Does what is due once all that the guest sent has reached the host program.
     pub(super) fn settle(&mut self, v: usize, slot: u32) {
+        let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
         if let End::Host(h) = &mut c.end {
             if c.life.guest_ended() & SHUT_SEND != 0 || c.life.phase() == Phase::Draining {
@@ -253,7 +253,7 @@ impl Switch {
             }
             if h.has_pending() {
                 if c.life.is_over() && c.deadline.is_none() {
-                    c.deadline = Some(Instant::now() + super::LINGER);
+                    c.deadline = Some(now + super::LINGER);
                     self.look_at_deadlines(super::LINGER);
                 }
                 return;
@@ -318,7 +318,7 @@ impl Switch {
         if watch(&self.epoll, &socket, Event::Handshake { vm: v, place }).is_err() {
             return;
         }
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let deadline = self.clock.now() + ANSWER_PATIENCE;
         vm.handshakes[i] = Some(Handshake { socket, kind, deadline, tenant: place.tenant });
         self.look_at_deadlines(ANSWER_PATIENCE);
         // Most have written their line already; the event comes all the same.

@@ -4,6 +4,7 @@
 
 mod connect;
 mod host;
+mod map_clients;
 mod mapped;
 mod receive;
 mod sibling;
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use zerowire::ledger::DropReason;
 
+use super::clock::Clock;
 use super::lifecycle::Phase;
+use super::mapped::Lent;
 use super::packet::{Header, Op};
 use super::queues::Packet;
 use super::table::{Connection, End};
@@ -25,6 +28,8 @@ use crate::memory::Segment;
 use crate::ring::RingError;
 
 pub(super) use host::{Event, token, watch};
+#[cfg(feature = "testing")]
+pub(super) use map_clients::MAX_CLIENTS;
 
 /// How long the other side may take to answer: a guest that is offered a connection, a host program whose backlog is
 /// full, one that connected and does not say where to.
@@ -47,9 +52,14 @@ pub(super) struct Switch {
     parts: Vec<Segment>,
     iov: Vec<libc::iovec>,
     /// The chain of the packet that is looked at.
-    head: u16,
-    /// Chains of this turn that were lent to a program.
-    lent: Vec<u16>,
+    chain: Lent,
+    /// It was lent to a program.
+    was_lent: bool,
+    /// When this turn's first chain was lent: the clock is not asked for each.
+    turn_at: Option<Instant>,
+    /// Chains that come back.
+    back: Vec<Lent>,
+    pub clock: Clock,
     /// Mapped connections whose windows were filled in this turn.
     filled: Vec<u32>,
     hint: usize,
@@ -72,8 +82,11 @@ impl Switch {
             segments: Vec::with_capacity(1024),
             parts: Vec::with_capacity(1024),
             iov: Vec::with_capacity(2048),
-            head: 0,
-            lent: Vec::with_capacity(transmit::MAX_BATCH),
+            chain: Lent::default(),
+            was_lent: false,
+            turn_at: None,
+            back: Vec::with_capacity(transmit::MAX_BATCH),
+            clock: Clock::default(),
             filled: Vec::with_capacity(transmit::MAX_BATCH),
             hint: 0,
             scan_at: None,
@@ -198,7 +211,7 @@ impl Switch {
     }
 
     fn look_at_deadlines(&mut self, after: Duration) {
-        let at = Instant::now() + after;
+        let at = self.clock.now() + after;
         self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
     }
 

@@ -1,7 +1,5 @@
 //! To a guest's receive queue.
 
-use std::time::Instant;
-
 use zerowire::ledger::CopyReason;
 
 use super::{CLOSE_PATIENCE, Switch};
@@ -181,6 +179,7 @@ impl Switch {
 
     /// The guest knows that the host program is gone: it has a while to say so.
     fn await_end(&mut self, v: usize, slot: u32) {
+        let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
         if matches!(c.end, End::Sibling { .. }) {
             return;
@@ -188,7 +187,7 @@ impl Switch {
         if let Some(held) = c.host().and_then(|h| h.held.take()) {
             c.incoming.forward(held.len() as u32);
         }
-        c.deadline = Some(Instant::now() + CLOSE_PATIENCE);
+        c.deadline = Some(now + CLOSE_PATIENCE);
         self.end_of(v, slot);
         self.look_at_deadlines(CLOSE_PATIENCE);
         self.settle(v, slot);

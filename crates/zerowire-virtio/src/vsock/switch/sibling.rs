@@ -1,7 +1,5 @@
 //! From one guest to another: one copy, from the sender's buffers to the receiver's.
 
-use std::time::Instant;
-
 use zerowire::ledger::{CopyReason, DropReason};
 
 use super::{ANSWER_PATIENCE, Switch};
@@ -30,7 +28,7 @@ impl Switch {
         // What is sent waits on the other's side.
         connection.incoming = Incoming::new(self.vms[o].limits.buffer_bytes);
         offered.incoming = Incoming::new(self.vms[v].limits.buffer_bytes);
-        offered.deadline = Some(Instant::now() + ANSWER_PATIENCE);
+        offered.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
         self.look_at_deadlines(ANSWER_PATIENCE);
         let place = self.vms[o].connections.insert(offered);
         connection.end = End::Sibling { vm: o, place };

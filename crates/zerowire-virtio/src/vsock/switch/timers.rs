@@ -15,7 +15,7 @@ impl Switch {
     /// Looks at deadlines if it is time. Returns when it will be time again.
     pub fn scan(&mut self) -> Option<Duration> {
         let at = self.scan_at?;
-        let now = Instant::now();
+        let now = self.clock.now();
         if now < at {
             return Some(at - now);
         }

@@ -6,6 +6,7 @@ use super::Switch;
 use crate::memory::Segment;
 use crate::vsock::held::Held;
 use crate::vsock::lifecycle::{Effect, Phase};
+use crate::vsock::mapped::Lent;
 use crate::vsock::packet::{Fault, HEADER_LEN, Header, Kind, Op, SEQ_EOM, SHUT_RECEIVE};
 use crate::vsock::queues::{self, Packet};
 use crate::vsock::socket::{self, MAX_IOV};
@@ -59,19 +60,19 @@ impl Switch {
         }
         self.vms[v].tx = Some(tx);
         let mut run = None;
-        for p in &packets {
-            self.head = p.head;
+        self.turn_at = None;
+        for p in &mut packets {
+            self.chain = Lent { head: p.head, descriptors: p.descriptors };
             self.packet(v, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run);
+            // What may be lent is never collected: its packet is flushed before the next one is looked at.
+            p.lent = std::mem::take(&mut self.was_lent);
         }
         self.flush(v, &mut run);
         self.settle_windows(v);
         if let Some(tx) = &mut self.vms[v].tx {
-            for p in &packets {
-                if self.lent.is_empty() || !self.lent.contains(&p.head) {
-                    tx.ring.push_used(p.head, 0);
-                }
+            for p in packets.iter().filter(|p| !p.lent) {
+                tx.ring.push_used(p.head, 0);
             }
-            self.lent.clear();
             if error.is_some() {
                 tx.publish();
                 tx.fail();
@@ -176,6 +177,7 @@ impl Switch {
 
     /// The guest ended the connection: what it sent before is still delivered.
     pub(super) fn guest_ended(&mut self, v: usize, slot: u32) {
+        let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
         if c.life.phase() == Phase::Draining {
             return;
@@ -188,7 +190,7 @@ impl Switch {
         if pending {
             c.life.drain();
             c.held = None;
-            c.deadline = Some(std::time::Instant::now() + super::LINGER);
+            c.deadline = Some(now + super::LINGER);
             self.vms[v].connections.forget_name(slot);
             self.look_at_deadlines(super::LINGER);
         } else {

@@ -38,6 +38,8 @@ struct Ring {
     used: u16,
     /// Of each slot: the bytes of the chain that the device has.
     lent: [Option<u32>; SLOTS as usize],
+    /// Of each slot: the descriptors that its chain takes.
+    descriptors: [usize; SLOTS as usize],
     kick: OwnedFd,
     /// Chains may name each other's memory: what lies there means nothing.
     muddled: bool,
@@ -76,6 +78,12 @@ impl Layout {
         pieces
     }
 
+    /// Descriptors of the ring that `len` bytes take.
+    pub fn descriptors(self, len: usize) -> usize {
+        let pieces = self.pieces(len).len();
+        if self.is_indirect(pieces) { 1 } else { pieces }
+    }
+
     fn is_indirect(self, pieces: usize) -> bool {
         self.0 & 8 != 0 || pieces > 4
     }
@@ -99,7 +107,14 @@ impl Guest {
             .map_err(std::io::Error::other)?;
         let ring = || -> std::io::Result<Ring> {
             let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            Ok(Ring { avail: 0, used: 0, lent: [None; SLOTS as usize], kick, muddled: false })
+            Ok(Ring {
+                avail: 0,
+                used: 0,
+                lent: [None; SLOTS as usize],
+                descriptors: [0; SLOTS as usize],
+                kick,
+                muddled: false,
+            })
         };
         Ok(Self { memory: Arc::new(memory), rings: [ring()?, ring()?] })
     }
@@ -141,6 +156,12 @@ impl Guest {
         self.rings[usize::from(queue)].lent.iter().flatten().count()
     }
 
+    /// Of these, the ones with fewer descriptors than a chain may have.
+    pub fn lent_short(&self, queue: u16) -> usize {
+        let r = &self.rings[usize::from(queue)];
+        r.lent.iter().zip(r.descriptors).filter(|(lent, n)| lent.is_some() && *n < 4).count()
+    }
+
     /// Transmits bytes as one chain, with room for `extra` more behind them. False where all chains are lent.
     pub fn send(&mut self, bytes: &[u8], extra: usize, layout: Layout) -> bool {
         let len = (bytes.len() + extra).clamp(1, SLOT_BYTES);
@@ -170,6 +191,8 @@ impl Guest {
         } else {
             (ring_at(queue) + u64::from(slot) * 64, slot * 4)
         };
+        self.rings[usize::from(queue)].descriptors[usize::from(slot)] =
+            if indirect { 1 } else { pieces.len() };
         let mut at = BASE + slot_at(queue, slot);
         for (i, n) in pieces.iter().enumerate() {
             let last = i + 1 == pieces.len();

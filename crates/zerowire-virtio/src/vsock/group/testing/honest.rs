@@ -48,7 +48,7 @@ fn pattern(i: u32) -> u8 {
     (i.wrapping_mul(31) ^ i >> 8) as u8
 }
 
-fn bytes(from: u32, len: u32) -> Vec<u8> {
+pub(super) fn bytes(from: u32, len: u32) -> Vec<u8> {
     (0..len).map(|i| pattern(from.wrapping_add(i))).collect()
 }
 

@@ -2,11 +2,17 @@
 //!
 //! [`Harness`] is the group's loop, one look at a time. [`Guest`] is a driver that writes any chain into its rings and
 //! checks that each comes back once. [`Scene`] plays a byte string: a hostile guest and its host programs beside
-//! another VM, whose traffic must not notice.
+//! another VM, whose traffic must not notice. [`play_mapped`] plays one as hostile programs with mapped receive beside other
+//! connections of the same VM. [`Program`] is such a program, as hostile or as sound as its caller, and [`Flow`] the guest's
+//! end of a connection.
 
+mod flow;
 mod guest;
 mod honest;
+mod mapped;
+mod program;
 mod scene;
+mod sound;
 
 use std::io;
 use std::path::Path;
@@ -16,14 +22,19 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
+use super::super::switch::MAX_CLIENTS;
 use super::super::table::End;
 use super::super::vm::{MAX_HANDSHAKES, MAX_RESETS};
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, RingStart, Switch, TX_QUEUE, watch};
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
+use crate::vsock::mapped::MapPolicy;
 use crate::vsock::{VsockCounters, VsockLimits, VsockTotals};
 
+pub use flow::Flow;
 pub use guest::{Guest, Layout, RING_SIZE};
+pub use mapped::play_mapped;
+pub use program::{Answer, Mapped, Next, Program, Window};
 pub use scene::{Scene, play};
 
 /// More resets than [`MAX_RESETS`] may wait by what one batch adds.
@@ -45,6 +56,11 @@ pub struct Harness {
 impl Harness {
     /// VMs with these CIDs, all in one group; the host's sockets are `dir/CID`.
     pub fn new(dir: &Path, cids: &[u64], limits: VsockLimits) -> io::Result<Self> {
+        Self::with_map(dir, cids, limits, &MapPolicy::default())
+    }
+
+    /// As [`Self::new`], with other rules for mapped connections.
+    pub fn with_map(dir: &Path, cids: &[u64], limits: VsockLimits, map: &MapPolicy) -> io::Result<Self> {
         let (commands, queue, wake) = mailbox()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &wake, Event::Wake)?;
@@ -55,7 +71,8 @@ impl Harness {
             let path = dir.join(cid.to_string());
             vms.push(
                 GroupVm::new(&name, *cid, &path, groups, limits, counters.clone())
-                    .map_err(io::Error::other)?,
+                    .map_err(io::Error::other)?
+                    .with_map_policy(map.clone()),
             );
         }
         let switch = Switch::new(vms, epoll)?;
@@ -72,23 +89,45 @@ impl Harness {
     /// Starts both rings of a guest.
     pub fn start(&mut self, vm: usize, guest: &Guest) -> Result<(), String> {
         for queue in [RX_QUEUE, TX_QUEUE] {
-            let (addresses, base, kick) = guest.ring(queue);
-            self.inner.start(
-                vm,
-                RingStart {
-                    queue,
-                    size: guest::RING_SIZE,
-                    addresses,
-                    base,
-                    acked: super::super::offered(),
-                    enabled: true,
-                    kick,
-                    call: None,
-                    err: None,
-                },
-            )?;
+            self.start_at(vm, guest, queue, guest.ring(queue).1)?;
         }
         Ok(())
+    }
+
+    fn start_at(&mut self, vm: usize, guest: &Guest, queue: u16, base: u16) -> Result<(), String> {
+        let (addresses, _, kick) = guest.ring(queue);
+        self.inner.start(
+            vm,
+            RingStart {
+                queue,
+                size: guest::RING_SIZE,
+                addresses,
+                base,
+                acked: super::super::offered(),
+                enabled: true,
+                kick,
+                call: None,
+                err: None,
+            },
+        )
+    }
+
+    /// Stops a ring and lets it go on where it was, as a front end does that pauses its VM.
+    pub fn pause(&mut self, vm: usize, guest: &Guest, queue: u16) -> Result<(), String> {
+        match self.inner.stop(vm, queue) {
+            Some(base) => self.start_at(vm, guest, queue, base),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets time pass for the device, without waiting for it.
+    pub fn pass(&mut self, time: Duration) {
+        self.inner.switch.clock.pass(time);
+    }
+
+    /// Descriptors of a VM's transmit ring that programs have.
+    pub fn lent(&self, vm: usize) -> usize {
+        self.inner.switch.vms[vm].lent
     }
 
     /// Stops a ring.
@@ -165,21 +204,31 @@ impl Harness {
             let (open, slots) = (vm.connections.len(), vm.connections.slots());
             assert!(open <= self.limits.max_connections, "{open} connections");
             assert!(vm.ready.len() <= slots as usize, "{} entries for {slots} slots", vm.ready.len());
+            assert!(vm.map_clients.len() <= MAX_CLIENTS, "{} programs ask", vm.map_clients.len());
+            let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
+            assert!(vm.lent <= size / 2, "{} of {size} descriptors are lent", vm.lent);
+            let mut lent = 0;
             let mut siblings = Vec::new();
             for slot in 0..slots {
                 let place = vm.connections.place(slot);
                 let Some(c) = vm.connections.get(slot) else { continue };
                 let waits = c.held.as_ref().map_or(0, |h| h.len());
+                let buffer = c.incoming.buffer() as usize;
                 assert!(waits <= most.max(MESSAGE_BYTES), "{waits} bytes wait for the guest");
                 if let Some(host) = c.host() {
                     let waits = host.held.as_ref().map_or(0, |h| h.len());
-                    assert!(waits <= most, "{waits} bytes wait for the host program");
+                    assert!(waits <= buffer, "{waits} bytes wait for the host program");
+                    if let Some(direct) = host.windows.as_mut().and_then(|w| w.direct()) {
+                        assert!(direct.lent() == 0 || vm.lenders.contains(&slot), "a lender nobody knows of");
+                        lent += direct.descriptors();
+                    }
                 }
                 if let End::Sibling { vm, place: far } = c.end {
                     assert!(waits <= most, "{waits} bytes of a sibling wait");
                     siblings.push((place, vm, far));
                 }
             }
+            assert_eq!(lent, vm.lent, "descriptors that are lent, by the windows and in all");
             for (place, vm, far) in siblings {
                 let end = self.inner.switch.vms[vm].connections.at(far).map(|c| &c.end);
                 let back = matches!(end, Some(End::Sibling { vm, place: p }) if *vm == v && *p == place);

@@ -27,20 +27,20 @@ const MAX_SOCKETS: usize = 24;
 const LIMITS: VsockLimits = VsockLimits { buffer_bytes: 16 << 10, max_connections: 12 };
 
 /// Reads the script; behind its end there are zeroes.
-struct Script<'a>(&'a [u8]);
+pub(super) struct Script<'a>(pub &'a [u8]);
 
 impl Script<'_> {
-    fn byte(&mut self) -> u8 {
+    pub fn byte(&mut self) -> u8 {
         let Some((b, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         *b
     }
 
-    fn word(&mut self) -> usize {
+    pub fn word(&mut self) -> usize {
         usize::from(self.byte()) | usize::from(self.byte()) << 8
     }
 
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 }

@@ -1,0 +1,196 @@
+//! Programs at `UDS.map`: what they ask for, and whether they get it.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use rustix::net::SocketFlags;
+use zerowire::recv::layout::{MapOp, Reply, Request};
+
+use super::host::MAX_ACCEPTS;
+use super::{ANSWER_PATIENCE, Event, Switch, watch};
+use crate::vsock::mapped::{AskedFor, MapClient, Stage, receive_request, send_reply};
+use crate::vsock::packet::Kind;
+use crate::vsock::table::Place;
+use crate::vsock::vm::MAX_HANDSHAKES;
+
+/// Programs that listen for mapped connections, and those that are about to ask, of a VM.
+pub(in crate::vsock) const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;
+
+/// The most credit that a program may ask for, bytes.
+const MAX_CREDIT: u32 = 16 << 20;
+
+impl Switch {
+    /// Programs connect to the control socket.
+    pub fn accept_map(&mut self, v: usize) {
+        for _ in 0..MAX_ACCEPTS {
+            let vm = &mut self.vms[v];
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::accept_with(&vm.map_listening.socket, flags) {
+                Ok(socket) => self.greet_map(v, socket),
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                Err(e) => {
+                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.name);
+                    self.look_at_deadlines(std::time::Duration::from_secs(1));
+                    return;
+                }
+            }
+        }
+        self.look_at_deadlines(std::time::Duration::ZERO);
+    }
+
+    fn greet_map(&mut self, v: usize, socket: OwnedFd) {
+        let vm = &mut self.vms[v];
+        let user = rustix::net::sockopt::socket_peercred(&socket).map(|c| c.uid.as_raw());
+        let own = rustix::process::geteuid().as_raw();
+        let allowed = user.is_ok_and(|u| u == 0 || u == own || vm.map_policy.allow.contains(&u));
+        if !allowed {
+            let user = user.map_or_else(|e| e.to_string(), |u| u.to_string());
+            let text = format!(
+                "user {user} may not map receive buffers: start zerowire vsock with --map-allow {user}"
+            );
+            let _ = send_reply(&socket, &Reply::error(libc::EPERM as u16, text), &[]);
+            vm.counters.bad_handshakes.add(1);
+            return;
+        }
+        let i = match vm.map_clients.iter().position(Option::is_none) {
+            Some(i) => i,
+            None if vm.map_clients.len() < MAX_CLIENTS => {
+                vm.map_clients.push(None);
+                vm.map_clients.len() - 1
+            }
+            None => {
+                let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
+                let _ = send_reply(&socket, &Reply::error(libc::EAGAIN as u16, text), &[]);
+                vm.counters.bad_handshakes.add(1);
+                return;
+            }
+        };
+        vm.tenants = (vm.tenants + 1) & 0xff_ffff;
+        let place = Place { slot: i as u32, tenant: vm.tenants };
+        if watch(&self.epoll, &socket, Event::MapClient { vm: v, place }).is_err() {
+            return;
+        }
+        let stage = Stage::Asking { deadline: self.clock.now() + ANSWER_PATIENCE };
+        vm.map_clients[i] = Some(MapClient { socket, stage, tenant: place.tenant });
+        self.look_at_deadlines(ANSWER_PATIENCE);
+        self.map_client(v, place);
+    }
+
+    /// A program at the control socket has said something, or hung up.
+    pub fn map_client(&mut self, v: usize, place: Place) {
+        let vm = &mut self.vms[v];
+        let Some(entry) = vm.map_clients.get_mut(place.slot as usize) else { return };
+        let Some(client) = entry.as_ref().filter(|c| c.tenant == place.tenant) else { return };
+        let request = match receive_request(&client.socket) {
+            Ok(None) => return,
+            Ok(Some(r)) if matches!(client.stage, Stage::Asking { .. }) => self.check_request(v, r),
+            Ok(Some(_)) => Err((libc::EINVAL, "a second request on one socket: open another one".to_owned())),
+            Err(text) => Err((libc::EINVAL, text)),
+        };
+        let vm = &mut self.vms[v];
+        let Some(client) = vm.map_clients[place.slot as usize].take() else { return };
+        match request {
+            Ok(r) if r.op == MapOp::Connect => {
+                let _ = rustix::event::epoll::delete(&self.epoll, &client.socket);
+                self.offer_mapped(v, r, client.socket);
+            }
+            Ok(r) => {
+                let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
+                let agreed = Reply {
+                    status: 0,
+                    host_port: r.port,
+                    guest_port: 0,
+                    options: r.options,
+                    regions: 0,
+                    text: String::new(),
+                };
+                if send_reply(&client.socket, &agreed, &[]).is_ok() {
+                    let stage = Stage::Listening { port: r.port, kind, options: r.options };
+                    vm.map_clients[place.slot as usize] = Some(MapClient { stage, ..client });
+                }
+            }
+            Err((errno, text)) => {
+                // Whoever has left is not answered.
+                if !text.is_empty() {
+                    vm.counters.bad_handshakes.add(1);
+                    let _ = send_reply(&client.socket, &Reply::error(errno as u16, text), &[]);
+                }
+            }
+        }
+    }
+
+    /// Whether a request can be granted, with what is granted.
+    fn check_request(&self, v: usize, mut r: Request) -> Result<Request, (i32, String)> {
+        let vm = &self.vms[v];
+        let most = vm.map_policy.max_bytes;
+        if r.options.total_len() > most {
+            let text = format!(
+                "{} bytes of windows are more than the {most} of --map-max: take fewer or smaller windows",
+                r.options.total_len()
+            );
+            return Err((libc::EINVAL, text));
+        }
+        if r.options.credit > MAX_CREDIT {
+            return Err((libc::EINVAL, format!("credit: {} is more than {MAX_CREDIT}", r.options.credit)));
+        }
+        if r.options.credit == 0 {
+            r.options.credit = vm.limits.buffer_bytes;
+        }
+        if r.options.direct && !vm.map_policy.share_guest_memory {
+            let text = "direct windows: zerowire vsock was started without --share-guest-memory".to_owned();
+            return Err((libc::EPERM, text));
+        }
+        let kind = Kind::new(r.kind);
+        let taken = |c: &MapClient| matches!(c.stage, Stage::Listening { port, kind: k, .. } if port == r.port && Some(k) == kind);
+        if r.op == MapOp::Listen && vm.map_clients.iter().flatten().any(taken) {
+            return Err((libc::EADDRINUSE, format!("port {}: another program listens there", r.port)));
+        }
+        Ok(r)
+    }
+
+    /// A program asks for a mapped connection to the guest.
+    fn offer_mapped(&mut self, v: usize, r: Request, control: OwnedFd) {
+        let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
+        match Self::pair(kind) {
+            Ok((ours, theirs)) => {
+                let asked = AskedFor {
+                    control: Some(control),
+                    options: r.options,
+                    timed_out: false,
+                    theirs: Some(theirs),
+                };
+                self.offer_with(v, kind, r.port, ours, Some(Box::new(asked)));
+            }
+            Err(e) => {
+                let text = format!("no socket can be had: {e}; see 'ulimit -n'");
+                let _ = send_reply(&control, &Reply::error(libc::ENFILE as u16, text), &[]);
+            }
+        }
+    }
+
+    /// The program that takes the guest's connections to a port in windows.
+    pub(super) fn map_client_for(&self, v: usize, port: u32, kind: Kind) -> Option<usize> {
+        self.vms[v].map_clients.iter().position(|c| {
+            c.as_ref().is_some_and(
+                |c| matches!(c.stage, Stage::Listening { port: p, kind: k, .. } if (p, k) == (port, kind)),
+            )
+        })
+    }
+
+    /// Programs that have not said in time what they want go.
+    pub(super) fn scan_map_clients(&mut self, v: usize, now: Instant) -> bool {
+        let vm = &mut self.vms[v];
+        let mut waiting = false;
+        for entry in &mut vm.map_clients {
+            let Some(MapClient { stage: Stage::Asking { deadline }, .. }) = entry else { continue };
+            if *deadline <= now {
+                *entry = None;
+                vm.counters.bad_handshakes.add(1);
+            } else {
+                waiting = true;
+            }
+        }
+        waiting
+    }
+}
