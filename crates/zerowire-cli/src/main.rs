@@ -6,6 +6,8 @@ mod doctor;
 mod file;
 mod logging;
 mod net;
+mod replay;
+mod send;
 mod serving;
 mod signals;
 mod table;
@@ -33,8 +35,12 @@ enum Command {
     /// A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and
     /// the host's programs by unix sockets.
     Vsock(Box<vsock::VsockArgs>),
+    /// A file or standard input to any receiver, lent to the kernel where that costs less CPU.
+    Send(send::SendArgs),
     /// What this kernel, user and network namespace can do for each path, and how to get the missing part.
     Doctor(doctor::DoctorArgs),
+    /// Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed.
+    Replay(Box<replay::ReplayArgs>),
     /// Measure this machine: each path against the bare system calls.
     Bench(bench::BenchArgs),
     /// Show a guest without a VM: ping, metadata, TCP both ways on a tap, streams both ways by vsock, and the ledgers.
@@ -50,7 +56,9 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
         Command::Vsock(args) => vsock::run(*args),
+        Command::Send(args) => send::run(&args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Replay(args) => replay::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(&args),
     };

@@ -1,0 +1,147 @@
+//! The bytes of a capture, a window at a time.
+//!
+//! The window owns its buffer; what it shows stays valid until the next call that reads or consumes. Its size is bounded by
+//! the longest piece that is asked for at once, which callers bound ([`super::error::MAX_BLOCK_BYTES`]).
+
+use std::io::{self, Read};
+
+/// Bytes asked of the reader at once: long reads make system calls rare.
+const READ_BYTES: usize = 256 << 10;
+
+/// A buffer that slides over a reader.
+pub struct Window<R> {
+    reader: R,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Position of `start` in the stream.
+    offset: u64,
+    ended: bool,
+    cut: bool,
+}
+
+impl<R: Read> Window<R> {
+    /// A window at the beginning of what `reader` gives.
+    pub fn new(reader: R) -> Self {
+        Self { reader, buffer: Vec::new(), start: 0, end: 0, offset: 0, ended: false, cut: false }
+    }
+
+    /// What is in the window.
+    pub fn data(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Position of the window's first byte in the (unpacked) stream.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether the reader's own format ended too early: a gzip stream without its end.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Reads until the window holds `len` bytes. False where the stream ends before: it holds what there is.
+    pub fn need(&mut self, len: usize) -> io::Result<bool> {
+        while self.end - self.start < len {
+            if self.ended {
+                return Ok(false);
+            }
+            self.make_room(len);
+            match self.reader.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.ended = true,
+                Ok(n) => self.end += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // A decompressor's word for a stream without its end. What came before is good.
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                    self.ended = true;
+                    self.cut = true;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves the window's beginning by `len` bytes, which it must hold.
+    pub fn consume(&mut self, len: usize) {
+        let len = len.min(self.end - self.start);
+        self.start += len;
+        self.offset += len as u64;
+    }
+
+    /// Passes over `len` bytes, however many. False where the stream ends before.
+    pub fn skip(&mut self, mut len: u64) -> io::Result<bool> {
+        while len > 0 {
+            if self.end == self.start && !self.need(1)? {
+                return Ok(false);
+            }
+            let step = usize::try_from(len).unwrap_or(usize::MAX).min(self.end - self.start);
+            self.consume(step);
+            len -= step as u64;
+        }
+        Ok(true)
+    }
+
+    /// Room for `len` bytes from `start`, and some to read into.
+    fn make_room(&mut self, len: usize) {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if self.buffer.len() - self.start < len || self.end == self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            let want = len.max(READ_BYTES);
+            if self.buffer.len() < want {
+                self.buffer.resize(want, 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a byte at a time.
+    struct Drip(Vec<u8>);
+
+    impl Read for Drip {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Ok(0);
+            }
+            to[0] = self.0.remove(0);
+            Ok(1)
+        }
+    }
+
+    #[test]
+    fn slides_over_short_reads_and_knows_where_it_is() {
+        let mut w = Window::new(Drip((0..20).collect()));
+        assert!(w.need(4).expect("bytes"));
+        assert_eq!(w.data(), [0, 1, 2, 3]);
+        w.consume(3);
+        assert!(w.skip(5).expect("bytes"));
+        assert_eq!(w.offset(), 8);
+        assert!(w.need(12).expect("bytes"));
+        assert_eq!(w.data()[11], 19);
+        assert!(!w.need(13).expect("the end"));
+        assert_eq!(w.data().len(), 12);
+        assert!(!w.skip(13).expect("the end"));
+        assert!(!w.is_cut());
+    }
+
+    #[test]
+    fn memory_is_bounded_by_what_is_asked_for() {
+        let mut w = Window::new(io::repeat(7).take(64 << 20));
+        assert!(w.skip(10 << 20).expect("bytes"));
+        for _ in 0..1000 {
+            assert!(w.need(50_000).expect("bytes"));
+            w.consume(49_999);
+        }
+        assert_eq!(w.buffer.len(), READ_BYTES);
+        assert_eq!(w.offset(), (10 << 20) + 49_999_000);
+    }
+}

@@ -1,0 +1,224 @@
+//! `zerowire replay`: sends the frames of a capture on an interface.
+//!
+//! ```text
+//!  capture ── policy, timeline ── store ── port's memory        feed ── engine ── port
+//!  (packets)  (frames, times)     (whole or in part)            (next frame, when due)
+//! ```
+//! A capture is read once before anything is sent, so that an error in it is told before, and its frames go to the port's
+//! own memory if they fit, where they are sent from in all passes.
+
+mod ahead;
+mod args;
+mod capture;
+mod clock;
+mod engine;
+mod feed;
+mod interface;
+mod load;
+mod policy;
+mod port;
+mod progress;
+mod report;
+mod segment;
+mod store;
+mod timing;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+pub use args::ReplayArgs;
+
+use self::capture::input::Input;
+use self::engine::{Plan, run as send};
+use self::feed::{Feed, File, Memory, Rest};
+use self::interface::Interface;
+use self::load::{Known, Loaded, Rules, load};
+use self::port::{Opened, Wish, open};
+use self::progress::Progress;
+use self::report::{Parts, Source, Summary};
+use self::timing::Timeline;
+use crate::signals::Signals;
+
+/// Runs the command.
+pub fn run(args: ReplayArgs) -> Result<ExitCode> {
+    let signals = Ending::start()?;
+    let interface = Interface::find(&args.interface)?;
+    let input = Input::new(&args.file);
+    let pace = args.pace();
+    let rules = Rules {
+        policy: args.policy(interface.mtu)?,
+        timeline: Timeline::new(&pace, args.backwards, args.max_gap.map(args::seconds)),
+        ignore_truncated: args.ignore_truncated,
+    };
+    let loaded = load(&input, &rules, args.limit, args.max_memory)?;
+    let stop = signals.hand_over();
+    let mut wish = Wish {
+        choice: args.port,
+        interface: &interface,
+        offload: args.oversized.offload(),
+        bypass_queue: args.bypass_queue,
+        queue: args.queue,
+        memory: args.max_memory,
+        longest: None,
+    };
+    let plan = Plan {
+        pace,
+        passes: (args.passes > 0).then_some(args.passes),
+        limit: args.limit,
+        duration: args.duration.map(args::seconds),
+    };
+    let job = Job { args: &args, input: &input, interface: &interface, plan, stop: &stop };
+    match loaded {
+        Loaded::Whole(mut store, known) => {
+            wish.longest = Some(known.longest);
+            // Without a long frame no header is needed, and every port will do.
+            wish.offload &= known.offloaded > 0;
+            let opened = open(&wish, Some(&store))?;
+            let source = if opened.resident { Source::Resident } else { Source::Memory };
+            if opened.resident {
+                store.forget_bytes();
+            }
+            job.send(opened, &mut Memory::new(store), source, Some(known), |_| Known::default())
+        }
+        Loaded::Checked(known) => {
+            wish.longest = Some(known.longest);
+            wish.offload &= known.offloaded > 0;
+            let mut file = File::open(&input, &rules)?;
+            job.send(open(&wish, None)?, &mut file, Source::File, Some(known), |_| Known::default())
+        }
+        Loaded::Flowing(store, rest, known) => {
+            if args.passes != 1 {
+                bail!(
+                    "{} is a pipe and longer than --max-memory, so that it can be sent only once: save it as a file, \
+                     raise --max-memory, or leave out --loop",
+                    input.name()
+                );
+            }
+            let mut feed = Rest::start(store, *rest, known)?;
+            job.send(open(&wish, None)?, &mut feed, Source::Pipe, None, Rest::known)
+        }
+    }
+}
+
+/// What the ways of sending have in common.
+struct Job<'a> {
+    args: &'a ReplayArgs,
+    input: &'a Input,
+    interface: &'a Interface,
+    plan: Plan,
+    stop: &'a AtomicI32,
+}
+
+impl Job<'_> {
+    /// Frames in all, where that is known.
+    fn total(&self, known: Option<&Known>) -> Option<u64> {
+        let all = known.zip(self.plan.passes).map(|(k, passes)| k.frames.saturating_mul(passes));
+        [all, self.plan.limit].into_iter().flatten().min()
+    }
+
+    /// Sends, and tells of it. `known` is what is known of the whole capture; `rest` says what was known at the end of one
+    /// that was longer.
+    fn send<F: Feed>(
+        &self,
+        mut opened: Opened,
+        feed: &mut F,
+        source: Source,
+        known: Option<Known>,
+        rest: impl FnOnce(&F) -> Known,
+    ) -> Result<ExitCode> {
+        let quiet = self.args.quiet;
+        let path = opened.port.path();
+        if !quiet {
+            let (file, name) = (self.input.name(), self.plan.pace.name());
+            tracing::info!("{file} to {} at {name}; path: {path}; {}", self.interface.name, source.name());
+            for note in &opened.notes {
+                tracing::info!("{note}");
+            }
+        }
+        let before = self.interface.counted();
+        let mut progress = Progress::new(self.total(known.as_ref()), quiet);
+        let mut tick = |frames, bytes| progress.set(frames, bytes);
+        let outcome = send(feed, opened.port.as_mut(), &self.plan, self.stop, &mut tick);
+        drop(progress);
+        let all_known = known.is_some();
+        let known = known.unwrap_or_else(|| rest(feed));
+        let counted = self.interface.counted().zip(before).map(|(now, before)| now.since(before));
+        let summary = Summary::new(Parts {
+            capture: self.input.name(),
+            interface: self.interface.name.clone(),
+            path,
+            source,
+            pace: self.plan.pace.name(),
+            known,
+            all_known,
+            outcome: &outcome,
+            totals: opened.port.totals(),
+            counted,
+        });
+        self.print(&summary)?;
+        match outcome.error {
+            Some(e) => Err(e),
+            None => Ok(ExitCode::SUCCESS),
+        }
+    }
+
+    fn print(&self, summary: &Summary) -> Result<()> {
+        match &self.args.json {
+            Some(path) if path.as_os_str() == "-" => {
+                println!("{}", serde_json::to_string(summary)?);
+                return Ok(());
+            }
+            Some(path) => {
+                let text = serde_json::to_string_pretty(summary)? + "\n";
+                std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            }
+            None => {}
+        }
+        if !self.args.quiet {
+            print!("{}", summary.text());
+        }
+        Ok(())
+    }
+}
+
+/// The signals that end the program.
+struct Ending {
+    signal: Arc<AtomicI32>,
+    sending: Arc<AtomicBool>,
+}
+
+impl Ending {
+    /// Blocks the signals, and waits for them in a thread of its own. While the capture is read, which may wait for a pipe,
+    /// a signal ends the program right away: there is nothing to tell yet.
+    fn start() -> Result<Self> {
+        let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals can't be blocked")?;
+        let ending = Self { signal: Arc::default(), sending: Arc::default() };
+        let (signal, sending) = (Arc::clone(&ending.signal), Arc::clone(&ending.sending));
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            loop {
+                match signals.wait(None) {
+                    Ok(None) => {}
+                    Ok(Some(number)) => {
+                        signal.store(number, Ordering::SeqCst);
+                        if !sending.load(Ordering::SeqCst) {
+                            eprintln!("zerowire: stopped by signal {number} before the first frame was sent");
+                            std::process::exit(128 + number);
+                        }
+                    }
+                    // Then no signal can be waited for, and none ends the program early.
+                    Err(_) => return,
+                }
+            }
+        })?;
+        Ok(ending)
+    }
+
+    /// From now on a signal ends the sending, with a summary.
+    fn hand_over(self) -> Arc<AtomicI32> {
+        self.sending.store(true, Ordering::SeqCst);
+        self.signal
+    }
+}

@@ -1,0 +1,150 @@
+//! Which port, and whether the capture lies in its memory for good.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
+use zerowire::packet::{MAX_FRAME_BYTES, OpenError, Options};
+
+use super::super::interface::{Interface, VLAN_BYTES};
+use super::super::store::Store;
+use super::Port;
+use super::ring::{NotResident, RingPort};
+use super::socket::SocketPort;
+use super::xdp::{self, XdpPort};
+
+/// Room for a frame at least, bytes.
+const SHORT_BYTES: usize = 64;
+
+/// The port as the user asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Choice {
+    /// A packet ring, and where rings are refused a packet socket.
+    Auto,
+    /// A packet ring (PACKET_TX_RING): no copy in the socket.
+    Packet,
+    /// AF_XDP.
+    Xdp,
+    /// A packet socket: the kernel copies each frame.
+    Send,
+}
+
+/// What a port is opened for.
+#[derive(Clone, Debug)]
+pub struct Wish<'a> {
+    /// Which one.
+    pub choice: Choice,
+    /// Where to.
+    pub interface: &'a Interface,
+    /// Frames may go with a virtio-net header.
+    pub offload: bool,
+    /// Past the interface's queue.
+    pub bypass_queue: bool,
+    /// Queue of the interface, for AF_XDP.
+    pub queue: u32,
+    /// Bytes of memory for resident frames.
+    pub memory: usize,
+    /// The longest frame, where it is known.
+    pub longest: Option<usize>,
+}
+
+/// An open port.
+pub struct Opened {
+    /// The port.
+    pub port: Box<dyn Port>,
+    /// All frames lie in its memory.
+    pub resident: bool,
+    /// Why it is this one, and why nothing is resident.
+    pub notes: Vec<String>,
+}
+
+/// Opens a port. With a `store` of all frames they become resident if they fit.
+pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
+    if wish.choice == Choice::Xdp {
+        if wish.offload {
+            bail!("AF_XDP has no segmentation: --oversized gso needs --port packet or --port send");
+        }
+        if wish.bypass_queue {
+            bail!("AF_XDP goes past the interface's queue anyway: leave out --bypass-queue");
+        }
+        return open_xdp(wish, store);
+    }
+    let frame_bytes = match wish.longest {
+        Some(n) => Some(n.max(SHORT_BYTES)),
+        None if wish.offload => None,
+        None => Some((wish.interface.frame_bytes() + VLAN_BYTES).min(MAX_FRAME_BYTES)),
+    };
+    let options = Options {
+        offload: wish.offload,
+        bypass_queue: wish.bypass_queue,
+        // Where nothing is longer, short frames lie close together.
+        frame_bytes,
+        ..Options::default()
+    };
+    let name = wish.interface.name.as_str();
+    let mut notes = Vec::new();
+    if wish.choice != Choice::Send {
+        match open_ring(name, &options, store, wish.memory) {
+            Ok((port, resident, note)) => {
+                notes.extend(note);
+                return Ok(Opened { port: Box::new(port), resident, notes });
+            }
+            Err(e) if wish.choice == Choice::Auto && falls_back(&e) => {
+                notes.push(format!("no packet ring ({e}); a packet socket instead"));
+            }
+            Err(e) => return Err(anyhow!(e)).context("packet ring"),
+        }
+    } else {
+        notes.push("packet socket as asked".to_owned());
+    }
+    let port = SocketPort::open(name, &options).context("packet socket")?;
+    Ok(Opened { port: Box::new(port), resident: false, notes })
+}
+
+/// Why no ring.
+#[derive(Debug, thiserror::Error)]
+enum RingError {
+    #[error(transparent)]
+    Open(OpenError),
+    #[error(transparent)]
+    Frame(zerowire::send::frame::FrameError),
+}
+
+/// Whether a packet socket may work where a ring does not.
+fn falls_back(e: &RingError) -> bool {
+    matches!(
+        e,
+        RingError::Open(OpenError::NoRing { .. } | OpenError::NoMemory { .. } | OpenError::System { .. })
+    )
+}
+
+fn open_ring(
+    interface: &str,
+    options: &Options,
+    store: Option<&Store>,
+    memory: usize,
+) -> Result<(RingPort, bool, Option<String>), RingError> {
+    let mut note = None;
+    if let Some(store) = store {
+        match RingPort::resident(interface, options, store, memory) {
+            Ok(port) => return Ok((port, true, None)),
+            Err(NotResident::Open(e)) => return Err(RingError::Open(e)),
+            Err(NotResident::Frame(e)) => return Err(RingError::Frame(e)),
+            Err(NotResident::Room(why)) => note = Some(format!("not resident in the ring: {why}")),
+        }
+    }
+    RingPort::open(interface, options).map(|p| (p, false, note)).map_err(RingError::Open)
+}
+
+fn open_xdp(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
+    let name = wish.interface.name.as_str();
+    let mut notes = Vec::new();
+    if let Some(store) = store {
+        match XdpPort::resident(name, wish.queue, store, wish.memory) {
+            Ok(port) => return Ok(Opened { port: Box::new(port), resident: true, notes }),
+            Err(xdp::NotResident::Open(e)) => return Err(anyhow!(e)).context("AF_XDP"),
+            Err(xdp::NotResident::Frame(e)) => return Err(anyhow!(e)).context("AF_XDP"),
+            Err(xdp::NotResident::Room(why)) => notes.push(format!("not resident in the UMEM: {why}")),
+        }
+    }
+    let port = XdpPort::open(name, wish.queue).context("AF_XDP")?;
+    Ok(Opened { port: Box::new(port), resident: false, notes })
+}

@@ -1,0 +1,62 @@
+//! Where the frames go: a packet ring, a packet socket, or AF_XDP. The ports of the library behind one trait, and the choice
+//! between them.
+
+mod choice;
+mod ring;
+mod socket;
+mod xdp;
+
+use std::time::Duration;
+
+use zerowire::ledger::{CopyReason, Totals};
+use zerowire::send::frame::FrameError;
+
+use super::store::Frame;
+
+pub use choice::{Choice, Opened, Wish, open};
+
+/// A port that a frame goes to. One thread uses it.
+pub trait Port {
+    /// Takes a frame; false where no place is free: wait, and try again. A port with resident frames has the bytes already
+    /// and takes them in their order, from the first one on.
+    fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError>;
+    /// Hands over what was pushed. What the kernel has no room for goes with a later flush.
+    fn flush(&mut self) -> Result<(), FrameError>;
+    /// Takes back places; how many.
+    fn reap(&mut self) -> usize;
+    /// Waits until a place is free, `timeout` at the longest; whether one is.
+    fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError>;
+    /// Frames that were pushed and are not back.
+    fn outstanding(&self) -> usize;
+    /// Waits until all are back; [`FrameError::Stuck`] where `timeout` is over before.
+    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError>;
+    /// What was sent, and how.
+    fn totals(&self) -> Totals;
+    /// What runs, in words.
+    fn path(&self) -> String;
+}
+
+/// Frames that the library counted as built in place, and that were copied there from a store in memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outside {
+    frames: u64,
+    bytes: u64,
+}
+
+impl Outside {
+    fn count(&mut self, len: usize) {
+        self.frames += 1;
+        self.bytes += len as u64;
+    }
+
+    /// Moves them to where they belong. Of those not back some may be among them, so that no count goes below 0.
+    fn correct(self, mut totals: Totals) -> Totals {
+        let bytes = self.bytes.min(totals.zero_copied_bytes);
+        if bytes > 0 {
+            totals.zero_copied_bytes -= bytes;
+            *totals.copied_bytes.entry(CopyReason::Outside.name()).or_default() += bytes;
+            totals.zero_copied_frames = totals.zero_copied_frames.saturating_sub(self.frames);
+        }
+        totals
+    }
+}

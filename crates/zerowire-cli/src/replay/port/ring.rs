@@ -1,0 +1,127 @@
+//! The packet ring (PACKET_TX_RING).
+
+use std::time::Duration;
+
+use zerowire::ledger::Totals;
+use zerowire::packet::{OpenError, Options, PacketRing, VnetHeader};
+use zerowire::send::frame::{FrameError, FrameSender as _};
+
+use super::super::store::{Frame, Store};
+use super::{Outside, Port};
+
+/// Places of a ring, if the capture doesn't ask for more: enough that the kernel always has some while others are filled.
+const SLOTS: usize = 1024;
+
+/// Bytes that a ring of [`SLOTS`] places may take at most; with long frames it has fewer places.
+const RING_BYTES: usize = 64 << 20;
+
+/// Frames through a ring.
+pub struct RingPort {
+    ring: PacketRing,
+    resident: bool,
+    outside: Outside,
+}
+
+/// Why a capture can't be resident in a ring.
+pub enum NotResident {
+    /// It is too large, or the kernel has no memory for it.
+    Room(String),
+    /// There are no rings, or nothing works.
+    Open(OpenError),
+    /// A frame was refused.
+    Frame(FrameError),
+}
+
+impl RingPort {
+    /// A ring that frames are copied into as they come, up to `longest` bytes each.
+    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+        let slots = slots(options);
+        let ring = PacketRing::open(interface, &Options { slots, ..options.clone() })?;
+        Ok(Self { ring, resident: false, outside: Outside::default() })
+    }
+
+    /// A ring that holds all frames of `store`, a small capture several times over. It takes `memory` bytes at most.
+    pub fn resident(
+        interface: &str,
+        options: &Options,
+        store: &Store,
+        memory: usize,
+    ) -> Result<Self, NotResident> {
+        let frames = store.len().max(1);
+        let copies = (slots(options) / frames).max(1);
+        let slots = frames * copies;
+        let bytes = slots.saturating_mul(slot_bytes(options));
+        if bytes > memory {
+            return Err(NotResident::Room(format!("{bytes} bytes of ring are more than --max-memory")));
+        }
+        let ring = PacketRing::open(interface, &Options { slots, ..options.clone() });
+        let mut ring = ring.map_err(|e| match e {
+            OpenError::Slots { .. } | OpenError::RingBytes { .. } | OpenError::NoMemory { .. } => {
+                NotResident::Room(e.to_string())
+            }
+            e => NotResident::Open(e),
+        })?;
+        for slot in 0..slots {
+            if let Some(f) = store.get(slot % frames) {
+                ring.load(slot, &f.header, f.bytes).map_err(NotResident::Frame)?;
+            }
+        }
+        Ok(Self { ring, resident: true, outside: Outside::default() })
+    }
+}
+
+/// Bytes of a place, about: the ring rounds up to a power of two, or to pages.
+fn slot_bytes(options: &Options) -> usize {
+    let bytes = options.frame_bytes.unwrap_or(zerowire::packet::MAX_FRAME_BYTES) + 64;
+    if bytes <= 4096 { bytes.next_power_of_two() } else { bytes.next_multiple_of(4096) }
+}
+
+fn slots(options: &Options) -> usize {
+    SLOTS.min(RING_BYTES / slot_bytes(options)).max(16)
+}
+
+impl Port for RingPort {
+    #[inline]
+    fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError> {
+        if self.resident {
+            return Ok(self.ring.send_loaded(1)? == 1);
+        }
+        if frame.header == VnetHeader::NONE {
+            return self.ring.push_copy(frame.bytes);
+        }
+        let pushed =
+            self.ring.push_offload(&frame.header, frame.len, &mut |to| to.copy_from_slice(frame.bytes))?;
+        if pushed {
+            self.outside.count(frame.len);
+        }
+        Ok(pushed)
+    }
+
+    fn flush(&mut self) -> Result<(), FrameError> {
+        self.ring.flush()
+    }
+
+    fn reap(&mut self) -> usize {
+        self.ring.reap()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        self.ring.wait(timeout)
+    }
+
+    fn outstanding(&self) -> usize {
+        self.ring.outstanding()
+    }
+
+    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
+        self.ring.drain(timeout)
+    }
+
+    fn totals(&self) -> Totals {
+        self.outside.correct(self.ring.counters().snapshot())
+    }
+
+    fn path(&self) -> String {
+        self.ring.path()
+    }
+}

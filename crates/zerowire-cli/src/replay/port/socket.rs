@@ -1,0 +1,57 @@
+//! The plain packet socket: the kernel copies each frame, many in one sendmmsg(2).
+
+use std::time::Duration;
+
+use zerowire::ledger::Totals;
+use zerowire::packet::{OpenError, Options, PacketSocket};
+use zerowire::send::frame::{FrameError, FrameSender as _};
+
+use super::super::store::Frame;
+use super::Port;
+
+/// Frames of a call at most. Few, so that they are in the CPU's cache when the kernel copies them.
+const SLOTS: usize = 64;
+
+/// Frames through a packet socket.
+pub struct SocketPort(PacketSocket);
+
+impl SocketPort {
+    /// Opens it.
+    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+        PacketSocket::open(interface, &Options { slots: SLOTS, ..options.clone() }).map(Self)
+    }
+}
+
+impl Port for SocketPort {
+    fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError> {
+        self.0.push_offload(&frame.header, frame.len, &mut |to| to.copy_from_slice(frame.bytes))
+    }
+
+    fn flush(&mut self) -> Result<(), FrameError> {
+        self.0.flush()
+    }
+
+    fn reap(&mut self) -> usize {
+        self.0.reap()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        self.0.wait(timeout)
+    }
+
+    fn outstanding(&self) -> usize {
+        self.0.outstanding()
+    }
+
+    fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
+        self.0.drain(timeout)
+    }
+
+    fn totals(&self) -> Totals {
+        self.0.counters().snapshot()
+    }
+
+    fn path(&self) -> String {
+        self.0.path()
+    }
+}

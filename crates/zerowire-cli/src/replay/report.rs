@@ -1,0 +1,223 @@
+//! The summary, as text and as JSON.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use zerowire::ledger::Totals;
+use zerowire_cli::story::bytes_text;
+
+use super::engine::{End, Outcome};
+use super::interface::Counted;
+use super::load::Known;
+use super::policy::Skipped;
+use crate::table::{cpu_line, reasons};
+
+/// Where the frames lay while they were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// In the port's own memory, for all passes.
+    Resident,
+    /// In memory, copied into the port's in each pass.
+    Memory,
+    /// In the file, read in each pass.
+    File,
+    /// In a pipe, read once.
+    Pipe,
+}
+
+impl Source {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Resident => "resident: loaded once into the port's memory, sent from there",
+            Self::Memory => "in memory: copied into the port's memory in each pass",
+            Self::File => "streamed: longer than --max-memory, read again in each pass",
+            Self::Pipe => "streamed: from a pipe, longer than --max-memory, sent while it is read",
+        }
+    }
+}
+
+/// What was done, for people and programs. Counts are of frames that the port took back from the kernel, unless they say
+/// otherwise.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// File name.
+    pub capture: String,
+    /// Interface.
+    pub interface: String,
+    /// What ran.
+    pub path: String,
+    /// Where the frames lay.
+    pub source: Source,
+    /// How fast they were to go.
+    pub pace: String,
+    /// Why it ended: done, limit, duration, SIGINT, SIGTERM, error.
+    pub ended: String,
+    /// The error.
+    pub error: Option<String>,
+    /// Packets in the capture (up to where it was read).
+    pub packets: u64,
+    /// Frames of each pass; None where the capture is longer than what was read.
+    pub frames_a_pass: Option<u64>,
+    /// Passes that were completed.
+    pub passes: u64,
+    /// Frames sent.
+    pub frames: u64,
+    /// Bytes of them, without virtio-net headers.
+    pub bytes: u64,
+    /// Frames given to the port.
+    pub frames_handed_over: u64,
+    /// Those of them that never came back.
+    pub frames_not_back: u64,
+    /// Frames that the kernel refused; the first one ends the replay.
+    pub frames_refused: u64,
+    /// Frames of a pass that go out segmented.
+    pub segmented_a_pass: u64,
+    /// Packets left out in each pass, by reason.
+    pub skipped: Skipped,
+    /// What is missing at the capture's end.
+    pub truncated: Option<String>,
+    /// From the first frame to the last one's return, seconds.
+    pub seconds: f64,
+    /// Frames a second.
+    pub frames_per_second: f64,
+    /// 10⁶ bits a second.
+    pub megabits_per_second: f64,
+    /// How late the latest frame was handed over, microseconds; 0 at top speed.
+    pub latest_microseconds: f64,
+    /// What the interface counted meanwhile, frames of other programs included.
+    pub interface_counted: Option<Counted>,
+    /// CPU time of this process, seconds, reading the capture included.
+    pub cpu_seconds: f64,
+    /// The ledger.
+    pub ledger: Totals,
+}
+
+/// What a summary is made from.
+pub struct Parts<'a> {
+    /// File name.
+    pub capture: String,
+    /// Interface.
+    pub interface: String,
+    /// What ran.
+    pub path: String,
+    /// Where the frames lay.
+    pub source: Source,
+    /// How fast they were to go.
+    pub pace: String,
+    /// What is known of the capture.
+    pub known: Known,
+    /// Whether that is all of it.
+    pub all_known: bool,
+    /// What happened.
+    pub outcome: &'a Outcome,
+    /// What was sent.
+    pub totals: Totals,
+    /// Counters of the interface.
+    pub counted: Option<Counted>,
+}
+
+impl Summary {
+    /// Puts it together.
+    pub fn new(p: Parts<'_>) -> Self {
+        let seconds = p.outcome.took.as_secs_f64();
+        let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
+        Self {
+            capture: p.capture,
+            interface: p.interface,
+            path: p.path,
+            source: p.source,
+            pace: p.pace,
+            ended: ended(p.outcome.end),
+            error: p.outcome.error.as_ref().map(|e| format!("{e:#}")),
+            packets: p.known.packets,
+            frames_a_pass: p.all_known.then_some(p.known.frames),
+            passes: p.outcome.passes,
+            frames: p.totals.frames,
+            bytes: p.totals.bytes,
+            frames_handed_over: p.outcome.pushed,
+            frames_not_back: p.outcome.not_back,
+            frames_refused: p.totals.dropped_total(),
+            segmented_a_pass: p.known.offloaded,
+            skipped: p.known.skipped,
+            truncated: p.known.truncated,
+            seconds,
+            frames_per_second: rate(p.totals.frames as f64),
+            megabits_per_second: rate(p.totals.bytes as f64 * 8e-6),
+            latest_microseconds: p.outcome.latest as f64 / 1e3,
+            interface_counted: p.counted,
+            cpu_seconds: cpu_seconds().as_secs_f64(),
+            ledger: p.totals,
+        }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "{} frames, {} bytes ({}) in {:.3} s: {:.0} frames/s, {:.2} Mbit/s",
+            self.frames,
+            self.bytes,
+            bytes_text(self.bytes),
+            self.seconds,
+            self.frames_per_second,
+            self.megabits_per_second
+        );
+        let of = self.frames_a_pass.map_or_else(String::new, |n| format!(" of {n} frames"));
+        let _ = writeln!(out, "  ended: {}; {} passes{of} completed", self.ended, self.passes);
+        let _ = writeln!(out, "  path: {}; {}", self.path, self.source.name());
+        let _ = match self.latest_microseconds {
+            0.0 => writeln!(out, "  pace: {}", self.pace),
+            n => writeln!(out, "  pace: {}, the latest frame {n:.0} µs late", self.pace),
+        };
+        let skipped: Vec<_> = self.skipped.iter().map(|(k, n)| format!("{n} {k}")).collect();
+        if !skipped.is_empty() {
+            let _ = writeln!(out, "  left out in each pass: {}", skipped.join(", "));
+        }
+        if self.segmented_a_pass > 0 {
+            let _ = writeln!(out, "  segmented in each pass: {}", self.segmented_a_pass);
+        }
+        if let Some(why) = &self.truncated {
+            let _ = writeln!(out, "  {why}");
+        }
+        if self.frames_not_back + self.frames_refused > 0 {
+            let (not_back, refused) = (self.frames_not_back, self.frames_refused);
+            let _ = writeln!(out, "  {not_back} frames handed over and not back, {refused} refused");
+        }
+        if let Some(c) = self.interface_counted {
+            let (name, sent, dropped) = (&self.interface, c.tx_packets, c.tx_dropped);
+            let _ = writeln!(out, "  {name} counted meanwhile: {sent} sent, {dropped} dropped");
+        }
+        let l = &self.ledger;
+        let _ = writeln!(
+            out,
+            "  ledger: {} bytes zero-copied, {} copied: {}; {} system calls",
+            l.zero_copied_bytes,
+            l.copied_total(),
+            reasons(l),
+            l.system_calls
+        );
+        out + "  " + &cpu_line(self.cpu_seconds, self.seconds, self.bytes)
+    }
+}
+
+fn ended(end: End) -> String {
+    match end {
+        End::Done => "done".to_owned(),
+        End::Limit => "limit".to_owned(),
+        End::Duration => "duration".to_owned(),
+        End::Signal(libc::SIGINT) => "SIGINT".to_owned(),
+        End::Signal(libc::SIGTERM) => "SIGTERM".to_owned(),
+        End::Signal(n) => format!("signal {n}"),
+        End::Failed => "error".to_owned(),
+    }
+}
+
+/// CPU time of all threads of this process.
+fn cpu_seconds() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(t.tv_sec).unwrap_or(0), u32::try_from(t.tv_nsec).unwrap_or(0))
+}

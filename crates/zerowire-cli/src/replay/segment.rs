@@ -1,0 +1,188 @@
+//! Long TCP frames, made ready to be cut into segments by the kernel or the interface.
+//!
+//! Captures made on a machine with segmentation offload hold TCP frames of up to 64 KiB, which no wire takes. They go out
+//! with a virtio-net header that says where to cut (PACKET_VNET_HDR). The frame here is the caller's own copy.
+
+use zerowire::packet::VnetHeader;
+
+use super::interface::{ETHERNET_BYTES, VLAN_BYTES};
+
+const VLAN_TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+const TCP: u8 = 6;
+/// Bytes of an IPv6 header without extensions.
+const IPV6_BYTES: usize = 40;
+
+/// Prepares `frame` for segments that fit `mtu`, with `mss` bytes of payload each if that is given. On an error (the reason,
+/// in words) the frame is as before, but for length fields.
+pub fn prepare(frame: &mut [u8], mss: Option<u16>, mtu: usize) -> Result<VnetHeader, String> {
+    let found = Headers::find(frame)?;
+    found.set_length(frame)?;
+    let headers = found.payload_at - found.network_at;
+    let room = mtu.checked_sub(headers).filter(|n| *n > 0);
+    let room =
+        room.ok_or_else(|| format!("its headers of {headers} bytes leave no room in an MTU of {mtu}"))?;
+    let size = match mss {
+        Some(mss) if usize::from(mss) > room => {
+            return Err(format!("--mss {mss} and {headers} bytes of headers exceed the MTU of {mtu}"));
+        }
+        Some(mss) => mss,
+        None => room.min(usize::from(u16::MAX)) as u16,
+    };
+    VnetHeader::prepare(frame, Some(size)).map_err(|e| e.to_string())
+}
+
+/// Bytes of a frame's VLAN tags by which it may exceed the MTU: of one tag.
+pub fn tag_bytes(frame: &[u8]) -> usize {
+    if frame.get(12..14) == Some(&VLAN_TAGS[0]) { VLAN_BYTES } else { 0 }
+}
+
+struct Headers {
+    network_at: usize,
+    payload_at: usize,
+    v4: bool,
+}
+
+impl Headers {
+    fn find(frame: &[u8]) -> Result<Self, String> {
+        let word = |at: usize| frame.get(at..at + 2).map(|b| [b[0], b[1]]).unwrap_or_default();
+        let mut network_at = ETHERNET_BYTES;
+        while VLAN_TAGS.contains(&word(network_at - 2)) {
+            network_at += VLAN_BYTES;
+        }
+        let byte = |at: usize| frame.get(network_at + at).copied().unwrap_or_default();
+        let (v4, protocol, network_bytes) = match word(network_at - 2) {
+            [0x08, 0x00] => {
+                if u16::from_be_bytes(word(network_at + 6)) & 0x3fff != 0 {
+                    return Err("it is an IP fragment, which can't be segmented".to_owned());
+                }
+                let bytes = usize::from(byte(0) & 15) * 4;
+                if bytes < 20 {
+                    return Err(format!("its IP header says that it has {bytes} bytes"));
+                }
+                (true, byte(9), bytes)
+            }
+            [0x86, 0xdd] => (false, byte(6), IPV6_BYTES),
+            other => {
+                return Err(format!(
+                    "it is neither IPv4 nor IPv6 (ethertype {:04x})",
+                    u16::from_be_bytes(other)
+                ));
+            }
+        };
+        if protocol != TCP {
+            return Err(format!("it is not TCP (IP protocol {protocol}), and only TCP is segmented"));
+        }
+        let payload_at = network_at + network_bytes + usize::from(byte(network_bytes + 12) >> 4) * 4;
+        if payload_at > frame.len() {
+            return Err("its headers are cut off".to_owned());
+        }
+        Ok(Self { network_at, payload_at, v4 })
+    }
+
+    /// The IP header must speak of the whole frame: what lies behind would become payload. Captures of very long frames
+    /// leave the field 0, which is filled in.
+    fn set_length(&self, frame: &mut [u8]) -> Result<(), String> {
+        let packet = frame.len() - self.network_at;
+        let (field, is) =
+            if self.v4 { (self.network_at + 2, packet) } else { (self.network_at + 4, packet - IPV6_BYTES) };
+        let says = usize::from(u16::from_be_bytes([frame[field], frame[field + 1]]));
+        if says == is {
+            return Ok(());
+        }
+        let Some(is) = u16::try_from(is).ok().filter(|_| says == 0) else {
+            return Err(format!("its IP header speaks of {says} bytes and it has {is}"));
+        };
+        frame[field..field + 2].copy_from_slice(&is.to_be_bytes());
+        if self.v4 {
+            let end = self.network_at + usize::from(frame[self.network_at] & 15) * 4;
+            let header = &mut frame[self.network_at..end];
+            header[10..12].fill(0);
+            let sum: u32 = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+            let folded = (sum & 0xffff) + (sum >> 16);
+            let folded = (folded & 0xffff) + (folded >> 16);
+            header[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::capture::testing::{checksum, tcp4, tcp6};
+    use super::*;
+
+    fn fields(h: VnetHeader) -> (u8, u8, [u16; 4]) {
+        let b = h.to_bytes();
+        let w = |i: usize| u16::from_ne_bytes([b[2 + 2 * i], b[3 + 2 * i]]);
+        (b[0], b[1], [w(0), w(1), w(2), w(3)])
+    }
+
+    #[test]
+    fn tcp_over_both_is_cut_to_the_mtu_or_the_mss() {
+        let mut f = tcp4(5000);
+        assert_eq!(fields(prepare(&mut f, None, 1500).expect("TCP")), (1, 1, [54, 1460, 34, 16]));
+        // The field holds the sum of the pseudo header, not inverted.
+        let pseudo = [&f[26..34], &[0, 6], &((f.len() - 34) as u16).to_be_bytes()].concat();
+        assert_eq!(f[50..52], (!checksum(&pseudo)).to_be_bytes());
+        let mut f = tcp6(5000);
+        assert_eq!(fields(prepare(&mut f, Some(1000), 1500).expect("TCP")), (1, 4, [74, 1000, 54, 16]));
+        let mut tagged = tcp4(5000);
+        tagged.splice(12..12, [0x81, 0, 0, 7]);
+        assert_eq!(fields(prepare(&mut tagged, None, 1500).expect("TCP")), (1, 1, [58, 1460, 38, 16]));
+    }
+
+    #[test]
+    fn a_length_that_was_left_out_is_filled_in() {
+        let mut f = tcp4(5000);
+        let whole = f.clone();
+        f[16..18].fill(0);
+        prepare(&mut f, None, 1500).expect("TCP");
+        assert_eq!(f[14..34], whole[14..34]);
+        let mut f = tcp6(5000);
+        f[18..20].fill(0);
+        prepare(&mut f, None, 1500).expect("TCP");
+        assert_eq!(f[18..20], 5020u16.to_be_bytes());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_headers_end_in_a_header_or_a_reason(
+            v6 in proptest::bool::ANY,
+            changes in proptest::collection::vec((12usize..80, proptest::num::u8::ANY), 0..8),
+            len in 14usize..3000,
+        ) {
+            let mut f = if v6 { tcp6(2900) } else { tcp4(2900) };
+            for (at, value) in changes {
+                f[at] = value;
+            }
+            f.truncate(len);
+            if let Ok(header) = prepare(&mut f, None, 1500) {
+                proptest::prop_assert!(header.check(f.len()).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_t_be_cut_is_named() {
+        let why = |f: &mut Vec<u8>, mss| prepare(f, mss, 1500).expect_err("refused");
+        let mut f = tcp4(5000);
+        assert!(why(&mut f, Some(1461)).contains("--mss 1461"));
+        f[23] = 17;
+        assert!(why(&mut f, None).contains("protocol 17"));
+        let mut f = tcp4(5000);
+        f[20] = 0x20;
+        assert!(why(&mut f, None).contains("fragment"));
+        let mut f = tcp4(5000);
+        f.push(0);
+        assert!(why(&mut f, None).contains("5040 bytes and it has 5041"));
+        let mut f = tcp4(5000);
+        (f[14], f[16], f[17]) = (0x40, 0, 0);
+        assert!(why(&mut f, None).contains("says that it has 0 bytes"));
+        assert!(why(&mut vec![9; 2000], None).contains("ethertype 0909"));
+        let short = tcp4(5000);
+        for len in 0..54 {
+            assert!(prepare(&mut short[..len].to_vec(), None, 1500).is_err(), "{len}");
+        }
+        assert!(prepare(&mut tcp4(5000), None, 40).expect_err("refused").contains("no room"));
+    }
+}

@@ -1,0 +1,202 @@
+//! When each frame is due. Plain code, without a clock.
+//!
+//! All times are nanoseconds since the first frame. Each is worked out from the beginning, never from the time of the frame
+//! before: a late frame doesn't move the ones behind it, so that no error adds up.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use super::capture::Packet;
+
+/// What to do where a packet's time is before that of its predecessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backwards {
+    /// Refuse the capture.
+    Fail,
+    /// Send it right after its predecessor.
+    Send,
+}
+
+/// A time that can't be kept, and what to do.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// The packet has none.
+    #[error(
+        "packet {0} has no time (a simple packet block): the recorded speed can't be kept; give --pps, --mbps or \
+         --topspeed"
+    )]
+    None(u64),
+    /// It goes back.
+    #[error(
+        "packet {number} was recorded {nanoseconds} ns before its predecessor: the recorded speed can't be kept; \
+         --backwards send sends such packets right after their predecessors, 'reordercap IN OUT' sorts a capture, and \
+         --pps, --mbps and --topspeed need no times"
+    )]
+    Backwards {
+        /// Which one.
+        number: u64,
+        /// By how much.
+        nanoseconds: u128,
+    },
+}
+
+/// Turns the times of a capture into nanoseconds since its first packet.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    used: bool,
+    backwards: Backwards,
+    max_gap: u64,
+    last: Option<i128>,
+    due: u64,
+}
+
+impl Timeline {
+    /// At the beginning of a capture. With a pace that doesn't need times all are 0. `max_gap` shortens longer pauses.
+    pub fn new(pace: &Pace, backwards: Backwards, max_gap: Option<Duration>) -> Self {
+        let max_gap = max_gap.map_or(u64::MAX, |g| u64::try_from(g.as_nanos()).unwrap_or(u64::MAX));
+        Self { used: matches!(pace, Pace::Recorded { .. }), backwards, max_gap, last: None, due: 0 }
+    }
+
+    /// When the next packet is due.
+    pub fn due(&mut self, packet: &Packet<'_>) -> Result<u64, TimeError> {
+        if !self.used {
+            return Ok(0);
+        }
+        let time = packet.time.ok_or(TimeError::None(packet.number))?;
+        let gap = time - self.last.unwrap_or(time);
+        if gap < 0 {
+            // The latest time stays the measure, so that what follows keeps its distance to it.
+            return match self.backwards {
+                Backwards::Send => Ok(self.due),
+                Backwards::Fail => {
+                    Err(TimeError::Backwards { number: packet.number, nanoseconds: gap.unsigned_abs() })
+                }
+            };
+        }
+        self.last = Some(time);
+        self.due = self.due.saturating_add(u64::try_from(gap).unwrap_or(u64::MAX).min(self.max_gap));
+        Ok(self.due)
+    }
+}
+
+/// How fast to send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// As recorded, `speed` times as fast.
+    Recorded {
+        /// 1 for the recorded speed.
+        speed: f64,
+    },
+    /// Frames a second.
+    Pps(f64),
+    /// 10⁶ bits a second: bytes of the frames, Ethernet header included, without preamble, check sequence and gap.
+    Mbps(f64),
+    /// As fast as they go.
+    Top,
+}
+
+impl Pace {
+    /// When a frame is due: `frame_due` in its pass, which begins at `pass_begin` (both in recorded time), after `frames`
+    /// frames and `bytes` bytes in all.
+    #[inline]
+    pub fn due(&self, frame_due: u64, pass_begin: u64, frames: u64, bytes: u64) -> u64 {
+        match *self {
+            Self::Top => 0,
+            Self::Recorded { speed } => {
+                let recorded = pass_begin.saturating_add(frame_due);
+                if speed == 1.0 { recorded } else { (recorded as f64 / speed) as u64 }
+            }
+            // Exact to a nanosecond for 104 days (2^53 ns).
+            Self::Pps(rate) => (frames as f64 * 1e9 / rate) as u64,
+            Self::Mbps(rate) => (bytes as f64 * 8e3 / rate) as u64,
+        }
+    }
+
+    /// In words.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Recorded { speed: 1.0 } => "recorded speed".to_owned(),
+            Self::Recorded { speed } => format!("{speed} times the recorded speed"),
+            Self::Pps(n) => format!("{n} frames/s"),
+            Self::Mbps(n) => format!("{n} Mbit/s"),
+            Self::Top => "top speed".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RECORDED: Pace = Pace::Recorded { speed: 1.0 };
+
+    fn packet(number: u64, time: Option<i128>) -> Packet<'static> {
+        Packet { number, time, wire_bytes: 0, data: &[] }
+    }
+
+    fn dues(t: &mut Timeline, times: &[i128]) -> Vec<u64> {
+        times.iter().map(|n| t.due(&packet(1, Some(*n))).expect("a time")).collect()
+    }
+
+    #[test]
+    fn recorded_times_count_from_the_first_packet() {
+        let mut t = Timeline::new(&RECORDED, Backwards::Fail, None);
+        assert_eq!(dues(&mut t, &[-5, -5, 7, 1_000_000_000]), [0, 0, 12, 1_000_000_005]);
+        let mut t = Timeline::new(&RECORDED, Backwards::Fail, Some(Duration::from_nanos(100)));
+        assert_eq!(dues(&mut t, &[0, 50, 1000, 1050]), [0, 50, 150, 200]);
+        let mut t = Timeline::new(&RECORDED, Backwards::Fail, None);
+        assert_eq!(dues(&mut t, &[i128::from(i64::MIN), i128::from(u64::MAX) * 4]), [0, u64::MAX]);
+    }
+
+    #[test]
+    fn times_that_go_back_or_are_missing_are_refused_where_they_matter() {
+        let mut t = Timeline::new(&RECORDED, Backwards::Fail, None);
+        assert_eq!(t.due(&packet(1, Some(100))), Ok(0));
+        let e = t.due(&packet(2, Some(99))).expect_err("refused").to_string();
+        for word in ["packet 2", "1 ns before", "--backwards send", "reordercap", "--pps"] {
+            assert!(e.contains(word), "no '{word}' in {e}");
+        }
+        let e = t.due(&packet(3, None)).expect_err("refused").to_string();
+        assert!(e.contains("packet 3") && e.contains("--topspeed"), "{e}");
+        let mut t = Timeline::new(&RECORDED, Backwards::Send, None);
+        assert_eq!(dues(&mut t, &[100, 50, 110, 120]), [0, 0, 10, 20]);
+        let mut t = Timeline::new(&Pace::Top, Backwards::Fail, None);
+        assert_eq!(t.due(&packet(1, None)), Ok(0));
+        assert_eq!(dues(&mut t, &[100, 50]), [0, 0]);
+    }
+
+    #[test]
+    fn rates_are_kept_without_drift() {
+        let pps = Pace::Pps(3.0);
+        assert_eq!(pps.due(0, 0, 1, 0), 333_333_333);
+        assert_eq!(pps.due(0, 0, 3_000_000, 0), 1_000_000_000_000_000);
+        let mbps = Pace::Mbps(100.0);
+        assert_eq!(mbps.due(0, 0, 9, 12_500_000), 1_000_000_000);
+        assert_eq!(Pace::Recorded { speed: 2.0 }.due(1000, 500, 9, 9), 750);
+        assert_eq!(RECORDED.due(u64::MAX, 1, 0, 0), u64::MAX);
+        assert_eq!(Pace::Top.due(9, 9, 9, 9), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_frame_is_due_before_its_predecessor(
+            times in prop::collection::vec(any::<i64>(), 1..50), speed in 0.001f64..1000.0, rate in 0.001f64..1e9
+        ) {
+            let mut t = Timeline::new(&RECORDED, Backwards::Send, None);
+            let mut last = [0; 3];
+            let mut bytes = 0;
+            for (n, time) in times.iter().enumerate() {
+                let due = t.due(&packet(1, Some(i128::from(*time)))).expect("a time");
+                let paces = [Pace::Recorded { speed }, Pace::Pps(rate), Pace::Mbps(rate)];
+                for (pace, last) in paces.iter().zip(&mut last) {
+                    let now = pace.due(due, 0, n as u64, bytes);
+                    prop_assert!(now >= *last);
+                    *last = now;
+                }
+                bytes += 60;
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Shared by the tests of `zerowire replay`: the program as a child, captures, a veth with a capture at its other end.
+#![allow(dead_code, unused_imports, reason = "no test uses all of it")]
+
+#[path = "../../src/replay/capture/testing.rs"]
+pub mod captures;
+#[path = "../../../zerowire/tests/common/lab.rs"]
+pub mod lab;
+
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub use captures::{Order, P};
+pub use lab::{HERE, Lab, PATIENCE, in_lab};
+
+/// What the child may not do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Without {
+    /// Nothing is forbidden.
+    #[default]
+    Nothing,
+    /// CAP_NET_RAW.
+    NetRaw,
+    /// Transmit rings (PACKET_TX_RING).
+    Rings,
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub log: String,
+}
+
+impl Ran {
+    /// The summary of a run with `--json -`.
+    pub fn summary(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.out, self.log))
+    }
+
+    /// It must have been refused, with all of these words, without a summary.
+    pub fn refused(&self, words: &[&str]) {
+        assert_eq!(self.code, 1, "{self:?}");
+        for word in words {
+            assert!(self.log.contains(word), "no '{word}' in: {}", self.log);
+        }
+        assert!(!self.log.contains("panicked"), "{}", self.log);
+        assert_eq!(self.out, "");
+    }
+}
+
+/// A running `zerowire replay`, killed when dropped.
+pub struct Replay {
+    child: Child,
+    pub input: Option<ChildStdin>,
+}
+
+impl Replay {
+    /// Starts it in this thread's network namespace.
+    pub fn start(args: &[&str], without: Without) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+        command.arg("replay").args(args).env_remove("ZEROWIRE_LOG");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: `forbid` makes system calls only.
+        unsafe { command.pre_exec(move || forbid(without)) };
+        let mut child = command.spawn().expect("the program starts");
+        let input = child.stdin.take();
+        Self { child, input }
+    }
+
+    pub fn signal(&self, number: i32) {
+        // SAFETY: the child has not been waited for, so that the id is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, number) }, 0);
+    }
+
+    /// Waits for the end.
+    pub fn end(mut self) -> Ran {
+        drop(self.input.take());
+        let read = |pipe: Option<Box<dyn Read + Send>>| {
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                pipe.expect("a pipe").read_to_string(&mut text).expect("text");
+                text
+            })
+        };
+        let out = read(self.child.stdout.take().map(|p| Box::new(p) as _));
+        let log = read(self.child.stderr.take().map(|p| Box::new(p) as _));
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("its status") {
+                break status;
+            }
+            assert!(start.elapsed() < 3 * PATIENCE, "the program doesn't end");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let (out, log) = (out.join().expect("output"), log.join().expect("log"));
+        Ran { code: status.code().unwrap_or(-1), out, log }
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs it to the end.
+pub fn run(args: &[&str]) -> Ran {
+    Replay::start(args, Without::Nothing).end()
+}
+
+/// Runs it on [`HERE`] with a file of these bytes, and `--json -`; it must succeed.
+pub fn sent(file: &[u8], args: &[&str]) -> Value {
+    let file = write(file);
+    let path = file.path().to_str().expect("a path");
+    let ran = run(&[&["-i", HERE, "--json", "-", path], args].concat());
+    assert_eq!(ran.code, 0, "{args:?}: {}", ran.log);
+    ran.summary()
+}
+
+/// Runs it on [`HERE`] with a file of these bytes; it must be refused.
+pub fn refused(file: &[u8], args: &[&str], words: &[&str]) {
+    let file = write(file);
+    let path = file.path().to_str().expect("a path");
+    run(&[&["-i", HERE, path], args].concat()).refused(words);
+}
+
+/// A file of these bytes.
+pub fn write(bytes: &[u8]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(bytes).expect("written");
+    file
+}
+
+/// Frames of many lengths for nobody.
+pub fn frames(count: u32) -> Vec<Vec<u8>> {
+    (0..count).map(|n| lab::frame(n, 60 + (n as usize * 97) % 1455)).collect()
+}
+
+/// A capture of these frames, so many nanoseconds apart.
+pub fn capture(frames: &[Vec<u8>], gap: u64) -> Vec<u8> {
+    let packets: Vec<_> = frames.iter().enumerate().map(|(n, f)| P::at(n as u64 * gap, f)).collect();
+    captures::simple(&packets)
+}
+
+/// The next frames at the peer must be these, and no others.
+pub fn arrive<'a>(peer: &lab::Capture, frames: impl IntoIterator<Item = &'a Vec<u8>>) {
+    for (n, frame) in frames.into_iter().enumerate() {
+        let got = peer.expect();
+        assert!(got == *frame, "frame {n}: {} bytes {:02x?}…", got.len(), &got[..got.len().min(40)]);
+    }
+    assert_eq!(peer.next(Duration::from_millis(50)), None, "nothing else");
+}
+
+/// Capability number (linux/capability.h).
+const CAP_NET_RAW: libc::c_ulong = 13;
+/// Option of packet(7) (linux/if_packet.h).
+const PACKET_TX_RING: u32 = 13;
+
+fn forbid(without: Without) -> std::io::Result<()> {
+    let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
+    match without {
+        Without::Nothing => Ok(()),
+        // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
+        Without::NetRaw => check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_RAW, 0, 0, 0) }),
+        Without::Rings => {
+            let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+            let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+            let back = libc::BPF_RET | libc::BPF_K;
+            // struct seccomp_data: the number, then at 16 the arguments of 8 bytes (the low half first).
+            let mut filter = [
+                instruction(load, 0, 0, 0),
+                instruction(equal, libc::SYS_setsockopt as u32, 0, 5),
+                instruction(load, 24, 0, 0),
+                instruction(equal, libc::SOL_PACKET as u32, 0, 3),
+                instruction(load, 32, 0, 0),
+                instruction(equal, PACKET_TX_RING, 0, 1),
+                instruction(back, libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32, 0, 0),
+                instruction(back, libc::SECCOMP_RET_ALLOW, 0, 0),
+            ];
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            // SAFETY: takes numbers only.
+            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+            // SAFETY: the program and its instructions live until the call returns.
+            check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })
+        }
+    }
+}
+
+fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
