@@ -1,65 +1,494 @@
 /*
- * libzerowire: receiving a guest's streams and messages in mapped memory, from `zerowire vsock`.
- * docs/mapped-receive.md describes the memory and the handshake.
+ * libzerowire: receiving a guest's streams and messages in mapped memory, from `zerowire vsock` (zw_vsock_..., zw_window_...;
+ * docs/mapped-receive.md describes the memory and the handshake), and sending memory that is lent to the kernel
+ * (zw_sender_..., zw_area_..., zw_lease_...; docs/send.md).
  *
  * Results: 0 or more for success, a negative errno for a failure; zw_last_error() then says in words what was wrong and
- * what to do. Functions that take a connection may be called by any thread. A handle is the caller's until its close or
- * release function; NULL handles give -EINVAL.
+ * what to do. Functions that take a connection or an area may be called by any thread; a sender, a window and a lease are
+ * used by one thread at a time. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
+ *
+ * ZW_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory, version 1: for programs that do
+ * without the functions.
+ *
+ * Generated from crates/zerowire-c/src by cbindgen: change it there.
  */
 #ifndef ZEROWIRE_H
 #define ZEROWIRE_H
 
+
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
+
+// Version of the memory and of the handshake.
+#define ZW_VERSION 1u
+
+// Bytes of a page; windows are made of them.
+#define ZW_PAGE 4096u
+
+// poll_value: the window is the daemon's.
+#define ZW_POLL_NOTHING 0u
+
+// poll_value: the window has data, and is the program's until it stores ZW_POLL_NOTHING.
+#define ZW_POLL_DATA 1u
+
+// poll_value: no more data will come.
+#define ZW_POLL_END 4294967295u
+
+// Flag of entries and packets: the last part of a message.
+#define ZW_ENTRY_EOM 1u
+
+// Flag of entries and packets: the last part of a record.
+#define ZW_ENTRY_EOR 2u
+
+// Flag of entries and packets: the payload lies in guest memory, and the guest can change it.
+#define ZW_ENTRY_DIRECT 4u
+
+// Where in an entry's flags the number of the guest memory region begins.
+#define ZW_REGION_SHIFT 8u
+
+// A kind: bytes in order, as SOCK_STREAM.
+#define ZW_STREAM 1u
+
+// A kind: messages in order, each whole, as SOCK_SEQPACKET.
+#define ZW_SEQPACKET 2u
+
+// A flag of options: small packets of a stream share pages.
+#define ZW_PACKED 1u
+
+// A flag of options: payload stays in guest memory. -EPERM if the daemon has no --share-guest-memory.
+#define ZW_DIRECT 2u
+
+// A flag of zw_area_new: pages of 2 MiB from the machine's pool (/proc/sys/vm/nr_hugepages).
+#define ZW_HUGE_PAGES 1u
+
+// A mode: measured for each socket and length, the cheaper way serves (docs/send.md).
+#define ZW_MODE_AUTO 0u
+
+// A mode: the kernel copies; memory is free when the call returns.
+#define ZW_MODE_COPY 1u
+
+// A mode: lent always. A limit that forbids it is an error (-ENOBUFS).
+#define ZW_MODE_ZEROCOPY 2u
+
+// A back end: io_uring if areas are given and it is allowed, else socket calls. zw_sender_path says which and why.
+#define ZW_BACKEND_AUTO 0u
+
+// A back end: send, sendmsg, sendmmsg, with MSG_ZEROCOPY.
+#define ZW_BACKEND_SOCKET 1u
+
+// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed.
+#define ZW_BACKEND_URING 2u
+
+// Notifications are read several at a time.
+#define ZW_NOTIFY_BATCHED 0u
+
+// zw_sender_send, _sendv and _send_lease wait for each payload's notification. Slow.
+#define ZW_NOTIFY_EACH_ONE 1u
+
+// A flag of zw_sender_options: memory is checked, see zw_sender_send. Always so if the library is a debug build.
+#define ZW_CHECKED 1u
+
+// zw_sender_close: sends what waits, and waits for what is lent.
+#define ZW_CLOSE_DRAIN 0u
+
+// zw_sender_close: at once; a TCP connection with payloads that are lent or wait is reset.
+#define ZW_CLOSE_ABORT 1u
+
+// Memory cut into buffers of one length. Any thread may use it.
+typedef struct zw_area zw_area;
+
+// One buffer of an area, held by nobody else. One thread uses it at a time.
+typedef struct zw_lease zw_lease;
+
+// Sends payloads over one connected socket.
+typedef struct zw_sender zw_sender;
+
+// A connection.
+typedef struct zw_vsock zw_vsock;
+
+// A port of the host.
+typedef struct zw_vsock_listener zw_vsock_listener;
+
+// A window that is held.
+typedef struct zw_window zw_window;
+
+// Fixed when a connection is made. Fill it with zw_vsock_options_init, then change what you want.
+typedef struct zw_vsock_options {
+    // ZW_STREAM or ZW_SEQPACKET.
+    uint32_t kind;
+    // Windows in the ring: 2 to 64, default 4.
+    uint32_t windows;
+    // Header pages of a window: 1 to 16, default 1.
+    uint32_t header_pages;
+    // Data pages of a window: 1 to 4096, default 128.
+    uint32_t data_pages;
+    // Bytes that make a window published, default 1.
+    uint32_t lowat;
+    // Bytes that the guest may send ahead; 0, the default: the daemon's.
+    uint32_t credit;
+    // ZW_PACKED (the default), ZW_DIRECT.
+    uint32_t flags;
+    // 0.
+    uint32_t reserved;
+} zw_vsock_options;
+
+// Payload in a window.
+typedef struct zw_packet {
+    // Valid until the window is released. Nobody writes it, but for ZW_ENTRY_DIRECT: the guest may.
+    const void *data;
+    // Bytes, at least 1.
+    size_t length;
+    // ZW_ENTRY_EOM, ZW_ENTRY_EOR, ZW_ENTRY_DIRECT.
+    uint32_t flags;
+    // 0.
+    uint32_t reserved;
+} zw_packet;
+
+// How a sender works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
+typedef struct zw_sender_options {
+    // sizeof(struct zw_sender_options). Later versions append fields.
+    size_t size;
+    // ZW_MODE_...
+    uint32_t mode;
+    // ZW_BACKEND_...
+    uint32_t backend;
+    // Bytes that may be lent at a time; one payload may always be, however long. 0: 16 MiB.
+    size_t max_lent_bytes;
+    // Payloads that may be lent at a time. 0: 1024.
+    size_t max_lent;
+    // UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT). 0: not cut.
+    uint32_t segment_bytes;
+    // ZW_NOTIFY_...
+    uint32_t notifications;
+    // Milliseconds that a send waits for room. 0: as long as it takes.
+    uint32_t timeout_ms;
+    // ZW_CHECKED.
+    uint32_t flags;
+    // Areas whose buffers will be sent: with io_uring they are registered once. They stay yours. NULL: none.
+    const struct zw_area *const *areas;
+    // Number of areas.
+    size_t area_count;
+} zw_sender_options;
+
+// What a sender left behind.
+typedef struct zw_closed {
+    // Payloads that were not back in time.
+    size_t aborted;
+    // Their bytes.
+    size_t aborted_bytes;
+    // Of these, payloads that the kernel still holds.
+    size_t kept;
+} zw_closed;
+
+// Tickets whose memory is back: all from first to last, both included. Tickets wrap around at 2^32.
+typedef struct zw_completion {
+    // First ticket.
+    uint32_t first;
+    // Last ticket.
+    uint32_t last;
+    // 1: the bytes were copied, by the sender or by the kernel; 0: they were not.
+    uint32_t copied;
+} zw_completion;
+
+// What went how. Lent bytes are counted when they come back: only then it is known whether the kernel copied them.
+typedef struct zw_ledger {
+    // Payloads sent.
+    uint64_t payloads;
+    // Bytes, zero-copied and copied.
+    uint64_t bytes;
+    // Payloads of which nobody copied a byte.
+    uint64_t zero_copied_payloads;
+    // Bytes that nobody copied.
+    uint64_t zero_copied_bytes;
+    // Bytes that were copied; zw_sender_copied says why.
+    uint64_t copied_bytes;
+    // System calls that sent.
+    uint64_t system_calls;
+} zw_ledger;
+
+// The start of a window's header pages.
+typedef struct zw_window_header {
+    // ZW_POLL_...; atomic: load with acquire, store with release.
+    uint32_t poll_value;
+    // Data pages with payload.
+    uint32_t hdr_num;
+} zw_window_header;
+
+// An entry. They follow the header, and end with one of length 0.
+typedef struct zw_entry {
+    // Bytes of payload.
+    uint32_t length;
+    // ZW_ENTRY_...
+    uint32_t flags;
+} zw_entry;
+
+// What follows an entry with ZW_ENTRY_DIRECT: the payload's offset in guest memory region (flags >> ZW_REGION_SHIFT).
+typedef struct zw_entry_offset {
+    // Its lower half.
+    uint32_t offset_low;
+    // Its upper half.
+    uint32_t offset_high;
+} zw_entry_offset;
+
+// The control page. Each word has a cache line of its own.
+typedef struct zw_control {
+    // Not 0: the program sleeps, or is about to.
+    uint32_t program_sleeps;
+    // Nothing.
+    uint8_t reserved0[60];
+    // Not 0: the daemon wants to hear of a release.
+    uint32_t daemon_waits;
+    // Nothing.
+    uint8_t reserved1[60];
+    // ZW_VERSION.
+    uint32_t version;
+    // Nothing.
+    uint8_t reserved2[3964];
+} zw_control;
 
 #ifdef __cplusplus
 extern "C" {
-#endif
+#endif // __cplusplus
 
-/* The memory, version 1. Programs that use the functions below need none of this. */
+// The last error of this thread in words; "" before the first. Valid until the thread's next call of this library.
+const char *zw_last_error(void);
 
-#define ZW_VERSION 1
-#define ZW_PAGE 4096
+// Fills in the defaults.
+void zw_vsock_options_init(struct zw_vsock_options *options);
 
-/* The start of a window's header pages. */
-struct zw_window_header {
-    uint32_t poll_value; /* ZW_POLL_...; atomic: load with acquire, store with release */
-    uint32_t hdr_num;    /* data pages with payload */
-};
+// Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options NULL: the defaults.
+int zw_vsock_connect(const char *path,
+                     uint32_t port,
+                     const struct zw_vsock_options *options,
+                     struct zw_vsock **connection);
 
-/* An entry; they follow the header, and end with one of length 0. */
-struct zw_entry {
-    uint32_t length; /* bytes of payload */
-    uint32_t flags;  /* ZW_ENTRY_... */
-};
+// Closes it. Windows that are held stay valid. NULL is allowed.
+void zw_vsock_close(struct zw_vsock *connection);
 
-/* The second half of an entry with ZW_ENTRY_DIRECT. */
-struct zw_entry_offset {
-    uint32_t offset_low; /* in guest memory region (flags >> ZW_REGION_SHIFT) */
-    uint32_t offset_high;
-};
+// Listens on a port of the host (CID 2).
+int zw_vsock_listen(const char *path,
+                    uint32_t port,
+                    const struct zw_vsock_options *options,
+                    struct zw_vsock_listener **listener);
 
-/* The control page. */
-struct zw_control {
-    uint32_t program_sleeps;
-    uint8_t reserved0[60];
-    uint32_t daemon_waits;
-    uint8_t reserved1[60];
-    uint32_t version;
-    uint8_t reserved2[3964];
-};
+// The next connection: waits at most timeout_ms, or without a limit if it is negative; -EAGAIN if none came.
+int zw_vsock_accept(struct zw_vsock_listener *listener, int timeout_ms, struct zw_vsock **connection);
 
-/* poll_value */
-#define ZW_POLL_NOTHING 0u
-#define ZW_POLL_DATA 1u
-#define ZW_POLL_END 0xffffffffu
+// Readable when a connection waits, or the daemon is gone. It stays the listener's.
+int zw_vsock_listener_fd(const struct zw_vsock_listener *listener);
 
-/* flags of entries, and of packets */
-#define ZW_ENTRY_EOM 1u    /* the last part of a message */
-#define ZW_ENTRY_EOR 2u    /* the last part of a record */
-#define ZW_ENTRY_DIRECT 4u /* the payload lies in guest memory: the guest can change it */
-#define ZW_REGION_SHIFT 8
+// Stops listening. Connections that were accepted stay. NULL is allowed.
+void zw_vsock_listener_close(struct zw_vsock_listener *listener);
+
+// Takes the next window: 1 and a window, 0 if no more data will come, -EAGAIN if there is nothing yet.
+// -ENOBUFS: the next window is still held. -EPROTO: the daemon wrote something impossible.
+// Makes no system call.
+int zw_vsock_dequeue(struct zw_vsock *connection, struct zw_window **window);
+
+// The next packet: 1, or 0 behind the last one. One thread at a time.
+int zw_window_next(struct zw_window *window, struct zw_packet *packet);
+
+// Begins with the first packet again.
+void zw_window_rewind(struct zw_window *window);
+
+// Bytes of payload in all packets.
+uint64_t zw_window_bytes(const struct zw_window *window);
+
+// Gives the window back to the daemon, in any order; its packets must not be used any more. NULL is allowed.
+void zw_window_release(struct zw_window *window);
+
+// The state of the next window, to spin on without a system call: ZW_POLL_...
+uint32_t zw_vsock_poll_value(const struct zw_vsock *connection);
+
+// Sleeps until there is a window or the end: 1; 0 after timeout_ms (negative: no limit); -ECONNRESET: no daemon.
+int zw_vsock_wait(struct zw_vsock *connection, int timeout_ms);
+
+// For poll and epoll: after zw_vsock_arm returned 0, readable (POLLIN) when there is a window, the end, or no daemon
+// any more. Then call zw_vsock_disarm and dequeue. The descriptor stays the connection's.
+int zw_vsock_fd(const struct zw_vsock *connection);
+
+// Makes the descriptor tell of the next window: 0; or 1 if there is something already.
+int zw_vsock_arm(struct zw_vsock *connection);
+
+// The program is awake again: the descriptor is not written to any more.
+int zw_vsock_disarm(struct zw_vsock *connection);
+
+// 1 if the daemon has closed its end.
+int zw_vsock_is_hung_up(struct zw_vsock *connection);
+
+// Removes the mapping; windows that are held stay valid. -EFAULT: it is not mapped.
+int zw_vsock_unmap(struct zw_vsock *connection);
+
+// Maps again what zw_vsock_unmap removed. -EBUSY: it is mapped already.
+int zw_vsock_map(struct zw_vsock *connection);
+
+// Copying receive, as read does on a blocking socket; 0 is the end.
+ssize_t zw_vsock_read(struct zw_vsock *connection, void *to, size_t length);
+
+// Sends, as write does on a blocking socket.
+ssize_t zw_vsock_write(struct zw_vsock *connection, const void *from, size_t length);
+
+// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>.
+int zw_vsock_shutdown(struct zw_vsock *connection, int how);
+
+// Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes. flags: 0, ZW_HUGE_PAGES.
+// -ENOMEM: no memory, or not enough huge pages.
+int zw_area_new(size_t buffer_bytes,
+                size_t buffers,
+                uint32_t flags,
+                struct zw_area **area);
+
+// Gives the handle up. The memory stays as long as a lease, a sender or the kernel has a buffer of it. NULL is allowed.
+void zw_area_close(struct zw_area *area);
+
+// Buffers that are free now; 0 for NULL.
+size_t zw_area_free(const struct zw_area *area);
+
+// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits. The buffer holds what its last owner
+// left there, and its length is buffer_bytes.
+int zw_area_lease(const struct zw_area *area,
+                  struct zw_lease **lease);
+
+// The buffer, at a multiple of 64 bytes; NULL for NULL. Yours until the lease is given to a sender or released.
+void *zw_lease_data(struct zw_lease *lease);
+
+// Length of the buffer in bytes; 0 for NULL.
+size_t zw_lease_capacity(const struct zw_lease *lease);
+
+// Bytes of it that will be sent; 0 for NULL.
+size_t zw_lease_length(const struct zw_lease *lease);
+
+// Sets how many bytes will be sent. -EINVAL: more than the capacity.
+int zw_lease_set_length(struct zw_lease *lease, size_t length);
+
+// Gives the buffer back to its area unsent. NULL is allowed. Not for a lease that a sender has taken.
+void zw_lease_release(struct zw_lease *lease);
+
+// Makes a sender of a connected socket: TCP, UDP, AF_VSOCK; others can only copy. options NULL: the defaults.
+//
+// The descriptor is the library's from this call on, also if it fails: then it is closed. Its number may still be used to
+// poll (POLLOUT: there is room; POLLERR: with socket calls, notifications have come), to receive and to shut down, until
+// zw_sender_close. Nobody else may lend memory on the socket.
+//
+// A sender is used by one thread at a time; with io_uring always by the thread that made it.
+//
+// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no io_uring.
+int zw_sender_new(int fd,
+                  const struct zw_sender_options *options,
+                  struct zw_sender **sender);
+
+// Sends a payload: one datagram or message, or bytes of a stream. Waits for room up to the options' timeout. Returns 0,
+// and the payload's ticket unless `ticket` is NULL.
+//
+// The memory is lent from now on: don't change, reuse or free it until the ticket is done, which zw_sender_wait or
+// zw_sender_next_completion says. With ZW_CHECKED, and always in a debug build of the library, checksums of the bytes are
+// taken here and compared when the loan ends; if they differ the process aborts, with the ticket and the offset on standard
+// error. A failed call lends nothing.
+//
+// On a stream the call returns when the socket has taken a part; the rest goes with the next calls of the sender (any send,
+// zw_sender_poll, zw_sender_wait...), so call one of them when the socket is writable again.
+//
+// -ETIMEDOUT: no room in time. -EMSGSIZE: too long for a datagram. -ENOBUFS: ZW_MODE_ZEROCOPY and a limit of locked memory.
+// -EPIPE, -ECONNRESET: the peer is gone. -ECONNREFUSED: nobody listens, said of an earlier datagram.
+int zw_sender_send(struct zw_sender *sender,
+                   const void *data,
+                   size_t length,
+                   uint32_t *ticket);
+
+// As zw_sender_send, without waiting: -EAGAIN, without words, if there is no room; nothing was lent then.
+int zw_sender_try_send(struct zw_sender *sender, const void *data, size_t length, uint32_t *ticket);
+
+// As zw_sender_send, of several pieces as one payload. The array itself is the caller's again when the call returns. A
+// datagram of more than 17 pieces is gathered into one buffer, and counts as copied (scattered).
+int zw_sender_sendv(struct zw_sender *sender,
+                    const struct iovec *pieces,
+                    size_t count,
+                    uint32_t *ticket);
+
+// As zw_sender_sendv, without waiting: -EAGAIN, without words, if there is no room.
+int zw_sender_try_sendv(struct zw_sender *sender, const struct iovec *pieces, size_t count, uint32_t *ticket);
+
+// Sends several payloads in order, each element one: datagrams with few system calls (sendmmsg). Waits as zw_sender_send,
+// and lends as it does. Returns how many were taken, from the first on; fewer than `count`: the next call says what was
+// wrong. Their tickets follow each other from `*first` on (NULL is allowed).
+ssize_t zw_sender_send_many(struct zw_sender *sender,
+                            const struct iovec *payloads,
+                            size_t count,
+                            uint32_t *first);
+
+// As zw_sender_send, of a lease. If it returns 0 the lease is the sender's, and the handle is gone; the buffer goes back
+// to its area when the kernel has done with it, and ZW_CHECKED watches it until then. Otherwise the lease is still yours.
+int zw_sender_send_lease(struct zw_sender *sender,
+                         struct zw_lease *lease,
+                         uint32_t *ticket);
+
+// As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease is still yours.
+int zw_sender_try_send_lease(struct zw_sender *sender, struct zw_lease *lease, uint32_t *ticket);
+
+// Sends what waits and reads the notifications that are there. Returns how many lent payloads came back since the last
+// call. Makes no system call if nothing is lent and nothing waits.
+int zw_sender_poll(struct zw_sender *sender);
+
+// Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no limit; 0: only looks.
+// -ETIMEDOUT; -EINVAL: no ticket of this sender.
+int zw_sender_wait(struct zw_sender *sender, uint32_t ticket, int timeout_ms);
+
+// Waits until one payload more is done; returns at once if none is out.
+int zw_sender_wait_any(struct zw_sender *sender, int timeout_ms);
+
+// Waits until everything is sent, and all memory is back.
+int zw_sender_wait_all(struct zw_sender *sender, int timeout_ms);
+
+// Ends the sender and closes the socket. The handle is gone, whatever is returned. NULL is allowed.
+//
+// ZW_CLOSE_DRAIN waits at most timeout_ms (negative: no limit), then does what ZW_CLOSE_ABORT does. 0: drained, or aborted
+// as asked for. -ETIMEDOUT: not everything was back; other errors: as zw_sender_wait_all. `closed`, unless NULL, says in
+// each of these cases what was left behind.
+//
+// If closed.kept is not 0 the kernel still reads memory of yours (frames in an interface's queue): it must stay valid and
+// unchanged until zw_orphans returns 0. If it is 0 all memory is yours. Buffers of areas need no such care.
+int zw_sender_close(struct zw_sender *sender,
+                    uint32_t how,
+                    int timeout_ms,
+                    struct zw_closed *closed);
+
+// Payloads of senders that are closed which the kernel still holds; takes back those that it has let go of.
+size_t zw_orphans(void);
+
+// The next range of tickets that are done: 1, or 0 if there is none. In the order in which they came back. It reads
+// nothing by itself: call zw_sender_poll before. The last 65536 ranges are kept.
+int zw_sender_next_completion(struct zw_sender *sender, struct zw_completion *completion);
+
+// Payloads that are lent or wait to be sent; 0 for NULL.
+size_t zw_sender_outstanding(const struct zw_sender *sender);
+
+// Their bytes; 0 for NULL.
+size_t zw_sender_outstanding_bytes(const struct zw_sender *sender);
+
+// The totals up to now.
+int zw_sender_ledger(const struct zw_sender *sender, struct zw_ledger *ledger);
+
+// Bytes copied for a reason, and its name ("kernel", "small"...: docs/send.md). Reasons are numbered from 0 on: returns 1,
+// or 0 behind the last one. The name is the library's, and stays. NULL is allowed for both results.
+int zw_sender_copied(const struct zw_sender *sender,
+                     uint32_t reason,
+                     const char **name,
+                     uint64_t *bytes);
+
+// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
+// bytes and a 0; NULL and 0 ask for the length.
+int zw_sender_path(const struct zw_sender *sender, char *text, size_t size);
+
+// ZW_MODE_AUTO: what was chosen for each class of lengths and why, for people, a line each, into your buffer as
+// zw_sender_path does. Empty in other modes.
+int zw_sender_choices(const struct zw_sender *sender, char *text, size_t size);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
 
 #if defined(__cplusplus)
 #define ZW_ASSERT(what) static_assert(what, #what)
@@ -78,99 +507,7 @@ ZW_ASSERT(sizeof(struct zw_control) == ZW_PAGE);
 ZW_ASSERT(offsetof(struct zw_control, program_sleeps) == 0);
 ZW_ASSERT(offsetof(struct zw_control, daemon_waits) == 64);
 ZW_ASSERT(offsetof(struct zw_control, version) == 128);
-
-/* The interface. */
-
-typedef struct zw_vsock zw_vsock;                   /* a connection */
-typedef struct zw_vsock_listener zw_vsock_listener; /* a port of the host */
-typedef struct zw_window zw_window;                 /* a window that is held */
-
-#define ZW_STREAM 1u    /* SOCK_STREAM */
-#define ZW_SEQPACKET 2u /* SOCK_SEQPACKET */
-
-#define ZW_PACKED 1u /* small packets share pages */
-#define ZW_DIRECT 2u /* payload stays in guest memory where the daemon allows it */
-
-/* Fixed when a connection is made. Fill it with zw_vsock_options_init, then change what you want. */
-struct zw_vsock_options {
-    uint32_t kind;         /* ZW_STREAM or ZW_SEQPACKET */
-    uint32_t windows;      /* in the ring: 2 to 64, default 4 */
-    uint32_t header_pages; /* of a window: 1 to 16, default 1 */
-    uint32_t data_pages;   /* of a window: 1 to 4096, default 128 */
-    uint32_t lowat;        /* bytes that make a window published, default 1 */
-    uint32_t credit;       /* bytes that the guest may send ahead; 0: the daemon's */
-    uint32_t flags;        /* ZW_PACKED (the default), ZW_DIRECT */
-    uint32_t reserved;     /* 0 */
-};
 ZW_ASSERT(sizeof(struct zw_vsock_options) == 32);
+ZW_ASSERT(offsetof(struct zw_sender_options, size) == 0);
 
-struct zw_packet {
-    const void *data; /* valid until the window is released; nobody writes it, but for ZW_ENTRY_DIRECT */
-    size_t length;    /* bytes, at least 1 */
-    uint32_t flags;   /* ZW_ENTRY_EOM, _EOR, _DIRECT */
-    uint32_t reserved;
-};
-
-/* The last error of this thread in words; "" before the first. Valid until the thread's next call of this library. */
-const char *zw_last_error(void);
-
-void zw_vsock_options_init(struct zw_vsock_options *options);
-
-/* Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options NULL: the defaults. */
-int zw_vsock_connect(const char *path, uint32_t port, const struct zw_vsock_options *options, zw_vsock **connection);
-/* Closes it. Windows that are held stay valid. NULL is allowed. */
-void zw_vsock_close(zw_vsock *connection);
-
-/* Listens on a port of the host (CID 2). */
-int zw_vsock_listen(const char *path, uint32_t port, const struct zw_vsock_options *options,
-                    zw_vsock_listener **listener);
-/* The next connection: waits at most timeout_ms, or without a limit if it is negative; -EAGAIN if none came. */
-int zw_vsock_accept(zw_vsock_listener *listener, int timeout_ms, zw_vsock **connection);
-/* Readable when a connection waits, or the daemon is gone. It stays the listener's. */
-int zw_vsock_listener_fd(const zw_vsock_listener *listener);
-void zw_vsock_listener_close(zw_vsock_listener *listener);
-
-/*
- * Takes the next window: 1 and a window, 0 if no more data will come, -EAGAIN if there is nothing yet. -ENOBUFS: the
- * next window is still held. -EPROTO: the daemon wrote something impossible. Makes no system call.
- */
-int zw_vsock_dequeue(zw_vsock *connection, zw_window **window);
-/* The next packet: 1, or 0 behind the last one. One thread at a time. */
-int zw_window_next(zw_window *window, struct zw_packet *packet);
-/* Begins with the first packet again. */
-void zw_window_rewind(zw_window *window);
-/* Bytes of payload in all packets. */
-uint64_t zw_window_bytes(const zw_window *window);
-/* Gives the window back to the daemon, in any order; its packets must not be used any more. NULL is allowed. */
-void zw_window_release(zw_window *window);
-
-/* The state of the next window, to spin on without a system call: ZW_POLL_... */
-uint32_t zw_vsock_poll_value(const zw_vsock *connection);
-/* Sleeps until there is a window or the end: 1; 0 after timeout_ms (negative: no limit); -ECONNRESET: no daemon. */
-int zw_vsock_wait(zw_vsock *connection, int timeout_ms);
-/*
- * For poll and epoll: after zw_vsock_arm returned 0, readable (POLLIN) when there is a window, the end, or no daemon any
- * more. Then call zw_vsock_disarm and dequeue. zw_vsock_arm returns 1 if there is something already. The descriptor
- * stays the connection's.
- */
-int zw_vsock_fd(const zw_vsock *connection);
-int zw_vsock_arm(zw_vsock *connection);
-int zw_vsock_disarm(zw_vsock *connection);
-/* 1 if the daemon has closed its end. */
-int zw_vsock_is_hung_up(zw_vsock *connection);
-
-/* Removes the mapping, and maps again; windows that are held stay valid. -EFAULT: not mapped, -EBUSY: mapped already. */
-int zw_vsock_unmap(zw_vsock *connection);
-int zw_vsock_map(zw_vsock *connection);
-
-/* Copying receive and sending, as read and write do on a blocking socket; 0 is the end. */
-ssize_t zw_vsock_read(zw_vsock *connection, void *to, size_t length);
-ssize_t zw_vsock_write(zw_vsock *connection, const void *from, size_t length);
-/* SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. */
-int zw_vsock_shutdown(zw_vsock *connection, int how);
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif
+#endif /* ZEROWIRE_H */

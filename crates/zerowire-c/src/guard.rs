@@ -12,6 +12,7 @@ thread_local! {
 }
 
 /// A failure on its way to C.
+#[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) errno: i32,
     text: String,
@@ -55,7 +56,7 @@ pub(crate) fn guard_int(body: impl FnOnce() -> Result<i32, Failure>) -> i32 {
     guard(|| body().map(i64::from)) as i32
 }
 
-/// The last error of this thread in words; see zerowire.h.
+/// The last error of this thread in words; "" before the first. Valid until the thread's next call of this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn zw_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ref().map_or(c"".as_ptr(), |text| text.as_ptr()))

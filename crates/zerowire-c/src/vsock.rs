@@ -1,8 +1,8 @@
-//! Mapped receive for C. Each function's contract is in include/zerowire.h; what all of them ask of the caller is there, too.
+//! Mapped receive for C. What all functions ask of the caller is in the header's head (cbindgen.toml).
 //!
 //! SAFETY, for all functions: a handle is NULL or came from this library and was not closed; a pointer to an argument or a
 //! result is NULL or valid for its type.
-#![allow(clippy::missing_safety_doc, reason = "the contract is the header's, and the one above")]
+#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::io::{Read, Write};
@@ -10,117 +10,13 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
 
-use zerowire::recv::layout::{ENTRY_DIRECT, MapOptions, POLL_NOTHING};
-use zerowire::recv::vsock::{self, Connection, Dequeued, Kind, Listener, Options, Payload, WindowLease};
+use zerowire::recv::layout::{ENTRY_DIRECT, POLL_NOTHING};
+use zerowire::recv::vsock::{self, Dequeued, Listener, Options, Payload};
 
 use crate::guard::{Failure, guard, guard_int};
-
-/// struct zw_vsock_options.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct VsockOptions {
-    kind: u32,
-    windows: u32,
-    header_pages: u32,
-    data_pages: u32,
-    lowat: u32,
-    credit: u32,
-    flags: u32,
-    reserved: u32,
-}
-
-/// struct zw_packet.
-#[repr(C)]
-#[derive(Debug)]
-pub struct VsockPacket {
-    data: *const c_void,
-    length: usize,
-    flags: u32,
-    reserved: u32,
-}
-
-/// zw_window.
-#[derive(Debug)]
-pub struct Window {
-    lease: WindowLease,
-    next: usize,
-}
-
-const PACKED: u32 = 1;
-const DIRECT: u32 = 2;
-
-fn default_options() -> VsockOptions {
-    let o = MapOptions::default();
-    VsockOptions {
-        kind: 1,
-        windows: o.windows,
-        header_pages: o.header_pages,
-        data_pages: o.data_pages,
-        lowat: o.lowat,
-        credit: o.credit,
-        flags: if o.packed { PACKED } else { 0 },
-        reserved: 0,
-    }
-}
-
-impl VsockOptions {
-    fn check(&self) -> Result<Options, Failure> {
-        let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
-        let kind = match self.kind {
-            1 => Kind::Stream,
-            2 => Kind::SeqPacket,
-            n => return wrong(format!("kind {n}: ZW_STREAM is 1, ZW_SEQPACKET is 2")),
-        };
-        if self.flags & !(PACKED | DIRECT) != 0 {
-            return wrong(format!("flags {:#x}: ZW_PACKED is 1, ZW_DIRECT is 2", self.flags));
-        }
-        if self.reserved != 0 {
-            return wrong(format!("reserved is {}: call zw_vsock_options_init first", self.reserved));
-        }
-        let map = MapOptions {
-            windows: self.windows,
-            header_pages: self.header_pages,
-            data_pages: self.data_pages,
-            packed: self.flags & PACKED != 0,
-            lowat: self.lowat,
-            credit: self.credit,
-            direct: self.flags & DIRECT != 0,
-        };
-        Ok(Options::from(map).kind(kind))
-    }
-}
-
-fn null(what: &str) -> Failure {
-    Failure::new(libc::EINVAL, format!("{what} is NULL"))
-}
-
-/// # Safety
-/// As the module says.
-unsafe fn get<'a, T>(handle: *const T, what: &str) -> Result<&'a T, Failure> {
-    // SAFETY: by the module's contract.
-    unsafe { handle.as_ref() }.ok_or_else(|| null(what))
-}
-
-/// # Safety
-/// As the module says.
-unsafe fn put<T>(value: T, to: *mut *mut T) {
-    // SAFETY: the callers have checked for NULL; the rest is the module's contract.
-    unsafe { to.write(Box::into_raw(Box::new(value))) };
-}
-
-/// # Safety
-/// As the module says; the handle is not used again.
-unsafe fn close<T>(handle: *mut T) {
-    if !handle.is_null() {
-        guard(|| {
-            // SAFETY: made by `put`, and not closed yet.
-            drop(unsafe { Box::from_raw(handle) });
-            Ok(0)
-        });
-    }
-}
+use crate::handle::{close, get, null, put, timeout};
+use crate::types::{VsockConnection, VsockListener, VsockOptions, VsockPacket, Window};
 
 /// # Safety
 /// As the module says.
@@ -134,30 +30,26 @@ unsafe fn arguments(
     // SAFETY: a C string by the contract; the callers do not keep it.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
     // SAFETY: by the module's contract.
-    let options = unsafe { options.as_ref() }.copied().unwrap_or_else(default_options);
+    let options = unsafe { options.as_ref() }.copied().unwrap_or_default();
     Ok((path, options.check()?))
 }
 
-fn timeout(ms: c_int) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
-}
-
-/// See zerowire.h.
+/// Fills in the defaults.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_options_init(options: *mut VsockOptions) {
     if !options.is_null() {
         // SAFETY: not NULL; by the module's contract.
-        unsafe { options.write(default_options()) };
+        unsafe { options.write(VsockOptions::default()) };
     }
 }
 
-/// See zerowire.h.
+/// Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options NULL: the defaults.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_connect(
     path: *const c_char,
     port: u32,
     options: *const VsockOptions,
-    connection: *mut *mut Connection,
+    connection: *mut *mut VsockConnection,
 ) -> c_int {
     guard_int(|| {
         if connection.is_null() {
@@ -167,25 +59,25 @@ pub unsafe extern "C" fn zw_vsock_connect(
         let (path, options) = unsafe { arguments(path, options) }?;
         let made = vsock::connect(path, port, &options)?;
         // SAFETY: not NULL.
-        unsafe { put(made, connection) };
+        unsafe { put(VsockConnection(made), connection) };
         Ok(0)
     })
 }
 
-/// See zerowire.h.
+/// Closes it. Windows that are held stay valid. NULL is allowed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_close(connection: *mut Connection) {
+pub unsafe extern "C" fn zw_vsock_close(connection: *mut VsockConnection) {
     // SAFETY: by the module's contract.
     unsafe { close(connection) }
 }
 
-/// See zerowire.h.
+/// Listens on a port of the host (CID 2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_listen(
     path: *const c_char,
     port: u32,
     options: *const VsockOptions,
-    listener: *mut *mut Listener,
+    listener: *mut *mut VsockListener,
 ) -> c_int {
     guard_int(|| {
         if listener.is_null() {
@@ -195,17 +87,17 @@ pub unsafe extern "C" fn zw_vsock_listen(
         let (path, options) = unsafe { arguments(path, options) }?;
         let made = Listener::bind(path, port, &options)?;
         // SAFETY: not NULL.
-        unsafe { put(made, listener) };
+        unsafe { put(VsockListener(made), listener) };
         Ok(0)
     })
 }
 
-/// See zerowire.h.
+/// The next connection: waits at most timeout_ms, or without a limit if it is negative; -EAGAIN if none came.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_accept(
-    listener: *mut Listener,
+    listener: *mut VsockListener,
     timeout_ms: c_int,
-    connection: *mut *mut Connection,
+    connection: *mut *mut VsockConnection,
 ) -> c_int {
     guard_int(|| {
         if connection.is_null() {
@@ -213,38 +105,43 @@ pub unsafe extern "C" fn zw_vsock_accept(
         }
         // SAFETY: by the module's contract.
         let listener = unsafe { get(listener, "listener") }?;
-        let Some(made) = listener.accept_within(timeout(timeout_ms))? else {
+        let Some(made) = listener.0.accept_within(timeout(timeout_ms))? else {
             return Err(Failure::new(libc::EAGAIN, "no connection yet"));
         };
         // SAFETY: not NULL.
-        unsafe { put(made, connection) };
+        unsafe { put(VsockConnection(made), connection) };
         Ok(0)
     })
 }
 
-/// See zerowire.h.
+/// Readable when a connection waits, or the daemon is gone. It stays the listener's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_listener_fd(listener: *const Listener) -> c_int {
+pub unsafe extern "C" fn zw_vsock_listener_fd(listener: *const VsockListener) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(listener, "listener") }?.as_fd().as_raw_fd()))
+    guard_int(|| Ok(unsafe { get(listener, "listener") }?.0.as_fd().as_raw_fd()))
 }
 
-/// See zerowire.h.
+/// Stops listening. Connections that were accepted stay. NULL is allowed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_listener_close(listener: *mut Listener) {
+pub unsafe extern "C" fn zw_vsock_listener_close(listener: *mut VsockListener) {
     // SAFETY: by the module's contract.
     unsafe { close(listener) }
 }
 
-/// See zerowire.h.
+/// Takes the next window: 1 and a window, 0 if no more data will come, -EAGAIN if there is nothing yet.
+/// -ENOBUFS: the next window is still held. -EPROTO: the daemon wrote something impossible.
+/// Makes no system call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_dequeue(connection: *mut Connection, window: *mut *mut Window) -> c_int {
+pub unsafe extern "C" fn zw_vsock_dequeue(
+    connection: *mut VsockConnection,
+    window: *mut *mut Window,
+) -> c_int {
     guard_int(|| {
         if window.is_null() {
             return Err(null("window"));
         }
         // SAFETY: by the module's contract.
-        match unsafe { get(connection, "connection") }?.dequeue()? {
+        match unsafe { get(connection, "connection") }?.0.dequeue()? {
             Dequeued::Window(lease) => {
                 // SAFETY: not NULL.
                 unsafe { put(Window { lease, next: 0 }, window) };
@@ -256,7 +153,7 @@ pub unsafe extern "C" fn zw_vsock_dequeue(connection: *mut Connection, window: *
     })
 }
 
-/// See zerowire.h.
+/// The next packet: 1, or 0 behind the last one. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_window_next(window: *mut Window, packet: *mut VsockPacket) -> c_int {
     guard_int(|| {
@@ -279,7 +176,7 @@ pub unsafe extern "C" fn zw_window_next(window: *mut Window, packet: *mut VsockP
     })
 }
 
-/// See zerowire.h.
+/// Begins with the first packet again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_window_rewind(window: *mut Window) {
     // SAFETY: by the module's contract, and one thread at a time.
@@ -288,82 +185,87 @@ pub unsafe extern "C" fn zw_window_rewind(window: *mut Window) {
     }
 }
 
-/// See zerowire.h.
+/// Bytes of payload in all packets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_window_bytes(window: *const Window) -> u64 {
     // SAFETY: by the module's contract.
     unsafe { window.as_ref() }.map_or(0, |w| w.lease.len())
 }
 
-/// See zerowire.h.
+/// Gives the window back to the daemon, in any order; its packets must not be used any more. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_window_release(window: *mut Window) {
     // SAFETY: by the module's contract.
     unsafe { close(window) }
 }
 
-/// See zerowire.h.
+/// The state of the next window, to spin on without a system call: ZW_POLL_...
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_poll_value(connection: *const Connection) -> u32 {
+pub unsafe extern "C" fn zw_vsock_poll_value(connection: *const VsockConnection) -> u32 {
     // SAFETY: by the module's contract.
-    unsafe { connection.as_ref() }.map_or(POLL_NOTHING, Connection::poll_value)
+    unsafe { connection.as_ref() }.map_or(POLL_NOTHING, |c| c.0.poll_value())
 }
 
-/// See zerowire.h.
+/// Sleeps until there is a window or the end: 1; 0 after timeout_ms (negative: no limit); -ECONNRESET: no daemon.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_wait(connection: *mut Connection, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn zw_vsock_wait(connection: *mut VsockConnection, timeout_ms: c_int) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(connection, "connection") }?.wait(timeout(timeout_ms))?.into()))
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.wait(timeout(timeout_ms))?.into()))
 }
 
-/// See zerowire.h.
+/// For poll and epoll: after zw_vsock_arm returned 0, readable (POLLIN) when there is a window, the end, or no daemon
+/// any more. Then call zw_vsock_disarm and dequeue. The descriptor stays the connection's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_fd(connection: *const Connection) -> c_int {
+pub unsafe extern "C" fn zw_vsock_fd(connection: *const VsockConnection) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(connection, "connection") }?.as_fd().as_raw_fd()))
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.as_fd().as_raw_fd()))
 }
 
-/// See zerowire.h.
+/// Makes the descriptor tell of the next window: 0; or 1 if there is something already.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_arm(connection: *mut Connection) -> c_int {
+pub unsafe extern "C" fn zw_vsock_arm(connection: *mut VsockConnection) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(connection, "connection") }?.arm()?.into()))
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.arm()?.into()))
 }
 
-/// See zerowire.h.
+/// The program is awake again: the descriptor is not written to any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_disarm(connection: *mut Connection) -> c_int {
+pub unsafe extern "C" fn zw_vsock_disarm(connection: *mut VsockConnection) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(connection, "connection") }?.disarm().map(|()| 0)?))
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.disarm().map(|()| 0)?))
 }
 
-/// See zerowire.h.
+/// 1 if the daemon has closed its end.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_is_hung_up(connection: *mut Connection) -> c_int {
+pub unsafe extern "C" fn zw_vsock_is_hung_up(connection: *mut VsockConnection) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(connection, "connection") }?.is_hung_up()?.into()))
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.is_hung_up()?.into()))
 }
 
-/// See zerowire.h.
+/// Removes the mapping; windows that are held stay valid. -EFAULT: it is not mapped.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_unmap(connection: *mut Connection) -> c_int {
+pub unsafe extern "C" fn zw_vsock_unmap(connection: *mut VsockConnection) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(connection, "connection") }?.unmap().map(|()| 0)?))
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.unmap().map(|()| 0)?))
 }
 
-/// See zerowire.h.
+/// Maps again what zw_vsock_unmap removed. -EBUSY: it is mapped already.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_map(connection: *mut Connection) -> c_int {
+pub unsafe extern "C" fn zw_vsock_map(connection: *mut VsockConnection) -> c_int {
     // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(connection, "connection") }?.map().map(|()| 0)?))
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.map().map(|()| 0)?))
 }
 
-/// See zerowire.h.
+/// Copying receive, as read does on a blocking socket; 0 is the end.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_read(connection: *mut Connection, to: *mut c_void, length: usize) -> isize {
+pub unsafe extern "C" fn zw_vsock_read(
+    connection: *mut VsockConnection,
+    to: *mut c_void,
+    length: libc::size_t,
+) -> libc::ssize_t {
     guard(|| {
         // SAFETY: by the module's contract.
-        let mut connection = unsafe { get(connection, "connection") }?;
+        let mut connection = &unsafe { get(connection, "connection") }?.0;
         if to.is_null() {
             return Err(null("to"));
         }
@@ -374,34 +276,34 @@ pub unsafe extern "C" fn zw_vsock_read(connection: *mut Connection, to: *mut c_v
         // SAFETY: the bytes were written just now.
         let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length.min(READ_AT_ONCE)) };
         Ok(connection.read(to)? as i64)
-    }) as isize
+    }) as libc::ssize_t
 }
 
 /// Bytes that one read takes at most; it may always take fewer than asked for.
 const READ_AT_ONCE: usize = 256 << 10;
 
-/// See zerowire.h.
+/// Sends, as write does on a blocking socket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_write(
-    connection: *mut Connection,
+    connection: *mut VsockConnection,
     from: *const c_void,
-    length: usize,
-) -> isize {
+    length: libc::size_t,
+) -> libc::ssize_t {
     guard(|| {
         // SAFETY: by the module's contract.
-        let mut connection = unsafe { get(connection, "connection") }?;
+        let mut connection = &unsafe { get(connection, "connection") }?.0;
         if from.is_null() {
             return Err(null("from"));
         }
         // SAFETY: readable for `length` bytes by the contract.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length.min(isize::MAX as usize)) };
         Ok(connection.write(from)? as i64)
-    }) as isize
+    }) as libc::ssize_t
 }
 
-/// See zerowire.h.
+/// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_shutdown(connection: *mut Connection, how: c_int) -> c_int {
+pub unsafe extern "C" fn zw_vsock_shutdown(connection: *mut VsockConnection, how: c_int) -> c_int {
     guard_int(|| {
         let how = match how {
             libc::SHUT_RD => Shutdown::Read,
@@ -415,7 +317,7 @@ pub unsafe extern "C" fn zw_vsock_shutdown(connection: *mut Connection, how: c_i
             }
         };
         // SAFETY: by the module's contract.
-        unsafe { get(connection, "connection") }?.shutdown(how)?;
+        unsafe { get(connection, "connection") }?.0.shutdown(how)?;
         Ok(0)
     })
 }

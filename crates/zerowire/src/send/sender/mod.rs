@@ -147,7 +147,10 @@ impl Sender {
             match self.wait_until(self.options.timeout, |w| w.is_done(ticket) != Some(false)) {
                 // It was sent, and comes back later.
                 Ok(()) | Err(SendError::TimedOut { .. }) => {}
-                Err(e) => return Err(e),
+                // This payload was taken all the same: the next call tells.
+                Err(e) => {
+                    self.late.get_or_insert(e);
+                }
             }
         }
         Ok(ticket)

@@ -1,0 +1,149 @@
+//! Areas and leases for C.
+//!
+//! SAFETY, for all functions: as src/handle.rs says; a lease is used by one thread at a time.
+#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
+
+use std::ffi::{c_int, c_void};
+
+use zerowire::area::{Area, AreaError, AreaOptions, Lease, Pages};
+
+use crate::guard::{Failure, guard_int};
+use crate::handle::{close, get, get_mut, null, put};
+
+/// A flag of zw_area_new: pages of 2 MiB from the machine's pool (/proc/sys/vm/nr_hugepages).
+pub const ZW_HUGE_PAGES: u32 = 1u32;
+
+/// Memory cut into buffers of one length. Any thread may use it.
+#[derive(Debug)]
+pub struct SendArea(pub(crate) Area);
+
+/// One buffer of an area, held by nobody else. One thread uses it at a time.
+#[derive(Debug)]
+pub struct SendLease {
+    /// None: a panic has lost it on the way to a sender.
+    pub(crate) lease: Option<Lease>,
+}
+
+impl From<AreaError> for Failure {
+    fn from(e: AreaError) -> Self {
+        let errno = match &e {
+            AreaError::BufferBytes(_) | AreaError::Buffers(_) => libc::EINVAL,
+            AreaError::HugePages { .. } => libc::ENOMEM,
+            AreaError::Map { source, .. } | AreaError::File { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            AreaError::NotRegular(_) | AreaError::PastEnd { .. } => libc::EINVAL,
+        };
+        Self::new(errno, e.to_string())
+    }
+}
+
+/// Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes. flags: 0, ZW_HUGE_PAGES.
+/// -ENOMEM: no memory, or not enough huge pages.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_area_new(
+    buffer_bytes: libc::size_t,
+    buffers: libc::size_t,
+    flags: u32,
+    area: *mut *mut SendArea,
+) -> c_int {
+    guard_int(|| {
+        if area.is_null() {
+            return Err(null("area"));
+        }
+        let pages = match flags {
+            0 => Pages::Normal,
+            ZW_HUGE_PAGES => Pages::Huge,
+            n => {
+                return Err(Failure::new(
+                    libc::EINVAL,
+                    format!("flags {n:#x}: the only one is ZW_HUGE_PAGES, 1"),
+                ));
+            }
+        };
+        let made = Area::new(AreaOptions { buffer_bytes, buffers, pages })?;
+        // SAFETY: not NULL.
+        unsafe { put(SendArea(made), area) };
+        Ok(0)
+    })
+}
+
+/// Gives the handle up. The memory stays as long as a lease, a sender or the kernel has a buffer of it. NULL is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_area_close(area: *mut SendArea) {
+    // SAFETY: by the module's contract.
+    unsafe { close(area) }
+}
+
+/// Buffers that are free now; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_area_free(area: *const SendArea) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { area.as_ref() }.map_or(0, |a| a.0.free())
+}
+
+/// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits. The buffer holds what its last owner
+/// left there, and its length is buffer_bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_area_lease(area: *const SendArea, lease: *mut *mut SendLease) -> c_int {
+    guard_int(|| {
+        if lease.is_null() {
+            return Err(null("lease"));
+        }
+        // SAFETY: by the module's contract.
+        let Some(taken) = unsafe { get(area, "area") }?.0.lease() else { return Ok(-libc::EAGAIN) };
+        // SAFETY: not NULL.
+        unsafe { put(SendLease { lease: Some(taken) }, lease) };
+        Ok(0)
+    })
+}
+
+/// The buffer, at a multiple of 64 bytes; NULL for NULL. Yours until the lease is given to a sender or released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_lease_data(lease: *mut SendLease) -> *mut c_void {
+    // SAFETY: by the module's contract.
+    let lease = unsafe { lease.as_ref() }.and_then(|l| l.lease.as_ref());
+    // From the area's own pointer: C writes through it, also behind the present length.
+    lease.map_or(std::ptr::null_mut(), |l| l.area().base().wrapping_add(l.offset()).cast())
+}
+
+/// Length of the buffer in bytes; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_lease_capacity(lease: *const SendLease) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { lease.as_ref() }.and_then(|l| l.lease.as_ref()).map_or(0, Lease::capacity)
+}
+
+/// Bytes of it that will be sent; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_lease_length(lease: *const SendLease) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { lease.as_ref() }.and_then(|l| l.lease.as_ref()).map_or(0, |l| l.len())
+}
+
+/// Sets how many bytes will be sent. -EINVAL: more than the capacity.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_lease_set_length(lease: *mut SendLease, length: libc::size_t) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract, and one thread at a time.
+        let lease = unsafe { get_mut(lease, "lease") }?.lease.as_mut().ok_or_else(lost)?;
+        if !lease.set_len(length) {
+            return Err(Failure::new(
+                libc::EINVAL,
+                format!("length {length} is more than the buffer's {} bytes", lease.capacity()),
+            ));
+        }
+        Ok(0)
+    })
+}
+
+/// Gives the buffer back to its area unsent. NULL is allowed. Not for a lease that a sender has taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_lease_release(lease: *mut SendLease) {
+    // SAFETY: by the module's contract.
+    unsafe { close(lease) }
+}
+
+pub(crate) fn lost() -> Failure {
+    Failure::new(libc::EINVAL, "the lease was lost by an internal error: release it")
+}

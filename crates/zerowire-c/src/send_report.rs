@@ -1,0 +1,152 @@
+//! What a sender tells, for C: completions, totals, and why.
+//!
+//! SAFETY, for all functions: as src/handle.rs says; a sender is used by one thread at a time.
+#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
+
+use std::ffi::{CString, c_char, c_int};
+use std::sync::OnceLock;
+
+use zerowire::ledger::CopyReason;
+
+use crate::guard::guard_int;
+use crate::handle::{get, get_mut, null};
+use crate::send::Sender;
+use crate::send_types::{SendCompletion, SendLedger};
+
+/// The next range of tickets that are done: 1, or 0 if there is none. In the order in which they came back. It reads
+/// nothing by itself: call zw_sender_poll before. The last 65536 ranges are kept.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_next_completion(
+    sender: *mut Sender,
+    completion: *mut SendCompletion,
+) -> c_int {
+    guard_int(|| {
+        if completion.is_null() {
+            return Err(null("completion"));
+        }
+        // SAFETY: by the module's contract.
+        let Some(c) = unsafe { get_mut(sender, "sender") }?.sender.next_completion() else { return Ok(0) };
+        let told =
+            SendCompletion { first: c.first.number(), last: c.last.number(), copied: u32::from(c.copied) };
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { completion.write(told) };
+        Ok(1)
+    })
+}
+
+/// Payloads that are lent or wait to be sent; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_outstanding(sender: *const Sender) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { sender.as_ref() }.map_or(0, |s| s.sender.outstanding())
+}
+
+/// Their bytes; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_outstanding_bytes(sender: *const Sender) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { sender.as_ref() }.map_or(0, |s| s.sender.outstanding_bytes())
+}
+
+/// The totals up to now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_ledger(sender: *const Sender, ledger: *mut SendLedger) -> c_int {
+    guard_int(|| {
+        if ledger.is_null() {
+            return Err(null("ledger"));
+        }
+        // SAFETY: by the module's contract.
+        let t = unsafe { get(sender, "sender") }?.sender.counters().snapshot();
+        let totals = SendLedger {
+            payloads: t.frames,
+            bytes: t.bytes,
+            zero_copied_payloads: t.zero_copied_frames,
+            zero_copied_bytes: t.zero_copied_bytes,
+            copied_bytes: t.copied_total(),
+            system_calls: t.system_calls,
+        };
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { ledger.write(totals) };
+        Ok(0)
+    })
+}
+
+/// The names of the reasons, as C strings.
+fn names() -> &'static [CString] {
+    static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
+    NAMES.get_or_init(|| CopyReason::ALL.iter().map(|r| CString::new(r.name()).unwrap_or_default()).collect())
+}
+
+/// Bytes copied for a reason, and its name ("kernel", "small"...: docs/send.md). Reasons are numbered from 0 on: returns 1,
+/// or 0 behind the last one. The name is the library's, and stays. NULL is allowed for both results.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_copied(
+    sender: *const Sender,
+    reason: u32,
+    name: *mut *const c_char,
+    bytes: *mut u64,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let sender = unsafe { get(sender, "sender") }?;
+        let reason = reason as usize;
+        let (Some(text), Some(known)) = (names().get(reason), CopyReason::ALL.get(reason)) else {
+            return Ok(0);
+        };
+        if !name.is_null() {
+            // SAFETY: not NULL, and by the module's contract.
+            unsafe { name.write(text.as_ptr()) };
+        }
+        if !bytes.is_null() {
+            let copied = sender.sender.counters().snapshot().copied_bytes;
+            // SAFETY: as above.
+            unsafe { bytes.write(copied.get(known.name()).copied().unwrap_or(0)) };
+        }
+        Ok(1)
+    })
+}
+
+/// As snprintf: writes at most size - 1 bytes and a 0, and returns the whole length.
+///
+/// # Safety
+/// `to` is NULL or valid for `size` bytes.
+unsafe fn print(text: &str, to: *mut c_char, size: libc::size_t) -> i32 {
+    if !to.is_null() && size > 0 {
+        let n = text.len().min(size - 1);
+        // SAFETY: n + 1 bytes are within size by this function's contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), n);
+            to.add(n).write(0);
+        }
+    }
+    i32::try_from(text.len()).unwrap_or(i32::MAX)
+}
+
+/// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
+/// bytes and a 0; NULL and 0 ask for the length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_path(
+    sender: *const Sender,
+    text: *mut c_char,
+    size: libc::size_t,
+) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(unsafe { print(&get(sender, "sender")?.sender.path(), text, size) }))
+}
+
+/// ZW_MODE_AUTO: what was chosen for each class of lengths and why, for people, a line each, into your buffer as
+/// zw_sender_path does. Empty in other modes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_choices(
+    sender: *const Sender,
+    text: *mut c_char,
+    size: libc::size_t,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let choices = unsafe { get(sender, "sender") }?.sender.choices();
+        let lines: String = choices.iter().map(|c| format!("{c}\n")).collect();
+        // SAFETY: by the module's contract.
+        Ok(unsafe { print(&lines, text, size) })
+    })
+}

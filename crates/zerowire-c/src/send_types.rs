@@ -1,0 +1,209 @@
+//! The types of the senders' interface.
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use zerowire::area::Area;
+use zerowire::send::{Backend, Mode, Notifications, Options};
+
+use crate::area::SendArea;
+use crate::guard::Failure;
+use crate::handle::get;
+
+/// A mode: measured for each socket and length, the cheaper way serves (docs/send.md).
+pub const ZW_MODE_AUTO: u32 = 0u32;
+/// A mode: the kernel copies; memory is free when the call returns.
+pub const ZW_MODE_COPY: u32 = 1u32;
+/// A mode: lent always. A limit that forbids it is an error (-ENOBUFS).
+pub const ZW_MODE_ZEROCOPY: u32 = 2u32;
+
+/// A back end: io_uring if areas are given and it is allowed, else socket calls. zw_sender_path says which and why.
+pub const ZW_BACKEND_AUTO: u32 = 0u32;
+/// A back end: send, sendmsg, sendmmsg, with MSG_ZEROCOPY.
+pub const ZW_BACKEND_SOCKET: u32 = 1u32;
+/// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed.
+pub const ZW_BACKEND_URING: u32 = 2u32;
+
+/// Notifications are read several at a time.
+pub const ZW_NOTIFY_BATCHED: u32 = 0u32;
+/// zw_sender_send, _sendv and _send_lease wait for each payload's notification. Slow.
+pub const ZW_NOTIFY_EACH_ONE: u32 = 1u32;
+
+/// A flag of zw_sender_options: memory is checked, see zw_sender_send. Always so if the library is a debug build.
+pub const ZW_CHECKED: u32 = 1u32;
+
+/// zw_sender_close: sends what waits, and waits for what is lent.
+pub const ZW_CLOSE_DRAIN: u32 = 0u32;
+/// zw_sender_close: at once; a TCP connection with payloads that are lent or wait is reset.
+pub const ZW_CLOSE_ABORT: u32 = 1u32;
+
+/// How a sender works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SenderOptions {
+    /// sizeof(struct zw_sender_options). Later versions append fields.
+    pub size: libc::size_t,
+    /// ZW_MODE_...
+    pub mode: u32,
+    /// ZW_BACKEND_...
+    pub backend: u32,
+    /// Bytes that may be lent at a time; one payload may always be, however long. 0: 16 MiB.
+    pub max_lent_bytes: libc::size_t,
+    /// Payloads that may be lent at a time. 0: 1024.
+    pub max_lent: libc::size_t,
+    /// UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT). 0: not cut.
+    pub segment_bytes: u32,
+    /// ZW_NOTIFY_...
+    pub notifications: u32,
+    /// Milliseconds that a send waits for room. 0: as long as it takes.
+    pub timeout_ms: u32,
+    /// ZW_CHECKED.
+    pub flags: u32,
+    /// Areas whose buffers will be sent: with io_uring they are registered once. They stay yours. NULL: none.
+    pub areas: *const *const SendArea,
+    /// Number of areas.
+    pub area_count: libc::size_t,
+}
+
+/// Tickets whose memory is back: all from first to last, both included. Tickets wrap around at 2^32.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendCompletion {
+    /// First ticket.
+    pub first: u32,
+    /// Last ticket.
+    pub last: u32,
+    /// 1: the bytes were copied, by the sender or by the kernel; 0: they were not.
+    pub copied: u32,
+}
+
+/// What went how. Lent bytes are counted when they come back: only then it is known whether the kernel copied them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SendLedger {
+    /// Payloads sent.
+    pub payloads: u64,
+    /// Bytes, zero-copied and copied.
+    pub bytes: u64,
+    /// Payloads of which nobody copied a byte.
+    pub zero_copied_payloads: u64,
+    /// Bytes that nobody copied.
+    pub zero_copied_bytes: u64,
+    /// Bytes that were copied; zw_sender_copied says why.
+    pub copied_bytes: u64,
+    /// System calls that sent.
+    pub system_calls: u64,
+}
+
+/// What a sender left behind.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendClosed {
+    /// Payloads that were not back in time.
+    pub aborted: libc::size_t,
+    /// Their bytes.
+    pub aborted_bytes: libc::size_t,
+    /// Of these, payloads that the kernel still holds.
+    pub kept: libc::size_t,
+}
+
+fn wrong<T>(text: String) -> Result<T, Failure> {
+    Err(Failure::new(libc::EINVAL, text))
+}
+
+/// # Safety
+/// NULL, or valid for as many bytes as its first field says.
+unsafe fn read(from: *const SenderOptions) -> Result<Option<SenderOptions>, Failure> {
+    const OURS: usize = size_of::<SenderOptions>();
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the first field is the size.
+    let size = unsafe { from.cast::<libc::size_t>().read() };
+    if size < OURS {
+        return wrong(format!("size {size}: set it to sizeof(struct zw_sender_options), which is {OURS}"));
+    }
+    for at in OURS..size.min(4096) {
+        // SAFETY: within the size that the caller gave.
+        if unsafe { from.cast::<u8>().add(at).read() } != 0 {
+            return Err(Failure::new(
+                libc::E2BIG,
+                format!("options of {size} bytes set a field that this library ({OURS} bytes) does not know"),
+            ));
+        }
+    }
+    // SAFETY: at least as many bytes, all of integers and pointers.
+    Ok(Some(unsafe { from.read() }))
+}
+
+/// What the options mean: the library's options, the areas, and whether memory is checked.
+///
+/// # Safety
+/// As src/handle.rs says; `size` and `area_count` are true.
+pub(crate) unsafe fn options(from: *const SenderOptions) -> Result<(Options, Vec<Area>, bool), Failure> {
+    let mut options = Options::default();
+    let mut checked = cfg!(debug_assertions);
+    // SAFETY: by this function's contract.
+    let given = unsafe { read(from) }?;
+    let Some(o) = given else { return Ok((options, Vec::new(), checked)) };
+    options.mode = match o.mode {
+        ZW_MODE_AUTO => Mode::Auto,
+        ZW_MODE_COPY => Mode::Copy,
+        ZW_MODE_ZEROCOPY => Mode::ZeroCopy,
+        n => return wrong(format!("mode {n}: use ZW_MODE_AUTO, ZW_MODE_COPY or ZW_MODE_ZEROCOPY")),
+    };
+    options.backend = match o.backend {
+        ZW_BACKEND_AUTO => Backend::Auto,
+        ZW_BACKEND_SOCKET => Backend::Socket,
+        ZW_BACKEND_URING => Backend::Uring,
+        n => {
+            return wrong(format!("backend {n}: use ZW_BACKEND_AUTO, ZW_BACKEND_SOCKET or ZW_BACKEND_URING"));
+        }
+    };
+    options.notifications = match o.notifications {
+        ZW_NOTIFY_BATCHED => Notifications::Batched,
+        ZW_NOTIFY_EACH_ONE => Notifications::EachOne,
+        n => return wrong(format!("notifications {n}: use ZW_NOTIFY_BATCHED or ZW_NOTIFY_EACH_ONE")),
+    };
+    options.segment_bytes = match u16::try_from(o.segment_bytes) {
+        Ok(0) => None,
+        Ok(n) => Some(n),
+        Err(_) => return wrong(format!("segment_bytes {}: at most 65535", o.segment_bytes)),
+    };
+    if o.flags & !ZW_CHECKED != 0 {
+        return wrong(format!("flags {:#x}: the only one is ZW_CHECKED, 1", o.flags));
+    }
+    checked |= o.flags & ZW_CHECKED != 0;
+    if o.max_lent_bytes != 0 {
+        options.max_lent_bytes = o.max_lent_bytes;
+    }
+    if o.max_lent != 0 {
+        options.max_lent = o.max_lent;
+    }
+    options.timeout = (o.timeout_ms != 0).then(|| Duration::from_millis(o.timeout_ms.into()));
+    let mut areas = Vec::new();
+    if o.area_count != 0 && o.areas.is_null() {
+        return wrong(format!("area_count is {} and areas is NULL", o.area_count));
+    }
+    for i in 0..o.area_count {
+        // SAFETY: the array has area_count handles by this function's contract.
+        areas.push(unsafe { get(o.areas.add(i).read(), "an area") }?.0.clone());
+    }
+    Ok((options, areas, checked))
+}
+
+/// Memory of C as a segment of a payload. An error when it is NULL, or longer than memory can be.
+///
+/// # Safety
+/// Valid for reads, and unchanged, until the payload is dropped.
+pub(crate) unsafe fn borrowed(data: *const c_void, length: libc::size_t) -> Result<&'static [u8], Failure> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() || length > isize::MAX as usize {
+        return wrong(format!("{length} bytes at {data:p}: no such memory"));
+    }
+    // SAFETY: valid and unchanged as long as the slice is used by the contract above; the library drops it with the
+    // payload, which it does when the loan ends. 'static stands for that time: it has no name in C.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
+}

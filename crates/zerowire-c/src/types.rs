@@ -1,0 +1,112 @@
+//! The types of the interface.
+
+use std::ffi::c_void;
+
+use zerowire::recv::layout::MapOptions;
+use zerowire::recv::vsock::{Connection, Kind, Listener, Options, WindowLease};
+
+use crate::guard::Failure;
+
+/// A kind: bytes in order, as SOCK_STREAM.
+pub const ZW_STREAM: u32 = 1u32;
+/// A kind: messages in order, each whole, as SOCK_SEQPACKET.
+pub const ZW_SEQPACKET: u32 = 2u32;
+
+/// A flag of options: small packets of a stream share pages.
+pub const ZW_PACKED: u32 = 1u32;
+/// A flag of options: payload stays in guest memory. -EPERM if the daemon has no --share-guest-memory.
+pub const ZW_DIRECT: u32 = 2u32;
+
+/// A connection.
+#[derive(Debug)]
+pub struct VsockConnection(pub(crate) Connection);
+
+/// A port of the host.
+#[derive(Debug)]
+pub struct VsockListener(pub(crate) Listener);
+
+/// A window that is held.
+#[derive(Debug)]
+pub struct Window {
+    pub(crate) lease: WindowLease,
+    pub(crate) next: usize,
+}
+
+/// Fixed when a connection is made. Fill it with zw_vsock_options_init, then change what you want.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct VsockOptions {
+    /// ZW_STREAM or ZW_SEQPACKET.
+    pub kind: u32,
+    /// Windows in the ring: 2 to 64, default 4.
+    pub windows: u32,
+    /// Header pages of a window: 1 to 16, default 1.
+    pub header_pages: u32,
+    /// Data pages of a window: 1 to 4096, default 128.
+    pub data_pages: u32,
+    /// Bytes that make a window published, default 1.
+    pub lowat: u32,
+    /// Bytes that the guest may send ahead; 0, the default: the daemon's.
+    pub credit: u32,
+    /// ZW_PACKED (the default), ZW_DIRECT.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Payload in a window.
+#[repr(C)]
+#[derive(Debug)]
+pub struct VsockPacket {
+    /// Valid until the window is released. Nobody writes it, but for ZW_ENTRY_DIRECT: the guest may.
+    pub data: *const c_void,
+    /// Bytes, at least 1.
+    pub length: libc::size_t,
+    /// ZW_ENTRY_EOM, ZW_ENTRY_EOR, ZW_ENTRY_DIRECT.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl Default for VsockOptions {
+    fn default() -> Self {
+        let o = MapOptions::default();
+        Self {
+            kind: ZW_STREAM,
+            windows: o.windows,
+            header_pages: o.header_pages,
+            data_pages: o.data_pages,
+            lowat: o.lowat,
+            credit: o.credit,
+            flags: if o.packed { ZW_PACKED } else { 0 },
+            reserved: 0,
+        }
+    }
+}
+
+impl VsockOptions {
+    pub(crate) fn check(&self) -> Result<Options, Failure> {
+        let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
+        let kind = match self.kind {
+            ZW_STREAM => Kind::Stream,
+            ZW_SEQPACKET => Kind::SeqPacket,
+            n => return wrong(format!("kind {n}: ZW_STREAM is 1, ZW_SEQPACKET is 2")),
+        };
+        if self.flags & !(ZW_PACKED | ZW_DIRECT) != 0 {
+            return wrong(format!("flags {:#x}: ZW_PACKED is 1, ZW_DIRECT is 2", self.flags));
+        }
+        if self.reserved != 0 {
+            return wrong(format!("reserved is {}: call zw_vsock_options_init first", self.reserved));
+        }
+        let map = MapOptions {
+            windows: self.windows,
+            header_pages: self.header_pages,
+            data_pages: self.data_pages,
+            packed: self.flags & ZW_PACKED != 0,
+            lowat: self.lowat,
+            credit: self.credit,
+            direct: self.flags & ZW_DIRECT != 0,
+        };
+        Ok(Options::from(map).kind(kind))
+    }
+}

@@ -1,0 +1,45 @@
+//! Compiling C programs as a user does.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The crate's folder.
+pub fn here() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo has put the libraries: beside the test.
+fn libraries() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    let deps = test.parent().expect("a folder");
+    for folder in [deps, deps.parent().expect("a folder")] {
+        if folder.join("libzerowire_c.a").exists() && folder.join("libzerowire_c.so").exists() {
+            return folder.to_owned();
+        }
+    }
+    panic!("no libzerowire_c.a and libzerowire_c.so in {} or above", deps.display());
+}
+
+/// Compiles a program of the crate's folder as a user does, against libraries under the names that they are installed with.
+pub fn compile(source: &str, folder: &Path, shared: bool) -> PathBuf {
+    let from = libraries();
+    let program = folder.join("program");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+        .arg("-I")
+        .arg(here().join("include"))
+        .arg(here().join(source))
+        .arg("-o")
+        .arg(&program);
+    if shared {
+        std::fs::copy(from.join("libzerowire_c.so"), folder.join("libzerowire.so.0")).expect("copied");
+        std::os::unix::fs::symlink("libzerowire.so.0", folder.join("libzerowire.so")).expect("linked");
+        cc.arg("-L").arg(folder).arg("-lzerowire").arg(format!("-Wl,-rpath,{}", folder.display()));
+    } else {
+        std::fs::copy(from.join("libzerowire_c.a"), folder.join("libzerowire.a")).expect("copied");
+        cc.arg(folder.join("libzerowire.a")).args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
+    }
+    let out = cc.output().expect("cc: install a C compiler (Debian: gcc and libc6-dev)");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    program
+}
