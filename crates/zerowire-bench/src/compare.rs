@@ -6,8 +6,9 @@ use anyhow::{Context, Error, Result, bail};
 use serde::Serialize;
 
 use crate::case::Case;
+use crate::interleave::{Runs, Turn, interleave};
 use crate::progress::Progress;
-use crate::stats::{Summary, rotation};
+use crate::stats::Summary;
 use crate::variant::{Sample, Variant};
 
 /// How often and how much.
@@ -88,20 +89,16 @@ fn compare_case(
     progress: &mut Progress,
 ) -> Result<CaseReport> {
     let frames = case.frames(plan.quick);
-    progress.step(case);
-    let mut records: Vec<Record> =
-        variants.iter_mut().map(|variant| Record::warm_up(variant, case)).collect();
-    progress.advance();
-    for round in 0..plan.rounds {
-        progress.step(case);
-        for index in rotation(variants.len(), round) {
-            records[index].run(&mut variants[index], case, frames);
+    // The warm-up moves one burst.
+    let runs = interleave(variants.len(), plan.rounds, case, progress, |index, turn| match turn {
+        Turn::WarmUp => {
+            variants[index].prepare(case).context("preparing failed")?;
+            variants[index].run(case, case.burst())
         }
-        progress.advance();
-    }
-    for (record, variant) in records.iter_mut().zip(variants) {
-        record.close(variant);
-    }
+        Turn::Round(_) => variants[index].run(case, frames),
+    });
+    let mut records: Vec<Record> =
+        runs.into_iter().zip(variants).map(|(runs, variant)| Record::close(variant, runs)).collect();
     // Without a floor there is nothing to compare with: that is no result.
     if let Some(error) = records.first_mut().and_then(|floor| floor.failed.take()) {
         return Err(error.context(format!("the floor failed ({case})")));
@@ -131,36 +128,13 @@ struct Record {
 }
 
 impl Record {
-    /// Prepares the variant and moves one burst, which warms memory, caches and queues and doesn't
-    /// count.
-    fn warm_up(variant: &mut Box<dyn Variant>, case: &Case) -> Self {
-        let outcome = variant
-            .prepare(case)
-            .context("preparing failed")
-            .and_then(|()| variant.run(case, case.burst()).context("the warm-up failed"));
-        Self {
-            name: variant.name().to_owned(),
-            samples: Vec::new(),
-            ledger: BTreeMap::new(),
-            failed: outcome.err(),
-        }
-    }
-
-    fn run(&mut self, variant: &mut Box<dyn Variant>, case: &Case, frames: usize) {
-        if self.failed.is_some() {
-            return;
-        }
-        match variant.run(case, frames) {
-            Ok(sample) => self.samples.push(sample),
-            Err(error) => self.failed = Some(error.context(format!("round {}", self.samples.len() + 1))),
-        }
-    }
-
-    fn close(&mut self, variant: &mut Box<dyn Variant>) {
-        match variant.ledger() {
-            Ok(ledger) => self.ledger = ledger,
-            Err(error) => self.failed = self.failed.take().or(Some(error)),
-        }
+    /// Takes the ledger.
+    fn close(variant: &mut Box<dyn Variant>, runs: Runs<Sample>) -> Self {
+        let (ledger, failed) = match variant.ledger() {
+            Ok(ledger) => (ledger, runs.failed),
+            Err(error) => (BTreeMap::new(), runs.failed.or(Some(error))),
+        };
+        Self { name: variant.name().to_owned(), samples: runs.samples, ledger, failed }
     }
 
     fn costs(&self) -> Vec<f64> {

@@ -63,6 +63,26 @@ impl ProcessClock {
     }
 }
 
+/// The clock of one thread of this process, readable by its other threads; exact while the thread sleeps.
+#[derive(Debug, Clone, Copy)]
+pub struct ThreadClock {
+    clock: libc::clockid_t,
+}
+
+impl ThreadClock {
+    /// The clock of the calling thread.
+    pub fn own() -> Self {
+        // MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED and CPUCLOCK_PERTHREAD_MASK
+        // (include/linux/posix-timers_types.h).
+        Self { clock: (!rustix::thread::gettid().as_raw_nonzero().get() << 3) | 2 | 4 }
+    }
+
+    /// CPU time used so far, user and system. Fails when the thread has ended.
+    pub fn now(self) -> io::Result<Duration> {
+        sys::read_clock(self.clock)
+    }
+}
+
 /// How often the threads of process `pid` have gone to sleep so far (proc_pid_status(5),
 /// voluntary_ctxt_switches).
 pub fn sleeps_of(pid: u32) -> io::Result<u64> {
@@ -170,6 +190,23 @@ mod tests {
         assert!(thread_time() > thread);
         // One more than the largest process number of Linux (PID_MAX_LIMIT).
         assert!(ProcessClock::of(4_194_305).is_err());
+    }
+
+    #[test]
+    fn a_thread_can_be_watched_from_another_one() {
+        let own = ThreadClock::own();
+        let near = thread_time();
+        let other = std::thread::spawn(move || own.now().unwrap()).join().unwrap();
+        assert!(other >= near.saturating_sub(Duration::from_millis(20)));
+        let gone = std::thread::spawn(ThreadClock::own).join().unwrap();
+        // The kernel may take a moment to forget a thread that has been joined.
+        for _ in 0..100 {
+            if gone.now().is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the clock of a thread that ended still runs");
     }
 
     #[test]

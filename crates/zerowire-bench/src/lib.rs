@@ -6,7 +6,8 @@
 //! of their own, touch no other interface, and need root or a user namespace (`unshare -Urn`).
 //! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
 //! unix sockets; it needs no privileges.
-//! [`vsock_rx::run_table`] compares the ways in which a program receives by vsock.
+//! [`vsock_rx::run_table`] compares the ways in which a program receives by vsock;
+//! [`packet_tx::run_packet_tx`] those in which it sends to a network device.
 //!
 //! Rules of measurement: CPU time of all threads of the measured side; variants interleaved in
 //! rounds; the working set stated; every frame accounted for, else the run is void.
@@ -24,11 +25,13 @@ pub mod frame;
 pub mod generator;
 pub mod guest;
 pub mod idle;
+pub mod interleave;
 pub mod machine;
 pub mod net;
 pub mod netns;
 pub mod options;
 pub mod others;
+pub mod packet_tx;
 pub mod progress;
 pub mod report;
 pub mod scaling;

@@ -32,7 +32,7 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Res
 
 /// Moves the calling thread into a new network namespace, for good, and turns IPv6 off in it, so that
 /// no interface made later sends frames of its own as it comes up.
-fn enter_new_namespace() -> Result<()> {
+pub(crate) fn enter_new_namespace() -> Result<()> {
     sys::leave_network_namespace().context(
         "cannot make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
          or prefix the command with `unshare -Urn`",

@@ -1,6 +1,6 @@
 //! The system calls that no safe crate offers, each behind a safe function.
 //!
-//! All `unsafe` of this crate lives here and in [`crate::area`] and [`crate::uring`]. Every function
+//! All `unsafe` of this crate lives here, in [`crate::area`], in [`crate::uring`] and below [`crate::packet_tx::bare`]. Every function
 //! takes borrowed descriptors and plain values, keeps no pointer after it returns, and reports the
 //! error number of the call.
 

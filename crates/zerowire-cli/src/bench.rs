@@ -1,5 +1,6 @@
 //! `zerowire bench`.
 
+mod packet_tx;
 mod vsock_rx;
 
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ enum What {
     Vsock(Box<VsockBenchArgs>),
     /// How fast a program receives by vsock: by copying, in mapped windows, sleeping and polling; in a guest as well.
     VsockRx(Box<vsock_rx::VsockRxArgs>),
+    /// Sending to a network device, copying and lending: packet sockets, rings, AF_XDP, UDP with MSG_ZEROCOPY and io_uring.
+    PacketTx(Box<packet_tx::PacketTxArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -132,6 +135,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         What::Net(args) => net(*args),
         What::Vsock(args) => vsock(*args),
         What::VsockRx(args) => vsock_rx::run(*args),
+        What::PacketTx(args) => packet_tx::run(*args),
     }
 }
 

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::case::VsockCase;
 use super::variant::{Sample, Variant};
 use crate::compare::{Failure, Plan};
+use crate::interleave::{Runs, Turn, interleave};
 use crate::progress::Progress;
-use crate::stats::{Summary, rotation};
+use crate::stats::Summary;
 
 /// The figures of one case.
 #[derive(Debug, Clone, Serialize)]
@@ -86,21 +87,17 @@ fn compare_case(
     progress: &mut Progress,
 ) -> Result<CaseReport> {
     let bytes = case.sample_bytes(plan.quick);
-    progress.step(case);
-    let mut records: Vec<Record> =
-        variants.iter_mut().map(|variant| Record::warm_up(variant, case)).collect();
-    progress.advance();
-    for round in 0..plan.rounds {
-        progress.step(case);
-        for index in rotation(variants.len(), round) {
-            records[index].run(&mut variants[index], case, bytes);
+    // The warm-up moves some bytes and checks their content.
+    let runs = interleave(variants.len(), plan.rounds, case, progress, |index, turn| match turn {
+        Turn::WarmUp => {
+            variants[index].prepare(case).context("preparing failed")?;
+            variants[index].run(case, case.warm_up_bytes(), true)
         }
-        progress.advance();
-    }
+        Turn::Round(_) => variants[index].run(case, bytes, false),
+    });
     let moved = (case.warm_up_bytes() + plan.rounds * bytes) as u64;
-    for (record, variant) in records.iter_mut().zip(variants) {
-        record.close(variant, moved);
-    }
+    let mut records: Vec<Record> =
+        runs.into_iter().zip(variants).map(|(runs, variant)| Record::close(variant, runs, moved)).collect();
     // Without a floor there is nothing to compare with: that is no result.
     if let Some(error) = records.first_mut().and_then(|floor| floor.failed.take()) {
         return Err(error.context(format!("the floor failed ({case})")));
@@ -130,44 +127,20 @@ struct Record {
 }
 
 impl Record {
-    /// Prepares the variant and moves some bytes, whose content is checked: that warms memory,
-    /// caches and queues and doesn't count.
-    fn warm_up(variant: &mut Box<dyn Variant>, case: &VsockCase) -> Self {
-        let outcome = variant
-            .prepare(case)
-            .context("preparing failed")
-            .and_then(|()| variant.run(case, case.warm_up_bytes(), true).context("the warm-up failed"));
-        Self {
-            name: variant.name().to_owned(),
-            samples: Vec::new(),
-            ledger: BTreeMap::new(),
-            failed: outcome.err(),
-        }
-    }
-
-    fn run(&mut self, variant: &mut Box<dyn Variant>, case: &VsockCase, bytes: usize) {
-        if self.failed.is_some() {
-            return;
-        }
-        match variant.run(case, bytes, false) {
-            Ok(sample) => self.samples.push(sample),
-            Err(error) => self.failed = Some(error.context(format!("round {}", self.samples.len() + 1))),
-        }
-    }
-
     /// Takes the ledger, which must account for every byte.
-    fn close(&mut self, variant: &mut Box<dyn Variant>, moved: u64) {
-        match variant.ledger() {
-            Ok(ledger) => self.ledger = ledger,
-            Err(error) => self.failed = self.failed.take().or(Some(error)),
-        }
-        let counted = self.ledger.get("bytes").copied();
-        if self.failed.is_none()
+    fn close(variant: &mut Box<dyn Variant>, runs: Runs<Sample>, moved: u64) -> Self {
+        let (ledger, mut failed) = match variant.ledger() {
+            Ok(ledger) => (ledger, runs.failed),
+            Err(error) => (BTreeMap::new(), runs.failed.or(Some(error))),
+        };
+        let counted = ledger.get("bytes").copied();
+        if failed.is_none()
             && let Some(counted) = counted.filter(|counted| *counted != moved)
         {
-            self.failed =
+            failed =
                 Some(anyhow::anyhow!("{moved} bytes were moved and the back end's ledger has {counted}"));
         }
+        Self { name: variant.name().to_owned(), samples: runs.samples, ledger, failed }
     }
 
     fn costs(&self) -> Vec<f64> {

@@ -14,11 +14,11 @@ use super::variant::{Line, RxCase, RxSample};
 use crate::case::Direction;
 use crate::compare::Failure;
 use crate::cpu::Placement;
+use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::others::Usage;
 use crate::progress::Progress;
 use crate::report::give_out;
-use crate::stats::rotation;
 
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
 const WARM_UP: u64 = 8 << 20;
@@ -119,7 +119,6 @@ impl<'a> Ends<'a> {
         placement: &Placement,
         progress: &mut Progress,
     ) -> Result<RxCaseReport> {
-        progress.step(case);
         let mut floor = Floor::new(case, options.host_cpu, placement)?;
         let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();
         let transmit = case.direction == Direction::Transmit;
@@ -127,30 +126,19 @@ impl<'a> Ends<'a> {
             plain: guest_of(&self.plain)?,
             direct: if transmit { guest_of(&self.direct)? } else { None },
         };
-        let mut records: Vec<Record> = self
-            .lines(case, options)
+        let lines = self.lines(case, options);
+        let runs = interleave(lines.len(), options.rounds(), case, progress, |index, turn| {
+            let (bytes, check) = match turn {
+                Turn::WarmUp => (WARM_UP, true),
+                Turn::Round(_) => (options.bytes(), false),
+            };
+            self.run(lines[index], &mut floor, &mut guests, bytes, check)
+        });
+        let records = lines
             .into_iter()
-            .map(|line| Record { line, samples: Vec::new(), failed: None })
+            .zip(runs)
+            .map(|(line, runs)| Record { line, samples: runs.samples, failed: runs.failed })
             .collect();
-        for record in &mut records {
-            let outcome = self.run(record.line, &mut floor, &mut guests, WARM_UP, true);
-            record.failed = outcome.err().map(|error| error.context("the warm-up failed"));
-        }
-        progress.advance();
-        for round in 0..options.rounds() {
-            progress.step(case);
-            for index in rotation(records.len(), round) {
-                let record = &mut records[index];
-                if record.failed.is_some() {
-                    continue;
-                }
-                match self.run(record.line, &mut floor, &mut guests, options.bytes(), false) {
-                    Ok(sample) => record.samples.push(sample),
-                    Err(error) => record.failed = Some(error.context(format!("round {}", round + 1))),
-                }
-            }
-            progress.advance();
-        }
         Ok(report_of(case, options, records))
     }
 

@@ -1,0 +1,44 @@
+//! The bare loops: the same system calls as the library's, with nothing around them.
+//!
+//! Each keeps no more state than its calls need, checks their results, and never looks at a payload. The library's back end
+//! beside it is measured against this.
+
+mod packet;
+mod ring;
+mod sys;
+mod udp;
+mod uring;
+mod xdp;
+
+pub use ring::slot_len;
+pub use xdp::places as xdp_places;
+
+use anyhow::Result;
+
+use super::case::TxCase;
+use super::column::Column;
+use super::lab::Lab;
+use super::source::Source;
+use super::way::Way;
+
+/// The bare loop of `column`; `None` where there is none ([`Column::Auto`]).
+pub fn open<'a>(
+    column: Column,
+    case: &TxCase,
+    lab: &'a Lab,
+    source: &'a Source,
+) -> Result<Option<Box<dyn Way + 'a>>> {
+    Ok(Some(match column {
+        Column::Send => Box::new(packet::Send::open(case, lab, source)?),
+        Column::Sendmmsg => Box::new(packet::Sendmmsg::open(case, lab, source)?),
+        Column::Ring => Box::new(ring::Ring::open(case, lab, source, false)?),
+        Column::RingCopied => Box::new(ring::Ring::open(case, lab, source, true)?),
+        Column::Xdp => Box::new(xdp::Xdp::open(case, lab, source)?),
+        Column::Udp => Box::new(udp::Copy::open(lab, source)?),
+        Column::Zc => Box::new(udp::Lend::open(lab, source, 1)?),
+        Column::ZcBatched => Box::new(udp::Lend::open(lab, source, super::case::BATCH)?),
+        Column::SendZc => Box::new(uring::SendZc::open(lab, source, false)?),
+        Column::SendZcFixed => Box::new(uring::SendZc::open(lab, source, true)?),
+        Column::Auto => return Ok(None),
+    }))
+}

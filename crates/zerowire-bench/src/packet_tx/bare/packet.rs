@@ -1,0 +1,94 @@
+//! Copying through a packet socket: send(2) and sendmmsg(2).
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result, bail};
+use rustix::net::{SendFlags, send};
+
+use super::super::case::{BATCH, TxCase};
+use super::super::lab::{Lab, widen};
+use super::super::source::Source;
+use super::super::way::{Proof, Way};
+use super::sys::Batch;
+use crate::sys;
+
+/// A packet socket for sending on the interface of `lab`; `vnet`: a virtio-net header precedes each frame.
+pub fn socket(lab: &Lab, vnet: bool) -> Result<OwnedFd> {
+    let socket = sys::packet_socket().context("cannot open a packet socket: CAP_NET_RAW is needed")?;
+    if vnet {
+        sys::set_option(socket.as_fd(), libc::SOL_PACKET, sys::PACKET_VNET_HDR, 1)?;
+    }
+    sys::bind_packet(socket.as_fd(), lab.index()?, 0)?;
+    widen(&socket)?;
+    Ok(socket)
+}
+
+/// One send() a frame.
+pub struct Send<'a> {
+    socket: OwnedFd,
+    source: &'a Source,
+    sent: usize,
+}
+
+impl<'a> Send<'a> {
+    /// Opens the socket.
+    pub fn open(_: &TxCase, lab: &Lab, source: &'a Source) -> Result<Self> {
+        Ok(Self { socket: socket(lab, source.head().gso)?, source, sent: 0 })
+    }
+}
+
+impl Way for Send<'_> {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let first = self.source.take(count);
+        for index in first..first + count {
+            let frame = self.source.frame(index);
+            let sent = send(&self.socket, frame, SendFlags::empty())?;
+            if sent != frame.len() {
+                bail!("the packet socket took {sent} of {} bytes", frame.len());
+            }
+        }
+        self.sent += count;
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        copied(self.sent, self.source)
+    }
+}
+
+/// One sendmmsg() a batch.
+pub struct Sendmmsg<'a> {
+    socket: OwnedFd,
+    source: &'a Source,
+    batch: Batch,
+    sent: usize,
+}
+
+impl<'a> Sendmmsg<'a> {
+    /// Opens the socket.
+    pub fn open(_: &TxCase, lab: &Lab, source: &'a Source) -> Result<Self> {
+        Ok(Self { socket: socket(lab, source.head().gso)?, source, batch: Batch::new(BATCH), sent: 0 })
+    }
+}
+
+impl Way for Sendmmsg<'_> {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let mut next = self.source.take(count);
+        let end = next + count;
+        while next < end {
+            let frames = (next..end).map(|index| self.source.frame(index));
+            next += self.batch.send(self.socket.as_fd(), frames)?;
+        }
+        self.sent += count;
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        copied(self.sent, self.source)
+    }
+}
+
+/// Everything was copied.
+pub fn copied(sends: usize, source: &Source) -> Proof {
+    Proof { copied_bytes: (sends * source.payload_len()) as u64, ..Proof::default() }
+}

@@ -1,0 +1,109 @@
+//! UDP: send(2), and send(2) with MSG_ZEROCOPY, whose notifications are read one by one or in batches.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SendFlags, send};
+
+use super::super::lab::Lab;
+use super::super::source::Source;
+use super::super::way::{Proof, Way};
+use super::packet::copied;
+use super::sys::notification;
+use crate::sys;
+
+/// `SO_ZEROCOPY` (include/uapi/asm-generic/socket.h).
+const SO_ZEROCOPY: i32 = 60;
+/// How long a notification may take.
+const PATIENCE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// One send() a payload.
+pub struct Copy<'a> {
+    socket: UdpSocket,
+    source: &'a Source,
+    sent: usize,
+}
+
+impl<'a> Copy<'a> {
+    /// Opens the socket.
+    pub fn open(lab: &Lab, source: &'a Source) -> Result<Self> {
+        Ok(Self { socket: lab.udp()?, source, sent: 0 })
+    }
+}
+
+impl Way for Copy<'_> {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let first = self.source.take(count);
+        for index in first..first + count {
+            send(&self.socket, self.source.payload(index), SendFlags::empty())?;
+        }
+        self.sent += count;
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        copied(self.sent, self.source)
+    }
+}
+
+/// One send() with MSG_ZEROCOPY a payload; notifications are read when `batch` payloads are lent.
+pub struct Lend<'a> {
+    socket: UdpSocket,
+    source: &'a Source,
+    batch: usize,
+    proof: Proof,
+}
+
+impl<'a> Lend<'a> {
+    /// Opens the socket.
+    pub fn open(lab: &Lab, source: &'a Source, batch: usize) -> Result<Self> {
+        let socket = lab.udp()?;
+        sys::set_option(socket.as_fd(), libc::SOL_SOCKET, SO_ZEROCOPY, 1)
+            .context("SO_ZEROCOPY on a UDP socket: Linux 5.0 or later is needed")?;
+        Ok(Self { socket, source, batch, proof: Proof::default() })
+    }
+
+    /// Reads notifications until all `lent` payloads are back.
+    fn take_back(&mut self, mut lent: usize) -> Result<()> {
+        while lent > 0 {
+            let Some(range) = notification(self.socket.as_fd())? else {
+                let mut wait = [PollFd::new(&self.socket, PollFlags::empty())];
+                if poll(&mut wait, Some(&PATIENCE))? == 0 {
+                    bail!("{lent} payloads are lent and no notification comes");
+                }
+                continue;
+            };
+            let sends = range.last.wrapping_sub(range.first) as usize + 1;
+            let bytes = (sends * self.source.payload_len()) as u64;
+            match range.copied {
+                true => self.proof.kernel_copied_bytes += bytes,
+                false => self.proof.zero_copied_bytes += bytes,
+            }
+            lent = lent.checked_sub(sends).with_context(|| format!("{range:?} of {lent} lent payloads"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Way for Lend<'_> {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let mut next = self.source.take(count);
+        let end = next + count;
+        while next < end {
+            let batch = self.batch.min(end - next);
+            for index in next..next + batch {
+                let flags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
+                send(&self.socket, self.source.payload(index), flags)?;
+            }
+            self.take_back(batch)?;
+            next += batch;
+        }
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        self.proof
+    }
+}

@@ -1,0 +1,139 @@
+//! What is measured: a sink, a payload length, a working set; and how much of it at a time.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use crate::case::WorkingSet;
+
+/// Payload lengths of the published table in bytes.
+pub const PAYLOADS: [usize; 7] = [1, 10, 100, 1000, 10_000, 30_000, 65_000];
+/// The longest payload: a UDP datagram of 65 507 bytes is the longest of IPv4, and with its headers it must fit into 17
+/// pages and a frame of 65 536 bytes of a transmit ring.
+pub const LARGEST_PAYLOAD: usize = 65_000;
+/// Payloads handed over at a time where a way takes several: as many as an AF_XDP socket transmits in one system call
+/// (TX_BATCH_SIZE, net/xdp/xsk.c).
+pub const BATCH: usize = 32;
+
+/// Where the frames go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SinkKind {
+    /// An ifb device: takes lent pages as they are and drops the frame.
+    Ifb,
+    /// A veth pair to a UDP socket of another namespace that reads everything: the kernel copies lent pages before it
+    /// hands them to a socket of the same machine. The negative control.
+    Veth,
+}
+
+impl SinkKind {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Ifb, Self::Veth];
+
+    /// What it shows, for headings.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Ifb => "ifb: true zero copy, every frame is dropped",
+            Self::Veth => {
+                "veth to a UDP socket: the negative control, the kernel copies lent pages for a receiver on this machine"
+            }
+        }
+    }
+}
+
+impl fmt::Display for SinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ifb => "ifb",
+            Self::Veth => "veth",
+        })
+    }
+}
+
+impl std::str::FromStr for SinkKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ifb" => Ok(Self::Ifb),
+            "veth" => Ok(Self::Veth),
+            _ => Err(format!("sink '{text}': choose ifb or veth")),
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TxCase {
+    /// Where to.
+    pub sink: SinkKind,
+    /// How much memory the payloads take.
+    pub working_set: WorkingSet,
+    /// Payload length in bytes.
+    pub payload: usize,
+}
+
+impl TxCase {
+    /// All combinations. Refuses lengths that can't be sent.
+    pub fn all(sinks: &[SinkKind], working_sets: &[WorkingSet], payloads: &[usize]) -> Result<Vec<Self>> {
+        if let Some(size) = payloads.iter().find(|size| !(1..=LARGEST_PAYLOAD).contains(*size)) {
+            bail!("a payload of {size} bytes: choose 1 to {LARGEST_PAYLOAD}");
+        }
+        let mut cases = Vec::new();
+        for &sink in sinks {
+            for &working_set in working_sets {
+                cases.extend(payloads.iter().map(|&payload| Self { sink, working_set, payload }));
+            }
+        }
+        Ok(cases)
+    }
+
+    /// Payloads of one sample: 10 to 40 ms of CPU time, whole batches. `quick` takes a quarter of it.
+    pub fn sends(&self, quick: bool) -> usize {
+        let batches = match self.payload {
+            0..=2000 => 1024,
+            2001..=20_000 => 400,
+            20_001..=40_000 => 200,
+            _ => 128,
+        };
+        BATCH * if quick { batches / 4 } else { batches }
+    }
+
+    /// Payloads between two looks at the receiver.
+    pub fn burst(&self) -> usize {
+        2 * BATCH
+    }
+}
+
+impl fmt::Display for TxCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} B {}", self.sink, self.payload, self.working_set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_multiply_out_and_lengths_are_checked() {
+        let cases = TxCase::all(&SinkKind::ALL, &WorkingSet::ALL, &PAYLOADS).unwrap();
+        assert_eq!(cases.len(), 28);
+        assert_eq!(cases[0].to_string(), "ifb 1 B hot");
+        for size in [0, 65_001] {
+            let error = TxCase::all(&SinkKind::ALL, &WorkingSet::ALL, &[size]).unwrap_err();
+            assert!(error.to_string().contains(&size.to_string()));
+        }
+        assert!("lo".parse::<SinkKind>().unwrap_err().contains("'lo'"));
+    }
+
+    #[test]
+    fn samples_are_whole_batches_and_bursts() {
+        for case in TxCase::all(&[SinkKind::Ifb], &[WorkingSet::Hot], &PAYLOADS).unwrap() {
+            for quick in [false, true] {
+                assert!(case.sends(quick) > 0 && case.sends(quick).is_multiple_of(case.burst()));
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The share of CPU time in copy routines, by perf's clock: `--cycles`.
+//!
+//! The longest payload, cold; perf samples the sending thread while it sends. A sample belongs to the function that the CPU was
+//! in, so what a copy costs others by emptying caches isn't in the share.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+
+use super::case::TxCase;
+use super::column::Column;
+use super::lab::Lab;
+use super::measure::{Softirq, run};
+use super::options::PacketTxOptions;
+use super::report::Kind;
+use super::run::open;
+use super::source::Source;
+use super::text::percent;
+use crate::table::Table;
+
+/// Samples a second.
+const FREQUENCY: &str = "2000";
+/// How long perf may take to attach.
+const ATTACH: Duration = Duration::from_millis(400);
+
+/// The kernel's copy routines: from and to user space, with and without a checksum, and within the kernel (skb_copy_ubufs,
+/// which makes a frame's lent pages its own, uses memcpy). Beginnings of names; `.` suffixes are compiler's clones.
+const COPIES: [&str; 13] = [
+    "_copy_from_iter",
+    "copy_from_iter",
+    "copy_from_user",
+    "_copy_from_user",
+    "copy_user_",
+    "rep_movs",
+    "csum_and_copy",
+    "csum_partial_copy",
+    "memcpy",
+    "__memcpy",
+    "__pi_memcpy",
+    "skb_copy_bits",
+    "copy_page",
+];
+
+/// Functions of user space that copy.
+const USER_COPIES: [&str; 4] = ["__memmove", "__memcpy", "memcpy", "memmove"];
+
+/// The shares of one column.
+#[derive(Debug, Clone, Serialize)]
+pub struct CyclesReport {
+    /// What was measured.
+    #[serde(flatten)]
+    pub case: TxCase,
+    /// Which column, by the library (bare where only that was asked for).
+    pub column: Column,
+    /// Whose calls.
+    pub kind: Kind,
+    /// The share of samples in the kernel's copy routines, 0 to 1.
+    pub kernel_copy_share: f64,
+    /// The share of samples in user space's copy routines.
+    pub user_copy_share: f64,
+    /// CPU nanoseconds of a send in this run.
+    pub cpu_ns: f64,
+    /// The functions with the largest shares.
+    pub top: Vec<Share>,
+}
+
+/// A function's share.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Share {
+    /// Its name.
+    pub function: String,
+    /// Whether it is the kernel's.
+    pub kernel: bool,
+    /// Its share of the samples, 0 to 1.
+    pub share: f64,
+}
+
+/// Samples each column that was chosen, in the row of the longest payload with the largest working set.
+pub fn measure(options: &PacketTxOptions, cases: &[TxCase], lab: &Lab) -> Result<Vec<CyclesReport>> {
+    perf_present()?;
+    let case = cases
+        .iter()
+        .max_by_key(|case| (case.payload, case.working_set.bytes()))
+        .context("there is no row to measure")?;
+    let source = Source::new(case, lab)?;
+    let kind = if options.floor_only { Kind::Bare } else { Kind::Library };
+    let span = Duration::from_millis(if options.quick { 300 } else { 1000 });
+    let softirq = Softirq::default();
+    let mut reports = Vec::new();
+    for &column in options.columns.iter().filter(|column| **column != Column::Auto) {
+        let mut way = match open(column, kind, case, lab, &source) {
+            Ok(way) => way,
+            // The table names it as failed.
+            Err(_) => continue,
+        };
+        let warm_up = way.warm_up();
+        run(way.as_mut(), case, lab, &softirq, warm_up)?;
+        let perf = Perf::start()?;
+        let begin = Instant::now();
+        let (mut cpu, mut sends) = (0.0, 0);
+        while begin.elapsed() < span {
+            let sample = run(way.as_mut(), case, lab, &softirq, case.sends(true))?;
+            cpu += sample.cpu.as_nanos() as f64;
+            sends += sample.sends;
+        }
+        let shares = perf.stop()?;
+        reports.push(CyclesReport {
+            case: *case,
+            column,
+            kind,
+            kernel_copy_share: sum(&shares, true, &COPIES),
+            user_copy_share: sum(&shares, false, &USER_COPIES),
+            cpu_ns: cpu / sends.max(1) as f64,
+            top: shares.into_iter().take(5).collect(),
+        });
+    }
+    Ok(reports)
+}
+
+fn sum(shares: &[Share], kernel: bool, names: &[&str]) -> f64 {
+    let copies =
+        |share: &&Share| share.kernel == kernel && names.iter().any(|name| share.function.starts_with(name));
+    // The sum of no floating point numbers is -0.
+    shares.iter().filter(copies).fold(0.0, |sum, share| sum + share.share)
+}
+
+fn perf_present() -> Result<()> {
+    let status = Command::new("perf").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => bail!("perf does not run here; install the one of this kernel"),
+        Err(error) => bail!("perf can't be run ({error}): install it"),
+    }
+}
+
+/// A perf that samples the calling thread.
+struct Perf {
+    child: Child,
+    file: std::path::PathBuf,
+}
+
+impl Perf {
+    fn start() -> Result<Self> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+        let file = std::env::temp_dir().join(format!("zerowire-perf-{}-{thread}", std::process::id()));
+        let child = Command::new("perf")
+            .args(["record", "-q", "-e", "cpu-clock", "-F", FREQUENCY, "-t", &thread, "-o"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("perf record")?;
+        let mut perf = Self { child, file };
+        std::thread::sleep(ATTACH);
+        if perf.child.try_wait()?.is_some() {
+            bail!("perf record ended at once: {}", perf.complaint());
+        }
+        Ok(perf)
+    }
+
+    fn complaint(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            let _ = std::io::Read::read_to_string(&mut stderr, &mut text);
+        }
+        text.trim().to_owned()
+    }
+
+    /// Ends the sampling; all functions, the largest share first.
+    fn stop(mut self) -> Result<Vec<Share>> {
+        let pid = Pid::from_raw(self.child.id() as i32).context("perf has no process id")?;
+        kill_process(pid, Signal::INT)?;
+        self.child.wait()?;
+        let report = Command::new("perf")
+            .args(["report", "--stdio", "-q", "--percent-limit", "0", "--sort", "symbol", "-i"])
+            .arg(&self.file)
+            .stderr(Stdio::null())
+            .output()
+            .context("perf report")?;
+        let shares = parse(&String::from_utf8_lossy(&report.stdout));
+        if shares.is_empty() {
+            bail!("perf took no sample: {}", self.complaint());
+        }
+        Ok(shares)
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        // After an error before `stop`; else it has ended and this does nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// Lines such as `    53.76%  [k] read_zero`.
+fn parse(text: &str) -> Vec<Share> {
+    let line = |line: &str| {
+        let (share, rest) = line.trim().split_once('%')?;
+        let (mode, function) = rest.trim().split_once(' ')?;
+        Some(Share {
+            function: function.trim().split("  ").next()?.to_owned(),
+            kernel: mode == "[k]",
+            share: share.parse::<f64>().ok()? / 100.0,
+        })
+    };
+    let mut shares: Vec<Share> =
+        text.lines().filter(|line| !line.starts_with('#')).filter_map(line).collect();
+    shares.sort_by(|a, b| b.share.total_cmp(&a.share));
+    shares
+}
+
+/// The shares as text.
+pub fn text(reports: &[CyclesReport]) -> String {
+    let mut table =
+        Table::new(["case", "column", "kernel copies", "user copies", "CPU ns/send", "most time in"]);
+    for report in reports {
+        let top = report.top.iter().map(|share| format!("{} {}", share.function, percent(share.share)));
+        table.row([
+            report.case.to_string(),
+            format!("{} ({})", report.column, report.kind),
+            percent(report.kernel_copy_share),
+            percent(report.user_copy_share),
+            crate::table::figure(report.cpu_ns),
+            top.take(3).collect::<Vec<_>>().join(", "),
+        ]);
+    }
+    format!("CPU time in copy routines (perf, cpu-clock):\n{}", table.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_and_summed_by_side() {
+        let text = "# Samples\n\n     1.00%  [k] sock_sendmsg   -  -\n    53.75%  [k] rep_movs_alternative\n    \
+                    10.00%  [k] _copy_from_iter \n     5.50%  [.] <a::B as c::D>::e  -\n     \
+                    5.25%  [.] __memmove_avx_unaligned_erms\n";
+        let shares = parse(text);
+        assert_eq!(shares.len(), 5);
+        assert_eq!(shares[2].function, "<a::B as c::D>::e");
+        assert_eq!(shares[4], Share { function: "sock_sendmsg".into(), kernel: true, share: 0.01 });
+        assert!((sum(&shares, true, &COPIES) - 0.6375).abs() < 1e-9);
+        assert!((sum(&shares, false, &USER_COPIES) - 0.0525).abs() < 1e-9);
+    }
+}

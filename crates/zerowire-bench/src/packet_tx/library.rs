@@ -1,0 +1,171 @@
+//! The library's back ends, column by column.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use zerowire::ledger::{CopyReason, Counters};
+use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Sender};
+
+use super::case::{BATCH, TxCase};
+use super::column::Column;
+use super::lab::Lab;
+use super::library_frames;
+use super::source::Source;
+use super::way::{Proof, Way};
+
+/// How long lent memory may be away.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The library's back end for `column`.
+pub fn open<'a>(
+    column: Column,
+    case: &TxCase,
+    lab: &'a Lab,
+    source: &'a Source,
+) -> Result<Box<dyn Way + 'a>> {
+    let sockets = |mode, backend, pace, areas| -> Result<Box<dyn Way + 'a>> {
+        Ok(Box::new(Sockets::open(lab, source, Choice { mode, backend, pace, areas })?))
+    };
+    match column {
+        Column::Send => library_frames::socket(case, source, 1),
+        Column::Sendmmsg => library_frames::socket(case, source, BATCH),
+        Column::Ring => library_frames::ring(case, source, false),
+        Column::RingCopied => library_frames::ring(case, source, true),
+        Column::Xdp => library_frames::xdp(case, lab, source),
+        Column::Udp => sockets(Mode::Copy, Backend::Socket, Pace::Single, false),
+        Column::Zc => sockets(Mode::ZeroCopy, Backend::Socket, Pace::Awaited, false),
+        Column::ZcBatched => sockets(Mode::ZeroCopy, Backend::Socket, Pace::Single, false),
+        Column::SendZc => sockets(Mode::ZeroCopy, Backend::Uring, Pace::Many, false),
+        Column::SendZcFixed => sockets(Mode::ZeroCopy, Backend::Uring, Pace::Many, true),
+        Column::Auto => sockets(Mode::Auto, Backend::Auto, Pace::Single, false),
+    }
+}
+
+/// How payloads are handed to a sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// One by one; a batch's memory is awaited together.
+    Single,
+    /// One by one, each awaited.
+    Awaited,
+    /// A batch a call.
+    Many,
+}
+
+/// What kind of sender.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice {
+    /// Copy, lend, or choose.
+    pub mode: Mode,
+    /// Sockets or io_uring.
+    pub backend: Backend,
+    /// How payloads are handed over.
+    pub pace: Pace,
+    /// Whether the payloads' memory is registered.
+    pub areas: bool,
+}
+
+/// A [`Sender`] on a UDP socket.
+pub struct Sockets<'a> {
+    sender: Sender,
+    counters: Arc<Counters>,
+    source: &'a Source,
+    pace: Pace,
+    many: Vec<Payload>,
+}
+
+impl<'a> Sockets<'a> {
+    /// Opens the socket and its sender.
+    pub fn open(lab: &Lab, source: &'a Source, choice: Choice) -> Result<Self> {
+        let notifications = match choice.pace {
+            Pace::Awaited => Notifications::EachOne,
+            _ => Notifications::Batched,
+        };
+        let options =
+            Options { mode: choice.mode, backend: choice.backend, notifications, ..Options::default() };
+        let socket = OwnedFd::from(lab.udp()?);
+        let sender = match choice.areas {
+            true => Sender::with_areas(socket, options, std::slice::from_ref(source.area())),
+            false => Sender::new(socket, options),
+        }?;
+        let counters = sender.counters();
+        Ok(Self { sender, counters, source, pace: choice.pace, many: Vec::with_capacity(BATCH) })
+    }
+
+    /// The library's sender.
+    pub fn sender(&self) -> &Sender {
+        &self.sender
+    }
+
+    fn batch(&mut self, batch: usize) -> Result<()> {
+        let first = self.source.take(batch);
+        let indices = first..first + batch;
+        match self.pace {
+            Pace::Single => {
+                for index in indices {
+                    self.sender.send(self.source.segment(index))?;
+                }
+                self.sender.poll()?;
+                self.back()?;
+            }
+            Pace::Awaited => {
+                // Notifications::EachOne: the call waits.
+                for index in indices {
+                    self.sender.send(self.source.segment(index))?;
+                }
+                self.back()?;
+            }
+            Pace::Many => {
+                let source = self.source;
+                self.many.extend(indices.map(|index| Payload::from(source.segment(index))));
+                while !self.many.is_empty() {
+                    self.sender.send_many(&mut self.many)?;
+                }
+                self.back()?;
+            }
+        }
+        while self.sender.next_completion().is_some() {}
+        Ok(())
+    }
+
+    /// Waits until all memory is back.
+    fn back(&mut self) -> Result<()> {
+        if self.sender.outstanding() > 0 {
+            self.sender.wait_all(PATIENCE).context("lent memory does not come back")?;
+        }
+        Ok(())
+    }
+}
+
+impl Way for Sockets<'_> {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let mut left = count;
+        while left > 0 {
+            let batch = left.min(BATCH);
+            self.batch(batch)?;
+            left -= batch;
+        }
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        proof_of(&self.counters)
+    }
+
+    fn path(&self) -> String {
+        self.sender.path()
+    }
+}
+
+/// What a ledger says.
+pub fn proof_of(counters: &Counters) -> Proof {
+    let totals = counters.snapshot();
+    let kernel = totals.copied_bytes.get(CopyReason::Kernel.name()).copied().unwrap_or(0);
+    Proof {
+        zero_copied_bytes: totals.zero_copied_bytes,
+        kernel_copied_bytes: kernel,
+        copied_bytes: totals.copied_total() - kernel,
+    }
+}

@@ -1,0 +1,303 @@
+//! The library's senders of whole frames: packet socket, transmit ring, AF_XDP.
+//!
+//! Memory that is resident is as large as the working set, and is walked in order.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use zerowire::ledger::Counters;
+use zerowire::packet::{self, Gso, PacketRing, PacketSocket, VnetHeader};
+use zerowire::send::frame::{FrameError, FrameSender};
+use zerowire::xdp::{self, Resident, XdpSender};
+
+use super::case::{BATCH, TxCase};
+use super::frame::{CSUM_OFFSET, CSUM_START, HEAD_LEN, Head, SEGMENT};
+use super::lab::{INTERFACE, Lab};
+use super::library::{PATIENCE, proof_of};
+use super::source::Source;
+use super::way::{Proof, Way};
+
+/// A packet socket, `batch` frames a system call.
+pub fn socket<'a>(case: &TxCase, source: &'a Source, batch: usize) -> Result<Box<dyn Way + 'a>> {
+    let head = *source.head();
+    let slots = (case.working_set.bytes() / slot_bytes(source)).max(1);
+    let sender = PacketSocket::open(INTERFACE, &options(source, slots))?;
+    if batch == 1 && !head.gso {
+        let counters = sender.counters();
+        return Ok(Box::new(Single { sender, counters, source, sent: 0 }));
+    }
+    Ok(Box::new(Slots::new(sender, source, slots, batch, Fill::Resident)?))
+}
+
+/// A transmit ring: the payload resident in it, or each frame copied into it.
+pub fn ring<'a>(case: &TxCase, source: &'a Source, copied: bool) -> Result<Box<dyn Way + 'a>> {
+    let (slots, fill) = match copied {
+        true => (2 * BATCH, Fill::Copied),
+        false => ((case.working_set.bytes() / slot_bytes(source)).max(1), Fill::Resident),
+    };
+    let sender = PacketRing::open(INTERFACE, &options(source, slots))?;
+    Ok(Box::new(Slots::new(sender, source, slots, BATCH, fill)?))
+}
+
+/// Bytes that a frame takes in the memory of a ring, as in the bare loop.
+fn slot_bytes(source: &Source) -> usize {
+    super::bare::slot_len(source.head().bytes_before() + source.payload_len())
+}
+
+fn options(source: &Source, slots: usize) -> packet::Options {
+    packet::Options {
+        slots,
+        frame_bytes: Some(HEAD_LEN + source.payload_len()),
+        offload: source.head().gso,
+        ..packet::Options::default()
+    }
+}
+
+/// AF_XDP with resident frames.
+pub fn xdp<'a>(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Box<dyn Way + 'a>> {
+    let head = Head::new(lab, case.payload, false);
+    let mut frame = vec![0; HEAD_LEN + case.payload];
+    let places = super::bare::xdp_places(case);
+    let all = std::iter::repeat_n(frame.len(), places);
+    let resident = xdp::SenderOptions::resident_bytes_for(frame.len(), all);
+    let options = xdp::SenderOptions {
+        mode: xdp::Mode::Copy,
+        frames: 1,
+        max_frame_bytes: frame.len(),
+        resident_bytes: resident.context("the working set is larger than the address space")?,
+        ..xdp::SenderOptions::new(INTERFACE)
+    };
+    let mut sender = XdpSender::open(options)?;
+    let mut frames = Vec::with_capacity(places);
+    for index in 0..places {
+        head.write(&mut frame);
+        frame[HEAD_LEN..].copy_from_slice(source.payload(index));
+        frames.push(sender.load(&frame)?);
+    }
+    let counters = sender.counters();
+    Ok(Box::new(Xdp { sender, counters, frames, headers: HEAD_LEN, next: 0 }))
+}
+
+/// One send() a frame.
+struct Single<'a> {
+    sender: PacketSocket,
+    counters: Arc<Counters>,
+    source: &'a Source,
+    sent: usize,
+}
+
+impl Way for Single<'_> {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let first = self.source.take(count);
+        for index in first..first + count {
+            while !self.sender.send(self.source.frame(index))? {
+                self.sender.wait(PATIENCE)?;
+            }
+        }
+        self.sent += count;
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        payload_only(proof_of(&self.counters), self.sent * HEAD_LEN)
+    }
+
+    fn path(&self) -> String {
+        self.sender.path()
+    }
+}
+
+/// What a slot is filled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    /// Headers; the payload has been there since the first pass.
+    Resident,
+    /// All of it.
+    Copied,
+}
+
+/// The senders that build frames in slots.
+trait SlotSender: FrameSender {
+    fn offload(
+        &mut self,
+        header: &VnetHeader,
+        len: usize,
+        build: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, FrameError>;
+    fn words(&self) -> String;
+}
+
+impl SlotSender for PacketRing {
+    fn offload(
+        &mut self,
+        header: &VnetHeader,
+        len: usize,
+        build: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, FrameError> {
+        self.push_offload(header, len, build)
+    }
+
+    fn words(&self) -> String {
+        self.path()
+    }
+}
+
+impl SlotSender for PacketSocket {
+    fn offload(
+        &mut self,
+        header: &VnetHeader,
+        len: usize,
+        build: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, FrameError> {
+        self.push_offload(header, len, build)
+    }
+
+    fn words(&self) -> String {
+        self.path()
+    }
+}
+
+/// A sender whose frames are built in slots, in order.
+struct Slots<'a, S> {
+    sender: S,
+    counters: Arc<Counters>,
+    source: &'a Source,
+    vnet: Option<VnetHeader>,
+    head: [u8; HEAD_LEN],
+    batch: usize,
+    slots: usize,
+    fill: Fill,
+    next: usize,
+}
+
+impl<'a, S: SlotSender> Slots<'a, S> {
+    fn new(sender: S, source: &'a Source, slots: usize, batch: usize, fill: Fill) -> Result<Self> {
+        let head = source.head();
+        let vnet = match head.gso {
+            true => {
+                let cut = VnetHeader::segments(
+                    Gso::UdpL4,
+                    HEAD_LEN as u16,
+                    SEGMENT as u16,
+                    CSUM_START,
+                    CSUM_OFFSET,
+                );
+                Some(cut.context("the header of frames that are to be cut")?)
+            }
+            false => None,
+        };
+        let (counters, head) = (sender.counters(), head.bytes);
+        Ok(Self { sender, counters, source, vnet, head, batch, slots, fill, next: 0 })
+    }
+
+    /// Builds frame `index` in the next slot; false: none is free.
+    #[inline]
+    fn push(&mut self, index: usize) -> Result<bool> {
+        let (source, head) = (self.source, &self.head);
+        let len = HEAD_LEN + source.payload_len();
+        let first_pass = index < self.slots;
+        let whole = first_pass || self.fill == Fill::Copied;
+        // Also taken when no slot is free: then a place of the source is left out.
+        let from = if whole { source.take(1) } else { 0 };
+        let mut build = |to: &mut [u8]| match whole {
+            true => {
+                let frame = source.frame(from);
+                to.copy_from_slice(&frame[frame.len() - len..]);
+            }
+            false => to[..HEAD_LEN].copy_from_slice(head),
+        };
+        Ok(match &self.vnet {
+            Some(vnet) => self.sender.offload(vnet, len, &mut build)?,
+            None => self.sender.push(len, &mut build)?,
+        })
+    }
+}
+
+impl<S: SlotSender> Way for Slots<'_, S> {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let end = self.next + count;
+        while self.next < end {
+            let batch_end = end.min(self.next + self.batch);
+            while self.next < batch_end && self.push(self.next)? {
+                self.next += 1;
+            }
+            self.sender.flush()?;
+            self.sender.reap();
+        }
+        if self.sender.outstanding() > 0 {
+            self.sender.drain(PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        let headers = self.next * HEAD_LEN;
+        let proof = payload_only(proof_of(&self.counters), headers);
+        match self.fill {
+            Fill::Resident => proof,
+            // The copy is this loop's own, so the ledger knows nothing of it.
+            Fill::Copied => Proof { copied_bytes: proof.total(), ..Proof::default() },
+        }
+    }
+
+    fn path(&self) -> String {
+        self.sender.words()
+    }
+
+    fn warm_up(&self) -> usize {
+        // The first pass fills the slots.
+        self.slots.next_multiple_of(BATCH)
+    }
+}
+
+/// AF_XDP.
+struct Xdp {
+    sender: XdpSender,
+    counters: Arc<Counters>,
+    frames: Vec<Resident>,
+    headers: usize,
+    next: usize,
+}
+
+impl Way for Xdp {
+    fn send(&mut self, count: usize) -> Result<()> {
+        let end = self.next + count;
+        let mut idle = 0;
+        while self.next < end {
+            let batch_end = end.min(self.next + BATCH);
+            let before = self.next;
+            while self.next < batch_end
+                && self.sender.send_resident(self.frames[self.next % self.frames.len()])?
+            {
+                self.next += 1;
+            }
+            self.sender.flush()?;
+            idle = if self.sender.reap() > 0 || self.next > before { 0 } else { idle + 1 };
+            if idle > 1_000_000 {
+                bail!("{} frames stay in the AF_XDP ring", self.sender.outstanding());
+            }
+        }
+        if self.sender.outstanding() > 0 {
+            self.sender.drain(PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    fn proof(&self) -> Proof {
+        payload_only(proof_of(&self.counters), self.next * self.headers)
+    }
+
+    fn path(&self) -> String {
+        self.sender.path()
+    }
+}
+
+/// A ledger of frames, less the bytes of their headers: they are counted with the payload.
+fn payload_only(mut proof: Proof, mut headers: usize) -> Proof {
+    for bytes in [&mut proof.zero_copied_bytes, &mut proof.kernel_copied_bytes, &mut proof.copied_bytes] {
+        let less = (headers as u64).min(*bytes);
+        *bytes -= less;
+        headers -= less as usize;
+    }
+    proof
+}

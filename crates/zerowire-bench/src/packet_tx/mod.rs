@@ -1,0 +1,32 @@
+//! How fast a program sends to a network device, copying and lending: `zerowire bench packet-tx`.
+//!
+//! The table's rows are payload lengths, its columns ([`Column`]) ways of sending. Each column is measured twice: as a loop of
+//! bare system calls ([`bare`]) and through the library ([`library`]). Frames go to an ifb device, which takes lent pages as
+//! they are, and over a veth pair to a UDP socket, for which the kernel copies: the negative control. [`reference`] holds the
+//! published figures that rates are compared with. Further parts: [`auto`], [`cycles`], [`replay`].
+
+pub mod auto;
+pub mod bare;
+pub mod case;
+pub mod column;
+pub mod cycles;
+pub mod frame;
+pub mod lab;
+pub mod library;
+mod library_frames;
+mod links;
+pub mod measure;
+pub mod options;
+mod receiver;
+pub mod reference;
+pub mod replay;
+pub mod report;
+pub mod run;
+pub mod source;
+pub mod text;
+pub mod way;
+
+pub use case::SinkKind;
+pub use column::Column;
+pub use options::PacketTxOptions;
+pub use run::run_packet_tx;

@@ -1,0 +1,166 @@
+//! `bench packet-tx`: every column on both sinks, with every frame or byte accounted for. Needs root, as the benchmark does.
+
+use std::path::Path;
+
+use serde_json::Value;
+use zerowire_bench::case::WorkingSet;
+use zerowire_bench::packet_tx::report::{Kind, TxReport};
+use zerowire_bench::packet_tx::{Column, PacketTxOptions, SinkKind, run_packet_tx};
+
+fn small(sink: SinkKind) -> PacketTxOptions {
+    PacketTxOptions {
+        quick: true,
+        rounds: Some(1),
+        sizes: vec![100, 65_000],
+        sinks: vec![sink],
+        working_sets: vec![WorkingSet::Hot],
+        auto_sends: Some(0),
+        ..PacketTxOptions::default()
+    }
+}
+
+fn run(options: &PacketTxOptions) -> (TxReport, String) {
+    let mut text = Vec::new();
+    let report = run_packet_tx(options, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
+    (report, text)
+}
+
+/// Columns that lend memory to a UDP socket.
+const LENDING: [Column; 4] = [Column::Zc, Column::ZcBatched, Column::SendZc, Column::SendZcFixed];
+
+/// The sink's own counters are compared with the number of sends within: a frame too few or too many fails the line.
+#[test]
+fn every_column_sends_the_right_count_to_the_ifb() {
+    let (report, text) = run(&small(SinkKind::Ifb));
+    assert_eq!(report.cases.len(), 2);
+    for case in &report.cases {
+        for column in Column::ALL {
+            for kind in [Kind::Bare, Kind::Library] {
+                let Some(line) = case.line(column, kind) else {
+                    assert_eq!((column, kind), (Column::Auto, Kind::Bare));
+                    continue;
+                };
+                assert_eq!(line.samples.len(), 1);
+                assert_eq!(line.samples[0].sends as usize, case.sends);
+                assert!(line.cpu_ns.median > 0.0);
+                assert_eq!(line.cpu_to_bare.is_some(), kind == Kind::Library && column != Column::Auto);
+                assert_eq!(line.path.is_empty(), kind == Kind::Bare, "{column}: {}", line.path);
+                // The warm-up counts as well.
+                let least = (case.sends * case.case.payload) as u64;
+                assert!(line.proof.total() > least, "{column} {kind}: {:?}", line.proof);
+            }
+            if LENDING.contains(&column) || column == Column::Ring {
+                for kind in [Kind::Bare, Kind::Library] {
+                    let proof = case.line(column, kind).unwrap().proof;
+                    assert_eq!(proof.zero_copied_share(), 1.0, "{column} {kind}: {proof:?}");
+                }
+            }
+        }
+    }
+    for words in ["ifb: true zero copy", "Library / bare", "published recvmmsg", "send-zc-fixed"] {
+        assert!(text.contains(words), "{words:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn every_column_reaches_the_receiver_and_lent_memory_is_copied_for_it() {
+    let (report, text) = run(&small(SinkKind::Veth));
+    for case in &report.cases {
+        for column in LENDING {
+            for kind in [Kind::Bare, Kind::Library] {
+                let line = case.line(column, kind).unwrap();
+                assert_eq!(line.proof.kernel_copied_share(), Some(1.0), "{column} {kind}");
+                assert!(line.receiver_ns.is_some());
+            }
+        }
+        assert_eq!(case.lines.len(), 2 * Column::ALL.len() - 1);
+        assert!(!case.line(Column::Ring, Kind::Library).unwrap().kernel_tells);
+    }
+    for words in ["not told", "negative control", "of the receiver", "published zc"] {
+        assert!(text.contains(words), "{words:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn columns_are_filtered_and_the_floor_can_be_alone() {
+    let options = PacketTxOptions {
+        columns: vec![Column::Udp, Column::ZcBatched],
+        floor_only: true,
+        sizes: vec![1000],
+        ..small(SinkKind::Ifb)
+    };
+    let (report, text) = run(&options);
+    assert_eq!(report.columns(), [Column::Udp, Column::ZcBatched]);
+    let lines = &report.cases[0].lines;
+    assert!(lines.iter().all(|line| line.kind == Kind::Bare) && lines.len() == 2);
+    assert!(lines[1].times_less_than_copying.is_some() && lines[1].published_rate_to_copying.is_some());
+    assert!(text.contains("only the bare loops") && !text.contains("sendmmsg"), "{text}");
+}
+
+#[test]
+fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
+    let folder = std::env::temp_dir().join(format!("zerowire-tx-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("report.json");
+    let options = PacketTxOptions {
+        columns: vec![Column::Udp, Column::Auto],
+        sizes: vec![10_000],
+        auto_sends: Some(2048),
+        json: Some(file.clone()),
+        svg: Some(folder.clone()),
+        ..small(SinkKind::Ifb)
+    };
+    let (_, text) = run(&options);
+    assert!(text.contains("Auto against the better") && text.contains("chart: "), "{text}");
+    let json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let case = &json["cases"][0];
+    assert_eq!(
+        (&case["sink"], &case["working_set"], &case["payload"]),
+        (&"ifb".into(), &"hot".into(), &10_000.into())
+    );
+    assert_eq!(case["published"]["recvmmsg"], 405.0);
+    let line = &case["lines"][0];
+    assert_eq!((&line["column"], &line["kind"]), (&"udp".into(), &"bare".into()));
+    assert!(line["samples"][0]["cpu_ns"].as_u64().unwrap() > 0);
+    assert_eq!(json["auto"][0]["sends"], 2048);
+    assert!(folder.join("packet-tx-cpu-ifb-hot.svg").is_file());
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    let mut out = Vec::new();
+    let options = PacketTxOptions {
+        columns: vec![Column::Udp],
+        json: Some(Path::new("-").to_owned()),
+        svg: None,
+        ..options
+    };
+    run_packet_tx(&options, &mut out).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&out).unwrap()["rounds"], 1);
+}
+
+/// With perf there are shares; without it the report says why there are none.
+#[test]
+fn cycles_are_measured_or_said_to_be_missing() {
+    let options = PacketTxOptions {
+        columns: vec![Column::Udp, Column::SendZcFixed],
+        sizes: vec![65_000],
+        cycles: true,
+        ..small(SinkKind::Ifb)
+    };
+    let (report, text) = run(&options);
+    match &report.cycles[..] {
+        [copying, lending] => {
+            assert!(copying.kernel_copy_share > lending.kernel_copy_share, "{text}");
+            assert!(text.contains("cpu-clock"), "{text}");
+        }
+        _ => assert!(report.notes.iter().any(|note| note.contains("not measured")), "{text}"),
+    }
+}
+
+#[test]
+fn impossible_options_are_refused_before_anything_is_made() {
+    let options = PacketTxOptions { sizes: vec![65_001], ..small(SinkKind::Ifb) };
+    let error = run_packet_tx(&options, &mut Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("65001") && error.contains("65000"), "{error}");
+}
