@@ -109,7 +109,7 @@ fuzz_tests() {
 }
 
 vm_tests() {
-    stage build $CARGO build --release --locked --package zerowire-cli --package zerowire-vmtest || return
+    stage build $CARGO build --release --locked --package zerowire-cli --package zerowire-vmtest --bins --examples || return
     stage static scripts/static.sh || return
     say "vm: target/release/zerowire-vmtest"
     status=0

@@ -5,9 +5,11 @@
 //! zw-vsock stream|seqpacket connect CID PORT JOB [NUMBER...]
 //! zw-vsock stream|seqpacket listen PORT JOB [NUMBER...]
 //! zw-vsock pci WORD...
+//! zw-vsock file SEED BYTES PATH
 //! ```
 //! Jobs are those of `zerowire_vmtest::vsock::job`; numbers are listed at each. `pci`
-//! drives a device of its own, see `zerowire_vmtest::vsock::pci`. With
+//! drives a device of its own, see `zerowire_vmtest::vsock::pci`. `file`
+//! writes a pattern to a file. With
 //! `listen` the line `listening` says that peers may connect. The last line is `ok …` or
 //! `failed: …`; the exit status is 0 or 1.
 
@@ -20,6 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, listen_on, local_cid};
 use zerowire_vmtest::vsock::job::{self, Load};
+use zerowire_vmtest::vsock::pattern::Pattern;
 use zerowire_vmtest::vsock::{Kind, allow_descriptors, pci, zerocopy};
 
 fn main() -> ExitCode {
@@ -39,6 +42,7 @@ fn run(words: &mut Words) -> Result<String> {
     let kind = match words.next("a command")?.as_str() {
         "cid" => return Ok(local_cid()?.to_string()),
         "pci" => return pci::run(words.0.make_contiguous()),
+        "file" => return write_file(words),
         "stream" => Kind::Stream,
         "seqpacket" => Kind::Seqpacket,
         other => bail!("unknown command '{other}'"),
@@ -60,6 +64,14 @@ fn run(words: &mut Words) -> Result<String> {
     let text = work(&end, &name, words).with_context(|| name.clone())?;
     ensure!(words.0.is_empty(), "too many arguments: {:?}", words.0);
     Ok(text)
+}
+
+/// SEED BYTES PATH
+fn write_file(words: &mut Words) -> Result<String> {
+    let (seed, bytes) = (words.number("a seed")?, words.number("a length")?);
+    let path = words.next("a path")?;
+    std::fs::write(&path, Pattern::new(seed).bytes(0, bytes)).with_context(|| format!("write {path}"))?;
+    Ok(String::new())
 }
 
 /// How connections come about.

@@ -1,5 +1,6 @@
 //! A running guest.
 
+use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ impl Guest {
     /// QEMU does not start or the guest does not reach its shell.
     pub fn boot(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
         let begin = Instant::now();
-        let mut guest = Self::start(lab, machine, dir, None)?;
+        let mut guest = Self::start(lab, machine, dir, None, &[])?;
         let release = guest.serial.wait_ready(BOOT)?;
         let wanted = lab.assets.kernel(machine.kernel)?.release;
         if release != wanted {
@@ -67,22 +68,36 @@ impl Guest {
     /// # Errors
     /// As [`Guest::boot`], or the state can't be read.
     pub fn restore(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
+        Self::restore_with(lab, machine, dir, &[])
+    }
+
+    /// As [`Guest::restore`], with further arguments of QEMU that don't change the machine.
+    ///
+    /// # Errors
+    /// As [`Guest::restore`].
+    pub fn restore_with(lab: &Lab, machine: Machine, dir: &Path, more: &[OsString]) -> Result<Self> {
         let state = lab.state(machine)?;
         for _ in 1..RESTORE_ATTEMPTS {
-            let mut guest = Self::restore_once(lab, machine, dir, &state)?;
+            let mut guest = Self::restore_once(lab, machine, dir, &state, more)?;
             match guest.serial.run("true", WAKE) {
                 Ok(_) => return Ok(guest),
                 Err(error) => println!("  a restored {machine:?} is taken anew: {error:#}"),
             }
         }
-        let mut guest = Self::restore_once(lab, machine, dir, &state)?;
+        let mut guest = Self::restore_once(lab, machine, dir, &state, more)?;
         guest.serial.run("true", WAKE).context("the restored guest")?;
         Ok(guest)
     }
 
-    fn restore_once(lab: &Lab, machine: Machine, dir: &Path, state: &Path) -> Result<Self> {
+    fn restore_once(
+        lab: &Lab,
+        machine: Machine,
+        dir: &Path,
+        state: &Path,
+        more: &[OsString],
+    ) -> Result<Self> {
         let begin = Instant::now();
-        let mut guest = Self::start(lab, machine, dir, Some(state))?;
+        let mut guest = Self::start(lab, machine, dir, Some(state), more)?;
         wait_for("the guest's saved state to load", RESTORE, || {
             let status = guest.qmp.execute("query-status", json!({}))?;
             Ok((status["status"] != "inmigrate").then_some(()))
@@ -92,11 +107,18 @@ impl Guest {
         Ok(guest)
     }
 
-    fn start(lab: &Lab, machine: Machine, dir: &Path, state: Option<&Path>) -> Result<Self> {
+    fn start(
+        lab: &Lab,
+        machine: Machine,
+        dir: &Path,
+        state: Option<&Path>,
+        more: &[OsString],
+    ) -> Result<Self> {
         let kernel = lab.assets.kernel(machine.kernel)?;
         let qemu = lab.assets.qemu(machine.qemu)?;
         let initrd = lab.initrd(machine.kernel)?;
         let mut command = machine.command(&qemu, &kernel, &initrd, dir);
+        command.args(more);
         if let Some(state) = state {
             command.arg("-incoming").arg(format!("exec:cat {}", shell_quoted(state)?));
         }

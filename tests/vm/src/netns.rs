@@ -1,10 +1,14 @@
 //! Network namespaces: each test gets its own, so that addresses and taps of tests
 //! that run at once do not meet, and nothing touches the machine's own network.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::command;
 
@@ -52,6 +56,23 @@ impl Netns {
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
+
+    /// Runs `work` on a thread in the namespace. Sockets that it makes stay inside.
+    ///
+    /// # Errors
+    /// The namespace can't be entered, or as `work`.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let path = Path::new("/run/netns").join(&self.name);
+        let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                    .with_context(|| format!("enter network namespace {}", self.name))?;
+                work()
+            });
+            thread.join().map_err(|_| anyhow!("the thread in network namespace {} panicked", self.name))?
+        })
+    }
 }
 
 impl Drop for Netns {
@@ -94,7 +115,7 @@ pub fn remove_leftovers() -> Result<()> {
         let ours = fields.next() == Some(PREFIX);
         let owner = fields.next().and_then(|pid| pid.parse::<u32>().ok());
         if let (true, Some(pid)) = (ours, owner)
-            && !std::path::Path::new(&format!("/proc/{pid}")).exists()
+            && !Path::new(&format!("/proc/{pid}")).exists()
         {
             ip(&["netns", "del", name]).with_context(|| format!("left by process {pid}"))?;
         }

@@ -4,7 +4,9 @@ mod change;
 mod harness;
 mod ledger;
 mod net;
+mod send;
 mod setup;
+mod stores;
 mod traffic;
 mod two_guests;
 mod vsock;
@@ -50,6 +52,8 @@ const TESTS: &[(&str, On, Body)] = &[
     ("two-guests", On::Qemu10, two_guests::one_is_killed),
     ("metadata", On::Qemu10, net::metadata),
     ("idle", On::Qemu10, net::idle),
+    ("net-send", On::Qemu10, send::net),
+    ("net-stores", On::Qemu10, stores::net),
     ("vsock-many", On::Qemu10, vsock::many::many),
     ("vsock-siblings", On::Qemu10, vsock::siblings::siblings),
     ("vsock-reboot", On::Qemu10, vsock::change::reboot),
@@ -57,6 +61,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-restart", On::All, vsock::change::restart),
     ("vsock-pci", On::Qemu10, vsock::pci::second_device),
     ("vsock-rx", On::Qemu10, vsock::rx::bench),
+    ("vsock-send", On::Qemu10, vsock::send::vsock),
     ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),

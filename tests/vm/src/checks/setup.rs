@@ -4,6 +4,7 @@
 //!  guest eth0 10.77.0.2 ── vhost-user ── zerowire net ── tap0 10.77.0.1 (namespace)
 //! ```
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub struct Plan {
     pub mergeable: bool,
     /// VIRTIO_F_ACCESS_PLATFORM.
     pub access_platform: bool,
+    /// Further arguments of QEMU.
+    pub qemu_arguments: Vec<OsString>,
 }
 
 impl Default for Plan {
@@ -66,6 +69,7 @@ impl Default for Plan {
             offloads: true,
             mergeable: true,
             access_platform: false,
+            qemu_arguments: Vec::new(),
         }
     }
 }
@@ -90,7 +94,7 @@ impl Net {
     pub fn start(env: &Env<'_>, plan: Plan) -> Result<Self> {
         let namespace = Netns::new()?;
         let backend = start_backend(env.dir.into(), &namespace, &plan, 0)?;
-        let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
+        let mut guest = Guest::restore_with(env.lab, env.machine, env.dir, &plan.qemu_arguments)?;
         let device = device(&plan, backend.socket());
         let interface = device.plug(&mut guest)?;
         let mut net =

@@ -5,6 +5,7 @@ pub mod many;
 pub mod pair;
 pub mod pci;
 pub mod rx;
+pub mod send;
 pub mod setup;
 pub mod siblings;
 pub mod stalled;

@@ -1,0 +1,193 @@
+//! `zerowire send` in a guest: the static program sends a file of a known pattern.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::guest::Guest;
+use crate::vsock::pattern::Pattern;
+use crate::vsock::{PATIENCE, remote};
+
+/// The longest datagram.
+const DATAGRAM_BYTES: usize = 64 << 10;
+
+/// Where files lie in the guest, if nowhere else: in a tmpfs.
+const FOLDER: &str = "/tmp";
+
+/// What `zerowire send --json` says at its end.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct Said {
+    /// `complete`, `failed` or `interrupted`.
+    pub outcome: String,
+    /// What ran, and why.
+    pub path: String,
+    /// Bytes that were sent.
+    pub bytes: u64,
+    /// How they went.
+    pub ledger: Ledger,
+}
+
+/// How the bytes went, as the kernel says in its notifications.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct Ledger {
+    /// All bytes.
+    pub bytes: u64,
+    /// Bytes that went out of the program's pages.
+    pub zero_copied_bytes: u64,
+    /// The others, by reason.
+    pub copied_bytes: BTreeMap<String, u64>,
+}
+
+impl Ledger {
+    /// Fails unless each byte was either zero-copied or copied, and all are there.
+    ///
+    /// # Errors
+    /// The message holds the ledger.
+    pub fn check(&self, bytes: u64) -> Result<()> {
+        let copied: u64 = self.copied_bytes.values().sum();
+        ensure!(
+            self.bytes == bytes && self.zero_copied_bytes + copied == bytes,
+            "of {bytes} bytes the ledger has: {self:?}"
+        );
+        Ok(())
+    }
+
+    /// Bytes that were copied for a reason.
+    pub fn copied(&self, reason: &str) -> u64 {
+        self.copied_bytes.get(reason).copied().unwrap_or(0)
+    }
+}
+
+/// A file of a pattern in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternFile {
+    /// Names the pattern.
+    pub seed: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl PatternFile {
+    /// Writes it to [`FOLDER`].
+    ///
+    /// # Errors
+    /// The guest has no room for it.
+    pub fn write(self, guest: &mut Guest) -> Result<()> {
+        self.write_to(guest, FOLDER)
+    }
+
+    /// Writes it to another folder.
+    ///
+    /// # Errors
+    /// The guest has no room for it.
+    pub fn write_to(self, guest: &mut Guest, folder: &str) -> Result<()> {
+        let Self { seed, bytes } = self;
+        remote::run(guest, &format!("file {seed} {bytes} {}", self.path(folder)))?;
+        Ok(())
+    }
+
+    fn path(self, folder: &str) -> String {
+        format!("{folder}/pattern-{}-{}", self.seed, self.bytes)
+    }
+}
+
+/// Sends a file of [`FOLDER`] to a peer, all of it.
+///
+/// # Errors
+/// As [`complete_from`].
+pub fn complete(guest: &mut Guest, to: &str, file: PatternFile, options: &str) -> Result<Said> {
+    complete_from(guest, to, file, FOLDER, options)
+}
+
+/// Sends a file of a folder to a peer, all of it; the ledger has every byte.
+///
+/// # Errors
+/// Not everything was sent; the message holds the program's words.
+pub fn complete_from(
+    guest: &mut Guest,
+    to: &str,
+    file: PatternFile,
+    folder: &str,
+    options: &str,
+) -> Result<Said> {
+    // A transfer that stalls ends by itself, with a message.
+    let timeout = PATIENCE.as_secs();
+    let path = file.path(folder);
+    let line = format!("zerowire send --to {to} {path} --timeout {timeout} {options} --json -");
+    let output = guest.run(&format!("{line} 2>&1"), PATIENCE.saturating_mul(2))?;
+    let words = || format!("in the guest: `{line}`: status {}: {}", output.status, output.text);
+    let json = output.text.lines().find(|line| line.starts_with('{')).with_context(words)?;
+    let said: Said = serde_json::from_str(json).with_context(words)?;
+    let complete = output.status == 0 && said.outcome == "complete" && said.bytes == file.bytes;
+    ensure!(complete, words());
+    said.ledger.check(file.bytes)?;
+    Ok(said)
+}
+
+/// Receives a file as datagrams, in order and without a gap.
+///
+/// # Errors
+/// None comes for a while, or a byte is wrong: a datagram was lost, doubled or changed.
+pub fn receive_datagrams(socket: &UdpSocket, file: PatternFile, length: usize) -> Result<()> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let pattern = Pattern::new(file.seed);
+    let mut buffer = vec![0; DATAGRAM_BYTES];
+    let (mut received, mut count) = (0, 0_u64);
+    while received < file.bytes {
+        let wanted = (file.bytes - received).min(length as u64);
+        let place = || format!("datagram {count}, at byte {received} of {}", file.bytes);
+        let came = socket.recv(&mut buffer).with_context(place)?;
+        ensure!(came as u64 == wanted, "{came} bytes came, not {wanted}: {}", place());
+        if let Some(wrong) = pattern.first_difference(received, &buffer[..came]) {
+            bail!("byte {wrong} is wrong: {}", place());
+        }
+        received += came as u64;
+        count += 1;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: PatternFile = PatternFile { seed: 9, bytes: 2_500 };
+
+    fn pair() -> (UdpSocket, UdpSocket) {
+        let one = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        one.connect(other.local_addr().unwrap()).unwrap();
+        (one, other)
+    }
+
+    #[test]
+    fn a_file_in_datagrams_is_received() {
+        let (one, other) = pair();
+        for part in Pattern::new(9).bytes(0, 2_500).chunks(1_000) {
+            one.send(part).unwrap();
+        }
+        receive_datagrams(&other, FILE, 1_000).unwrap();
+    }
+
+    #[test]
+    fn a_lost_datagram_is_named() {
+        let (one, other) = pair();
+        let bytes = Pattern::new(9).bytes(0, 2_500);
+        one.send(&bytes[..1_000]).unwrap();
+        one.send(&bytes[2_000..]).unwrap();
+        let error = receive_datagrams(&other, FILE, 1_000).unwrap_err().to_string();
+        assert!(error.contains("datagram 1"), "{error}");
+    }
+
+    #[test]
+    fn a_ledger_must_have_every_byte() {
+        let text = r#"{"outcome":"complete","error":null,"path":"p","bytes":30,"ledger":{"frames":2,"bytes":30,
+            "zero_copied_bytes":20,"copied_bytes":{"small":10},"more":1},"left":{}}"#;
+        let said: Said = serde_json::from_str(text).unwrap();
+        said.ledger.check(30).unwrap();
+        assert_eq!((said.ledger.copied("small"), said.ledger.copied("asked")), (10, 0));
+        assert!(said.ledger.check(31).is_err());
+    }
+}
