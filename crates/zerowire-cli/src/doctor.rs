@@ -1,5 +1,6 @@
 //! `zerowire doctor`.
 
+mod queue;
 mod render;
 mod wrap;
 
@@ -8,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use zerowire::probe::{self, Job, Options, Outcome, Report, Verdict};
 
 /// Which path to look at.
@@ -45,6 +47,12 @@ pub struct DoctorArgs {
     /// Only the checks of one path.
     #[arg(long, value_name = "PATH", default_value = "all")]
     path: PathArg,
+    /// Only what zero-copy receive needs of this network interface: its driver, header split, RSS, steering, queues.
+    #[arg(short, long, value_name = "IF", conflicts_with = "path")]
+    interface: Option<String>,
+    /// Go through the checks for this receive queue, one by one; without it, all queues in short.
+    #[arg(short, long, value_name = "Q", requires = "interface")]
+    queue: Option<u32>,
     /// Print the report as JSON, one document.
     #[arg(long)]
     json: bool,
@@ -55,7 +63,17 @@ Each check tries the thing itself, as this user, in this network namespace: it o
 never set up, registers memory. Nothing stays behind, no setting is changed, no frame is sent. Run it the way zerowire \
 net or zerowire vsock will run: under the same user, in the same container, unit or namespace.
 
-Exit code: 0; 1 if zerowire net or zerowire vsock, where it was asked about, can't run at all; 2 for wrong arguments.";
+With --interface it reads the interface's settings by netlink and says what is missing before io_uring can receive into a \
+queue of it without a copy, with the ethtool commands for that. It runs none of them, and registers no queue.
+
+Exit code: 0; 1 if zerowire net or zerowire vsock, where it was asked about, can't run at all, or with --interface if the \
+queue can't be registered; 2 for wrong arguments.
+
+Examples:
+  zerowire doctor --path net         what a VM's network device would run on
+  zerowire doctor -i eth1            the queues of eth1 in short
+  zerowire doctor -i eth1 -q 7       whether queue 7 can receive without a copy, and what is missing
+  zerowire doctor -i eth1 -q 7 --json | jq '.checks[] | select(.outcome != \"ok\")'";
 
 /// Width of a report that goes to no terminal, columns.
 const PLAIN_WIDTH: usize = 100;
@@ -64,18 +82,28 @@ const MAX_WIDTH: usize = 110;
 
 /// Runs the command.
 pub fn run(args: DoctorArgs) -> Result<ExitCode> {
+    if let Some(interface) = &args.interface {
+        let report = probe::queue::run(interface, args.queue);
+        print(&report, args.json, |style| queue::report(&report, style))?;
+        let is_possible = report.verdict.outcome != Outcome::Missing;
+        return Ok(if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     let report = probe::run(&Options::for_job(args.path.job()));
-    let text = if args.json {
-        serde_json::to_string_pretty(&report).context("the report can't be written as JSON")? + "\n"
+    print(&report, args.json, |style| render::report(&report, style))?;
+    Ok(exit_code(&report))
+}
+
+fn print(report: &impl Serialize, json: bool, text: impl FnOnce(&render::Style) -> String) -> Result<()> {
+    let text = if json {
+        serde_json::to_string_pretty(report).context("the report can't be written as JSON")? + "\n"
     } else {
-        render::report(&report, &style())
+        text(&style())
     };
     match io::stdout().lock().write_all(text.as_bytes()) {
         // Whoever reads it (head, a pager) has seen enough.
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
-        result => result.context("the report can't be written to standard output")?,
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("the report can't be written to standard output"),
     }
-    Ok(exit_code(&report))
 }
 
 /// A command that is there and can't run is an error; those of later versions are not.

@@ -8,11 +8,13 @@
 //! * [`xdp`]: whole frames through AF_XDP.
 //! * [`recv`]: receiving in place.
 //! * [`uring`]: what io_uring can do here.
+//! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`probe`]: what this kernel, user and network namespace can do, and how to get the missing part.
 #![warn(missing_docs)]
 
 pub mod area;
 pub mod ledger;
+pub mod netlink;
 pub mod packet;
 pub mod probe;
 pub mod recv;

@@ -16,13 +16,13 @@ pub struct Style {
 }
 
 /// Columns of the word in front of each line, with the space after it.
-const MARK: usize = 10;
+pub(super) const MARK: usize = 10;
 /// Columns of a check's title, with the space after it.
 const TITLE: usize = 24;
 /// Columns of a job's name in the summary.
 const NAME: usize = 7;
 /// Columns in front of everything below a heading.
-const INDENT: usize = 2;
+pub(super) const INDENT: usize = 2;
 
 /// The whole report.
 pub fn report(report: &Report, style: &Style) -> String {
@@ -45,7 +45,7 @@ pub fn report(report: &Report, style: &Style) -> String {
     out
 }
 
-fn machine(m: &Machine, style: &Style) -> String {
+pub(super) fn machine(m: &Machine, style: &Style) -> String {
     let cpus = if m.cores == 1 { "CPU" } else { "CPUs" };
     let is_virtual = if m.virtualised { ", virtual" } else { "" };
     let first = format!(
@@ -87,7 +87,7 @@ fn heading(group: Group) -> &'static str {
     }
 }
 
-fn line(c: &Check, style: &Style) -> String {
+pub(super) fn line(c: &Check, style: &Style) -> String {
     let f = &c.finding;
     let column = INDENT + MARK + TITLE;
     let mut out = format!(
@@ -140,7 +140,7 @@ fn summary(report: &Report) -> String {
     })
 }
 
-fn mark(outcome: Outcome, style: &Style) -> String {
+pub(super) fn mark(outcome: Outcome, style: &Style) -> String {
     let code = match outcome {
         Outcome::Ok => "32",
         Outcome::Degraded => "33",
@@ -149,7 +149,7 @@ fn mark(outcome: Outcome, style: &Style) -> String {
     paint(&format!("{:MARK$}", outcome.word()), code, style)
 }
 
-fn bold(text: &str, style: &Style) -> String {
+pub(super) fn bold(text: &str, style: &Style) -> String {
     paint(text, "1", style)
 }
 

@@ -8,6 +8,8 @@
 //! Two stages, so that the words can be tested without the machine: a *probe* runs system calls and returns plain
 //! results; a *translation* is a pure function from those results (mostly an errno) to a [`Finding`].
 //!
+//! [`run`] looks at all jobs; [`queue::run`] at one interface and its queues.
+//!
 //! [`run`] takes some tens of milliseconds: most of them go into registering memory and starting QEMU for its
 //! version.
 
@@ -19,6 +21,7 @@ mod memory;
 mod namespace;
 mod nic;
 mod packet;
+pub mod queue;
 mod recv;
 mod report;
 mod send;

@@ -6,7 +6,7 @@ use super::sys::{driver, socket};
 use super::{Finding, Group, Job, Subject, Todo};
 
 /// Drivers whose queues io_uring can take over, with headers split from data (as of Linux 7.3).
-const SPLITTING: [&str; 4] = ["bnxt_en", "mlx5_core", "gve", "fbnic"];
+pub(super) const SPLITTING: [&str; 4] = ["bnxt_en", "mlx5_core", "gve", "fbnic"];
 
 pub(super) fn check(todo: &mut Todo) {
     let subject =
@@ -47,7 +47,8 @@ fn translate(interfaces: &[(String, String)]) -> Finding {
         return Finding::ok(
             text(&able),
             "Its driver can hand a queue to io_uring: receive without a copy, once header split is on ('ethtool -G IF \
-             tcp-data-split on'). Not tried here, since it restarts the queue.",
+             tcp-data-split on'). Not tried here, since it restarts the queue: 'zerowire doctor -i IF' says what is \
+             missing.",
         );
     }
     let found = if others.is_empty() { "none but lo".to_owned() } else { text(&others) };

@@ -13,10 +13,10 @@ use super::uring::{Ring, UNTRIED};
 use super::{Finding, Group, Job, Subject, Todo};
 
 /// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel copies.
-const ZCRX_REG_NODEV: u32 = 2;
+pub(super) const ZCRX_REG_NODEV: u32 = 2;
 
 /// An interface that can't exist: the answer ENODEV shows that the kernel came as far as looking for it.
-const NO_INTERFACE: u32 = i32::MAX as u32;
+pub(super) const NO_INTERFACE: u32 = i32::MAX as u32;
 
 pub(super) fn check(todo: &mut Todo, ring: &Ring) {
     let subject = |id, path, title| Subject { id, group: Group::Recv, jobs: &[Job::Recv], path, title };
@@ -34,15 +34,16 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
 }
 
 /// Tries to register 64 KiB on a ring of its own, which takes the registration with it.
-fn register(interface: u32, flags: u32) -> io::Result<()> {
+pub(super) fn register(interface: u32, flags: u32) -> io::Result<()> {
     let page = rustix::param::page_size();
     let area = Mapping::new(16 * page, None)?;
     let refill = Mapping::new(2 * page, None)?;
-    let ring = IoUring::<squeue::Entry, cqueue::Entry32>::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .build(8)?;
-    register_zcrx(&ring, interface, flags, &area, &refill)
+    register_zcrx(&wide_ring()?, interface, flags, &area, &refill)
+}
+
+/// A ring as the registration wants it: completions of 32 bytes, work deferred to the thread that asks.
+pub(super) fn wide_ring() -> io::Result<IoUring<squeue::Entry, cqueue::Entry32>> {
+    IoUring::<squeue::Entry, cqueue::Entry32>::builder().setup_single_issuer().setup_defer_taskrun().build(8)
 }
 
 const COPIES: &str = "Received bytes are copied once, by the kernel, into provided buffers.";

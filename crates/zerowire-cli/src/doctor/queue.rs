@@ -1,0 +1,140 @@
+//! The report on an interface and a queue as text.
+
+use std::fmt::Write;
+
+use zerowire::probe::Outcome;
+use zerowire::probe::queue::{Advice, QueueReport, QueueState};
+
+use super::render::{INDENT, MARK, Style, bold, line, machine, mark};
+use super::wrap::hang;
+
+/// The whole report.
+pub fn report(report: &QueueReport, style: &Style) -> String {
+    let mut out = machine(&report.machine, style);
+    let heading = match report.queue {
+        Some(q) => format!("Zero-copy receive into queue {q} of {}", report.interface),
+        None => format!("Zero-copy receive into a queue of {}", report.interface),
+    };
+    let _ = writeln!(out, "\n{}", bold(&heading, style));
+    for check in &report.checks {
+        out.push_str(&line(check, style));
+    }
+    if report.queue.is_none() && !report.queues.is_empty() {
+        let _ = writeln!(out, "\n{}", bold("Receive queues", style));
+        queues(&mut out, &report.queues);
+    }
+    if !report.commands.is_empty() {
+        let possible = report.verdict.outcome != Outcome::Missing || !is_hopeless(report);
+        let heading = if possible {
+            "Commands, in this order (none is run here)"
+        } else {
+            "Commands for an interface that can (this one can't)"
+        };
+        let _ = writeln!(out, "\n{}", bold(heading, style));
+        for advice in &report.commands {
+            command(&mut out, advice, style);
+        }
+    }
+    let _ = writeln!(out, "\n{}", bold("What follows", style));
+    let verdict = &report.verdict;
+    let text = hang(&verdict.text, INDENT + MARK, style.width);
+    let _ = writeln!(out, "{:INDENT$}{}{text}", "", mark(verdict.outcome, style));
+    let count = |o| report.count(o);
+    let _ = writeln!(
+        out,
+        "\n{} ok, {} degraded, {} missing.",
+        count(Outcome::Ok),
+        count(Outcome::Degraded),
+        count(Outcome::Missing)
+    );
+    out
+}
+
+/// No setting helps where the driver can't.
+fn is_hopeless(report: &QueueReport) -> bool {
+    report.checks.iter().any(|c| c.subject.id == "queue.driver" && c.finding.outcome == Outcome::Missing)
+}
+
+/// One line for each run of queues that are in the same state.
+fn queues(out: &mut String, list: &[QueueState]) {
+    let _ =
+        writeln!(out, "{:INDENT$}{:<12}{:<34}{:<20}steering rules", "", "queue", "used by", "RSS entries");
+    for run in list.chunk_by(|a, b| (a.user, a.rss, a.rules) == (b.user, b.rss, b.rules)) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let number = if run.len() == 1 {
+            first.queue.to_string()
+        } else {
+            format!("{} to {}", first.queue, last.queue)
+        };
+        let user = first.user.map_or("the kernel's own stack", |u| u.name());
+        let each = if run.len() > 1 { " each" } else { "" };
+        let rss = first.rss.map_or("not told".to_owned(), |(own, all)| format!("{own} of {all}{each}"));
+        let rules = first.rules.map_or("not told".to_owned(), |n| n.to_string());
+        let _ = writeln!(out, "{:INDENT$}{number:<12}{user:<34}{rss:<20}{rules}", "");
+    }
+}
+
+/// A command stands on a line of its own, whole, to be copied.
+fn command(out: &mut String, advice: &Advice, style: &Style) {
+    let done = if advice.done { " (it is so)" } else { "" };
+    let purpose = hang(&format!("{}{done}:", advice.purpose), INDENT, style.width);
+    let _ = writeln!(out, "{:INDENT$}{purpose}", "");
+    let _ = writeln!(out, "{:1$}{2}", "", 2 * INDENT, advice.command);
+    if let Some(undo) = advice.undo.as_ref().filter(|_| !advice.done) {
+        let _ = writeln!(out, "{:1$}back: {undo}", "", 2 * INDENT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerowire::probe::queue::run;
+
+    const PLAIN: Style = Style { width: 80, colour: false };
+
+    /// Loopback is there everywhere; its report has every part.
+    #[test]
+    fn a_report_has_its_parts_in_order() {
+        let one = report(&run("lo", Some(0)), &PLAIN);
+        let at = |word: &str| one.find(word).unwrap_or_else(|| panic!("no {word} in {one}"));
+        assert!(at("into queue 0 of lo") < at("queue number") && at("queue number") < at("Commands for"));
+        assert!(at("Commands for") < at("What follows"));
+        assert!(
+            !one.contains("Receive queues") && report(&run("lo", None), &PLAIN).contains("Receive queues")
+        );
+        assert!(!report(&run("nowhere0", None), &PLAIN).contains("Commands"));
+    }
+
+    #[test]
+    fn queues_in_the_same_state_share_a_line() {
+        let found = run("lo", None);
+        let Some(first) = found.queues.first() else { panic!("no queue: {found:?}") };
+        let list: Vec<_> = (0..4)
+            .map(|n| {
+                let mut queue = first.clone();
+                queue.queue = n;
+                queue.rules = Some(usize::from(n == 3));
+                queue
+            })
+            .collect();
+        let mut out = String::new();
+        queues(&mut out, &list);
+        let lines: Vec<_> = out.lines().map(str::trim).collect();
+        assert_eq!(lines.len(), 3, "{out}");
+        assert!(
+            lines[1].starts_with("0 to 2") && lines[2].starts_with("3 ") && lines[2].ends_with('1'),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn a_command_that_is_done_has_no_way_back() {
+        let mut out = String::new();
+        let advice =
+            |done| Advice { purpose: "p", command: "c".to_owned(), undo: Some("u".to_owned()), done };
+        command(&mut out, &advice(true), &PLAIN);
+        assert_eq!(out, "  p (it is so):\n    c\n");
+        command(&mut out, &advice(false), &PLAIN);
+        assert!(out.ends_with("  p:\n    c\n    back: u\n"), "{out}");
+    }
+}

@@ -1,0 +1,118 @@
+//! A netlink socket: one question at a time, and the whole answer.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recvfrom, sendto, socket_with,
+};
+
+use super::error::NetlinkError;
+use super::message::{ACK, DUMP, INTERRUPTED, Kind, Messages, question};
+
+/// Room for one datagram. The kernel makes none above 32 KiB of a list (NLMSG_GOODSIZE, `netlink_dump`); single answers are
+/// as long as their attributes, of which each is below 64 KiB.
+const ROOM_BYTES: usize = 128 << 10;
+/// The kernel answers at once; this only keeps a fault from becoming a hang.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a list that changed while it was made is asked for again.
+const TRIES: usize = 4;
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// One thing.
+    One,
+    /// All that there are.
+    All,
+}
+
+/// A socket to the kernel.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+    room: Vec<u8>,
+}
+
+impl Socket {
+    /// `protocol`: `None` for route netlink.
+    pub(super) fn open(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {
+        let system = |e| NetlinkError::system("a netlink socket", e);
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
+            .map_err(system)?;
+        set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE)).map_err(system)?;
+        Ok(Self { fd, sequence: 0, room: vec![0; ROOM_BYTES] })
+    }
+
+    /// Asks; the parts of the answer, without the 16 bytes of their headers. `what` is for messages.
+    pub(super) fn ask(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        extent: Extent,
+        body: &[u8],
+    ) -> Result<Vec<Vec<u8>>, NetlinkError> {
+        for _ in 0..TRIES {
+            let (parts, is_whole) = self.ask_once(what, kind, extent, body)?;
+            if is_whole {
+                return Ok(parts);
+            }
+        }
+        Err(NetlinkError::system(what, io::Error::from_raw_os_error(libc::EAGAIN)))
+    }
+
+    fn ask_once(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        extent: Extent,
+        body: &[u8],
+    ) -> Result<(Vec<Vec<u8>>, bool), NetlinkError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        // A list ends with a message of its own; a single answer is followed by the acknowledgement that is asked for.
+        let flags = if extent == Extent::All { DUMP } else { ACK };
+        let bytes = question(kind, flags, sequence, body);
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.fd, &bytes, SendFlags::empty(), &kernel).map_err(|e| NetlinkError::system(what, e))?;
+        let mut parts = Vec::new();
+        let mut is_whole = true;
+        loop {
+            for message in Messages::new(self.receive(what)?) {
+                let message = message.map_err(|e| e.of(what))?;
+                // What came late to an earlier question.
+                if message.sequence != sequence {
+                    continue;
+                }
+                is_whole &= message.flags & INTERRUPTED == 0;
+                match message.kind {
+                    Kind::Data(part) => parts.push(part.to_vec()),
+                    Kind::Nothing => {}
+                    Kind::End(0) => return Ok((parts, is_whole)),
+                    Kind::End(errno) => {
+                        return Err(NetlinkError::system(what, io::Error::from_raw_os_error(errno)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next datagram of the kernel; others' are passed over.
+    fn receive(&mut self, what: &'static str) -> Result<&[u8], NetlinkError> {
+        let len = loop {
+            let (_, len, from) = match recvfrom(&self.fd, &mut self.room[..], RecvFlags::TRUNC) {
+                Err(rustix::io::Errno::INTR) => continue,
+                result => result.map_err(|e| NetlinkError::system(what, e))?,
+            };
+            let port = from.and_then(|a| SocketAddrNetlink::try_from(a).ok()).map(|a| a.pid());
+            if port == Some(0) {
+                break len;
+            }
+        };
+        self.room.get(..len).ok_or(NetlinkError::Malformed { what, why: "a datagram above 128 KiB" })
+    }
+}

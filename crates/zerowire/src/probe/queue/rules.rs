@@ -1,0 +1,154 @@
+//! Flow steering rules of an interface, by the ioctls that read them (ETHTOOL_GRXCLSRLCNT, GRXCLSRLALL, GRXCLSRULE;
+//! include/uapi/linux/ethtool.h): netlink has no question for them. No privilege is needed, and nothing is changed.
+//!
+//! ```text
+//!   struct ethtool_rxnfc, 64-bit machines, bytes
+//!   0 command | 4 flow type | 8 data | 16 flow specification ............... | 184 count | 188 locations...
+//!                                     +0 type  +4 what is compared           |
+//!                                     +152 ring cookie (168)  +160 location (176)
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use serde::Serialize;
+
+use super::super::sys::socket;
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+
+/// Words of the structure with one location.
+const WORDS: usize = 48;
+const FLOW_TYPE: usize = 4;
+const COOKIE: usize = 42;
+const LOCATION: usize = 44;
+const COUNT: usize = 46;
+const LOCATIONS: usize = 47;
+/// Where the destination port lies in the specification of TCP and UDP over IPv4 and IPv6, bytes of the structure.
+const PORT_V4: usize = 30;
+const PORT_V6: usize = 54;
+/// More rules than this are not looked at: no NIC has as many.
+const MOST: u32 = 16 << 10;
+
+/// A rule that puts some flows into a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(in super::super) struct Rule {
+    /// Its number, which `ethtool -N IF delete` takes.
+    pub location: u32,
+    /// The queue; `None` for a rule that drops, or spreads over several.
+    pub queue: Option<u32>,
+    /// Such as `tcp6`; `other` for what is not TCP or UDP.
+    pub flow: &'static str,
+    /// The destination port that is compared, if one is.
+    pub port: Option<u16>,
+}
+
+/// The rules of `interface`, by their numbers.
+pub(super) fn read(interface: &str) -> io::Result<Vec<Rule>> {
+    if cfg!(not(target_pointer_width = "64")) {
+        // The structure has another layout there.
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    }
+    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let mut head = vec![0; WORDS];
+    head[0] = ETHTOOL_GRXCLSRLCNT;
+    ask(&socket, interface, &mut head)?;
+    let count = head[COUNT].min(MOST);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let mut all = vec![0; WORDS + count as usize];
+    (all[0], all[COUNT]) = (ETHTOOL_GRXCLSRLALL, count);
+    ask(&socket, interface, &mut all)?;
+    let listed = all[COUNT].min(count) as usize;
+    let mut rules = Vec::with_capacity(listed);
+    for location in &all[LOCATIONS..LOCATIONS + listed] {
+        let mut one = vec![0; WORDS];
+        (one[0], one[LOCATION]) = (ETHTOOL_GRXCLSRULE, *location);
+        match ask(&socket, interface, &mut one) {
+            Ok(()) => rules.push(parse(&one)),
+            // It was deleted since.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    rules.sort_by_key(|r| r.location);
+    Ok(rules)
+}
+
+/// `struct ifreq` with a pointer.
+#[repr(C)]
+struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    data: *mut libc::c_void,
+    pad: [u64; 2],
+}
+
+/// One of the three commands above, which is `words[0]`; `words` has room for as many locations as its count says.
+fn ask(socket: &impl AsFd, interface: &str, words: &mut [u32]) -> io::Result<()> {
+    debug_assert!(words.len() >= LOCATIONS + words[COUNT] as usize);
+    let mut request = Request { name: [0; libc::IFNAMSIZ], data: words.as_mut_ptr().cast(), pad: [0; 2] };
+    let len = interface.len().min(libc::IFNAMSIZ - 1);
+    request.name[..len].copy_from_slice(&interface.as_bytes()[..len]);
+    // SAFETY: these commands read and fill the structure that the request points to and, behind it, at most as many
+    // locations as its count says; the words have that length and live until the call returns.
+    let r = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What a filled-in structure says.
+fn parse(words: &[u32]) -> Rule {
+    let byte = |at: usize| words[at / 4].to_ne_bytes()[at % 4];
+    // Flags: FLOW_EXT, FLOW_MAC_EXT, FLOW_RSS. With the last, the cookie is an offset in a context's table.
+    let (kind, is_spread) = (words[FLOW_TYPE] & 0x1fff_ffff, words[FLOW_TYPE] & 0x2000_0000 != 0);
+    let (flow, port_at) = match kind {
+        1 => ("tcp4", Some(PORT_V4)),
+        2 => ("udp4", Some(PORT_V4)),
+        5 => ("tcp6", Some(PORT_V6)),
+        6 => ("udp6", Some(PORT_V6)),
+        _ => ("other", None),
+    };
+    let port = port_at.map(|at| u16::from_be_bytes([byte(at), byte(at + 1)])).filter(|p| *p != 0);
+    let mut cookie = [0; 8];
+    for (i, b) in cookie.iter_mut().enumerate() {
+        *b = byte(COOKIE * 4 + i);
+    }
+    // The low half is the queue; what is above names a virtual function. All ones: drop; all but one: wake the machine.
+    let queue = u32::try_from(u64::from_ne_bytes(cookie)).ok().filter(|_| !is_spread);
+    Rule { location: words[LOCATION], queue, flow, port }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(kind: u32, cookie: u64, port_at: usize, port: u16) -> Vec<u32> {
+        let mut bytes = [0u8; WORDS * 4];
+        bytes[16..20].copy_from_slice(&kind.to_ne_bytes());
+        bytes[port_at..port_at + 2].copy_from_slice(&port.to_be_bytes());
+        bytes[168..176].copy_from_slice(&cookie.to_ne_bytes());
+        bytes[176..180].copy_from_slice(&1023u32.to_ne_bytes());
+        bytes.as_chunks::<4>().0.iter().map(|w| u32::from_ne_bytes(*w)).collect()
+    }
+
+    #[test]
+    fn rules_are_read_from_the_structure() {
+        let v6 = parse(&filled(5, 7, PORT_V6, 9999));
+        assert_eq!(v6, Rule { location: 1023, queue: Some(7), flow: "tcp6", port: Some(9999) });
+        let v4 = parse(&filled(1 | 0x8000_0000, 0, PORT_V4, 80));
+        assert_eq!((v4.queue, v4.flow, v4.port), (Some(0), "tcp4", Some(80)));
+        assert_eq!(parse(&filled(1, u64::MAX, PORT_V4, 0)).queue, None, "drop");
+        assert_eq!(parse(&filled(1, 1 << 32 | 3, PORT_V4, 0)).queue, None, "a virtual function's");
+        assert_eq!(parse(&filled(1 | 0x2000_0000, 3, PORT_V4, 0)).queue, None, "spread");
+        assert_eq!(parse(&filled(0x12, 3, PORT_V4, 9)).port, None);
+    }
+
+    #[test]
+    fn loopback_has_none() {
+        assert_eq!(read("lo").expect_err("no such driver").raw_os_error(), Some(libc::EOPNOTSUPP));
+        assert_eq!(read("nowhere0").expect_err("none").raw_os_error(), Some(libc::ENODEV));
+    }
+}
