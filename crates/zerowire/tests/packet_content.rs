@@ -195,3 +195,25 @@ fn tagged_frames_may_be_longer_by_the_tag() {
         assert!(capture.next(Duration::ZERO).is_none());
     });
 }
+
+#[test]
+fn frames_copied_at_once_arrive_and_are_counted() {
+    in_lab(|lab| {
+        lab.veth();
+        let capture = lab.capture();
+        for offload in [false, true] {
+            let options = Options { copy_up_to: 1000, offload, ..Options::default() };
+            let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
+            assert!(ring.path().contains("copied up to 1000 bytes"), "{}", ring.path());
+            every_length(&mut ring, &capture);
+            let totals = ring.counters().snapshot();
+            let copied = (14 + 1000) * 987 / 2;
+            assert_eq!(totals.copied_bytes.get("cheaper"), Some(&copied));
+            assert_eq!((totals.zero_copied_bytes, totals.bytes), (BYTES - copied, BYTES));
+            // A header is refused unless it was asked for.
+            let pushed = ring.push_offload(&VnetHeader::checksum(34, 6), 100, &mut |to| to.fill(0));
+            assert_eq!(pushed.is_ok(), offload, "{pushed:?}");
+            ring.take_back();
+        }
+    });
+}

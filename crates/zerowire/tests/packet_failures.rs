@@ -5,7 +5,7 @@
 mod common;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::lab::{self, Lab, PATIENCE, in_lab};
 use zerowire::packet::{MAX_SLOTS, OpenError, Options, PacketRing, PacketSocket, VnetHeader};
@@ -400,6 +400,54 @@ fn what_cannot_be_opened_says_why() {
                 let ring = PacketRing::open(lab::HERE, &options).expect("a ring");
                 assert!(ring.slots() == slots && ring.slot_frame_bytes() >= frame_bytes);
             }
+        }
+    });
+}
+
+#[test]
+fn a_lowered_mtu_is_noticed_where_the_kernel_does_not_look() {
+    in_lab(|lab| {
+        lab.veth();
+        let options = Options { copy_up_to: 1514, ..options(2) };
+        let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
+        for slot in 0..2 {
+            ring.load(slot, &VnetHeader::NONE, &lab::frame(slot as u32, 1400)).expect("loaded");
+        }
+        assert_eq!(ring.send_loaded(2).expect("two"), 2);
+        ring.drain(PATIENCE).expect("back");
+        lab.mtu(lab::HERE, 1000);
+        let start = Instant::now();
+        let error = loop {
+            assert!(start.elapsed() < PATIENCE, "frames of 1400 bytes still go");
+            match ring.send_loaded(1).and_then(|_| ring.drain(PATIENCE)) {
+                Ok(()) => std::thread::sleep(Duration::from_millis(1)),
+                Err(e) => break e,
+            }
+        };
+        assert!(
+            matches!(error, FrameError::LongerThanMtu { frame_bytes: 1400, mtu_bytes: 1000, .. }),
+            "{error:?}"
+        );
+        assert_eq!(ring.outstanding(), 0);
+        lab.mtu(lab::HERE, 1500);
+        assert!(push(&mut ring, 7, 1500));
+        ring.drain(PATIENCE).expect("back");
+    });
+}
+
+#[test]
+fn a_renamed_interface_keeps_its_mtu() {
+    with_both(|lab, sender, _| {
+        lab.down(lab::HERE);
+        lab::run("ip", &["link", "set", lab::HERE, "name", "other0", "mtu", "1000"]);
+        lab.up("other0");
+        // Another one has the name now.
+        lab.ifb(lab::HERE, false);
+        lab.mtu(lab::HERE, 9000);
+        assert!(push(sender, 0, 1500), "as at the opening");
+        match sender.drain(PATIENCE) {
+            Err(FrameError::LongerThanMtu { frame_bytes: 1500, mtu_bytes: 1000, .. }) => {}
+            other => panic!("{other:?}"),
         }
     });
 }

@@ -64,8 +64,6 @@ pub struct Outcome {
     pub passes: u64,
     /// Frames given to the port.
     pub pushed: u64,
-    /// Frames of these that did not come back.
-    pub not_back: u64,
     /// From the first frame until the last one was back.
     pub took: Duration,
     /// How late the latest frame was given to the port, nanoseconds; 0 at top speed.
@@ -144,7 +142,6 @@ pub fn run(
         end,
         passes: run.passes,
         pushed: run.pushed,
-        not_back: run.port.outstanding() as u64,
         took: Duration::from_nanos(run.clock.now()),
         latest: run.latest,
         error,

@@ -17,6 +17,14 @@ pub const VLAN_BYTES: usize = 4;
 /// Interface types whose frames begin with an Ethernet header (linux/if_arp.h): Ethernet and the loopback.
 const ETHERNET_TYPES: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
 
+/// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// `ETHTOOL_GDRVINFO`, and the length of struct ethtool_drvinfo, in which the driver's name stands from byte 4 to 36
+/// (include/uapi/linux/ethtool.h).
+const ETHTOOL_GDRVINFO: u32 = 3;
+const DRIVER_INFO_BYTES: usize = 196;
+
 /// An interface that frames can be sent on.
 #[derive(Clone, Debug)]
 pub struct Interface {
@@ -24,6 +32,8 @@ pub struct Interface {
     pub name: String,
     /// Longest packet behind the Ethernet header, bytes.
     pub mtu: usize,
+    /// What drives it, such as `veth`; empty where that can't be asked.
+    pub kind: String,
 }
 
 /// What the interface has counted.
@@ -54,13 +64,14 @@ impl Interface {
                  Ethernet header; choose an Ethernet interface, such as a veth, a tap or a network card"
             );
         }
+        let kind = if kind == libc::ARPHRD_LOOPBACK { "lo".to_owned() } else { driver(&socket, name) };
         ask(&socket, libc::SIOCGIFFLAGS, &mut request, name)?;
         // SAFETY: SIOCGIFFLAGS filled in this member of the union, which is plain data.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
         if i32::from(flags) & libc::IFF_UP == 0 {
             bail!("interface {name} is down: 'ip link set {name} up'");
         }
-        Ok(Self { name: name.to_owned(), mtu: usize::try_from(mtu).unwrap_or(0) })
+        Ok(Self { name: name.to_owned(), mtu: usize::try_from(mtu).unwrap_or(0), kind })
     }
 
     /// Bytes of the longest frame without a VLAN tag.
@@ -75,12 +86,12 @@ impl Interface {
 }
 
 impl Counted {
-    /// What was counted since `before`.
-    pub fn since(self, before: Self) -> Self {
-        Self {
-            tx_packets: self.tx_packets.wrapping_sub(before.tx_packets),
-            tx_dropped: self.tx_dropped.wrapping_sub(before.tx_dropped),
-        }
+    /// What was counted since `before`; None where it is less, since the interface is another one of the same name.
+    pub fn since(self, before: Self) -> Option<Self> {
+        Some(Self {
+            tx_packets: self.tx_packets.checked_sub(before.tx_packets)?,
+            tx_dropped: self.tx_dropped.checked_sub(before.tx_dropped)?,
+        })
     }
 }
 
@@ -89,6 +100,21 @@ fn counters(text: &str, name: &str) -> Option<Counted> {
     let line = text.lines().find_map(|l| l.split_once(':').filter(|(n, _)| n.trim() == name))?.1;
     let numbers: Vec<u64> = line.split_whitespace().map_while(|n| n.parse().ok()).collect();
     Some(Counted { tx_packets: *numbers.get(9)?, tx_dropped: *numbers.get(11)? })
+}
+
+/// Name of an interface's driver, or of its kind where it has none (net/ethtool/ioctl.c, `ethtool_get_drvinfo`); empty
+/// where it tells neither.
+fn driver(socket: &OwnedFd, name: &str) -> String {
+    let mut info = [0u8; DRIVER_INFO_BYTES];
+    info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    let Ok(mut request) = request(name) else { return String::new() };
+    request.ifr_ifru.ifru_data = info.as_mut_ptr().cast();
+    if ask(socket, SIOCETHTOOL, &mut request, name).is_err() {
+        return String::new();
+    }
+    let driver = &info[4..36];
+    let end = driver.iter().position(|b| *b == 0).unwrap_or(driver.len());
+    String::from_utf8_lossy(&driver[..end]).into_owned()
 }
 
 /// A request for `name`, zeroed besides.
@@ -105,7 +131,8 @@ fn request(name: &str) -> Result<libc::ifreq> {
 }
 
 fn ask(socket: &OwnedFd, code: libc::Ioctl, request: &mut libc::ifreq, name: &str) -> Result<()> {
-    // SAFETY: the request is a struct ifreq, which these codes read the name from and write the answer to.
+    // SAFETY: the request is a struct ifreq, which these codes read the name from and write the answer to; with SIOCETHTOOL
+    // it points to an array that is as long as the command in it says, and lives until the call returns.
     match unsafe { libc::ioctl(socket.as_raw_fd(), code, std::ptr::from_mut(request)) } {
         0 => Ok(()),
         _ => {
@@ -134,5 +161,8 @@ mod tests {
         assert_eq!(counters(text, "lo"), Some(Counted { tx_packets: 10, tx_dropped: 12 }));
         assert_eq!(counters(text, "l"), None);
         assert_eq!(counters("x: 1 2", "x"), None);
+        let counted = |tx_packets, tx_dropped| Counted { tx_packets, tx_dropped };
+        assert_eq!(counted(5, 3).since(counted(1, 3)), Some(counted(4, 0)));
+        assert_eq!(counted(5, 3).since(counted(6, 3)), None, "made anew meanwhile");
     }
 }

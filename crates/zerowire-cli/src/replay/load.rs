@@ -93,6 +93,8 @@ pub struct Known {
     pub longest: usize,
     /// Those that go with offload.
     pub offloaded: u64,
+    /// When the last one is due in its pass, nanoseconds.
+    pub span: u64,
     /// Packets left out in each pass.
     pub skipped: Skipped,
     /// What is missing at the end.
@@ -105,6 +107,7 @@ impl Known {
         self.frames += 1;
         self.bytes += len as u64;
         self.longest = self.longest.max(len);
+        self.span = self.span.max(read.due);
         self.offloaded += u64::from(read.header.is_segmented());
     }
 

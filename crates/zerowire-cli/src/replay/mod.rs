@@ -23,6 +23,8 @@ mod segment;
 mod store;
 mod timing;
 
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -53,6 +55,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         timeline: Timeline::new(&pace, args.backwards, args.max_gap.map(args::seconds)),
         ignore_truncated: args.ignore_truncated,
     };
+    let json = Json::open(args.json.as_deref())?;
     let loaded = load(&input, &rules, args.limit, args.max_memory)?;
     let stop = signals.hand_over();
     let mut wish = Wish {
@@ -70,7 +73,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         limit: args.limit,
         duration: args.duration.map(args::seconds),
     };
-    let job = Job { args: &args, input: &input, interface: &interface, plan, stop: &stop };
+    let job = Job { args: &args, input: &input, interface: &interface, plan, stop: &stop, json };
     match loaded {
         Loaded::Whole(mut store, known) => {
             wish.longest = Some(known.longest);
@@ -110,6 +113,7 @@ struct Job<'a> {
     interface: &'a Interface,
     plan: Plan,
     stop: &'a AtomicI32,
+    json: Json,
 }
 
 impl Job<'_> {
@@ -137,6 +141,11 @@ impl Job<'_> {
             for note in &opened.notes {
                 tracing::info!("{note}");
             }
+            if let Some(hours) = known.as_ref().and_then(|k| self.plan.pace.hours(k.span)) {
+                tracing::warn!(
+                    "a pass takes {hours:.1} hours as recorded: --max-gap shortens pauses, --speed all of it"
+                );
+            }
         }
         let before = self.interface.counted();
         let mut progress = Progress::new(self.total(known.as_ref()), quiet);
@@ -145,7 +154,7 @@ impl Job<'_> {
         drop(progress);
         let all_known = known.is_some();
         let known = known.unwrap_or_else(|| rest(feed));
-        let counted = self.interface.counted().zip(before).map(|(now, before)| now.since(before));
+        let counted = self.interface.counted().zip(before).and_then(|(now, before)| now.since(before));
         let summary = Summary::new(Parts {
             capture: self.input.name(),
             interface: self.interface.name.clone(),
@@ -158,29 +167,60 @@ impl Job<'_> {
             totals: opened.port.totals(),
             counted,
         });
-        self.print(&summary)?;
+        let printed = self.print(&summary);
         match outcome.error {
-            Some(e) => Err(e),
-            None => Ok(ExitCode::SUCCESS),
+            Some(e) => {
+                if let Err(p) = printed {
+                    tracing::error!("{p:#}");
+                }
+                Err(e)
+            }
+            None => printed.map(|()| ExitCode::SUCCESS),
         }
     }
 
     fn print(&self, summary: &Summary) -> Result<()> {
-        match &self.args.json {
-            Some(path) if path.as_os_str() == "-" => {
-                println!("{}", serde_json::to_string(summary)?);
-                return Ok(());
-            }
-            Some(path) => {
+        match &self.json {
+            Json::Output => return output(&(serde_json::to_string(summary)? + "\n")),
+            Json::File(file, path) => {
                 let text = serde_json::to_string_pretty(summary)? + "\n";
-                std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+                let mut file: &std::fs::File = file;
+                file.write_all(text.as_bytes())
+                    .with_context(|| format!("cannot write {}", path.display()))?;
             }
-            None => {}
+            Json::None => {}
         }
-        if !self.args.quiet {
-            print!("{}", summary.text());
+        if self.args.quiet { Ok(()) } else { output(&summary.text()) }
+    }
+}
+
+/// Where the summary goes as JSON.
+enum Json {
+    None,
+    Output,
+    File(std::fs::File, PathBuf),
+}
+
+impl Json {
+    /// Opens the file: one that can't be written is told before anything is sent.
+    fn open(path: Option<&Path>) -> Result<Self> {
+        match path {
+            None => Ok(Self::None),
+            Some(path) if path.as_os_str() == "-" => Ok(Self::Output),
+            Some(path) => {
+                let file = std::fs::File::create(path);
+                let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+                Ok(Self::File(file, path.to_owned()))
+            }
         }
-        Ok(())
+    }
+}
+
+/// Prints, where somebody still reads.
+fn output(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).context("cannot write to standard output"),
+        _ => Ok(()),
     }
 }
 

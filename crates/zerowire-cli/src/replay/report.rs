@@ -69,7 +69,7 @@ pub struct Summary {
     pub bytes: u64,
     /// Frames given to the port.
     pub frames_handed_over: u64,
-    /// Those of them that never came back.
+    /// Those of them that never came back, or were taken back unsent after an error.
     pub frames_not_back: u64,
     /// Frames that the kernel refused; the first one ends the replay.
     pub frames_refused: u64,
@@ -123,6 +123,8 @@ impl Summary {
     /// Puts it together.
     pub fn new(p: Parts<'_>) -> Self {
         let seconds = p.outcome.took.as_secs_f64();
+        // All that was handed over was sent, or refused, or is not back.
+        let refused = p.totals.dropped_total();
         let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
         Self {
             capture: p.capture,
@@ -138,8 +140,8 @@ impl Summary {
             frames: p.totals.frames,
             bytes: p.totals.bytes,
             frames_handed_over: p.outcome.pushed,
-            frames_not_back: p.outcome.not_back,
-            frames_refused: p.totals.dropped_total(),
+            frames_not_back: p.outcome.pushed.saturating_sub(p.totals.frames + refused),
+            frames_refused: refused,
             segmented_a_pass: p.known.offloaded,
             skipped: p.known.skipped,
             truncated: p.known.truncated,

@@ -18,12 +18,17 @@ pub fn prepare(frame: &mut [u8], mss: Option<u16>, mtu: usize) -> Result<VnetHea
     let found = Headers::find(frame)?;
     found.set_length(frame)?;
     let headers = found.payload_at - found.network_at;
-    let room = mtu.checked_sub(headers).filter(|n| *n > 0);
+    // By one tag a segment may exceed the MTU; further ones, and those of 802.1ad, take room from the payload.
+    let tags = found.network_at - ETHERNET_BYTES - tag_bytes(frame);
+    let room = mtu.checked_sub(headers + tags).filter(|n| *n > 0);
     let room =
         room.ok_or_else(|| format!("its headers of {headers} bytes leave no room in an MTU of {mtu}"))?;
     let size = match mss {
         Some(mss) if usize::from(mss) > room => {
-            return Err(format!("--mss {mss} and {headers} bytes of headers exceed the MTU of {mtu}"));
+            return Err(format!(
+                "--mss {mss} and {} bytes of headers exceed the MTU of {mtu}",
+                headers + tags
+            ));
         }
         Some(mss) => mss,
         None => room.min(usize::from(u16::MAX)) as u16,
@@ -129,6 +134,21 @@ mod tests {
         let mut tagged = tcp4(5000);
         tagged.splice(12..12, [0x81, 0, 0, 7]);
         assert_eq!(fields(prepare(&mut tagged, None, 1500).expect("TCP")), (1, 1, [58, 1460, 38, 16]));
+    }
+
+    #[test]
+    fn further_tags_take_room_from_the_payload() {
+        for (tags, size) in [
+            (&[0x88, 0xa8, 0, 7][..], 1456),
+            (&[0x81, 0, 0, 7, 0x81, 0, 0, 8], 1456),
+            (&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8], 1452),
+        ] {
+            let mut f = tcp4(5000);
+            f.splice(12..12, tags.iter().copied());
+            let end = 54 + tags.len() as u16;
+            let header = fields(prepare(&mut f, None, 1500).expect("TCP"));
+            assert_eq!(header, (1, 1, [end, size, end - 20, 16]), "{tags:x?}");
+        }
     }
 
     #[test]

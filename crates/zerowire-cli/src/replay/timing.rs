@@ -113,6 +113,14 @@ impl Pace {
         }
     }
 
+    /// Hours of a pass that is recorded over `span` nanoseconds, where it is one or more: a damaged time in a capture can make
+    /// it years.
+    pub fn hours(&self, span: u64) -> Option<f64> {
+        let Self::Recorded { speed } = *self else { return None };
+        let hours = span as f64 / speed / 3.6e12;
+        (hours >= 1.0).then_some(hours)
+    }
+
     /// In words.
     pub fn name(&self) -> String {
         match self {
@@ -177,6 +185,8 @@ mod tests {
         assert_eq!(Pace::Recorded { speed: 2.0 }.due(1000, 500, 9, 9), 750);
         assert_eq!(RECORDED.due(u64::MAX, 1, 0, 0), u64::MAX);
         assert_eq!(Pace::Top.due(9, 9, 9, 9), 0);
+        assert_eq!(Pace::Recorded { speed: 2.0 }.hours(7_200_000_000_000), Some(1.0));
+        assert_eq!((RECORDED.hours(3_599_999_999_999), Pace::Top.hours(u64::MAX)), (None, None));
     }
 
     proptest! {

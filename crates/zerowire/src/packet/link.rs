@@ -3,12 +3,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use super::error::OpenError;
 use super::options::{Options, VLAN_TAG_BYTES};
 use super::sys;
 use super::vnet::VnetHeader;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
+
+/// Where the kernel leaves the MTU to this process, it is read again this often.
+const MTU_EVERY: Duration = Duration::from_millis(50);
 
 /// EtherType of a VLAN tag: the only frames that may be longer than the MTU (`packet_extra_vlan_len_allowed`).
 const VLAN: [u8; 2] = [0x81, 0x00];
@@ -17,6 +21,8 @@ pub(super) struct Link {
     socket: OwnedFd,
     pub(super) interface: String,
     pub(super) mtu: usize,
+    index: u32,
+    mtu_read: Instant,
     offload: bool,
 }
 
@@ -27,10 +33,11 @@ impl Link {
             Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { source },
             _ => OpenError::System { interface: interface.to_owned(), call: "socket", source },
         })?;
-        let mtu = sys::mtu(socket.as_fd(), interface)
-            .map_err(|source| OpenError::NoInterface { interface: interface.to_owned(), source })?;
+        let missing = |source| OpenError::NoInterface { interface: interface.to_owned(), source };
+        let index = sys::index(socket.as_fd(), interface).map_err(missing)?;
+        let mtu = sys::mtu(socket.as_fd(), index).map_err(missing)?;
         let switches = [
-            (options.offload, sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload)"),
+            (options.has_headers(), sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload, copy_up_to)"),
             (options.bypass_queue, sys::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS (bypass_queue)"),
             (options.skip_refused, sys::PACKET_LOSS, "PACKET_LOSS (skip_refused)"),
         ];
@@ -40,13 +47,12 @@ impl Link {
                     .map_err(|source| OpenError::Option { option, source })?;
             }
         }
-        Ok(Self { socket, interface: interface.to_owned(), mtu, offload: options.offload })
+        let (interface, offload) = (interface.to_owned(), options.offload);
+        Ok(Self { socket, interface, mtu, index, mtu_read: Instant::now(), offload })
     }
 
     pub(super) fn bind(&self) -> Result<(), OpenError> {
-        let index = sys::index(self.socket.as_fd(), &self.interface)
-            .map_err(|source| OpenError::NoInterface { interface: self.interface.clone(), source })?;
-        sys::bind(self.socket.as_fd(), index).map_err(|source| OpenError::System {
+        sys::bind(self.socket.as_fd(), self.index).map_err(|source| OpenError::System {
             interface: self.interface.clone(),
             call: "bind",
             source,
@@ -61,6 +67,11 @@ impl Link {
         if set(libc::SO_SNDBUFFORCE).is_err() {
             let _ = set(libc::SO_SNDBUF);
         }
+    }
+
+    /// Whether frames may go with offload.
+    pub(super) fn offloads(&self) -> bool {
+        self.offload
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -118,14 +129,23 @@ impl Link {
         Ok(())
     }
 
+    /// Reads the MTU again now and then: with virtio-net headers a ring takes frames of any length, and a socket segments
+    /// of any length (`tpacket_snd` and `packet_snd`, net/packet/af_packet.c).
+    pub(super) fn refresh_mtu(&mut self) {
+        if self.mtu_read.elapsed() >= MTU_EVERY {
+            self.read_mtu();
+            self.mtu_read = Instant::now();
+        }
+    }
+
     fn read_mtu(&mut self) {
         // An interface that is gone gives its own error when frames are handed over.
-        if let Ok(mtu) = sys::mtu(self.socket.as_fd(), &self.interface) {
+        if let Ok(mtu) = sys::mtu(self.socket.as_fd(), self.index) {
             self.mtu = mtu;
         }
     }
 
-    fn too_long(&self, number: u64, frame_bytes: usize) -> FrameError {
+    pub(super) fn too_long(&self, number: u64, frame_bytes: usize) -> FrameError {
         FrameError::LongerThanMtu {
             interface: self.interface.clone(),
             number,

@@ -1,7 +1,7 @@
 //! What a packet sender is opened with.
 
 use super::error::OpenError;
-use super::geometry::{MAX_FRAME_BYTES, VNET_HEADER_BYTES, Version};
+use super::geometry::{Geometry, MAX_FRAME_BYTES, VNET_HEADER_BYTES, Version};
 use crate::send::frame::ETHERNET_HEADER_BYTES;
 
 /// Bytes of a VLAN tag (IEEE 802.1Q), by which a frame may be longer than the MTU says.
@@ -18,6 +18,12 @@ pub struct Options {
     /// Each frame has a virtio-net header ([`VnetHeader`](super::VnetHeader)) that leaves checksum and segmentation to
     /// the kernel or the interface (PACKET_VNET_HDR).
     pub offload: bool,
+    /// Ring only: frames of up to so many bytes that go without offload are copied whole by the kernel when it takes them
+    /// (ledger: `cheaper`), in place of lending their pages; 0 by default, 65 535 at most. For interfaces that copy lent
+    /// frames anyway ([`Options::lending_is_lost`]): a frame that was lent has to be given pages of its own there, which
+    /// costs more than the copy. The kernel then leaves the MTU to this process, which looks at it every
+    /// 50 ms.
+    pub copy_up_to: usize,
     /// Frames go straight to the driver, past the interface's queue (PACKET_QDISC_BYPASS): less CPU, no traffic control.
     pub bypass_queue: bool,
     /// Ring only: the kernel skips frames that it refuses, without an error (PACKET_LOSS). Otherwise the sender takes such
@@ -33,6 +39,7 @@ impl Default for Options {
             slots: 256,
             frame_bytes: None,
             offload: false,
+            copy_up_to: 0,
             bypass_queue: false,
             skip_refused: false,
             version: None,
@@ -51,8 +58,30 @@ impl Options {
         Ok(self.header_bytes() + frame_bytes)
     }
 
+    /// Bytes that a ring opened with these options takes, which are unswappable memory of the kernel. `frame_bytes` must be
+    /// given, or `offload`: an MTU is not looked at.
+    ///
+    /// # Errors
+    /// [`OpenError::Slots`], [`OpenError::FrameBytes`], [`OpenError::RingBytes`].
+    pub fn ring_bytes(&self) -> Result<usize, OpenError> {
+        let version = self.version.unwrap_or(Version::V3);
+        Ok(Geometry::new(self.slots, self.data_bytes(0)?, version)?.total_bytes())
+    }
+
+    /// Whether frames have a virtio-net header: with offload, and to say how much of a frame is to be copied.
+    pub(super) fn has_headers(&self) -> bool {
+        self.offload || self.copy_up_to > 0
+    }
+
+    /// Whether an interface of this kind (`veth`, `tun`, `lo`: what `ip -d link` shows) copies every frame that reaches a
+    /// receiver on this machine, so that lending gains nothing (`skb_orphan_frags_rx`, net/core/dev.c).
+    #[must_use]
+    pub fn lending_is_lost(kind: &str) -> bool {
+        matches!(kind, "veth" | "tun" | "tap" | "lo")
+    }
+
     /// Bytes of the virtio-net header before each frame.
     pub(super) fn header_bytes(&self) -> usize {
-        if self.offload { VNET_HEADER_BYTES } else { 0 }
+        if self.has_headers() { VNET_HEADER_BYTES } else { 0 }
     }
 }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use super::geometry::Version;
 use super::link::Link;
 use super::memory::{Memory, Status};
+use super::options::VLAN_TAG_BYTES;
 use super::sys;
 use super::vnet::VnetHeader;
 use super::wait::Waiter;
@@ -37,6 +38,10 @@ struct Slot {
     number: u64,
     /// Bytes of the frame, without virtio-net header.
     len: usize,
+    /// Bytes of its longest segment on the wire.
+    wire: usize,
+    /// The kernel is asked to copy all of it.
+    copied: bool,
     /// Its bytes came from elsewhere and were not counted yet.
     outside: bool,
     /// Loaded by `load`: it may be sent again.
@@ -68,6 +73,7 @@ pub struct PacketRing {
     link: Link,
     version: Version,
     header_bytes: usize,
+    copy_up_to: usize,
     bypass_queue: bool,
     skip_refused: bool,
     slots: Box<[Slot]>,
@@ -124,11 +130,18 @@ impl PacketRing {
         // A push overwrites what was loaded, even where it fails below.
         self.slots[slot].loaded = false;
         self.fill(slot, header, len, build)?;
-        self.slots[slot] = Slot { number: self.next_number, len, outside, loaded: false };
+        self.slots[slot] =
+            Slot { number: self.next_number, outside, loaded: false, ..self.described(header, len) };
         self.memory.request(slot, self.header_bytes + len);
         self.next_number += 1;
         self.head.step(self.slots.len());
         Ok(true)
+    }
+
+    /// What header and length say of a frame.
+    fn described(&self, header: &VnetHeader, len: usize) -> Slot {
+        let copied = len <= self.copy_up_to && *header == VnetHeader::NONE;
+        Slot { len, wire: header.longest_segment(len), copied, ..Slot::default() }
     }
 
     /// Writes header and frame into a slot that is the process's.
@@ -140,6 +153,7 @@ impl PacketRing {
         build: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), FrameError> {
         let skip = self.header_bytes;
+        let copied = self.described(header, len).copied;
         let slots = self.slots.len();
         let data = self.memory.data_mut(slot).ok_or(FrameError::Slot {
             slot,
@@ -147,6 +161,7 @@ impl PacketRing {
             rule: "the kernel still sends from it: reap or drain first",
         })?;
         if skip > 0 {
+            let header = if copied { VnetHeader::copied(len) } else { *header };
             data[..skip].copy_from_slice(&header.to_bytes());
         }
         let frame = &mut data[skip..skip + len];
@@ -218,6 +233,8 @@ impl PacketRing {
             self.counters.frames.add(1);
             if std::mem::take(&mut sent.outside) {
                 self.counters.copied(CopyReason::Outside, bytes);
+            } else if sent.copied {
+                self.counters.copied(CopyReason::Cheaper, bytes);
             } else {
                 self.counters.zero_copied_frames.add(1);
                 self.counters.zero_copied_bytes.add(bytes);
@@ -239,6 +256,13 @@ impl PacketRing {
             self.unsent.step(self.slots.len());
         }
         bytes
+    }
+
+    /// Whether the frame at `unsent` became too long since it was pushed, and goes with a header, so that the kernel doesn't
+    /// say so.
+    fn first_is_too_long(&self) -> bool {
+        let wire = self.slots[self.unsent.slot].wire;
+        self.header_bytes > 0 && self.unsent() > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
     }
 
     /// Takes the refused frame at `unsent` out of the order.
@@ -263,7 +287,8 @@ impl PacketRing {
             self.head = Cursor { position: end - 1, slot: last };
             self.memory.take_back(last);
         }
-        self.link.refused(refused.number, slot, refused.len, source)
+        let bytes = if source.raw_os_error() == Some(libc::EMSGSIZE) { refused.wire } else { refused.len };
+        self.link.refused(refused.number, slot, bytes, source)
     }
 
     fn wait_all(&mut self, timeout: Duration) -> Result<(), FrameError> {
@@ -312,6 +337,9 @@ impl FrameSender for PacketRing {
 
     fn flush(&mut self) -> Result<(), FrameError> {
         self.queue_full = false;
+        if self.header_bytes > 0 && self.unsent() > 0 {
+            self.link.refresh_mtu();
+        }
         while self.unsent() > 0 {
             let result = sys::kick(self.link.fd());
             self.counters.system_calls.add(1);
@@ -331,6 +359,10 @@ impl FrameSender for PacketRing {
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) => break,
+                    // An interface throws it away and says no more, where the kernel doesn't look at the MTU.
+                    Some(libc::ENOBUFS) if self.first_is_too_long() => {
+                        return Err(self.take_out(io::Error::from_raw_os_error(libc::EMSGSIZE)));
+                    }
                     Some(libc::ENOBUFS) => {
                         self.queue_full = true;
                         break;

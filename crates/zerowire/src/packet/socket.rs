@@ -46,7 +46,9 @@ impl PacketSocket {
     /// # Errors
     /// [`OpenError`] per cause.
     pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
-        let link = Link::new(interface, &Options { skip_refused: false, ..options.clone() })?;
+        // What is for rings only.
+        let options = Options { skip_refused: false, copy_up_to: 0, ..options.clone() };
+        let link = Link::new(interface, &options)?;
         let slot_bytes = options.data_bytes(link.mtu)?;
         let slots = options.slots;
         if slots == 0 || slots > super::MAX_SLOTS {
@@ -129,10 +131,14 @@ impl PacketSocket {
         if self.header_bytes > 0 {
             // The header has to lie before the frame.
             self.push_copy(frame)?;
-            self.flush()?;
+            let flushed = self.flush();
+            // The caller keeps a frame that wasn't taken: it must not go with a later flush, too.
             let taken = self.waiting.is_empty();
             self.waiting.clear();
-            return Ok(taken);
+            if !taken {
+                self.next_number -= 1;
+            }
+            return flushed.map(|()| taken);
         }
         let number = self.next_number;
         self.link.check(number, frame.len(), usize::MAX, &VnetHeader::NONE)?;
@@ -247,6 +253,9 @@ impl FrameSender for PacketSocket {
 
     fn flush(&mut self) -> Result<(), FrameError> {
         self.queue_full = false;
+        if self.header_bytes > 0 && !self.waiting.is_empty() {
+            self.link.refresh_mtu();
+        }
         while !self.waiting.is_empty() {
             let result = self.send_batch();
             self.counters.system_calls.add(1);

@@ -133,9 +133,10 @@ pub(super) fn index(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
 }
 
-/// MTU of an interface in bytes, without the Ethernet header.
-pub(super) fn mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
-    let mut request = request(name)?;
+/// MTU in bytes, without the Ethernet header, of the interface of this index, whatever it is called now.
+pub(super) fn mtu(socket: BorrowedFd<'_>, index: u32) -> io::Result<usize> {
+    let name = rustix::net::netdevice::index_to_name(socket, index)?;
+    let mut request = request(&name)?;
     ioctl(socket, libc::SIOCGIFMTU, &mut request)?;
     // SAFETY: as above.
     Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)

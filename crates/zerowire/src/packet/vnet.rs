@@ -101,6 +101,12 @@ impl VnetHeader {
     pub const NONE: Self =
         Self { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
 
+    /// No offload; the kernel copies all `len` bytes of the frame, in place of its Ethernet header only (`copylen` in
+    /// `tpacket_snd`, net/packet/af_packet.c).
+    pub(super) const fn copied(len: usize) -> Self {
+        Self { hdr_len: if len > u16::MAX as usize { 0 } else { len as u16 }, ..Self::NONE }
+    }
+
     /// The checksum of everything from `csum_start` on is to be put at `csum_start + csum_offset`, where the frame holds
     /// the sum of the pseudo header.
     #[must_use]
@@ -198,6 +204,7 @@ impl VnetHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn segments_are_checked() {
@@ -224,5 +231,61 @@ mod tests {
         assert!(VnetHeader::checksum(u16::MAX, u16::MAX).check(65_550).is_err());
         assert_eq!(VnetHeader::NONE.check(14), Ok(()));
         assert_eq!(VnetHeader::NONE.to_bytes(), [0; 10]);
+    }
+
+    /// A TCP or UDP frame whose headers were changed, or any bytes.
+    fn frames() -> impl Strategy<Value = Vec<u8>> {
+        let changes = prop::collection::vec((12usize..90, any::<u8>()), 0..6);
+        let like = (any::<bool>(), any::<bool>(), 0usize..4, changes, 0usize..300, 0usize..200).prop_map(
+            |(v6, tcp, tags, changes, payload, cut)| {
+                let mut f = vec![2; 12];
+                f.extend([0x81, 0, 0, 5].repeat(tags));
+                let (protocol, transport) = if tcp { (6, 20) } else { (17, 8) };
+                let said = (transport + payload) as u16;
+                if v6 {
+                    f.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                    f.extend(said.to_be_bytes());
+                    f.extend([protocol, 64]);
+                    f.extend([0xfe; 32]);
+                } else {
+                    f.extend([8, 0, 0x45, 0]);
+                    f.extend((said + 20).to_be_bytes());
+                    f.extend([0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+                }
+                f.extend(vec![0x50; transport + payload]);
+                for (at, value) in changes {
+                    if let Some(byte) = f.get_mut(at) {
+                        *byte = value;
+                    }
+                }
+                f.truncate(f.len() - cut.min(f.len()));
+                f
+            },
+        );
+        prop_oneof![4 => like, 1 => prop::collection::vec(any::<u8>(), 0..200)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn whatever_is_prepared_lies_within_the_frame(
+            frame in frames(), gso_size in prop::option::of(any::<u16>())
+        ) {
+            let mut prepared = frame.clone();
+            match VnetHeader::prepare(&mut prepared, gso_size) {
+                Ok(h) => {
+                    prop_assert!(h.check(frame.len()).is_ok());
+                    prop_assert_eq!(h.is_segmented(), gso_size.is_some());
+                    prop_assert!(gso_size != Some(0));
+                    prop_assert!(h.longest_segment(frame.len()) <= frame.len());
+                    // Nothing but the checksum was changed.
+                    let at = usize::from(h.csum_start) + usize::from(h.csum_offset);
+                    prop_assert_eq!(&prepared[..at], &frame[..at]);
+                    prop_assert_eq!(&prepared[at + 2..], &frame[at + 2..]);
+                }
+                Err(_) => prop_assert_eq!(prepared, frame),
+            }
+        }
     }
 }

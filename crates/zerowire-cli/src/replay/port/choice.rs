@@ -14,6 +14,10 @@ use super::xdp::{self, XdpPort};
 /// Room for a frame at least, bytes.
 const SHORT_BYTES: usize = 64;
 
+/// Frames up to this length are copied at once where the interface copies lent ones anyway: they fit a buffer of the kernel's
+/// of half a page. Measured on a veth: 64 and 1400 bytes take 0.7 of the time.
+const COPY_UP_TO: usize = 1514;
+
 /// The port as the user asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
@@ -74,6 +78,7 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
     };
     let options = Options {
         offload: wish.offload,
+        copy_up_to: if Options::lending_is_lost(&wish.interface.kind) { COPY_UP_TO } else { 0 },
         bypass_queue: wish.bypass_queue,
         // Where nothing is longer, short frames lie close together.
         frame_bytes,
@@ -81,6 +86,12 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
     };
     let name = wish.interface.name.as_str();
     let mut notes = Vec::new();
+    if options.copy_up_to > 0 && wish.choice != Choice::Send {
+        let kind = &wish.interface.kind;
+        notes.push(format!(
+            "{name} is a {kind}, which copies every frame: those up to {COPY_UP_TO} bytes are copied at once, which is faster"
+        ));
+    }
     if wish.choice != Choice::Send {
         match open_ring(name, &options, store, wish.memory) {
             Ok((port, resident, note)) => {

@@ -50,11 +50,14 @@ impl RingPort {
         let frames = store.len().max(1);
         let copies = (slots(options) / frames).max(1);
         let slots = frames * copies;
-        let bytes = slots.saturating_mul(slot_bytes(options));
+        let options = &Options { slots, ..options.clone() };
+        let bytes = options.ring_bytes().map_err(|e| NotResident::Room(e.to_string()))?;
         if bytes > memory {
-            return Err(NotResident::Room(format!("{bytes} bytes of ring are more than --max-memory")));
+            return Err(NotResident::Room(format!(
+                "{bytes} bytes of ring ({slots} places) are more than --max-memory"
+            )));
         }
-        let ring = PacketRing::open(interface, &Options { slots, ..options.clone() });
+        let ring = PacketRing::open(interface, options);
         let mut ring = ring.map_err(|e| match e {
             OpenError::Slots { .. } | OpenError::RingBytes { .. } | OpenError::NoMemory { .. } => {
                 NotResident::Room(e.to_string())

@@ -1,5 +1,6 @@
 //! Loaded frames: written into their slots once, sent as often as wanted without being touched.
 
+use super::super::options::VLAN_TAG_BYTES;
 use super::super::vnet::VnetHeader;
 use super::{PacketRing, Slot};
 use crate::send::frame::FrameError;
@@ -27,7 +28,7 @@ impl PacketRing {
         }
         self.slots[slot].loaded = false;
         self.fill(slot, header, frame.len(), &mut |to| to.copy_from_slice(frame))?;
-        self.slots[slot] = Slot { number: 0, len: frame.len(), outside: true, loaded: true };
+        self.slots[slot] = Slot { outside: true, loaded: true, ..self.described(header, frame.len()) };
         Ok(())
     }
 
@@ -35,7 +36,8 @@ impl PacketRing {
     /// how many: fewer where the next slot is not back yet. Flush hands them over.
     ///
     /// # Errors
-    /// [`FrameError::Slot`] where the next slot holds no loaded frame; what was pushed before it stays pushed.
+    /// [`FrameError::Slot`] where the next slot holds no loaded frame, [`FrameError::LongerThanMtu`] where the MTU shrank
+    /// and the kernel doesn't look (options `offload` and `copy_up_to`); what was pushed before it stays pushed.
     pub fn send_loaded(&mut self, count: usize) -> Result<usize, FrameError> {
         for done in 0..count {
             if self.used() == self.slots.len() {
@@ -48,6 +50,10 @@ impl PacketRing {
             if !self.slots[slot].loaded {
                 let rule = "no frame is loaded there: load one";
                 return Err(FrameError::Slot { slot, slots: self.slots.len(), rule });
+            }
+            let wire = self.slots[slot].wire;
+            if self.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES {
+                return Err(self.link.too_long(self.next_number, wire));
             }
             self.slots[slot].number = self.next_number;
             self.memory.request(slot, self.header_bytes + self.slots[slot].len);

@@ -61,6 +61,7 @@ impl PacketRing {
             link,
             version,
             header_bytes: options.header_bytes(),
+            copy_up_to: options.copy_up_to.min(usize::from(u16::MAX)),
             bypass_queue: options.bypass_queue,
             skip_refused: options.skip_refused,
             slots: vec![Slot::default(); geometry.slots].into(),
@@ -100,7 +101,12 @@ impl PacketRing {
             geometry.slots,
             geometry.slot_bytes,
             self.link.interface,
-            if self.header_bytes > 0 { ", offload" } else { "" },
+            match (self.copy_up_to, self.link.offloads()) {
+                (0, false) => String::new(),
+                (0, true) => ", offload".to_owned(),
+                (n, false) => format!(", copied up to {n} bytes"),
+                (n, true) => format!(", offload, copied up to {n} bytes"),
+            },
             if self.bypass_queue { ", past the queue" } else { "" },
             if self.skip_refused { ", refused frames skipped" } else { "" },
         )

@@ -25,6 +25,8 @@ impl XdpSender {
                 Ok(()) => break,
                 // In copy mode one call sends a budget of frames, 32 in old kernels.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => idle += 1,
+                // A driver that is busy with something else; it took nothing.
+                Err(Errno::BUSY) if self.socket.zero_copy() => idle += 1,
                 Err(Errno::BUSY) => {
                     self.drops += 1;
                     dropped = true;

@@ -292,14 +292,14 @@ impl XdpSender {
         }
     }
 
-    /// The length of the frame of which a piece is back: of a resident one with the first piece, of a built one with the
-    /// last.
+    /// The length of the frame whose last piece is back, for a resident one; of a built one with whatever piece is the last
+    /// that was missing.
     #[inline]
     fn piece_back(&mut self, address: u64) -> Option<u32> {
         if address < self.cut.building as u64 {
             return self.slots.piece_back((address / self.cut.slot as u64) as u32);
         }
-        self.residents.first_piece(address)
+        self.residents.last_piece(address)
     }
 
     /// Takes everything out of the completion ring.

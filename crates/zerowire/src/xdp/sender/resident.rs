@@ -33,11 +33,14 @@ pub(super) struct Residents {
     used: usize,
     /// Length of the frame that begins at each step of [`ALIGN`]; 0 where none does.
     lens: Vec<u32>,
+    /// Length of the frame whose last piece begins there; 0 where none does.
+    lasts: Vec<u32>,
 }
 
 impl Residents {
     pub(super) fn new(base: u64, bytes: usize, chunk: usize) -> Self {
-        Self { base, bytes, chunk, used: 0, lens: vec![0; bytes / ALIGN] }
+        let none = vec![0; bytes / ALIGN];
+        Self { base, bytes, chunk, used: 0, lens: none.clone(), lasts: none }
     }
 
     /// Where a frame of `len` bytes would begin, and end, counted from the base.
@@ -64,22 +67,28 @@ impl Residents {
         }
         self.used = end;
         self.lens[start / ALIGN] = frame_len;
+        self.lasts[(start + (len - 1) / self.chunk * self.chunk) / ALIGN] = frame_len;
         Some(Resident { address: self.base + start as u64, len: frame_len })
     }
 
     /// Whether the frame lies here: one of another sender, or from before [`clear`](Self::clear), doesn't.
     #[inline]
     pub(super) fn has(&self, frame: &Resident) -> bool {
-        self.first_piece(frame.address) == Some(frame.len)
+        self.at(&self.lens, frame.address) == Some(frame.len)
             && (frame.address - self.base).is_multiple_of(ALIGN as u64)
     }
 
-    /// The length of the frame whose first piece lies at `address`; None for the further pieces of a frame, and for
-    /// what is no frame.
+    /// The length of the frame whose last piece lies at `address`; None for the other pieces of a frame, and for what is
+    /// no frame.
     #[inline]
-    pub(super) fn first_piece(&self, address: u64) -> Option<u32> {
+    pub(super) fn last_piece(&self, address: u64) -> Option<u32> {
+        self.at(&self.lasts, address)
+    }
+
+    #[inline]
+    fn at(&self, lens: &[u32], address: u64) -> Option<u32> {
         let at = usize::try_from(address.checked_sub(self.base)?).ok()? / ALIGN;
-        self.lens.get(at).copied().filter(|len| *len > 0)
+        lens.get(at).copied().filter(|len| *len > 0)
     }
 
     /// Bytes that are in use.
@@ -95,6 +104,7 @@ impl Residents {
     /// Forgets all frames.
     pub(super) fn clear(&mut self) {
         self.lens.fill(0);
+        self.lasts.fill(0);
         self.used = 0;
     }
 }
@@ -111,9 +121,9 @@ mod tests {
             [60, 1500, 1500, 3000, 60].map(|n| r.add(n).expect("room").address - 8192).to_vec();
         assert_eq!(starts, [0, 64, 2048, 4096, 4096 + 3008]);
         assert_eq!(r.add(3000), None);
-        assert_eq!(r.first_piece(8192 + 4096), Some(3000));
-        assert_eq!(r.first_piece(8192 + 6144), None, "a further piece");
-        assert_eq!(r.first_piece(0), None);
+        assert_eq!(r.last_piece(8192 + 4096), None, "not the last one");
+        assert_eq!(r.last_piece(8192 + 6144), Some(3000));
+        assert_eq!(r.last_piece(0), None);
         assert_eq!(Residents::needed(2048, [60, 1500, 1500, 3000, 60]), Some(4 * 2048));
         let first = Resident { address: 8192, len: 60 };
         assert!(r.has(&first) && !r.has(&Resident { len: 61, ..first }));
@@ -140,11 +150,11 @@ mod tests {
                 prop_assert!(frame.address >= end);
                 end = frame.address + len as u64;
                 prop_assert!(frame.address.is_multiple_of(2048) || frame.address % 2048 + len as u64 <= 2048);
-                prop_assert_eq!(r.first_piece(frame.address), Some(len as u32));
-                let mut piece = frame.address + 2048;
-                while piece < end {
-                    prop_assert_eq!(r.first_piece(piece), None);
-                    piece += 2048;
+                prop_assert!(r.has(&frame));
+                let last = (len - 1) / 2048;
+                for piece in 0..=last {
+                    let told = r.last_piece(frame.address + piece as u64 * 2048);
+                    prop_assert_eq!(told, (piece == last).then_some(len as u32));
                 }
             }
             prop_assert!(end <= 4096 + need as u64);
