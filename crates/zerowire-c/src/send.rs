@@ -372,21 +372,33 @@ pub unsafe extern "C" fn zw_sender_close(
         let mut result = Ok(0);
         if !sender.is_null() {
             // SAFETY: made by `put`, and not used again by the module's contract.
-            let Sender { mut sender, late, .. } = *unsafe { Box::from_raw(sender) };
-            result = match how {
-                ZW_CLOSE_DRAIN => {
-                    let drained = sender.wait_all(timeout(timeout_ms).unwrap_or(Duration::MAX));
-                    late.map_or(Ok(()), Err).and(drained.map_err(Failure::from)).map(|()| 0)
-                }
-                ZW_CLOSE_ABORT => Ok(0),
-                n => Err(Failure::new(
-                    libc::EINVAL,
-                    format!("{n} is no way to close, and was taken for ZW_CLOSE_ABORT; ZW_CLOSE_DRAIN is 0"),
-                )),
+            let Sender { sender, late, .. } = *unsafe { Box::from_raw(sender) };
+            let limit = timeout(timeout_ms).unwrap_or(Duration::MAX);
+            let (how, wrong) = match how {
+                ZW_CLOSE_DRAIN => (Close::Drain(limit), None),
+                ZW_CLOSE_ABORT => (Close::Abort, None),
+                n => (
+                    Close::Abort,
+                    Some(Failure::new(
+                        libc::EINVAL,
+                        format!(
+                            "{n} is no way to close, and was taken for ZW_CLOSE_ABORT; ZW_CLOSE_DRAIN is 0"
+                        ),
+                    )),
+                ),
             };
-            // In two steps, since a failed drain does not say what it left behind.
-            let end = sender.close(Close::Abort)?;
+            let (end, failure) = match sender.close(how) {
+                Ok(end) => (end, None),
+                Err(e) => (e.closed, Some(Failure::from(e.error))),
+            };
             left = SendClosed { aborted: end.aborted, aborted_bytes: end.aborted_bytes, kept: end.kept };
+            let overdue = (how != Close::Abort && end.aborted > 0).then(|| {
+                let text =
+                    format!("{} payloads ({} bytes) were not back in time", end.aborted, end.aborted_bytes);
+                Failure::new(libc::ETIMEDOUT, text)
+            });
+            let late = late.filter(|_| how != Close::Abort);
+            result = wrong.or(late).or(failure).or(overdue).map_or(Ok(0), Err);
         }
         if !closed.is_null() {
             // SAFETY: not NULL, and by the module's contract.

@@ -25,7 +25,8 @@ pub enum CopyReason {
     Asked,
     /// The frame was for, or from, the metadata service inside the process.
     Metadata,
-    /// The receiver was not ready to take the bytes: they waited in a buffer of the connection.
+    /// The receiver was not ready to take the bytes: they waited in a buffer of the connection; or so much was lent
+    /// already that more had to be copied.
     Held,
     /// From one guest's memory to another's: the one copy on that way.
     Sibling,

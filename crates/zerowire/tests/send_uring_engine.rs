@@ -29,15 +29,15 @@ fn lease(area: &Area, bytes: &[u8]) -> Payload {
 }
 
 #[test]
-fn two_thousand_sockets_share_one_ring() {
-    const SOCKETS: usize = 2000;
+fn ten_thousand_sockets_share_one_ring() {
+    const SOCKETS: usize = 10_000;
     // One descriptor a socket, and a handful for the ring and the test.
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let wanted = SOCKETS as u64 + 200;
     if limit.current.is_some_and(|n| n < wanted) {
         setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })
-            .expect("the hard limit of open files allows 2200");
+            .expect("the hard limit of open files allows 10200: raise it (ulimit -Hn) for this test");
     }
     let area = area(SOCKETS);
     let engine = Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect(NEEDED);

@@ -116,8 +116,9 @@ impl std::fmt::Display for Choice {
 enum State {
     /// Blocks take turns; `left` sends of the present block remain.
     Trial { way: Way, left: u32 },
-    /// One lent block, after the kernel had copied what was lent: only if it lends this one a whole trial follows.
-    Knock { left: u32 },
+    /// One lent block, after the kernel had copied what was lent: only if it lends this one a whole trial follows. `waited`:
+    /// sends since the block's end, while its notifications are out.
+    Knock { left: u32, waited: u32 },
     /// `way` serves for `left` more sends.
     Run { way: Way, left: u32 },
 }
@@ -210,7 +211,7 @@ impl Class {
                 *left -= 1;
                 if *left == 0 {
                     if matches!(self.because, Because::KernelCopied | Because::Refused) {
-                        self.state = State::Knock { left: BLOCK };
+                        self.state = State::Knock { left: BLOCK, waited: 0 };
                         self.seen_lent = 0;
                         self.copied_in_a_row = 0;
                     } else {
@@ -223,14 +224,19 @@ impl Class {
                 *left = left.saturating_sub(1);
                 Turn { way: *way, measure: true }
             }
-            State::Knock { left } => {
+            State::Knock { left, waited } => {
                 if *left > 0 {
                     *left -= 1;
-                    Turn { way: Way::Lend, measure: false }
-                } else {
-                    // Its notifications are still out: copying goes on meanwhile.
-                    Turn { way: Way::Copy, measure: false }
+                    return Turn { way: Way::Lend, measure: false };
                 }
+                // Its notifications are still out: copying goes on meanwhile. Some never say anything here (payloads
+                // that had to be gathered, a receiver that stands still), so there is another knock after a while.
+                *waited += 1;
+                if *waited >= FIRST_RUN {
+                    let because = self.because;
+                    self.begin_run(Way::Copy, because);
+                }
+                Turn { way: Way::Copy, measure: false }
             }
         }
     }
@@ -284,7 +290,7 @@ impl Class {
                 self.run = FIRST_RUN;
                 self.begin_trial();
             }
-            State::Knock { left: 0 } if self.copied_in_a_row >= BLOCK => {
+            State::Knock { left: 0, .. } if self.copied_in_a_row >= BLOCK => {
                 self.begin_run(Way::Copy, Because::KernelCopied);
             }
             // Also in the middle of a trial: what lending costs when the kernel copies needs no measuring.
@@ -507,6 +513,26 @@ mod tests {
         }
         assert_eq!(auto.choices()[0].because, Because::Refused);
         assert!((2..=4).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn a_knock_that_nobody_answers_is_repeated() {
+        let mut auto = Auto::new();
+        let mut lent = 0;
+        for _ in 0..200_000 {
+            // The first sixteen were copied by the kernel; of the others nothing is ever heard.
+            let turn = auto.decide(4096);
+            if turn.way == Way::Lend {
+                lent += 1;
+                if lent <= COPIED_IN_A_ROW {
+                    auto.notified(4096, true);
+                }
+            }
+            if turn.measure {
+                auto.measured(4096, turn.way, 100);
+            }
+        }
+        assert!(lent >= COPIED_IN_A_ROW + 3 * BLOCK, "{lent} lent");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::socket::SocketBackend;
 use super::uring::backend::UringBackend;
 use super::{Payload, SendError, Way, Window};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// What one submission did.
@@ -27,8 +28,11 @@ pub(crate) trait Submit {
     /// when `way` is `Lend`.
     ///
     /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long. ENOBUFS while lending: a
-    /// limit of locked memory or of notifications. Others are the socket's. After an error the kernel holds nothing; if it
-    /// was lending that failed, `reap` must be called before the next lending.
+    /// limit of locked memory or of notifications. EBADFD: a ring that failed and was closed. Others are the socket's. After
+    /// an error the kernel holds nothing; if it was lending that failed, `reap` must be called before the next lending.
+    ///
+    /// A copying call may return an id, too: it is not sure then that the kernel has read all bytes, and the payload is to
+    /// be kept as if it were lent.
     fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent>;
 
     /// Sends datagrams, with as few system calls as it can; appends what was taken to `sent`. Stops at the first that is
@@ -53,6 +57,9 @@ pub(crate) trait Submit {
 
     /// Whether it can lend at all, or why not. Asked once, and again after an error of `reap`.
     fn lends(&self) -> Result<(), String>;
+
+    /// The socket, for polling.
+    fn socket(&self) -> BorrowedFd<'_>;
 
     /// What runs, for people: "send, MSG_ZEROCOPY over tcp".
     fn describe(&self) -> String;
@@ -106,6 +113,10 @@ impl Submit for AnyBackend {
     }
     fn lends(&self) -> Result<(), String> {
         each!(self, b => b.lends(), Err("the sender has ended".to_owned()))
+    }
+    fn socket(&self) -> BorrowedFd<'_> {
+        // Nobody can ask a sender that has ended; polling this does nothing.
+        each!(self, b => b.socket(), rustix::fs::CWD)
     }
     fn describe(&self) -> String {
         each!(self, b => b.describe(), "ended".to_owned())

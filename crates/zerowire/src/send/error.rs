@@ -37,6 +37,18 @@ pub enum SendError {
         /// Length of the payload in bytes.
         len: usize,
     },
+    /// A payload is cut into more datagrams than one call takes (EINVAL, with `segment_bytes`).
+    #[error(
+        "a payload of {len} bytes is {segments} datagrams of {segment_bytes} bytes (segment_bytes), more than this kernel takes in one call (all take 64): send shorter payloads, or longer datagrams"
+    )]
+    TooManySegments {
+        /// Length of the payload in bytes.
+        len: usize,
+        /// Datagrams that it would be cut into.
+        segments: usize,
+        /// [`Options::segment_bytes`](super::Options::segment_bytes).
+        segment_bytes: u16,
+    },
     /// The kernel refuses to take lent memory although nothing of this sender is lent (ENOBUFS).
     #[error(
         "the kernel refused to take {len} bytes of lent memory while nothing of this socket is lent (ENOBUFS): RLIMIT_MEMLOCK is {memlock} and counts all sockets of this user, net.core.optmem_max is {optmem} bytes a socket; raise the limit (ulimit -l, LimitMEMLOCK=, or CAP_IPC_LOCK), lend less at a time, or use the modes copy or auto"
@@ -109,7 +121,9 @@ impl SendError {
             Self::Locked { .. } => Some(libc::ENOBUFS),
             Self::NoListener => Some(libc::ECONNREFUSED),
             Self::NotConnected => Some(libc::ENOTCONN),
-            Self::Segments(_) | Self::NoWindow | Self::UnknownTicket(_) => Some(libc::EINVAL),
+            Self::TooManySegments { .. } | Self::Segments(_) | Self::NoWindow | Self::UnknownTicket(_) => {
+                Some(libc::EINVAL)
+            }
             Self::Uring(_) => Some(libc::EOPNOTSUPP),
             Self::Foreign { .. } => Some(libc::EPROTO),
             Self::Disconnected(source) | Self::System { source, .. } => source.raw_os_error(),

@@ -8,6 +8,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// `SO_EE_ORIGIN_TIMESTAMPING` (include/uapi/linux/errqueue.h).
+const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;
 /// `SO_EE_ORIGIN_ZEROCOPY` (include/uapi/linux/errqueue.h).
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 /// `SO_EE_CODE_ZEROCOPY_COPIED` (include/uapi/linux/errqueue.h).
@@ -92,17 +94,21 @@ fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
         if is_error && head.cmsg_len >= unsafe { libc::CMSG_LEN(need as u32) } as usize {
             // SAFETY: the message holds a whole sock_extended_err by the check above; read_unaligned needs no alignment.
             let e: libc::sock_extended_err = unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(c).cast()) };
-            visit(note(&e));
+            note(&e).into_iter().for_each(&mut *visit);
         }
         // SAFETY: c is a header of this message.
         c = unsafe { libc::CMSG_NXTHDR(header, c) };
     }
 }
 
-fn note(e: &libc::sock_extended_err) -> Note {
-    if e.ee_origin == SO_EE_ORIGIN_ZEROCOPY && e.ee_errno == 0 {
+/// `None`: a time stamp of a sent packet, which a program asked for with SO_TIMESTAMPING. It is no error.
+fn note(e: &libc::sock_extended_err) -> Option<Note> {
+    if e.ee_origin == SO_EE_ORIGIN_TIMESTAMPING {
+        return None;
+    }
+    Some(if e.ee_origin == SO_EE_ORIGIN_ZEROCOPY && e.ee_errno == 0 {
         Note::Back { lo: e.ee_info, hi: e.ee_data, copied: e.ee_code & SO_EE_CODE_ZEROCOPY_COPIED != 0 }
     } else {
         Note::Error { errno: e.ee_errno as i32 }
-    }
+    })
 }

@@ -45,7 +45,7 @@ pub mod uring;
 mod window;
 
 pub use auto::{Choice, Way};
-pub use close::{Close, Closed};
+pub use close::{Close, CloseError, Closed};
 pub use error::{Refused, SendError};
 pub use options::{Backend, Mode, Notifications, Options};
 pub use orphans::{Orphans, orphans};

@@ -50,7 +50,9 @@ pub struct Options {
     pub mode: Mode,
     /// Which system calls.
     pub backend: Backend,
-    /// Bytes that may be lent at a time. One payload may always be lent, however long.
+    /// Bytes that may be lent at a time. One payload may always be lent, however long. Past this limit and the next one
+    /// [`Mode::ZeroCopy`] waits for memory to come back; [`Mode::Auto`] copies what the socket has room for, which the
+    /// ledger counts as held.
     pub max_lent_bytes: usize,
     /// Payloads that may be lent at a time, at least 1.
     pub max_lent: usize,

@@ -5,14 +5,22 @@
 
 use super::Window;
 use super::backend::{AnyBackend, Submit};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-struct Orphan {
-    back: AnyBackend,
-    window: Window,
+/// What is left of a sender: never dropped while the kernel holds something.
+pub(super) struct Orphan {
+    pub back: AnyBackend,
+    pub window: Window,
 }
 
-static LIST: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
+/// The list, and what a thread has taken off it to sweep it: that is still held as far as anybody knows.
+struct List {
+    here: Vec<Orphan>,
+    away: Orphans,
+}
+
+static LIST: Mutex<List> =
+    Mutex::new(List { here: Vec::new(), away: Orphans { senders: 0, payloads: 0, bytes: 0 } });
 
 /// What is on the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,29 +33,138 @@ pub struct Orphans {
     pub bytes: usize,
 }
 
-/// Sweeps the list of memory that outlived its sender, and says what is left on it.
+impl Orphans {
+    fn of(list: &[Orphan]) -> Self {
+        list.iter().fold(Self::default(), |sum, o| Self {
+            senders: sum.senders + 1,
+            payloads: sum.payloads + o.window.outstanding(),
+            bytes: sum.bytes + o.window.outstanding_bytes(),
+        })
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            senders: self.senders + other.senders,
+            payloads: self.payloads + other.payloads,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self {
+            senders: self.senders.saturating_sub(other.senders),
+            payloads: self.payloads.saturating_sub(other.payloads),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+}
+
+fn lock() -> MutexGuard<'static, List> {
+    LIST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list while it is swept. It goes back whatever happens: a program's `on_done` or a payload's drop code may panic.
+struct Sweep {
+    list: Vec<Orphan>,
+    taken: Orphans,
+}
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        let mut all = lock();
+        all.away = all.away.minus(self.taken);
+        all.here.append(&mut self.list);
+    }
+}
+
+/// Sweeps the list of memory that outlived its sender, and says what is left on it. What another thread is sweeping at
+/// the moment counts as left.
 pub fn orphans() -> Orphans {
+    let mut sweep = {
+        let mut all = lock();
+        if all.here.is_empty() {
+            return all.away;
+        }
+        let list = std::mem::take(&mut all.here);
+        let taken = Orphans::of(&list);
+        all.away = all.away.plus(taken);
+        Sweep { list, taken }
+    };
     // Payloads are dropped without the lock: their owners' drop code may end another sender.
-    let mut list = std::mem::take(&mut *LIST.lock().unwrap_or_else(PoisonError::into_inner));
-    list.retain_mut(|o| {
+    for o in &mut sweep.list {
         // An error says something of the connection, which is gone anyway; notifications were taken all the same.
         let _ = o.back.reap(&mut o.window);
         let _ = o.back.recover(&mut o.window);
-        o.window.outstanding() > 0
-    });
-    let left = list.iter().fold(Orphans::default(), |sum, o| Orphans {
-        senders: sum.senders + 1,
-        payloads: sum.payloads + o.window.outstanding(),
-        bytes: sum.bytes + o.window.outstanding_bytes(),
-    });
-    if !list.is_empty() {
-        LIST.lock().unwrap_or_else(PoisonError::into_inner).append(&mut list);
     }
-    left
+    let over: Vec<Orphan> = sweep.list.extract_if(.., |o| o.window.outstanding() == 0).collect();
+    drop(sweep);
+    drop(over);
+    let all = lock();
+    Orphans::of(&all.here).plus(all.away)
 }
 
 /// Puts what is left of a sender on the list.
-pub(super) fn adopt(back: AnyBackend, window: Window) {
-    let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-    list.push(Orphan { back, window });
+pub(super) fn adopt(orphan: Orphan) {
+    lock().here.push(orphan);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::send::Payload;
+    use std::sync::Arc;
+
+    /// Panics when it is dropped.
+    struct Bomb;
+
+    impl AsRef<[u8]> for Bomb {
+        fn as_ref(&self) -> &[u8] {
+            b"bomb"
+        }
+    }
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("a payload's owner panics");
+        }
+    }
+
+    #[test]
+    fn a_panic_or_a_sweep_elsewhere_frees_nothing_and_hides_nothing() {
+        // Taken away, as another thread's sweep does.
+        let bytes: Arc<[u8]> = vec![7; 10].into();
+        let mut window = Window::default();
+        window.lend(bytes.clone().into(), 0, false).unwrap();
+        let orphan = Orphan { back: AnyBackend::Gone, window };
+        let taken = Orphans { senders: 1, payloads: 1, bytes: 10 };
+        let before = {
+            let mut all = lock();
+            all.away = all.away.plus(taken);
+            all.away
+        };
+        assert!(before.payloads >= 1 && orphans().payloads >= 1, "what is being swept is still held");
+        drop(Sweep { list: vec![orphan], taken });
+        assert!(orphans().payloads >= 1);
+        assert_eq!(Arc::strong_count(&bytes), 2);
+        // A panic in the middle of a sweep.
+        let mut window = Window::default();
+        window.lend(Payload::from(bytes::Bytes::from_owner(Bomb)), 0, false).unwrap();
+        let hurt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let list = std::mem::take(&mut lock().here);
+            let mut sweep = Sweep { list, taken: Orphans::default() };
+            sweep.list.push(Orphan { back: AnyBackend::Gone, window });
+            if let Some(o) = sweep.list.last_mut() {
+                o.window.all_back();
+            }
+        }));
+        assert!(hurt.is_err());
+        assert_eq!(Arc::strong_count(&bytes), 2, "the other one's memory is still there");
+        assert!(orphans().payloads >= 1);
+        // Nobody will ever say that this one is back.
+        for o in lock().here.iter_mut() {
+            o.window.all_back();
+        }
+        orphans();
+        assert_eq!(Arc::strong_count(&bytes), 1);
+    }
 }

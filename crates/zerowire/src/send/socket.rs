@@ -12,7 +12,7 @@ use super::kind::{Kind, SocketKind, get_int, set_int};
 use super::{Notifications, Options, Payload, SendError, Way, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// A stream takes at most this much lent memory in one call. More would gain nothing, and RLIMIT_MEMLOCK (8 MiB for
@@ -219,8 +219,11 @@ impl Submit for SocketBackend {
             if way == Way::Lend {
                 self.failed = self.failed.saturating_add(1);
             }
-            if e.raw_os_error() != Some(libc::EINTR) {
-                return Err(e);
+            match e.raw_os_error() {
+                Some(libc::EINTR) if way == Way::Copy => {}
+                // Not again before the queue was read: the call may have used its number up.
+                Some(libc::EINTR) => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+                _ => return Err(e),
             }
         }
     }
@@ -334,7 +337,8 @@ impl Submit for SocketBackend {
             return Ok(());
         }
         // Each call that lends is charged a notification's memory (optmem) until that was read or thrown away; together
-        // with empty queues it says that the kernel holds nothing, whoever took the notifications.
+        // with empty queues it says that the kernel holds nothing, whoever took the notifications. (Filters are charged
+        // there, too: a program that detaches one from the socket must do so before it makes the sender.)
         let info = self.meminfo()?;
         if info[SK_MEMINFO_WMEM_ALLOC] == 0
             && info[SK_MEMINFO_WMEM_QUEUED] == 0
@@ -357,6 +361,10 @@ impl Submit for SocketBackend {
 
     fn lends(&self) -> Result<(), String> {
         self.cannot_lend.clone().map_or(Ok(()), Err)
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     fn describe(&self) -> String {

@@ -4,7 +4,9 @@
 //! (a stream may take it in parts). Ids are consecutive 32-bit numbers that wrap around; notifications name inclusive
 //! ranges of them, coalesced and in any order. Payloads that were copied leave no trace here but their completion.
 //!
-//! The window owns the lent payloads. It keeps no more memory than the most that was ever lent at a time needs.
+//! The window owns the lent payloads. It keeps a few bytes for each payload from the oldest that is out on
+//! ([`Window::span`]), so a limit on that bounds its memory, too. A window that is dropped with ids out leaks their
+//! payloads: the kernel may still read them.
 
 use super::{Completion, Payload, Ticket};
 use std::collections::VecDeque;
@@ -86,7 +88,9 @@ pub struct Window {
 impl Window {
     /// A window whose first ticket and first id are these.
     pub fn starting_at(ticket: Ticket, id: u32) -> Self {
-        Self { first_id: id, next_ticket: ticket.number(), ..Self::default() }
+        let mut window = Self::default();
+        (window.first_id, window.next_ticket) = (id, ticket.number());
+        window
     }
 
     /// Notes the lengths of what comes back, for [`take_sizes`](Self::take_sizes).
@@ -121,6 +125,11 @@ impl Window {
     /// parts.
     pub fn ids_out(&self) -> usize {
         self.ids_out
+    }
+
+    /// Payloads or ids, whichever are more, from the oldest that is out to the newest, those that are back included.
+    pub fn span(&self) -> usize {
+        self.lent.len().max(self.ids.len())
     }
 
     /// Whether `ticket` is done; `None` when it was not given out.
@@ -364,6 +373,20 @@ impl Window {
         while self.lent.front().is_some_and(|l| l.left == 0) {
             self.lent.pop_front();
             self.first_seq = self.first_seq.wrapping_add(1);
+        }
+    }
+}
+
+impl Drop for Window {
+    /// A sender that ends hands its window on while ids are out, so this happens only when a panic has got in between.
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.open)
+            && let Some(last) = self.lent.back_mut()
+        {
+            last.left -= 1;
+        }
+        for l in self.lent.iter_mut().filter(|l| l.left > 0) {
+            std::mem::forget(l.payload.take());
         }
     }
 }

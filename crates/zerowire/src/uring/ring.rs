@@ -5,7 +5,7 @@
 
 use io_uring::{IoUring, squeue, types};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Which threads use a ring.
@@ -129,10 +129,20 @@ impl SendRing {
     /// # Errors
     /// EEXIST on a ring of another thread ([`Threads::One`]); ENOMEM. EBUSY and EAGAIN mean: take completions first.
     pub fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
+        let all = self.held();
+        self.enter_with(all, want, timeout)
+    }
+
+    /// As [`SendRing::enter`], handing over at most `count` entries of the batch.
+    ///
+    /// # Errors
+    /// As [`SendRing::enter`].
+    pub fn enter_with(&mut self, count: usize, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
         /// `IORING_ENTER_GETEVENTS`, `IORING_ENTER_EXT_ARG` (include/uapi/linux/io_uring.h).
         const GETEVENTS: u32 = 1;
         const EXT_ARG: u32 = 1 << 3;
-        let count = self.held() as u32;
+        let held = self.held();
+        let count = count.min(held) as u32;
         let submitter = self.ring.0.submitter();
         let result = match timeout {
             Some(timeout) if want > 0 => {
@@ -146,7 +156,7 @@ impl SendRing {
         };
         match result {
             Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => {
-                Ok(count as usize - self.held().min(count as usize))
+                Ok(held.saturating_sub(self.held()))
             }
             other => other,
         }
@@ -176,6 +186,15 @@ impl SendRing {
     /// The ring's descriptor, for polling: readable when completions are there or can be had.
     pub fn fd(&self) -> RawFd {
         self.ring.0.as_raw_fd()
+    }
+
+    /// Signals an eventfd when completions are there or can be had (`IORING_REGISTER_EVENTFD`). Polling the ring's own
+    /// descriptor doesn't do with [`Threads::One`]: deferred work wakes nobody who sleeps there.
+    ///
+    /// # Errors
+    /// EEXIST on a ring of another thread; EBUSY when there is one.
+    pub fn signal(&self, eventfd: &OwnedFd) -> io::Result<()> {
+        self.ring.0.submitter().register_eventfd(eventfd.as_raw_fd())
     }
 
     /// Makes a table of `places` registered buffers, all empty (Linux 5.19).
@@ -215,5 +234,22 @@ impl SendRing {
     /// EBADF, or EINVAL outside the table.
     pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
         self.ring.0.submitter().register_files_update(place, &[fd]).map(drop)
+    }
+
+    /// Registers `entries` entries at `base` as the ring of provided buffers `group` (Linux 5.19).
+    ///
+    /// # Errors
+    /// EINVAL on older kernels or for a length that is no power of two; ENOMEM beyond the limit of locked memory.
+    ///
+    /// # Safety
+    /// `base` is page-aligned, and the range stays mapped until the ring is gone.
+    pub unsafe fn register_buffer_ring(&self, base: *mut u8, entries: u16, group: u16) -> io::Result<()> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.ring.0.submitter().register_buf_ring_with_flags(base as u64, entries, group, 0) }
+    }
+
+    /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`, Linux 6.10).
+    pub fn has_bundles(&self) -> bool {
+        self.ring.0.params().is_feature_recvsend_bundle()
     }
 }

@@ -6,7 +6,7 @@ mod submit;
 
 use super::auto::{Auto, Choice, Turn};
 use super::backend::{AnyBackend, Sent, Submit};
-use super::close::{Close, Closed};
+use super::close::{Close, CloseError, Closed};
 use super::kind::SocketKind;
 use super::open::{open, open_on};
 use super::orphans::orphans;
@@ -15,9 +15,9 @@ use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendErro
 use crate::area::Area;
 use crate::ledger::{CopyReason, Counters};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `MAX_SKB_FRAGS` (include/linux/skbuff.h) by default: a lent datagram may lie in so many pieces.
 const MAX_LENT_SEGMENTS: usize = 17;
@@ -49,7 +49,8 @@ struct Pending {
 /// The sender must be the only one that lends memory on the socket (`MSG_ZEROCOPY` on a duplicate of its descriptor
 /// confuses the kernel's numbering, see [`SendError::Foreign`]); receiving on duplicates is fine.
 ///
-/// Dropping a sender is [`Close::Abort`].
+/// Dropping a sender is [`Close::Abort`]. After `fork` only one of the two processes may use or drop it: they share the
+/// connection, which an abort resets, and a ring's memory is not there in the child.
 pub struct Sender {
     back: AnyBackend,
     window: Window,
@@ -67,6 +68,10 @@ pub struct Sender {
     /// An error about earlier payloads that nobody was told yet.
     late: Option<SendError>,
     sent: Vec<Sent>,
+    /// When it was last looked whether notifications were lost.
+    looked: Instant,
+    /// The turn of a payload that had no room, for when it comes again.
+    again: Option<(usize, Turn)>,
 }
 
 impl Sender {
@@ -121,6 +126,8 @@ impl Sender {
             came_back: 0,
             late: None,
             sent: Vec::new(),
+            looked: Instant::now(),
+            again: None,
             options,
         }
     }
@@ -180,9 +187,8 @@ impl Sender {
     /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads came back since the
     /// last call. Costs no system call when nothing is lent and nothing waits.
     pub fn poll(&mut self) -> Result<usize, SendError> {
-        let result = self.progress();
-        let n = std::mem::take(&mut self.came_back);
-        result.map(|()| n)
+        self.progress()?;
+        Ok(std::mem::take(&mut self.came_back))
     }
 
     /// Waits until the memory of `ticket`'s payload is back.
@@ -249,17 +255,18 @@ impl Sender {
         self.auto.as_ref().map(Auto::choices).unwrap_or_default()
     }
 
-    /// Ends the sender, and says what was left.
-    pub fn close(mut self, how: Close) -> Result<Closed, SendError> {
+    /// Ends the sender, and says what was left. That not all was back in time is no error.
+    ///
+    /// # Errors
+    /// With [`Close::Drain`] the first error about payloads that were on their way, beside what was left. The sender has
+    /// ended all the same.
+    pub fn close(mut self, how: Close) -> Result<Closed, CloseError> {
         let drained = match how {
-            Close::Drain(timeout) => self.wait_all(timeout),
+            Close::Drain(timeout) => self.drain(timeout),
             Close::Abort => Ok(()),
         };
         let closed = self.end();
-        match drained {
-            Ok(()) | Err(SendError::TimedOut { .. }) => Ok(closed),
-            Err(e) => Err(e),
-        }
+        drained.map(|()| closed).map_err(|error| CloseError { closed, error })
     }
 
     /// Changes bytes of a payload that is lent, for tests that look at what arrives. False: not lent any more, or not so
@@ -290,11 +297,31 @@ impl Sender {
     #[inline]
     fn turn(&mut self, len: usize) -> Turn {
         let way = match (&mut self.auto, self.options.mode) {
-            (Some(auto), _) => return auto.decide(len),
+            (Some(auto), _) => {
+                return match self.again.take() {
+                    Some((of, turn)) if of == len => turn,
+                    _ => auto.decide(len),
+                };
+            }
             (None, Mode::ZeroCopy) if self.cannot_lend.is_none() && len > 0 => Way::Lend,
             _ => Way::Copy,
         };
         Turn { way, measure: false }
+    }
+}
+
+/// The socket, for event loops. Level-triggered polling works as follows, and none of it is needed by a program that calls
+/// [`Sender::send`] and [`Sender::wait`]:
+///
+/// * writable: after [`SendError::WouldBlock`], or while a part of a payload waits, call again;
+/// * error (`POLLERR`, which is always reported): over socket calls, notifications are there, or an error: call
+///   [`Sender::poll`];
+/// * io_uring's notifications don't come by the socket: put the sender on an [`Engine`] and wait for that, too.
+///
+/// Don't send on it, and don't read its error queue.
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.back.socket()
     }
 }
 

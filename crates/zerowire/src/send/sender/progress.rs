@@ -4,7 +4,8 @@ use super::super::auto::{Auto, Turn};
 use super::super::backend::{AnyBackend, Sent, Submit};
 use super::super::close::Closed;
 use super::super::limits::cpu_ns;
-use super::super::orphans::{adopt, orphans};
+use super::super::orphans::{Orphan, adopt, orphans};
+use super::super::window::Report;
 use super::super::{Payload, Refused, SendError, Ticket, Way, Window};
 use super::{Blocked, LOOK_EVERY, Pending, Sender, is_limit};
 use crate::ledger::CopyReason;
@@ -48,8 +49,12 @@ impl Sender {
             match result {
                 Ok(sent) => self.part_sent(sent),
                 Err(e) if p.way == Way::Lend && is_limit(&e) => {
+                    let before = self.window.ids_out();
                     self.reap_or_note();
-                    if self.window.ids_out() > 0 {
+                    if self.window.ids_out() < before {
+                        continue;
+                    }
+                    if before > 0 {
                         self.blocked = Blocked::Limit;
                         return Ok(false);
                     }
@@ -118,13 +123,28 @@ impl Sender {
         if report.payloads == 0 {
             return;
         }
+        self.count(&report);
+        if let Some(auto) = &mut self.auto {
+            self.window.take_sizes(|len, copied| auto.notified(len, copied));
+        }
+    }
+
+    fn count(&mut self, report: &Report) {
         self.came_back += report.payloads;
         self.counters.zero_copied_frames.add(report.zero_copied as u64);
         self.counters.zero_copied_bytes.add(report.zero_copied_bytes);
         self.counters.copied(CopyReason::Kernel, report.kernel_copied_bytes);
-        if let Some(auto) = &mut self.auto {
-            self.window.take_sizes(|len, copied| auto.notified(len, copied));
+    }
+
+    /// Looks from time to time whether notifications were lost.
+    fn look(&mut self) -> Result<(), SendError> {
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.looked = Instant::now();
+            self.reap()?;
+            self.back.recover(&mut self.window).map_err(SendError::system("getsockopt(SO_MEMINFO)"))?;
+            self.book();
         }
+        Ok(())
     }
 
     pub(super) fn progress(&mut self) -> Result<(), SendError> {
@@ -133,6 +153,9 @@ impl Sender {
         }
         if self.window.ids_out() > 0 {
             self.reap()?;
+            if self.window.ids_out() > 0 {
+                self.look()?;
+            }
         }
         self.late.take().map_or(Ok(()), Err)
     }
@@ -170,14 +193,8 @@ impl Sender {
                 outstanding_bytes: self.window.outstanding_bytes(),
             });
         }
-        let before = Instant::now();
         self.back.wait(room, left.min(LOOK_EVERY)).map_err(SendError::system("poll"))?;
-        if before.elapsed() >= LOOK_EVERY {
-            self.reap()?;
-            self.back.recover(&mut self.window).map_err(SendError::system("getsockopt(SO_MEMINFO)"))?;
-            self.book();
-        }
-        Ok(())
+        self.look()
     }
 
     #[cold]
@@ -187,32 +204,65 @@ impl Sender {
             self.pause(start, self.options.timeout, self.blocked == Blocked::Room)?;
             self.progress()?;
             match self.attempt(payload, turn) {
-                Ok(ticket) => return Ok(ticket),
+                Ok(ticket) => {
+                    self.again = None;
+                    return Ok(ticket);
+                }
                 Err(Refused { payload: p, error: SendError::WouldBlock { .. } }) => payload = p,
                 Err(refused) => return Err(refused.error),
             }
         }
     }
 
+    /// Waits for everything, also behind errors; tells the first of them.
+    pub(super) fn drain(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let start = Instant::now();
+        let mut first = None;
+        loop {
+            match self.wait_all(timeout.saturating_sub(start.elapsed())) {
+                Ok(()) | Err(SendError::TimedOut { .. }) => break,
+                Err(e) => {
+                    first.get_or_insert(e);
+                    // One that comes again and again must not keep a processor busy.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        first.or(self.late.take()).map_or(Ok(()), Err)
+    }
+
     pub(super) fn end(&mut self) -> Closed {
         let (aborted, aborted_bytes) = (self.window.outstanding(), self.window.outstanding_bytes());
-        let mut back = std::mem::replace(&mut self.back, AnyBackend::Gone);
+        let back = std::mem::replace(&mut self.back, AnyBackend::Gone);
         let mut kept = 0;
         if aborted > 0 {
-            if let Some(p) = self.pending.take() {
-                self.window.cut_open(p.sent);
-            }
-            back.abort();
-            // Errors say that the connection is gone, which is what was asked for.
-            let _ = back.reap(&mut self.window);
-            let _ = back.recover(&mut self.window);
-            self.book();
-            kept = self.window.outstanding();
-            if kept > 0 {
-                adopt(back, std::mem::take(&mut self.window));
+            let mut last = Last(Some(Orphan { back, window: std::mem::take(&mut self.window) }));
+            if let Some(Orphan { back, window }) = &mut last.0 {
+                if let Some(p) = self.pending.take() {
+                    window.cut_open(p.sent);
+                }
+                back.abort();
+                // Errors say that the connection is gone, which is what was asked for.
+                let _ = back.reap(window);
+                let _ = back.recover(window);
+                kept = window.outstanding();
+                let report = window.take_report();
+                self.count(&report);
             }
         }
         orphans();
         Closed { aborted, aborted_bytes, kept }
+    }
+}
+
+/// What is left at the end. It goes on the list of orphans unless the kernel holds nothing, also if a program's
+/// `on_done` panics in between.
+struct Last(Option<Orphan>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let Some(orphan) = self.0.take_if(|o| o.window.outstanding() > 0) {
+            adopt(orphan);
+        }
     }
 }

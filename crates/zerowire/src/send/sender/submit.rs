@@ -9,6 +9,12 @@ use super::{Blocked, MAX_LENT_SEGMENTS, Pending, READ_EVERY, Sender, is_limit};
 use crate::ledger::CopyReason;
 use std::io;
 
+/// `UDP_MAX_SEGMENTS` of older kernels (include/linux/udp.h; 128 since Linux 6.9): all take so many.
+const SURE_SEGMENTS: usize = 64;
+/// Payloads between the oldest that is out and the newest: bounds the window's memory if one stays out while those behind
+/// it come back.
+const MAX_SPAN: usize = 1 << 16;
+
 impl Sender {
     /// Why a payload of `len` bytes is copied when nothing went wrong.
     pub(super) fn copy_reason(&self, len: usize) -> CopyReason {
@@ -38,7 +44,15 @@ impl Sender {
         {
             auto.measured(len, *way, cpu_ns().saturating_sub(start));
         }
-        let (ticket, _) = result?;
+        let (ticket, _) = match result {
+            Ok(taken) => taken,
+            Err(refused) => {
+                if self.auto.is_some() && refused.error.is_would_block() {
+                    self.again = Some((len, turn));
+                }
+                return Err(refused);
+            }
+        };
         if self.unread >= READ_EVERY {
             self.read_soon();
         }
@@ -52,6 +66,8 @@ impl Sender {
             return Ok((self.window.copied(payload), Way::Copy));
         }
         match self.back.submit(&payload, 0, Way::Copy) {
+            // A ring that failed: the kernel may not have read the bytes yet.
+            Ok(sent) if sent.id.is_some() => Ok(self.lent(payload, sent, false)),
             Ok(sent) if sent.bytes >= len => {
                 self.counters.frames.add(1);
                 self.counters.system_calls.add(self.back.take_calls());
@@ -61,7 +77,9 @@ impl Sender {
             Ok(sent) => Ok((self.keep_rest(payload, sent, Way::Copy, reason), Way::Copy)),
             Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) && payload.segments().len() > 1 => {
                 match payload.gather(0) {
-                    Ok(bytes) => self.copy(bytes.into(), CopyReason::Scattered),
+                    Ok(bytes) => self
+                        .copy(bytes.into(), CopyReason::Scattered)
+                        .map_err(|refused| Refused { payload, error: refused.error }),
                     Err(source) => {
                         Err(Refused { payload, error: SendError::System { call: "pread", source } })
                     }
@@ -77,6 +95,10 @@ impl Sender {
                 return Err(Refused { payload, error });
             }
             if !self.has_window(payload.len()) {
+                if self.auto.is_some() {
+                    // What a slow peer holds is bounded; past the bound the socket's buffer takes a copy, if it has room.
+                    return self.copy(payload, CopyReason::Held);
+                }
                 self.blocked = Blocked::Limit;
                 let error = self.would_block();
                 return Err(Refused { payload, error });
@@ -114,13 +136,18 @@ impl Sender {
         }
     }
 
-    /// Submits; after an error the queue is read, as the back ends ask for.
+    /// Submits; after an error the queue is read, as the back ends ask for. If that takes something back from which a
+    /// limit is counted, there is another attempt.
     pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Sent> {
-        let result = self.back.submit(payload, 0, Way::Lend);
-        if result.is_err() {
+        loop {
+            let result = self.back.submit(payload, 0, Way::Lend);
+            let Err(e) = &result else { return result };
+            let before = self.window.ids_out();
             self.reap_or_note();
+            if !is_limit(e) || self.window.ids_out() >= before {
+                return result;
+            }
         }
-        result
     }
 
     pub(super) fn lent(&mut self, payload: Payload, sent: Sent, gathered: bool) -> (Ticket, Way) {
@@ -175,9 +202,21 @@ impl Sender {
                 self.would_block()
             }
             Some(libc::EMSGSIZE) => SendError::TooLong { len },
+            Some(libc::EINVAL) if self.segments(len) > SURE_SEGMENTS => SendError::TooManySegments {
+                len,
+                segments: self.segments(len),
+                segment_bytes: self.options.segment_bytes.unwrap_or(0),
+            },
+            // The back end's word for a ring that was closed.
+            Some(libc::EBADFD) => SendError::Uring(self.back.describe()),
             Some(errno) => from_errno(errno),
             None => SendError::System { call: "send", source: e.kind().into() },
         }
+    }
+
+    /// Datagrams that a payload of `len` bytes is cut into.
+    fn segments(&self, len: usize) -> usize {
+        self.options.segment_bytes.map_or(1, |bytes| len.div_ceil(usize::from(bytes).max(1)))
     }
 
     pub(super) fn would_block(&self) -> SendError {
@@ -189,7 +228,10 @@ impl Sender {
 
     pub(super) fn has_window(&self, len: usize) -> bool {
         let (n, bytes) = (self.window.outstanding(), self.window.outstanding_bytes());
-        n == 0 || (n < self.options.max_lent && bytes.saturating_add(len) <= self.options.max_lent_bytes)
+        n == 0
+            || (n < self.options.max_lent
+                && self.window.span() < MAX_SPAN
+                && bytes.saturating_add(len) <= self.options.max_lent_bytes)
     }
 
     /// A stream took a part.

@@ -27,7 +27,10 @@ impl Range {
 #[derive(Debug, Default)]
 pub(super) struct Areas {
     ranges: Vec<Range>,
+    /// Registered wholly.
     areas: Vec<Area>,
+    /// Registered wholly or in part: all that must stay mapped.
+    parts: Vec<Area>,
     /// Why areas are not registered.
     pub(super) refusal: Option<String>,
 }
@@ -39,7 +42,7 @@ impl Areas {
         if self.areas.iter().any(|a| a.id() == area.id()) {
             return Ok(());
         }
-        if self.areas.is_empty() && self.ranges.is_empty() {
+        if self.parts.is_empty() && self.ranges.is_empty() {
             match ring.prepare_buffers(PLACES) {
                 Ok(()) => {}
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
@@ -51,23 +54,33 @@ impl Areas {
         if self.ranges.len() + places > PLACES as usize {
             return Err(EngineError::TooManyAreas { places: PLACES as usize, len });
         }
-        self.areas.push(area.clone());
+        if !self.parts.iter().any(|a| a.id() == area.id()) {
+            self.parts.push(area.clone());
+        }
         for k in 0..places {
             let start = area.base().wrapping_add(k * MAX_PLACE_BYTES);
             let part = (len - k * MAX_PLACE_BYTES).min(MAX_PLACE_BYTES);
+            if self.ranges.iter().any(|r| r.start == start as usize) {
+                // From an attempt that failed further on.
+                continue;
+            }
             // SAFETY: the range lies in the area, which this value keeps until after the ring is gone.
             if let Err(source) = unsafe { ring.register_buffer(self.ranges.len() as u16, start, part) } {
                 return Err(refused(len, source));
             }
             self.ranges.push(Range { start: start as usize, len: part });
         }
+        self.areas.push(area.clone());
         Ok(())
     }
 
     /// Registers the same areas with the ring that takes the place of the first one.
     pub(super) fn register_again(&mut self, ring: &SendRing) {
         self.ranges.clear();
-        for area in std::mem::take(&mut self.areas) {
+        let areas = std::mem::take(&mut self.areas);
+        // The ring before no longer needs its parts: its pages are its own.
+        self.parts.clear();
+        for area in areas {
             if let Err(e) = self.register(ring, &area) {
                 tracing::warn!("{e}");
                 self.refusal = Some(e.to_string());

@@ -12,8 +12,9 @@ use crate::send::{Payload, SendError, Way, Window};
 use crate::uring::sqe::{self, Loan, Target};
 use io_uring::squeue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,11 +52,17 @@ pub(crate) struct UringBackend {
     capacity: usize,
     /// Kept from call to call.
     sent: Vec<Sent>,
+    /// Notices that the window is to be told of.
+    notices: VecDeque<(u32, bool)>,
+    /// The sender was told that the ring was closed.
+    is_told: bool,
 }
 
 /// A stream takes at most this much lent memory in one call: pages that are no registered buffer's are charged to
 /// RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't take.
 const LENT_CALL_BYTES: usize = 1 << 20;
+/// Where other threads use the engine, too, it is kept for so long at a time while waiting.
+const SHARED_WAIT: Duration = Duration::from_millis(1);
 /// An entry's length and result are 31 bits; a whole number of pages of any size.
 const MAX_CALL_BYTES: usize = 1 << 30;
 
@@ -93,7 +100,18 @@ impl UringBackend {
             _ if !features.sendmsg_zc => Some("this kernel has no SENDMSG_ZC (Linux 6.1 has)".to_owned()),
             Kind::Tcp | Kind::Udp | Kind::Vsock | Kind::Other => None,
         };
-        Self { core, channel, socket, kind, cannot_lend, is_aborted: false, capacity, sent: Vec::new() }
+        Self {
+            core,
+            channel,
+            socket,
+            kind,
+            cannot_lend,
+            is_aborted: false,
+            capacity,
+            sent: Vec::new(),
+            notices: VecDeque::new(),
+            is_told: false,
+        }
     }
 
     /// A chain of entries in one call: an entry that fails cancels those behind it (`IOSQE_IO_LINK`), so that what was
@@ -123,8 +141,8 @@ impl UringBackend {
                 }
                 let link = count + 1 < payloads.len();
                 let built = entry(c, socket, message, if total == 0 { Way::Copy } else { way }, link);
-                // SAFETY: the messages live until `settle` returned; the caller keeps the payloads until the ids are back,
-                // or until the ring is gone.
+                // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the caller keeps the
+                // payloads until the ids are back.
                 if let Err(e) = unsafe { c.push(channel, built) } {
                     result = Err(e);
                     break;
@@ -132,8 +150,16 @@ impl UringBackend {
                 count += 1;
             }
             if count > 0 {
-                let settled = c.settle();
+                let (settled, before) = (c.settle(), sent.len());
                 let taken = c.book.take_batch(sent);
+                if settled.is_err() {
+                    // What is in doubt counts as taken wholly.
+                    for (s, m) in sent[before..].iter_mut().zip(&messages) {
+                        s.bytes = s.bytes.min(m.pieces().iter().map(|p| p.iov_len).sum());
+                    }
+                    // The kernel may still read headers and vectors.
+                    std::mem::forget(std::mem::take(&mut messages));
+                }
                 result = settled.and(taken).and(result);
             }
             c.put_messages(messages);
@@ -181,7 +207,11 @@ impl Submit for UringBackend {
         }
         let first = sent.first().copied();
         self.sent = sent;
-        result.and_then(|()| first.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO)))
+        // What was taken was taken, also if the ring failed then: the next call says so.
+        match first {
+            Some(sent) => Ok(sent),
+            None => result.and(Err(io::Error::from_raw_os_error(libc::EIO))),
+        }
     }
 
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
@@ -196,54 +226,51 @@ impl Submit for UringBackend {
     }
 
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
-        let channel = self.channel;
-        self.core.with(|c| {
-            let result = c.reap().map_err(SendError::system("io_uring_enter"));
-            while let Some((id, copied)) = c.book.next_notice(channel) {
-                if let Err(unknown) = window.notified(id, id, copied) {
-                    tracing::warn!(%unknown, "notification ignored");
-                }
+        let (channel, notices) = (self.channel, &mut self.notices);
+        let is_closed = self.core.with(|c| {
+            c.reap();
+            c.book.take_notices(channel, notices);
+            c.pass_on();
+            c.closed().is_some()
+        });
+        // Without the engine's lock: a program's `on_done` and its payloads' drop code may use the engine's other senders.
+        // One at a time is taken off, so that none is lost if they panic.
+        while let Some((id, copied)) = self.notices.pop_front() {
+            if let Err(unknown) = window.notified(id, id, copied) {
+                tracing::warn!(%unknown, "notification ignored");
             }
-            result
-        })
+        }
+        if is_closed && !std::mem::replace(&mut self.is_told, true) {
+            return Err(SendError::Uring(self.core.look(describe)));
+        }
+        Ok(())
     }
 
     fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
         if !room {
-            return self.core.with(|c| c.wait(timeout));
+            self.core.with(|c| c.wait(if c.waits_alone() { timeout } else { timeout.min(SHARED_WAIT) }));
+            return Ok(());
         }
         let timeout = Timespec {
             tv_sec: timeout.as_secs().min(1 << 30) as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        let mut fds = [PollFd::new(&self.socket, PollFlags::OUT), PollFd::new(&self.socket, PollFlags::OUT)];
-        let ring = self.core.with(|c| c.fd());
-        let count = match ring {
-            Some(fd) => {
-                // SAFETY: the ring is closed by this back end only, or with it.
-                fds[1] = PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN);
-                2
-            }
-            None => 1,
-        };
-        match poll(&mut fds[..count], Some(&timeout)) {
+        // A notification makes room only where the socket becomes writable, too.
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    fn recover(&mut self, window: &mut Window) -> io::Result<()> {
-        // Notifications of io_uring are never lost, unless the ring is closed.
-        let is_gone = self.core.with(|c| {
-            // Nobody is left who could ask the kernel: once the ring is closed it finishes by itself.
+    fn recover(&mut self, _: &mut Window) -> io::Result<()> {
+        // Notifications of io_uring are never lost: if the ring is closed, its end is waited for.
+        self.core.with(|c| {
+            // Nobody is left who could ask the kernel: once the ring is closed it finishes by itself, and the next
+            // reading tells.
             if c.users == 0 && !c.is_own_thread() {
-                c.give_up();
+                c.give_up("its last sender is gone".to_owned());
             }
-            c.is_gone()
         });
-        if is_gone {
-            window.all_back();
-        }
         Ok(())
     }
 
@@ -260,6 +287,10 @@ impl Submit for UringBackend {
 
     fn lends(&self) -> Result<(), String> {
         self.cannot_lend.clone().map_or(Ok(()), Err)
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     fn describe(&self) -> String {

@@ -29,6 +29,8 @@ struct Token {
     is_over: bool,
     /// Of a ring that was closed before the notification.
     is_retired: bool,
+    /// Of a ring that was closed before the result: the kernel may have taken it.
+    is_in_doubt: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,8 @@ pub(super) struct Book {
     free_channels: Vec<u32>,
     batch: Vec<u32>,
     unsettled: usize,
+    /// Notices that were not taken.
+    waiting: usize,
 }
 
 impl Book {
@@ -60,6 +64,7 @@ impl Book {
             self.channels.len() as u32 - 1
         });
         let channel = &mut self.channels[number as usize];
+        self.waiting -= channel.notices.len();
         channel.notices.clear();
         channel.next_id = 0;
         channel.is_attached = true;
@@ -70,6 +75,8 @@ impl Book {
     pub(super) fn detach(&mut self, channel: u32) {
         let place = &mut self.channels[channel as usize];
         place.is_attached = false;
+        self.waiting -= place.notices.len();
+        place.notices.clear();
         if place.pending == 0 {
             self.free_channels.push(channel);
         }
@@ -103,9 +110,28 @@ impl Book {
         }
     }
 
-    /// The ring is gone: nothing of the batch will have a result any more.
-    pub(super) fn give_up(&mut self) {
+    /// Entries of the batch, and whether one of them has failed.
+    pub(super) fn batch(&self) -> (usize, bool) {
+        let has_failed =
+            self.batch.iter().any(|at| self.tokens[*at as usize].result.is_some_and(|result| result < 0));
+        (self.batch.len(), has_failed)
+    }
+
+    /// The ring was closed. The first `handed_over` entries of the batch were the kernel's: those without a result count
+    /// as lent, since nobody knows, until [`Book::retired_are_back`]. The rest was never taken. What was lent before
+    /// will have no notification.
+    pub(super) fn give_up(&mut self, handed_over: usize) {
+        for at in 0..handed_over.min(self.batch.len()) {
+            let token = &mut self.tokens[self.batch[at] as usize];
+            match token.result {
+                // Those behind it were cancelled.
+                Some(..0) => break,
+                Some(_) => {}
+                None => token.is_in_doubt = true,
+            }
+        }
         self.unsettled = 0;
+        self.retire();
     }
 
     /// Takes a completion. One that belongs to nothing is ignored.
@@ -128,7 +154,8 @@ impl Book {
         }
     }
 
-    /// The results of the batch: appends what was taken to `sent`, up to the first error.
+    /// The results of the batch: appends what was taken to `sent`, up to the first error. An entry in doubt
+    /// ([`Book::give_up`]) counts as taken, with more bytes than any has.
     pub(super) fn take_batch(&mut self, sent: &mut Vec<Sent>) -> io::Result<()> {
         let mut error = None;
         for at in 0..self.batch.len() {
@@ -146,7 +173,10 @@ impl Book {
     fn take(&mut self, index: u32) -> (i32, Option<u32>) {
         let token = &mut self.tokens[index as usize];
         token.in_batch = false;
-        let result = token.result.unwrap_or(-libc::EIO);
+        if token.is_in_doubt {
+            (token.result, token.more) = (Some(i32::MAX), true);
+        }
+        let result = token.result.unwrap_or(-libc::ECANCELED);
         let channel = &mut self.channels[token.channel as usize];
         let mut id = None;
         if token.more && result >= 0 {
@@ -180,16 +210,32 @@ impl Book {
             }
         } else if token.is_known {
             channel.notices.push_back((token.id, copied));
+            self.waiting += 1;
         }
     }
 
     /// The next notice of a channel: an id that is back, and whether the kernel copied.
+    #[cfg(test)]
     pub(super) fn next_notice(&mut self, channel: u32) -> Option<(u32, bool)> {
-        self.channels[channel as usize].notices.pop_front()
+        let notice = self.channels[channel as usize].notices.pop_front();
+        self.waiting -= usize::from(notice.is_some());
+        notice
+    }
+
+    /// Moves the notices of a channel behind those in `to`.
+    pub(super) fn take_notices(&mut self, channel: u32, to: &mut VecDeque<(u32, bool)>) {
+        let notices = &mut self.channels[channel as usize].notices;
+        self.waiting -= notices.len();
+        to.append(notices);
+    }
+
+    /// Notices of all senders that were not taken.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// The ring was closed; notifications of what is lent will not come.
-    pub(super) fn retire(&mut self) {
+    fn retire(&mut self) {
         for token in self.tokens.iter_mut().filter(|t| !t.is_over) {
             token.is_retired = true;
         }
@@ -312,6 +358,33 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_without_a_result_is_kept_until_the_ring_is_gone() {
+        let mut book = Book::default();
+        let channel = book.attach();
+        let tokens: Vec<u32> = (0..4)
+            .map(|_| {
+                let token = book.token();
+                book.pushed(channel);
+                token
+            })
+            .collect();
+        book.complete(result(tokens[0], 10, false));
+        // Two more were handed over; the last was not.
+        book.give_up(3);
+        let mut sent = Vec::new();
+        assert!(book.take_batch(&mut sent).is_err());
+        let ids: Vec<_> = sent.iter().map(|s| s.id).collect();
+        assert_eq!(ids, [None, Some(0), Some(1)]);
+        let mut notices = VecDeque::new();
+        book.take_notices(channel, &mut notices);
+        assert_eq!((notices.len(), book.outstanding(), book.unsettled()), (0, 2, 0));
+        book.retired_are_back();
+        book.take_notices(channel, &mut notices);
+        assert_eq!(notices, [(0, true), (1, true)]);
+        assert_eq!((book.outstanding(), book.free_tokens.len()), (0, book.tokens.len()));
+    }
+
+    #[test]
     fn loans_of_a_closed_ring_come_back_together() {
         let mut book = Book::default();
         let channel = book.attach();
@@ -320,7 +393,7 @@ mod tests {
             book.pushed(channel);
             book.complete(result(token, 10, true));
             book.take_batch(&mut Vec::new()).unwrap();
-            book.retire();
+            book.give_up(0);
         }
         let token = book.token();
         book.pushed(channel);

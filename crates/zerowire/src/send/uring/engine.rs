@@ -5,7 +5,8 @@ use super::core::Core;
 use crate::area::Area;
 use crate::uring::ring::Threads;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What happens when an area can't be registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,23 +51,27 @@ impl EngineOptions {
 }
 
 /// One io_uring for many senders: `Sender::on` puts a socket on it. It holds the areas that are registered, and costs
-/// one descriptor (and one of a pipe) however many sockets there are.
+/// one descriptor (and one of a pipe) however many sockets there are. It must not be used, nor
+/// dropped with senders that lend, in a child after `fork`: the ring's memory is not there.
 ///
 /// A sender's calls read the notifications of all senders of its engine; each sender's own are told by that sender.
 #[derive(Clone)]
 pub struct Engine(Arc<User>);
 
 /// The handle that `Engine`s share: the core counts it as one user.
-struct User(Arc<Mutex<Core>>);
+struct User {
+    core: Arc<Mutex<Core>>,
+    watch: OnceLock<Arc<OwnedFd>>,
+}
 
 impl Drop for User {
     fn drop(&mut self) {
-        lock(&self.0).users -= 1;
+        lock(&self.core).users -= 1;
     }
 }
 
 pub(super) fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
-    // Nothing in the core panics half-way through a change; a poisoned lock comes from a caller's callback.
+    // Nothing in the core panics half-way through a change, and callers' callbacks are called without the lock.
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -77,7 +82,8 @@ impl Engine {
     /// [`EngineError::Refused`] where io_uring is forbidden or absent; with [`Registration::Required`] the error of the
     /// first area that can't be registered.
     pub fn new(options: &EngineOptions, areas: &[Area]) -> Result<Self, EngineError> {
-        Ok(Self(Arc::new(User(Arc::new(Mutex::new(make(options, areas)?))))))
+        let core = make(options, areas)?;
+        Ok(Self(Arc::new(User { core: Arc::new(Mutex::new(core)), watch: OnceLock::new() })))
     }
 
     /// Registers one more area, or does nothing if it is registered. Its pages are pinned until the engine and its senders
@@ -86,30 +92,48 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Memlock`] and others; the engine works on.
     pub fn register(&self, area: &Area) -> Result<(), EngineError> {
-        lock(&self.0.0).register(area)
+        lock(&self.0.core).register(area)
+    }
+
+    /// For event loops: a descriptor that is readable (level-triggered) when notifications are there for any of its
+    /// senders. Then call [`Sender::poll`](crate::send::Sender::poll) on each sender with something outstanding. Only for
+    /// waiting: don't read, write or change it. From the first call of this on, which makes two descriptors, each
+    /// notification costs a little more.
+    ///
+    /// # Errors
+    /// [`EngineError::WrongThread`]; [`EngineError::Watch`] when there are no descriptors left.
+    pub fn watch(&self) -> Result<BorrowedFd<'_>, EngineError> {
+        let watch = match self.0.watch.get() {
+            Some(watch) => watch,
+            None => {
+                let made = lock(&self.0.core).watch()?;
+                self.0.watch.get_or_init(|| made)
+            }
+        };
+        Ok(watch.as_fd())
     }
 
     /// Loans of all senders of this engine that are not back.
     pub fn outstanding(&self) -> usize {
-        lock(&self.0.0).book.outstanding()
+        lock(&self.0.core).book.outstanding()
     }
 
     /// Times that the queue of completions was too short. Nothing is lost by that.
     pub fn overflows(&self) -> u64 {
-        lock(&self.0.0).overflows
+        lock(&self.0.core).overflows
     }
 
     /// What runs, for people.
     pub fn describe(&self) -> String {
-        describe(&lock(&self.0.0))
+        describe(&lock(&self.0.core))
     }
 
     pub(crate) fn is_own_thread(&self) -> bool {
-        lock(&self.0.0).is_own_thread()
+        lock(&self.0.core).is_own_thread()
     }
 
     pub(super) fn core(&self) -> &Arc<Mutex<Core>> {
-        &self.0.0
+        &self.0.core
     }
 }
 
@@ -135,6 +159,9 @@ pub(super) fn make(options: &EngineOptions, areas: &[Area]) -> Result<Core, Engi
 }
 
 pub(super) fn describe(core: &Core) -> String {
+    if let Some(why) = core.closed() {
+        return EngineError::Closed(why.to_owned()).to_string();
+    }
     let mut text = format!("io_uring ({})", core.flags());
     match core.areas.bytes() {
         0 => text.push_str(", no registered memory"),

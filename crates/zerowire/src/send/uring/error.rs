@@ -49,6 +49,12 @@ pub enum EngineError {
         /// Length of the area in bytes.
         len: usize,
     },
+    /// The ring failed and was closed; the text says why.
+    #[error("{0}: the engine is closed, and its senders can send no more; make a new one")]
+    Closed(String),
+    /// A descriptor for waiting can't be made (EMFILE, ENOMEM).
+    #[error("no descriptor to wait for the engine with: {0}")]
+    Watch(io::Error),
     /// Used from a thread that didn't make it.
     #[error(
         "this engine belongs to the thread that made it (IORING_SETUP_SINGLE_ISSUER): make one engine a thread, or set `threads` to `Any`"

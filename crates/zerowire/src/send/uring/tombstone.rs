@@ -23,6 +23,12 @@ impl Tombstone {
         Ok(Self(read))
     }
 
+    /// Adds it to an epoll instance: ready when the ring has been freed.
+    pub(super) fn watch(&self, epoll: &OwnedFd) -> io::Result<()> {
+        use rustix::event::epoll;
+        epoll::add(epoll, &self.0, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(Into::into)
+    }
+
     /// Whether the ring has been freed, with all that it held.
     pub(super) fn is_gone(&self) -> bool {
         let mut byte = [0u8; 1];
