@@ -91,16 +91,15 @@ impl Lab {
 /// The project's programs in the guest. The static one is there if it was built: the tests
 /// that need it ask for it themselves, and the demo has no use for it.
 fn guest_programs() -> Result<Vec<PathBuf>> {
-    let mut programs = vec![agent()?];
+    let mut programs = vec![agent("zw-vsock")?, agent("zw-recv")?];
     programs.extend(backend::static_program().ok());
     Ok(programs)
 }
 
-/// The program that works in the guest: it is built with this one and lies beside it.
-fn agent() -> Result<PathBuf> {
-    const NAME: &str = "zw-vsock";
+/// A program that works in the guest: it is built with this one and lies beside it.
+fn agent(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("find the test program's own path")?;
-    let path = own.with_file_name(NAME);
+    let path = own.with_file_name(name);
     if !path.is_file() {
         bail!("no program {}: build it (cargo build --release -p zerowire-vmtest)", path.display());
     }

@@ -1,9 +1,38 @@
 //! Receiving in place: payload appears in memory that the program has mapped, is read there, and given back.
 //!
+//! * [`Receiver`]: sockets of this machine, many at a time, through io_uring or plain system calls.
 //! * [`vsock`]: a guest's streams and messages, from `zerowire vsock`.
 //! * [`layout`]: what a program and `zerowire vsock` share.
 //! * [`doorbell`]: how each side sleeps and is woken without a system call while both are busy.
+//! * [`refill`]: how buffers come back from any thread.
+//!
+//! # Who owns which bytes
+//! A receiver owns one area, cut into buffers. A buffer is free, or the kernel may write it, or it is lent to the program
+//! as a [`Lease`]; never two of these. Dropping the lease, on any thread, puts the buffer on a list that the receiver
+//! empties when it is next asked for data. The area stays mapped as long as the receiver or any lease lives.
 
 pub mod doorbell;
 pub mod layout;
+pub mod refill;
 pub mod vsock;
+
+mod backend;
+mod core;
+mod error;
+mod events;
+mod holdings;
+mod lease;
+mod multishot;
+mod options;
+mod plain;
+mod receiver;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod zcrx;
+
+pub use error::RecvError;
+pub use events::Events;
+pub use lease::Lease;
+pub use options::{Backend, Options};
+pub use receiver::{Arrival, ConnectionId, Receiver, What};
+pub use zcrx::{Flush, ZcrxOptions};

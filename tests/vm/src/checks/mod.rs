@@ -10,6 +10,7 @@ mod stores;
 mod traffic;
 mod two_guests;
 mod vsock;
+mod zcrx;
 
 use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::machine::Machine;
@@ -64,6 +65,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-send", On::Qemu10, vsock::send::vsock),
     ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
+    ("zcrx", On::Linux7, zcrx::no_device),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
     ("boot", On::All, harness::boot),
     ("vsock-loopback", On::Qemu10, harness::vsock_loopback),

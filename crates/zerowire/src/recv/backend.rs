@@ -1,0 +1,41 @@
+//! What the receiver needs of a way to receive. A back end moves bytes into buffers and says so to [`Core`], which lends
+//! them, counts, and keeps the connections; a back end decides nothing about who may hold how much.
+
+use super::core::Core;
+use super::{Arrival, RecvError};
+use std::time::Duration;
+
+/// One way to receive. All methods are called by one thread, with the same [`Core`].
+pub(crate) trait Engine {
+    /// What it is, with the features in use, as words for people.
+    fn path(&self) -> String;
+
+    /// A connection was put at `place` (`core.connections[place]`, open, not paused). Receiving begins at the next turn, so
+    /// that a limit that is set before holds from the first byte.
+    fn add(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError>;
+
+    /// Stops receiving on `place`, for good: when this returns the kernel has let go of the socket, and all that had been
+    /// received is lent (into `core.backlog`) or still in the socket. On an error the connection stays.
+    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError>;
+
+    /// `core.connections[place].limit` is about to change: stops receiving on `place` as [`Engine::remove`] does, without
+    /// forgetting it; the next [`Engine::resume`] starts again.
+    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError>;
+
+    /// `place` may be received on again: its leases came back, or its limit was raised. Called for connections that
+    /// [`Core::may_receive`] is true of.
+    fn resume(&mut self, core: &mut Core, place: u32);
+
+    /// A slot has come back and is free in `core.holdings`. Where a slot is no buffer (zcrx), the refill ring gets its
+    /// entry here.
+    fn returned(&mut self, _slot: u32) {}
+
+    /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most `timeout` (`None`: for ever) when
+    /// there is nothing. It may return early with nothing. Arrivals go to `out` through [`Core`]'s methods.
+    fn turn(
+        &mut self,
+        core: &mut Core,
+        out: &mut Vec<Arrival>,
+        timeout: Option<Duration>,
+    ) -> Result<(), RecvError>;
+}

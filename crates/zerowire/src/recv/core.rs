@@ -1,0 +1,215 @@
+//! What all back ends share: the memory, the book of buffers, the connections, the counters.
+
+use super::holdings::Holdings;
+use super::lease::{Lease, Pool};
+use super::{Arrival, ConnectionId, Events, What};
+use crate::ledger::{CopyReason, Counters};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// What kind of socket, as far as receiving goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Bytes: a receive of nothing is the end.
+    Stream,
+    /// Messages with boundaries; a receive of nothing is an empty one.
+    Datagram,
+    /// Messages with boundaries; a receive of nothing is the end (SOCK_SEQPACKET).
+    Packets,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Data may come.
+    Open,
+    /// The end or a failure was told.
+    Over,
+    /// Removed; the place is kept until its leases are back.
+    Gone,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) kind: Kind,
+    pub(crate) state: State,
+    /// Bytes that may still be taken from the socket.
+    pub(crate) limit: Option<u64>,
+    /// Its leases reached its share; no receive until enough are back.
+    pub(crate) paused: bool,
+}
+
+/// Who put the bytes where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// The NIC.
+    ByNic,
+    /// The kernel, from its own memory.
+    ByKernel,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) holdings: Holdings,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) events: Events,
+    /// Arrivals that came while a connection was being stopped; the next turn gives them first.
+    pub(crate) backlog: VecDeque<Arrival>,
+    /// Connections that are paused.
+    pub(crate) paused: usize,
+    pub(super) eased: Vec<u32>,
+    pub(super) vacant: Vec<u32>,
+    /// Distance of two buffers in the area.
+    pub(crate) buffer_bytes: usize,
+}
+
+impl Core {
+    /// The descriptor of the connection at `place`.
+    pub(crate) fn fd(&self, place: u32) -> Option<RawFd> {
+        self.connections.get(place as usize)?.socket.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Whether data of this connection is wanted now.
+    pub(crate) fn may_receive(&self, place: u32) -> bool {
+        self.connections
+            .get(place as usize)
+            .is_some_and(|c| c.state == State::Open && !c.paused && c.limit != Some(0))
+    }
+
+    /// Where the buffer of `slot` begins, in back ends in which a slot is a buffer.
+    pub(crate) fn buffer(&self, slot: u32) -> *mut u8 {
+        match self.pool.area(0) {
+            Some(area) => area.base().wrapping_add(slot as usize * self.buffer_bytes),
+            None => std::ptr::null_mut(),
+        }
+    }
+
+    /// `len` bytes of `place` lie at `offset` of area `area`, under the slot `slot`, which was taken from the book. They are
+    /// lent and counted.
+    ///
+    /// # Safety
+    /// The kernel has let go of these bytes, and doesn't get them again before the slot has come back.
+    pub(crate) unsafe fn deliver(
+        &mut self,
+        out: &mut impl Extend<Arrival>,
+        place: u32,
+        slot: u32,
+        (area, offset, len): (usize, usize, usize),
+        placed: Placed,
+    ) {
+        if !self.holdings.lend(slot, place) {
+            return;
+        }
+        // SAFETY: the caller vouches for the bytes, and the book for the slot: it was taken, and is lent once.
+        let Some(lease) = (unsafe { Lease::new(&self.pool, area, offset, len, slot) }) else {
+            self.holdings.give_back(slot);
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(place as usize) else { return };
+        if let Some(limit) = &mut connection.limit {
+            *limit = limit.saturating_sub(len as u64);
+        }
+        self.counters.frames.add(1);
+        match placed {
+            Placed::ByKernel => self.counters.copied(CopyReason::Kernel, len as u64),
+            Placed::ByNic => {
+                self.counters.zero_copied_bytes.add(len as u64);
+                self.counters.zero_copied_frames.add(1);
+            }
+        }
+        out.extend([Arrival { connection: connection.id, what: What::Data(lease) }]);
+        if !connection.paused && self.holdings.room(place) == 0 {
+            connection.paused = true;
+            self.paused += 1;
+            self.events.paused += 1;
+        }
+    }
+
+    /// The same for back ends in which a slot is a buffer, filled from its beginning by the kernel.
+    ///
+    /// # Safety
+    /// As [`Core::deliver`].
+    pub(crate) unsafe fn deliver_buffer(
+        &mut self,
+        out: &mut impl Extend<Arrival>,
+        place: u32,
+        slot: u32,
+        len: usize,
+    ) {
+        let offset = slot as usize * self.buffer_bytes;
+        // SAFETY: passed on to the caller.
+        unsafe { self.deliver(out, place, slot, (0, offset, len.min(self.buffer_bytes)), Placed::ByKernel) }
+    }
+
+    /// A receive of nothing: the end of a stream, or an empty datagram (then true: the connection goes on).
+    pub(crate) fn nothing(&mut self, out: &mut impl Extend<Arrival>, place: u32) -> bool {
+        let Some(connection) = self.connections.get_mut(place as usize) else { return false };
+        if connection.kind == Kind::Datagram {
+            let what = What::Data(Lease::empty());
+            self.counters.frames.add(1);
+            out.extend([Arrival { connection: connection.id, what }]);
+            return true;
+        }
+        self.over(out, place, What::End);
+        false
+    }
+
+    /// A receive failed with `errno`. True: the connection goes on (a datagram socket that heard of an earlier datagram).
+    pub(crate) fn failed(&mut self, out: &mut impl Extend<Arrival>, place: u32, errno: i32) -> bool {
+        let Some(connection) = self.connections.get_mut(place as usize) else { return false };
+        let what = What::Failed(io::Error::from_raw_os_error(errno));
+        if connection.kind == Kind::Datagram && errno == libc::ECONNREFUSED {
+            out.extend([Arrival { connection: connection.id, what }]);
+            return true;
+        }
+        self.over(out, place, what);
+        false
+    }
+
+    fn over(&mut self, out: &mut impl Extend<Arrival>, place: u32, what: What) {
+        let Some(connection) = self.connections.get_mut(place as usize) else { return };
+        if connection.state == State::Open {
+            connection.state = State::Over;
+            out.extend([Arrival { connection: connection.id, what }]);
+        }
+    }
+
+    /// Takes back what the program gave back.
+    pub(super) fn collect(&mut self, mut each: impl FnMut(u32)) {
+        let pool = Arc::clone(&self.pool);
+        let count = pool.returns().take(|slot| {
+            let Some((place, held)) = self.holdings.give_back(slot) else { return };
+            each(slot);
+            let Some(connection) = self.connections.get_mut(place as usize) else { return };
+            if connection.paused && self.holdings.may_resume(held) {
+                connection.paused = false;
+                self.paused -= 1;
+                self.eased.push(place);
+            }
+            if held == 0 && connection.state == State::Gone {
+                self.vacant.push(place);
+            }
+        });
+        self.events.refills += count as u64;
+    }
+
+    /// Counts a system call.
+    pub(crate) fn called(&mut self) {
+        self.events.system_calls += 1;
+        self.counters.system_calls.add(1);
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        Pool::close(&self.pool, self.holdings.lent());
+    }
+}

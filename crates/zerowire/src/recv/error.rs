@@ -1,0 +1,118 @@
+//! Why receiving failed.
+
+use super::ConnectionId;
+use crate::area::AreaError;
+use std::io;
+use thiserror::Error;
+
+/// Why a receiver could not be made or asked. What happens to one connection is an arrival
+/// ([`What`](super::What)), not an error.
+#[derive(Debug, Error)]
+pub enum RecvError {
+    /// The area could not be made.
+    #[error("{0}")]
+    Area(#[from] AreaError),
+    /// The length of a buffer is out of range.
+    #[error("a receive buffer of {0} bytes is out of range: give a multiple of 64 from 64 bytes to 1 GiB")]
+    BufferBytes(usize),
+    /// The number of buffers is out of range.
+    #[error("{0} receive buffers are out of range: give 2 to 32768")]
+    Buffers(usize),
+    /// The back end that was asked for is not in this version.
+    #[error("the receive path {0} is not available in this version: use auto, multishot or plain")]
+    NotAvailable(&'static str),
+    /// io_uring is refused or absent.
+    #[error("{0}; the receive path plain needs no io_uring")]
+    Uring(#[from] crate::uring::UringProbeError),
+    /// io_uring is there but lacks what the path needs.
+    #[error("io_uring here has no {what}: boot {since} or newer; the receive path plain needs no io_uring")]
+    TooOld {
+        /// What is missing.
+        what: &'static str,
+        /// The first kernel that has it.
+        since: &'static str,
+    },
+    /// The ring's queues are charged to the user's locked memory, and the limit is reached.
+    #[error(
+        "io_uring's queues ({completions} completions) go beyond RLIMIT_MEMLOCK, which is {limit} bytes and counts all that this user has locked: raise it (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock= of a container, or CAP_IPC_LOCK), or use the receive path plain"
+    )]
+    Memlock {
+        /// Completions asked for.
+        completions: u32,
+        /// The limit in bytes, or "unlimited".
+        limit: String,
+    },
+    /// The area is too short for zero-copy receive, or its buffers have no length that the kernel takes.
+    #[error(
+        "an area of {bytes} bytes in buffers of {chunk} can't be registered for zero-copy receive: rx_buf_len must be a power of two from {page} (a page) on, and the area (buffers * buffer_bytes) must have two such buffers or more"
+    )]
+    ZeroCopyArea {
+        /// Bytes of the area.
+        bytes: usize,
+        /// Bytes of a buffer.
+        chunk: usize,
+        /// Bytes of a page.
+        page: usize,
+    },
+    /// The kernel refused to register for zero-copy receive; the message says why and what to do.
+    #[error("{message}")]
+    ZeroCopy {
+        /// What was wrong, and what to do.
+        message: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Zero-copy receive is for TCP.
+    #[error("zero-copy receive takes TCP sockets only: use the receive path multishot or plain for this one")]
+    NotTcp,
+    /// Not a socket, or one that nothing can be received on.
+    #[error(
+        "this descriptor is no socket to receive from ({0}): give a connected stream or a bound datagram socket"
+    )]
+    NotASocket(io::Error),
+    /// Too many connections.
+    #[error(
+        "the receiver has {0} connections, which is its limit: remove one, or set max_connections higher"
+    )]
+    TooManyConnections(usize),
+    /// No such connection.
+    #[error("connection {0} is not in this receiver: it was removed, or belongs to another one")]
+    Unknown(ConnectionId),
+    /// Used from a thread that didn't make it.
+    #[error(
+        "this receiver belongs to the thread that made it (IORING_SETUP_SINGLE_ISSUER): make one receiver a thread"
+    )]
+    WrongThread,
+    /// A system call failed.
+    #[error("{call} failed: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl RecvError {
+    /// For `map_err`.
+    pub(crate) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { call, source }
+    }
+
+    /// The errno behind it, where there is one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::NotASocket(source) | Self::System { source, .. } | Self::ZeroCopy { source, .. } => {
+                source.raw_os_error()
+            }
+            Self::Memlock { .. } => Some(libc::ENOMEM),
+            Self::WrongThread => Some(libc::EEXIST),
+            Self::Unknown(_) => Some(libc::ENOENT),
+            Self::NotTcp => Some(libc::EPROTONOSUPPORT),
+            Self::ZeroCopyArea { .. } | Self::BufferBytes(_) | Self::Buffers(_) => Some(libc::EINVAL),
+            Self::NotAvailable(_) | Self::TooOld { .. } => Some(libc::EOPNOTSUPP),
+            Self::TooManyConnections(_) => Some(libc::EMFILE),
+            Self::Area(_) | Self::Uring(_) => None,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The state machine: what a completion means. Plain code without I/O, so that any sequence of completions can be tried.
+//!
+//! A connection has at most one request in the kernel. `waiting` holds the connections whose request is to be started, in
+//! the order of their ends, so that one that empties the buffers comes after those that found none.
+
+use super::posted::Posted;
+use crate::recv::Arrival;
+use crate::recv::core::Core;
+use crate::uring::ring::Cqe;
+use std::collections::VecDeque;
+
+/// `IORING_CQE_F_BUFFER`: a provided buffer was used; its number is in the upper half of the flags.
+const F_BUFFER: u32 = 1;
+/// `IORING_CQE_F_MORE`: the request goes on.
+const F_MORE: u32 = 1 << 1;
+/// User data of the request on the pool's bell.
+pub(super) const BELL: u64 = u64::MAX;
+/// User data of cancellations.
+pub(super) const CANCEL: u64 = u64::MAX - 1;
+/// Buffers posted at first.
+const FIRST_DEPTH: usize = 8;
+
+/// A connection's request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Request {
+    /// In the kernel.
+    pub(super) armed: bool,
+    /// A cancellation is on its way.
+    pub(super) cancelled: bool,
+    /// In `waiting`.
+    queued: bool,
+    serial: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) requests: Vec<Request>,
+    pub(super) waiting: VecDeque<u32>,
+    /// Connections whose request is to be cancelled since they are paused.
+    pub(super) to_cancel: Vec<u32>,
+    pub(super) posted: Posted,
+    /// Buffers to be posted, for now, and at most.
+    pub(super) depth: usize,
+    max_depth: usize,
+    pub(super) bell_armed: bool,
+    /// A request found no buffer since requests were last started.
+    pub(super) starved: bool,
+}
+
+impl Machine {
+    pub(super) fn new(slots: usize, max_depth: usize) -> Self {
+        let max_depth = max_depth.clamp(1, slots.max(1));
+        Self {
+            requests: Vec::new(),
+            waiting: VecDeque::new(),
+            to_cancel: Vec::new(),
+            posted: Posted::new(slots, max_depth.next_power_of_two()),
+            depth: FIRST_DEPTH.min(max_depth),
+            max_depth,
+            bell_armed: false,
+            starved: false,
+        }
+    }
+
+    /// Buffers that may be posted at most.
+    pub(super) fn max_depth(&self) -> usize {
+        self.max_depth
+    }
+
+    /// A connection was put at `place`.
+    pub(super) fn add(&mut self, place: u32) {
+        if self.requests.len() <= place as usize {
+            self.requests.resize(place as usize + 1, Request::default());
+        }
+        self.queue(place);
+    }
+
+    /// The request of `place` is to be started, unless it is there.
+    pub(super) fn queue(&mut self, place: u32) {
+        if let Some(request) = self.requests.get_mut(place as usize)
+            && !request.armed
+            && !request.queued
+        {
+            request.queued = true;
+            self.waiting.push_back(place);
+        }
+    }
+
+    /// The next connection whose request is to be started.
+    pub(super) fn next_to_arm(&mut self, core: &Core) -> Option<u32> {
+        while let Some(place) = self.waiting.pop_front() {
+            let Some(request) = self.requests.get_mut(place as usize) else { continue };
+            request.queued = false;
+            if !request.armed && core.may_receive(place) {
+                return Some(place);
+            }
+        }
+        None
+    }
+
+    /// The request of `place` could not be handed over: it comes first the next time.
+    pub(super) fn disarm(&mut self, place: u32) {
+        if let Some(request) = self.requests.get_mut(place as usize) {
+            request.armed = false;
+            request.queued = true;
+            self.waiting.push_front(place);
+        }
+    }
+
+    /// The user data for a request of `place` that is being started.
+    pub(super) fn arm(&mut self, place: u32) -> Option<u64> {
+        let request = self.requests.get_mut(place as usize)?;
+        request.serial = request.serial.wrapping_add(1) & 0x7fff_ffff;
+        request.armed = true;
+        request.cancelled = false;
+        self.user_data(place)
+    }
+
+    /// The user data of the request of `place`.
+    pub(super) fn user_data(&self, place: u32) -> Option<u64> {
+        let request = self.requests.get(place as usize)?;
+        Some(u64::from(request.serial) << 32 | u64::from(place))
+    }
+
+    /// Takes one completion in. `len_at`: the length of the ring's entry at a position.
+    pub(super) fn complete(
+        &mut self,
+        core: &mut Core,
+        out: &mut impl Extend<Arrival>,
+        cqe: Cqe,
+        len_at: impl Fn(u16) -> u32,
+    ) {
+        match cqe.user_data {
+            BELL => {
+                self.bell_armed = false;
+                core.pool.hush();
+                return;
+            }
+            CANCEL => return,
+            _ => {}
+        }
+        let place = cqe.user_data as u32;
+        let is_ours = self.user_data(place) == Some(cqe.user_data);
+        let more = cqe.flags & F_MORE != 0;
+        if cqe.flags & F_BUFFER != 0 {
+            let bytes = cqe.result.max(0) as usize;
+            let buffer_bytes = core.buffer_bytes;
+            self.posted.used((cqe.flags >> 16) as u16, bytes, buffer_bytes, len_at, |slot, len| {
+                if len == 0 || !is_ours {
+                    core.holdings.untake(slot);
+                } else {
+                    // SAFETY: the completion says that the kernel has used the buffer and let go of it; the book refuses a
+                    // slot that the kernel did not have.
+                    unsafe { core.deliver_buffer(out, place, slot, len) };
+                }
+            });
+        }
+        let Some(request) = self.requests.get_mut(place as usize).filter(|_| is_ours) else { return };
+        if !more {
+            request.armed = false;
+            request.cancelled = false;
+        }
+        let goes_on = match cqe.result {
+            1.. => true,
+            0 => core.nothing(out, place),
+            r if r == -libc::ENOBUFS => {
+                core.events.out_of_buffers += 1;
+                self.starved = true;
+                if core.holdings.free() > 0 {
+                    self.depth = (self.depth * 2).min(self.max_depth);
+                }
+                true
+            }
+            r if [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN, -libc::ENOMEM].contains(&r) => true,
+            errno => core.failed(out, place, -errno),
+        };
+        if !goes_on {
+            return;
+        }
+        let wanted = core.may_receive(place);
+        if !more && wanted {
+            self.queue(place);
+        } else if more && !wanted {
+            self.to_cancel.push(place);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! io_uring: multishot receive into provided buffers, in bundles where the kernel has them.
+//!
+//! One request a connection stays in the kernel and fills buffers as data comes; the buffers lie in one ring for all
+//! connections (include/uapi/linux/io_uring.h, `IORING_RECV_MULTISHOT`, `IORING_RECVSEND_BUNDLE`). Few buffers are posted at
+//! first, so that those that the program gives back are used again while they are in the cache; when connections find
+//! none, more are. A connection with a limit receives one buffer at a time.
+//!
+//! Memory: with `IORING_SETUP_DEFER_TASKRUN` the kernel receives only while this thread is inside `io_uring_enter`, so no
+//! byte of the area changes between two turns, and none after the ring was closed, whatever is still on its way.
+
+mod machine;
+#[cfg(test)]
+mod machine_tests;
+mod posted;
+
+use super::backend::Engine;
+use super::core::{Core, Kind};
+use super::{Arrival, Options, RecvError};
+use crate::uring::buffer_ring::BufferRing;
+use crate::uring::ring::{Cqe, SendRing, Threads};
+use io_uring::{opcode, squeue, types};
+use machine::{BELL, CANCEL, Machine};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Entries handed over a system call, at most.
+const SUBMISSIONS: u32 = 256;
+/// Completions of a ring that is made when the usual one is more than may be locked.
+const FEW_COMPLETIONS: u32 = 64;
+/// Completions read at a time.
+const CHUNK: usize = 64;
+/// Buffers that a busy connection takes at a time, about.
+const BUSY_BUFFERS: usize = 4;
+/// The only group of provided buffers.
+const GROUP: u16 = 0;
+/// While a request is being cancelled: how long to wait for its end at a time, and how often.
+const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_WAITS: u32 = 100;
+
+/// See the module.
+pub(crate) struct Multishot {
+    ring: SendRing,
+    // After the ring, which reads it.
+    buffers: BufferRing,
+    machine: Machine,
+    bundles: bool,
+}
+
+impl Multishot {
+    pub(crate) fn new(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
+        let completions = options.completions.max(1);
+        let ring = set_up(completions)
+            .or_else(|e| if is_memlock(&e) { set_up(FEW_COMPLETIONS.min(completions)) } else { Err(e) })
+            .map_err(|e| refused(e, completions))?;
+        if !ring.flags().contains("DEFER_TASKRUN") {
+            return Err(RecvError::TooOld { what: "DEFER_TASKRUN", since: "Linux 6.1" });
+        }
+        let slots = core.holdings.slots();
+        let machine = Machine::new(slots, options.depth.unwrap_or(slots / 4));
+        let buffers =
+            BufferRing::new(&ring, machine.max_depth(), GROUP).map_err(|e| match e.raw_os_error() {
+                Some(libc::EINVAL) => RecvError::TooOld { what: "ring of buffers", since: "Linux 5.19" },
+                _ => refused(e, completions),
+            })?;
+        let bundles = ring.has_bundles();
+        Ok(Self { ring, buffers, machine, bundles })
+    }
+
+    /// Posts buffers up to the depth.
+    fn post(&mut self, core: &mut Core) {
+        let mut any = false;
+        while self.machine.posted.count() < self.machine.depth
+            && let Some(slot) = core.holdings.take()
+        {
+            let position = self.buffers.put(core.buffer(slot), core.buffer_bytes as u32, slot as u16);
+            self.machine.posted.put(slot as u16, position);
+            any = true;
+        }
+        if any {
+            self.buffers.publish();
+        }
+    }
+
+    /// Pushes an entry that names no memory but the ring of buffers.
+    fn push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: the entry names no memory; the ring of buffers names the area's, which outlives the ring.
+        unsafe { self.ring.push(entry) }
+    }
+
+    /// Starts requests, and ends those of connections that are paused.
+    fn submit(&mut self, core: &mut Core) {
+        // Where buffers are scarce, no more are started than may find one: a request that finds none is lost work. Each
+        // busy connection takes several.
+        let posted = self.machine.posted.count();
+        let most = match std::mem::take(&mut self.machine.starved) {
+            true => posted.div_ceil(BUSY_BUFFERS),
+            false if core.holdings.free() == 0 && posted < self.machine.depth => posted,
+            false => usize::MAX,
+        };
+        for _ in 0..most.min(self.machine.waiting.len()) {
+            let Some(place) = self.machine.next_to_arm(core) else { break };
+            let Some(entry) = self.entry(core, place) else { continue };
+            let Some(user_data) = self.machine.arm(place) else { continue };
+            if !self.push(&entry.user_data(user_data)) {
+                self.machine.disarm(place);
+                break;
+            }
+            core.events.armed += 1;
+        }
+        while let Some(place) = self.machine.to_cancel.pop() {
+            if !core.may_receive(place) && !self.cancel(place) {
+                self.machine.to_cancel.push(place);
+                break;
+            }
+        }
+    }
+
+    /// Ends the request of `place`; false when the batch is full.
+    fn cancel(&mut self, place: u32) -> bool {
+        let Some(user_data) = self.machine.user_data(place) else { return true };
+        let Some(request) = self.machine.requests.get_mut(place as usize) else { return true };
+        if !request.armed || request.cancelled {
+            return true;
+        }
+        request.cancelled = true;
+        let entry = opcode::AsyncCancel::new(user_data).build().user_data(CANCEL);
+        let is_pushed = self.push(&entry);
+        if !is_pushed && let Some(request) = self.machine.requests.get_mut(place as usize) {
+            request.cancelled = false;
+        }
+        is_pushed
+    }
+
+    fn entry(&self, core: &Core, place: u32) -> Option<squeue::Entry> {
+        let fd = types::Fd(core.fd(place)?);
+        let connection = core.connections.get(place as usize)?;
+        let group = self.buffers.group();
+        Some(match (connection.limit, connection.kind) {
+            (Some(limit), _) => {
+                let len = limit.min(core.buffer_bytes as u64) as u32;
+                opcode::Recv::new(fd, std::ptr::null_mut(), len)
+                    .buf_group(group)
+                    .build()
+                    .flags(squeue::Flags::BUFFER_SELECT)
+            }
+            (None, Kind::Stream) if self.bundles => opcode::RecvMultiBundle::new(fd, group).build(),
+            (None, _) => opcode::RecvMulti::new(fd, group).build(),
+        })
+    }
+
+    /// Arms the bell; false when the batch is full.
+    fn arm_bell(&mut self, core: &Core) -> bool {
+        if !self.machine.bell_armed {
+            let fd = types::Fd(core.pool.bell().as_raw_fd());
+            let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(BELL);
+            self.machine.bell_armed = self.push(&entry);
+        }
+        self.machine.bell_armed
+    }
+
+    fn enter(&mut self, core: &mut Core, want: usize, timeout: Option<Duration>) -> Result<(), RecvError> {
+        core.events.overflows += u64::from(self.ring.has_overflowed());
+        core.called();
+        match self.ring.enter(want, timeout) {
+            Ok(_) => Ok(()),
+            // Completions must be read first.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Err(RecvError::WrongThread),
+            Err(source) => Err(RecvError::System { call: "io_uring_enter", source }),
+        }
+    }
+
+    /// Reads the completions that are in the queue.
+    fn drain(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>) {
+        let mut chunk = [Cqe::default(); CHUNK];
+        loop {
+            let count = self.ring.take(&mut chunk);
+            for cqe in &chunk[..count] {
+                self.machine.complete(core, out, *cqe, |position| self.buffers.len_at(position));
+            }
+            if count < CHUNK {
+                return;
+            }
+        }
+    }
+}
+
+impl Engine for Multishot {
+    fn path(&self) -> String {
+        let shape = if self.bundles { "with bundles" } else { "without bundles" };
+        format!("multishot: io_uring, provided buffers, {shape} ({})", self.ring.flags())
+    }
+
+    fn add(&mut self, _core: &mut Core, place: u32) -> Result<(), RecvError> {
+        self.machine.add(place);
+        Ok(())
+    }
+
+    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+        self.stop(core, place)
+    }
+
+    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+        let mut backlog = std::mem::take(&mut core.backlog);
+        let mut result = Ok(());
+        for _ in 0..MAX_WAITS {
+            if !self.machine.requests.get(place as usize).is_some_and(|r| r.armed) {
+                break;
+            }
+            self.cancel(place);
+            result = self.enter(core, 1, Some(PATIENCE));
+            self.drain(core, &mut backlog);
+            if result.is_err() {
+                break;
+            }
+        }
+        core.backlog = backlog;
+        match self.machine.requests.get(place as usize) {
+            Some(r) if r.armed && result.is_ok() => {
+                Err(RecvError::system("ASYNC_CANCEL")(io::ErrorKind::TimedOut.into()))
+            }
+            _ => result,
+        }
+    }
+
+    fn resume(&mut self, _core: &mut Core, place: u32) {
+        self.machine.queue(place);
+    }
+
+    fn turn(
+        &mut self,
+        core: &mut Core,
+        out: &mut Vec<Arrival>,
+        timeout: Option<Duration>,
+    ) -> Result<(), RecvError> {
+        self.post(core);
+        let before = out.len();
+        self.drain(core, out);
+        if out.len() > before {
+            return Ok(());
+        }
+        self.submit(core);
+        let posted = self.machine.posted.count();
+        let starves = posted == 0 && !self.machine.waiting.is_empty();
+        let may_wait = self.machine.waiting.is_empty() || starves;
+        let want = usize::from(may_wait && timeout.is_none_or(|t| !t.is_zero()));
+        let sleeps = want == 1 && (starves || core.paused > 0);
+        if sleeps && !(self.arm_bell(core) && core.pool.returns().sleep()) {
+            // Buffers are back, or the batch is full.
+            return if self.ring.held() > 0 { self.enter(core, 0, None) } else { Ok(()) };
+        }
+        let result = self.enter(core, want, timeout);
+        if sleeps {
+            core.pool.returns().awake();
+        }
+        self.drain(core, out);
+        result
+    }
+}
+
+impl Drop for Multishot {
+    /// Ends all requests, so that the sockets are closed when their descriptors are, and not some time later.
+    fn drop(&mut self) {
+        let all = types::CancelBuilder::any();
+        let entry = opcode::AsyncCancel2::new(all).build().user_data(CANCEL);
+        if !self.push(&entry) {
+            let _ = self.ring.enter(0, None);
+            let _ = self.push(&entry);
+        }
+        let _ = self.ring.enter(0, None);
+    }
+}
+
+fn set_up(completions: u32) -> io::Result<SendRing> {
+    SendRing::new(SUBMISSIONS.min(completions), completions, Threads::One)
+}
+
+fn is_memlock(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ENOMEM)
+}
+
+fn refused(e: io::Error, completions: u32) -> RecvError {
+    if is_memlock(&e) {
+        return RecvError::Memlock { completions, limit: locked_limit() };
+    }
+    RecvError::Uring(crate::uring::refusal(e))
+}
+
+/// RLIMIT_MEMLOCK, for people.
+fn locked_limit() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    limit.map_or("unlimited".to_owned(), |n| n.to_string())
+}

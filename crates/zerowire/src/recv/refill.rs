@@ -1,0 +1,216 @@
+//! How buffers come back: a list that any thread adds to and one receiver empties, and that wakes the receiver when it
+//! sleeps for want of buffers.
+//!
+//! One word holds all of it: the number of the slot that came back last, or that there is none, or that there is none and
+//! the receiver sleeps. Each slot's successor lies in an array beside it. Slots are only ever taken all at once, so a
+//! slot can't come back between a look at the word and the exchange of it, and no counter is needed against that.
+//!
+//! The memory around the list lives as long as the receiver or any lease. A lease holds no count of it, since counting
+//! costs as much as all the rest; instead the receiver, which knows how many slots are lent, says so when it goes
+//! ([`Returns::close`]), and from then on the leases count themselves down. The last one is told.
+//!
+//! Nothing here touches a buffer's bytes. What a program did with them happens before [`Returns::push`], and what comes
+//! after [`Returns::take`] sees that: the exchanges release and acquire.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+/// No slot, and the receiver is to be woken.
+const SLEEPS: u32 = u32::MAX - 1;
+
+/// The receiver is gone.
+const CLOSED: u32 = u32::MAX - 2;
+
+/// The most slots of one list.
+pub const MAX_SLOTS: usize = CLOSED as usize;
+
+/// What came of giving a slot back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a receiver that sleeps has to be woken, and the last lease frees the memory"]
+pub enum Back<H> {
+    /// The receiver will find it. The memory must not be touched any more.
+    Listed,
+    /// The same, and the receiver sleeps: wake it, with what was held for that.
+    Wake(H),
+    /// The receiver is gone, and other leases are not back. The memory must not be touched any more.
+    Late,
+    /// The receiver is gone, and this was the last lease: nobody else touches the memory any more.
+    Last,
+}
+
+/// A 32-bit atomic. A type parameter so that tests can try every order of the operations.
+pub trait Word {
+    /// A word with a value.
+    fn new(value: u32) -> Self;
+    /// Reads it.
+    fn load(&self, order: Ordering) -> u32;
+    /// Writes it.
+    fn store(&self, value: u32, order: Ordering);
+    /// Adds, wrapping around, and returns what it was.
+    fn fetch_add(&self, more: u32, order: Ordering) -> u32;
+    /// Writes it and returns what it was.
+    fn swap(&self, value: u32, order: Ordering) -> u32;
+    /// Writes it if it is `now`; otherwise, or for no reason, returns what it is.
+    fn compare_exchange_weak(&self, now: u32, new: u32, ok: Ordering, err: Ordering) -> Result<u32, u32>;
+    /// Writes it if it is `now`; otherwise returns what it is.
+    fn compare_exchange(&self, now: u32, new: u32, ok: Ordering, err: Ordering) -> Result<u32, u32>;
+}
+
+impl Word for AtomicU32 {
+    fn new(value: u32) -> Self {
+        Self::new(value)
+    }
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+    fn fetch_add(&self, more: u32, order: Ordering) -> u32 {
+        self.fetch_add(more, order)
+    }
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.swap(value, order)
+    }
+    fn compare_exchange_weak(&self, now: u32, new: u32, ok: Ordering, err: Ordering) -> Result<u32, u32> {
+        self.compare_exchange_weak(now, new, ok, err)
+    }
+    fn compare_exchange(&self, now: u32, new: u32, ok: Ordering, err: Ordering) -> Result<u32, u32> {
+        self.compare_exchange(now, new, ok, err)
+    }
+}
+
+/// The list of slots that came back.
+#[derive(Debug)]
+pub struct Returns<W: Word = AtomicU32> {
+    head: W,
+    next: Box<[W]>,
+    /// After [`Returns::close`]: leases that are not back. Below zero (it wraps) while the receiver is about to say how many.
+    left: W,
+}
+
+impl<W: Word> Returns<W> {
+    /// For the slots `0..slots`, none of which has come back.
+    pub fn new(slots: usize) -> Self {
+        let next = (0..slots.min(MAX_SLOTS)).map(|_| W::new(NONE)).collect();
+        Self { head: W::new(NONE), next, left: W::new(0) }
+    }
+
+    /// Gives `slot` back; its holder does so once. Any thread. `hold` is called before the receiver can find the slot when
+    /// it has to be woken: it keeps alive what that takes.
+    pub fn push<H>(&self, slot: u32, hold: impl Fn() -> H) -> Back<H> {
+        let Some(next) = self.next.get(slot as usize) else { return Back::Late };
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            if head == CLOSED {
+                // Released, so that whoever frees the memory does so after all that was done with it.
+                return match self.left.fetch_add(u32::MAX, Ordering::AcqRel) {
+                    1 => Back::Last,
+                    _ => Back::Late,
+                };
+            }
+            let wake = (head == SLEEPS).then(&hold);
+            next.store(if head == SLEEPS { NONE } else { head }, Ordering::Relaxed);
+            match self.head.compare_exchange_weak(head, slot, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return wake.map_or(Back::Listed, Back::Wake),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// The receiver goes; `lent` slots are not collected. When some of them are not back either, `leave` is called, after
+    /// which leases may be the only ones to keep the memory alive. True: all of them came back meanwhile, none will be
+    /// told that it is the last, and what was left is the receiver's again.
+    pub fn close(&self, lent: u32, leave: impl FnOnce()) -> bool {
+        let mut slot = self.head.swap(CLOSED, Ordering::AcqRel);
+        let mut away = lent;
+        while let Some(next) = self.next.get(slot as usize) {
+            away = away.saturating_sub(1);
+            slot = next.load(Ordering::Relaxed);
+        }
+        if away == 0 {
+            return false;
+        }
+        leave();
+        self.left.fetch_add(away, Ordering::AcqRel).wrapping_add(away) == 0
+    }
+
+    /// Takes all slots that came back, the last one first; returns how many. The receiver's thread only.
+    pub fn take(&self, mut each: impl FnMut(u32)) -> usize {
+        // The common case costs no exchange. A slot that comes back right now is taken the next time; a receiver that
+        // wants to sleep asks with an exchange.
+        if self.head.load(Ordering::Relaxed) >= CLOSED {
+            return 0;
+        }
+        let mut slot = self.head.swap(NONE, Ordering::Acquire);
+        let mut count = 0;
+        while let Some(next) = self.next.get(slot as usize) {
+            // Before the slot is handed on: it may come back at once, and overwrite its successor.
+            let below = next.load(Ordering::Relaxed);
+            each(slot);
+            count += 1;
+            slot = below;
+        }
+        count
+    }
+
+    /// Tells that the receiver is about to sleep until a slot comes back. False: one came back meanwhile, and it must not.
+    pub fn sleep(&self) -> bool {
+        match self.head.compare_exchange(NONE, SLEEPS, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(now) => now == SLEEPS,
+        }
+    }
+
+    /// Tells that the receiver doesn't sleep any more, for whatever reason.
+    pub fn awake(&self) {
+        // Failing means that a slot has come back, which woke the receiver, or that it didn't sleep.
+        let _ = self.head.compare_exchange(SLEEPS, NONE, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_back_once_and_wake_a_sleeper_once() {
+        let list: Returns = Returns::new(4);
+        let push = |slot| list.push(slot, || ());
+        let taken = || {
+            let mut all = Vec::new();
+            list.take(|s| all.push(s));
+            all
+        };
+        assert_eq!((push(2), push(0)), (Back::Listed, Back::Listed));
+        assert!(!list.sleep(), "slots are there");
+        assert_eq!((taken(), taken()), (vec![0, 2], vec![]));
+        assert!(list.sleep() && list.sleep());
+        assert_eq!(taken(), []);
+        assert_eq!(push(3), Back::Wake(()), "the receiver sleeps");
+        assert_eq!(push(1), Back::Listed, "it was woken already");
+        list.awake();
+        assert_eq!(taken(), [1, 3]);
+        assert!(list.sleep());
+        list.awake();
+        assert_eq!(push(0), Back::Listed, "it is awake");
+        assert_eq!(taken(), [0]);
+        assert_eq!(push(9), Back::Late, "no such slot");
+        assert_eq!(taken(), []);
+    }
+
+    #[test]
+    fn the_last_lease_is_told() {
+        let list: Returns = Returns::new(4);
+        let mut left = 0;
+        assert_eq!(list.push(0, || ()), Back::Listed);
+        // Slot 0 is back, 1 and 2 are not.
+        assert!(!list.close(3, || left += 1));
+        assert_eq!((list.push(2, || ()), list.push(1, || ())), (Back::Late, Back::Last));
+        let list: Returns = Returns::new(4);
+        assert_eq!(list.push(0, || ()), Back::Listed);
+        assert!(!list.close(1, || left += 1), "all are back");
+        assert_eq!(left, 1);
+    }
+}

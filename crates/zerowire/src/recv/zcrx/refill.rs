@@ -1,0 +1,115 @@
+//! The book of the refill ring: which entries are on their way to the kernel. Plain code without I/O.
+//!
+//! ```text
+//!   returned ──push──> waiting ──publish──> ring: head .. tail ──kernel──> free
+//!                      (here)               never more than its length
+//! ```
+//! Positions run freely over 32 bits; the place is the position modulo the ring's length, a power of two.
+
+use crate::uring::zcrx::Rqe;
+use std::collections::VecDeque;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Refill {
+    entries: u32,
+    tail: u32,
+    waiting: VecDeque<Rqe>,
+}
+
+impl Refill {
+    /// For a ring of `entries` (a power of two), with room for `pieces` entries that wait, so that nothing is allocated.
+    pub(super) fn new(entries: u32, pieces: usize) -> Self {
+        Self { entries, tail: 0, waiting: VecDeque::with_capacity(pieces) }
+    }
+
+    /// A piece goes back to the kernel.
+    pub(super) fn push(&mut self, entry: Rqe) {
+        self.waiting.push_back(entry);
+    }
+
+    /// Entries in the ring that the kernel, which is at `head`, has not taken. A head that can't be counts as a full ring.
+    pub(super) fn untaken(&self, head: u32) -> u32 {
+        self.tail.wrapping_sub(head).min(self.entries)
+    }
+
+    /// Entries that found no room in the ring.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Moves what waits into the ring, as far as there is room: `write` gets each entry and its position. The new tail, if
+    /// it has moved.
+    pub(super) fn publish(&mut self, head: u32, mut write: impl FnMut(u32, Rqe)) -> Option<u32> {
+        let room = self.entries - self.untaken(head);
+        let count = self.waiting.len().min(room as usize);
+        for entry in self.waiting.drain(..count) {
+            write(self.tail, entry);
+            self.tail = self.tail.wrapping_add(1);
+        }
+        (count > 0).then_some(self.tail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Return(u8),
+        Publish,
+        Take(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![(1..9u8).prop_map(Step::Return), Just(Step::Publish), (1..9u8).prop_map(Step::Take),]
+    }
+
+    proptest! {
+        /// Against a kernel that takes entries when it likes: each arrives once, in order, none is overwritten before it
+        /// was taken, and the ring is never over-full, across the end of the positions too.
+        #[test]
+        fn every_entry_arrives_once(start in prop_oneof![Just(0u32), u32::MAX - 9..=u32::MAX], steps in prop::collection::vec(step(), 0..200)) {
+            const ENTRIES: u32 = 8;
+            let mut book = Refill { tail: start, ..Refill::new(ENTRIES, 4) };
+            let mut ring = [None; ENTRIES as usize];
+            let (mut head, mut tail) = (start, start);
+            let (mut next, mut taken) = (0u64, 0u64);
+            for step in steps {
+                match step {
+                    Step::Return(count) => for _ in 0..count {
+                        book.push(Rqe { off: next, len: 1, pad: 0 });
+                        next += 1;
+                    },
+                    Step::Publish => {
+                        let new = book.publish(head, |at, entry| {
+                            let place = &mut ring[(at % ENTRIES) as usize];
+                            assert!(place.is_none(), "overwrites an entry that was not taken");
+                            *place = Some(entry.off);
+                        });
+                        tail = new.unwrap_or(tail);
+                        prop_assert!(tail.wrapping_sub(head) <= ENTRIES);
+                        prop_assert!(book.waiting() == 0 || book.untaken(head) == ENTRIES);
+                    }
+                    Step::Take(count) => for _ in 0..count {
+                        if head == tail { break; }
+                        prop_assert_eq!(ring[(head % ENTRIES) as usize].take(), Some(taken));
+                        taken += 1;
+                        head = head.wrapping_add(1);
+                    },
+                }
+                prop_assert_eq!(next, taken + u64::from(book.untaken(head)) + book.waiting() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_that_cannot_be_stops_the_ring_and_nothing_else() {
+        let mut book = Refill::new(4, 4);
+        book.push(Rqe::default());
+        assert_eq!(book.publish(1, |_, _| panic!("no room is known")), None);
+        assert_eq!((book.waiting(), book.publish(0, |_, _| ())), (1, Some(1)));
+    }
+}

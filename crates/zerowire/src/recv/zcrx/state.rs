@@ -1,0 +1,371 @@
+//! The state machine: what a completion means. Plain code without I/O, so that any sequence of completions can be tried.
+//!
+//! A connection has at most one multishot RECV_ZC in the kernel. Each of its completions with `F_MORE` names a piece of the
+//! area; the last one has none and says why it ended:
+//!
+//! | result | meaning | what follows |
+//! | --- | --- | --- |
+//! | 0 | the bytes asked for have come, or the stream has ended | the bytes that came tell which |
+//! | ENOMEM | no free buffer in the area | again when buffers are back |
+//! | ENOSPC | no room in the completion queue | again |
+//! | ECANCELED | it was to end | again, if it may |
+//! | another | the connection failed | |
+//!
+//! In none of these cases is a byte taken from the socket that no completion names (io_uring/zcrx.c, `io_zcrx_recv_skb`).
+
+use super::refill::Refill;
+use crate::recv::Arrival;
+use crate::recv::core::{Core, Placed};
+use crate::uring::wide::{CQE_F_MORE, WideCqe};
+use crate::uring::zcrx::{AREA_SHIFT, Event, Rqe};
+use std::collections::VecDeque;
+
+const TAG_RECV: u64 = 1 << 32;
+const TAG_CANCEL: u64 = 2 << 32;
+/// User data of the request on the pool's bell.
+pub(super) const BELL: u64 = 3 << 32;
+/// User data of the kernel's events.
+pub(super) const EVENT: u64 = 4 << 32;
+/// User data of the cancellation of everything.
+pub(super) const CANCEL_ALL: u64 = 5 << 32;
+
+/// User data of the receive of the connection at `place`.
+pub(super) fn recv_data(place: u32) -> u64 {
+    TAG_RECV | u64::from(place)
+}
+
+/// User data of the cancellation of that.
+pub(super) fn cancel_data(place: u32) -> u64 {
+    TAG_CANCEL | u64::from(place)
+}
+
+/// A connection's receive.
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    /// In the kernel, or handed over with the next call.
+    armed: bool,
+    /// Its cancellation is on its way.
+    cancelled: bool,
+    /// In `to_arm` or `starved`.
+    queued: bool,
+    /// Bytes that it was asked for; 0: no end.
+    bound: u32,
+    /// Bytes of it that came.
+    got: u64,
+}
+
+/// A piece of the area that is lent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Piece {
+    offset: u64,
+    len: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct State {
+    requests: Vec<Request>,
+    /// Requests in the kernel.
+    armed: usize,
+    to_arm: VecDeque<u32>,
+    to_cancel: VecDeque<u32>,
+    /// Connections that found no buffer.
+    starved: VecDeque<u32>,
+    /// What is lent, by slot.
+    pieces: Box<[Piece]>,
+    /// The way back.
+    pub(super) refill: Refill,
+    /// Completions that found no slot, in order.
+    pending: VecDeque<WideCqe>,
+    /// The bell's request is in the kernel.
+    pub(super) bell_armed: bool,
+    /// The bell was rung, and is to be hushed.
+    pub(super) rung: bool,
+    /// Events that have come and are to be asked for again.
+    pub(super) fired: [bool; 2],
+    /// Bytes that the kernel said it copied, less those that were lent as copied. `None`: all are copied.
+    owed: Option<i64>,
+    token: u64,
+    area_bytes: usize,
+    buffer_bytes: u32,
+}
+
+impl State {
+    /// For an area of `area_bytes` bytes with the number `token`, cut into buffers of `buffer_bytes`; `has_device`: the NIC
+    /// places what the kernel doesn't say it copied.
+    pub(super) fn new(
+        slots: usize,
+        entries: u32,
+        token: u64,
+        area_bytes: usize,
+        buffer_bytes: u32,
+        has_device: bool,
+    ) -> Self {
+        Self {
+            requests: Vec::new(),
+            armed: 0,
+            to_arm: VecDeque::new(),
+            to_cancel: VecDeque::new(),
+            starved: VecDeque::new(),
+            pieces: vec![Piece::default(); slots].into(),
+            refill: Refill::new(entries, slots),
+            pending: VecDeque::new(),
+            bell_armed: false,
+            rung: false,
+            fired: [false; 2],
+            owed: has_device.then_some(0),
+            token,
+            area_bytes,
+            buffer_bytes,
+        }
+    }
+
+    /// Knows the connection at `place` and wants to receive on it.
+    pub(super) fn add(&mut self, place: u32) {
+        if self.requests.len() <= place as usize {
+            self.requests.resize(place as usize + 1, Request::default());
+        }
+        self.want(place);
+    }
+
+    /// Receives on `place`, if nothing does yet.
+    pub(super) fn want(&mut self, place: u32) {
+        if let Some(request) = self.requests.get_mut(place as usize)
+            && !request.armed
+            && !request.queued
+        {
+            request.queued = true;
+            self.to_arm.push_back(place);
+        }
+    }
+
+    /// Ends receiving on `place`. False: nothing is in the kernel.
+    pub(super) fn unwant(&mut self, place: u32) -> bool {
+        let Some(request) = self.requests.get_mut(place as usize) else { return false };
+        if std::mem::take(&mut request.queued) {
+            self.to_arm.retain(|p| *p != place);
+            self.starved.retain(|p| *p != place);
+        }
+        if request.armed && !request.cancelled {
+            request.cancelled = true;
+            self.to_cancel.push_back(place);
+        }
+        request.armed
+    }
+
+    /// Whether a request of `place` is in the kernel.
+    pub(super) fn is_armed(&self, place: u32) -> bool {
+        self.requests.get(place as usize).is_some_and(|r| r.armed)
+    }
+
+    /// Requests in the kernel.
+    pub(super) fn armed(&self) -> usize {
+        self.armed
+    }
+
+    /// Whether connections wait for buffers.
+    pub(super) fn is_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// Whether completions wait for slots.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Buffers are back: connections that found none try again.
+    pub(super) fn feed(&mut self) {
+        self.to_arm.append(&mut self.starved);
+    }
+
+    /// The next connection to cancel.
+    pub(super) fn next_cancel(&mut self) -> Option<u32> {
+        self.to_cancel.pop_front()
+    }
+
+    /// The next connection to receive on, and how many bytes at most (0: any number): what its limit and its share allow,
+    /// so that one connection can't fill the area before it is paused.
+    pub(super) fn next_arm(&mut self, core: &Core) -> Option<(u32, u32)> {
+        while let Some(place) = self.to_arm.pop_front() {
+            let Some(request) = self.requests.get_mut(place as usize) else { continue };
+            request.queued = false;
+            if request.armed || !core.may_receive(place) {
+                continue;
+            }
+            let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.buffer_bytes);
+            let limit = core.connections.get(place as usize).and_then(|c| c.limit).unwrap_or(u64::MAX);
+            let bound = u32::try_from(room.min(limit)).unwrap_or(u32::MAX);
+            *request = Request { armed: true, bound, ..Request::default() };
+            self.armed += 1;
+            return Some((place, bound));
+        }
+        None
+    }
+
+    /// The entry could not be handed over: later.
+    pub(super) fn put_back(&mut self, place: u32) {
+        if let Some(request) = self.requests.get_mut(place as usize) {
+            *request = Request { queued: true, ..Request::default() };
+            self.armed -= 1;
+            self.to_arm.push_front(place);
+        }
+    }
+
+    /// A lease of `slot` has come back.
+    pub(super) fn returned(&mut self, slot: u32) {
+        let Some(piece) = self.pieces.get_mut(slot as usize) else { return };
+        let Piece { offset, len } = std::mem::take(piece);
+        if len > 0 {
+            self.refill.push(Rqe { off: offset | self.token, len, pad: 0 });
+        }
+    }
+
+    /// The kernel says that it copied `bytes` more.
+    pub(super) fn copied(&mut self, bytes: u64) {
+        if let Some(owed) = &mut self.owed {
+            *owed = owed.saturating_add_unsigned(bytes);
+        }
+    }
+
+    /// Takes completions, those first that found no slot before; false when slots have run out again.
+    pub(super) fn take_all(
+        &mut self,
+        core: &mut Core,
+        out: &mut impl Extend<Arrival>,
+        mut next: impl FnMut() -> Option<WideCqe>,
+    ) -> bool {
+        while let Some(cqe) = self.pending.pop_front() {
+            if !self.take(core, out, cqe) {
+                self.pending.push_front(cqe);
+                return false;
+            }
+        }
+        while let Some(cqe) = next() {
+            if !self.take(core, out, cqe) {
+                self.pending.push_back(cqe);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What one completion means. False: there is no slot for it, and nothing was done.
+    fn take(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
+        let place = cqe.user_data as u32;
+        match cqe.user_data & !u64::from(u32::MAX) {
+            TAG_RECV => {
+                if cqe.result > 0 && !self.data(core, out, place, &cqe) {
+                    return false;
+                }
+                if cqe.flags & CQE_F_MORE == 0 {
+                    self.ended(core, out, place, cqe.result);
+                }
+            }
+            // It was not there to be cancelled, or just then at work: if it still is to end, it is tried again.
+            TAG_CANCEL if cqe.result < 0 => {
+                if let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) {
+                    request.cancelled = false;
+                    if !core.may_receive(place) {
+                        self.unwant(place);
+                    }
+                }
+            }
+            BELL => (self.bell_armed, self.rung) = (false, true),
+            EVENT => {
+                if let Some(event) = Event::of(cqe.result) {
+                    self.fired[event as usize] = true;
+                    core.events.out_of_buffers += u64::from(event == Event::OutOfBuffers);
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// A piece of the area came.
+    fn data(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, place: u32, cqe: &WideCqe) -> bool {
+        let len = cqe.result.unsigned_abs();
+        let offset = cqe.extra & ((1 << AREA_SHIFT) - 1);
+        let end = offset.checked_add(len.into());
+        let is_inside = cqe.extra >> AREA_SHIFT == self.token >> AREA_SHIFT
+            && end.is_some_and(|e| e <= self.area_bytes as u64);
+        let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed && is_inside) else {
+            // The kernel names no such thing; its memory stays out of use rather than in two hands.
+            core.failed(out, place, libc::EIO);
+            self.unwant(place);
+            return true;
+        };
+        let Some(slot) = core.holdings.take() else { return false };
+        request.got += u64::from(len);
+        let is_bound = request.bound != 0 && request.got >= request.bound.into();
+        if let Some(piece) = self.pieces.get_mut(slot as usize) {
+            *piece = Piece { offset, len };
+        }
+        let placed = match &mut self.owed {
+            Some(owed) if *owed <= 0 => Placed::ByNic,
+            Some(owed) => {
+                *owed -= i64::from(len);
+                Placed::ByKernel
+            }
+            None => Placed::ByKernel,
+        };
+        // SAFETY: the completion named these bytes, which the kernel counts as in use until an entry of the refill ring
+        // gives them back; that is made of the slot's piece when the slot comes back.
+        unsafe { core.deliver(out, place, slot, (0, offset as usize, len as usize), placed) };
+        // What was asked for has come: it ends by itself.
+        if !is_bound && !core.may_receive(place) {
+            self.unwant(place);
+        }
+        true
+    }
+
+    /// A request has ended.
+    fn ended(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, place: u32, result: i32) {
+        let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) else { return };
+        let Request { bound, got, .. } = std::mem::take(request);
+        self.armed -= 1;
+        match result.wrapping_neg() {
+            0 if bound == 0 || got < bound.into() => {
+                if !core.nothing(out, place) {
+                    return;
+                }
+            }
+            libc::ENOMEM => {
+                core.events.out_of_buffers += 1;
+                if core.may_receive(place) {
+                    request.queued = true;
+                    self.starved.push_back(place);
+                }
+                return;
+            }
+            libc::ENOSPC => core.events.overflows += 1,
+            e if e <= 0 || matches!(e, libc::ECANCELED | libc::EINTR | libc::EAGAIN) => {}
+            e => {
+                if !core.failed(out, place, e) {
+                    return;
+                }
+            }
+        }
+        if core.may_receive(place) {
+            self.want(place);
+        }
+    }
+
+    /// While everything is cancelled: only counts requests that end.
+    pub(super) fn discard(&mut self, cqe: WideCqe) {
+        if cqe.user_data & !u64::from(u32::MAX) == TAG_RECV
+            && cqe.flags & CQE_F_MORE == 0
+            && let Some(request) = self.requests.get_mut(cqe.user_data as u32 as usize).filter(|r| r.armed)
+        {
+            request.armed = false;
+            self.armed -= 1;
+        }
+        if cqe.user_data == BELL {
+            self.bell_armed = false;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,72 @@
+//! Zero-copy receive where it is refused: each reason is named, with what to do. What it does where it works is tested in a
+//! guest (tests/vm, `zcrx`).
+
+mod common;
+
+use common::lab::{HERE, in_lab, run};
+use zerowire::recv::{Backend, Options, Receiver, RecvError, ZcrxOptions};
+
+fn refusal(options: Options) -> (Option<i32>, String) {
+    let error = Receiver::new(options).expect_err("it can't be registered here");
+    (error.errno(), error.to_string())
+}
+
+fn queue(name: &str, queue: u32) -> Options {
+    Options { backend: Backend::Queue { interface: name.to_owned(), queue }, ..Options::default() }
+}
+
+#[test]
+fn loopback_has_no_queue_management() {
+    let (errno, text) = refusal(queue("lo", 0));
+    assert_eq!(errno, Some(libc::EOPNOTSUPP), "{text}");
+    assert!(text.contains("queue 0 of lo") && text.contains("mlx5"), "{text}");
+}
+
+#[test]
+fn veth_and_tap_have_no_queue_management() {
+    in_lab(|lab| {
+        lab.veth();
+        run("ip", &["tuntap", "add", "dev", "zwtap", "mode", "tap"]);
+        run("ip", &["link", "set", "zwtap", "up"]);
+        for name in [HERE, "zwtap"] {
+            let (errno, text) = refusal(queue(name, 0));
+            assert_eq!(errno, Some(libc::EOPNOTSUPP), "{text}");
+            assert!(text.contains(&format!("queue 0 of {name}")) && text.contains("fbnic"), "{text}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named() {
+    let (errno, text) = refusal(queue("nowhere0", 3));
+    assert_eq!(errno, Some(libc::ENODEV), "{text}");
+    assert!(text.contains("nowhere0") && text.contains("ip link"), "{text}");
+}
+
+#[test]
+fn without_a_device_an_older_kernel_is_named() {
+    match Receiver::new(Options { backend: Backend::NoDevice, ..Options::default() }) {
+        Ok(receiver) => assert!(receiver.path().contains("ZCRX_REG_NODEV"), "{}", receiver.path()),
+        Err(error) => {
+            let text = error.to_string();
+            assert_eq!(error.errno(), Some(libc::EINVAL), "{text}");
+            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+            assert!(text.contains("Linux 7.1") && text.contains(release.trim()), "{text}");
+        }
+    }
+}
+
+#[test]
+fn areas_and_buffers_out_of_range_are_refused_before_the_kernel_is_asked() {
+    let base =
+        || Options { backend: Backend::NoDevice, buffer_bytes: 4096, buffers: 2, ..Options::default() };
+    for options in [
+        Options { buffer_bytes: 64, ..base() },
+        Options { zcrx: ZcrxOptions { rx_buf_len: Some(5000), ..ZcrxOptions::default() }, ..base() },
+        Options { zcrx: ZcrxOptions { rx_buf_len: Some(2048), ..ZcrxOptions::default() }, ..base() },
+        Options { zcrx: ZcrxOptions { rx_buf_len: Some(8192), ..ZcrxOptions::default() }, ..base() },
+    ] {
+        let error = Receiver::new(options).expect_err("out of range");
+        assert!(matches!(error, RecvError::ZeroCopyArea { .. }), "{error}");
+    }
+}
