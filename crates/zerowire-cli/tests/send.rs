@@ -34,8 +34,7 @@ fn json(output: &Output) -> Value {
 /// Bytes in the ledger, however they went.
 fn booked(result: &Value) -> u64 {
     let ledger = &result["ledger"];
-    let copied: u64 =
-        ledger["copied_bytes"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    let copied: u64 = ledger["copied_bytes"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
     ledger["zero_copied_bytes"].as_u64().unwrap() + copied
 }
 
@@ -92,7 +91,8 @@ fn standard_input_arrives_from_a_pipe_and_from_the_middle_of_a_file() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().to_string();
     let receiver = receive_all(listener);
-    let mut child = command(&["--to", &to, "--mode", "zerocopy", "--json", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command(&["--to", &to, "--mode", "zerocopy", "--json", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     for part in content.chunks(7001) {
         input.write_all(part).unwrap();
@@ -125,7 +125,9 @@ fn datagrams_have_the_length_asked_for() {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let to = socket.local_addr().unwrap().to_string();
         let path = file.path().to_str().unwrap();
-        let output = spawn(&["--to", &to, "--udp", "--datagram", datagram, path, "--json", "-"]).wait_with_output().unwrap();
+        let output = spawn(&["--to", &to, "--udp", "--datagram", datagram, path, "--json", "-"])
+            .wait_with_output()
+            .unwrap();
         let result = json(&output);
         assert!(output.status.success(), "{result}");
         let mut got = Vec::new();
@@ -192,7 +194,8 @@ fn an_empty_input_is_an_empty_stream() {
 fn a_peer_that_resets_is_told_of() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().to_string();
-    let mut child = command(&["--to", &to, "/dev/zero", "--mode", "zerocopy", "--json", "-"]).spawn().unwrap();
+    let mut child =
+        command(&["--to", &to, "/dev/zero", "--mode", "zerocopy", "--json", "-"]).spawn().unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.read_exact(&mut [0; 100_000]).unwrap();
     // Unread bytes: a reset.
@@ -223,7 +226,8 @@ fn a_signal_ends_it_with_the_summary() {
         for input in ["/dev/zero", "-"] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let to = listener.local_addr().unwrap().to_string();
-            let mut child = command(&["--to", &to, input, "--json", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+            let mut child =
+                command(&["--to", &to, input, "--json", "-"]).stdin(Stdio::piped()).spawn().unwrap();
             let (mut stream, _) = listener.accept().unwrap();
             if input == "/dev/zero" {
                 stream.read_exact(&mut [0; 1000]).unwrap();
@@ -235,7 +239,12 @@ fn a_signal_ends_it_with_the_summary() {
             let held = child.stdin.take();
             let output = child.wait_with_output().unwrap();
             drop(held);
-            assert_eq!(output.status.code(), Some(code), "{input} {}", String::from_utf8_lossy(&output.stderr));
+            assert_eq!(
+                output.status.code(),
+                Some(code),
+                "{input} {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             assert_eq!(json(&output)["outcome"], "interrupted");
             assert!(start.elapsed() < PATIENCE);
         }

@@ -60,9 +60,11 @@ enum BackendArg {
 /// why. A regular file is mapped and lent page by page; it must not be made shorter meanwhile. Anything else is read into 32
 /// buffers that are registered with io_uring where it is allowed. A receiver on this machine makes the kernel copy.
 #[derive(Args)]
-#[command(after_help = "Limits: --chunk at most 4 MiB; --datagram at most 65507 bytes; 16 MiB and 1024 payloads lent at a time. \
+#[command(
+    after_help = "Limits: --chunk at most 4 MiB; --datagram at most 65507 bytes; 16 MiB and 1024 payloads lent at a time. \
 UDP has no flow control: what the receiver or the network can't take is lost, as with every UDP sender.\n\
-Exit status: 0 all sent, 1 not all sent, 2 wrong arguments, 130 or 143 ended by SIGINT or SIGTERM.")]
+Exit status: 0 all sent, 1 not all sent, 2 wrong arguments, 130 or 143 ended by SIGINT or SIGTERM."
+)]
 pub struct SendArgs {
     /// The peer: HOST:PORT, [IPV6]:PORT, vsock:CID:PORT, or unix:PATH.
     #[arg(long, value_name = "PEER")]
@@ -102,9 +104,11 @@ impl SendArgs {
     fn options(&self, segment: Option<NonZeroU16>) -> Result<Options> {
         let timeout = match self.timeout {
             None => None,
-            Some(s) => Some(Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()).with_context(|| {
-                format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
-            })?),
+            Some(s) => {
+                Some(Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()).with_context(|| {
+                    format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
+                })?)
+            }
         };
         Ok(Options {
             mode: match self.mode {

@@ -26,7 +26,9 @@ impl Progress {
                 ProgressBar::new(total),
                 "  {bar:40} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}",
             ),
-            None => styled(ProgressBar::new_spinner(), "  {spinner} {decimal_bytes}, {decimal_bytes_per_sec}"),
+            None => {
+                styled(ProgressBar::new_spinner(), "  {spinner} {decimal_bytes}, {decimal_bytes_per_sec}")
+            }
         });
         Self { bar, quiet, total, last: Instant::now() }
     }

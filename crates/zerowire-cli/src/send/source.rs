@@ -149,7 +149,11 @@ impl Stream {
                     debug_assert!(fits, "a read of at most the buffer");
                     return Ok(Some(buffer));
                 }
-                Err(e) if matches!(e.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) => {}
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock
+                    ) => {}
                 Err(e) => return Err(e),
             }
         }

@@ -66,7 +66,10 @@ impl Watched {
         let mut scrap = [0; 4096];
         while is_stream && self.signal().is_none() {
             let Some(left) = limit.checked_sub(begin.elapsed()) else { return };
-            let tick = rustix::event::Timespec { tv_sec: 0, tv_nsec: left.min(Duration::from_millis(100)).as_nanos() as _ };
+            let tick = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: left.min(Duration::from_millis(100)).as_nanos() as _,
+            };
             match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&tick)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
                 Ok(_) => {}

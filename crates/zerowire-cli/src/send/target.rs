@@ -54,7 +54,9 @@ impl FromStr for Target {
         let port = port.parse().map_err(|e| anyhow::anyhow!("--to {s}: the port {port:?}: {e}"))?;
         let host = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
             Some(inner) => inner,
-            None if host.contains(':') => bail!("--to {s}: write an IPv6 address in brackets, [{host}]:{port}"),
+            None if host.contains(':') => {
+                bail!("--to {s}: write an IPv6 address in brackets, [{host}]:{port}")
+            }
             None => host,
         };
         if host.is_empty() || port == 0 {
@@ -75,8 +77,7 @@ impl Target {
                     .with_context(|| format!("{host} can't be resolved"))?;
                 let mut last = None;
                 for address in addresses {
-                    let family =
-                        if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                     match socket_with(family, kind, SocketFlags::CLOEXEC, None)
                         .and_then(|socket| rustix::net::connect(&socket, &address).map(|()| socket))
                     {
@@ -91,7 +92,9 @@ impl Target {
             }
             Self::Vsock(cid, port) => {
                 if datagrams {
-                    bail!("--udp with vsock:{cid}:{port}: AF_VSOCK has no datagrams on virtio; leave --udp out");
+                    bail!(
+                        "--udp with vsock:{cid}:{port}: AF_VSOCK has no datagrams on virtio; leave --udp out"
+                    );
                 }
                 zerowire_bench::vsock_rx::af_vsock::connect(*cid, *port, 0, 1)
             }
@@ -99,7 +102,8 @@ impl Target {
                 let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
                 let address = rustix::net::SocketAddrUnix::new(path)
                     .with_context(|| format!("{} is no path of a unix socket", path.display()))?;
-                rustix::net::connect(&socket, &address).with_context(|| format!("can't connect to {self}"))?;
+                rustix::net::connect(&socket, &address)
+                    .with_context(|| format!("can't connect to {self}"))?;
                 Ok(socket)
             }
         }
