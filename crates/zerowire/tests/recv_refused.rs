@@ -1,5 +1,6 @@
 //! Where io_uring is refused: plain receiving, with the reason told; never a hang and never a silent change.
 
+mod confine;
 mod streams;
 
 use std::process::Command;
@@ -7,25 +8,6 @@ use streams::{Reader, receiver, tcp_pair, write_stream};
 use zerowire::recv::{Backend, Options, Receiver, RecvError};
 
 const CHILD: &str = "ZEROWIRE_TEST_RECV_CHILD";
-
-/// From now on this thread's `io_uring_setup` fails with `errno`, as a container's filter makes it.
-fn refuse_uring(errno: i32) {
-    // Loads the system call's number; if it is io_uring_setup, returns the errno; else allows it.
-    let stop = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
-    let program = [
-        stop(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        stop(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_uring_setup as u32, 0, 1),
-        stop(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
-        stop(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the calls take numbers and a valid program, and change this thread only.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter);
-        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-    }
-}
 
 fn receive_something(mut r: Receiver) {
     let (mut a, b) = tcp_pair();
@@ -41,7 +23,7 @@ fn receive_something(mut r: Receiver) {
 fn a_filter_that_refuses_io_uring() {
     for (errno, word) in [(libc::EPERM, "EPERM"), (libc::ENOSYS, "ENOSYS")] {
         std::thread::spawn(move || {
-            refuse_uring(errno);
+            confine::refuse(libc::SYS_io_uring_setup, errno);
             let r = Receiver::new(Options::default()).unwrap();
             let path = r.path();
             assert!(path.starts_with("plain") && path.contains(word), "{path}");

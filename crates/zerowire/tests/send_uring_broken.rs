@@ -1,5 +1,6 @@
 //! Rings that fail in the middle, callbacks that use the engine, and event loops that wait for it.
 
+mod confine;
 mod sockets;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -55,26 +56,6 @@ fn fill(s: &mut Sender, area: &Area) -> usize {
     n
 }
 
-/// Answers io_uring_enter with EPERM in this thread from now on.
-fn forbid_entering() {
-    const LOAD_NUMBER: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS, seccomp_data.nr at 0
-    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-    let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut program = [
-        code(LOAD_NUMBER, 0, 0, 0),
-        code(JUMP_EQUAL, 0, 1, libc::SYS_io_uring_enter as u32),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program lives across the calls, which copy it; they change this thread only.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
-    }
-}
-
 /// The error is told, what was not taken is given back, and what the kernel holds is kept until it lets go.
 #[test]
 fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
@@ -92,7 +73,7 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
             };
             fill(&mut s, &area);
             let (free, out) = (area.free(), s.outstanding());
-            forbid_entering();
+            confine::refuse(libc::SYS_io_uring_enter, libc::EPERM);
             for _ in 0..4 {
                 let refused = s.try_send(lease(&area, 1)).unwrap_err();
                 assert!(

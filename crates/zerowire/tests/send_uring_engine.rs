@@ -1,5 +1,6 @@
 //! Engines: many sockets, short queues, threads, senders that go away, and machines that refuse io_uring.
 
+mod confine;
 mod sockets;
 
 use sockets::{pattern, tcp_pair, udp_pair};
@@ -173,30 +174,10 @@ fn an_engine_of_one_thread_refuses_others() {
     assert!(matches!(&e, SendError::Uring(why) if why.contains("thread")), "{e}");
 }
 
-/// Answers io_uring_setup with EPERM in this thread, as the profiles of containers do.
-fn forbid_io_uring() {
-    const LOAD_NUMBER: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS, seccomp_data.nr at 0
-    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-    let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut program = [
-        code(LOAD_NUMBER, 0, 0, 0),
-        code(JUMP_EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program lives across the calls, which copy it; they change this thread only.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
-    }
-}
-
 #[test]
 fn where_io_uring_is_refused_the_socket_back_end_runs() {
     std::thread::spawn(|| {
-        forbid_io_uring();
+        confine::refuse(libc::SYS_io_uring_setup, libc::EPERM);
         let e = Engine::new(&EngineOptions::default(), &[]).unwrap_err();
         assert!(matches!(e, EngineError::Refused(_)), "{e}");
         assert!(e.to_string().contains("seccomp"), "{e}");
