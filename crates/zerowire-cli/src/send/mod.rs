@@ -153,6 +153,7 @@ impl SendArgs {
 pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let (chunk, segment) = args.sizes()?;
     let options = args.options(segment)?;
+    let timeout = options.timeout.unwrap_or(Duration::MAX);
     let target: Target = args.to.parse()?;
     // Before any thread is started.
     let stop = Stop::prepare()?;
@@ -166,7 +167,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
 
     let begin = Instant::now();
     let cpu = report::cpu();
-    let (moved, failure) = pump(&mut source, &mut sender, &watched, &mut progress, args.timeout_duration());
+    let (moved, failure) = pump(&mut source, &mut sender, &watched, &mut progress, timeout);
     progress.finish();
     let took = begin.elapsed();
     let cpu_seconds = (report::cpu() - cpu).as_secs_f64();
@@ -195,12 +196,6 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         (_, Some(signal)) => Ok(ExitCode::from(128 + signal)),
         (Some(e), None) => Err(e),
         (None, None) => Ok(ExitCode::SUCCESS),
-    }
-}
-
-impl SendArgs {
-    fn timeout_duration(&self) -> Duration {
-        self.timeout.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::MAX)
     }
 }
 
