@@ -1,11 +1,12 @@
 /*
  * libzerowire: receiving a guest's streams and messages in mapped memory, from `zerowire vsock` (zw_vsock_..., zw_window_...;
  * docs/mapped-receive.md describes the memory and the handshake), and sending memory that is lent to the kernel
- * (zw_sender_..., zw_area_..., zw_lease_...; docs/send.md).
+ * (zw_sender_..., zw_area_..., zw_lease_...; docs/send.md), and receiving from many sockets in place (zw_receiver_...,
+ * zw_arrival_...; docs/recv.md).
  *
  * Results: 0 or more for success, a negative errno for a failure; zw_last_error() then says in words what was wrong and
  * what to do. Functions that take a connection or an area may be called by any thread; a sender, a window and a lease are
- * used by one thread at a time. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
+ * used by one thread at a time, a receiver by the thread that made it. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
  *
  * ZW_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory, version 1: for programs that do
  * without the functions.
@@ -95,6 +96,39 @@
 
 // zw_sender_close: at once; a TCP connection with payloads that are lent or wait is reset.
 #define ZW_CLOSE_ABORT 1u
+
+// A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN. zw_receiver_path says which and why.
+#define ZW_RECV_AUTO 0u
+
+// A way to receive: io_uring's multishot receive into buffers of the receiver (Linux 6.1).
+#define ZW_RECV_MULTISHOT 1u
+
+// A way to receive: epoll_wait and recvmsg.
+#define ZW_RECV_PLAIN 2u
+
+// A way to receive: io_uring's zero-copy receive on a queue of an interface (Linux 6.15).
+#define ZW_RECV_QUEUE 3u
+
+// A way to receive: the same without a device; the kernel copies (Linux 7.1).
+#define ZW_RECV_NO_DEVICE 4u
+
+// A way to receive: TCP_ZEROCOPY_RECEIVE; whole pages are mapped (Linux 4.18).
+#define ZW_RECV_MAPPED 5u
+
+// A kind of arrival: bytes.
+#define ZW_ARRIVAL_DATA 1u
+
+// A kind of arrival: the peer sends no more.
+#define ZW_ARRIVAL_END 2u
+
+// A kind of arrival: receiving on this connection failed, see error.
+#define ZW_ARRIVAL_FAILED 3u
+
+// A kind of arrival: the connection is new, it was accepted from listener. Comes before all else of it.
+#define ZW_ARRIVAL_ACCEPTED 4u
+
+// Receives from many sockets.
+typedef struct zw_receiver zw_receiver;
 
 // Memory cut into buffers of one length. Any thread may use it.
 typedef struct zw_area zw_area;
@@ -207,6 +241,74 @@ typedef struct zw_ledger {
     // System calls that sent.
     uint64_t system_calls;
 } zw_ledger;
+
+// How a receiver works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
+typedef struct zw_receiver_options {
+    // sizeof(struct zw_receiver_options). Later versions append fields.
+    size_t size;
+    // ZW_RECV_...
+    uint32_t backend;
+    // ZW_HUGE_PAGES: the memory is of huge pages.
+    uint32_t flags;
+    // Bytes of a buffer, a multiple of 64 from 64 to 2^30; longer datagrams are cut to it. 0: 65536.
+    size_t buffer_bytes;
+    // Buffers, 2 to 32768: all that can be held and filled at a time. 0: 256.
+    size_t buffers;
+    // Buffers that one connection's leases may hold before it has to wait. 0: a quarter of them.
+    size_t share;
+    // Buffers that wait to be filled, at most. 0: a quarter of them.
+    size_t depth;
+    // Connections at a time. 0: 65536.
+    size_t max_connections;
+    // Entries of io_uring's completion queue. 0: 2048.
+    uint32_t completions;
+    // ZW_RECV_QUEUE: the number of the queue.
+    uint32_t queue;
+    // ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
+    const char *interface;
+} zw_receiver_options;
+
+// What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
+// zw_arrival_release, once, in any order, by any thread, also after the receiver was closed. The struct may be moved; a
+// copy of it is the same buffer.
+typedef struct zw_arrival {
+    // The connection, as zw_receiver_add gave it.
+    uint64_t connection;
+    // ZW_ARRIVAL_ACCEPTED: the listener, as zw_receiver_listen gave it; 0 otherwise.
+    uint64_t listener;
+    // ZW_ARRIVAL_...
+    uint32_t kind;
+    // ZW_ARRIVAL_FAILED: an errno; 0 otherwise.
+    int32_t error;
+    // The bytes, which stay as they are until the buffer is given back. Don't write there.
+    const void *data;
+    // Their number; 0 for an empty datagram.
+    size_t length;
+    // The library's: which buffer it is.
+    void *held[3];
+} zw_arrival;
+
+// What happened besides bytes, since the receiver was made.
+typedef struct zw_recv_events {
+    // Receives that found no buffer. Nothing is lost; the connections wait.
+    uint64_t out_of_buffers;
+    // Times a connection waited since its leases held its share.
+    uint64_t paused;
+    // ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE: arrivals that the kernel copied.
+    uint64_t copied;
+    // Times that io_uring's completion queue was full.
+    uint64_t overflows;
+    // Buffers that came back.
+    uint64_t refills;
+    // Receives that were started (io_uring).
+    uint64_t armed;
+    // Connections that were accepted.
+    uint64_t accepted;
+    // Times that accepting stopped at max_connections.
+    uint64_t accept_pauses;
+    // System calls, all of them.
+    uint64_t system_calls;
+} zw_recv_events;
 
 // The start of a window's header pages.
 typedef struct zw_window_header {
@@ -485,6 +587,77 @@ int zw_sender_path(const struct zw_sender *sender, char *text, size_t size);
 // zw_sender_path does. Empty in other modes.
 int zw_sender_choices(const struct zw_sender *sender, char *text, size_t size);
 
+// Makes a receiver. options NULL: the defaults. It is used by the thread that made it; others get -EEXIST.
+//
+// -EINVAL: wrong options; -E2BIG: options of a later version; -ENOMEM; -EOPNOTSUPP, -EPERM, -ENODEV and others: the way to
+// receive that was asked for is impossible here, and zw_last_error says why.
+int zw_receiver_new(const struct zw_receiver_options *options,
+                    struct zw_receiver **receiver);
+
+// Closes it and its sockets. Arrivals that are held stay valid. NULL is allowed. -EEXIST: another thread made it; it stays.
+int zw_receiver_close(struct zw_receiver *receiver);
+
+// Takes a connected stream socket, or a datagram socket, and gives its number among the receiver's connections. The
+// descriptor is the library's from this call on, also if it fails: then it is closed.
+//
+// -EBADF; -ENOTSOCK; -EMFILE: max_connections.
+int zw_receiver_add(struct zw_receiver *receiver, int fd, uint64_t *connection);
+
+// Takes a listening socket: connections are accepted and added by themselves (ZW_ARRIVAL_ACCEPTED). At max_connections
+// accepting stops until one is removed; others wait in the backlog. The descriptor is the library's, as with
+// zw_receiver_add. listener NULL is allowed.
+//
+// -EINVAL: it doesn't listen.
+int zw_receiver_listen(struct zw_receiver *receiver,
+                       int fd,
+                       uint64_t *listener);
+
+// Gives a listening socket back: a descriptor, which is the caller's. -ENOENT: no such listener.
+int zw_receiver_unlisten(struct zw_receiver *receiver, uint64_t listener);
+
+// Gives a connection's socket back: a descriptor, which is the caller's. What had been received before is still given by
+// zw_receiver_recv; the rest is still in the socket. Arrivals that are held stay valid. -ENOENT: no such connection.
+int zw_receiver_remove(struct zw_receiver *receiver,
+                       uint64_t connection);
+
+// The descriptor of a connection, to send on it or to set options. It stays the receiver's. -ENOENT: no such connection.
+int zw_receiver_socket(struct zw_receiver *receiver,
+                       uint64_t connection);
+
+// Receives at most so many bytes more on a connection, and not a byte beyond; UINT64_MAX: no limit. Set right after
+// zw_receiver_add it holds from the first byte. -ENOENT: no such connection.
+int zw_receiver_limit(struct zw_receiver *receiver, uint64_t connection, uint64_t bytes);
+
+// Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to `count` of them. Returns
+// how many; 0 after the time. Each with ZW_ARRIVAL_DATA is to be given back: a program that holds many makes its peers
+// wait.
+//
+// An error is one of the receiver as a whole, or of a listener that failed; what happens to one connection is an arrival.
+ssize_t zw_receiver_recv(struct zw_receiver *receiver,
+                         struct zw_arrival *arrivals,
+                         size_t count,
+                         int timeout_ms);
+
+// Gives the buffers of `count` arrivals back. Any thread. Those without a buffer, and those given back before, are passed
+// over: data is NULL and length 0 afterwards.
+void zw_arrival_release(struct zw_arrival *arrivals,
+                        size_t count);
+
+// Connections that were added or accepted and not removed.
+ssize_t zw_receiver_connections(struct zw_receiver *receiver);
+
+// The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with bytes; zero-copied: placed
+// by the NIC, or mapped; copied: by the kernel.
+int zw_receiver_ledger(struct zw_receiver *receiver,
+                       struct zw_ledger *ledger);
+
+// What happened besides bytes.
+int zw_receiver_events(struct zw_receiver *receiver, struct zw_recv_events *events);
+
+// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
+// bytes and a 0; NULL and 0 ask for the length.
+int zw_receiver_path(struct zw_receiver *receiver, char *text, size_t size);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -509,5 +682,6 @@ ZW_ASSERT(offsetof(struct zw_control, daemon_waits) == 64);
 ZW_ASSERT(offsetof(struct zw_control, version) == 128);
 ZW_ASSERT(sizeof(struct zw_vsock_options) == 32);
 ZW_ASSERT(offsetof(struct zw_sender_options, size) == 0);
+ZW_ASSERT(offsetof(struct zw_receiver_options, size) == 0);
 
 #endif /* ZEROWIRE_H */

@@ -3,7 +3,7 @@
 //! SAFETY, for all functions: a handle is NULL or came from this library and was not closed; a pointer to an argument or a
 //! result is NULL or valid for its type.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use crate::guard::{Failure, guard};
@@ -45,7 +45,52 @@ pub(crate) unsafe fn close<T>(handle: *mut T) {
     }
 }
 
+/// Options of C, a struct of integers and pointers whose first field is its size; `None` for NULL. Later versions append
+/// fields: those that this library doesn't know must be 0.
+///
+/// # Safety
+/// NULL, or valid for as many bytes as its first field says.
+pub(crate) unsafe fn sized<T: Copy>(from: *const T, name: &str) -> Result<Option<T>, Failure> {
+    let ours = size_of::<T>();
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the first field is the size.
+    let size = unsafe { from.cast::<libc::size_t>().read() };
+    if size < ours {
+        let text = format!("size {size}: set it to sizeof(struct {name}), which is {ours}");
+        return Err(Failure::new(libc::EINVAL, text));
+    }
+    for at in ours..size.min(4096) {
+        // SAFETY: within the size that the caller gave.
+        if unsafe { from.cast::<u8>().add(at).read() } != 0 {
+            return Err(Failure::new(
+                libc::E2BIG,
+                format!("options of {size} bytes set a field that this library ({ours} bytes) does not know"),
+            ));
+        }
+    }
+    // SAFETY: at least as many bytes, all of integers and pointers.
+    Ok(Some(unsafe { from.read() }))
+}
+
 /// Milliseconds; negative: no limit.
 pub(crate) fn timeout(ms: c_int) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+/// As snprintf: writes at most size - 1 bytes and a 0, and returns the whole length.
+///
+/// # Safety
+/// `to` is NULL or valid for `size` bytes.
+pub(crate) unsafe fn print(text: &str, to: *mut c_char, size: libc::size_t) -> i32 {
+    if !to.is_null() && size > 0 {
+        let n = text.len().min(size - 1);
+        // SAFETY: n + 1 bytes are within size by this function's contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), n);
+            to.add(n).write(0);
+        }
+    }
+    i32::try_from(text.len()).unwrap_or(i32::MAX)
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use zerowire::ledger::CopyReason;
 
 use crate::guard::guard_int;
-use crate::handle::{get, get_mut, null};
+use crate::handle::{get, get_mut, null, print};
 use crate::send::Sender;
 use crate::send_types::{SendCompletion, SendLedger};
 
@@ -57,16 +57,8 @@ pub unsafe extern "C" fn zw_sender_ledger(sender: *const Sender, ledger: *mut Se
         }
         // SAFETY: by the module's contract.
         let t = unsafe { get(sender, "sender") }?.sender.counters().snapshot();
-        let totals = SendLedger {
-            payloads: t.frames,
-            bytes: t.bytes,
-            zero_copied_payloads: t.zero_copied_frames,
-            zero_copied_bytes: t.zero_copied_bytes,
-            copied_bytes: t.copied_total(),
-            system_calls: t.system_calls,
-        };
         // SAFETY: not NULL, and by the module's contract.
-        unsafe { ledger.write(totals) };
+        unsafe { ledger.write(SendLedger::from(&t)) };
         Ok(0)
     })
 }
@@ -104,22 +96,6 @@ pub unsafe extern "C" fn zw_sender_copied(
         }
         Ok(1)
     })
-}
-
-/// As snprintf: writes at most size - 1 bytes and a 0, and returns the whole length.
-///
-/// # Safety
-/// `to` is NULL or valid for `size` bytes.
-unsafe fn print(text: &str, to: *mut c_char, size: libc::size_t) -> i32 {
-    if !to.is_null() && size > 0 {
-        let n = text.len().min(size - 1);
-        // SAFETY: n + 1 bytes are within size by this function's contract.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), n);
-            to.add(n).write(0);
-        }
-    }
-    i32::try_from(text.len()).unwrap_or(i32::MAX)
 }
 
 /// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1

@@ -4,11 +4,12 @@ use std::ffi::c_void;
 use std::time::Duration;
 
 use zerowire::area::Area;
+use zerowire::ledger::Totals;
 use zerowire::send::{Backend, Mode, Notifications, Options};
 
 use crate::area::SendArea;
 use crate::guard::Failure;
-use crate::handle::get;
+use crate::handle::{get, sized};
 
 /// A mode: measured for each socket and length, the cheaper way serves (docs/send.md).
 pub const ZW_MODE_AUTO: u32 = 0u32;
@@ -95,6 +96,19 @@ pub struct SendLedger {
     pub system_calls: u64,
 }
 
+impl From<&Totals> for SendLedger {
+    fn from(t: &Totals) -> Self {
+        Self {
+            payloads: t.frames,
+            bytes: t.bytes,
+            zero_copied_payloads: t.zero_copied_frames,
+            zero_copied_bytes: t.zero_copied_bytes,
+            copied_bytes: t.copied_total(),
+            system_calls: t.system_calls,
+        }
+    }
+}
+
 /// What a sender left behind.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,31 +125,6 @@ fn wrong<T>(text: String) -> Result<T, Failure> {
     Err(Failure::new(libc::EINVAL, text))
 }
 
-/// # Safety
-/// NULL, or valid for as many bytes as its first field says.
-unsafe fn read(from: *const SenderOptions) -> Result<Option<SenderOptions>, Failure> {
-    const OURS: usize = size_of::<SenderOptions>();
-    if from.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the first field is the size.
-    let size = unsafe { from.cast::<libc::size_t>().read() };
-    if size < OURS {
-        return wrong(format!("size {size}: set it to sizeof(struct zw_sender_options), which is {OURS}"));
-    }
-    for at in OURS..size.min(4096) {
-        // SAFETY: within the size that the caller gave.
-        if unsafe { from.cast::<u8>().add(at).read() } != 0 {
-            return Err(Failure::new(
-                libc::E2BIG,
-                format!("options of {size} bytes set a field that this library ({OURS} bytes) does not know"),
-            ));
-        }
-    }
-    // SAFETY: at least as many bytes, all of integers and pointers.
-    Ok(Some(unsafe { from.read() }))
-}
-
 /// What the options mean: the library's options, the areas, and whether memory is checked.
 ///
 /// # Safety
@@ -144,7 +133,7 @@ pub(crate) unsafe fn options(from: *const SenderOptions) -> Result<(Options, Vec
     let mut options = Options::default();
     let mut checked = cfg!(debug_assertions);
     // SAFETY: by this function's contract.
-    let given = unsafe { read(from) }?;
+    let given = unsafe { sized(from, "zw_sender_options") }?;
     let Some(o) = given else { return Ok((options, Vec::new(), checked)) };
     options.mode = match o.mode {
         ZW_MODE_AUTO => Mode::Auto,

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use zerowire::recv::layout;
 
 /// In the order of the header.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 10] = [
     "src/memory.rs",
     "src/types.rs",
     "src/guard.rs",
@@ -18,6 +18,8 @@ const SOURCES: [&str; 8] = [
     "src/send_types.rs",
     "src/send.rs",
     "src/send_report.rs",
+    "src/recv_types.rs",
+    "src/recv.rs",
 ];
 
 fn here() -> PathBuf {
@@ -85,7 +87,7 @@ fn compiles(compiler: &str, arguments: &[&str], lines: &str) {
 /// The examples include it, too.
 #[test]
 fn the_examples_are_c_and_c_plus_plus() {
-    for name in ["recv_vsock", "send_file"] {
+    for name in ["recv_vsock", "send_file", "recv_sockets"] {
         let example =
             std::fs::read_to_string(here().join(format!("examples/c/{name}.c"))).expect("the example");
         compiles("cc", &["-std=c11", "-D_GNU_SOURCE", "-xc"], &example);
@@ -118,6 +120,9 @@ fn the_header_agrees_with_the_layout() {
         ("sizeof(struct zw_sender_options)", size_of::<zerowire_c::SenderOptions>() as u64),
         ("sizeof(struct zw_ledger)", size_of::<zerowire_c::SendLedger>() as u64),
         ("sizeof(struct zw_completion)", size_of::<zerowire_c::SendCompletion>() as u64),
+        ("sizeof(struct zw_receiver_options)", size_of::<zerowire_c::ReceiverOptions>() as u64),
+        ("sizeof(struct zw_arrival)", size_of::<zerowire_c::RecvArrival>() as u64),
+        ("sizeof(struct zw_recv_events)", size_of::<zerowire_c::RecvEvents>() as u64),
         ("sizeof(struct zw_closed)", size_of::<zerowire_c::SendClosed>() as u64),
     ];
     for (compiler, arguments, assert) in

@@ -1,0 +1,280 @@
+//! Receivers for C.
+//!
+//! SAFETY, for all functions: as src/handle.rs says; a receiver is used by the thread that made it; an arrival was written
+//! by this library, and one thread at a time uses it.
+#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::thread::ThreadId;
+
+use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError};
+
+use crate::guard::{Failure, guard, guard_int};
+use crate::handle::{get, get_mut, null, print, put, timeout};
+use crate::recv_types::{ReceiverOptions, RecvArrival, RecvEvents, receiver_options};
+use crate::send_types::SendLedger;
+
+/// Receives from many sockets.
+#[derive(Debug)]
+pub struct Receiver {
+    receiver: recv::Receiver,
+    thread: ThreadId,
+    /// What came and was not asked for yet.
+    waiting: VecDeque<Arrival>,
+    /// Kept from call to call.
+    batch: Vec<Arrival>,
+}
+
+impl From<RecvError> for Failure {
+    fn from(e: RecvError) -> Self {
+        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
+    }
+}
+
+/// # Safety
+/// As the module says, but for the thread.
+unsafe fn own<'a>(receiver: *mut Receiver) -> Result<&'a mut Receiver, Failure> {
+    // SAFETY: the thread never changes.
+    if unsafe { get(receiver, "receiver") }?.thread != std::thread::current().id() {
+        return Err(RecvError::WrongThread.into());
+    }
+    // SAFETY: this is the only thread that may use it.
+    unsafe { get_mut(receiver, "receiver") }
+}
+
+/// A descriptor that the caller gives away.
+///
+/// # Safety
+/// Nobody else closes it.
+unsafe fn given(fd: c_int) -> Result<OwnedFd, Failure> {
+    // SAFETY: takes a number only.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor")));
+    }
+    // SAFETY: open, and the caller gives it away.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a receiver. options NULL: the defaults. It is used by the thread that made it; others get -EEXIST.
+///
+/// -EINVAL: wrong options; -E2BIG: options of a later version; -ENOMEM; -EOPNOTSUPP, -EPERM, -ENODEV and others: the way to
+/// receive that was asked for is impossible here, and zw_last_error says why.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_new(
+    options: *const ReceiverOptions,
+    receiver: *mut *mut Receiver,
+) -> c_int {
+    guard_int(|| {
+        if receiver.is_null() {
+            return Err(null("receiver"));
+        }
+        // SAFETY: by the module's contract.
+        let made = recv::Receiver::new(unsafe { receiver_options(options) }?)?;
+        let thread = std::thread::current().id();
+        let made = Receiver { receiver: made, thread, waiting: VecDeque::new(), batch: Vec::new() };
+        // SAFETY: not NULL.
+        unsafe { put(made, receiver) };
+        Ok(0)
+    })
+}
+
+/// Closes it and its sockets. Arrivals that are held stay valid. NULL is allowed. -EEXIST: another thread made it; it stays.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_close(receiver: *mut Receiver) -> c_int {
+    guard_int(|| {
+        if receiver.is_null() {
+            return Ok(0);
+        }
+        // SAFETY: by the module's contract.
+        unsafe { own(receiver) }?;
+        // SAFETY: made by `put`, and the caller doesn't use it again.
+        drop(unsafe { Box::from_raw(receiver) });
+        Ok(0)
+    })
+}
+
+/// Takes a connected stream socket, or a datagram socket, and gives its number among the receiver's connections. The
+/// descriptor is the library's from this call on, also if it fails: then it is closed.
+///
+/// -EBADF; -ENOTSOCK; -EMFILE: max_connections.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_add(receiver: *mut Receiver, fd: c_int, connection: *mut u64) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the function's contract.
+        let socket = unsafe { given(fd) }?;
+        if connection.is_null() {
+            return Err(null("connection"));
+        }
+        // SAFETY: by the module's contract.
+        let id = unsafe { own(receiver) }?.receiver.add(socket)?;
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { connection.write(id.into()) };
+        Ok(0)
+    })
+}
+
+/// Takes a listening socket: connections are accepted and added by themselves (ZW_ARRIVAL_ACCEPTED). At max_connections
+/// accepting stops until one is removed; others wait in the backlog. The descriptor is the library's, as with
+/// zw_receiver_add. listener NULL is allowed.
+///
+/// -EINVAL: it doesn't listen.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_listen(receiver: *mut Receiver, fd: c_int, listener: *mut u64) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the function's contract.
+        let socket = unsafe { given(fd) }?;
+        // SAFETY: by the module's contract.
+        let id = unsafe { own(receiver) }?.receiver.listen(socket)?;
+        if !listener.is_null() {
+            // SAFETY: not NULL, and by the module's contract.
+            unsafe { listener.write(id.into()) };
+        }
+        Ok(0)
+    })
+}
+
+/// Gives a listening socket back: a descriptor, which is the caller's. -ENOENT: no such listener.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_unlisten(receiver: *mut Receiver, listener: u64) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(unsafe { own(receiver) }?.receiver.unlisten(ListenerId::from(listener))?.into_raw_fd()))
+}
+
+/// Gives a connection's socket back: a descriptor, which is the caller's. What had been received before is still given by
+/// zw_receiver_recv; the rest is still in the socket. Arrivals that are held stay valid. -ENOENT: no such connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_remove(receiver: *mut Receiver, connection: u64) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(unsafe { own(receiver) }?.receiver.remove(ConnectionId::from(connection))?.into_raw_fd()))
+}
+
+/// The descriptor of a connection, to send on it or to set options. It stays the receiver's. -ENOENT: no such connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_socket(receiver: *mut Receiver, connection: u64) -> c_int {
+    guard_int(|| {
+        let id = ConnectionId::from(connection);
+        // SAFETY: by the module's contract.
+        let receiver = &unsafe { own(receiver) }?.receiver;
+        Ok(receiver.socket(id).ok_or(RecvError::Unknown(id))?.as_raw_fd())
+    })
+}
+
+/// Receives at most so many bytes more on a connection, and not a byte beyond; UINT64_MAX: no limit. Set right after
+/// zw_receiver_add it holds from the first byte. -ENOENT: no such connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_limit(receiver: *mut Receiver, connection: u64, bytes: u64) -> c_int {
+    guard_int(|| {
+        let limit = (bytes != u64::MAX).then_some(bytes);
+        // SAFETY: by the module's contract.
+        unsafe { own(receiver) }?.receiver.limit(ConnectionId::from(connection), limit)?;
+        Ok(0)
+    })
+}
+
+/// Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to `count` of them. Returns
+/// how many; 0 after the time. Each with ZW_ARRIVAL_DATA is to be given back: a program that holds many makes its peers
+/// wait.
+///
+/// An error is one of the receiver as a whole, or of a listener that failed; what happens to one connection is an arrival.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_recv(
+    receiver: *mut Receiver,
+    arrivals: *mut RecvArrival,
+    count: libc::size_t,
+    timeout_ms: c_int,
+) -> libc::ssize_t {
+    guard(|| {
+        // SAFETY: by the module's contract.
+        let this = unsafe { own(receiver) }?;
+        if arrivals.is_null() || count == 0 {
+            return Err(Failure::new(libc::EINVAL, "arrivals is NULL, or has no elements"));
+        }
+        if this.waiting.is_empty() {
+            let result = this.receiver.recv(&mut this.batch, timeout(timeout_ms));
+            this.waiting.extend(this.batch.drain(..));
+            result?;
+        }
+        let n = count.min(this.waiting.len());
+        for (i, arrival) in this.waiting.drain(..n).enumerate() {
+            // SAFETY: below count, and by the module's contract.
+            unsafe { arrivals.add(i).write(arrival.into()) };
+        }
+        Ok(n as i64)
+    }) as libc::ssize_t
+}
+
+/// Gives the buffers of `count` arrivals back. Any thread. Those without a buffer, and those given back before, are passed
+/// over: data is NULL and length 0 afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_arrival_release(arrivals: *mut RecvArrival, count: libc::size_t) {
+    guard(|| {
+        for i in 0..if arrivals.is_null() { 0 } else { count } {
+            // SAFETY: below count, and by the module's contract.
+            drop(unsafe { (*arrivals.add(i)).take() });
+        }
+        Ok(0)
+    });
+}
+
+/// Connections that were added or accepted and not removed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_connections(receiver: *mut Receiver) -> libc::ssize_t {
+    // SAFETY: by the module's contract.
+    guard(|| Ok(unsafe { own(receiver) }?.receiver.connections() as i64)) as libc::ssize_t
+}
+
+/// The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with bytes; zero-copied: placed
+/// by the NIC, or mapped; copied: by the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mut SendLedger) -> c_int {
+    guard_int(|| {
+        if ledger.is_null() {
+            return Err(null("ledger"));
+        }
+        // SAFETY: by the module's contract.
+        let totals = SendLedger::from(&unsafe { own(receiver) }?.receiver.counters().snapshot());
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { ledger.write(totals) };
+        Ok(0)
+    })
+}
+
+/// What happened besides bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_events(receiver: *mut Receiver, events: *mut RecvEvents) -> c_int {
+    guard_int(|| {
+        if events.is_null() {
+            return Err(null("events"));
+        }
+        // SAFETY: by the module's contract.
+        let e = unsafe { own(receiver) }?.receiver.events();
+        let told = RecvEvents {
+            out_of_buffers: e.out_of_buffers,
+            paused: e.paused,
+            copied: e.copied,
+            overflows: e.overflows,
+            refills: e.refills,
+            armed: e.armed,
+            accepted: e.accepted,
+            accept_pauses: e.accept_pauses,
+            system_calls: e.system_calls,
+        };
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { events.write(told) };
+        Ok(0)
+    })
+}
+
+/// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
+/// bytes and a 0; NULL and 0 ask for the length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_path(
+    receiver: *mut Receiver,
+    text: *mut c_char,
+    size: libc::size_t,
+) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(unsafe { print(&own(receiver)?.receiver.path(), text, size) }))
+}

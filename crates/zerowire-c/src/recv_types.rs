@@ -1,0 +1,198 @@
+//! The types of the receivers' interface.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use zerowire::area::Pages;
+use zerowire::recv::{Arrival, Backend, Lease, Options, What};
+
+use crate::area::ZW_HUGE_PAGES;
+use crate::guard::Failure;
+use crate::handle::{null, sized};
+
+/// A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN. zw_receiver_path says which and why.
+pub const ZW_RECV_AUTO: u32 = 0u32;
+/// A way to receive: io_uring's multishot receive into buffers of the receiver (Linux 6.1).
+pub const ZW_RECV_MULTISHOT: u32 = 1u32;
+/// A way to receive: epoll_wait and recvmsg.
+pub const ZW_RECV_PLAIN: u32 = 2u32;
+/// A way to receive: io_uring's zero-copy receive on a queue of an interface (Linux 6.15).
+pub const ZW_RECV_QUEUE: u32 = 3u32;
+/// A way to receive: the same without a device; the kernel copies (Linux 7.1).
+pub const ZW_RECV_NO_DEVICE: u32 = 4u32;
+/// A way to receive: TCP_ZEROCOPY_RECEIVE; whole pages are mapped (Linux 4.18).
+pub const ZW_RECV_MAPPED: u32 = 5u32;
+
+/// A kind of arrival: bytes.
+pub const ZW_ARRIVAL_DATA: u32 = 1u32;
+/// A kind of arrival: the peer sends no more.
+pub const ZW_ARRIVAL_END: u32 = 2u32;
+/// A kind of arrival: receiving on this connection failed, see error.
+pub const ZW_ARRIVAL_FAILED: u32 = 3u32;
+/// A kind of arrival: the connection is new, it was accepted from listener. Comes before all else of it.
+pub const ZW_ARRIVAL_ACCEPTED: u32 = 4u32;
+
+/// How a receiver works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiverOptions {
+    /// sizeof(struct zw_receiver_options). Later versions append fields.
+    pub size: libc::size_t,
+    /// ZW_RECV_...
+    pub backend: u32,
+    /// ZW_HUGE_PAGES: the memory is of huge pages.
+    pub flags: u32,
+    /// Bytes of a buffer, a multiple of 64 from 64 to 2^30; longer datagrams are cut to it. 0: 65536.
+    pub buffer_bytes: libc::size_t,
+    /// Buffers, 2 to 32768: all that can be held and filled at a time. 0: 256.
+    pub buffers: libc::size_t,
+    /// Buffers that one connection's leases may hold before it has to wait. 0: a quarter of them.
+    pub share: libc::size_t,
+    /// Buffers that wait to be filled, at most. 0: a quarter of them.
+    pub depth: libc::size_t,
+    /// Connections at a time. 0: 65536.
+    pub max_connections: libc::size_t,
+    /// Entries of io_uring's completion queue. 0: 2048.
+    pub completions: u32,
+    /// ZW_RECV_QUEUE: the number of the queue.
+    pub queue: u32,
+    /// ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
+    pub interface: *const c_char,
+}
+
+/// What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
+/// zw_arrival_release, once, in any order, by any thread, also after the receiver was closed. The struct may be moved; a
+/// copy of it is the same buffer.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RecvArrival {
+    /// The connection, as zw_receiver_add gave it.
+    pub connection: u64,
+    /// ZW_ARRIVAL_ACCEPTED: the listener, as zw_receiver_listen gave it; 0 otherwise.
+    pub listener: u64,
+    /// ZW_ARRIVAL_...
+    pub kind: u32,
+    /// ZW_ARRIVAL_FAILED: an errno; 0 otherwise.
+    pub error: i32,
+    /// The bytes, which stay as they are until the buffer is given back. Don't write there.
+    pub data: *const c_void,
+    /// Their number; 0 for an empty datagram.
+    pub length: libc::size_t,
+    /// The library's: which buffer it is.
+    pub held: [*mut c_void; 3],
+}
+
+const _: () = assert!(size_of::<Lease>() <= size_of::<[*mut c_void; 3]>());
+const _: () = assert!(align_of::<Lease>() <= align_of::<*mut c_void>());
+
+/// What happened besides bytes, since the receiver was made.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RecvEvents {
+    /// Receives that found no buffer. Nothing is lost; the connections wait.
+    pub out_of_buffers: u64,
+    /// Times a connection waited since its leases held its share.
+    pub paused: u64,
+    /// ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE: arrivals that the kernel copied.
+    pub copied: u64,
+    /// Times that io_uring's completion queue was full.
+    pub overflows: u64,
+    /// Buffers that came back.
+    pub refills: u64,
+    /// Receives that were started (io_uring).
+    pub armed: u64,
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Times that accepting stopped at max_connections.
+    pub accept_pauses: u64,
+    /// System calls, all of them.
+    pub system_calls: u64,
+}
+
+impl From<Arrival> for RecvArrival {
+    fn from(arrival: Arrival) -> Self {
+        let mut told = Self {
+            connection: arrival.connection.into(),
+            listener: 0,
+            kind: ZW_ARRIVAL_DATA,
+            error: 0,
+            data: std::ptr::null(),
+            length: 0,
+            held: [std::ptr::null_mut(); 3],
+        };
+        match arrival.what {
+            What::Data(lease) if lease.is_empty() => {}
+            What::Data(lease) => {
+                told.data = lease.as_ptr().cast();
+                told.length = lease.len();
+                // SAFETY: the field is long enough and aligned for a lease, as is checked above.
+                unsafe { (&raw mut told.held).cast::<Lease>().write(lease) };
+            }
+            What::End => told.kind = ZW_ARRIVAL_END,
+            What::Failed(e) => {
+                (told.kind, told.error) = (ZW_ARRIVAL_FAILED, e.raw_os_error().unwrap_or(libc::EIO));
+            }
+            What::Accepted(listener) => {
+                (told.kind, told.listener) = (ZW_ARRIVAL_ACCEPTED, listener.into());
+            }
+        }
+        told
+    }
+}
+
+impl RecvArrival {
+    /// The lease in it, once.
+    ///
+    /// # Safety
+    /// Made by this library, and not changed since but by this function.
+    pub(crate) unsafe fn take(&mut self) -> Option<Lease> {
+        if self.data.is_null() || self.kind != ZW_ARRIVAL_DATA {
+            return None;
+        }
+        self.data = std::ptr::null();
+        self.length = 0;
+        // SAFETY: with bytes the field holds a lease; it is read once, since `data` is NULL from now on.
+        Some(unsafe { (&raw const self.held).cast::<Lease>().read() })
+    }
+}
+
+/// What the options mean.
+///
+/// # Safety
+/// As src/handle.rs says; `size` is true.
+pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    // SAFETY: by this function's contract.
+    let Some(o) = (unsafe { sized(from, "zw_receiver_options") })? else { return Ok(options) };
+    let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
+    options.backend = match o.backend {
+        ZW_RECV_AUTO => Backend::Auto,
+        ZW_RECV_MULTISHOT => Backend::Multishot,
+        ZW_RECV_PLAIN => Backend::Plain,
+        ZW_RECV_QUEUE => {
+            if o.interface.is_null() {
+                return Err(null("interface"));
+            }
+            // SAFETY: a C string by this function's contract.
+            let name = unsafe { CStr::from_ptr(o.interface) }.to_string_lossy().into_owned();
+            Backend::Queue { interface: name, queue: o.queue }
+        }
+        ZW_RECV_NO_DEVICE => Backend::NoDevice,
+        ZW_RECV_MAPPED => Backend::TcpMapped,
+        n => return wrong(format!("backend {n}: use ZW_RECV_AUTO (0) to ZW_RECV_MAPPED (5)")),
+    };
+    options.pages = match o.flags {
+        0 => Pages::Normal,
+        ZW_HUGE_PAGES => Pages::Huge,
+        n => return wrong(format!("flags {n:#x}: the only one is ZW_HUGE_PAGES, 1")),
+    };
+    let chosen = |n: usize| (n != 0).then_some(n);
+    options.buffer_bytes = chosen(o.buffer_bytes).unwrap_or(options.buffer_bytes);
+    options.buffers = chosen(o.buffers).unwrap_or(options.buffers);
+    options.share = chosen(o.share);
+    options.depth = chosen(o.depth);
+    options.max_connections = chosen(o.max_connections).unwrap_or(options.max_connections);
+    if o.completions != 0 {
+        options.completions = o.completions;
+    }
+    Ok(options)
+}

@@ -1,0 +1,151 @@
+/* Each call of the receivers, and how they fail. Ends with 0, or says which line found something else. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zerowire.h>
+
+#define CHECK(what)                                                                                                    \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            fprintf(stderr, "line %d: not so: %s (last error: %s)\n", __LINE__, #what, zw_last_error());               \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static zw_receiver *shared;
+
+static void *elsewhere(void *held)
+{
+    struct zw_arrival arrival;
+
+    CHECK(zw_receiver_recv(shared, &arrival, 1, 0) == -EEXIST && strstr(zw_last_error(), "thread") != NULL);
+    CHECK(zw_receiver_close(shared) == -EEXIST);
+    /* But a buffer may be given back by any thread. */
+    zw_arrival_release((struct zw_arrival *)held, 1);
+    return NULL;
+}
+
+static void options_are_checked(void)
+{
+    struct zw_receiver_options options;
+    zw_receiver *receiver = NULL;
+
+    memset(&options, 0, sizeof options);
+    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "zw_receiver_options") != NULL);
+    options.size = sizeof options;
+    CHECK(zw_receiver_new(&options, NULL) == -EINVAL);
+    options.backend = 6;
+    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "backend 6") != NULL);
+    options.backend = ZW_RECV_QUEUE;
+    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "interface") != NULL);
+    options.interface = "lo";
+    CHECK(zw_receiver_new(&options, &receiver) < 0 && strstr(zw_last_error(), "lo") != NULL);
+    options.backend = ZW_RECV_AUTO;
+    options.flags = 2;
+    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL);
+    options.flags = 0;
+    options.buffers = 1;
+    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "1 receive buffers") != NULL);
+    CHECK(receiver == NULL);
+}
+
+static void calls(uint32_t backend)
+{
+    struct zw_receiver_options options;
+    struct zw_arrival arrivals[8], kept;
+    struct zw_recv_events events;
+    struct zw_ledger ledger;
+    zw_receiver *receiver;
+    pthread_t thread;
+    uint64_t connection = 0, listener = 0;
+    char text[512], small[5], rest[4];
+    int pair[2], fd;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.backend = backend;
+    options.buffer_bytes = 4096;
+    options.buffers = 16;
+    options.max_connections = 1;
+    CHECK(zw_receiver_new(&options, &receiver) == 0);
+    CHECK(zw_receiver_path(receiver, NULL, 0) > 0);
+    CHECK(zw_receiver_path(receiver, text, sizeof text) == (int)strlen(text));
+    CHECK(zw_receiver_path(receiver, small, sizeof small) == (int)strlen(text) && strncmp(small, text, 4) == 0);
+
+    CHECK(zw_receiver_add(receiver, -1, &connection) == -EBADF);
+    CHECK(zw_receiver_add(receiver, open("/dev/null", O_RDONLY), &connection) == -ENOTSOCK);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    fd = dup(pair[1]);
+    CHECK(zw_receiver_listen(receiver, fd, &listener) == -EINVAL && fcntl(fd, F_GETFD) < 0);
+    CHECK(zw_receiver_add(receiver, pair[1], &connection) == 0 && zw_receiver_connections(receiver) == 1);
+    fd = open("/dev/null", O_RDONLY);
+    CHECK(zw_receiver_add(receiver, fd, &connection) == -EMFILE && fcntl(fd, F_GETFD) < 0);
+
+    CHECK(zw_receiver_recv(receiver, arrivals, 8, 0) == 0);
+    CHECK(zw_receiver_recv(receiver, NULL, 8, 0) == -EINVAL && zw_receiver_recv(NULL, arrivals, 8, 0) == -EINVAL);
+    CHECK(zw_receiver_limit(receiver, connection, 5) == 0);
+    CHECK(zw_receiver_limit(receiver, connection + 1, 5) == -ENOENT);
+    CHECK(write(pair[0], "hello, world", 12) == 12);
+    CHECK(zw_receiver_recv(receiver, arrivals, 8, 10000) == 1);
+    CHECK(arrivals[0].connection == connection && arrivals[0].kind == ZW_ARRIVAL_DATA && arrivals[0].length == 5);
+    CHECK(memcmp(arrivals[0].data, "hello", 5) == 0);
+    kept = arrivals[0];
+    CHECK(zw_receiver_recv(receiver, arrivals, 8, 10) == 0);
+    CHECK(zw_receiver_limit(receiver, connection, UINT64_MAX) == 0);
+    CHECK(zw_receiver_recv(receiver, arrivals, 1, 10000) == 1 && arrivals[0].length == 7);
+    zw_arrival_release(arrivals, 1);
+    CHECK(arrivals[0].data == NULL && arrivals[0].length == 0);
+    zw_arrival_release(arrivals, 1); /* nothing is in it any more */
+
+    /* Answers go over the same socket. */
+    fd = zw_receiver_socket(receiver, connection);
+    CHECK(fd >= 0 && write(fd, "yes", 3) == 3 && read(pair[0], rest, 4) == 3);
+    CHECK(shutdown(pair[0], SHUT_WR) == 0);
+    CHECK(zw_receiver_recv(receiver, arrivals, 8, 10000) == 1 && arrivals[0].kind == ZW_ARRIVAL_END);
+    CHECK(arrivals[0].data == NULL && arrivals[0].error == 0);
+    zw_arrival_release(arrivals, 1);
+
+    shared = receiver;
+    CHECK(memcmp(kept.data, "hello", 5) == 0);
+    CHECK(pthread_create(&thread, NULL, elsewhere, &kept) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(kept.data == NULL);
+
+    fd = zw_receiver_remove(receiver, connection);
+    CHECK(fd >= 0 && close(fd) == 0 && close(pair[0]) == 0);
+    CHECK(zw_receiver_remove(receiver, connection) == -ENOENT && zw_receiver_socket(receiver, connection) == -ENOENT);
+    CHECK(zw_receiver_unlisten(receiver, 77) == -ENOENT);
+
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && listen(fd, 5) == 0);
+    CHECK(zw_receiver_listen(receiver, fd, &listener) == 0);
+    fd = zw_receiver_unlisten(receiver, listener);
+    CHECK(fd >= 0 && close(fd) == 0);
+
+    CHECK(zw_receiver_recv(receiver, arrivals, 8, 0) == 0);
+    CHECK(zw_receiver_ledger(receiver, &ledger) == 0 && ledger.bytes == 12 && ledger.payloads == 2);
+    CHECK(ledger.copied_bytes == 12 && ledger.zero_copied_bytes == 0);
+    CHECK(zw_receiver_events(receiver, &events) == 0 && events.refills == 2 && events.system_calls > 0);
+    CHECK(zw_receiver_ledger(receiver, NULL) == -EINVAL && zw_receiver_events(receiver, NULL) == -EINVAL);
+
+    /* A buffer outlives the receiver, and a connection that failed says why. */
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && zw_receiver_add(receiver, pair[1], &connection) == 0);
+    CHECK(write(pair[0], "kept", 4) == 4 && zw_receiver_recv(receiver, &kept, 1, 10000) == 1);
+    CHECK(zw_receiver_close(receiver) == 0 && zw_receiver_close(NULL) == 0);
+    CHECK(memcmp(kept.data, "kept", 4) == 0);
+    zw_arrival_release(&kept, 1);
+    close(pair[0]);
+}
+
+int main(void)
+{
+    options_are_checked();
+    calls(ZW_RECV_MULTISHOT);
+    calls(ZW_RECV_PLAIN);
+    calls(ZW_RECV_MAPPED);
+    return 0;
+}

@@ -1,0 +1,76 @@
+//! Receiving from C: the example and each call, compiled by the system's compiler.
+
+mod build;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use build::compile;
+
+const CONNECTIONS: usize = 5;
+
+/// Several senders at once: every byte is counted and summed, and each of them is told its number.
+fn receives(program: &Path, mode: &str, path: &str) {
+    let mut child = Command::new(program)
+        .args(["-e", "-m", mode, "0", &CONNECTIONS.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("the port");
+    let port: u16 = line.trim().trim_start_matches("port ").parse().expect("a number");
+    let senders: Vec<_> = (0..CONNECTIONS)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                let len = 1_000_001 * seed;
+                let bytes: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+                let mut to = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                to.write_all(&bytes).expect("written");
+                to.shutdown(Shutdown::Write).expect("shut down");
+                let mut answer = String::new();
+                to.read_to_string(&mut answer).expect("an answer");
+                assert_eq!(answer, format!("{len}\n"));
+                bytes.iter().map(|b| u64::from(*b)).sum::<u64>()
+            })
+        })
+        .collect();
+    let sum: u64 = senders.into_iter().map(|s| s.join().expect("sent")).sum();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).expect("text");
+    assert!(child.wait().expect("ended").success(), "{rest}");
+    let total = 1_000_001 * (0..CONNECTIONS).sum::<usize>();
+    for wanted in [
+        format!("{total} bytes, sum {sum}\n"),
+        format!("zero-copied: 0, copied: {total}\n"),
+        format!("accepted: {CONNECTIONS}, "),
+        format!("path: {path}"),
+    ] {
+        assert!(rest.contains(&wanted), "{mode}: no {wanted:?} in {rest}");
+    }
+}
+
+#[test]
+fn the_example_receives_with_the_shared_library() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile("examples/c/recv_sockets.c", folder.path(), true);
+    receives(&program, "auto", "multishot: ");
+    receives(&program, "plain", "plain: ");
+}
+
+#[test]
+fn the_example_receives_with_the_static_library() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile("examples/c/recv_sockets.c", folder.path(), false);
+    receives(&program, "multishot", "multishot: ");
+}
+
+#[test]
+fn each_call_and_how_it_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile("tests/c/recv_calls.c", folder.path(), false);
+    let out = Command::new(program).output().expect("started");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
