@@ -6,12 +6,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use streams::{BOTH, LONG, Reader, pattern, receiver, tcp_pair, write_stream};
+use streams::{ALL, BOTH, LONG, Reader, pattern, receiver, tcp_pair, write_stream};
 use zerowire::recv::{Backend, RecvError, What};
 
 #[test]
 fn streams_of_every_length_arrive_byte_for_byte() {
-    for backend in BOTH {
+    for backend in ALL {
         let mut r = receiver(backend, |_| {});
         let mut reader = Reader::default();
         let lengths =
@@ -35,7 +35,7 @@ fn streams_of_every_length_arrive_byte_for_byte() {
 
 #[test]
 fn a_hundred_mebibytes() {
-    for backend in BOTH {
+    for backend in ALL {
         let (mut a, b) = tcp_pair();
         let mut r = receiver(backend, |_| {});
         let mut reader = Reader::default();
@@ -44,6 +44,49 @@ fn a_hundred_mebibytes() {
         reader.until(&mut r, Reader::all_ended);
         writer.join().unwrap();
         assert_eq!(reader.bytes(), 100 << 20);
+    }
+}
+
+/// The bytes of a long stream repeat, so that they can be made and compared quickly: a shift or a gap of anything but a
+/// multiple of this shows, and the length says the rest.
+const PERIOD: usize = 1_000_003;
+
+#[test]
+fn a_gibibyte() {
+    const LEN: usize = 1 << 30;
+    let mut table = pattern(11, 0, PERIOD + (256 << 10));
+    table.copy_within(0..256 << 10, PERIOD);
+    let table: std::sync::Arc<[u8]> = table.into();
+    for backend in BOTH {
+        let (mut a, b) = tcp_pair();
+        let mut r = receiver(backend, |_| {});
+        r.add(b.into()).unwrap();
+        let source = std::sync::Arc::clone(&table);
+        let writer = std::thread::spawn(move || {
+            let mut at = 0;
+            while at < LEN {
+                let n = (256 << 10).min(LEN - at);
+                a.write_all(&source[at % PERIOD..][..n]).unwrap();
+                at += n;
+            }
+        });
+        let (mut batch, mut at, mut ended) = (Vec::new(), 0, false);
+        while !ended {
+            assert_ne!(r.recv(&mut batch, Some(LONG)).unwrap(), 0, "after {at}");
+            for arrival in batch.drain(..) {
+                match arrival.what {
+                    What::Data(lease) => {
+                        assert!(*lease == table[at % PERIOD..][..lease.len()], "after {at}");
+                        at += lease.len();
+                    }
+                    What::End => ended = true,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(at, LEN);
+        assert_eq!(r.counters().snapshot().bytes, LEN as u64);
     }
 }
 
@@ -70,7 +113,7 @@ fn small_buffers_and_odd_writes() {
 
 #[test]
 fn a_thousand_connections_at_once() {
-    for backend in BOTH {
+    for backend in ALL {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut r = receiver(backend, |o| o.buffers = 128);
         let (mut reader, mut far) = (Reader::default(), Vec::new());
@@ -95,7 +138,7 @@ fn a_thousand_connections_at_once() {
 /// After the end of the one direction the other one still works, and the socket comes back usable.
 #[test]
 fn half_closed_connections_can_still_be_answered() {
-    for backend in BOTH {
+    for backend in ALL {
         let (mut a, b) = tcp_pair();
         let mut r = receiver(backend, |_| {});
         let mut reader = Reader::default();
@@ -117,7 +160,7 @@ fn half_closed_connections_can_still_be_answered() {
 
 #[test]
 fn a_reset_is_told_and_the_others_go_on() {
-    for backend in BOTH {
+    for backend in ALL {
         let (a, b) = tcp_pair();
         let (mut c, d) = tcp_pair();
         let mut r = receiver(backend, |_| {});
@@ -140,7 +183,7 @@ fn a_reset_is_told_and_the_others_go_on() {
 /// What was taken is given, the rest is still in the socket: together all of it.
 #[test]
 fn removing_in_the_middle_loses_nothing() {
-    for backend in BOTH {
+    for backend in ALL {
         for cut in [0, 1, 40_000, 300_000] {
             let (mut a, b) = tcp_pair();
             let mut r = receiver(backend.clone(), |o| (o.buffer_bytes, o.buffers) = (4096, 16));
@@ -163,7 +206,7 @@ fn removing_in_the_middle_loses_nothing() {
 
 #[test]
 fn a_limit_takes_not_a_byte_more() {
-    for backend in BOTH {
+    for backend in ALL {
         let (mut a, b) = tcp_pair();
         let mut r = receiver(backend, |o| (o.buffer_bytes, o.buffers) = (4096, 64));
         let mut reader = Reader::default();
@@ -199,7 +242,7 @@ fn a_limit_takes_not_a_byte_more() {
 /// A limit that is set while a receive is under way holds as soon as the call returns.
 #[test]
 fn a_limit_in_the_middle() {
-    for backend in BOTH {
+    for backend in ALL {
         let (mut a, b) = tcp_pair();
         let mut r = receiver(backend, |_| {});
         let mut reader = Reader::default();
@@ -217,7 +260,7 @@ fn a_limit_in_the_middle() {
 
 #[test]
 fn datagrams_keep_their_boundaries() {
-    for backend in BOTH {
+    for backend in ALL {
         let a = UdpSocket::bind("127.0.0.1:0").unwrap();
         let b = UdpSocket::bind("127.0.0.1:0").unwrap();
         a.connect(b.local_addr().unwrap()).unwrap();
@@ -240,7 +283,7 @@ fn datagrams_keep_their_boundaries() {
 
 #[test]
 fn what_is_no_socket_is_refused() {
-    for backend in BOTH {
+    for backend in ALL {
         let mut r = receiver(backend, |o| o.max_connections = 1);
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(matches!(r.add(file.into()), Err(RecvError::NotASocket(_))));

@@ -4,7 +4,7 @@
 mod common;
 
 use common::lab::{HERE, in_lab, run};
-use zerowire::recv::{Backend, Options, Receiver, RecvError, ZcrxOptions};
+use zerowire::recv::{Backend, Dmabuf, Options, Receiver, RecvError, ZcrxOptions};
 
 fn refusal(options: Options) -> (Option<i32>, String) {
     let error = Receiver::new(options).expect_err("it can't be registered here");
@@ -23,12 +23,13 @@ fn loopback_has_no_queue_management() {
 }
 
 #[test]
-fn veth_and_tap_have_no_queue_management() {
+fn veth_tap_and_ifb_have_no_queue_management() {
     in_lab(|lab| {
         lab.veth();
         run("ip", &["tuntap", "add", "dev", "zwtap", "mode", "tap"]);
         run("ip", &["link", "set", "zwtap", "up"]);
-        for name in [HERE, "zwtap"] {
+        run("ip", &["link", "add", "zwifb", "type", "ifb"]);
+        for name in [HERE, "zwtap", "zwifb"] {
             let (errno, text) = refusal(queue(name, 0));
             assert_eq!(errno, Some(libc::EOPNOTSUPP), "{text}");
             assert!(text.contains(&format!("queue 0 of {name}")) && text.contains("fbnic"), "{text}");
@@ -68,5 +69,64 @@ fn areas_and_buffers_out_of_range_are_refused_before_the_kernel_is_asked() {
     ] {
         let error = Receiver::new(options).expect_err("out of range");
         assert!(matches!(error, RecvError::ZeroCopyArea { .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_ordinary_user_is_told_the_capability() {
+    if !rustix::process::geteuid().is_root() {
+        let (errno, text) = refusal(queue("lo", 0));
+        assert!(errno == Some(libc::EPERM) && text.contains("CAP_NET_ADMIN"), "{text}");
+        return;
+    }
+    // Of this thread only: the ids are each thread's own to the kernel.
+    std::thread::spawn(|| {
+        let nobody = rustix::fs::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        for options in [
+            Options { buffer_bytes: 4096, buffers: 16, completions: 16, ..queue("lo", 0) },
+            Options {
+                buffer_bytes: 4096,
+                buffers: 16,
+                completions: 16,
+                backend: Backend::NoDevice,
+                ..Options::default()
+            },
+        ] {
+            let (errno, text) = refusal(options);
+            assert_eq!(errno, Some(libc::EPERM), "{text}");
+            assert!(text.contains("CAP_NET_ADMIN"), "{text}");
+        }
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_dma_buffer_must_be_one() {
+    let memory = rustix::fs::memfd_create("zerowire", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let error = Dmabuf::new(memory).expect_err("a memfd is none");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+}
+
+#[test]
+fn the_area_of_another_way_is_not_shared() {
+    for backend in [Backend::Plain, Backend::Multishot] {
+        let mut receiver = Receiver::new(Options { backend, ..Options::default() }).unwrap();
+        let error = receiver.export().expect_err("its area is its own");
+        assert!(matches!(error, RecvError::NotShareable), "{error}");
+    }
+}
+
+#[test]
+fn long_buffers_and_a_kernel_ring_change_nothing_in_the_refusal() {
+    for zcrx in [
+        ZcrxOptions { kernel_ring: true, ..ZcrxOptions::default() },
+        ZcrxOptions { rx_buf_len: Some(65536), ..ZcrxOptions::default() },
+    ] {
+        let (errno, text) = refusal(Options { zcrx: zcrx.clone(), ..queue("lo", 0) });
+        // Kernels before 7.0 refuse a length before they look at the device.
+        let is_old = errno == Some(libc::EINVAL) && zcrx.rx_buf_len.is_some() && text.contains("rx_buf_len");
+        assert!(is_old || errno == Some(libc::EOPNOTSUPP), "{text}");
     }
 }

@@ -22,6 +22,7 @@ pub use lease::{Frozen, Lease};
 
 use free::FreeList;
 use map::Map;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,6 +56,9 @@ const MAX_BUFFER_BYTES: usize = 1 << 30;
 /// The most buffers: their indices fit beside a counter in the free list's head.
 const MAX_BUFFERS: usize = 1 << 24;
 
+/// The number of the next area.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 #[derive(Debug)]
 struct Inner {
     map: Map,
@@ -82,14 +86,26 @@ impl Area {
         }
         let stride = buffer_bytes.next_multiple_of(ALIGN);
         let len = stride.checked_mul(buffers).ok_or(AreaError::Buffers(buffers))?;
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(Self(Arc::new(Inner {
             map: Map::anonymous(len, pages)?,
             buffer_bytes,
             stride,
             buffers,
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             free: FreeList::new(buffers as u32),
+        })))
+    }
+
+    /// One buffer, which is the first `len` bytes of a device's memory, read-only here.
+    pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize) -> Result<Self, AreaError> {
+        let map = Map::file(fd, len)?;
+        Ok(Self(Arc::new(Inner {
+            map,
+            buffer_bytes: len,
+            stride: len,
+            buffers: 1,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            free: FreeList::new(1),
         })))
     }
 

@@ -2,7 +2,7 @@
 //! them, counts, and keeps the connections; a back end decides nothing about who may hold how much.
 
 use super::core::Core;
-use super::{Arrival, RecvError};
+use super::{Arrival, RecvError, SharedArea};
 use std::time::Duration;
 
 /// One way to receive. All methods are called by one thread, with the same [`Core`].
@@ -26,9 +26,24 @@ pub(crate) trait Engine {
     /// [`Core::may_receive`] is true of.
     fn resume(&mut self, core: &mut Core, place: u32);
 
+    /// Connections are to be accepted from `core.listeners` at `index`, from the next turn on.
+    fn listen(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError>;
+
+    /// Stops that: when this returns the kernel has let go of the listening socket, and what it had accepted is in
+    /// `core.listeners`. `core.listeners` doesn't want it any more already. On an error it stays.
+    fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError>;
+
+    /// The receiver goes, and this back end right after.
+    fn close(&mut self, _core: &mut Core) {}
+
     /// A slot has come back and is free in `core.holdings`. Where a slot is no buffer (zcrx), the refill ring gets its
     /// entry here.
     fn returned(&mut self, _slot: u32) {}
+
+    /// Makes the area usable by other receivers.
+    fn export(&mut self, _core: &mut Core) -> Result<SharedArea, RecvError> {
+        Err(RecvError::NotShareable)
+    }
 
     /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most `timeout` (`None`: for ever) when
     /// there is nothing. It may return early with nothing. Arrivals go to `out` through [`Core`]'s methods.

@@ -2,6 +2,7 @@
 
 use super::holdings::Holdings;
 use super::lease::{Lease, Pool};
+use super::listen::Listeners;
 use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
 use std::collections::VecDeque;
@@ -49,6 +50,8 @@ pub(crate) struct Connection {
 pub(crate) enum Placed {
     /// The NIC.
     ByNic,
+    /// Nobody: the kernel's pages were mapped.
+    Mapped,
     /// The kernel, from its own memory.
     ByKernel,
 }
@@ -59,6 +62,7 @@ pub(crate) struct Core {
     pub(crate) pool: Arc<Pool>,
     pub(crate) holdings: Holdings,
     pub(crate) connections: Vec<Connection>,
+    pub(crate) listeners: Listeners,
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: Events,
     /// Arrivals that came while a connection was being stopped; the next turn gives them first.
@@ -120,7 +124,7 @@ impl Core {
         self.counters.frames.add(1);
         match placed {
             Placed::ByKernel => self.counters.copied(CopyReason::Kernel, len as u64),
-            Placed::ByNic => {
+            Placed::ByNic | Placed::Mapped => {
                 self.counters.zero_copied_bytes.add(len as u64);
                 self.counters.zero_copied_frames.add(1);
             }

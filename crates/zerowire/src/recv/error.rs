@@ -1,6 +1,6 @@
 //! Why receiving failed.
 
-use super::ConnectionId;
+use super::{ConnectionId, ListenerId};
 use crate::area::AreaError;
 use std::io;
 use thiserror::Error;
@@ -18,6 +18,14 @@ pub enum RecvError {
     /// The number of buffers is out of range.
     #[error("{0} receive buffers are out of range: give 2 to 32768")]
     Buffers(usize),
+    /// Mapped receive lends whole pages.
+    #[error("a receive buffer of {bytes} bytes can't be mapped: give a multiple of {page}, a page")]
+    NotPages {
+        /// What was asked for.
+        bytes: usize,
+        /// Bytes of a page.
+        page: usize,
+    },
     /// The back end that was asked for is not in this version.
     #[error("the receive path {0} is not available in this version: use auto, multishot or plain")]
     NotAvailable(&'static str),
@@ -62,6 +70,16 @@ pub enum RecvError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A DMA buffer can't be the area without a device.
+    #[error(
+        "a DMA buffer can only be the area of a NIC's queue: name a queue, or take memory of the process for the area"
+    )]
+    DmabufNeedsQueue,
+    /// Only zero-copy receive has an area that several receivers can use.
+    #[error(
+        "this receiver's area can't be used by others: only those of zero-copy receive can (a queue, or without a device)"
+    )]
+    NotShareable,
     /// Zero-copy receive is for TCP.
     #[error("zero-copy receive takes TCP sockets only: use the receive path multishot or plain for this one")]
     NotTcp,
@@ -78,6 +96,22 @@ pub enum RecvError {
     /// No such connection.
     #[error("connection {0} is not in this receiver: it was removed, or belongs to another one")]
     Unknown(ConnectionId),
+    /// Not a socket that listens.
+    #[error(
+        "this descriptor is no listening socket: call listen(2) first, or add a connected socket with add"
+    )]
+    NotListening,
+    /// No such listening socket.
+    #[error("listener {0} is not in this receiver: it was taken back, or belongs to another one")]
+    UnknownListener(ListenerId),
+    /// Accepting failed for good, since the socket was shut down for example. The connections are unaffected.
+    #[error("accepting on listener {listener} failed: {source}; take the socket back with unlisten")]
+    Accept {
+        /// Which one.
+        listener: ListenerId,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// Used from a thread that didn't make it.
     #[error(
         "this receiver belongs to the thread that made it (IORING_SETUP_SINGLE_ISSUER): make one receiver a thread"
@@ -102,15 +136,21 @@ impl RecvError {
     /// The errno behind it, where there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::NotASocket(source) | Self::System { source, .. } | Self::ZeroCopy { source, .. } => {
-                source.raw_os_error()
-            }
+            Self::NotASocket(source)
+            | Self::Accept { source, .. }
+            | Self::System { source, .. }
+            | Self::ZeroCopy { source, .. } => source.raw_os_error(),
             Self::Memlock { .. } => Some(libc::ENOMEM),
             Self::WrongThread => Some(libc::EEXIST),
-            Self::Unknown(_) => Some(libc::ENOENT),
+            Self::Unknown(_) | Self::UnknownListener(_) => Some(libc::ENOENT),
             Self::NotTcp => Some(libc::EPROTONOSUPPORT),
-            Self::ZeroCopyArea { .. } | Self::BufferBytes(_) | Self::Buffers(_) => Some(libc::EINVAL),
-            Self::NotAvailable(_) | Self::TooOld { .. } => Some(libc::EOPNOTSUPP),
+            Self::ZeroCopyArea { .. }
+            | Self::DmabufNeedsQueue
+            | Self::BufferBytes(_)
+            | Self::Buffers(_)
+            | Self::NotListening
+            | Self::NotPages { .. } => Some(libc::EINVAL),
+            Self::NotAvailable(_) | Self::NotShareable | Self::TooOld { .. } => Some(libc::EOPNOTSUPP),
             Self::TooManyConnections(_) => Some(libc::EMFILE),
             Self::Area(_) | Self::Uring(_) => None,
         }

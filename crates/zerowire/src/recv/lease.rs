@@ -3,6 +3,7 @@
 use super::refill::{Back, Returns};
 use crate::area::Area;
 use rustix::event::{EventfdFlags, eventfd};
+use std::any::Any;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +21,7 @@ pub(crate) struct Pool {
     returns: Returns,
     bell: OwnedFd,
     /// See [`Pool::keep`].
-    kept: OnceLock<Arc<OwnedFd>>,
+    kept: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Pool {
@@ -30,9 +31,9 @@ impl Pool {
         Ok(Self { areas, returns: Returns::new(slots), bell, kept: OnceLock::new() })
     }
 
-    /// Keeps a descriptor open as long as the pool: one that, when it is closed, lets others write the memory.
-    pub(crate) fn keep(&self, fd: Arc<OwnedFd>) {
-        let _ = self.kept.set(fd);
+    /// Keeps a value as long as the pool: one that, when it is dropped, lets others write the memory.
+    pub(crate) fn keep(&self, value: Arc<dyn Any + Send + Sync>) {
+        let _ = self.kept.set(value);
     }
 
     /// The memory.

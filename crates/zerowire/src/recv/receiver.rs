@@ -4,10 +4,12 @@ use super::backend::Engine;
 use super::core::{Connection, Core, Kind, State};
 use super::holdings::Holdings;
 use super::lease::Pool;
+use super::listen::Listeners;
 use super::multishot::Multishot;
 use super::plain::Plain;
+use super::tcp_mapped;
 use super::zcrx::{self, Zcrx};
-use super::{Backend, Events, Lease, Options, RecvError};
+use super::{Backend, Events, Lease, ListenerId, Options, RecvError, SharedArea};
 use crate::area::{Area, AreaOptions};
 use crate::ledger::Counters;
 use std::collections::VecDeque;
@@ -35,9 +37,18 @@ impl From<ConnectionId> for u64 {
     }
 }
 
+/// Back from the number that was made of it. A wrong number names no connection, and is refused where it is used.
+impl From<u64> for ConnectionId {
+    fn from(number: u64) -> Self {
+        Self { place: number as u32, generation: (number >> 32) as u32 }
+    }
+}
+
 /// What came of a connection.
 #[derive(Debug)]
 pub enum What {
+    /// The connection is new: it was accepted from this listening socket ([`Receiver::listen`]). Comes before all else.
+    Accepted(ListenerId),
     /// Bytes: on a stream the next ones, on a datagram socket one datagram. Dropping the lease gives the buffer back.
     Data(Lease),
     /// The peer sends no more. Nothing more comes of this connection; sending on it still works.
@@ -87,7 +98,7 @@ impl Receiver {
         let mut note = None;
         let engine: Box<dyn Engine> = match &options.backend {
             Backend::Queue { .. } | Backend::NoDevice => Box::new(Zcrx::new(&mut core, &options)?),
-            Backend::TcpMapped => return Err(RecvError::NotAvailable("tcp-mapped")),
+            Backend::TcpMapped => Box::new(Plain::mapped(&mut core)?),
             Backend::Multishot => Box::new(Multishot::new(&mut core, &options)?),
             Backend::Plain => Box::new(Plain::new(&mut core)?),
             Backend::Auto => match Multishot::new(&mut core, &options) {
@@ -98,7 +109,35 @@ impl Receiver {
                 }
             },
         };
-        Ok(Self { engine, core, max_connections: options.max_connections, open: 0, generation: 0, note })
+        Ok(Self::of(engine, core, options.max_connections, note))
+    }
+
+    /// A receiver on the area of another one, for another thread (Linux 7.0). It receives from its own sockets, by a ring of
+    /// its own; the buffers are those of the area, so that one receiver that holds many leases leaves fewer to the others.
+    ///
+    /// Of the options, `buffers * buffer_bytes` is how much of the area its leases may hold; the kind of memory and the back
+    /// end are those of the area.
+    ///
+    /// # Errors
+    /// CAP_NET_ADMIN is missing, no memory, no io_uring.
+    pub fn import(area: &SharedArea, options: Options) -> Result<Self, RecvError> {
+        let mut core = area.core(&options)?;
+        let engine = Box::new(Zcrx::sharing(&mut core, area, &options)?);
+        Ok(Self::of(engine, core, options.max_connections, None))
+    }
+
+    /// Lets other receivers use this one's area: [`Receiver::import`]. What each of them has lent is told by its own counters;
+    /// which of them counts a piece that the kernel copied ([`Events::copied`], and on a device queue the ledger's reason) is
+    /// left to chance, the sums are right.
+    ///
+    /// # Errors
+    /// The back end is not zero-copy receive, the kernel is older than Linux 7.0, no descriptor is free.
+    pub fn export(&mut self) -> Result<SharedArea, RecvError> {
+        self.engine.export(&mut self.core)
+    }
+
+    fn of(engine: Box<dyn Engine>, core: Core, max_connections: usize, note: Option<String>) -> Self {
+        Self { engine, core, max_connections, open: 0, generation: 0, note }
     }
 
     /// Takes a socket: a connected stream, or a datagram socket. It may be blocking or not; no setting of it is changed.
@@ -110,6 +149,10 @@ impl Receiver {
             return Err(RecvError::TooManyConnections(self.open));
         }
         let kind = kind_of(&socket).map_err(RecvError::NotASocket)?;
+        self.add_kind(socket, kind)
+    }
+
+    fn add_kind(&mut self, socket: OwnedFd, kind: Kind) -> Result<ConnectionId, RecvError> {
         let place = self.core.vacant.pop().unwrap_or(self.core.connections.len() as u32);
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId { place, generation: self.generation };
@@ -128,11 +171,64 @@ impl Receiver {
         Ok(id)
     }
 
+    /// Takes a listening socket: connections are accepted and added by themselves ([`What::Accepted`]), as blocking sockets
+    /// that are closed on exec. With [`Options::max_connections`] accepting stops, connections wait in the socket's
+    /// backlog, and it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors or memory it is tried
+    /// again a tenth of a second later. The plain way makes the socket non-blocking while it has it.
+    ///
+    /// # Errors
+    /// Not a listening socket, or not one of TCP for zero-copy receive; the system's refusal. The socket is closed then.
+    pub fn listen(&mut self, socket: OwnedFd) -> Result<ListenerId, RecvError> {
+        if !rustix::net::sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens) {
+            return Err(RecvError::NotListening);
+        }
+        let kind = type_of(&socket).map_err(RecvError::NotASocket)?;
+        let (index, id) = self.core.listeners.add(socket, kind);
+        if let Err(e) = self.engine.listen(&mut self.core, index) {
+            self.core.listeners.take(index);
+            return Err(e);
+        }
+        Ok(id)
+    }
+
+    /// Gives a listening socket back. Connections that were accepted before stay, or still come.
+    ///
+    /// # Errors
+    /// Unknown listener, wrong thread; it stays.
+    pub fn unlisten(&mut self, id: ListenerId) -> Result<OwnedFd, RecvError> {
+        let index = self.core.listeners.find(id).ok_or(RecvError::UnknownListener(id))?;
+        self.core.listeners.want(index, false);
+        if let Err(e) = self.engine.unlisten(&mut self.core, index) {
+            self.core.listeners.want(index, true);
+            return Err(e);
+        }
+        self.core.listeners.take(index).ok_or(RecvError::UnknownListener(id))
+    }
+
+    /// Adds what was accepted, as far as there is room.
+    fn adopt(&mut self, out: &mut Vec<Arrival>) -> Result<(), RecvError> {
+        while self.core.listeners.is_due()
+            && let Some((listener, kind, socket)) = self.core.listeners.next_accepted()
+        {
+            let connection = self.add_kind(socket, kind)?;
+            self.core.events.accepted += 1;
+            self.make_room();
+            out.push(Arrival { connection, what: What::Accepted(listener) });
+        }
+        Ok(())
+    }
+
+    fn make_room(&mut self) {
+        let is_full = self.core.listeners.set_room(self.max_connections.saturating_sub(self.open));
+        self.core.events.accept_pauses += u64::from(is_full);
+    }
+
     /// Waits for data and adds what has come to `out`; returns how many arrivals were added: 0 only after `timeout` (`None`:
     /// waits for ever). Allocates nothing once `out` has grown to the length of a usual batch.
     ///
     /// # Errors
-    /// Of the receiver as a whole. What happens to one connection is an arrival.
+    /// Of the receiver as a whole, or of a listening socket ([`RecvError::Accept`]). What happens to one connection is an
+    /// arrival.
     pub fn recv(&mut self, out: &mut Vec<Arrival>, timeout: Option<Duration>) -> Result<usize, RecvError> {
         let before = out.len();
         let mut end = None;
@@ -148,6 +244,10 @@ impl Receiver {
                 out.extend(core.backlog.drain(..));
                 return Ok(out.len() - before);
             }
+            if let Some((listener, source)) = core.listeners.failure() {
+                return Err(RecvError::Accept { listener, source });
+            }
+            self.make_room();
             // The clock is read when the first turn gave nothing, which is not often.
             let left = match (timeout, end) {
                 (None, _) => None,
@@ -155,7 +255,9 @@ impl Receiver {
                 (Some(_), Some(end)) => Some(Instant::saturating_duration_since(&end, Instant::now())),
             };
             let begin = timeout.filter(|t| end.is_none() && !t.is_zero()).map(|_| Instant::now());
-            engine.turn(core, out, left)?;
+            let capped = self.core.listeners.cap(left);
+            self.engine.turn(&mut self.core, out, capped)?;
+            self.adopt(out)?;
             if out.len() > before || left.is_some_and(|l| l.is_zero()) {
                 return Ok(out.len() - before);
             }
@@ -205,7 +307,7 @@ impl Receiver {
         self.open
     }
 
-    /// The ledger. `zero_copied_bytes`: placed by the NIC; copied with the reason "kernel": copied by the kernel into the
+    /// The ledger. `zero_copied_bytes`: placed by the NIC, or mapped; copied with the reason "kernel": copied by the kernel into the
     /// area.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.core.counters)
@@ -245,6 +347,17 @@ impl Receiver {
     }
 }
 
+impl Drop for Receiver {
+    /// What the kernel has accepted for us is in the completions: it must not stay open.
+    fn drop(&mut self) {
+        for index in self.core.listeners.indices() {
+            self.core.listeners.want(index, false);
+            let _ = self.engine.unlisten(&mut self.core, index);
+        }
+        self.engine.close(&mut self.core);
+    }
+}
+
 /// Checks the options and makes the memory.
 pub(super) fn new_core(options: &Options) -> Result<Core, RecvError> {
     let Options { buffer_bytes, buffers, pages, .. } = *options;
@@ -257,12 +370,33 @@ pub(super) fn new_core(options: &Options) -> Result<Core, RecvError> {
     // Zero-copy receive lends pieces, not whole buffers.
     let plan = zcrx::Plan::of(options)?;
     let (slots, share) = plan.map_or((buffers, options.share.unwrap_or(buffers / 4)), |p| (p.slots, p.share));
-    let area = Area::new(AreaOptions { buffer_bytes, buffers, pages })?;
-    let pool = Pool::new([area].into(), slots).map_err(RecvError::system("eventfd"))?;
+    if options.backend == Backend::TcpMapped {
+        return core_of(tcp_mapped::areas(options)?, buffer_bytes, slots, share);
+    }
+    let area = match zcrx::device_memory(options)? {
+        Some(area) => area,
+        None => Area::new(AreaOptions { buffer_bytes, buffers, pages })?,
+    };
+    core_on(area, buffer_bytes, slots, share)
+}
+
+/// With `slots` leases at a time on memory that is there, `share` of them for one connection.
+pub(super) fn core_on(
+    area: Area,
+    buffer_bytes: usize,
+    slots: usize,
+    share: usize,
+) -> Result<Core, RecvError> {
+    core_of([area].into(), buffer_bytes, slots, share)
+}
+
+fn core_of(areas: Box<[Area]>, buffer_bytes: usize, slots: usize, share: usize) -> Result<Core, RecvError> {
+    let pool = Pool::new(areas, slots).map_err(RecvError::system("eventfd"))?;
     Ok(Core {
         pool: Arc::new(pool),
         holdings: Holdings::new(slots, share),
         connections: Vec::new(),
+        listeners: Listeners::default(),
         counters: Arc::default(),
         events: Events::default(),
         backlog: VecDeque::new(),
@@ -274,11 +408,15 @@ pub(super) fn new_core(options: &Options) -> Result<Core, RecvError> {
 }
 
 fn kind_of(socket: &OwnedFd) -> io::Result<Kind> {
-    use rustix::net::{SocketType, sockopt};
-    if sockopt::socket_acceptconn(socket)? {
-        return Err(io::Error::other("it listens"));
+    if rustix::net::sockopt::socket_acceptconn(socket)? {
+        return Err(io::Error::other("it listens: give it to listen"));
     }
-    Ok(match sockopt::socket_type(socket)? {
+    type_of(socket)
+}
+
+fn type_of(socket: &OwnedFd) -> io::Result<Kind> {
+    use rustix::net::SocketType;
+    Ok(match rustix::net::sockopt::socket_type(socket)? {
         SocketType::STREAM => Kind::Stream,
         SocketType::SEQPACKET => Kind::Packets,
         _ => Kind::Datagram,

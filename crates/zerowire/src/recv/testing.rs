@@ -1,4 +1,4 @@
-//! For measuring: what a lease and its refill cost, without a socket.
+//! For measuring, what a lease and its refill cost, without a socket; and for fuzzing.
 
 use super::core::{Connection, Core, Kind, State};
 use super::receiver::new_core;
@@ -47,4 +47,13 @@ impl Cycle {
         self.core.eased.clear();
         self.core.holdings.free()
     }
+}
+
+/// Plays completions to the state machine of multishot receive, as `script` says: those of a kernel, and, if its first byte is
+/// odd, those that no kernel sends.
+///
+/// # Panics
+/// When a buffer is lent twice or lost, or a lease lies outside its buffer.
+pub fn play_multishot(script: &[u8]) {
+    super::multishot::play::play(script);
 }

@@ -162,6 +162,43 @@ impl SendRing {
         }
     }
 
+    /// As [`SendRing::enter`], waiting for `want` completions for `gather` only, and then for one (`min_wait_usec`, Linux
+    /// 6.12: [`SendRing::has_gathering`]): while much is coming it is not worth waking up for each piece.
+    ///
+    /// # Errors
+    /// As [`SendRing::enter`].
+    pub fn enter_gathering(
+        &mut self,
+        want: usize,
+        gather: Duration,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        /// As above.
+        const GETEVENTS_EXT_ARG: u32 = 1 | 1 << 3;
+        let held = self.held();
+        let gather = u32::try_from(gather.as_micros()).unwrap_or(u32::MAX);
+        let time = timeout.map(types::Timespec::from);
+        let mut args = types::SubmitArgs::new().min_wait_usec(gather);
+        if let Some(time) = &time {
+            args = args.timespec(time);
+        }
+        // SAFETY: the arguments live across the call; the flags say what they are.
+        let result = unsafe {
+            self.ring.0.submitter().enter(held as u32, want as u32, GETEVENTS_EXT_ARG, Some(&args))
+        };
+        match result {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => {
+                Ok(held.saturating_sub(self.held()))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether [`SendRing::enter_gathering`] works.
+    pub fn has_gathering(&self) -> bool {
+        self.ring.0.params().is_feature_min_timeout()
+    }
+
     /// The next completion that is in the queue already; makes no system call.
     pub fn pop(&mut self) -> Option<Cqe> {
         self.ring.0.completion().next().map(|c| Cqe {

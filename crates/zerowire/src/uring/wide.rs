@@ -47,6 +47,9 @@ const CQE_F_SKIP: u32 = 1 << 5;
 /// `IORING_CQE_F_32`: this completion has 32 bytes.
 const CQE_F_32: u32 = 1 << 15;
 
+/// `IORING_OP_ACCEPT` and `IORING_ACCEPT_MULTISHOT` (Linux 5.19).
+const OP_ACCEPT: u8 = 13;
+const ACCEPT_MULTISHOT: u16 = 1;
 const OP_POLL_ADD: u8 = 6;
 const OP_ASYNC_CANCEL: u8 = 14;
 const OP_RECV_ZC: u8 = 58;
@@ -151,6 +154,12 @@ impl Entry {
     pub(crate) fn cancel_all(user_data: u64) -> Self {
         let op_flags = ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY;
         Self { opcode: OP_ASYNC_CANCEL, fd: -1, op_flags, user_data, ..Self::default() }
+    }
+
+    /// Accepts one connection of the listening socket `fd`, or all that come (`many`); closed on exec.
+    pub(crate) fn accept(fd: RawFd, many: bool, user_data: u64) -> Self {
+        let (opcode, ioprio) = (OP_ACCEPT, if many { ACCEPT_MULTISHOT } else { 0 });
+        Self { opcode, ioprio, fd, op_flags: libc::SOCK_CLOEXEC as u32, user_data, ..Self::default() }
     }
 
     /// One completion when `fd` is readable.

@@ -11,6 +11,8 @@ use zerowire::recv::{Arrival, Backend, ConnectionId, Options, Receiver, What};
 pub const LONG: Duration = Duration::from_secs(60);
 /// The back ends that run everywhere.
 pub const BOTH: [Backend; 2] = [Backend::Multishot, Backend::Plain];
+/// And the one that has to be asked for; its buffers are whole pages.
+pub const ALL: [Backend; 3] = [Backend::Multishot, Backend::Plain, Backend::TcpMapped];
 
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -41,7 +43,11 @@ pub fn receiver(backend: Backend, change: impl FnOnce(&mut Options)) -> Receiver
     let mut options = Options { backend: backend.clone(), ..Options::default() };
     change(&mut options);
     let receiver = Receiver::new(options).unwrap();
-    let name = if backend == Backend::Multishot { "multishot" } else { "plain" };
+    let name = match backend {
+        Backend::Multishot => "multishot",
+        Backend::TcpMapped => "tcp-mapped",
+        _ => "plain",
+    };
     assert!(receiver.path().starts_with(name), "{}", receiver.path());
     receiver
 }
@@ -78,6 +84,7 @@ impl Reader {
                     assert!(good, "stream {} differs after byte {}", seen.seed, seen.bytes);
                     seen.bytes += lease.len();
                 }
+                What::Accepted(_) => panic!("{arrival:?} was not expected"),
                 What::End => seen.ended = true,
                 What::Failed(e) => seen.failed = Some(e.raw_os_error().unwrap_or(-1)),
             }

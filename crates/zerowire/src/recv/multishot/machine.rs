@@ -6,6 +6,7 @@
 use super::posted::Posted;
 use crate::recv::Arrival;
 use crate::recv::core::Core;
+use crate::recv::listen::ACCEPT;
 use crate::uring::ring::Cqe;
 use std::collections::VecDeque;
 
@@ -44,6 +45,8 @@ pub(super) struct Machine {
     pub(super) depth: usize,
     max_depth: usize,
     pub(super) bell_armed: bool,
+    /// Bytes that came since this was last set.
+    pub(super) came: usize,
     /// A request found no buffer since requests were last started.
     pub(super) starved: bool,
 }
@@ -59,6 +62,7 @@ impl Machine {
             depth: FIRST_DEPTH.min(max_depth),
             max_depth,
             bell_armed: false,
+            came: 0,
             starved: false,
         }
     }
@@ -138,6 +142,11 @@ impl Machine {
                 return;
             }
             CANCEL => return,
+            accept if accept & ACCEPT != 0 => {
+                // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for.
+                unsafe { core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0) };
+                return;
+            }
             _ => {}
         }
         let place = cqe.user_data as u32;
@@ -146,6 +155,7 @@ impl Machine {
         if cqe.flags & F_BUFFER != 0 {
             let bytes = cqe.result.max(0) as usize;
             let buffer_bytes = core.buffer_bytes;
+            self.came = self.came.saturating_add(bytes);
             self.posted.used((cqe.flags >> 16) as u16, bytes, buffer_bytes, len_at, |slot, len| {
                 if len == 0 || !is_ours {
                     core.holdings.untake(slot);

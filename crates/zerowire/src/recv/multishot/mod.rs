@@ -11,10 +11,13 @@
 mod machine;
 #[cfg(test)]
 mod machine_tests;
+#[cfg(feature = "testing")]
+pub(in crate::recv) mod play;
 mod posted;
 
 use super::backend::Engine;
 use super::core::{Core, Kind};
+use super::listen::{ACCEPT, Step};
 use super::{Arrival, Options, RecvError};
 use crate::uring::buffer_ring::BufferRing;
 use crate::uring::ring::{Cqe, SendRing, Threads};
@@ -32,6 +35,12 @@ const FEW_COMPLETIONS: u32 = 64;
 const CHUNK: usize = 64;
 /// Buffers that a busy connection takes at a time, about.
 const BUSY_BUFFERS: usize = 4;
+/// A call to the kernel that brings so many bytes is one of many, and the next one waits for [`GATHER`] completions.
+const BUSY_BYTES: usize = 128 << 10;
+const GATHER: usize = 16;
+/// With fewer connections than these nothing is gathered: what comes of few is in one bundle anyway, and is read sooner while
+/// it is in the cache.
+const MANY_CONNECTIONS: usize = 32;
 /// The only group of provided buffers.
 const GROUP: u16 = 0;
 /// While a request is being cancelled: how long to wait for its end at a time, and how often.
@@ -45,6 +54,10 @@ pub(crate) struct Multishot {
     buffers: BufferRing,
     machine: Machine,
     bundles: bool,
+    /// Zero: not done.
+    gather: Duration,
+    /// The last call to the kernel brought much.
+    is_busy: bool,
 }
 
 impl Multishot {
@@ -64,7 +77,8 @@ impl Multishot {
                 _ => refused(e, completions),
             })?;
         let bundles = ring.has_bundles();
-        Ok(Self { ring, buffers, machine, bundles })
+        let gather = if ring.has_gathering() { options.gather } else { Duration::ZERO };
+        Ok(Self { ring, buffers, machine, bundles, gather, is_busy: false })
     }
 
     /// Posts buffers up to the depth.
@@ -86,6 +100,37 @@ impl Multishot {
     fn push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: the entry names no memory; the ring of buffers names the area's, which outlives the ring.
         unsafe { self.ring.push(entry) }
+    }
+
+    /// Starts and ends accepts.
+    fn submit_accepts(&mut self, core: &mut Core) -> Result<(), RecvError> {
+        while let Some(step) = core.listeners.step() {
+            let entry = match step {
+                Step::Accept { index, fd, many } => {
+                    let (fd, user_data) = (types::Fd(fd), ACCEPT | u64::from(index));
+                    match many {
+                        true => opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build(),
+                        false => {
+                            let none = std::ptr::null_mut();
+                            opcode::Accept::new(fd, none, none.cast()).flags(libc::SOCK_CLOEXEC).build()
+                        }
+                    }
+                    .user_data(user_data)
+                }
+                Step::Cancel(index) => {
+                    opcode::AsyncCancel::new(ACCEPT | u64::from(index)).build().user_data(CANCEL)
+                }
+            };
+            if self.push(&entry) {
+                continue;
+            }
+            let result = self.enter(core, 0, None);
+            if result.is_err() || !self.push(&entry) {
+                core.listeners.undo(step);
+                return result;
+            }
+        }
+        Ok(())
     }
 
     /// Starts requests, and ends those of connections that are paused.
@@ -162,13 +207,14 @@ impl Multishot {
     fn enter(&mut self, core: &mut Core, want: usize, timeout: Option<Duration>) -> Result<(), RecvError> {
         core.events.overflows += u64::from(self.ring.has_overflowed());
         core.called();
-        match self.ring.enter(want, timeout) {
-            Ok(_) => Ok(()),
-            // Completions must be read first.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => Ok(()),
-            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Err(RecvError::WrongThread),
-            Err(source) => Err(RecvError::System { call: "io_uring_enter", source }),
-        }
+        let result = self.ring.enter(want, timeout);
+        entered(result)
+    }
+
+    fn enter_gathering(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<(), RecvError> {
+        core.events.overflows += u64::from(self.ring.has_overflowed());
+        core.called();
+        entered(self.ring.enter_gathering(GATHER, self.gather, timeout))
     }
 
     /// Reads the completions that are in the queue.
@@ -228,6 +274,26 @@ impl Engine for Multishot {
         self.machine.queue(place);
     }
 
+    fn listen(&mut self, _core: &mut Core, _index: u32) -> Result<(), RecvError> {
+        Ok(())
+    }
+
+    fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
+        let mut backlog = std::mem::take(&mut core.backlog);
+        let mut result = Ok(());
+        let mut waits = 0;
+        while result.is_ok() && core.listeners.is_asked(index) {
+            result = self.submit_accepts(core).and_then(|()| self.enter(core, 1, Some(PATIENCE)));
+            self.drain(core, &mut backlog);
+            waits += 1;
+            if result.is_ok() && waits == MAX_WAITS {
+                result = Err(RecvError::system("ASYNC_CANCEL")(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        core.backlog = backlog;
+        if core.listeners.is_asked(index) { result } else { Ok(()) }
+    }
+
     fn turn(
         &mut self,
         core: &mut Core,
@@ -237,9 +303,10 @@ impl Engine for Multishot {
         self.post(core);
         let before = out.len();
         self.drain(core, out);
-        if out.len() > before {
+        if out.len() > before || core.listeners.is_due() {
             return Ok(());
         }
+        self.submit_accepts(core)?;
         self.submit(core);
         let posted = self.machine.posted.count();
         let starves = posted == 0 && !self.machine.waiting.is_empty();
@@ -250,11 +317,18 @@ impl Engine for Multishot {
             // Buffers are back, or the batch is full.
             return if self.ring.held() > 0 { self.enter(core, 0, None) } else { Ok(()) };
         }
-        let result = self.enter(core, want, timeout);
+        let is_worth_it = self.is_busy && core.connections.len() >= MANY_CONNECTIONS;
+        let gathers = want == 1 && is_worth_it && !sleeps && !self.gather.is_zero();
+        self.machine.came = 0;
+        let result = match gathers {
+            true => self.enter_gathering(core, timeout),
+            false => self.enter(core, want, timeout),
+        };
         if sleeps {
             core.pool.returns().awake();
         }
         self.drain(core, out);
+        self.is_busy = self.machine.came >= BUSY_BYTES;
         result
     }
 }
@@ -269,6 +343,17 @@ impl Drop for Multishot {
             let _ = self.push(&entry);
         }
         let _ = self.ring.enter(0, None);
+    }
+}
+
+/// What came of a call.
+fn entered(result: io::Result<usize>) -> Result<(), RecvError> {
+    match result {
+        Ok(_) => Ok(()),
+        // Completions must be read first.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => Ok(()),
+        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Err(RecvError::WrongThread),
+        Err(source) => Err(RecvError::System { call: "io_uring_enter", source }),
     }
 }
 

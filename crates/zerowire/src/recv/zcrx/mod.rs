@@ -19,25 +19,32 @@
 //! The kernel doesn't take entries of the refill ring by itself (io_uring/zcrx.c): it is told to ([`Flush`]). A receive that
 //! finds the area empty ends with ENOMEM and is started again; the bytes stay in the socket meanwhile.
 
+mod dmabuf;
+mod engine;
+mod export;
 mod open;
 mod options;
 mod refill;
+mod refusal;
+mod shared;
 mod state;
 
+pub use dmabuf::Dmabuf;
+pub use export::SharedArea;
 pub use options::{Flush, ZcrxOptions};
 
-use super::backend::Engine;
 use super::core::Core;
 use super::lease::Pool;
+use super::listen::{ACCEPT, Step};
 use super::{Arrival, RecvError};
-use crate::uring::wide::{Completions, Entry, WideRing};
-use crate::uring::zcrx::{CopyStats, Event, Zcrx as Registered};
-pub(super) use open::Plan;
-use rustix::net::{SocketType, ipproto, sockopt};
+use crate::uring::wide::{Entry, WideRing};
+use crate::uring::zcrx::{Event, Zcrx as Registered};
+pub(super) use open::{Plan, device_memory};
+use shared::{Leftover, Shared};
 use state::State;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Entries a batch.
 const SUBMISSIONS: u32 = 256;
@@ -55,49 +62,50 @@ pub(super) struct Zcrx {
     zcrx: Registered,
     state: State,
     pool: Arc<Pool>,
-    /// Queue and interface; `None`: no device.
-    queue: Option<(String, u32)>,
+    shared: Arc<Shared>,
+    /// In the pool, too.
+    left: Arc<Leftover>,
+    /// The area, if it is one.
+    dmabuf: Option<Dmabuf>,
     flush: Flush,
     /// The kernel has no flush (device queues before Linux 7.0).
     no_flush: bool,
-    /// Buffers of the area.
-    buffers: usize,
-    copied: CopyStats,
     turns: u32,
-    /// A turn has waited since connections found no buffer.
-    waited: bool,
+    /// When connections that found no buffer were last started again without a sign that there is one.
+    tried: Option<Instant>,
 }
 
 impl Zcrx {
     fn buffers_free(&self, core: &Core, untaken: u32) -> bool {
         let lent = core.holdings.slots() - core.holdings.free();
-        lent + (untaken as usize) + self.state.refill.waiting() < self.buffers
+        lent + (untaken as usize) + self.state.waiting.len() < self.shared.buffers()
     }
 
     /// Gives back what came back, and starts connections again that waited for that.
     fn feed(&mut self, core: &mut Core) -> Result<(), RecvError> {
-        let had = self.state.refill.waiting() > 0;
+        let had = !self.state.waiting.is_empty();
         self.publish();
-        let untaken = self.state.refill.untaken(self.zcrx.head());
+        let untaken = self.shared.untaken();
         let starved = self.state.is_starved();
         if untaken > 0 && self.is_flush_due(core, untaken, starved) {
             core.called();
             match self.zcrx.flush() {
                 Ok(()) => self.publish(),
-                Err(e) if self.queue.is_some() && e.raw_os_error() == Some(libc::EINVAL) => {
-                    self.no_flush = true
-                }
+                Err(e) if self.has_device() && e.raw_os_error() == Some(libc::EINVAL) => self.no_flush = true,
                 Err(e) => return Err(failed("io_uring_register(ZCRX_CTRL_FLUSH_RQ)")(e)),
             }
         }
         if starved {
-            let untaken = self.state.refill.untaken(self.zcrx.head());
-            let is_sure = self.queue.is_none();
-            if is_sure && self.buffers_free(core, untaken) || !is_sure && (had || self.waited) {
+            let untaken = self.shared.untaken();
+            let may_try = match self.sees_all() {
+                true => self.buffers_free(core, untaken),
+                false => had || self.tried.is_none_or(|t| t.elapsed() >= RETRY),
+            };
+            if may_try {
                 self.state.feed();
+                self.tried = (!self.sees_all()).then(Instant::now);
             }
         }
-        self.waited = false;
         if had {
             self.arm(core, Event::OutOfBuffers)?;
         }
@@ -108,11 +116,16 @@ impl Zcrx {
     }
 
     fn publish(&mut self) {
-        let Self { state, zcrx, .. } = self;
-        let head = zcrx.head();
-        if let Some(tail) = state.refill.publish(head, |at, entry| zcrx.write(at, entry)) {
-            zcrx.publish(tail);
-        }
+        self.shared.publish(&mut self.state.waiting);
+    }
+
+    fn has_device(&self) -> bool {
+        self.shared.queue.is_some()
+    }
+
+    /// Whether it can be known here that the kernel has a free buffer: no driver and no other receiver has any.
+    fn sees_all(&self) -> bool {
+        !self.has_device() && !self.shared.is_exported()
     }
 
     /// Whether the kernel is to be told to take entries.
@@ -123,11 +136,11 @@ impl Zcrx {
         if starved {
             return true;
         }
-        if self.queue.is_some() {
+        if self.has_device() {
             return false;
         }
         let unlent = (core.holdings.free() as u32).max(1);
-        self.state.refill.waiting() > 0 || self.flush == Flush::Eager && untaken >= unlent.div_ceil(2)
+        !self.state.waiting.is_empty() || self.flush == Flush::Eager && untaken >= unlent.div_ceil(2)
     }
 
     fn arm(&mut self, core: &mut Core, event: Event) -> Result<(), RecvError> {
@@ -159,6 +172,21 @@ impl Zcrx {
         Ok(())
     }
 
+    /// Starts and ends accepts.
+    fn queue_accepts(&mut self, core: &mut Core) -> Result<(), RecvError> {
+        while let Some(step) = core.listeners.step() {
+            let entry = match step {
+                Step::Accept { index, fd, many } => Entry::accept(fd, many, ACCEPT | u64::from(index)),
+                Step::Cancel(index) => Entry::cancel(ACCEPT | u64::from(index), state::CANCEL_ALL),
+            };
+            if let Err(e) = self.push(core, entry) {
+                core.listeners.undo(step);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
     fn push(&mut self, core: &mut Core, entry: Entry) -> Result<(), RecvError> {
         if self.ring.push(entry) {
             return Ok(());
@@ -186,10 +214,9 @@ impl Zcrx {
 
     /// Takes the completions that are there.
     fn drain(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>) -> bool {
-        let copied = self.zcrx.copied();
-        core.events.copied += copied.count.wrapping_sub(self.copied.count);
-        self.state.copied(copied.bytes.wrapping_sub(self.copied.bytes));
-        self.copied = copied;
+        let copied = self.shared.copied();
+        core.events.copied += copied.count;
+        self.state.copied(copied.bytes);
         let Self { state, ring, .. } = self;
         state.take_all(core, out, || ring.pop())
     }
@@ -228,124 +255,14 @@ impl Zcrx {
             self.push(core, Entry::readable(bell, state::BELL))?;
             self.state.bell_armed = true;
         }
+        self.queue_accepts(core)?;
         self.queue_entries(core)?;
         let timeout = match timeout {
-            t if starved && self.queue.is_some() => Some(t.map_or(RETRY, |t| t.min(RETRY))),
+            t if starved && !self.sees_all() => Some(t.map_or(RETRY, |t| t.min(RETRY))),
             t => t,
         };
         let want = u32::from(timeout != Some(Duration::ZERO));
-        self.enter(core, want, timeout)?;
-        self.waited = true;
-        Ok(())
-    }
-
-    /// Ends the request of `place`; what it brings until then goes to the backlog.
-    fn end(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
-        let mut backlog = std::mem::take(&mut core.backlog);
-        let mut result = Ok(());
-        let mut tries = 0;
-        while result.is_ok() && self.state.unwant(place) {
-            result = self.queue_entries(core).and_then(|()| self.enter(core, 1, Some(CANCEL_WAIT)));
-            let is_blocked = !self.drain(core, &mut backlog);
-            tries += 1;
-            if result.is_ok() && self.state.is_armed(place) && (is_blocked || tries == CANCEL_TRIES) {
-                let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
-                result = Err(failed("stopping a receive")(std::io::Error::other(why)));
-            }
-        }
-        self.state.unwant(place);
-        core.backlog = backlog;
-        result
-    }
-
-    /// Cancels all requests; sockets and the bell are let go of.
-    fn end_all(&mut self) {
-        for _ in 0..CANCEL_TRIES {
-            if self.state.armed() == 0 && !self.state.bell_armed && self.ring.held() == 0 {
-                return;
-            }
-            self.ring.push(Entry::cancel_all(state::CANCEL_ALL));
-            if self.ring.enter(1, Some(CANCEL_WAIT)).is_err_and(|e| e.raw_os_error() == Some(libc::EEXIST)) {
-                return;
-            }
-            while let Some(cqe) = self.ring.pop() {
-                self.state.discard(cqe);
-            }
-        }
-    }
-}
-
-impl Engine for Zcrx {
-    fn path(&self) -> String {
-        let from = match &self.queue {
-            Some((interface, queue)) => format!("queue {queue} of {interface}"),
-            None => "no device, the kernel copies (ZCRX_REG_NODEV)".to_owned(),
-        };
-        let ring = match self.ring.kind() {
-            Completions::Wide => "CQE32",
-            Completions::Mixed => "CQE_MIXED",
-        };
-        let events = match (self.zcrx.has_events(), &self.queue) {
-            (false, Some(_)) => {
-                "; this kernel doesn't tell what it copies, so that all counts as placed by the NIC"
-            }
-            _ => "",
-        };
-        let (buffers, bytes, ring_bytes) = (self.buffers, self.zcrx.buffer_bytes(), self.ring.completions());
-        format!(
-            "io_uring zero-copy receive, {from}: {buffers} buffers of {bytes} bytes, {ring_bytes} completions ({ring}){events}"
-        )
-    }
-
-    fn add(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
-        let Some(fd) = core.fd(place) else { return Ok(()) };
-        // SAFETY: a connection's own descriptor, which nobody closes during this call.
-        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let is_stream = sockopt::socket_type(socket).is_ok_and(|t| t == SocketType::STREAM);
-        if !is_stream || sockopt::socket_protocol(socket).ok().flatten() != Some(ipproto::TCP) {
-            return Err(RecvError::NotTcp);
-        }
-        self.state.add(place);
-        Ok(())
-    }
-
-    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
-        self.end(core, place)
-    }
-
-    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
-        self.end(core, place)
-    }
-
-    fn resume(&mut self, _core: &mut Core, place: u32) {
-        self.state.want(place);
-    }
-
-    fn returned(&mut self, slot: u32) {
-        self.state.returned(slot);
-    }
-
-    fn turn(
-        &mut self,
-        core: &mut Core,
-        out: &mut Vec<Arrival>,
-        timeout: Option<Duration>,
-    ) -> Result<(), RecvError> {
-        self.turns = self.turns.wrapping_add(1);
-        let before = out.len();
-        self.feed(core)?;
-        self.drain(core, out);
-        if out.len() == before {
-            self.wait(core, timeout)?;
-            self.drain(core, out);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Zcrx {
-    fn drop(&mut self) {
-        self.end_all();
+        self.enter(core, want, timeout)
     }
 }
 

@@ -1,21 +1,29 @@
 //! Set-up: how the area is cut, the ring, the registration, and what its refusal means.
 
-use super::state::{self, State};
-use super::{SUBMISSIONS, Zcrx};
-use crate::probe::queue::zcrx_errors::{Registration, explain};
+use super::Dmabuf;
+use super::refusal::{explained, refused};
+use super::shared::{Leftover, Shared};
+use super::state::{self, Cut, State};
+use super::{SUBMISSIONS, SharedArea, Zcrx};
+use crate::area::Area;
 use crate::recv::core::Core;
 use crate::recv::{Backend, Options, RecvError};
 use crate::uring::wide::{Completions, WideRing};
-use crate::uring::zcrx::{CopyStats, MOST_ENTRIES, Request, Source, Zcrx as Registered};
-use io_uring::{IoUring, Probe, opcode};
+use crate::uring::zcrx::{MOST_ENTRIES, Request, Source, Zcrx as Registered};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Pieces of a buffer that may be lent at a time on a device queue, where a buffer holds several frames. More wait.
 const PIECES: usize = 16;
 /// The most leases at a time on a device queue.
 const MOST_SLOTS: usize = 1 << 20;
+
+/// How long a queue that is taken is tried for: the kernel gives a ring's queue back some milliseconds after the ring was
+/// closed, which takes what the driver needs to restart the queue.
+const TAKEN_TRIES: u32 = 100;
+const TAKEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How many leases the area gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +48,40 @@ impl Plan {
         };
         let page = rustix::param::page_size();
         let chunk = options.zcrx.rx_buf_len.map_or(page, |b| b as usize);
-        let bytes = options.buffers.saturating_mul(options.buffer_bytes);
+        let bytes = match &options.zcrx.dmabuf {
+            Some(_) if !has_device => return Err(RecvError::DmabufNeedsQueue),
+            Some(dmabuf) => dmabuf.len(),
+            None => options.buffers.saturating_mul(options.buffer_bytes),
+        };
         if !chunk.is_power_of_two() || chunk < page || bytes / chunk < 2 {
             return Err(RecvError::ZeroCopyArea { bytes, chunk, page });
         }
         let buffers = bytes / chunk;
+        Ok(Some(Self { chunk, registered: buffers * chunk, ..Self::leases(buffers, has_device, options) }))
+    }
+
+    /// For a receiver that uses the area of another one: `buffers * buffer_bytes` is what it may hold of it.
+    pub(super) fn part(shared: &Shared, options: &Options) -> Self {
+        let bytes = options.buffers.saturating_mul(options.buffer_bytes);
+        let buffers = bytes / shared.cut.buffer_bytes.max(1) as usize;
+        Self::leases(buffers.clamp(1, shared.buffers().max(1)), shared.queue.is_some(), options)
+    }
+
+    fn leases(buffers: usize, has_device: bool, options: &Options) -> Self {
         // Without a device every completion has a buffer of its own, so that slots never run out before buffers.
         let slots = if has_device { (buffers * PIECES).min(MOST_SLOTS).max(buffers) } else { buffers };
-        let share = options.share.unwrap_or(options.buffers / 4);
-        let share = (share.min(options.buffers) * slots / options.buffers).max(1);
-        Ok(Some(Self { slots, share, chunk, registered: buffers * chunk }))
+        let whole = options.buffers.max(1);
+        let share = options.share.unwrap_or(whole / 4);
+        let share = (share.min(whole) * slots / whole).max(1);
+        Self { slots, share, chunk: 0, registered: 0 }
+    }
+}
+
+/// Memory for the area where it isn't ordinary memory.
+pub(in crate::recv) fn device_memory(options: &Options) -> Result<Option<Area>, RecvError> {
+    match (&options.backend, &options.zcrx.dmabuf) {
+        (Backend::Queue { .. }, Some(dmabuf)) => dmabuf.area().map(Some),
+        _ => Ok(None),
     }
 }
 
@@ -57,17 +89,15 @@ impl Zcrx {
     /// Makes the ring and registers the area.
     pub(in crate::recv) fn new(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
         let Some(plan) = Plan::of(options)? else { return Err(RecvError::NotAvailable("zcrx")) };
-        let kind = if options.zcrx.mixed { Completions::Mixed } else { Completions::Wide };
-        let ring = WideRing::new(SUBMISSIONS.min(options.completions.max(1)), options.completions, kind)
-            .map_err(|e| refused(e, options, kind))?;
-        let area = core.pool.area(0).map(|a| a.base()).unwrap_or(std::ptr::null_mut());
-        let buffers = plan.registered / plan.chunk;
-        let entries = plan.slots.min(MOST_ENTRIES as usize).next_power_of_two() as u32;
+        let ring = make_ring(options)?;
+        let Some(area) = core.pool.area(0).cloned() else { return Err(RecvError::NotAvailable("zcrx")) };
         let mut request = Request {
             source: Source::NoDevice,
-            area,
+            area: area.base(),
             area_bytes: plan.registered,
-            entries,
+            dmabuf: options.zcrx.dmabuf.as_ref().map(Dmabuf::raw),
+            entries: plan.slots.min(MOST_ENTRIES as usize).next_power_of_two() as u32,
+            kernel_ring: options.zcrx.kernel_ring,
             buffer_bytes: options.zcrx.rx_buf_len.unwrap_or(0),
             event_data: state::EVENT,
         };
@@ -82,32 +112,66 @@ impl Zcrx {
         .and_then(|source| {
             request.source = source;
             // SAFETY: the area lives in the pool as long as any lease; only leases, of what completions named, read it.
-            unsafe { Registered::new(&ring, &request) }
+            patiently(queue.is_some(), || unsafe { Registered::new(&ring, &request) })
         });
-        let zcrx = registered.map_err(|e| explained(e, &queue, &request))?;
+        let (zcrx, answer) = registered.map_err(|e| explained(e, &queue, &request))?;
+        let cut = Cut { area_bytes: plan.registered, buffer_bytes: answer.buffer_bytes, token: answer.token };
+        let shared = Shared::new(area, cut, queue, Arc::clone(zcrx.region()));
+        Ok(Self::on(core, options, ring, zcrx, Arc::new(shared)))
+    }
+
+    /// Makes a ring that uses the area of another one.
+    pub(in crate::recv) fn sharing(
+        core: &mut Core,
+        area: &SharedArea,
+        options: &Options,
+    ) -> Result<Self, RecvError> {
+        let ring = make_ring(options)?;
+        // SAFETY: the area lives in this core's pool, too, as long as any lease; only leases, of what completions of this
+        // ring named, read it.
+        let zcrx = unsafe { Registered::import(&ring, area.fd().as_fd(), area.shared().region()) };
+        let zcrx = zcrx.map_err(RecvError::system("io_uring_register(ZCRX_REG_IMPORT)"))?;
+        Ok(Self::on(core, options, ring, zcrx, Arc::clone(area.shared())))
+    }
+
+    fn on(core: &mut Core, options: &Options, ring: WideRing, zcrx: Registered, shared: Arc<Shared>) -> Self {
         // The ring goes with the last lease, see the module.
-        core.pool.keep(Arc::clone(ring.fd()));
-        let state = State::new(
-            plan.slots,
-            zcrx.entries(),
-            zcrx.token(),
-            plan.registered,
-            zcrx.buffer_bytes(),
-            queue.is_some(),
-        );
-        Ok(Self {
+        let left = Arc::new(Leftover::new(Arc::clone(&shared), Arc::clone(ring.fd())));
+        core.pool.keep(Arc::clone(&left) as _);
+        let state = State::new(core.holdings.slots(), shared.cut, shared.owed.clone());
+        Self {
             ring,
             zcrx,
             state,
+            left,
             pool: Arc::clone(&core.pool),
-            queue,
             flush: options.zcrx.flush,
             no_flush: false,
-            buffers,
-            copied: CopyStats::default(),
+            dmabuf: options.zcrx.dmabuf.clone().filter(|_| shared.queue.is_some()),
+            shared,
             turns: 0,
-            waited: false,
-        })
+            tried: None,
+        }
+    }
+}
+
+fn make_ring(options: &Options) -> Result<WideRing, RecvError> {
+    let kind = if options.zcrx.mixed { Completions::Mixed } else { Completions::Wide };
+    WideRing::new(SUBMISSIONS.min(options.completions.max(1)), options.completions, kind)
+        .map_err(|e| refused(e, options, kind))
+}
+
+/// A queue that was given back a moment ago is still taken, and its interface may be at work: tries again for a while.
+fn patiently<T>(has_device: bool, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut tries = if has_device { TAKEN_TRIES } else { 0 };
+    loop {
+        match attempt() {
+            Err(e) if tries > 0 && matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+                tries -= 1;
+                std::thread::sleep(TAKEN_PAUSE);
+            }
+            other => return other,
+        }
     }
 }
 
@@ -117,54 +181,31 @@ fn index_of(name: &str) -> io::Result<u32> {
     Ok(rustix::net::netdevice::name_to_index(socket.as_fd(), name)?)
 }
 
-/// Why the ring can't be made.
-fn refused(e: io::Error, options: &Options, kind: Completions) -> RecvError {
-    match e.raw_os_error() {
-        Some(libc::EINVAL) if kind == Completions::Mixed => {
-            RecvError::TooOld { what: "completions of mixed length", since: "Linux 6.18" }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_becomes_free_is_taken() {
+        for errno in [libc::EBUSY, libc::EEXIST] {
+            let mut tries = 0;
+            let result = patiently(true, || {
+                tries += 1;
+                if tries < 3 { Err(io::Error::from_raw_os_error(errno)) } else { Ok(tries) }
+            });
+            assert_eq!(result.unwrap(), 3);
         }
-        Some(libc::EINVAL) => RecvError::TooOld { what: "zero-copy receive", since: "Linux 6.15" },
-        Some(libc::ENOMEM) => RecvError::Memlock { completions: options.completions, limit: locked_limit() },
-        _ => crate::uring::refusal(e).into(),
     }
-}
 
-fn locked_limit() -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    limit.map_or_else(|| "unlimited".to_owned(), |l| l.to_string())
-}
-
-/// Why the registration failed, and what to do.
-fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &Request) -> RecvError {
-    let Some(errno) = e.raw_os_error() else { return RecvError::system("io_uring_register(ZCRX_IFQ)")(e) };
-    let (name, number) = match queue {
-        Some((name, queue)) => (Some(name.as_str()), *queue),
-        None => (None, 0),
-    };
-    let mut registration = Registration::new(name, number);
-    registration.area_address = request.area as u64;
-    registration.area_bytes = request.area_bytes as u64;
-    registration.refill_entries = request.entries;
-    registration.buffer_bytes = (request.buffer_bytes != 0).then_some(request.buffer_bytes);
-    registration.has_recv_zc = has_recv_zc();
-    let message = match (errno, registration.buffer_bytes) {
-        (libc::EOPNOTSUPP, Some(bytes)) if queue.is_none() => format!(
-            "zero-copy receive without a device can't be registered: its buffers are pages; {bytes} bytes were asked for \
-             (rx_buf_len), ask for the default length"
-        ),
-        (libc::ERANGE, Some(bytes)) => format!(
-            "queue {number} of {} can't be registered for zero-copy receive: the area's memory is not contiguous in pieces \
-             of {bytes} bytes; take huge pages, or the default rx_buf_len",
-            name.unwrap_or("IF")
-        ),
-        _ => explain(errno, &registration),
-    };
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    RecvError::ZeroCopy { message: format!("{message} (this is Linux {release})"), source: e }
-}
-
-fn has_recv_zc() -> bool {
-    let Ok(ring) = IoUring::new(2) else { return true };
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).is_err() || probe.is_supported(opcode::RecvZc::CODE)
+    #[test]
+    fn other_errors_and_no_device_are_not_tried_again() {
+        for (has_device, errno) in [(true, libc::EINVAL), (false, libc::EBUSY)] {
+            let mut tries = 0;
+            let result: io::Result<()> = patiently(has_device, || {
+                tries += 1;
+                Err(io::Error::from_raw_os_error(errno))
+            });
+            assert_eq!((result.unwrap_err().raw_os_error(), tries), (Some(errno), 1));
+        }
+    }
 }

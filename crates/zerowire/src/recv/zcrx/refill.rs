@@ -1,31 +1,25 @@
 //! The book of the refill ring: which entries are on their way to the kernel. Plain code without I/O.
 //!
 //! ```text
-//!   returned ──push──> waiting ──publish──> ring: head .. tail ──kernel──> free
-//!                      (here)               never more than its length
+//!   returned ──> waiting ──publish──> ring: head .. tail ──kernel──> free
+//!                (each receiver's)    never more than its length
 //! ```
 //! Positions run freely over 32 bits; the place is the position modulo the ring's length, a power of two.
 
 use crate::uring::zcrx::Rqe;
 use std::collections::VecDeque;
 
-/// See the module.
+/// The writing end of a refill ring.
 #[derive(Debug)]
-pub(super) struct Refill {
+pub(super) struct Ring {
     entries: u32,
     tail: u32,
-    waiting: VecDeque<Rqe>,
 }
 
-impl Refill {
-    /// For a ring of `entries` (a power of two), with room for `pieces` entries that wait, so that nothing is allocated.
-    pub(super) fn new(entries: u32, pieces: usize) -> Self {
-        Self { entries, tail: 0, waiting: VecDeque::with_capacity(pieces) }
-    }
-
-    /// A piece goes back to the kernel.
-    pub(super) fn push(&mut self, entry: Rqe) {
-        self.waiting.push_back(entry);
+impl Ring {
+    /// A ring of `entries` (a power of two) that nothing was written to.
+    pub(super) fn new(entries: u32) -> Self {
+        Self { entries, tail: 0 }
     }
 
     /// Entries in the ring that the kernel, which is at `head`, has not taken. A head that can't be counts as a full ring.
@@ -33,17 +27,17 @@ impl Refill {
         self.tail.wrapping_sub(head).min(self.entries)
     }
 
-    /// Entries that found no room in the ring.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Moves what waits into the ring, as far as there is room: `write` gets each entry and its position. The new tail, if
     /// it has moved.
-    pub(super) fn publish(&mut self, head: u32, mut write: impl FnMut(u32, Rqe)) -> Option<u32> {
+    pub(super) fn publish(
+        &mut self,
+        waiting: &mut VecDeque<Rqe>,
+        head: u32,
+        mut write: impl FnMut(u32, Rqe),
+    ) -> Option<u32> {
         let room = self.entries - self.untaken(head);
-        let count = self.waiting.len().min(room as usize);
-        for entry in self.waiting.drain(..count) {
+        let count = waiting.len().min(room as usize);
+        for entry in waiting.drain(..count) {
             write(self.tail, entry);
             self.tail = self.tail.wrapping_add(1);
         }
@@ -73,25 +67,25 @@ mod tests {
         #[test]
         fn every_entry_arrives_once(start in prop_oneof![Just(0u32), u32::MAX - 9..=u32::MAX], steps in prop::collection::vec(step(), 0..200)) {
             const ENTRIES: u32 = 8;
-            let mut book = Refill { tail: start, ..Refill::new(ENTRIES, 4) };
+            let (mut book, mut waiting) = (Ring { entries: ENTRIES, tail: start }, VecDeque::new());
             let mut ring = [None; ENTRIES as usize];
             let (mut head, mut tail) = (start, start);
             let (mut next, mut taken) = (0u64, 0u64);
             for step in steps {
                 match step {
                     Step::Return(count) => for _ in 0..count {
-                        book.push(Rqe { off: next, len: 1, pad: 0 });
+                        waiting.push_back(Rqe { off: next, len: 1, pad: 0 });
                         next += 1;
                     },
                     Step::Publish => {
-                        let new = book.publish(head, |at, entry| {
+                        let new = book.publish(&mut waiting, head, |at, entry| {
                             let place = &mut ring[(at % ENTRIES) as usize];
                             assert!(place.is_none(), "overwrites an entry that was not taken");
                             *place = Some(entry.off);
                         });
                         tail = new.unwrap_or(tail);
                         prop_assert!(tail.wrapping_sub(head) <= ENTRIES);
-                        prop_assert!(book.waiting() == 0 || book.untaken(head) == ENTRIES);
+                        prop_assert!(waiting.is_empty() || book.untaken(head) == ENTRIES);
                     }
                     Step::Take(count) => for _ in 0..count {
                         if head == tail { break; }
@@ -100,16 +94,15 @@ mod tests {
                         head = head.wrapping_add(1);
                     },
                 }
-                prop_assert_eq!(next, taken + u64::from(book.untaken(head)) + book.waiting() as u64);
+                prop_assert_eq!(next, taken + u64::from(book.untaken(head)) + waiting.len() as u64);
             }
         }
     }
 
     #[test]
     fn a_head_that_cannot_be_stops_the_ring_and_nothing_else() {
-        let mut book = Refill::new(4, 4);
-        book.push(Rqe::default());
-        assert_eq!(book.publish(1, |_, _| panic!("no room is known")), None);
-        assert_eq!((book.waiting(), book.publish(0, |_, _| ())), (1, Some(1)));
+        let (mut book, mut waiting) = (Ring::new(4), VecDeque::from([Rqe::default()]));
+        assert_eq!(book.publish(&mut waiting, 1, |_, _| panic!("no room is known")), None);
+        assert_eq!((waiting.len(), book.publish(&mut waiting, 0, |_, _| ())), (1, Some(1)));
     }
 }

@@ -13,12 +13,14 @@
 //!
 //! In none of these cases is a byte taken from the socket that no completion names (io_uring/zcrx.c, `io_zcrx_recv_skb`).
 
-use super::refill::Refill;
 use crate::recv::Arrival;
 use crate::recv::core::{Core, Placed};
+use crate::recv::listen::ACCEPT;
 use crate::uring::wide::{CQE_F_MORE, WideCqe};
 use crate::uring::zcrx::{AREA_SHIFT, Event, Rqe};
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 const TAG_RECV: u64 = 1 << 32;
 const TAG_CANCEL: u64 = 2 << 32;
@@ -61,6 +63,17 @@ struct Piece {
     len: u32,
 }
 
+/// How the area is cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Its bytes.
+    pub(super) area_bytes: usize,
+    /// Bytes of a buffer.
+    pub(super) buffer_bytes: u32,
+    /// Its number, above an offset's bits.
+    pub(super) token: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct State {
@@ -73,8 +86,8 @@ pub(super) struct State {
     starved: VecDeque<u32>,
     /// What is lent, by slot.
     pieces: Box<[Piece]>,
-    /// The way back.
-    pub(super) refill: Refill,
+    /// Entries of the refill ring that are to be written.
+    pub(super) waiting: VecDeque<Rqe>,
     /// Completions that found no slot, in order.
     pending: VecDeque<WideCqe>,
     /// The bell's request is in the kernel.
@@ -83,24 +96,15 @@ pub(super) struct State {
     pub(super) rung: bool,
     /// Events that have come and are to be asked for again.
     pub(super) fired: [bool; 2],
-    /// Bytes that the kernel said it copied, less those that were lent as copied. `None`: all are copied.
-    owed: Option<i64>,
-    token: u64,
-    area_bytes: usize,
-    buffer_bytes: u32,
+    /// Bytes that the kernel said it copied, less those that were lent as copied, by all who use the area. `None`: all are
+    /// copied.
+    owed: Option<Arc<AtomicI64>>,
+    cut: Cut,
 }
 
 impl State {
-    /// For an area of `area_bytes` bytes with the number `token`, cut into buffers of `buffer_bytes`; `has_device`: the NIC
-    /// places what the kernel doesn't say it copied.
-    pub(super) fn new(
-        slots: usize,
-        entries: u32,
-        token: u64,
-        area_bytes: usize,
-        buffer_bytes: u32,
-        has_device: bool,
-    ) -> Self {
+    /// For so many leases at a time. With `owed` a NIC places what the kernel doesn't say it copied.
+    pub(super) fn new(slots: usize, cut: Cut, owed: Option<Arc<AtomicI64>>) -> Self {
         Self {
             requests: Vec::new(),
             armed: 0,
@@ -108,15 +112,13 @@ impl State {
             to_cancel: VecDeque::new(),
             starved: VecDeque::new(),
             pieces: vec![Piece::default(); slots].into(),
-            refill: Refill::new(entries, slots),
+            waiting: VecDeque::with_capacity(slots),
             pending: VecDeque::new(),
             bell_armed: false,
             rung: false,
             fired: [false; 2],
-            owed: has_device.then_some(0),
-            token,
-            area_bytes,
-            buffer_bytes,
+            owed,
+            cut,
         }
     }
 
@@ -192,7 +194,7 @@ impl State {
             if request.armed || !core.may_receive(place) {
                 continue;
             }
-            let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.buffer_bytes);
+            let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.cut.buffer_bytes);
             let limit = core.connections.get(place as usize).and_then(|c| c.limit).unwrap_or(u64::MAX);
             let bound = u32::try_from(room.min(limit)).unwrap_or(u32::MAX);
             *request = Request { armed: true, bound, ..Request::default() };
@@ -216,14 +218,14 @@ impl State {
         let Some(piece) = self.pieces.get_mut(slot as usize) else { return };
         let Piece { offset, len } = std::mem::take(piece);
         if len > 0 {
-            self.refill.push(Rqe { off: offset | self.token, len, pad: 0 });
+            self.waiting.push_back(Rqe { off: offset | self.cut.token, len, pad: 0 });
         }
     }
 
     /// The kernel says that it copied `bytes` more.
     pub(super) fn copied(&mut self, bytes: u64) {
-        if let Some(owed) = &mut self.owed {
-            *owed = owed.saturating_add_unsigned(bytes);
+        if let Some(owed) = &self.owed {
+            owed.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
         }
     }
 
@@ -252,6 +254,11 @@ impl State {
     /// What one completion means. False: there is no slot for it, and nothing was done.
     fn take(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
         let place = cqe.user_data as u32;
+        if cqe.user_data & ACCEPT != 0 {
+            // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for.
+            unsafe { core.listeners.completed(place, cqe.result, cqe.flags & CQE_F_MORE != 0) };
+            return true;
+        }
         match cqe.user_data & !u64::from(u32::MAX) {
             TAG_RECV => {
                 if cqe.result > 0 && !self.data(core, out, place, &cqe) {
@@ -272,6 +279,7 @@ impl State {
             }
             BELL => (self.bell_armed, self.rung) = (false, true),
             EVENT => {
+                core.events.notices += 1;
                 if let Some(event) = Event::of(cqe.result) {
                     self.fired[event as usize] = true;
                     core.events.out_of_buffers += u64::from(event == Event::OutOfBuffers);
@@ -287,8 +295,8 @@ impl State {
         let len = cqe.result.unsigned_abs();
         let offset = cqe.extra & ((1 << AREA_SHIFT) - 1);
         let end = offset.checked_add(len.into());
-        let is_inside = cqe.extra >> AREA_SHIFT == self.token >> AREA_SHIFT
-            && end.is_some_and(|e| e <= self.area_bytes as u64);
+        let is_inside = cqe.extra >> AREA_SHIFT == self.cut.token >> AREA_SHIFT
+            && end.is_some_and(|e| e <= self.cut.area_bytes as u64);
         let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed && is_inside) else {
             // The kernel names no such thing; its memory stays out of use rather than in two hands.
             core.failed(out, place, libc::EIO);
@@ -301,10 +309,10 @@ impl State {
         if let Some(piece) = self.pieces.get_mut(slot as usize) {
             *piece = Piece { offset, len };
         }
-        let placed = match &mut self.owed {
-            Some(owed) if *owed <= 0 => Placed::ByNic,
+        let placed = match &self.owed {
+            Some(owed) if owed.load(Ordering::Relaxed) <= 0 => Placed::ByNic,
             Some(owed) => {
-                *owed -= i64::from(len);
+                owed.fetch_sub(len.into(), Ordering::Relaxed);
                 Placed::ByKernel
             }
             None => Placed::ByKernel,
@@ -351,18 +359,38 @@ impl State {
         }
     }
 
-    /// While everything is cancelled: only counts requests that end.
+    /// While everything is cancelled: counts requests that end, and gives back what comes.
     pub(super) fn discard(&mut self, cqe: WideCqe) {
-        if cqe.user_data & !u64::from(u32::MAX) == TAG_RECV
-            && cqe.flags & CQE_F_MORE == 0
-            && let Some(request) = self.requests.get_mut(cqe.user_data as u32 as usize).filter(|r| r.armed)
-        {
-            request.armed = false;
-            self.armed -= 1;
+        let tag = cqe.user_data & !u64::from(u32::MAX);
+        if tag == TAG_RECV {
+            if cqe.flags & CQE_F_MORE == 0
+                && let Some(request) =
+                    self.requests.get_mut(cqe.user_data as u32 as usize).filter(|r| r.armed)
+            {
+                request.armed = false;
+                self.armed -= 1;
+            }
+            if let Ok(len) = u32::try_from(cqe.result)
+                && len > 0
+            {
+                self.waiting.push_back(Rqe { off: cqe.extra, len, pad: 0 });
+            }
         }
         if cqe.user_data == BELL {
             self.bell_armed = false;
         }
+    }
+
+    /// All that the kernel counts as in use, in the form in which it is given back: what is lent in the first list, what
+    /// nobody has seen or has any more in the second. Nothing is left here.
+    pub(super) fn leave(&mut self) -> (Vec<Rqe>, Vec<Rqe>) {
+        while let Some(cqe) = self.pending.pop_front() {
+            self.discard(cqe);
+        }
+        let token = self.cut.token;
+        let pieces = self.pieces.iter_mut().map(std::mem::take).filter(|p| p.len > 0);
+        let lent = pieces.map(|Piece { offset, len }| Rqe { off: offset | token, len, pad: 0 }).collect();
+        (lent, self.waiting.drain(..).collect())
     }
 }
 

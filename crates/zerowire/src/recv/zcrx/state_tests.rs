@@ -4,6 +4,7 @@
 use super::*;
 use crate::recv::core::{Connection, Kind, State as Life};
 use crate::recv::receiver::new_core;
+use crate::recv::zcrx::refill::Ring;
 use crate::recv::{Backend, ConnectionId, Options, What};
 use proptest::prelude::*;
 
@@ -28,7 +29,8 @@ fn core(connections: u32) -> Core {
 }
 
 fn state(core: &Core, has_device: bool) -> State {
-    State::new(core.holdings.slots(), 8, 0, PAGES * 4096, 4096, has_device)
+    let cut = Cut { area_bytes: PAGES * 4096, buffer_bytes: 4096, token: 0 };
+    State::new(core.holdings.slots(), cut, has_device.then(Arc::default))
 }
 
 /// What the kernel does to the receive of one connection (io_uring/zcrx.c).
@@ -55,6 +57,7 @@ struct Model {
     free: Vec<u64>,
     /// Entries of the refill ring that the kernel has not taken.
     ring: VecDeque<u64>,
+    book: Ring,
     head: u32,
     completions: VecDeque<WideCqe>,
     streams: Vec<Stream>,
@@ -71,6 +74,7 @@ impl Model {
             state,
             free: (0..PAGES as u64).map(|p| p * 4096).collect(),
             ring: VecDeque::new(),
+            book: Ring::new(8),
             head: 0,
             completions: VecDeque::new(),
             streams: (0..connections).map(|_| Stream::default()).collect(),
@@ -148,7 +152,7 @@ impl Model {
                     assert_eq!(stream.seen, TOTAL, "the end came early");
                     stream.ended = true;
                 }
-                What::Failed(e) => panic!("{e}"),
+                other => panic!("{other:?}"),
             }
         }
     }
@@ -156,20 +160,20 @@ impl Model {
     /// Leases come back, the refill ring is written, and flushed if so.
     fn give_back(&mut self, count: usize, flush: bool) {
         self.leases.drain(..count.min(self.leases.len()));
-        let Self { state, core, ring, .. } = self;
+        let Self { state, core, ring, book, .. } = self;
         core.collect(|slot| state.returned(slot));
         while let Some(place) = core.eased.pop() {
             if core.may_receive(place) {
                 state.want(place);
             }
         }
-        state.refill.publish(self.head, |_, entry| ring.push_back(entry.off));
+        book.publish(&mut state.waiting, self.head, |_, entry| ring.push_back(entry.off));
         if flush {
             self.head = self.head.wrapping_add(ring.len() as u32);
             self.free.extend(self.ring.drain(..));
             self.state.feed();
         }
-        let all = self.free.len() + self.ring.len() + self.leases.len() + self.state.refill.waiting();
+        let all = self.free.len() + self.ring.len() + self.leases.len() + self.state.waiting.len();
         let named = self.completions.iter().filter(|c| c.result > 0).count();
         assert_eq!(all + named, PAGES, "a page is lost or in two hands");
     }

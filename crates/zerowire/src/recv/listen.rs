@@ -1,0 +1,352 @@
+//! Listening sockets of a receiver: which of them are asked for connections, and what they gave. The back ends ask; when the
+//! receiver has as many connections as it may, they stop, and connections wait in the backlogs.
+//!
+//! A socket that was accepted and not added yet belongs to [`Listeners::accepted`]. A multishot accept may take more than
+//! there is room for, since it is ended only after the fact: so it is used while there is a lot of room
+//! ([`MANY_ROOM`]), else connections are accepted one by one. What it takes beyond waits here, not in the backlog.
+
+use super::core::Kind;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// User data of accepts of back ends that use a ring: this bit, and the listener's index.
+pub(crate) const ACCEPT: u64 = 1 << 63;
+/// A multishot accept is used while so many connections may still be added.
+const MANY_ROOM: usize = 1024;
+/// Accepting is tried again so long after it failed for want of descriptors or memory.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A listening socket of a receiver. Never given out twice by the same receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId {
+    index: u32,
+    generation: u32,
+}
+
+impl std::fmt::Display for ListenerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+impl From<ListenerId> for u64 {
+    fn from(id: ListenerId) -> Self {
+        u64::from(id.generation) << 32 | u64::from(id.index)
+    }
+}
+
+/// Back from the number that was made of it. A wrong number names no listener, and is refused where it is used.
+impl From<u64> for ListenerId {
+    fn from(number: u64) -> Self {
+        Self { index: number as u32, generation: (number >> 32) as u32 }
+    }
+}
+
+/// What the kernel was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Asked {
+    #[default]
+    Nothing,
+    One,
+    Many,
+}
+
+#[derive(Debug)]
+struct Listener {
+    id: ListenerId,
+    socket: OwnedFd,
+    kind: Kind,
+    asked: Asked,
+    cancelled: bool,
+    /// Not while it is being given back, nor after it failed for good.
+    wanted: bool,
+}
+
+/// What a ring is to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Start an accept on `fd`, of one connection or (`many`) of all that come.
+    Accept {
+        /// The listener's index, for the user data.
+        index: u32,
+        /// Its descriptor.
+        fd: RawFd,
+        /// Multishot.
+        many: bool,
+    },
+    /// Cancel the accept of this listener.
+    Cancel(u32),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    all: Vec<Option<Listener>>,
+    generation: u32,
+    /// Sockets that are to be added.
+    accepted: VecDeque<(ListenerId, Kind, OwnedFd)>,
+    /// Connections that may still be added, `accepted` included.
+    room: usize,
+    full: bool,
+    stalled: Option<Instant>,
+    failure: Option<(ListenerId, i32)>,
+}
+
+impl Listeners {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.iter().all(Option::is_none)
+    }
+
+    pub(super) fn add(&mut self, socket: OwnedFd, kind: Kind) -> (u32, ListenerId) {
+        let index = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
+        self.generation = self.generation.wrapping_add(1);
+        let id = ListenerId { index: index as u32, generation: self.generation };
+        let listener = Listener { id, socket, kind, asked: Asked::Nothing, cancelled: false, wanted: true };
+        match self.all.get_mut(index) {
+            Some(place) => *place = Some(listener),
+            None => self.all.push(Some(listener)),
+        }
+        (index as u32, id)
+    }
+
+    /// Where the listener is, if it is still here.
+    pub(super) fn find(&self, id: ListenerId) -> Option<u32> {
+        self.get(id.index).filter(|l| l.id == id).map(|_| id.index)
+    }
+
+    pub(super) fn take(&mut self, index: u32) -> Option<OwnedFd> {
+        self.all.get_mut(index as usize)?.take().map(|l| l.socket)
+    }
+
+    /// The indices in use.
+    pub(super) fn indices(&self) -> Vec<u32> {
+        self.all.iter().flatten().map(|l| l.id.index).collect()
+    }
+
+    fn get(&self, index: u32) -> Option<&Listener> {
+        self.all.get(index as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, index: u32) -> Option<&mut Listener> {
+        self.all.get_mut(index as usize)?.as_mut()
+    }
+
+    /// The listening socket.
+    pub(crate) fn fd(&self, index: u32) -> Option<RawFd> {
+        self.get(index).map(|l| l.socket.as_raw_fd())
+    }
+
+    /// Whether the kernel has an accept of this listener.
+    pub(crate) fn is_asked(&self, index: u32) -> bool {
+        self.get(index).is_some_and(|l| l.asked != Asked::Nothing)
+    }
+
+    /// Whether connections of this listener are wanted.
+    pub(super) fn want(&mut self, index: u32, wanted: bool) {
+        if let Some(listener) = self.get_mut(index) {
+            listener.wanted = wanted;
+        }
+    }
+
+    /// `room` more connections may be added. True: accepting stops just now since there is no more room.
+    pub(super) fn set_room(&mut self, room: usize) -> bool {
+        self.room = room;
+        let was_full = self.full;
+        self.full = self.room() == 0;
+        self.full && !was_full && !self.is_empty()
+    }
+
+    /// Connections that may still be accepted.
+    pub(crate) fn room(&self) -> usize {
+        self.room.saturating_sub(self.accepted.len())
+    }
+
+    /// Whether a socket is there to be added: the turn is over.
+    pub(crate) fn is_due(&self) -> bool {
+        self.room > 0 && !self.accepted.is_empty()
+    }
+
+    pub(super) fn next_accepted(&mut self) -> Option<(ListenerId, Kind, OwnedFd)> {
+        self.accepted.pop_front()
+    }
+
+    /// The failure of a listener, told once.
+    pub(super) fn failure(&mut self) -> Option<(ListenerId, io::Error)> {
+        self.failure.take().map(|(id, errno)| (id, io::Error::from_raw_os_error(errno)))
+    }
+
+    /// How long to wait at most, where `timeout` was asked for: until accepting is tried again.
+    pub(super) fn cap(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(at) = self.stalled else { return timeout };
+        let left = at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            self.stalled = None;
+            return timeout;
+        }
+        Some(timeout.map_or(left, |t| t.min(left)))
+    }
+
+    /// Whether connections of this listener are to be accepted now.
+    pub(crate) fn may_accept(&self, index: u32) -> bool {
+        self.stalled.is_none() && self.room() > 0 && self.get(index).is_some_and(|l| l.wanted)
+    }
+
+    /// The next thing to do for a ring; it counts as done, unless [`Listeners::undo`] says otherwise.
+    pub(crate) fn step(&mut self) -> Option<Step> {
+        let (room, is_stalled) = (self.room(), self.stalled.is_some());
+        self.all.iter_mut().flatten().find_map(|l| {
+            let target = match room {
+                _ if is_stalled || !l.wanted => Asked::Nothing,
+                0 => Asked::Nothing,
+                MANY_ROOM.. => Asked::Many,
+                _ => Asked::One,
+            };
+            let index = l.id.index;
+            match l.asked {
+                Asked::Nothing if target != Asked::Nothing => {
+                    (l.asked, l.cancelled) = (target, false);
+                    Some(Step::Accept { index, fd: l.socket.as_raw_fd(), many: target == Asked::Many })
+                }
+                Asked::One if target == Asked::Nothing && !l.cancelled => {
+                    l.cancelled = true;
+                    Some(Step::Cancel(index))
+                }
+                Asked::Many if target != Asked::Many && !l.cancelled => {
+                    l.cancelled = true;
+                    Some(Step::Cancel(index))
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// The step could not be handed over.
+    pub(crate) fn undo(&mut self, step: Step) {
+        match step {
+            Step::Accept { index, .. } => {
+                if let Some(listener) = self.get_mut(index) {
+                    listener.asked = Asked::Nothing;
+                }
+            }
+            Step::Cancel(index) => {
+                if let Some(listener) = self.get_mut(index) {
+                    listener.cancelled = false;
+                }
+            }
+        }
+    }
+
+    /// A completion of the accept of listener `index`: a descriptor or a negative errno; `more`: the accept goes on.
+    ///
+    /// # Safety
+    /// The completion is the kernel's answer to a [`Step::Accept`] of this listener, so that its descriptor is ours.
+    pub(crate) unsafe fn completed(&mut self, index: u32, result: i32, more: bool) {
+        let Some(listener) = self.get_mut(index).filter(|l| l.asked != Asked::Nothing) else { return };
+        if !more {
+            (listener.asked, listener.cancelled) = (Asked::Nothing, false);
+        }
+        match result {
+            // SAFETY: the kernel has just made this descriptor for us, as the caller vouches.
+            0.. => self.accept(index, unsafe { OwnedFd::from_raw_fd(result) }),
+            errno => self.refused(index, errno.wrapping_neg()),
+        }
+    }
+
+    /// A connection of listener `index`.
+    pub(crate) fn accept(&mut self, index: u32, socket: OwnedFd) {
+        if let Some(listener) = self.get(index) {
+            self.accepted.push_back((listener.id, listener.kind, socket));
+        }
+    }
+
+    /// Accepting failed (accept(2), "Error handling": most errors are about one connection).
+    pub(crate) fn refused(&mut self, index: u32, errno: i32) {
+        match errno {
+            libc::ECANCELED | libc::EINTR | libc::EAGAIN | libc::ECONNABORTED => {}
+            libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EFAULT => {
+                if let Some(listener) = self.get_mut(index) {
+                    listener.wanted = false;
+                    self.failure = Some((listener.id, errno));
+                }
+            }
+            // No descriptors or memory for a moment, or a filter: not at once again.
+            _ => self.stalled = Some(Instant::now() + RETRY),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> OwnedFd {
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().into()
+    }
+
+    fn accept(index: u32, fd: RawFd, many: bool) -> Option<Step> {
+        Some(Step::Accept { index, fd, many })
+    }
+
+    #[test]
+    fn what_is_asked_follows_the_room() {
+        let mut l = Listeners::default();
+        assert!(!l.set_room(0) && l.is_empty());
+        let (index, id) = l.add(socket(), Kind::Stream);
+        let fd = l.fd(index).unwrap();
+        assert_eq!(l.step(), None, "no room");
+        assert!(!l.set_room(5000), "it was told with the first room");
+        assert_eq!((l.step(), l.step()), (accept(0, fd, true), None));
+        l.set_room(10);
+        assert_eq!((l.step(), l.step()), (Some(Step::Cancel(0)), None));
+        // SAFETY: a failure has no descriptor.
+        unsafe { l.completed(0, -libc::ECANCELED, false) };
+        assert_eq!((l.step(), l.step()), (accept(0, fd, false), None));
+        l.undo(Step::Accept { index, fd, many: false });
+        assert_eq!(l.step(), accept(0, fd, false));
+        let one = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the descriptor is given away here.
+        unsafe { l.completed(0, std::os::fd::IntoRawFd::into_raw_fd(one), false) };
+        assert!(l.is_due() && l.room() == 9);
+        assert!(l.set_room(1), "one is accepted, and there is no room for another");
+        assert_eq!((l.step(), l.set_room(1)), (None, false));
+        assert!(l.next_accepted().is_some_and(|(from, ..)| from == id) && !l.is_due());
+        assert_eq!((l.find(id), l.take(index).is_some(), l.find(id)), (Some(0), true, None));
+    }
+
+    #[test]
+    fn errors_stall_or_end_a_listener() {
+        let mut l = Listeners::default();
+        let (index, id) = l.add(socket(), Kind::Stream);
+        l.set_room(1);
+        for errno in [libc::ECONNABORTED, libc::EAGAIN] {
+            l.refused(index, errno);
+            assert!(l.may_accept(index));
+        }
+        l.refused(index, libc::EMFILE);
+        assert!(!l.may_accept(index) && l.step().is_none());
+        let left = l.cap(None).expect("a time to try again");
+        assert!(left <= RETRY && l.cap(Some(Duration::ZERO)) == Some(Duration::ZERO));
+        std::thread::sleep(RETRY);
+        assert_eq!(l.cap(None), None);
+        assert!(l.may_accept(index));
+        l.refused(index, libc::EINVAL);
+        assert!(!l.may_accept(index));
+        assert!(l.failure().is_some_and(|(l, e)| l == id && e.raw_os_error() == Some(libc::EINVAL)));
+        assert!(l.failure().is_none());
+    }
+
+    #[test]
+    fn completions_of_nothing_are_ignored() {
+        let mut l = Listeners::default();
+        let (index, _) = l.add(socket(), Kind::Stream);
+        l.set_room(1);
+        for index in [index, 7] {
+            // SAFETY: nothing was asked for, so that the number is not taken for a descriptor.
+            unsafe { l.completed(index, 1, true) };
+        }
+        assert!(!l.is_due());
+    }
+}

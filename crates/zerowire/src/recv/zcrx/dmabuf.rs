@@ -1,0 +1,91 @@
+//! A DMA buffer as the area (Documentation/driver-api/dma-buf.rst). Written after the kernel's source; no test of this
+//! project has run it with a NIC, since it needs one.
+
+use crate::area::Area;
+use crate::recv::RecvError;
+use rustix::fs::{SeekFrom, seek};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// `DMA_BUF_IOCTL_SYNC` (include/uapi/linux/dma-buf.h): `_IOW('b', 0, struct dma_buf_sync)`.
+const IOCTL_SYNC: libc::Ioctl = 0x4008_6200;
+/// `DMA_BUF_SYNC_READ`, with `DMA_BUF_SYNC_START`, which is 0.
+const SYNC_START_READ: u64 = 1;
+
+/// Memory that a driver has exported: of the `udmabuf` device, a DMA heap, or a GPU whose memory can be mapped. A NIC's
+/// queue can place payload in it ([`ZcrxOptions::dmabuf`](super::ZcrxOptions::dmabuf), Linux 6.16).
+///
+/// **Not tested** with a NIC. What is known from the kernel's source: it works on device queues only; the buffer is taken as
+/// a whole; and the kernel can't copy into it, so that payload which the NIC leaves beside the headers (no header split,
+/// small frames with some NICs) can't be received at all: such a connection waits forever.
+///
+/// Who else has the buffer mapped or uses it on a device must leave it alone while the receiver and its leases live: leases
+/// are plain slices of its memory.
+#[derive(Clone, Debug)]
+pub struct Dmabuf {
+    fd: Arc<OwnedFd>,
+    bytes: usize,
+}
+
+impl Dmabuf {
+    /// Takes the descriptor of a DMA buffer.
+    ///
+    /// # Errors
+    /// ENOTTY: it is of something else. Others: its length can't be read.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let bytes = seek(&fd, SeekFrom::End(0))?;
+        let buffer = Self {
+            fd: Arc::new(fd),
+            bytes: usize::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?,
+        };
+        buffer.begin_read()?;
+        Ok(buffer)
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub(super) fn raw(&self) -> std::os::fd::RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Maps it.
+    pub(super) fn area(&self) -> Result<Area, RecvError> {
+        Ok(Area::of_device(self.fd.as_fd(), self.bytes)?)
+    }
+
+    /// What the device has written is to be seen by this process (a matter of caches; nothing on most machines).
+    pub(super) fn begin_read(&self) -> io::Result<()> {
+        let flags = SYNC_START_READ;
+        // SAFETY: the kernel reads the 8 bytes of `struct dma_buf_sync`, which live until it returns.
+        let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_SYNC, &raw const flags) };
+        if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl PartialEq for Dmabuf {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fd, &other.fd)
+    }
+}
+
+impl Eq for Dmabuf {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_file_is_refused() {
+        let fd = rustix::fs::memfd_create("zerowire", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!(Dmabuf::new(fd).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+    }
+}

@@ -1,0 +1,182 @@
+//! What the receiver asks of zero-copy receive.
+
+use super::{CANCEL_TRIES, CANCEL_WAIT, SharedArea, Zcrx, failed, state};
+use crate::recv::backend::Engine;
+use crate::recv::core::Core;
+use crate::recv::{Arrival, RecvError};
+use crate::uring::wide::{Completions, Entry};
+use rustix::net::{SocketType, ipproto, sockopt};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Zcrx {
+    /// Ends the request of `place`; what it brings until then goes to the backlog.
+    fn end(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+        let mut backlog = std::mem::take(&mut core.backlog);
+        let mut result = Ok(());
+        let mut tries = 0;
+        while result.is_ok() && self.state.unwant(place) {
+            result = self.queue_entries(core).and_then(|()| self.enter(core, 1, Some(CANCEL_WAIT)));
+            let is_blocked = !self.drain(core, &mut backlog);
+            tries += 1;
+            if result.is_ok() && self.state.is_armed(place) && (is_blocked || tries == CANCEL_TRIES) {
+                let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
+                result = Err(failed("stopping a receive")(std::io::Error::other(why)));
+            }
+        }
+        self.state.unwant(place);
+        core.backlog = backlog;
+        result
+    }
+
+    /// Cancels all requests; sockets and the bell are let go of.
+    fn end_all(&mut self) {
+        for _ in 0..CANCEL_TRIES {
+            while let Some(cqe) = self.ring.pop() {
+                self.state.discard(cqe);
+            }
+            if self.state.armed() == 0
+                && !self.state.bell_armed
+                && self.ring.held() == 0
+                && !self.ring.has_overflowed()
+            {
+                return;
+            }
+            self.ring.push(Entry::cancel_all(state::CANCEL_ALL));
+            if self.ring.enter(1, Some(CANCEL_WAIT)).is_err_and(|e| e.raw_os_error() == Some(libc::EEXIST)) {
+                return;
+            }
+        }
+    }
+}
+
+impl Engine for Zcrx {
+    fn path(&self) -> String {
+        let from = match &self.shared.queue {
+            Some((interface, queue)) => format!("queue {queue} of {interface}"),
+            None => "no device, the kernel copies (ZCRX_REG_NODEV)".to_owned(),
+        };
+        let ring = match self.ring.kind() {
+            Completions::Wide => "CQE32",
+            Completions::Mixed => "CQE_MIXED",
+        };
+        let events = match (self.shared.has_events(), &self.shared.queue) {
+            (false, Some(_)) => {
+                "; this kernel doesn't tell what it copies, so that all counts as placed by the NIC"
+            }
+            _ => "",
+        };
+        let (buffers, bytes, room) =
+            (self.shared.buffers(), self.shared.cut.buffer_bytes, self.ring.completions());
+        let of = if self.shared.is_exported() { " that other receivers use, too" } else { "" };
+        format!(
+            "io_uring zero-copy receive, {from}: {buffers} buffers of {bytes} bytes{of}, {room} completions ({ring}){events}"
+        )
+    }
+
+    fn add(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+        let Some(fd) = core.fd(place) else { return Ok(()) };
+        if !is_tcp(fd) {
+            return Err(RecvError::NotTcp);
+        }
+        self.state.add(place);
+        Ok(())
+    }
+
+    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+        self.end(core, place)
+    }
+
+    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+        self.end(core, place)
+    }
+
+    fn resume(&mut self, _core: &mut Core, place: u32) {
+        self.state.want(place);
+    }
+
+    fn listen(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
+        match core.listeners.fd(index).map(is_tcp) {
+            Some(false) => Err(RecvError::NotTcp),
+            _ => Ok(()),
+        }
+    }
+
+    fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
+        let mut backlog = std::mem::take(&mut core.backlog);
+        let (mut result, mut tries) = (Ok(()), 0);
+        while result.is_ok() && core.listeners.is_asked(index) {
+            result = self.queue_accepts(core).and_then(|()| self.enter(core, 1, Some(CANCEL_WAIT)));
+            let is_blocked = !self.drain(core, &mut backlog);
+            tries += 1;
+            if result.is_ok() && core.listeners.is_asked(index) && (is_blocked || tries == CANCEL_TRIES) {
+                let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
+                result = Err(failed("stopping an accept")(std::io::Error::other(why)));
+            }
+        }
+        core.backlog = backlog;
+        result
+    }
+
+    fn returned(&mut self, slot: u32) {
+        self.state.returned(slot);
+    }
+
+    fn close(&mut self, core: &mut Core) {
+        // What came back goes to those who share the area.
+        core.backlog.clear();
+        core.collect(|slot| self.state.returned(slot));
+    }
+
+    fn export(&mut self, core: &mut Core) -> Result<SharedArea, RecvError> {
+        core.called();
+        match self.zcrx.export() {
+            Ok(fd) => Ok(SharedArea::new(Arc::clone(&self.shared), fd)),
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Err(RecvError::WrongThread),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                Err(RecvError::TooOld { what: "area that several rings use", since: "Linux 7.0" })
+            }
+            Err(e) => Err(failed("io_uring_register(ZCRX_CTRL_EXPORT)")(e)),
+        }
+    }
+
+    fn turn(
+        &mut self,
+        core: &mut Core,
+        out: &mut Vec<Arrival>,
+        timeout: Option<Duration>,
+    ) -> Result<(), RecvError> {
+        self.turns = self.turns.wrapping_add(1);
+        let before = out.len();
+        self.feed(core)?;
+        self.drain(core, out);
+        if out.len() == before && !core.listeners.is_due() {
+            self.wait(core, timeout)?;
+            self.drain(core, out);
+        }
+        if out.len() > before
+            && let Some(dmabuf) = &self.dmabuf
+        {
+            core.called();
+            dmabuf.begin_read().map_err(failed("ioctl(DMA_BUF_IOCTL_SYNC)"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Zcrx {
+    fn drop(&mut self) {
+        self.end_all();
+        let (lent, free) = self.state.leave();
+        self.left.set(lent, free);
+    }
+}
+
+/// Whether `fd`, of a connection or a listener of the core, is a socket of TCP.
+fn is_tcp(fd: RawFd) -> bool {
+    // SAFETY: the core's own descriptor, which nobody closes during this call.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let is_stream = sockopt::socket_type(socket).is_ok_and(|t| t == SocketType::STREAM);
+    is_stream && sockopt::socket_protocol(socket).ok().flatten() == Some(ipproto::TCP)
+}

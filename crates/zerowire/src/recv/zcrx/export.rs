@@ -1,0 +1,54 @@
+//! An area that several receivers use.
+
+use super::open::Plan;
+use super::shared::Shared;
+use crate::recv::core::Core;
+use crate::recv::receiver::core_on;
+use crate::recv::{Options, RecvError};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The area of a receiver for others to use, on other threads of this process (`ZCRX_CTRL_EXPORT`, Linux 7.0):
+/// [`Receiver::export`](crate::recv::Receiver::export) and [`Receiver::import`](crate::recv::Receiver::import).
+///
+/// The memory, the refill ring and, on a device, the queue live until the last receiver and the last lease of all of them
+/// have gone, and this value with its clones. Another process can't take part: it has not the memory.
+#[derive(Clone, Debug)]
+pub struct SharedArea(Arc<Export>);
+
+#[derive(Debug)]
+struct Export {
+    shared: Arc<Shared>,
+    fd: OwnedFd,
+}
+
+impl SharedArea {
+    pub(super) fn new(shared: Arc<Shared>, fd: OwnedFd) -> Self {
+        shared.set_exported();
+        Self(Arc::new(Export { shared, fd }))
+    }
+
+    /// Bytes of the area.
+    pub fn area_bytes(&self) -> usize {
+        self.0.shared.cut.area_bytes
+    }
+
+    /// Buffers of the area, as the kernel cuts it.
+    pub fn buffers(&self) -> usize {
+        self.0.shared.buffers()
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.0.fd
+    }
+
+    /// What a receiver on it needs.
+    pub(in crate::recv) fn core(&self, options: &Options) -> Result<Core, RecvError> {
+        let plan = Plan::part(&self.0.shared, options);
+        core_on(self.0.shared.area.clone(), options.buffer_bytes, plan.slots, plan.share)
+    }
+}

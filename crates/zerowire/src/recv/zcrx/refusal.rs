@@ -1,0 +1,123 @@
+//! What a refusal of the ring or of the registration means, and what to do.
+
+use crate::probe::queue::zcrx_errors::{Registration, explain};
+use crate::recv::{Options, RecvError};
+use crate::uring::wide::Completions;
+use crate::uring::zcrx::{FEATURE_RX_PAGE_SIZE, REG_NODEV, Request, abilities};
+use io_uring::{IoUring, Probe, opcode};
+use std::io;
+
+/// Why the ring can't be made.
+pub(super) fn refused(e: io::Error, options: &Options, kind: Completions) -> RecvError {
+    match e.raw_os_error() {
+        Some(libc::EINVAL) if kind == Completions::Mixed => {
+            RecvError::TooOld { what: "completions of mixed length", since: "Linux 6.18" }
+        }
+        Some(libc::EINVAL) => RecvError::TooOld { what: "zero-copy receive", since: "Linux 6.15" },
+        Some(libc::ENOMEM) => RecvError::Memlock { completions: options.completions, limit: locked_limit() },
+        _ => crate::uring::refusal(e).into(),
+    }
+}
+
+fn locked_limit() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    limit.map_or_else(|| "unlimited".to_owned(), |l| l.to_string())
+}
+
+/// Why the registration failed, and what to do.
+pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &Request) -> RecvError {
+    let Some(errno) = e.raw_os_error() else { return RecvError::system("io_uring_register(ZCRX_IFQ)")(e) };
+    let (name, number) = match queue {
+        Some((name, queue)) => (Some(name.as_str()), *queue),
+        None => (None, 0),
+    };
+    let mut registration = Registration::new(name, number);
+    registration.area_address = request.area as u64;
+    registration.area_bytes = request.area_bytes as u64;
+    registration.refill_entries = request.entries;
+    registration.buffer_bytes = (request.buffer_bytes != 0).then_some(request.buffer_bytes);
+    registration.has_recv_zc = has_recv_zc();
+    let able = abilities();
+    let message = match (errno, registration.buffer_bytes) {
+        (libc::EINVAL, Some(bytes)) if has_no(able.map(|a| a.features), FEATURE_RX_PAGE_SIZE) => format!(
+            "queue {number} of {} can't be registered for zero-copy receive: this kernel has no rx_buf_len, {bytes} bytes were \
+             asked for; boot Linux 7.0 or newer, or ask for the default length",
+            name.unwrap_or("IF")
+        ),
+        (libc::EINVAL, None) if request.dmabuf.is_some() => format!(
+            "queue {number} of {} can't be registered for zero-copy receive: the DMA buffer is not {} bytes long on this \
+             device, or the kernel takes none (Linux 6.16 is the first that does), or {}",
+            name.unwrap_or("IF"),
+            request.area_bytes,
+            explain(errno, &registration)
+        ),
+        (libc::EINVAL, None) if queue.is_none() && has(able.map(|a| a.registrations), REG_NODEV) => format!(
+            "zero-copy receive without a device can't be registered, though this kernel can: it refuses the area ({} bytes) or \
+             the refill ring ({} entries)",
+            request.area_bytes, request.entries
+        ),
+        (libc::EOPNOTSUPP, Some(bytes)) if queue.is_none() => format!(
+            "zero-copy receive without a device can't be registered: its buffers are pages; {bytes} bytes were asked for \
+             (rx_buf_len), ask for the default length"
+        ),
+        (libc::ERANGE, Some(bytes)) => format!(
+            "queue {number} of {} can't be registered for zero-copy receive: the area's memory is not contiguous in pieces \
+             of {bytes} bytes; take huge pages, or the default rx_buf_len",
+            name.unwrap_or("IF")
+        ),
+        _ => explain(errno, &registration),
+    };
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    RecvError::ZeroCopy { message: format!("{message} (this is Linux {release})"), source: e }
+}
+
+fn has_recv_zc() -> bool {
+    let Ok(ring) = IoUring::new(2) else { return true };
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe).is_err() || probe.is_supported(opcode::RecvZc::CODE)
+}
+
+/// Whether the kernel has a bit; false where it doesn't tell.
+fn has(word: Option<impl Into<u64>>, bit: u32) -> bool {
+    word.is_some_and(|w| w.into() & u64::from(bit) != 0)
+}
+
+/// Whether it lacks it, which a kernel that doesn't tell does: it is older than the question.
+fn has_no(word: Option<impl Into<u64>>, bit: u32) -> bool {
+    !has(word, bit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uring::zcrx::Source;
+
+    fn said(errno: i32, queue: Option<(String, u32)>, change: impl FnOnce(&mut Request)) -> String {
+        let mut request = Request {
+            source: Source::NoDevice,
+            area: std::ptr::null_mut(),
+            area_bytes: 8192,
+            dmabuf: None,
+            entries: 2,
+            kernel_ring: false,
+            buffer_bytes: 0,
+            event_data: 0,
+        };
+        change(&mut request);
+        explained(io::Error::from_raw_os_error(errno), &queue, &request).to_string()
+    }
+
+    #[test]
+    fn what_was_asked_for_is_named() {
+        let queue = || Some(("nowhere0".to_owned(), 3));
+        let long = said(libc::EINVAL, queue(), |r| r.buffer_bytes = 65536);
+        assert!(long.contains("queue 3 of nowhere0") && long.contains("65536"), "{long}");
+        let scattered = said(libc::ERANGE, queue(), |r| r.buffer_bytes = 65536);
+        assert!(scattered.contains("huge pages"), "{scattered}");
+        let nodev = said(libc::EOPNOTSUPP, None, |r| r.buffer_bytes = 8192);
+        assert!(nodev.contains("rx_buf_len") && nodev.contains("8192"), "{nodev}");
+        let dmabuf = said(libc::EINVAL, queue(), |r| r.dmabuf = Some(3));
+        assert!(dmabuf.contains("DMA buffer") && dmabuf.contains("8192"), "{dmabuf}");
+        assert!(said(libc::EPERM, None, |_| ()).contains("CAP_NET_ADMIN"));
+    }
+}

@@ -1,0 +1,228 @@
+//! What all receivers of one area share: the refill ring, what the kernel counts, the memory.
+//!
+//! ```text
+//!  receiver 1 ─ ring 1 ─┐                                   ┌─ completions of ring 1
+//!                       ├─ one registration, one area ──────┤
+//!  receiver 2 ─ ring 2 ─┘  one refill ring, under a lock    └─ completions of ring 2
+//! ```
+//! # Who owns which bytes
+//! As with one receiver: a buffer is the kernel's until a completion of one of the rings names a piece of it. What a
+//! receiver leaves behind when it goes (leases that are still out, pieces nobody took) comes back to the others: what
+//! nobody has at once, the leases when the last of them is dropped.
+
+use super::refill::Ring;
+use super::state::Cut;
+use crate::area::Area;
+use crate::uring::zcrx::{CopyStats, Region, Rqe};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) area: Area,
+    pub(super) cut: Cut,
+    /// Queue and interface; `None`: no device.
+    pub(super) queue: Option<(String, u32)>,
+    /// See [`State`](super::state::State).
+    pub(super) owed: Option<Arc<AtomicI64>>,
+    region: Arc<Region>,
+    /// The writing end of the refill ring.
+    ring: Mutex<Ring>,
+    /// What receivers left behind that are gone.
+    late: Mutex<Vec<Rqe>>,
+    has_late: AtomicBool,
+    /// How far the kernel's counts were read.
+    seen_count: AtomicU64,
+    seen_bytes: AtomicU64,
+    /// Other rings may take part.
+    is_exported: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(area: Area, cut: Cut, queue: Option<(String, u32)>, region: Arc<Region>) -> Self {
+        let owed = queue.is_some().then(Arc::default);
+        Self {
+            area,
+            cut,
+            queue,
+            owed,
+            ring: Mutex::new(Ring::new(region.entries())),
+            region,
+            late: Mutex::default(),
+            has_late: AtomicBool::default(),
+            seen_count: AtomicU64::default(),
+            seen_bytes: AtomicU64::default(),
+            is_exported: AtomicBool::default(),
+        }
+    }
+
+    /// Buffers of the area.
+    pub(super) fn buffers(&self) -> usize {
+        self.cut.area_bytes / self.cut.buffer_bytes.max(1) as usize
+    }
+
+    /// Whether the kernel sends events and counts what it copies.
+    pub(super) fn has_events(&self) -> bool {
+        self.region.has_events()
+    }
+
+    /// The refill ring and the statistics.
+    pub(super) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// From now on other receivers may have pieces of the area.
+    pub(super) fn set_exported(&self) {
+        self.is_exported.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they may.
+    pub(super) fn is_exported(&self) -> bool {
+        self.is_exported.load(Ordering::Relaxed)
+    }
+
+    /// Writes what waits into the refill ring, as far as there is room, and what was left behind.
+    pub(super) fn publish(&self, waiting: &mut VecDeque<Rqe>) {
+        if self.has_late.load(Ordering::Relaxed) {
+            self.has_late.store(false, Ordering::Relaxed);
+            waiting.extend(lock(&self.late).drain(..));
+        }
+        if waiting.is_empty() {
+            return;
+        }
+        let mut ring = lock(&self.ring);
+        // SAFETY: the ring's book gives positions only that the kernel has passed, and this is under its lock.
+        let tail =
+            ring.publish(waiting, self.region.head(), |at, entry| unsafe { self.region.write(at, entry) });
+        if let Some(tail) = tail {
+            self.region.publish(tail);
+        }
+    }
+
+    /// Entries of the refill ring that the kernel has not taken.
+    pub(super) fn untaken(&self) -> u32 {
+        let head = self.region.head();
+        self.region.tail().wrapping_sub(head).min(self.region.entries())
+    }
+
+    /// Pieces that nobody will give back otherwise.
+    fn leave(&self, pieces: impl IntoIterator<Item = Rqe>) {
+        lock(&self.late).extend(pieces);
+        self.has_late.store(true, Ordering::Relaxed);
+    }
+
+    /// What the kernel has copied since anybody asked last.
+    pub(super) fn copied(&self) -> CopyStats {
+        let now = self.region.copied();
+        let since = |seen: &AtomicU64, now: u64| {
+            // A count that stands still is not written: the word stays shared in the caches.
+            if seen.load(Ordering::Relaxed) == now {
+                return 0;
+            }
+            now.saturating_sub(seen.fetch_max(now, Ordering::Relaxed))
+        };
+        CopyStats { count: since(&self.seen_count, now.count), bytes: since(&self.seen_bytes, now.bytes) }
+    }
+}
+
+/// A thread that died with the lock left a valid book: entries are written before the tail moves.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a receiver leaves in its pool: dropped with the last lease.
+#[derive(Debug)]
+pub(super) struct Leftover {
+    shared: Arc<Shared>,
+    lent: Mutex<Vec<Rqe>>,
+    /// The ring's part in the registration: as long as it is open, the kernel takes nothing back.
+    _ring: Arc<OwnedFd>,
+}
+
+impl Leftover {
+    pub(super) fn new(shared: Arc<Shared>, ring: Arc<OwnedFd>) -> Self {
+        Self { shared, lent: Mutex::default(), _ring: ring }
+    }
+
+    /// The receiver goes: `lent` are pieces under leases that are still out, `free` those that nobody has.
+    pub(super) fn set(&self, lent: Vec<Rqe>, free: Vec<Rqe>) {
+        *lock(&self.lent) = lent;
+        self.shared.leave(free);
+    }
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        self.shared.leave(std::mem::take(&mut *lock(&self.lent)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::area::{AreaOptions, Pages};
+
+    fn shared(entries: u32) -> Arc<Shared> {
+        let area = Area::new(AreaOptions { buffer_bytes: 4096, buffers: 4, pages: Pages::Normal }).unwrap();
+        let cut = Cut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
+        Arc::new(Shared::new(area, cut, None, Arc::new(Region::alone(entries))))
+    }
+
+    fn piece(off: u64) -> Rqe {
+        Rqe { off, len: 1, pad: 0 }
+    }
+
+    #[test]
+    fn what_two_threads_give_back_arrives_once() {
+        const EACH: u64 = 2000;
+        let shared = shared(8);
+        let mut seen = vec![0u32; 2 * EACH as usize];
+        std::thread::scope(|scope| {
+            for first in [0, EACH] {
+                let shared = &shared;
+                scope.spawn(move || {
+                    let mut waiting = VecDeque::new();
+                    for off in first..first + EACH {
+                        waiting.push_back(piece(off));
+                        shared.publish(&mut waiting);
+                    }
+                    while !waiting.is_empty() {
+                        std::thread::yield_now();
+                        shared.publish(&mut waiting);
+                    }
+                });
+            }
+            let mut left = 2 * EACH;
+            while left > 0 {
+                match shared.region().take() {
+                    Some(entry) => {
+                        seen[entry.off as usize] += 1;
+                        left -= 1;
+                    }
+                    None => std::thread::yield_now(),
+                }
+            }
+        });
+        assert!(seen.iter().all(|count| *count == 1) && shared.untaken() == 0);
+    }
+
+    #[test]
+    fn what_a_receiver_leaves_behind_comes_to_the_others() {
+        let shared = shared(8);
+        let ring = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let left = Leftover::new(Arc::clone(&shared), Arc::new(ring));
+        left.set(vec![piece(1), piece(2)], vec![piece(3)]);
+        let mut waiting = VecDeque::new();
+        shared.publish(&mut waiting);
+        assert_eq!(shared.region().take(), Some(piece(3)));
+        assert_eq!(shared.region().take(), None, "leases are still out");
+        drop(left);
+        waiting.push_back(piece(4));
+        shared.publish(&mut waiting);
+        let all: Vec<_> = std::iter::from_fn(|| shared.region().take().map(|e| e.off)).collect();
+        assert_eq!(all, [4, 1, 2]);
+    }
+}

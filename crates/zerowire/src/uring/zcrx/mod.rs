@@ -1,0 +1,248 @@
+//! Zero-copy receive of io_uring as the kernel has it: registration, control, export and import
+//! (include/uapi/linux/io_uring/zcrx.h and io_uring/zcrx.c of Linux 7.x; Documentation/networking/iou-zcrx.rst).
+//!
+//! ```text
+//!  area      | buffer 0 | buffer 1 | ...     written by the NIC or by the kernel; a completion names offset and length,
+//!                                            an entry of the refill ring gives that piece back
+//!  region    | refill ring | statistics |    see `region`
+//! ```
+//! A registration takes one area (`area_ptr` names one, and `io_zcrx_append_area` refuses a second one), up to Linux 7.3 at
+//! least. It ends when all rings that registered or imported it are closed, and the descriptors that were exported.
+//!
+//! Memory: the kernel pins the area; it may be unmapped at any time without harm to the kernel. Who may read or write a
+//! buffer is up to the caller.
+
+mod abi;
+mod query;
+mod region;
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use super::mapping::Mapping;
+use super::wide::WideRing;
+pub(crate) use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NODEV, Rqe};
+use abi::{AreaReg, Ctrl, EventDesc, IfqReg};
+use io_uring::types::{IORING_MEM_REGION_TYPE_USER, io_uring_region_desc};
+pub(crate) use query::abilities;
+pub(crate) use region::Region;
+
+const _: () = assert!(size_of::<io_uring_region_desc>() == 64);
+
+/// What the kernel tells by a completion of its own (`enum zcrx_event_type`). It does so once, until it is armed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Event {
+    /// The NIC asked for a buffer and there was none.
+    OutOfBuffers = 0,
+    /// Payload was copied into the area.
+    Copied = 1,
+}
+
+impl Event {
+    /// Both.
+    pub(crate) const ALL: [Self; 2] = [Self::OutOfBuffers, Self::Copied];
+
+    /// Of a completion's result.
+    pub(crate) fn of(result: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|e| *e as i32 == result)
+    }
+}
+
+/// Where payload comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A receive queue of an interface, by their numbers.
+    Queue { interface: u32, queue: u32 },
+    /// No device: the kernel copies.
+    NoDevice,
+}
+
+/// What to register.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// Where payload comes from.
+    pub(crate) source: Source,
+    /// Start of the area, if it is memory of the process.
+    pub(crate) area: *mut u8,
+    /// Its bytes.
+    pub(crate) area_bytes: usize,
+    /// The area is that of this DMA buffer, as a whole.
+    pub(crate) dmabuf: Option<RawFd>,
+    /// Entries of the refill ring, 1 to [`MOST_ENTRIES`].
+    pub(crate) entries: u32,
+    /// The refill ring is memory of the kernel, mapped here, and not of the process, pinned.
+    pub(crate) kernel_ring: bool,
+    /// Bytes of a buffer that the driver is asked for; 0: a page.
+    pub(crate) buffer_bytes: u32,
+    /// User data of the kernel's events.
+    pub(crate) event_data: u64,
+}
+
+/// A ring's part in a registration. It ends with the ring's descriptor.
+#[derive(Debug)]
+pub(crate) struct Zcrx {
+    region: Arc<Region>,
+    fd: Arc<OwnedFd>,
+    id: u32,
+}
+
+/// What the kernel answered to a registration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    /// Bytes of a buffer.
+    pub(crate) buffer_bytes: u32,
+    /// The area's number, above an offset's bits.
+    pub(crate) token: u64,
+}
+
+impl Zcrx {
+    /// Registers. Where the kernel knows no events (before 7.2), it is done without them.
+    ///
+    /// # Errors
+    /// That of `io_uring_register`.
+    ///
+    /// # Safety
+    /// The area is mapped, and nobody reads or writes a byte of it but what a completion has named, until it was given
+    /// back; the ring outlives this value or is not entered after it.
+    pub(crate) unsafe fn new(ring: &WideRing, request: &Request) -> io::Result<(Self, Answer)> {
+        match Self::register(ring, request, true) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Self::register(ring, request, false),
+            other => other,
+        }
+    }
+
+    fn register(ring: &WideRing, request: &Request, with_events: bool) -> io::Result<(Self, Answer)> {
+        let entries = request.entries.clamp(1, MOST_ENTRIES).next_power_of_two();
+        let (stats, bytes) = region::lengths(entries);
+        let own = if request.kernel_ring { None } else { Some(Mapping::anonymous(bytes)?) };
+        let (if_idx, if_rxq, flags) = match request.source {
+            Source::Queue { interface, queue } => (interface, queue, 0),
+            Source::NoDevice => (0, 0, REG_NODEV),
+        };
+        let len = request.area_bytes as u64;
+        let mut area = match request.dmabuf {
+            None => AreaReg { addr: request.area as u64, len, ..AreaReg::default() },
+            Some(fd) => AreaReg { len, flags: abi::AREA_DMABUF, dmabuf_fd: fd as u32, ..AreaReg::default() },
+        };
+        let mut desc = io_uring_region_desc {
+            user_addr: own.as_ref().map_or(0, |m| m.base() as u64),
+            size: bytes as u64,
+            flags: if own.is_some() { IORING_MEM_REGION_TYPE_USER } else { 0 },
+            ..Default::default()
+        };
+        let events = EventDesc {
+            user_data: request.event_data,
+            type_mask: Event::ALL.iter().fold(0, |m, e| m | 1 << *e as u32),
+            flags: abi::EVENT_DESC_FLAG_STATS,
+            stats_offset: stats as u64,
+            ..EventDesc::default()
+        };
+        let mut reg = IfqReg {
+            if_idx,
+            if_rxq,
+            rq_entries: entries,
+            flags,
+            area_ptr: &raw mut area as u64,
+            region_ptr: &raw mut desc as u64,
+            rx_buf_len: request.buffer_bytes,
+            event_desc: if with_events { &raw const events as u64 } else { 0 },
+            ..IfqReg::default()
+        };
+        let fd = Arc::clone(ring.fd());
+        // SAFETY: the kernel reads and fills the four structures, which live until it returns, and pins area and region.
+        unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, (&raw mut reg).cast(), 1)? };
+        let memory = match own {
+            Some(memory) => memory,
+            None => Mapping::of(&fd, desc.mmap_offset, bytes)?,
+        };
+        let layout = region::Layout {
+            head: reg.offsets.head as usize,
+            tail: reg.offsets.tail as usize,
+            entries_at: reg.offsets.rqes as usize,
+            entries: reg.rq_entries,
+            stats: with_events.then_some(stats),
+        };
+        let region = Arc::new(Region::new(memory, layout, bytes)?);
+        // Kernels before 7.0 don't fill this in, and have pages only.
+        let page = rustix::param::page_size() as u32;
+        let buffer_bytes = if reg.rx_buf_len == 0 { page } else { reg.rx_buf_len };
+        let answer = Answer { buffer_bytes, token: area.rq_area_token };
+        Ok((Self { region, fd, id: reg.zcrx_id }, answer))
+    }
+
+    /// Takes part in a registration that another ring has exported; `region` is that ring's.
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_ADMIN, EBADF if `exported` is no such descriptor, EINVAL before Linux 7.0.
+    ///
+    /// # Safety
+    /// As [`Zcrx::new`], for the area of the other ring.
+    pub(crate) unsafe fn import(
+        ring: &WideRing,
+        exported: BorrowedFd<'_>,
+        region: &Arc<Region>,
+    ) -> io::Result<Self> {
+        let if_idx = exported.as_raw_fd() as u32;
+        let mut reg = IfqReg { if_idx, flags: abi::REG_IMPORT, ..IfqReg::default() };
+        let fd = Arc::clone(ring.fd());
+        // SAFETY: the kernel reads and fills the structure, which lives until it returns.
+        unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, (&raw mut reg).cast(), 1)? };
+        Ok(Self { region: Arc::clone(region), fd, id: reg.zcrx_id })
+    }
+
+    /// A descriptor by which other rings may take part (`ZCRX_CTRL_EXPORT`).
+    ///
+    /// # Errors
+    /// EINVAL before Linux 7.0; EMFILE.
+    pub(crate) fn export(&self) -> io::Result<OwnedFd> {
+        let fd = self.control(abi::CTRL_EXPORT, 0)?;
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    }
+
+    /// Its number, which receives name.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The refill ring and the statistics.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Makes the kernel take the entries now (`ZCRX_CTRL_FLUSH_RQ`).
+    ///
+    /// # Errors
+    /// EINVAL before Linux 7.0.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.control(abi::CTRL_FLUSH_RQ, 0).map(drop)
+    }
+
+    /// Asks for an event once more (`ZCRX_CTRL_ARM_EVENT`).
+    ///
+    /// # Errors
+    /// EINVAL when it has not come since it was asked for.
+    pub(crate) fn arm(&self, event: Event) -> io::Result<()> {
+        self.control(abi::CTRL_ARM_EVENT, event as u32).map(drop)
+    }
+
+    /// The argument, as the kernel left it.
+    fn control(&self, op: u32, argument: u32) -> io::Result<u32> {
+        let mut ctrl = Ctrl { zcrx_id: self.id, op, argument, ..Ctrl::default() };
+        // SAFETY: the kernel reads and fills the structure, which lives until it returns.
+        unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, (&raw mut ctrl).cast(), 0)? };
+        Ok(ctrl.argument)
+    }
+}
+
+/// One `io_uring_register`.
+///
+/// # Safety
+/// What `argument` points to is what `op` wants, and the kernel may write it until the call returns.
+unsafe fn register(fd: &OwnedFd, op: u32, argument: *mut libc::c_void, count: u32) -> io::Result<()> {
+    // SAFETY: passed on to the caller.
+    let r = unsafe { libc::syscall(libc::SYS_io_uring_register, fd.as_raw_fd(), op, argument, count) };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,56 @@
+//! What the kernel says that it can do of zero-copy receive (io_uring/query.c, Linux 7.0).
+
+use std::io;
+
+use super::abi::{QUERY_ZCRX, QueryHeader, QueryZcrx, REGISTER_QUERY};
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// `ZCRX_REG_*` that a registration may have.
+    pub(crate) registrations: u64,
+    /// `IORING_ZCRX_AREA_*` that an area may have.
+    pub(crate) areas: u64,
+    /// Operations of `IORING_REGISTER_ZCRX_CTRL`.
+    pub(crate) controls: u32,
+    /// `ZCRX_FEATURE_*`.
+    pub(crate) features: u32,
+}
+
+/// Asks the kernel; `None` where it doesn't answer (before 7.0, or io_uring is forbidden).
+pub(crate) fn abilities() -> Option<Abilities> {
+    query().ok()
+}
+
+fn query() -> io::Result<Abilities> {
+    let mut answer = QueryZcrx::default();
+    let mut header = QueryHeader {
+        data: &raw mut answer as u64,
+        op: QUERY_ZCRX,
+        size: size_of::<QueryZcrx>() as u32,
+        ..QueryHeader::default()
+    };
+    // SAFETY: the kernel reads and fills both structures, which live until it returns. A query needs no ring (-1).
+    let r = unsafe { libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_QUERY, &raw mut header, 0) };
+    if r < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if header.result < 0 {
+        return Err(io::Error::from_raw_os_error(-header.result));
+    }
+    // SAFETY: the kernel has written it; it holds plain numbers.
+    let answer = unsafe { std::ptr::from_ref(&answer).read_volatile() };
+    let QueryZcrx { register_flags, area_flags, controls, features, .. } = answer;
+    Ok(Abilities { registrations: register_flags, areas: area_flags, controls, features })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_answer_is_whole_or_none() {
+        // Older kernels have no answer; newer ones flush, export and know at least import.
+        if let Some(a) = super::abilities() {
+            assert!(a.controls >= 1 && a.registrations & 1 == 1, "{a:?}");
+        }
+    }
+}

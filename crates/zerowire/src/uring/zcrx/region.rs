@@ -1,0 +1,178 @@
+//! The memory that rings and kernel share besides the area: the refill ring and the statistics.
+//!
+//! ```text
+//!  | head, tail | entries of the refill ring ............ | statistics |
+//!   kernel  user  user writes, kernel reads                 kernel writes
+//! ```
+//! It is memory of this process that the kernel pins, or memory of the kernel that is mapped here. Either may be unmapped at
+//! any time without harm to the kernel. All rings that use one area use one refill ring, so that its writer holds a lock.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::abi::{CopyStats, Rqe};
+use crate::uring::mapping::Mapping;
+
+/// The head of the region, before the entries; what the kernel needs (`rq_hdr_size`) is a part of it.
+const HEAD_BYTES: usize = 4096;
+
+/// Where the parts are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) head: usize,
+    pub(super) tail: usize,
+    pub(super) entries_at: usize,
+    /// Entries of the refill ring, a power of two.
+    pub(super) entries: u32,
+    /// Where the kernel counts what it copies, if it does.
+    pub(super) stats: Option<usize>,
+}
+
+/// Where the statistics of a ring of `entries` begin, and the length of the whole.
+pub(super) fn lengths(entries: u32) -> (usize, usize) {
+    let stats = (HEAD_BYTES + entries as usize * size_of::<Rqe>()).next_multiple_of(64);
+    (stats, (stats + size_of::<CopyStats>()).next_multiple_of(rustix::param::page_size()))
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Region {
+    memory: Mapping,
+    layout: Layout,
+}
+
+// SAFETY: the words that both sides change are atomic; entries are written by `Region::write` only, whose callers agree on
+// one writer; the mapping belongs to the process, and nobody unmaps it before the last holder drops it.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// # Errors
+    /// The kernel named places outside of the memory.
+    pub(super) fn new(memory: Mapping, layout: Layout, bytes: usize) -> io::Result<Self> {
+        let end = (layout.entries as usize).checked_mul(size_of::<Rqe>());
+        let end = end.and_then(|e| e.checked_add(layout.entries_at));
+        let is_inside = layout.entries.is_power_of_two()
+            && layout.entries_at.is_multiple_of(align_of::<Rqe>())
+            && end.is_some_and(|e| e <= layout.stats.unwrap_or(bytes))
+            && layout.stats.is_none_or(|s| s.is_multiple_of(64) && s + size_of::<CopyStats>() <= bytes)
+            && memory.word(layout.head).is_some()
+            && memory.word(layout.tail).is_some();
+        if is_inside {
+            Ok(Self { memory, layout })
+        } else {
+            Err(io::Error::other("the refill ring lies outside of its memory"))
+        }
+    }
+
+    /// Entries of the refill ring.
+    pub(crate) fn entries(&self) -> u32 {
+        self.layout.entries
+    }
+
+    /// How far the kernel has taken entries.
+    pub(crate) fn head(&self) -> u32 {
+        self.memory.word(self.layout.head).map_or(0, |w| w.load(Ordering::Acquire))
+    }
+
+    /// How far entries were handed over.
+    pub(crate) fn tail(&self) -> u32 {
+        self.memory.word(self.layout.tail).map_or(0, |w| w.load(Ordering::Acquire))
+    }
+
+    /// Writes the entry at position `at`.
+    ///
+    /// # Safety
+    /// The kernel has taken what was there before, or it never had anything; no other thread writes an entry now.
+    pub(crate) unsafe fn write(&self, at: u32, entry: Rqe) {
+        let place = (at & (self.layout.entries - 1)) as usize;
+        let to = self.memory.base().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place);
+        // SAFETY: inside the region (checked at the registration) and aligned; the kernel reads no entry between the tail
+        // and the head plus the ring's length, and the caller is the only one who writes.
+        unsafe { to.write(entry) };
+    }
+
+    /// Hands the entries before `tail` to the kernel.
+    pub(crate) fn publish(&self, tail: u32) {
+        if let Some(word) = self.memory.word(self.layout.tail) {
+            word.store(tail, Ordering::Release);
+        }
+    }
+
+    /// One that no kernel knows.
+    #[cfg(test)]
+    pub(crate) fn alone(entries: u32) -> Self {
+        let layout = Layout { head: 0, tail: 4, entries_at: 64, entries, stats: None };
+        let bytes = 64 + entries as usize * size_of::<Rqe>();
+        Self::new(Mapping::anonymous(bytes.next_multiple_of(4096)).unwrap(), layout, bytes).unwrap()
+    }
+
+    /// Takes the next entry, as the kernel does.
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Option<Rqe> {
+        let head = self.head();
+        if head == self.tail() {
+            return None;
+        }
+        let place = (head & (self.layout.entries - 1)) as usize;
+        let from = self.memory.base().wrapping_add(self.layout.entries_at).cast::<Rqe>();
+        // SAFETY: inside the region; before the tail nobody writes.
+        let entry = unsafe { from.wrapping_add(place).read() };
+        self.memory.word(self.layout.head).unwrap().store(head.wrapping_add(1), Ordering::Release);
+        Some(entry)
+    }
+
+    /// Whether the kernel sends events and counts what it copies.
+    pub(crate) fn has_events(&self) -> bool {
+        self.layout.stats.is_some()
+    }
+
+    /// What the kernel has copied so far, for all rings; zero where it doesn't count.
+    pub(crate) fn copied(&self) -> CopyStats {
+        let Some(at) = self.layout.stats else { return CopyStats::default() };
+        let words = self.memory.base().wrapping_add(at).cast::<u64>();
+        // SAFETY: inside the region, at a multiple of 64; both sides use whole words, this one atomically.
+        let read = |i| unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.load(Ordering::Relaxed);
+        CopyStats { count: read(0), bytes: read(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(entries_at: usize, entries: u32, stats: Option<usize>) -> io::Result<Region> {
+        let layout = Layout { head: 0, tail: 4, entries_at, entries, stats };
+        Region::new(Mapping::anonymous(8192).unwrap(), layout, 8192)
+    }
+
+    #[test]
+    fn places_outside_are_refused() {
+        let good = region(64, 8, Some(4096)).unwrap();
+        assert_eq!((good.entries(), good.head(), good.tail(), good.has_events()), (8, 0, 0, true));
+        assert_eq!(good.copied(), CopyStats::default());
+        good.publish(3);
+        assert_eq!(good.tail(), 3);
+        for (at, entries, stats) in [
+            (64, 7, None),
+            (60, 8, None),
+            (8192, 8, None),
+            (usize::MAX - 15, 8, None),
+            (64, 8, Some(128)),
+            (64, 8, Some(8192)),
+            (64, 8, Some(4100)),
+        ] {
+            assert!(region(at, entries, stats).is_err(), "{at} {entries} {stats:?}");
+        }
+    }
+
+    #[test]
+    fn entries_and_statistics_fit() {
+        for entries in [1, 2, 256, 32768] {
+            let (stats, bytes) = lengths(entries);
+            assert!(stats >= HEAD_BYTES + entries as usize * 16 && stats + 16 <= bytes);
+            assert!(bytes.is_multiple_of(rustix::param::page_size()));
+        }
+    }
+}
