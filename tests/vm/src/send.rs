@@ -88,7 +88,8 @@ impl PatternFile {
         Ok(())
     }
 
-    fn path(self, folder: &str) -> String {
+    /// Its name in a folder.
+    pub fn path(self, folder: &str) -> String {
         format!("{folder}/pattern-{}-{}", self.seed, self.bytes)
     }
 }

@@ -11,6 +11,7 @@ mod traffic;
 mod two_guests;
 mod vsock;
 mod zcrx;
+mod zcrx_stores;
 
 use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::machine::Machine;
@@ -66,6 +67,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
     ("zcrx", On::Linux7, zcrx::no_device),
+    ("zcrx-stores", On::Linux7, zcrx_stores::count),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
     ("boot", On::All, harness::boot),
     ("vsock-loopback", On::Qemu10, harness::vsock_loopback),

@@ -1,10 +1,12 @@
 //! io_uring zero-copy receive without a device in a guest, through `zerowire::recv`: byte for byte, with areas and
-//! completion queues that are too small, held leases, limits, removals, resets and refusals; first over the guest's
-//! loopback, then from this program through the guest's virtio-net card.
+//! completion queues that are too small, held leases, limits, removals, resets, refusals, receivers that share an area and
+//! one that is killed; first over the guest's loopback, then from this program through the guest's virtio-net card, and from
+//! iperf3 on both ways.
 //!
 //! ```text
 //!  guest: zw-recv (Receiver, ZCRX_REG_NODEV) ── TCP ── lo ── zw-recv's own senders
 //!                                            ── TCP ── virtio-net ── zerowire net ── tap0 ── this program
+//!        iperf3 in the guest, iperf3 on tap0 ── TCP ── zw-recv, which speaks the protocol of iperf3's server
 //! ```
 
 use std::io::Write;
@@ -14,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::send::PatternFile;
 use zerowire_vmtest::vsock::limit;
 use zerowire_vmtest::vsock::pattern::Pattern;
 
@@ -30,6 +33,9 @@ const PORT: u16 = 7070;
 const BYTES: u64 = (2 << 20) + 4_321;
 const CONNECTIONS: u8 = 3;
 const SEED: u64 = 500;
+
+/// What iperf3 sends; `zw-recv` knows it.
+const IPERF_SEED: u64 = 600;
 
 /// All cases of `zw-recv`, then connections from the host.
 pub fn no_device(env: &Env<'_>) -> Result<String> {
@@ -56,8 +62,73 @@ pub fn no_device(env: &Env<'_>) -> Result<String> {
         },
     );
     sent.context("through the card")?;
+    let iperf = iperf3(&mut net)?;
     net.finish()?;
-    Ok(format!("{} cases over loopback, {CONNECTIONS} connections through the card", cases.len()))
+    Ok(format!(
+        "{} cases over loopback, {CONNECTIONS} connections through the card, iperf3: {iperf}",
+        cases.len()
+    ))
+}
+
+/// iperf3 sends a file over several streams, from inside the guest and from the host; every byte is compared.
+///
+/// Of a block that the socket takes in part, iperf3 3.12 sends other bytes than the rest. So blocks are short against the
+/// socket's buffer, and a rate is given: then it asks before each block whether there is room, and not once for ten.
+fn iperf3(net: &mut Net) -> Result<String> {
+    const STREAMS: usize = 3;
+    let file = PatternFile { seed: IPERF_SEED, bytes: (3 << 20) + 77 };
+    file.write_to(&mut net.guest, "/tmp")?;
+    let path = file.path("/tmp");
+    let bytes = file.bytes;
+    let server = |port| format!("zw-recv no-device iperf3 {port} {bytes}");
+    let client = |to: &str, port, path: &str| {
+        format!("iperf3 -c {to} -p {port} -P {STREAMS} -F {path} -t 100 -w 200K -l 16K -b 10G")
+    };
+    // In the guest both run in one command.
+    let (server_line, client_line) = (server(PORT + 1), client("127.0.0.1", PORT + 1, &path));
+    let line = format!(
+        "{server_line} >/tmp/server 2>&1 & until grep -q listening /tmp/server; do sleep 0.1; done; \
+         {client_line} >/tmp/client 2>&1; status=$?; wait; tail -n 1 /tmp/server; tail -n 4 /tmp/client; exit $status"
+    );
+    let output = net.guest.run(&line, CASE)?;
+    let is_ok = output.status == 0 && output.text.trim_start().starts_with("ok ");
+    ensure!(is_ok, "iperf3 in the guest: status {}: {}", output.status, output.text);
+    // From the host.
+    let here = net.dir().join("pattern");
+    std::fs::write(&here, Pattern::new(IPERF_SEED).bytes(0, bytes as usize)).context("write the pattern")?;
+    let line = client(GUEST, PORT + 2, &here.to_string_lossy());
+    let mut command = net.host_command(&line.split(' ').collect::<Vec<_>>())?;
+    let server_line = server(PORT + 2);
+    let guest = &mut net.guest;
+    let sent = together(
+        || {
+            wait_for_port(&mut command)?;
+            Ok(())
+        },
+        || {
+            let output = guest.run(&server_line, CASE)?;
+            ensure!(output.status == 0, "{server_line}: {}", output.text);
+            Ok(())
+        },
+    );
+    sent.context("iperf3 on the host")?;
+    Ok(format!("{STREAMS} streams of up to {bytes} bytes from the guest, and from the host"))
+}
+
+/// The server in the guest may not listen yet: iperf3 is then refused, and started again.
+fn wait_for_port(command: &mut std::process::Command) -> Result<String> {
+    let mut refused = String::new();
+    zerowire_vmtest::command::wait_for("iperf3 to find its server", COMMAND, || {
+        match zerowire_vmtest::command::output(command, CASE) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if format!("{error:#}").contains("refused") => {
+                refused = format!("{error:#}");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    })
+    .with_context(|| refused)
 }
 
 /// One connection after the other says its number and sends its pattern; all are open at once.

@@ -10,18 +10,22 @@ use zerowire::recv::{Arrival, Backend, Flush, Options, Receiver, RecvError, What
 use zerowire_vmtest::vsock::pattern::Pattern;
 
 use super::wire::{Book, Load, PATIENCE, add_all, join, sender};
+use super::{killed, shared};
 
 /// A case.
 pub type Case = fn(Backend) -> Result<String>;
 
 /// All of them.
-pub const ALL: [(&str, Case); 17] = [
+pub const ALL: [(&str, Case); 25] = [
     ("streams", |b| streams(options(b, 256))),
+    ("kernel-ring", |b| streams(with(options(b, 256), |z| z.kernel_ring = true))),
+    ("kernel-ring-tiny", |b| tiny(with(options(b, 4), |z| (z.kernel_ring, z.mixed) = (true, true)))),
     ("mixed", |b| streams(with(options(b, 256), |z| z.mixed = true))),
     ("huge", huge),
     ("tiny-eager", |b| tiny(options(b, 4))),
     ("tiny-lazy", |b| tiny(with(options(b, 4), |z| z.flush = Flush::Lazy))),
     ("lazy", |b| streams(with(options(b, 64), |z| z.flush = Flush::Lazy))),
+    ("lazy-mixed", |b| streams(with(options(b, 64), |z| (z.flush, z.mixed) = (Flush::Lazy, true)))),
     ("overflow", |b| overflow(options(b, 256))),
     ("overflow-mixed", |b| overflow(with(options(b, 256), |z| z.mixed = true))),
     ("small", small),
@@ -32,30 +36,35 @@ pub const ALL: [(&str, Case); 17] = [
     ("remove", remove),
     ("dropped", dropped),
     ("reset", reset),
+    ("areas", shared::areas),
+    ("shared", |b| shared::two(options(b, 64))),
+    ("shared-tiny", |b| shared::two(with(options(b, 6), |z| (z.mixed, z.flush) = (true, Flush::Lazy)))),
+    ("left-behind", shared::left_behind),
+    ("killed", killed::killed),
     ("refused", refused),
 ];
 
 /// `buffers` of a page each.
-fn options(backend: Backend, buffers: usize) -> Options {
+pub fn options(backend: Backend, buffers: usize) -> Options {
     Options { backend, buffer_bytes: 4096, buffers, ..Options::default() }
 }
 
-fn with(mut options: Options, change: impl FnOnce(&mut ZcrxOptions)) -> Options {
+pub fn with(mut options: Options, change: impl FnOnce(&mut ZcrxOptions)) -> Options {
     change(&mut options.zcrx);
     options
 }
 
-fn load(seed: u64, bytes: u64) -> Load {
+pub fn load(seed: u64, bytes: u64) -> Load {
     Load { seed, bytes, write: 50_000 }
 }
 
 /// What is said of a run.
-fn said(receiver: &Receiver, bytes: u64) -> String {
+pub fn said(receiver: &Receiver, bytes: u64) -> String {
     format!("{bytes} bytes, {:?}, {}", receiver.events(), receiver.path())
 }
 
 /// Several connections, byte for byte; the ledger counts every byte as copied by the kernel.
-fn streams(options: Options) -> Result<String> {
+pub fn streams(options: Options) -> Result<String> {
     let is_zero_copy = options.backend == Backend::NoDevice;
     let mut receiver = Receiver::new(options)?;
     let mut book = Book::default();
@@ -70,6 +79,7 @@ fn streams(options: Options) -> Result<String> {
     ensure!(totals.zero_copied_bytes == 0, "nothing was placed by a NIC");
     let events = receiver.events();
     ensure!(!is_zero_copy || events.copied > 0, "the kernel counted no copies: {events:?}");
+    ensure!(!is_zero_copy || events.notices > 0, "the kernel sent no event: {events:?}");
     Ok(said(&receiver, book.total()))
 }
 
@@ -334,22 +344,4 @@ fn refused(_: Backend) -> Result<String> {
 /// Nobody.
 fn uid() -> rustix::fs::Uid {
     rustix::fs::Uid::from_raw(65534)
-}
-
-/// Receives from senders elsewhere.
-pub fn serve(backend: Backend, port: u16, (seed, bytes, connections): (u64, u64, usize)) -> Result<String> {
-    let listener = TcpListener::bind(("0.0.0.0", port)).context("listen")?;
-    println!("listening");
-    let mut receiver = Receiver::new(options(backend, 512))?;
-    let mut book = Book::default();
-    for number in 0..connections as u64 {
-        let (mut socket, _) = listener.accept().context("accept")?;
-        // The sender's number, so that the order of connections doesn't matter.
-        let mut first = [0];
-        socket.read_exact(&mut first).with_context(|| format!("the first byte of connection {number}"))?;
-        let id = receiver.add(socket.into())?;
-        book.add(id, load(seed + u64::from(first[0]), bytes));
-    }
-    book.complete(&mut receiver)?;
-    Ok(said(&receiver, book.total()))
 }

@@ -4,12 +4,20 @@
 //! zw-recv cases
 //! zw-recv no-device|multishot|plain CASE
 //! zw-recv BACKEND serve PORT SEED BYTES CONNECTIONS
+//! zw-recv recv:BUFFER_BYTES serve PORT SEED BYTES CONNECTIONS
+//! zw-recv BACKEND iperf3 PORT BYTES
+//! zw-recv BACKEND victim
 //! ```
 //! `cases` prints the names. `serve` says `listening`, takes connections and compares what comes with the patterns of
-//! SEED, SEED + 1, … in the order of their first byte (which is the connection's number). The last line is `ok …` or
+//! SEED, SEED + 1, … in the order of their first byte (which is the connection's number); `recv:` does so without a
+//! receiver. `iperf3` is an iperf3 server for one test. The last line is `ok …` or
 //! `failed: …`; the exit status is 0 or 1.
 
 mod cases;
+mod iperf;
+mod killed;
+mod serve;
+mod shared;
 mod wire;
 
 use std::process::ExitCode;
@@ -36,17 +44,31 @@ fn run(words: &[String]) -> Result<String> {
     match *words.as_slice() {
         ["cases"] => Ok(cases::ALL.map(|(name, _)| name).join(" ")),
         [backend, "serve", port, seed, bytes, connections] => {
-            let number = |word: &str| word.parse::<u64>().with_context(|| format!("'{word}' is no number"));
-            let plan = (number(seed)?, number(bytes)?, number(connections)? as usize);
-            cases::serve(parse(backend)?, number(port)? as u16, plan)
+            let (seed, bytes, connections) = (number(seed)?, number(bytes)?, number(connections)? as usize);
+            let plan = serve::Plan { seed, bytes, connections };
+            let port = number(port)? as u16;
+            match backend.strip_prefix("recv:") {
+                Some(buffer_bytes) => serve::by_recv(port, number(buffer_bytes)? as usize, plan),
+                None => serve::serve(parse(backend)?, port, plan),
+            }
         }
+        [backend, "iperf3", port, bytes] => {
+            iperf::serve(parse(backend)?, number(port)? as u16, number(bytes)?)
+        }
+        [backend, "victim"] => killed::victim(parse(backend)?),
         [backend, name] => {
             let case =
                 cases::ALL.iter().find(|(n, _)| *n == name).with_context(|| format!("no case {name}"))?;
             case.1(parse(backend)?).with_context(|| name.to_owned())
         }
-        _ => bail!("usage: zw-recv cases | BACKEND CASE | BACKEND serve PORT SEED BYTES CONNECTIONS"),
+        _ => bail!(
+            "usage: zw-recv cases | BACKEND CASE | BACKEND serve PORT SEED BYTES CONNECTIONS | BACKEND iperf3 PORT BYTES"
+        ),
     }
+}
+
+fn number(word: &str) -> Result<u64> {
+    word.parse().with_context(|| format!("'{word}' is no number"))
 }
 
 fn parse(word: &str) -> Result<Backend> {

@@ -96,6 +96,7 @@ impl Book {
                 entry.ended = true;
                 ensure!(entry.got == entry.load.bytes, "{id}: {} of {} came", entry.got, entry.load.bytes);
             }
+            What::Accepted(listener) => bail!("{id}: nobody gave listener {listener}"),
             What::Failed(error) => bail!("{id}: {error} after {} bytes", entry.got),
         }
         Ok(())

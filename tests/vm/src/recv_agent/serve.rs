@@ -1,0 +1,70 @@
+//! Senders elsewhere.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+
+use anyhow::{Context, Result, ensure};
+use zerowire::recv::{Backend, Receiver};
+use zerowire_vmtest::vsock::pattern::Pattern;
+
+use super::cases::{load, options, said};
+use super::wire::Book;
+
+/// Buffers of the receiver: 2 MiB.
+const BUFFERS: usize = 512;
+
+/// What is expected: seed of the first connection, bytes of each, connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub bytes: u64,
+    pub connections: usize,
+}
+
+/// The connections, with the number that each sender has given itself, so that their order doesn't matter.
+fn accept(port: u16, plan: Plan) -> Result<Vec<(TcpStream, u64)>> {
+    let listener = TcpListener::bind(("0.0.0.0", port)).context("listen")?;
+    println!("listening");
+    let numbered = |number| {
+        let (mut socket, _) = listener.accept().context("accept")?;
+        let mut first = [0];
+        socket.read_exact(&mut first).with_context(|| format!("the first byte of connection {number}"))?;
+        Ok((socket, first[0].into()))
+    };
+    (0..plan.connections).map(numbered).collect()
+}
+
+/// Receives by a receiver.
+pub fn serve(backend: Backend, port: u16, plan: Plan) -> Result<String> {
+    let mut receiver = Receiver::new(options(backend, BUFFERS))?;
+    let mut book = Book::default();
+    for (socket, number) in accept(port, plan)? {
+        let id = receiver.add(socket.into())?;
+        book.add(id, load(plan.seed + number, plan.bytes));
+    }
+    book.complete(&mut receiver)?;
+    Ok(said(&receiver, book.total()))
+}
+
+/// Receives by recv into one buffer, one connection after the other.
+pub fn by_recv(port: u16, buffer_bytes: usize, plan: Plan) -> Result<String> {
+    let mut buffer = vec![0; buffer_bytes];
+    let (mut total, mut calls) = (0, 0);
+    for (mut socket, number) in accept(port, plan)? {
+        let pattern = Pattern::new(plan.seed + number);
+        let mut got = 0;
+        loop {
+            let count = socket.read(&mut buffer).context("recv")?;
+            calls += 1;
+            if count == 0 {
+                break;
+            }
+            let wrong = pattern.first_difference(got, &buffer[..count]);
+            ensure!(wrong.is_none(), "byte {wrong:?} is wrong");
+            got += count as u64;
+        }
+        ensure!(got == plan.bytes, "{got} of {} bytes came", plan.bytes);
+        total += got;
+    }
+    Ok(format!("{total} bytes, {calls} calls of recv"))
+}
