@@ -46,7 +46,10 @@ fn udp_to(address: std::net::SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Eight copies come first in a trial; of the eight that follow two are lent, and the others go out all the same.
+/// Sends of a trial before the first one that is lent.
+const COPIES: usize = zerowire::send::auto::BLOCK as usize;
+
+/// A block of copies comes first in a trial; of the eight that follow two are lent, and the others go out all the same.
 #[test]
 fn auto_copies_past_the_limit_and_goes_on() {
     in_lab(|lab| {
@@ -57,27 +60,32 @@ fn auto_copies_past_the_limit_and_goes_on() {
         let limits = Options { max_lent: 2, timeout: Some(LONG), ..options(Mode::Auto) };
         let mut s = Sender::new(udp_to(address).into(), limits).unwrap();
         lab.hold(lab::HERE);
-        for i in 0..16 {
+        for i in 0..COPIES + 8 {
             s.send(lease(&area, i)).unwrap();
         }
         let c = s.counters().snapshot();
         assert_eq!((s.outstanding(), area.free()), (2, 62), "{c:?}");
-        assert_eq!((c.copied_bytes["cheaper"], c.copied_bytes["held"]), (8 * 1200, 6 * 1200), "{c:?}");
+        assert_eq!(
+            (c.copied_bytes["cheaper"], c.copied_bytes["held"]),
+            (COPIES as u64 * 1200, 6 * 1200),
+            "{c:?}"
+        );
         lab.release(lab::HERE);
         let mut got = [0; 2000];
-        for i in 0..16 {
+        for i in 0..COPIES + 8 {
             let n = peer.recv(&mut got).unwrap();
             assert!(got[..n] == pattern(i, LEN), "datagram {i}");
         }
         s.wait_all(LONG).unwrap();
         let c = s.counters().snapshot();
-        assert_eq!((c.frames, c.bytes), (16, 16 * LEN as u64), "{c:?}");
+        assert_eq!((c.frames, c.bytes), (COPIES as u64 + 8, (COPIES as u64 + 8) * LEN as u64), "{c:?}");
     });
 }
 
 /// Each notification that is out is charged to the socket: past net.core.optmem_max ZeroCopy waits, and Auto copies.
 #[test]
 fn too_many_notifications_for_the_socket() {
+    const ALL: usize = COPIES + 16;
     in_lab(|lab| {
         std::fs::write("/proc/sys/net/core/optmem_max", "4000")
             .expect("optmem_max of a namespace (Linux 6.9): run the tests on a newer kernel");
@@ -89,7 +97,7 @@ fn too_many_notifications_for_the_socket() {
             let mut s = Sender::new(udp_to(address).into(), options(mode)).unwrap();
             lab.hold(lab::HERE);
             let mut sent = 0;
-            while sent < 24 {
+            while sent < ALL {
                 match s.try_send(lease(&area, sent)) {
                     Ok(_) => sent += 1,
                     Err(refused) => {
@@ -103,20 +111,20 @@ fn too_many_notifications_for_the_socket() {
             lab.release(lab::HERE);
             if mode == Mode::ZeroCopy {
                 assert_eq!(sent, out);
-                while sent < 24 {
+                while sent < ALL {
                     s.send(lease(&area, sent)).unwrap();
                     sent += 1;
                 }
             }
             let mut got = [0; 2000];
-            for i in 0..24 {
+            for i in 0..ALL {
                 let n = peer.recv(&mut got).unwrap();
                 assert!(got[..n] == pattern(i, LEN), "{mode:?}: datagram {i}");
             }
             s.wait_all(LONG).unwrap();
             assert_eq!(area.free(), area.buffers());
             let c = s.counters().snapshot();
-            assert_eq!((c.frames, c.bytes), (24, 24 * LEN as u64), "{c:?}");
+            assert_eq!((c.frames, c.bytes), (ALL as u64, ALL as u64 * LEN as u64), "{c:?}");
             assert_eq!(c.copied_bytes.contains_key("memlock"), mode == Mode::Auto, "{c:?}");
         }
     });

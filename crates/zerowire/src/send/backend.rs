@@ -18,6 +18,12 @@ pub(crate) struct Sent {
     pub id: Option<u32>,
 }
 
+impl Sent {
+    /// A datagram of a batch that the kernel refused, for good, when it had taken those behind it: it counts as sent and
+    /// lost on its way, and the next `reap` says why.
+    pub(crate) const LOST: Self = Self { bytes: usize::MAX, id: None };
+}
+
 /// A way to send over one connected socket. It never blocks but in `wait`.
 ///
 /// When `submit` returns an id, the kernel reads the payload's memory until the window was told of that id, or until
@@ -35,9 +41,9 @@ pub(crate) trait Submit {
     /// be kept as if it were lent.
     fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent>;
 
-    /// Sends datagrams, with as few system calls as it can; appends what was taken to `sent`. Stops at the first that is
-    /// not taken: an error only if that is the first of all. If it was lending and fewer were taken than given, `reap` must
-    /// be called before the next lending.
+    /// Sends datagrams, with as few system calls as it can; appends what was taken to `sent`, which is always the first
+    /// part of `payloads`. Stops at the first that is not taken: an error only if that is the first of all. If it was
+    /// lending and fewer were taken than given, or one is [`Sent::LOST`], `reap` must be called before the next lending.
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()>;
 
     /// Reads the notifications that are there and tells the window. Never waits.

@@ -42,7 +42,7 @@ pub(super) fn read(fd: BorrowedFd<'_>, max: usize, mut visit: impl FnMut(Note)) 
     let mut control: [Control; BATCH] = [[MaybeUninit::uninit(); CONTROL_WORDS]; BATCH];
     // SAFETY: all zeroes is a valid mmsghdr: null pointers with zero lengths.
     let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-    for (m, c) in messages.iter_mut().zip(&mut control) {
+    for (m, c) in messages.iter_mut().zip(&mut control).take(max) {
         m.msg_hdr.msg_control = c.as_mut_ptr().cast();
         m.msg_hdr.msg_controllen = size_of::<Control>();
     }

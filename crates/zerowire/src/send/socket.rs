@@ -26,6 +26,7 @@ const MAX_MESSAGES: usize = 64;
 const SO_MEMINFO: i32 = 55;
 /// Indices of `SO_MEMINFO` (include/uapi/linux/sock_diag.h).
 const SK_MEMINFO_WMEM_ALLOC: usize = 2;
+const SK_MEMINFO_SNDBUF: usize = 3;
 const SK_MEMINFO_WMEM_QUEUED: usize = 5;
 const SK_MEMINFO_OPTMEM: usize = 6;
 const SK_MEMINFO_VARS: usize = 9;
@@ -103,19 +104,7 @@ impl SocketBackend {
     }
 
     fn meminfo(&self) -> io::Result<[u32; SK_MEMINFO_VARS]> {
-        let mut info = [0u32; SK_MEMINFO_VARS];
-        let mut len = size_of_val(&info) as libc::socklen_t;
-        // SAFETY: info is valid for writes of len bytes for the call.
-        let r = unsafe {
-            libc::getsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_MEMINFO,
-                info.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        if r < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
+        meminfo(&self.socket)
     }
 
     fn flags(way: Way) -> i32 {
@@ -373,6 +362,28 @@ impl Submit for SocketBackend {
             Some(why) => format!("socket calls over {}, copying: {why}", self.kind.kind),
         }
     }
+}
+
+fn meminfo(socket: &OwnedFd) -> io::Result<[u32; SK_MEMINFO_VARS]> {
+    let mut info = [0u32; SK_MEMINFO_VARS];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: info is valid for writes of len bytes for the call.
+    let r = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
+}
+
+/// Bytes that may still be charged to the socket's send buffer.
+pub(super) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
+    let info = meminfo(socket)?;
+    Ok(info[SK_MEMINFO_SNDBUF].saturating_sub(info[SK_MEMINFO_WMEM_ALLOC]) as usize)
 }
 
 /// Resets a stream's connection, so that the kernel lets go of what is lent soon.

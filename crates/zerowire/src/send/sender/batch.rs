@@ -2,11 +2,11 @@
 
 use super::super::Payload;
 use super::super::auto::Turn;
-use super::super::backend::Submit;
+use super::super::backend::{Sent, Submit};
 use super::super::limits::cpu_ns;
 use super::super::{SendError, Way};
 use super::{Blocked, MAX_LENT_SEGMENTS, Sender};
-use crate::ledger::CopyReason;
+use crate::ledger::{CopyReason, DropReason};
 use std::time::Instant;
 
 /// Payloads in one call.
@@ -94,7 +94,6 @@ impl Sender {
         let n = sent.len();
         let calls = self.back.take_calls();
         self.counters.system_calls.add(calls);
-        self.counters.frames.add(n as u64);
         if turn.measure
             && n > 0
             && let Some(auto) = &mut self.auto
@@ -104,8 +103,15 @@ impl Sender {
                 auto.measured(p.len(), turn.way, each);
             }
         }
+        let mut lost = 0;
         for (p, s) in payloads.iter_mut().zip(&sent) {
             let p = std::mem::replace(p, empty());
+            if *s == Sent::LOST {
+                lost += 1;
+                self.counters.dropped(DropReason::PortRefused);
+                self.window.copied(p);
+                continue;
+            }
             match s.id {
                 Some(id) => {
                     self.unread += 1;
@@ -115,6 +121,8 @@ impl Sender {
                 None => {
                     let reason = match turn.way {
                         Way::Copy => self.copy_reason(p.len()),
+                        // Sent again behind a limit of locked memory.
+                        Way::Lend if self.back.lends().is_ok() => CopyReason::Memlock,
                         Way::Lend => CopyReason::Unsupported,
                     };
                     self.counters.copied(reason, p.len() as u64);
@@ -123,8 +131,10 @@ impl Sender {
             }
         }
         self.sent = sent;
+        self.counters.frames.add((n - lost) as u64);
         let all = result.is_ok() && n == payloads.len();
-        if turn.way == Way::Lend && (!all || self.unread >= super::READ_EVERY) {
+        // The next reading says why one was lost.
+        if lost > 0 || turn.way == Way::Lend && (!all || self.unread >= super::READ_EVERY) {
             self.read_soon();
         }
         n

@@ -176,6 +176,10 @@ impl Sender {
     /// Sends several payloads in order, datagrams with few system calls (`sendmmsg`). What was sent is taken off the
     /// front of `payloads`; their tickets follow each other from [`Sender::next_ticket`] on. Waits as
     /// [`Sender::send`]. On an error what was not sent is still in `payloads`.
+    ///
+    /// A UDP datagram that the network stack refuses after it took later ones of the same call (io_uring hands them over
+    /// together) is sent once more, then behind those; if it is refused again, it counts as sent and lost (ledger:
+    /// dropped), is done at once, and the next call tells the error.
     pub fn send_many(&mut self, payloads: &mut Vec<Payload>) -> Result<usize, SendError> {
         let all = payloads.len();
         let mut done = 0;

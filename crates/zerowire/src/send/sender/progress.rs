@@ -165,12 +165,14 @@ impl Sender {
         timeout: Option<Duration>,
         done: impl Fn(&Window) -> bool,
     ) -> Result<(), SendError> {
-        let start = Instant::now();
+        // Mostly there is nothing to wait for, and the clock is not asked.
+        let mut start = None;
         while !done(&self.window) {
             self.progress()?;
             if done(&self.window) {
                 break;
             }
+            let start = *start.get_or_insert_with(Instant::now);
             let room = self.pending.is_some() && self.blocked == Blocked::Room;
             self.pause(start, timeout, room)?;
         }

@@ -1,20 +1,18 @@
 //! One socket on a ring.
 
 use super::EngineError;
+use super::batch::{Lane, entry, mend};
 use super::core::Core;
 use super::engine::{Engine, EngineOptions, describe, lock, make};
-use super::message::Message;
 use crate::area::Area;
 use crate::send::backend::{Sent, Submit};
 use crate::send::kind::{Kind, SocketKind};
-use crate::send::socket::reset;
+use crate::send::socket::{from_errno, reset, send_room};
 use crate::send::{Payload, SendError, Way, Window};
-use crate::uring::sqe::{self, Loan, Target};
-use io_uring::squeue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -52,6 +50,8 @@ pub(crate) struct UringBackend {
     capacity: usize,
     /// Kept from call to call.
     sent: Vec<Sent>,
+    /// Why a datagram was lost; told by the next `reap`.
+    lost: Option<i32>,
     /// Notices that the window is to be told of.
     notices: VecDeque<(u32, bool)>,
     /// The sender was told that the ring was closed.
@@ -65,6 +65,12 @@ const LENT_CALL_BYTES: usize = 1 << 20;
 const SHARED_WAIT: Duration = Duration::from_millis(1);
 /// An entry's length and result are 31 bits; a whole number of pages of any size.
 const MAX_CALL_BYTES: usize = 1 << 30;
+/// What a datagram is charged to the socket's buffer besides its bytes, at most: the kernel's packet, and for each piece
+/// the parts of its first and last page that are none of its bytes.
+const CHARGE_BYTES: usize = 2048;
+const CHARGE_PIECE_BYTES: usize = 2 * 4096;
+/// Fewer datagrams than this go linked: asking for the buffer's room costs as much as the links.
+const FEWEST_UNLINKED: usize = 3;
 
 impl UringBackend {
     /// A socket with a ring of its own, which follows its sender to other threads.
@@ -79,8 +85,15 @@ impl UringBackend {
             Ok(mut core) => {
                 core.may_move = true;
                 let mut this = Self::with(Handle::Own(Box::new(core)), socket, kind, lend);
-                // The one that stands for the engine, which is this sender.
-                this.core.with(|c| c.users -= 1);
+                let socket = this.socket.as_raw_fd();
+                this.core.with(|c| {
+                    // The one that stands for the engine, which is this sender.
+                    c.users -= 1;
+                    // A stream is not: its end must go out when it is dropped, also by another thread.
+                    if kind.kind == Kind::Udp {
+                        c.register_file(socket);
+                    }
+                });
                 Ok(this)
             }
             Err(e) => Err((socket, e)),
@@ -109,27 +122,57 @@ impl UringBackend {
             is_aborted: false,
             capacity,
             sent: Vec::new(),
+            lost: None,
             notices: VecDeque::new(),
             is_told: false,
         }
     }
 
-    /// A chain of entries in one call: an entry that fails cancels those behind it (`IOSQE_IO_LINK`), so that what was
-    /// taken is the first part of what was given.
-    fn submit_chain(
+    /// How many of `payloads` can go in one call without links.
+    ///
+    /// Linked entries (`IOSQE_IO_LINK`) are a promise: one that fails cancels those behind it, so that what was taken is
+    /// the first part of what was given, in order. Each link costs the kernel some 15 % of a send. Without links a
+    /// datagram may fail and its successors go, which must not happen for reasons of every day: so the socket's buffer
+    /// must have room for all of them, and they must be of one length, which is too long for all of them or for none. What
+    /// still goes wrong in the middle (an ICMP error that is told to one of them) is mended in [`mend`]. Only UDP, which
+    /// promises no order.
+    fn unlinked(&self, payloads: &[Payload], way: Way) -> usize {
+        let [first, .., _] = payloads else { return 0 };
+        if self.kind.kind != Kind::Udp || payloads.len() < FEWEST_UNLINKED {
+            return 0;
+        }
+        let (len, pieces) = (first.len(), first.segments().len());
+        let alike = |p: &&Payload| p.len() == len && p.segments().len() <= pieces;
+        let count = payloads.iter().take_while(alike).count();
+        if count < FEWEST_UNLINKED {
+            return 0;
+        }
+        let bytes = match way {
+            Way::Copy => 2 * len,
+            Way::Lend => len,
+        };
+        let room = send_room(&self.socket).unwrap_or(0);
+        let fit = room / (CHARGE_BYTES + bytes + pieces * CHARGE_PIECE_BYTES);
+        if fit < FEWEST_UNLINKED { 0 } else { count.min(fit) }
+    }
+
+    /// Several entries in one call, linked or not.
+    fn submit_batch(
         &mut self,
         payloads: &[Payload],
         from: usize,
         way: Way,
+        is_chain: bool,
         sent: &mut Vec<Sent>,
     ) -> io::Result<()> {
-        let (socket, channel, stream) = (self.socket.as_raw_fd(), self.channel, self.kind.stream);
+        let (stream, lost) = (self.kind.stream, &mut self.lost);
+        let to = Lane { socket: &self.socket, channel: self.channel };
         let max = match way {
             Way::Lend if stream => LENT_CALL_BYTES,
             _ => MAX_CALL_BYTES,
         };
         self.core.with(|c| {
-            c.begin()?;
+            c.begin(is_chain)?;
             let mut messages = c.take_messages(payloads.len());
             let mut result = Ok(());
             let mut count = 0;
@@ -139,22 +182,25 @@ impl UringBackend {
                     result = Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
                     break;
                 }
-                let link = count + 1 < payloads.len();
-                let built = entry(c, socket, message, if total == 0 { Way::Copy } else { way }, link);
+                let link = is_chain && count + 1 < payloads.len();
+                let way = if total == 0 { Way::Copy } else { way };
+                let built = entry(c, to.socket.as_raw_fd(), message, way, link);
                 // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the caller keeps the
                 // payloads until the ids are back.
-                if let Err(e) = unsafe { c.push(channel, built) } {
+                if let Err(e) = unsafe { c.push(to.channel, built) } {
                     result = Err(e);
                     break;
                 }
                 count += 1;
             }
             if count > 0 {
-                let (settled, before) = (c.settle(), sent.len());
-                let taken = c.book.take_batch(sent);
+                let before = sent.len();
+                let settled = c.settle().and_then(|()| mend(c, to, &mut messages, way));
+                let taken = c.book.take_batch(sent, lost);
                 if settled.is_err() {
                     // What is in doubt counts as taken wholly.
-                    for (s, m) in sent[before..].iter_mut().zip(&messages) {
+                    let taken = sent[before..].iter_mut().zip(&messages).filter(|(s, _)| **s != Sent::LOST);
+                    for (s, m) in taken {
                         s.bytes = s.bytes.min(m.pieces().iter().map(|p| p.iov_len).sum());
                     }
                     // The kernel may still read headers and vectors.
@@ -168,42 +214,18 @@ impl UringBackend {
     }
 }
 
-/// The entry of one message.
-fn entry(core: &Core, socket: RawFd, message: &mut Message, way: Way, link: bool) -> squeue::Entry {
-    const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let one = match message.pieces() {
-        [piece] => Some((piece.iov_base.cast_const().cast::<u8>(), piece.iov_len as u32)),
-        _ => None,
-    };
-    let report = core.features.report_usage;
-    let loan = match way {
-        Way::Copy => Loan::Copy,
-        Way::Lend if one.is_some() || core.features.registered_vectors => core
-            .areas
-            .place_of(message.pieces())
-            .map_or(Loan::Lend { report }, |buffer| Loan::LendRegistered { report, buffer }),
-        Way::Lend => Loan::Lend { report },
-    };
-    let target = Target::Fd(socket);
-    let entry = match one {
-        Some((addr, len)) => sqe::send(target, loan, addr, len, FLAGS, 0),
-        None => sqe::sendmsg(target, loan, message.header(), FLAGS, 0),
-    };
-    if link { entry.flags(squeue::Flags::IO_LINK) } else { entry }
-}
-
 impl Submit for UringBackend {
     fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
         let mut sent = std::mem::take(&mut self.sent);
         sent.clear();
         let way = if self.cannot_lend.is_some() { Way::Copy } else { way };
-        let mut result = self.submit_chain(std::slice::from_ref(payload), from, way, &mut sent);
+        let mut result = self.submit_batch(std::slice::from_ref(payload), from, way, true, &mut sent);
         if way == Way::Lend
             && let Err(e) = &result
             && e.raw_os_error() == Some(libc::EOPNOTSUPP)
         {
             self.cannot_lend = Some(format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind));
-            result = self.submit_chain(std::slice::from_ref(payload), from, Way::Copy, &mut sent);
+            result = self.submit_batch(std::slice::from_ref(payload), from, Way::Copy, true, &mut sent);
         }
         let first = sent.first().copied();
         self.sent = sent;
@@ -217,10 +239,18 @@ impl Submit for UringBackend {
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
         let way = if self.cannot_lend.is_some() { Way::Copy } else { way };
         let before = sent.len();
-        for chunk in payloads.chunks(self.capacity) {
-            if let Err(e) = self.submit_chain(chunk, 0, way, sent) {
+        let mut rest = payloads;
+        while !rest.is_empty() {
+            let most = rest.len().min(self.capacity);
+            let (count, is_chain) = match self.unlinked(&rest[..most], way) {
+                0 => (most, true),
+                count => (count, false),
+            };
+            let (batch, behind) = rest.split_at(count);
+            if let Err(e) = self.submit_batch(batch, 0, way, is_chain, sent) {
                 return if sent.len() == before { Err(e) } else { Ok(()) };
             }
+            rest = behind;
         }
         Ok(())
     }
@@ -243,7 +273,7 @@ impl Submit for UringBackend {
         if is_closed && !std::mem::replace(&mut self.is_told, true) {
             return Err(SendError::Uring(self.core.look(describe)));
         }
-        Ok(())
+        self.lost.take().map_or(Ok(()), |errno| Err(from_errno(errno)))
     }
 
     fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
@@ -305,8 +335,12 @@ impl Submit for UringBackend {
 impl Drop for UringBackend {
     fn drop(&mut self) {
         let (channel, is_aborted) = (self.channel, self.is_aborted);
+        let owns = matches!(self.core, Handle::Own(_));
         self.core.with(|c| {
             c.book.detach(channel);
+            if owns {
+                c.forget_file();
+            }
             if !is_aborted {
                 c.users -= 1;
             }

@@ -51,6 +51,8 @@ pub(super) struct Book {
     channels: Vec<Channel>,
     free_channels: Vec<u32>,
     batch: Vec<u32>,
+    /// The batch's entries are linked: one that fails cancels those behind it.
+    is_chain: bool,
     unsettled: usize,
     /// Notices that were not taken.
     waiting: usize,
@@ -92,6 +94,11 @@ impl Book {
         self.unsettled
     }
 
+    /// A batch begins, linked or not.
+    pub(super) fn begin(&mut self, is_chain: bool) {
+        self.is_chain = is_chain;
+    }
+
     /// The token of the next entry; it is part of the batch when [`Book::pushed`] is called.
     pub(super) fn token(&mut self) -> u32 {
         self.free_tokens.last().copied().unwrap_or_else(|| {
@@ -110,11 +117,39 @@ impl Book {
         }
     }
 
-    /// Entries of the batch, and whether one of them has failed.
+    /// Entries of the batch, and whether one of them has failed and cancels the rest.
     pub(super) fn batch(&self) -> (usize, bool) {
-        let has_failed =
-            self.batch.iter().any(|at| self.tokens[*at as usize].result.is_some_and(|result| result < 0));
-        (self.batch.len(), has_failed)
+        let is_broken = self.is_chain
+            && self.batch.iter().any(|at| self.tokens[*at as usize].result.is_some_and(|result| result < 0));
+        (self.batch.len(), is_broken)
+    }
+
+    /// The first entry at or behind `from` that failed although one behind it was taken, and its error number.
+    pub(super) fn hole(&self, from: usize) -> Option<(usize, i32)> {
+        let failed = |at: &u32| self.tokens[*at as usize].result.filter(|result| *result < 0);
+        let end = self.taken();
+        let mut behind = self.batch.iter().enumerate().take(end).skip(from);
+        behind.find_map(|(at, token)| Some((at, -failed(token)?)))
+    }
+
+    /// The entry that was pushed last stands in for the one at `at`, which failed.
+    pub(super) fn stand_in(&mut self, at: usize) {
+        if let Some(new) = self.batch.pop().filter(|_| at < self.batch.len()) {
+            let old = std::mem::replace(&mut self.batch[at], new);
+            self.take(old);
+        }
+    }
+
+    /// Entries up to the last one that was taken, or of a chain up to the first one that was not.
+    fn taken(&self) -> usize {
+        let was_taken = |at: &u32| {
+            let token = &self.tokens[*at as usize];
+            token.is_in_doubt || token.result.is_some_and(|result| result >= 0)
+        };
+        match self.is_chain {
+            true => self.batch.iter().position(|at| !was_taken(at)).unwrap_or(self.batch.len()),
+            false => self.batch.iter().rposition(was_taken).map_or(0, |last| last + 1),
+        }
     }
 
     /// The ring was closed. The first `handed_over` entries of the batch were the kernel's: those without a result count
@@ -125,7 +160,7 @@ impl Book {
             let token = &mut self.tokens[self.batch[at] as usize];
             match token.result {
                 // Those behind it were cancelled.
-                Some(..0) => break,
+                Some(..0) if self.is_chain => break,
                 Some(_) => {}
                 None => token.is_in_doubt = true,
             }
@@ -154,16 +189,23 @@ impl Book {
         }
     }
 
-    /// The results of the batch: appends what was taken to `sent`, up to the first error. An entry in doubt
-    /// ([`Book::give_up`]) counts as taken, with more bytes than any has.
-    pub(super) fn take_batch(&mut self, sent: &mut Vec<Sent>) -> io::Result<()> {
+    /// The results of the batch: appends what was taken to `sent`, up to the first error, or without links up to the last
+    /// entry that was taken: those before it that failed are [`Sent::LOST`], and the first of their errors is put into
+    /// `lost`. An entry in doubt ([`Book::give_up`]) counts as taken, with more bytes than any has.
+    pub(super) fn take_batch(&mut self, sent: &mut Vec<Sent>, lost: &mut Option<i32>) -> io::Result<()> {
         let mut error = None;
+        let taken = self.taken();
         for at in 0..self.batch.len() {
             let (result, id) = self.take(self.batch[at]);
             match result {
-                _ if error.is_some() => {}
-                0.. => sent.push(Sent { bytes: result as usize, id }),
-                _ => error = Some(io::Error::from_raw_os_error(-result)),
+                0.. if at < taken => sent.push(Sent { bytes: result as usize, id }),
+                ..0 if at < taken => {
+                    lost.get_or_insert(-result);
+                    sent.push(Sent::LOST);
+                }
+                _ => {
+                    error.get_or_insert_with(|| io::Error::from_raw_os_error(result.saturating_neg()));
+                }
             }
         }
         self.batch.clear();
@@ -253,159 +295,4 @@ impl Book {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    fn result(token: u32, result: i32, more: bool) -> Cqe {
-        Cqe { user_data: token.into(), result, flags: if more { sqe::CQE_F_MORE } else { 0 } }
-    }
-
-    fn notification(token: u32, copied: bool) -> Cqe {
-        let result = if copied { sqe::NOTIF_USAGE_ZC_COPIED as i32 } else { 0 };
-        Cqe { user_data: token.into(), result, flags: sqe::CQE_F_NOTIF }
-    }
-
-    proptest! {
-        /// Batches with results of all kinds, notifications in any order, before or after the results are taken: every
-        /// id that was given comes back once, with its flag, to its own channel, and nothing else does.
-        #[test]
-        fn every_loan_comes_back_once(
-            batches in prop::collection::vec(
-                (0u32..3, prop::collection::vec((-3i32..4, any::<bool>(), any::<bool>(), any::<bool>()), 1..8)),
-                1..30,
-            ),
-            seed in any::<u64>(),
-        ) {
-            let mut book = Book::default();
-            let channels: Vec<u32> = (0..3).map(|_| book.attach()).collect();
-            let mut wanted: [BTreeMap<u32, bool>; 3] = Default::default();
-            let mut ids = [0u32; 3];
-            let mut late = Vec::new();
-            let mut got: [BTreeMap<u32, bool>; 3] = Default::default();
-            let mut random = seed | 1;
-            for (channel, entries) in batches {
-                let tokens: Vec<u32> = entries
-                    .iter()
-                    .map(|_| {
-                        let token = book.token();
-                        book.pushed(channels[channel as usize]);
-                        token
-                    })
-                    .collect();
-                for (&token, &(r, more, copied, early)) in tokens.iter().zip(&entries) {
-                    book.complete(result(token, r, more));
-                    if more && early {
-                        book.complete(notification(token, copied));
-                    } else if more {
-                        late.push((token, copied));
-                    }
-                }
-                prop_assert_eq!(book.unsettled(), 0);
-                let mut sent = Vec::new();
-                let first_error = entries.iter().position(|e| e.0 < 0);
-                prop_assert_eq!(book.take_batch(&mut sent).is_err(), first_error.is_some());
-                prop_assert_eq!(sent.len(), first_error.unwrap_or(entries.len()));
-                for &(r, more, copied, _) in &entries {
-                    if r >= 0 && more {
-                        wanted[channel as usize].insert(ids[channel as usize], copied);
-                        ids[channel as usize] += 1;
-                    }
-                }
-                // Some of the late ones come now, out of order.
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                for _ in 0..(random >> 60) {
-                    if !late.is_empty() {
-                        let at = (random >> 33) as usize % late.len();
-                        let (token, copied) = late.swap_remove(at);
-                        book.complete(notification(token, copied));
-                    }
-                }
-            }
-            prop_assert_eq!(book.outstanding(), late.len());
-            for (token, copied) in late {
-                book.complete(notification(token, copied));
-                // A second one, and one of a token that was never given.
-                book.complete(notification(token, !copied));
-                book.complete(notification(1 << 20, copied));
-            }
-            for (at, &channel) in channels.iter().enumerate() {
-                while let Some((id, copied)) = book.next_notice(channel) {
-                    prop_assert!(got[at].insert(id, copied).is_none(), "id {} twice", id);
-                }
-            }
-            prop_assert_eq!(got, wanted);
-            prop_assert_eq!(book.outstanding(), 0);
-            prop_assert_eq!(book.free_tokens.len(), book.tokens.len(), "tokens leaked");
-        }
-    }
-
-    #[test]
-    fn the_place_of_a_sender_that_went_waits_for_its_loans() {
-        let mut book = Book::default();
-        let gone = book.attach();
-        let token = book.token();
-        book.pushed(gone);
-        book.complete(result(token, 10, true));
-        book.take_batch(&mut Vec::new()).unwrap();
-        book.detach(gone);
-        let next = book.attach();
-        assert_ne!(next, gone, "a notification for the old one is on its way");
-        book.complete(notification(token, false));
-        assert_eq!(book.attach(), gone);
-        assert_eq!((book.next_notice(gone), book.next_notice(next)), (None, None));
-    }
-
-    #[test]
-    fn an_entry_without_a_result_is_kept_until_the_ring_is_gone() {
-        let mut book = Book::default();
-        let channel = book.attach();
-        let tokens: Vec<u32> = (0..4)
-            .map(|_| {
-                let token = book.token();
-                book.pushed(channel);
-                token
-            })
-            .collect();
-        book.complete(result(tokens[0], 10, false));
-        // Two more were handed over; the last was not.
-        book.give_up(3);
-        let mut sent = Vec::new();
-        assert!(book.take_batch(&mut sent).is_err());
-        let ids: Vec<_> = sent.iter().map(|s| s.id).collect();
-        assert_eq!(ids, [None, Some(0), Some(1)]);
-        let mut notices = VecDeque::new();
-        book.take_notices(channel, &mut notices);
-        assert_eq!((notices.len(), book.outstanding(), book.unsettled()), (0, 2, 0));
-        book.retired_are_back();
-        book.take_notices(channel, &mut notices);
-        assert_eq!(notices, [(0, true), (1, true)]);
-        assert_eq!((book.outstanding(), book.free_tokens.len()), (0, book.tokens.len()));
-    }
-
-    #[test]
-    fn loans_of_a_closed_ring_come_back_together() {
-        let mut book = Book::default();
-        let channel = book.attach();
-        for _ in 0..2 {
-            let token = book.token();
-            book.pushed(channel);
-            book.complete(result(token, 10, true));
-            book.take_batch(&mut Vec::new()).unwrap();
-            book.give_up(0);
-        }
-        let token = book.token();
-        book.pushed(channel);
-        book.complete(result(token, 10, true));
-        book.take_batch(&mut Vec::new()).unwrap();
-        book.retired_are_back();
-        assert_eq!(book.next_notice(channel), Some((0, true)));
-        assert_eq!(book.next_notice(channel), Some((1, true)));
-        assert_eq!(
-            (book.next_notice(channel), book.outstanding()),
-            (None, 1),
-            "the third is of the new ring"
-        );
-    }
-}
+mod tests;

@@ -10,13 +10,14 @@ use super::book::Book;
 use super::engine::EngineOptions;
 use super::error::{EngineError, locked_limit};
 use super::message::Message;
-use super::tombstone::Tombstone;
+use super::tombstone::{SOCKET_PLACE, Tombstone};
 use crate::uring::SendFeatures;
 use crate::uring::ring::{Cqe, SendRing, Threads};
+use crate::uring::sqe::Target;
 use io_uring::squeue;
 use rustix::event::epoll;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub(super) struct Core {
     pub(super) features: SendFeatures,
     flags: &'static str,
     pub(super) book: Book,
+    /// The socket that is in the ring's table of files.
+    file: Option<RawFd>,
     messages: Vec<Message>,
     submissions: usize,
     /// Engines and senders that still use it.
@@ -89,6 +92,7 @@ impl Core {
             owner,
             features,
             book: Book::default(),
+            file: None,
             messages: Vec::new(),
             users: 1,
             calls: 0,
@@ -152,6 +156,29 @@ impl Core {
         }
     }
 
+    /// Registers the one socket that uses this ring, which saves the kernel a look-up and a reference an entry. Nothing
+    /// comes of it where that fails.
+    pub(super) fn register_file(&mut self, socket: RawFd) {
+        self.file = self
+            .ring
+            .as_ref()
+            .and_then(|ring| ring.register_file(SOCKET_PLACE, socket).ok())
+            .map(|()| socket);
+    }
+
+    /// Takes it out of the table, so that closing the socket closes it at once. On another thread than the ring's it goes
+    /// with the ring.
+    pub(super) fn forget_file(&mut self) {
+        if let (Some(_), Some(ring)) = (self.file.take(), &self.ring) {
+            let _ = ring.register_file(SOCKET_PLACE, -1);
+        }
+    }
+
+    /// How an entry names a socket.
+    pub(super) fn target(&self, socket: RawFd) -> Target {
+        if self.file == Some(socket) { Target::Registered(SOCKET_PLACE) } else { Target::Fd(socket) }
+    }
+
     /// Whether this thread may hand entries over.
     pub(super) fn is_own_thread(&self) -> bool {
         self.owner.is_none_or(|owner| owner == thread_number())
@@ -178,8 +205,11 @@ impl Core {
 
     /// To be called before entries are made and pushed. EEXIST: this is not the thread that may. EBADFD: the ring was
     /// closed for good.
-    pub(super) fn begin(&mut self) -> io::Result<()> {
+    ///
+    /// `is_chain`: the entries will be linked, so that one that fails cancels those behind it.
+    pub(super) fn begin(&mut self, is_chain: bool) -> io::Result<()> {
         self.follow();
+        self.book.begin(is_chain);
         if self.ring.is_none() {
             return Err(no_ring());
         }
@@ -212,14 +242,14 @@ impl Core {
             let Some(ring) = &mut self.ring else { return Err(no_ring()) };
             let held = ring.held();
             let out = self.book.unsettled().saturating_sub(held);
-            // A single entry is worked off as it is handed over; the later ones of a chain need the kernel's deferred
-            // work, which is done while waiting. Each entry has one result at least, so never more is waited for than
-            // comes.
+            // Entries are worked off as they are handed over, but the later ones of a chain, and notifications, need the
+            // kernel's deferred work, which is done while waiting. Each entry has one result at least, so never more is
+            // waited for than comes.
             let (count, want) = match (out, self.book.batch()) {
-                // If the kernel took only the first part of the chain (it had no memory for more) the rest goes after
-                // that part's results: the entries are no longer linked to it.
+                // If the kernel took only the first part of the batch (it had no memory for more) the rest goes after
+                // that part's results: the entries of a chain are no longer linked to it.
                 (1.., _) => (0, out),
-                // And not at all behind one that failed.
+                // And not at all behind one of a chain that failed.
                 (0, (_, true)) => {
                     self.renew();
                     return Ok(());
@@ -329,6 +359,7 @@ impl Core {
         let held = self.ring.as_mut().map_or(0, SendRing::held);
         self.flags = ring.flags();
         self.areas.register_again(&ring);
+        self.file = self.file.filter(|socket| ring.register_file(SOCKET_PLACE, *socket).is_ok());
         if let Some(watch) = &self.watch
             && let Err(e) = ring.signal(&watch.event)
         {

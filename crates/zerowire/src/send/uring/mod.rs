@@ -14,6 +14,7 @@
 
 mod areas;
 pub(crate) mod backend;
+mod batch;
 mod book;
 mod core;
 mod engine;

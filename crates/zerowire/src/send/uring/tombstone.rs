@@ -9,16 +9,21 @@ use crate::uring::ring::SendRing;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+/// Places of a ring's table of files: this one's, and [`SOCKET_PLACE`].
+const PLACES: u32 = 2;
+/// The place for the socket of a ring that serves only one.
+pub(super) const SOCKET_PLACE: u32 = 1;
+
 /// The read end of the pipe.
 #[derive(Debug)]
 pub(super) struct Tombstone(OwnedFd);
 
 impl Tombstone {
-    /// Buries the write end in `ring`, in place 0 of its table of files.
+    /// Buries the write end in `ring`: makes its table of files, and takes place 0.
     pub(super) fn new(ring: &SendRing) -> io::Result<Self> {
         use rustix::pipe::{PipeFlags, pipe_with};
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        ring.prepare_files(1)?;
+        ring.prepare_files(PLACES)?;
         ring.register_file(0, write.as_raw_fd())?;
         Ok(Self(read))
     }
