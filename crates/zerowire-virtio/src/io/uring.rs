@@ -161,13 +161,16 @@ impl Uring {
     /// As [`super::PortIo::push`].
     #[inline]
     pub(super) unsafe fn push(&mut self, op: Op) {
-        if self.pushed == 0 && self.first.is_none() && op.fixed.is_none() {
-            self.first = Some(op);
-            return;
-        }
-        if let Some(first) = self.first.take() {
-            // SAFETY: the caller's promise of the first operation holds until `run`.
-            unsafe { self.submit(first) };
+        if self.pushed == 0 {
+            match self.first.take() {
+                None if op.fixed.is_none() => {
+                    self.first = Some(op);
+                    return;
+                }
+                None => {}
+                // SAFETY: the caller's promise of the first operation holds until `run`.
+                Some(first) => unsafe { self.submit(first) },
+            }
         }
         // SAFETY: the caller's promise.
         unsafe { self.submit(op) };

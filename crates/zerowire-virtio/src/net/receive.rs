@@ -51,6 +51,17 @@ const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 /// them don't share the same few lines of the first-level cache.
 const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
 
+/// The usual order of results.
+const IN_ORDER: [u16; READ_BATCH] = {
+    let mut order = [0; READ_BATCH];
+    let mut i = 0;
+    while i < READ_BATCH {
+        order[i] = i as u16;
+        i += 1;
+    }
+    order
+};
+
 /// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual CPU from running.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -206,6 +217,7 @@ impl Receive {
         }
         self.waiting_since = None;
         self.ring.prefetch(MAX_BATCH as u16);
+        self.ring.prefetch_used(self.chains.len() as u16);
         let (done, calls) = cx.io.run()?;
         cx.counters.system_calls.add(calls);
         // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are
@@ -227,7 +239,10 @@ impl Receive {
                 cx.counters.dropped(DropReason::PortRefused);
             }
         }
-        let order: [u16; READ_BATCH] = std::array::from_fn(|i| done.get(i).map_or(0, |d| d.slot));
+        let order: [u16; READ_BATCH] = match in_order && !private {
+            true => IN_ORDER,
+            false => std::array::from_fn(|i| done.get(i).map_or(0, |d| d.slot)),
+        };
         let port_empty = frames < reads;
         self.batch = if port_empty { (frames + 1).min(READ_BATCH) } else { (self.batch * 2).min(READ_BATCH) };
         if private {
@@ -306,10 +321,12 @@ impl Receive {
             if !self.chains.ensure(i, need, &mut self.ring, cx.memory, self.setup.header_len)? {
                 break;
             }
-            if self.iov.len() + self.chains.segments(i).len() + 1 > self.iov.capacity() {
+            let start = self.iov.len();
+            if start + self.chains.segments(i).len() + 1 > self.iov.capacity() {
                 break;
             }
-            self.read_into(1, i, i, cx);
+            let room = self.append(i, start);
+            self.read_into(1, room, start, i, cx);
         }
         Ok(self.reads.len())
     }
@@ -327,40 +344,64 @@ impl Receive {
         self.start(cx);
         let mut first = 0;
         for read in 0..want {
-            let n = self.chains_for(need, first, cx)?;
+            let start = self.iov.len();
+            let (n, room) = self.chains_for(need, first, private, cx)?;
             if n == 0 {
+                self.iov.truncate(start);
                 break;
             }
-            self.read_into(if private { 0 } else { n }, first, read, cx);
+            match private {
+                true => self.read_into(0, 0, start, read, cx),
+                false => self.read_into(n, room, start, read, cx),
+            }
             first += n;
         }
         Ok(self.reads.len())
     }
 
-    /// How many chains from `first` on hold `need` bytes; 0 where there are too few and more may come.
+    /// How many chains from `first` on hold `need` bytes, and how many they hold; 0 where there are too few and more may
+    /// come. Appends them to the scatter list, unless the read is `private`.
     #[inline]
-    fn chains_for(&mut self, need: usize, first: usize, cx: &ReceiveContext<'_>) -> Result<usize, TurnError> {
+    fn chains_for(
+        &mut self,
+        need: usize,
+        first: usize,
+        private: bool,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<(usize, usize), TurnError> {
+        let start = self.iov.len();
         let (mut n, mut room, mut entries) = (0, 0, 0);
         while room < need {
-            if !self.chains.ensure(
-                first + n,
-                need - room,
-                &mut self.ring,
-                cx.memory,
-                self.setup.header_len,
-            )? {
+            let i = first + n;
+            if !self.chains.ensure(i, need - room, &mut self.ring, cx.memory, self.setup.header_len)? {
                 // All buffers that the ring can hold are here: the first read takes what there is.
                 let all_here = self.chains.are_all(&self.ring);
-                return Ok(if first == 0 && all_here { n } else { 0 });
+                return Ok(if first == 0 && all_here { (n, room) } else { (0, 0) });
             }
-            entries += self.chains.segments(first + n).len();
+            entries += self.chains.segments(i).len();
             if entries > MAX_IOV - 1 {
                 break;
             }
-            room += self.chains.room(first + n);
+            room += if private { self.chains.room(i) } else { self.append(i, start) };
             n += 1;
         }
-        Ok(n)
+        Ok((n, room))
+    }
+
+    /// Appends chain `i` to the scatter list that begins at entry `start`. Returns how many bytes it holds.
+    #[inline]
+    fn append(&mut self, i: usize, start: usize) -> usize {
+        for s in self.chains.segments(i) {
+            let len = s.len as usize;
+            // Buffers that lie one behind the other, as a guest cuts them out of larger blocks, are one entry.
+            match self.iov[start..].last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == s.ptr.cast() => {
+                    last.iov_len += len;
+                }
+                _ => self.iov.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: len }),
+            }
+        }
+        self.chains.room(i)
     }
 
     /// The longest frame with its header, bytes.
@@ -375,26 +416,11 @@ impl Receive {
         cx.io.clear();
     }
 
-    /// Queues read number `read` into `n` chains from chain `first` on, and into scratch memory behind them.
+    /// Queues read number `read` into `n` chains, which hold `room` bytes and are the scatter list from entry `start` on, and
+    /// into scratch memory behind them.
     #[inline]
-    fn read_into(&mut self, n: usize, first: usize, read: usize, cx: &mut ReceiveContext<'_>) {
-        let start = self.iov.len();
-        let mut room = 0;
-        let longest = self.longest();
-        for i in first..first + n {
-            for s in self.chains.segments(i) {
-                let len = s.len as usize;
-                // Buffers that lie one behind the other, as a guest cuts them out of larger blocks, are one entry.
-                match self.iov[start..].last_mut() {
-                    Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == s.ptr.cast() => {
-                        last.iov_len += len;
-                    }
-                    _ => self.iov.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: len }),
-                }
-            }
-            room += self.chains.room(i);
-        }
-        if room < longest {
+    fn read_into(&mut self, n: usize, room: usize, start: usize, read: usize, cx: &mut ReceiveContext<'_>) {
+        if room < self.longest() {
             self.iov.push(libc::iovec { iov_base: self.scratch(read).cast(), iov_len: SCRATCH_BYTES });
         }
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });

@@ -161,7 +161,7 @@ impl Receive {
     #[inline]
     pub fn finish(&mut self, header: Header) {
         access::write(self.chains.segments(0), 0, &header.to_bytes());
-        if let Some(head) = self.chains.pop() {
+        if let Some((head, _)) = self.chains.pop() {
             self.queue.ring.push_used(head, HEADER_LEN as u32 + header.len);
         }
     }

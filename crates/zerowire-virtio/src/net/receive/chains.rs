@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::memory::{GuestMemory, Segment};
-use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
+use crate::ring::{ChainCursor, Descriptor, RingError, RingRule, SplitRing};
 
 /// Chains taken ahead at most.
 const MAX_AHEAD: usize = 1024;
@@ -13,27 +13,42 @@ const MAX_AHEAD: usize = 1024;
 /// A frame that needs more is dropped and counted.
 const MAX_SEGMENTS: usize = 900;
 
-#[derive(Debug)]
+/// Of a chain that is no more than one segment: it has no list.
+const NO_LIST: u16 = u16::MAX;
+
+/// A chain that was taken. Nearly all are one plain descriptor, which lies in one piece of memory: what is needed of such a
+/// one is here, half a cache line.
+#[derive(Clone, Copy, Debug)]
 struct Chain {
-    head: u16,
-    cursor: ChainCursor,
-    segments: Vec<Segment>,
+    /// Its only segment, if it has no list.
+    only: Segment,
     /// Bytes of the segments parsed so far.
     room: usize,
+    head: u16,
+    /// Where its segments are in [`Chains::lists`], or [`NO_LIST`].
+    list: u16,
+}
+
+/// The segments of a longer chain, and how far it was parsed.
+#[derive(Debug)]
+struct List {
+    cursor: ChainCursor,
+    segments: Vec<Segment>,
 }
 
 /// Chains in the order in which they became available.
 #[derive(Debug)]
 pub(crate) struct Chains {
     ready: VecDeque<Chain>,
-    /// Emptied chains, whose segment lists are used again.
-    spare: Vec<Vec<Segment>>,
+    lists: Vec<List>,
+    /// Lists that no chain has, to be used again.
+    spare: Vec<u16>,
     hint: usize,
 }
 
 impl Chains {
     pub(crate) fn new() -> Self {
-        Self { ready: VecDeque::with_capacity(64), spare: Vec::with_capacity(64), hint: 0 }
+        Self { ready: VecDeque::with_capacity(64), lists: Vec::new(), spare: Vec::new(), hint: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -47,7 +62,12 @@ impl Chains {
 
     /// Lets go of segment lists that a guest's long chains have made long.
     pub(crate) fn trim(&mut self) {
-        self.spare.retain(|list| list.capacity() <= 64);
+        for &list in &self.spare {
+            let segments = &mut self.lists[usize::from(list)].segments;
+            if segments.capacity() > 64 {
+                *segments = Vec::new();
+            }
+        }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -58,7 +78,7 @@ impl Chains {
     /// Parsed segments of chain `i`.
     #[inline]
     pub(crate) fn segments(&self, i: usize) -> &[Segment] {
-        self.ready.get(i).map_or(&[], |c| &c.segments)
+        self.ready.get(i).map_or(&[], |c| self.segments_of(c))
     }
 
     /// Parsed bytes of chain `i`.
@@ -67,13 +87,23 @@ impl Chains {
         self.ready.get(i).map_or(0, |c| c.room)
     }
 
-    /// Gives up the first chain: its head.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<u16> {
-        let mut c = self.ready.pop_front()?;
-        c.segments.clear();
-        self.spare.push(c.segments);
-        Some(c.head)
+    fn segments_of<'a>(&'a self, c: &'a Chain) -> &'a [Segment] {
+        match self.lists.get(usize::from(c.list)) {
+            None => std::slice::from_ref(&c.only),
+            Some(list) => &list.segments,
+        }
+    }
+
+    /// Gives up the first chain: its head, and its parsed bytes.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(u16, usize)> {
+        let c = self.ready.pop_front()?;
+        if let Some(list) = self.lists.get_mut(usize::from(c.list)) {
+            list.segments.clear();
+            self.spare.push(c.list);
+        }
+        Some((c.head, c.room))
     }
 
     /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false where the guest
@@ -92,17 +122,73 @@ impl Chains {
                 return Ok(false);
             }
             let Some(head) = ring.take()? else { return Ok(false) };
-            let segments = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(4));
-            self.ready.push_back(Chain { head, cursor: ChainCursor::new(ring, head), segments, room: 0 });
+            self.begin(head, ring, memory, header_len)?;
         }
-        if self.ready[i].room < need && !self.ready[i].cursor.is_done() {
+        let c = &self.ready[i];
+        if c.room < need && c.list != NO_LIST {
             self.parse(i, need, ring, memory, header_len)?;
         }
         Ok(true)
     }
 
-    /// Parses chain `i` on until it holds `need` bytes or ends.
+    /// Adds the chain that begins at `head`, with its first segment if that is all of it.
     #[inline]
+    fn begin(
+        &mut self,
+        head: u16,
+        ring: &SplitRing,
+        memory: &GuestMemory,
+        header_len: usize,
+    ) -> Result<(), RingError> {
+        let mut cursor = ChainCursor::new(ring, head);
+        let first = cursor.next(ring, memory, &mut self.hint);
+        if let Ok(Some(d)) = &first
+            && cursor.is_done()
+            && d.is_writable()
+            && d.len as usize >= header_len
+            && let Some(ptr) = memory.contiguous(d.addr, u64::from(d.len), &mut self.hint)
+            && let Some(piece) = memory.pieces().get(self.hint)
+            && ptr.addr() - piece.ptr().addr() + d.len as usize <= piece.len()
+        {
+            let only = Segment { ptr, len: d.len, piece: self.hint as u16 };
+            self.ready.push_back(Chain { only, room: d.len as usize, head, list: NO_LIST });
+            return Ok(());
+        }
+        self.begin_list(head, cursor, first, ring, memory, header_len)
+    }
+
+    /// As [`Self::begin`] for every other chain, whose `first` descriptor was read.
+    #[cold]
+    fn begin_list(
+        &mut self,
+        head: u16,
+        cursor: ChainCursor,
+        first: Result<Option<Descriptor>, RingError>,
+        ring: &SplitRing,
+        memory: &GuestMemory,
+        header_len: usize,
+    ) -> Result<(), RingError> {
+        let list = match self.spare.pop() {
+            Some(list) => {
+                self.lists[usize::from(list)].cursor = cursor;
+                list
+            }
+            None => {
+                self.lists.push(List { cursor, segments: Vec::new() });
+                // At most MAX_AHEAD chains are here at a time.
+                (self.lists.len() - 1) as u16
+            }
+        };
+        // A chain with a mistake counts as taken, too: who gives them back counts them here.
+        let only = Segment { ptr: std::ptr::null_mut(), len: 0, piece: 0 };
+        self.ready.push_back(Chain { only, room: 0, head, list });
+        if let Some(d) = first? {
+            self.add(self.ready.len() - 1, d, ring, memory)?;
+        }
+        self.check(self.ready.len() - 1, ring, header_len)
+    }
+
+    /// Parses chain `i` on until it holds `need` bytes or ends.
     fn parse(
         &mut self,
         i: usize,
@@ -111,22 +197,41 @@ impl Chains {
         memory: &GuestMemory,
         header_len: usize,
     ) -> Result<(), RingError> {
-        let c = &mut self.ready[i];
-        while c.room < need && c.segments.len() < MAX_SEGMENTS {
-            let Some(d) = c.cursor.next(ring, memory, &mut self.hint)? else { break };
-            if !d.is_writable() {
-                return Err(ring.error(RingRule::ReadableInReceive));
-            }
-            if c.segments.capacity() - c.segments.len() < 2 {
-                c.segments.reserve(8);
-            }
-            if !memory.translate(d.addr, d.len, &mut self.hint, &mut c.segments) {
-                return Err(ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
-            }
-            c.room += d.len as usize;
+        let list = usize::from(self.ready[i].list);
+        while self.ready[i].room < need && self.lists[list].segments.len() < MAX_SEGMENTS {
+            let Some(d) = self.lists[list].cursor.next(ring, memory, &mut self.hint)? else { break };
+            self.add(i, d, ring, memory)?;
         }
-        // A chain that ends short of the header can't take any frame.
-        if c.room < header_len && c.cursor.is_done() {
+        self.check(i, ring, header_len)
+    }
+
+    /// Appends a descriptor to the list of chain `i`.
+    fn add(
+        &mut self,
+        i: usize,
+        d: Descriptor,
+        ring: &SplitRing,
+        memory: &GuestMemory,
+    ) -> Result<(), RingError> {
+        let c = &mut self.ready[i];
+        let segments = &mut self.lists[usize::from(c.list)].segments;
+        if !d.is_writable() {
+            return Err(ring.error(RingRule::ReadableInReceive));
+        }
+        if segments.capacity() - segments.len() < 2 {
+            segments.reserve(8);
+        }
+        if !memory.translate(d.addr, d.len, &mut self.hint, segments) {
+            return Err(ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
+        }
+        c.room += d.len as usize;
+        Ok(())
+    }
+
+    /// A chain that ends short of the header can't take any frame.
+    fn check(&self, i: usize, ring: &SplitRing, header_len: usize) -> Result<(), RingError> {
+        let c = &self.ready[i];
+        if c.room < header_len && self.lists[usize::from(c.list)].cursor.is_done() {
             return Err(ring.error(RingRule::BufferTooSmall(c.room as u32)));
         }
         Ok(())

@@ -44,33 +44,48 @@ impl Receive {
 
     /// Gives the guest the first chains, of which at most `chains` hold a frame of `len` bytes, header included. Returns
     /// how many they are.
-    #[inline]
+    #[inline(always)]
     fn give_front(&mut self, len: usize, chains: usize) -> usize {
+        // Used elements are seen when they are published, so that the header may be written after them.
+        let first = self.chains.segments(0).first().copied();
+        let whole_header = first.filter(|s| s.len as usize >= NUM_BUFFERS_AT + 2);
+        if whole_header.is_none() {
+            self.write_num_buffers(len, chains);
+        }
         let mut used = 0;
         let mut left = len;
         while used < chains && (left > 0 || used == 0) {
-            left -= left.min(self.chains.room(used));
+            let Some((head, room)) = self.chains.pop() else { break };
+            let n = left.min(room);
+            self.ring.push_used(head, n as u32);
+            left -= n;
             used += 1;
         }
-        self.write_num_buffers(used as u16);
-        let mut left = len;
-        for _ in 0..used {
-            let n = left.min(self.chains.room(0));
-            left -= n;
-            if let Some(head) = self.chains.pop() {
-                self.ring.push_used(head, n as u32);
-            }
+        if let Some(first) = whole_header
+            && self.setup.header_len == 12
+        {
+            let at = first.ptr.wrapping_add(NUM_BUFFERS_AT).cast::<[u8; 2]>();
+            // SAFETY: the segment was found long enough; it lies in guest memory, which the context of this turn holds. An
+            // array of bytes may lie at any address.
+            unsafe { at.write_volatile((used as u16).to_le_bytes()) };
         }
         self.forecast.note(len, used);
         used
     }
 
-    /// The device sets num_buffers to the number of chains, and to 1 without MRG_RXBUF (virtio 1.3 §5.1.6.4.1).
-    #[inline]
-    fn write_num_buffers(&mut self, n: u16) {
-        if self.setup.header_len == 12 {
-            access::write(self.chains.segments(0), NUM_BUFFERS_AT, &n.to_le_bytes());
+    /// The device sets num_buffers to the number of chains, and to 1 without MRG_RXBUF (virtio 1.3 §5.1.6.4.1): here into a
+    /// header that lies in several segments.
+    #[cold]
+    fn write_num_buffers(&mut self, len: usize, chains: usize) {
+        if self.setup.header_len != 12 {
+            return;
         }
+        let (mut used, mut left) = (0, len);
+        while used < chains && (left > 0 || used == 0) {
+            left -= left.min(self.chains.room(used));
+            used += 1;
+        }
+        access::write(self.chains.segments(0), NUM_BUFFERS_AT, &(used as u16).to_le_bytes());
     }
 
     /// The slow way, for reads from `from` on in the order in which frames arrived, of whose chains `gone` have been
