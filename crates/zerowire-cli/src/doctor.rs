@@ -7,6 +7,8 @@ mod wrap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+use crate::configure;
+use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -53,6 +55,9 @@ pub struct DoctorArgs {
     /// Go through the checks for this receive queue, one by one; without it, all queues in short.
     #[arg(short, long, value_name = "Q", requires = "interface")]
     queue: Option<u32>,
+    /// Turn header split on, and RSS off this queue, look, and set both back when SIGINT or SIGTERM comes.
+    #[arg(long, requires = "queue")]
+    configure: bool,
     /// Print the report as JSON, one document.
     #[arg(long)]
     json: bool,
@@ -64,15 +69,18 @@ never set up, registers memory. Nothing stays behind, no setting is changed, no 
 net or zerowire vsock will run: under the same user, in the same container, unit or namespace.
 
 With --interface it reads the interface's settings by netlink and says what is missing before io_uring can receive into a \
-queue of it without a copy, with the ethtool commands for that. It runs none of them, and registers no queue.
+queue of it without a copy, with the ethtool commands for that. It runs none of them, and registers no queue. With --configure \
+it makes the changes of header split and RSS itself (CAP_NET_ADMIN), reports, waits for SIGINT or SIGTERM, and sets them back; \
+flow steering stays a command to be given. SIGKILL leaves the settings: the commands that set them back are printed first.
 
-Exit code: 0; 1 if zerowire net or zerowire vsock, where it was asked about, can't run at all, or with --interface if the \
-queue can't be registered; 2 for wrong arguments.
+Exit code: 0; 1 if a command that was asked about can't run at all (zerowire net, zerowire vsock), or with --interface if the \
+queue can't be registered, or with --configure if nothing could be set; 2 for wrong arguments.
 
 Examples:
   zerowire doctor --path net         what a VM's network device would run on
   zerowire doctor -i eth1            the queues of eth1 in short
   zerowire doctor -i eth1 -q 7       whether queue 7 can receive without a copy, and what is missing
+  zerowire doctor -i eth1 -q 7 --configure    the same with header split on, until Ctrl-C
   zerowire doctor -i eth1 -q 7 --json | jq '.checks[] | select(.outcome != \"ok\")'";
 
 /// Width of a report that goes to no terminal, columns.
@@ -83,8 +91,22 @@ const MAX_WIDTH: usize = 110;
 /// Runs the command.
 pub fn run(args: DoctorArgs) -> Result<ExitCode> {
     if let Some(interface) = &args.interface {
+        // Before anything is changed: a signal from now on ends it with the settings set back.
+        let signals = match args.configure {
+            true => Some(Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?),
+            false => None,
+        };
+        let configured = match args.queue.filter(|_| args.configure) {
+            Some(queue) => Some(configure::apply(interface, queue, false)?),
+            None => None,
+        };
         let report = probe::queue::run(interface, args.queue);
         print(&report, args.json, |style| queue::report(&report, style))?;
+        if let (Some(configured), Some(signals)) = (configured, signals) {
+            eprintln!("{interface}: set up until SIGINT (Ctrl-C) or SIGTERM comes");
+            while signals.wait(None)?.is_none() {}
+            configure::restore(configured)?;
+        }
         let is_possible = report.verdict.outcome != Outcome::Missing;
         return Ok(if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -106,7 +128,7 @@ fn print(report: &impl Serialize, json: bool, text: impl FnOnce(&render::Style) 
     }
 }
 
-/// A command that is there and can't run is an error; those of later versions are not.
+/// A command that can't run is an error.
 fn exit_code(report: &Report) -> ExitCode {
     let can_run = |v: &Verdict| !v.built || v.outcome != Outcome::Missing;
     if report.verdicts.iter().all(can_run) { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -280,3 +280,33 @@ fn wrong_arguments_are_refused() {
         assert!(help.contains(word), "{word}: {help}");
     }
 }
+
+/// Nothing can be set on these; the message names the reason, and the NICs that can. To see settings changed and set back
+/// takes such a NIC.
+#[test]
+fn configure_changes_nothing_where_nothing_can_be_changed() {
+    in_netns(|| {
+        veth();
+        ip(&["link", "add", "ifq0", "type", "ifb"]);
+        for name in ["lo", "vq0", "ifq0"] {
+            for command in ["doctor", "recv"] {
+                let mut arguments = vec![command, "-i", name, "-q", "0", "--configure"];
+                arguments.extend(if command == "recv" { &["-p", "0"][..] } else { &[] });
+                let output = Command::new(PROGRAM).args(&arguments).output().expect("the program starts");
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+                for word in [name, "changed nothing", "tcp-data-split", "EOPNOTSUPP", "mlx5_core"] {
+                    assert!(said.contains(word), "{arguments:?}: no '{word}' in {said}");
+                }
+            }
+        }
+        let unprivileged = Command::new("setpriv")
+            .args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin", "--ambient-caps", "-all"])
+            .args([PROGRAM, "doctor", "-i", "vq0", "-q", "0", "--configure"])
+            .output()
+            .expect("setpriv (util-linux) must be installed");
+        let said = String::from_utf8_lossy(&unprivileged.stderr).into_owned();
+        assert!(!unprivileged.status.success() && said.contains("CAP_NET_ADMIN"), "{said}");
+        assert_eq!(doctor(&["-i", "vq0", "--configure"]).status.code(), Some(2), "it needs a queue");
+    });
+}

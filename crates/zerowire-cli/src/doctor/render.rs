@@ -41,7 +41,7 @@ pub fn report(report: &Report, style: &Style) -> String {
     for v in &report.verdicts {
         out.push_str(&verdict(v, style));
     }
-    let _ = writeln!(out, "\n{}", summary(report));
+    let _ = writeln!(out, "\n{}", hang(&summary(report), 0, style.width));
     out
 }
 
@@ -81,8 +81,8 @@ fn heading(group: Group) -> &'static str {
         Group::Shared => "Common ground",
         Group::Net => "net: a VM's frames to a tap and back",
         Group::Vm => "Virtual machines to attach",
-        Group::Send => "send: programs that send (later version)",
-        Group::Recv => "recv: programs that receive (later version)",
+        Group::Send => "send: programs that send",
+        Group::Recv => "recv: programs that receive",
         Group::Vsock => "vsock: streams and messages of VMs, with each other and with programs",
     }
 }

@@ -6,11 +6,14 @@ use serde::Serialize;
 use super::attributes::{Attributes, Builder};
 use super::error::{Malformed, NetlinkError};
 use super::generic::Family;
+use super::socket::Extent;
 
 const FEATURES_GET: u8 = 11;
 const RINGS_GET: u8 = 15;
+const RINGS_SET: u8 = 16;
 const CHANNELS_GET: u8 = 17;
 const RSS_GET: u8 = 38;
+const RSS_SET: u8 = 48;
 
 /// The first attribute of each question: which interface. The families' answers have it too.
 const HEADER: u16 = 1;
@@ -71,6 +74,34 @@ impl Ethtool {
             header(index),
             Features::parse,
         )
+    }
+}
+
+impl Ethtool {
+    /// Header split on, off, or (`None`) as the driver likes (ETHTOOL_A_RINGS_TCP_DATA_SPLIT of ETHTOOL_MSG_RINGS_SET).
+    pub(super) fn set_data_split(&mut self, index: u32, split: Option<DataSplit>) -> Result<(), NetlinkError> {
+        let value = match split {
+            None => 0,
+            Some(DataSplit::Off) => 1,
+            Some(DataSplit::On) => 2,
+        };
+        self.set("setting header split", RINGS_SET, header(index).bytes(11, &[value]))
+    }
+
+    /// Only frames longer than so many bytes are split (ETHTOOL_A_RINGS_HDS_THRESH).
+    pub(super) fn set_hds_thresh(&mut self, index: u32, bytes: u32) -> Result<(), NetlinkError> {
+        self.set("setting the split threshold", RINGS_SET, header(index).word(17, bytes))
+    }
+
+    /// The indirection table of the default context (ETHTOOL_A_RSS_INDIR of ETHTOOL_MSG_RSS_SET, since Linux 6.17). Tables of
+    /// NICs have at most some thousand entries.
+    pub(super) fn set_rss_table(&mut self, index: u32, table: &[u32]) -> Result<(), NetlinkError> {
+        let bytes: Vec<u8> = table.iter().flat_map(|queue| queue.to_ne_bytes()).collect();
+        self.set("setting the RSS table", RSS_SET, header(index).bytes(4, &bytes))
+    }
+
+    fn set(&mut self, what: &'static str, command: u8, attributes: Builder) -> Result<(), NetlinkError> {
+        self.family.ask(what, command, Extent::One, attributes).map(drop)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the kernel says about a network interface, asked by netlink: its link, its rings and channels, how it spreads
 //! flows over its queues, and who has taken a queue.
 //!
-//! Read only: nothing here can change a setting, and no privilege is needed. A question is one message, the answer one or
-//! several (netlink(7), Documentation/userspace-api/netlink/intro.rst). Interfaces are those of the network namespace of
+//! Nothing here changes a setting but [`Configured`], which sets it back; questions need no privilege. A question is one
+//! message, the answer one or several (netlink(7), Documentation/userspace-api/netlink/intro.rst). Interfaces are those of the network namespace of
 //! the thread that opened the socket.
 //!
 //! | type | asks | kernel file |
@@ -16,6 +16,7 @@
 //! kernel adds some.
 
 mod attributes;
+mod configure;
 mod error;
 mod ethtool;
 mod generic;
@@ -27,6 +28,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use configure::{Change, ConfigureError, Configured};
 pub use error::NetlinkError;
 pub use ethtool::{Channels, DataSplit, Ethtool, Features, Rings, Rss};
 pub use link::{Link, XdpAttached};

@@ -34,7 +34,7 @@ impl Job {
 
     /// Whether this version of the program has the subcommand; the checks of the others say what it will find.
     pub fn is_built(self) -> bool {
-        matches!(self, Self::Net | Self::Vsock)
+        matches!(self, Self::Net | Self::Send | Self::Recv | Self::Vsock)
     }
 }
 

@@ -1,0 +1,295 @@
+//! An interface set up for zero-copy receive into one queue, and set back: header split on for frames of all lengths, and
+//! the other flows spread over the other queues.
+//!
+//! The only code here that changes anything, and only for who asks for it by name. Each step keeps what was before; dropping
+//! [`Configured`] sets it back in reverse order, also when a later step failed. A process that is killed (SIGKILL) leaves the
+//! settings: [`Configured::changes`] names the commands that set them back by hand.
+//!
+//! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes them.
+
+use super::error::NetlinkError;
+use super::{DataSplit, Ethtool, Link, Rss};
+
+/// Why an interface could not be set up. What had been changed was set back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigureError {
+    /// Not root, or root of another user namespace.
+    #[error(
+        "{interface}: changing its settings needs CAP_NET_ADMIN in the user namespace of its network namespace"
+    )]
+    Privilege {
+        /// The interface.
+        interface: String,
+    },
+    /// The driver has no header split that could be set (EOPNOTSUPP to ETHTOOL_MSG_RINGS_SET).
+    #[error(
+        "{interface}: header split can't be turned on: its driver doesn't take tcp-data-split (EOPNOTSUPP); drivers that do, with \
+         a queue for zero-copy receive: bnxt_en, mlx5_core, gve, fbnic"
+    )]
+    NoHeaderSplit {
+        /// The interface.
+        interface: String,
+    },
+    /// The driver refused (an XDP program is attached for example, which takes frames in one piece).
+    #[error("{interface}: {step} was refused: {source}")]
+    Refused {
+        /// The interface.
+        interface: String,
+        /// What was to be set.
+        step: &'static str,
+        /// The kernel's answer.
+        source: NetlinkError,
+    },
+    /// There is no such interface, or netlink can't be asked.
+    #[error("{interface}: {source}")]
+    Interface {
+        /// The interface.
+        interface: String,
+        /// The kernel's answer.
+        source: NetlinkError,
+    },
+}
+
+/// What was before a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Undo {
+    DataSplit(Option<DataSplit>),
+    Threshold(u32),
+    Table(Vec<u32>),
+}
+
+/// A change that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// What it does, with the values before and after.
+    pub what: String,
+    /// The command that sets it back by hand.
+    pub back: String,
+}
+
+/// An interface whose settings were changed. Dropping it sets them back.
+#[derive(Debug)]
+pub struct Configured {
+    ethtool: Ethtool,
+    interface: String,
+    index: u32,
+    undo: Vec<Undo>,
+    changes: Vec<Change>,
+    notes: Vec<String>,
+}
+
+impl Configured {
+    /// Sets `interface` up for zero-copy receive into `queue`. What is so already is left alone. That other flows could not be
+    /// kept from the queue is no error but a note, since the queue can be registered all the same.
+    ///
+    /// # Errors
+    /// See [`ConfigureError`]: nothing is changed then.
+    pub fn apply(interface: &str, queue: u32) -> Result<Self, ConfigureError> {
+        let failed = |source| ConfigureError::Interface { interface: interface.to_owned(), source };
+        let index = Link::find(interface).map_err(failed)?.index;
+        let ethtool = Ethtool::open().map_err(failed)?;
+        let mut configured = Self {
+            ethtool,
+            interface: interface.to_owned(),
+            index,
+            undo: Vec::new(),
+            changes: Vec::new(),
+            notes: Vec::new(),
+        };
+        configured.split()?;
+        configured.spread(queue)?;
+        Ok(configured)
+    }
+
+    /// What was changed, in order.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// What was left as it is, and why.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Sets everything back.
+    ///
+    /// # Errors
+    /// The first step that failed; the others were tried all the same.
+    pub fn restore(mut self) -> Result<(), ConfigureError> {
+        self.set_back()
+    }
+
+    /// Header split on, for frames of all lengths.
+    fn split(&mut self) -> Result<(), ConfigureError> {
+        // A driver that tells nothing may still take it: its answer to the change counts.
+        let rings = self.ethtool.rings(self.index).unwrap_or_default();
+        if rings.data_split != Some(DataSplit::On) {
+            let step = "turning header split on (tcp-data-split on)";
+            self.ethtool.set_data_split(self.index, Some(DataSplit::On)).map_err(|e| match e.errno() {
+                Some(libc::EOPNOTSUPP) => ConfigureError::NoHeaderSplit { interface: self.interface.clone() },
+                _ => self.refused(step, e),
+            })?;
+            let before = word(rings.data_split);
+            self.changed(
+                Undo::DataSplit(rings.data_split),
+                format!("header split: {before} -> on"),
+                format!("ethtool -G {} tcp-data-split {before}", self.interface),
+            );
+        }
+        if let Some(bytes) = rings.hds_thresh.filter(|bytes| *bytes > 0) {
+            let step = "splitting frames of all lengths (hds-thresh 0)";
+            self.ethtool.set_hds_thresh(self.index, 0).map_err(|e| self.refused(step, e))?;
+            self.changed(
+                Undo::Threshold(bytes),
+                format!("frames that are split: longer than {bytes} bytes -> all"),
+                format!("ethtool -G {} hds-thresh {bytes}", self.interface),
+            );
+        }
+        Ok(())
+    }
+
+    /// Other flows to the other queues.
+    fn spread(&mut self, queue: u32) -> Result<(), ConfigureError> {
+        let rss = match self.ethtool.rss(self.index) {
+            Ok(rss) if !rss.table.is_empty() => rss,
+            _ => {
+                self.note("RSS: the driver doesn't tell its table, which was left alone");
+                return Ok(());
+            }
+        };
+        let count = self.ethtool.channels(self.index).map_or(0, |c| c.receive_queues());
+        let Some(table) = without(&rss, queue, count) else { return Ok(()) };
+        if table.is_empty() {
+            self.note("RSS: there is no other queue that other flows could go to");
+            return Ok(());
+        }
+        match self.ethtool.set_rss_table(self.index, &table) {
+            Ok(()) => {
+                let (own, all) = rss.share(queue);
+                self.changed(
+                    Undo::Table(rss.table),
+                    format!("RSS: {own} of {all} entries name queue {queue} -> none"),
+                    format!("ethtool -X {} default", self.interface),
+                );
+                Ok(())
+            }
+            // The message came with Linux 6.17, and not all drivers take a table.
+            Err(e) if matches!(e.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
+                self.note(
+                    "RSS: was left alone, since this kernel (before 6.17) or driver takes no table by netlink: use 'ethtool -X'",
+                );
+                Ok(())
+            }
+            Err(e) => Err(self.refused("keeping other flows off the queue (RSS)", e)),
+        }
+    }
+
+    fn changed(&mut self, undo: Undo, what: String, back: String) {
+        self.undo.push(undo);
+        self.changes.push(Change { what, back });
+    }
+
+    fn note(&mut self, text: &str) {
+        self.notes.push(text.to_owned());
+    }
+
+    fn refused(&self, step: &'static str, source: NetlinkError) -> ConfigureError {
+        let interface = self.interface.clone();
+        match source.errno() {
+            Some(libc::EPERM | libc::EACCES) => ConfigureError::Privilege { interface },
+            _ => ConfigureError::Refused { interface, step, source },
+        }
+    }
+
+    fn set_back(&mut self) -> Result<(), ConfigureError> {
+        let mut first = Ok(());
+        while let Some(undo) = self.undo.pop() {
+            let done = match &undo {
+                Undo::DataSplit(before) => self.ethtool.set_data_split(self.index, *before),
+                Undo::Threshold(bytes) => self.ethtool.set_hds_thresh(self.index, *bytes),
+                Undo::Table(table) => self.ethtool.set_rss_table(self.index, table),
+            };
+            // An interface that is gone has no settings.
+            let done = done.or_else(|e| if e.errno() == Some(libc::ENODEV) { Ok(()) } else { Err(e) });
+            if let Err(e) = done
+                && first.is_ok()
+            {
+                first = Err(self.refused("setting it back", e));
+            }
+        }
+        first
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // Who wants to know calls `restore`.
+        let _ = self.set_back();
+    }
+}
+
+fn word(split: Option<DataSplit>) -> &'static str {
+    match split {
+        Some(DataSplit::On) => "on",
+        Some(DataSplit::Off) => "off",
+        None => "auto",
+    }
+}
+
+/// The table with other queues in place of `queue`: those that it names, else all of the `count` ones. `None`: it doesn't name
+/// the queue; empty: there is no other one.
+fn without(rss: &Rss, queue: u32, count: u32) -> Option<Vec<u32>> {
+    if !rss.table.contains(&queue) {
+        return None;
+    }
+    let mut others: Vec<u32> = rss.table.iter().copied().filter(|q| *q != queue).collect();
+    others.sort_unstable();
+    others.dedup();
+    if others.is_empty() {
+        others = (0..count).filter(|q| *q != queue).collect();
+    }
+    if others.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut next = others.iter().copied().cycle();
+    let other = |q: &u32| if *q == queue { next.next().unwrap_or(*q) } else { *q };
+    Some(rss.table.iter().map(other).collect())
+}
+
+impl ConfigureError {
+    /// The error number, where the kernel gave one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Privilege { .. } => Some(libc::EPERM),
+            Self::NoHeaderSplit { .. } => Some(libc::EOPNOTSUPP),
+            Self::Refused { source, .. } | Self::Interface { source, .. } => source.errno(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_lose_the_queue_and_keep_the_rest() {
+        let rss = |table: &[u32]| Rss { table: table.to_vec(), ..Rss::default() };
+        assert_eq!(without(&rss(&[0, 1, 2, 3, 0, 1]), 1, 4), Some(vec![0, 0, 2, 3, 0, 2]));
+        assert_eq!(without(&rss(&[0, 2]), 1, 4), None);
+        assert_eq!(without(&rss(&[1, 1, 1]), 1, 3), Some(vec![0, 2, 0]));
+        assert_eq!(without(&rss(&[0, 0]), 0, 1), Some(Vec::new()));
+    }
+
+    #[test]
+    fn interfaces_without_header_split_say_so() {
+        let error = Configured::apply("lo", 0).expect_err("loopback has no rings");
+        match rustix::process::geteuid().is_root() {
+            true => assert!(matches!(error, ConfigureError::NoHeaderSplit { .. }), "{error}"),
+            false => assert!(matches!(error, ConfigureError::Privilege { .. }), "{error}"),
+        }
+        let error = Configured::apply("nowhere0", 0).expect_err("no such interface").to_string();
+        assert!(error.contains("nowhere0"), "{error}");
+    }
+}
