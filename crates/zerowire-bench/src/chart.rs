@@ -10,12 +10,16 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::stats::Summary;
 
 /// Colours that stay apart for colour-blind readers and in grey.
-const COLOURS: [RGBColor; 5] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(0x99, 0x99, 0x99),
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
     RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0xf0, 0xe4, 0x42),
+    RGBColor(0x33, 0x33, 0x33),
 ];
 
 const SIZE: (u32, u32) = (960, 480);

@@ -7,7 +7,8 @@
 //! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
 //! unix sockets; it needs no privileges.
 //! [`vsock_rx::run_table`] compares the ways in which a program receives by vsock;
-//! [`packet_tx::run_packet_tx`] those in which it sends to a network device.
+//! [`packet_tx::run_packet_tx`] those in which it sends to a network device, [`tcp_rx::run_tcp_rx`] those in which it
+//! receives TCP.
 //!
 //! Rules of measurement: CPU time of all threads of the measured side; variants interleaved in
 //! rounds; the working set stated; every frame accounted for, else the run is void.
@@ -39,6 +40,7 @@ pub mod stats;
 mod sys;
 pub mod table;
 pub mod tap;
+pub mod tcp_rx;
 pub mod threshold;
 pub mod threshold_report;
 pub mod uring;

@@ -1,8 +1,8 @@
 //! The system calls that no safe crate offers, each behind a safe function.
 //!
-//! All `unsafe` of this crate lives here, in [`crate::area`], in [`crate::uring`] and below [`crate::packet_tx::bare`]. Every function
-//! takes borrowed descriptors and plain values, keeps no pointer after it returns, and reports the
-//! error number of the call.
+//! All `unsafe` of this crate lives here, in [`crate::area`], in [`crate::uring`], below [`crate::packet_tx::bare`] and in
+//! `tcp_rx/uring_read.rs`. Every function takes borrowed descriptors and plain values, keeps no pointer after it returns, and
+//! reports the error number of the call.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
@@ -201,4 +201,91 @@ pub fn read_clock(clock: libc::clockid_t) -> io::Result<Duration> {
     // SAFETY: the call succeeded, so the whole structure was written.
     let time = unsafe { time.assume_init() };
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// A set of descriptors for select(2), which knows those up to 1023.
+pub struct SelectSet {
+    all: libc::fd_set,
+    ready: libc::fd_set,
+    end: libc::c_int,
+}
+
+impl SelectSet {
+    /// The set of `fds`. Refuses descriptors of `FD_SETSIZE` and more (select(2), "BUGS").
+    pub fn new<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
+        // SAFETY: fd_set is an array of integers: all zeroes is a valid value, the empty set.
+        let mut all: libc::fd_set = unsafe { zeroed() };
+        let mut end = 0;
+        for fd in fds.map(|fd| fd.as_raw_fd()) {
+            if !(0..libc::FD_SETSIZE as libc::c_int).contains(&fd) {
+                return Err(io::Error::other(format!("descriptor {fd} is above 1023: fewer connections")));
+            }
+            // SAFETY: the descriptor lies in the set, as checked.
+            unsafe { libc::FD_SET(fd, &raw mut all) };
+            end = end.max(fd + 1);
+        }
+        Ok(Self { all, ready: all, end })
+    }
+
+    /// Waits until one can be read, for `timeout` at most; how many can be. A signal counts as none.
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
+        let mut left = libc::timeval {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_usec: libc::suseconds_t::from(timeout.subsec_micros()),
+        };
+        self.ready = self.all;
+        let none = std::ptr::null_mut();
+        // SAFETY: the set and the time are borrowed mutably for the call; the other sets are null.
+        match check(unsafe { libc::select(self.end, &raw mut self.ready, none, none, &raw mut left) }) {
+            Ok(n) => Ok(n as usize),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether `fd`, of the set, could be read when [`SelectSet::wait`] returned.
+    pub fn is_ready(&self, fd: BorrowedFd<'_>) -> bool {
+        let fd = fd.as_raw_fd();
+        // SAFETY: only descriptors that lie in the set are looked up.
+        (0..self.end).contains(&fd) && unsafe { libc::FD_ISSET(fd, &raw const self.ready) }
+    }
+}
+
+/// The first version of `struct perf_event_attr` (PERF_ATTR_SIZE_VER0, include/uapi/linux/perf_event.h).
+#[repr(C)]
+#[derive(Default)]
+struct PerfEventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+}
+
+/// A running counter of one event (perf_event_open(2)): of thread `thread` (0: the caller) or of everything on CPU `cpu`. Reading
+/// it gives a u64.
+pub fn perf_counter(
+    kind: u32,
+    config: u64,
+    thread: Option<libc::pid_t>,
+    cpu: Option<u32>,
+) -> io::Result<OwnedFd> {
+    let attr =
+        PerfEventAttr { kind, size: size_of::<PerfEventAttr>() as u32, config, ..PerfEventAttr::default() };
+    let thread = thread.unwrap_or(-1);
+    let cpu = cpu.map_or(-1, |cpu| cpu as libc::c_int);
+    // PERF_FLAG_FD_CLOEXEC.
+    let flags: libc::c_ulong = 8;
+    // SAFETY: the call reads the structure, which says its own length and lives until it returns.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, thread, cpu, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }

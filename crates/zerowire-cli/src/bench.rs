@@ -1,6 +1,7 @@
 //! `zerowire bench`.
 
 mod packet_tx;
+mod tcp_rx;
 mod vsock_rx;
 
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ enum What {
     VsockRx(Box<vsock_rx::VsockRxArgs>),
     /// Sending to a network device, copying and lending: packet sockets, rings, AF_XDP, UDP with MSG_ZEROCOPY and io_uring.
     PacketTx(Box<packet_tx::PacketTxArgs>),
+    /// Receiving TCP: select and read as iperf does, epoll, io_uring, and the library's ways, on 1 to 256 connections.
+    TcpRx(Box<tcp_rx::TcpRxArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -136,6 +139,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         What::Vsock(args) => vsock(*args),
         What::VsockRx(args) => vsock_rx::run(*args),
         What::PacketTx(args) => packet_tx::run(*args),
+        What::TcpRx(args) => tcp_rx::run(*args),
     }
 }
 

@@ -1,0 +1,122 @@
+//! The same with iperf3 clients: one test of a client is one run of a way.
+
+use std::net::{Shutdown, TcpListener, ToSocketAddrs as _};
+
+use anyhow::{Context, Result, bail};
+
+use super::iperf3::{self, Test};
+use super::options::TcpRxOptions;
+use super::report::{Memory, Sample, TcpRxCase};
+use super::run::{case, sample, traffic};
+use super::traffic::Traffic;
+use super::way::{self, Goal, WayName};
+use crate::compare::Failure;
+use crate::interleave::interleave;
+use crate::progress::Progress;
+
+/// Serves as many tests as the ways and rounds need, at `bind` and `port`.
+pub fn measure(options: &TcpRxOptions, bind: &str, port: u16) -> Result<(Vec<TcpRxCase>, Memory)> {
+    let addresses: Vec<_> = (bind, port)
+        .to_socket_addrs()
+        .with_context(|| format!("--bind {bind} is no address and no name that can be resolved"))?
+        .collect();
+    let listener = TcpListener::bind(&addresses[..])
+        .with_context(|| format!("cannot listen at port {port} of {bind}: give another -p"))?;
+    let port = listener.local_addr()?.port();
+    let rounds = options.rounds();
+    let mut names = options.ways();
+    names.sort();
+    names.dedup();
+    let tests = names.len() * (rounds + 1);
+    eprintln!(
+        "waiting for {tests} tests of iperf3, one after the other; on the other machine:\n  \
+         for i in $(seq {tests}); do iperf3 -c HOST -p {port} -n 4G; done"
+    );
+    let (traffic, memory) = traffic();
+    let mut progress = Progress::new("tcp-rx", rounds + 1);
+    let mut external = External {
+        options,
+        listener,
+        traffic,
+        connections: None,
+        paths: vec![String::new(); names.len()],
+        absent: Vec::new(),
+    };
+    let mut runs = interleave(names.len(), rounds, "iperf3", &mut progress, |index, _| {
+        external.run(index, names[index])
+    });
+    progress.finish();
+    // What can't be had here was told when its first test came.
+    let External { connections, mut paths, absent, .. } = external;
+    for failure in &absent {
+        if let Some(index) = names.iter().position(|n| n.name() == failure.variant) {
+            names.remove(index);
+            runs.remove(index);
+            paths.remove(index);
+        }
+    }
+    let connections = connections.context("no test of iperf3 was served")?;
+    Ok((vec![case(connections, rounds, (names, paths, absent), runs)], memory))
+}
+
+struct External<'a> {
+    options: &'a TcpRxOptions,
+    listener: TcpListener,
+    traffic: Option<Traffic>,
+    /// Streams of the first test; all others must have as many.
+    connections: Option<usize>,
+    paths: Vec<String>,
+    absent: Vec<Failure>,
+}
+
+impl External<'_> {
+    fn run(&mut self, index: usize, name: WayName) -> Result<Sample> {
+        let mut test = iperf3::accept(&self.listener)?;
+        let count = test.streams.len();
+        let first = *self.connections.get_or_insert(count);
+        if count != first {
+            bail!("the test has {count} streams and the first one had {first}: give the same -P to all");
+        }
+        let sockets = std::mem::take(&mut test.streams);
+        let mut way = match way::open(name, sockets, self.options) {
+            Ok(way) => way,
+            Err(e) => {
+                self.absent.push(Failure { variant: name.to_string(), reason: format!("{e:#}") });
+                return Err(e);
+            }
+        };
+        self.paths[index] = way.path();
+        let goal = Goal::open();
+        let breaker = test.breaker()?;
+        let (sample, test, sent) = std::thread::scope(|scope| {
+            let told = &goal;
+            let control =
+                std::thread::Builder::new().name("iperf3".into()).spawn_scoped(scope, move || {
+                    let sent = test.sent();
+                    match &sent {
+                        Ok(sent) => told.set(sent.bytes()),
+                        Err(_) => told.set(0),
+                    }
+                    (test, sent)
+                })?;
+            let sample = sample(way.as_mut(), told, self.options.touch, self.traffic.as_ref());
+            if sample.is_err() {
+                // An error means that it is gone already.
+                let _ = breaker.shutdown(Shutdown::Both);
+            }
+            let (test, sent): (Test, _) = control
+                .join()
+                .map_err(|_| anyhow::anyhow!("the thread of the control connection panicked"))?;
+            anyhow::Ok((sample?, test, sent?))
+        })?;
+        if sample.tally.bytes != sent.bytes() {
+            bail!(
+                "the client says that it sent {} bytes, and {} came: the run is void",
+                sent.bytes(),
+                sample.tally.bytes
+            );
+        }
+        test.finish(&sent, sample.seconds, sample.cpu_seconds)?;
+        Ok(sample)
+    }
+}

@@ -1,0 +1,276 @@
+//! The server's side of an iperf3 test in which the client sends TCP: as much of the protocol as `iperf3 -c HOST -p PORT`,
+//! with -P, -t, -n, -l, needs.
+//!
+//! ```text
+//!   client                                     server
+//!   connects, cookie (37 bytes)            ->
+//!                                          <-  PARAM_EXCHANGE (9)
+//!   length (4 bytes, big-endian), JSON     ->
+//!                                          <-  CREATE_STREAMS (10)
+//!   a connection a stream, each with the cookie ->
+//!                                          <-  TEST_START (1), TEST_RUNNING (2)
+//!   payload on the streams                 ->
+//!   TEST_END (4)                           ->
+//!                                          <-  EXCHANGE_RESULTS (13)
+//!   length, JSON with the bytes it sent    ->
+//!                                          <-  length, JSON
+//!                                          <-  DISPLAY_RESULTS (14)
+//!   IPERF_DONE (16), closes                ->
+//! ```
+//!
+//! What comes from the client is bounded and checked; a test that can't be served is refused with ACCESS_DENIED (-1).
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+const TEST_START: u8 = 1;
+const TEST_RUNNING: u8 = 2;
+const TEST_END: u8 = 4;
+const PARAM_EXCHANGE: u8 = 9;
+const CREATE_STREAMS: u8 = 10;
+const CLIENT_TERMINATE: u8 = 12;
+const EXCHANGE_RESULTS: u8 = 13;
+const DISPLAY_RESULTS: u8 = 14;
+const IPERF_DONE: u8 = 16;
+const ACCESS_DENIED: u8 = 0xff;
+
+/// Bytes of a cookie, its NUL included.
+const COOKIE: usize = 37;
+/// The longest JSON that is taken.
+const MOST_JSON: usize = 1 << 20;
+/// Streams of a test, at most: as many as iperf3 has.
+const MOST_STREAMS: u64 = 128;
+/// How long a client may take for each step but the test.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a test may take.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// A test whose streams are connected and may send.
+#[derive(Debug)]
+pub struct Test {
+    control: TcpStream,
+    /// The receiving ends of its streams.
+    pub streams: Vec<OwnedFd>,
+}
+
+/// Waits for a client, however long that takes, and goes on until it sends. Clients that can't be served are told so, and named
+/// on standard error.
+pub fn accept(listener: &TcpListener) -> Result<Test> {
+    loop {
+        let (mut control, peer) = listener.accept().context("waiting for iperf3")?;
+        match serve(&mut control, listener) {
+            Ok(streams) => return Ok(Test { control, streams }),
+            Err(e) => eprintln!("the client {peer} {e:#}; waiting for another one"),
+        }
+    }
+}
+
+fn serve(control: &mut TcpStream, listener: &TcpListener) -> Result<Vec<OwnedFd>> {
+    control.set_read_timeout(Some(PATIENCE))?;
+    control.set_nodelay(true)?;
+    let cookie = read_cookie(control).context("is no iperf3: it sent no cookie")?;
+    control.write_all(&[PARAM_EXCHANGE])?;
+    let count = read_json(control).and_then(|parameters| streams_of(&parameters)).inspect_err(|_| {
+        // It is told; whether it hears it doesn't matter.
+        let _ = control.write_all(&[ACCESS_DENIED]);
+    })?;
+    control.write_all(&[CREATE_STREAMS])?;
+    let mut streams = Vec::with_capacity(count);
+    while streams.len() < count {
+        let mut stream = accept_within(listener, PATIENCE)
+            .with_context(|| format!("made {} of {count} streams", streams.len()))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        match read_cookie(&mut stream) {
+            Ok(own) if own == cookie => {
+                stream.set_read_timeout(None)?;
+                streams.push(stream.into());
+            }
+            // Another client that has to wait, or no client at all.
+            Ok(_) | Err(_) => drop(stream.write_all(&[ACCESS_DENIED])),
+        }
+    }
+    control.write_all(&[TEST_START])?;
+    control.write_all(&[TEST_RUNNING])?;
+    Ok(streams)
+}
+
+impl Test {
+    /// Ends a test from another thread: [`Test::sent`] returns with an error.
+    pub fn breaker(&self) -> io::Result<TcpStream> {
+        self.control.try_clone()
+    }
+
+    /// Waits until the client has sent all; how many bytes that were. The streams have to be received on meanwhile.
+    pub fn sent(&mut self) -> Result<Sent> {
+        self.control.set_read_timeout(Some(LONGEST))?;
+        loop {
+            match read_state(&mut self.control)? {
+                TEST_END => break,
+                CLIENT_TERMINATE => bail!("the client ended the test (state 12)"),
+                // TEST_RUNNING and the like are of no meaning here.
+                _ => {}
+            }
+        }
+        self.control.set_read_timeout(Some(PATIENCE))?;
+        self.control.write_all(&[EXCHANGE_RESULTS])?;
+        sent_of(&read_json(&mut self.control)?)
+    }
+
+    /// Tells the client what was received, so that it ends well.
+    pub fn finish(mut self, sent: &Sent, seconds: f64, cpu_seconds: f64) -> Result<()> {
+        let percent = cpu_seconds * 100.0 / seconds.max(1e-9);
+        let streams: Vec<Value> = sent
+            .streams
+            .iter()
+            .map(|(id, bytes)| {
+                json!({
+                    "id": id, "bytes": bytes, "retransmits": -1, "jitter": 0, "errors": 0, "packets": 0,
+                    "start_time": 0, "end_time": seconds,
+                })
+            })
+            .collect();
+        let results = json!({
+            "cpu_util_total": percent, "cpu_util_user": 0, "cpu_util_system": percent,
+            "sender_has_retransmits": -1, "streams": streams,
+        });
+        write_json(&mut self.control, &results)?;
+        self.control.write_all(&[DISPLAY_RESULTS])?;
+        match read_state(&mut self.control) {
+            Ok(IPERF_DONE) => Ok(()),
+            Ok(state) => bail!("the client ended with state {state} and not with {IPERF_DONE}"),
+            // It has all that it needs.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// What a client says that it sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// Number and bytes of each stream.
+    streams: Vec<(i64, u64)>,
+}
+
+impl Sent {
+    /// Bytes of all streams.
+    pub fn bytes(&self) -> u64 {
+        self.streams.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+/// Accepts one connection, waiting for so long.
+fn accept_within(listener: &TcpListener, patience: Duration) -> Result<TcpStream> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let limit = Timespec { tv_sec: patience.as_secs() as _, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit))? == 0 {
+        bail!("and then nothing for {} s", patience.as_secs());
+    }
+    Ok(listener.accept()?.0)
+}
+
+fn read_cookie(stream: &mut impl Read) -> io::Result<[u8; COOKIE]> {
+    let mut cookie = [0; COOKIE];
+    stream.read_exact(&mut cookie)?;
+    Ok(cookie)
+}
+
+fn read_state(stream: &mut impl Read) -> io::Result<u8> {
+    let mut state = [0; 1];
+    stream.read_exact(&mut state)?;
+    Ok(state[0])
+}
+
+fn read_json(stream: &mut impl Read) -> Result<Value> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).context("sent no parameters or results")?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > MOST_JSON {
+        bail!("sent {len} bytes of parameters or results, more than {MOST_JSON}");
+    }
+    let mut text = vec![0; len];
+    stream.read_exact(&mut text).context("sent its parameters or results in part")?;
+    serde_json::from_slice(&text).context("sent parameters or results that are no JSON")
+}
+
+fn write_json(stream: &mut impl Write, value: &Value) -> Result<()> {
+    let text = serde_json::to_vec(value)?;
+    let len = u32::try_from(text.len())?.to_be_bytes();
+    stream.write_all(&[&len[..], &text].concat())?;
+    Ok(())
+}
+
+/// How many streams a test has; the error is why it can't be served.
+fn streams_of(parameters: &Value) -> Result<usize> {
+    let is =
+        |key: &str| parameters[key].as_bool().unwrap_or(false) || parameters[key].as_i64().unwrap_or(0) != 0;
+    if !is("tcp") {
+        bail!("asked for another protocol than TCP: leave -u and --sctp out");
+    }
+    if is("reverse") || is("bidirectional") {
+        bail!("asked to be sent to: leave -R and --bidir out");
+    }
+    match parameters.get("parallel").map_or(Some(1), Value::as_u64) {
+        Some(count @ 1..=MOST_STREAMS) => Ok(count as usize),
+        _ => bail!("asked for {} streams: 1 to {MOST_STREAMS} are served", parameters["parallel"]),
+    }
+}
+
+fn sent_of(results: &Value) -> Result<Sent> {
+    let streams = results["streams"].as_array().context("sent results without streams")?;
+    let one = |stream: &Value| Some((stream["id"].as_i64()?, stream["bytes"].as_u64()?));
+    let streams: Option<Vec<_>> = streams.iter().map(one).collect();
+    Ok(Sent { streams: streams.context("sent results with a stream without id or bytes")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_say_how_many_streams_or_why_not() {
+        assert_eq!(streams_of(&json!({"tcp": true, "parallel": 4})).unwrap(), 4);
+        assert_eq!(streams_of(&json!({"tcp": true})).unwrap(), 1);
+        for (parameters, word) in [
+            (json!({"udp": true}), "-u"),
+            (json!({"tcp": true, "reverse": 1}), "-R"),
+            (json!({"tcp": true, "bidirectional": true}), "--bidir"),
+            (json!({"tcp": true, "parallel": 0}), "0 streams"),
+            (json!({"tcp": true, "parallel": 1000}), "1000 streams"),
+            (json!({"tcp": true, "parallel": "x"}), "streams"),
+            (json!([1]), "TCP"),
+        ] {
+            let e = streams_of(&parameters).unwrap_err().to_string();
+            assert!(e.contains(word), "{parameters}: {e}");
+        }
+    }
+
+    #[test]
+    fn results_are_added_up_and_echoed() {
+        let sent = sent_of(&json!({"streams": [{"id": 1, "bytes": 10}, {"id": 3, "bytes": 5}]})).unwrap();
+        assert_eq!((sent.bytes(), sent.streams.len()), (15, 2));
+        for odd in [json!({}), json!({"streams": [{"id": 1}]}), json!({"streams": [{"bytes": -1, "id": 1}]})]
+        {
+            assert!(sent_of(&odd).is_err(), "{odd}");
+        }
+        let huge = json!({"streams": [{"id": 1, "bytes": u64::MAX}, {"id": 2, "bytes": 2}]});
+        assert_eq!(sent_of(&huge).unwrap().bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn json_is_bounded() {
+        let mut bytes = Vec::new();
+        write_json(&mut bytes, &json!({"a": 1})).unwrap();
+        assert_eq!(read_json(&mut &bytes[..]).unwrap(), json!({"a": 1}));
+        let error = |bytes: &[u8]| format!("{:#}", read_json(&mut &bytes[..]).unwrap_err());
+        assert!(error(&u32::MAX.to_be_bytes()).contains("4294967295 bytes"));
+        assert!(error(&bytes[..bytes.len() - 1]).contains("in part"));
+        assert!(error(&[0, 0]).contains("no parameters"));
+        assert!(error(&[0, 0, 0, 1, b'{']).contains("no JSON"));
+    }
+}

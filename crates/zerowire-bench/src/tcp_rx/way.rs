@@ -1,0 +1,236 @@
+//! Ways of receiving, and what one run of one of them did.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::options::TcpRxOptions;
+use super::{bare, library, uring_read};
+
+/// How often a way that waits looks whether its goal has changed, or its patience is over.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// Ticks without a byte after which a run is given up.
+const MOST_TICKS: u32 = 100;
+
+/// A way of receiving, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WayName {
+    /// A loop of blocking recv() on one connection: the floor.
+    Recv,
+    /// select(), then read() of what is ready, as iperf3 does.
+    Select,
+    /// epoll_wait(), then read() of what is ready.
+    Epoll,
+    /// io_uring: one IORING_OP_READ a connection at a time.
+    UringRead,
+    /// The library's plain way.
+    Plain,
+    /// The library's multishot receive.
+    Multishot,
+    /// The library's TCP_ZEROCOPY_RECEIVE.
+    Mapped,
+    /// The library's zero-copy receive without a device: the interface in copy mode.
+    Nodev,
+    /// The library's zero-copy receive from a NIC's queue.
+    Queue,
+}
+
+impl WayName {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 9] = [
+        Self::Recv,
+        Self::Select,
+        Self::Epoll,
+        Self::UringRead,
+        Self::Plain,
+        Self::Multishot,
+        Self::Mapped,
+        Self::Nodev,
+        Self::Queue,
+    ];
+
+    /// Its word in `--ways`, in JSON and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recv => "recv",
+            Self::Select => "select",
+            Self::Epoll => "epoll",
+            Self::UringRead => "uring-read",
+            Self::Plain => "plain",
+            Self::Multishot => "multishot",
+            Self::Mapped => "mapped",
+            Self::Nodev => "nodev",
+            Self::Queue => "queue",
+        }
+    }
+
+    /// What it does, for the legend.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Recv => "recv() in a loop, one connection: the floor",
+            Self::Select => "select() and read(): what iperf does",
+            Self::Epoll => "epoll_wait() and read()",
+            Self::UringRead => "io_uring, a READ a connection",
+            Self::Plain => "library: epoll and recvmsg into leased buffers",
+            Self::Multishot => "library: io_uring multishot receive into leased buffers",
+            Self::Mapped => "library: TCP_ZEROCOPY_RECEIVE, pages mapped where they are whole",
+            Self::Nodev => "library: io_uring zero-copy interface in copy mode (ZCRX_REG_NODEV)",
+            Self::Queue => "library: io_uring zero-copy receive, placed by the NIC",
+        }
+    }
+
+    /// Whether it can serve so many connections.
+    pub fn serves(self, connections: usize) -> bool {
+        self != Self::Recv || connections == 1
+    }
+}
+
+impl fmt::Display for WayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for WayName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|way| way.name() == text)
+            .ok_or_else(|| format!("way '{text}': choose from {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+/// How many bytes there are to receive; an external client tells when it has sent them.
+#[derive(Debug)]
+pub struct Goal(AtomicU64);
+
+impl Goal {
+    /// So many.
+    pub fn of(bytes: u64) -> Self {
+        Self(AtomicU64::new(bytes))
+    }
+
+    /// Not known yet.
+    pub fn open() -> Self {
+        Self::of(u64::MAX)
+    }
+
+    /// It is known now.
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Release);
+    }
+
+    /// So far.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What one run did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Payload received.
+    pub bytes: u64,
+    /// Of this, bytes that the NIC placed, or that were mapped.
+    pub zero_copied: u64,
+    /// System calls of the receiving thread.
+    pub calls: u64,
+    /// Reads that gave data, completions, or leases.
+    pub pieces: u64,
+}
+
+/// One way on its connections.
+pub trait Way {
+    /// Receives until the goal is reached; looks at every byte if `touch`. The figures are of this call alone.
+    fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally>;
+
+    /// What runs, where it says more than the name.
+    fn path(&self) -> String {
+        String::new()
+    }
+}
+
+/// Opens a way on connected sockets, which it owns.
+pub fn open(name: WayName, sockets: Vec<OwnedFd>, options: &TcpRxOptions) -> Result<Box<dyn Way>> {
+    Ok(match name {
+        WayName::Recv => Box::new(bare::Recv::new(sockets, options.read_bytes)?),
+        WayName::Select => Box::new(bare::Select::new(sockets, options.read_bytes)?),
+        WayName::Epoll => Box::new(bare::Epoll::new(sockets, options.read_bytes)?),
+        WayName::UringRead => Box::new(uring_read::UringRead::new(sockets, options.read_bytes)?),
+        library => Box::new(library::Library::new(library, sockets, options)?),
+    })
+}
+
+/// Gives a run up that gets nothing for long.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    ticks: u32,
+    seen: u64,
+}
+
+impl Patience {
+    /// A tick passed, with so many bytes so far.
+    pub(super) fn tick(&mut self, tally: &Tally, goal: &Goal) -> Result<()> {
+        self.ticks = if tally.bytes == self.seen { self.ticks + 1 } else { 0 };
+        self.seen = tally.bytes;
+        if self.ticks >= MOST_TICKS {
+            let seconds = (TICK * MOST_TICKS).as_secs();
+            match goal.bytes() {
+                u64::MAX => bail!("{} bytes came, and then nothing for {seconds} s", tally.bytes),
+                all => bail!("{} of {all} bytes came, and then nothing for {seconds} s", tally.bytes),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks at every byte, as a program that uses the data does. Not elided: the result is opaque to the compiler.
+pub(super) fn touch_all(bytes: &[u8]) {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
+    let sum = rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)));
+    std::hint::black_box(sum);
+}
+
+/// An end of the stream in the middle of a run.
+pub(super) fn ended(tally: &Tally) -> anyhow::Error {
+    anyhow::Error::from(io::Error::from(io::ErrorKind::UnexpectedEof))
+        .context(format!("the sender closed a connection after {} bytes of all", tally.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_and_unknown_ones_get_the_list() {
+        for way in WayName::ALL {
+            assert_eq!(way.name().parse(), Ok(way));
+            assert_eq!(serde_json::to_value(way).unwrap(), way.name());
+        }
+        let error = "fast".parse::<WayName>().unwrap_err();
+        assert!(error.contains("'fast'") && error.contains("uring-read, plain"));
+        assert!(WayName::Recv.serves(1) && !WayName::Recv.serves(2) && WayName::Epoll.serves(256));
+    }
+
+    #[test]
+    fn patience_ends_and_bytes_renew_it() {
+        let (goal, mut patience) = (Goal::of(10), Patience::default());
+        let mut tally = Tally::default();
+        for _ in 0..MOST_TICKS - 1 {
+            patience.tick(&tally, &goal).unwrap();
+        }
+        tally.bytes = 3;
+        patience.tick(&tally, &goal).unwrap();
+        let error = (0..MOST_TICKS).find_map(|_| patience.tick(&tally, &goal).err()).unwrap().to_string();
+        assert!(error.contains("3 of 10 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,146 @@
+//! `bench tcp-rx`: every way with every byte accounted for, by its own sender and by iperf3. Needs root, as the benchmark does.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use zerowire_bench::tcp_rx::report::{Memory, TcpRxReport};
+use zerowire_bench::tcp_rx::{Client, TcpRxOptions, WayName, run_tcp_rx};
+
+fn small() -> TcpRxOptions {
+    TcpRxOptions {
+        quick: true,
+        rounds: Some(2),
+        megabytes: Some(5),
+        connections: vec![1, 16],
+        ..TcpRxOptions::default()
+    }
+}
+
+fn run(options: &TcpRxOptions) -> (TcpRxReport, String) {
+    let mut text = Vec::new();
+    let report = run_tcp_rx(options, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
+    (report, text)
+}
+
+/// A run that gets a byte too few or too many fails within.
+#[test]
+fn every_way_receives_all_bytes() {
+    for touch in [false, true] {
+        let (report, text) = run(&TcpRxOptions { touch, ..small() });
+        assert_eq!(report.cases.iter().map(|c| c.connections).collect::<Vec<_>>(), [1, 16]);
+        for case in &report.cases {
+            for way in small().ways().into_iter().filter(|way| way.serves(case.connections)) {
+                // Without a device it takes a newer kernel: then the reason is told.
+                if let Some(absent) = case.absent.iter().find(|a| a.variant == way.name()) {
+                    assert!(way == WayName::Nodev && absent.reason.contains("ZCRX_REG_NODEV"), "{absent:?}");
+                    assert!(text.contains("not measured: nodev: "), "{text}");
+                    continue;
+                }
+                let line =
+                    case.lines.iter().find(|l| l.way == way).unwrap_or_else(|| panic!("{way}: {text}"));
+                assert_eq!(line.samples.len(), 2);
+                for sample in &line.samples {
+                    // A whole number of bytes on each connection.
+                    let all = 5_000_000u64.div_ceil(case.connections as u64) * case.connections as u64;
+                    assert_eq!(sample.tally.bytes, all, "{way}");
+                    assert!(sample.tally.calls > 0 && sample.tally.pieces > 0 && sample.cpu_seconds > 0.0);
+                }
+                assert_eq!(line.cpu_to_recv.is_some(), case.connections == 1, "{way}");
+                assert!(line.cpu_to_epoll.is_some());
+            }
+        }
+        assert!(text.contains("=== 1 connection\n") && text.contains("=== 16 connections\n"), "{text}");
+        match &report.memory {
+            Memory::Measured(what) => assert!(text.contains(&format!("Memory traffic: {what}"))),
+            Memory::NotMeasured(why) => assert!(text.contains(&format!("not measured: {why}"))),
+        }
+    }
+}
+
+#[test]
+fn the_report_is_json_and_charts_too() {
+    let dir = std::env::temp_dir().join(format!("zerowire-tcp-rx-{}", std::process::id()));
+    let options = TcpRxOptions {
+        connections: vec![2],
+        ways: Some(vec![WayName::Multishot, WayName::Epoll]),
+        json: Some("-".into()),
+        svg: Some(dir.clone()),
+        ..small()
+    };
+    let (_, text) = run(&options);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&json["client"], &json["rounds"]), (&"own".into(), &2.into()));
+    let case = &json["cases"][0];
+    assert_eq!(case["connections"], 2);
+    let ways: Vec<_> = case["lines"].as_array().unwrap().iter().map(|l| l["way"].clone()).collect();
+    assert_eq!(ways, ["epoll", "multishot"]);
+    for line in case["lines"].as_array().unwrap() {
+        for key in ["gigabits_per_second", "cpu_seconds_a_gigabyte", "calls_a_megabyte", "pieces_a_megabyte"]
+        {
+            assert!(line[key]["median"].as_f64().is_some_and(|v| v > 0.0), "{key}: {line}");
+        }
+        assert!(line["samples"][0]["bytes"].as_u64().is_some_and(|n| n >= 5_000_000), "{line}");
+    }
+    assert!(json["memory"].is_object());
+    for name in ["cpu", "rate", "calls"] {
+        let svg = std::fs::read_to_string(dir.join(format!("tcp-rx-{name}.svg"))).unwrap();
+        assert!(svg.contains("multishot"), "{name}");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A sender of another origin: one test a run, the warm-up included.
+#[test]
+fn iperf3_is_received_and_ends_well() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let options = TcpRxOptions {
+        rounds: Some(1),
+        ways: Some(vec![WayName::Select, WayName::Multishot]),
+        client: Client::External { bind: "127.0.0.1".to_owned(), port },
+        ..small()
+    };
+    let clients = std::thread::spawn(move || {
+        let run = |arguments: &[&str]| {
+            let port = port.to_string();
+            let mut command = Command::new("iperf3");
+            command.args(["-c", "127.0.0.1", "-p", &port, "-J"]).args(arguments);
+            command.stdin(Stdio::null()).output().expect("iperf3 must be installed")
+        };
+        // It may not listen yet.
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // What can't be served is told so, and the next one is waited for.
+        let refused = run(&["-R", "-n", "1M"]);
+        (refused, (0..4).map(|_| run(&["-n", "20M", "-P", "3"])).collect::<Vec<_>>())
+    });
+    let (report, text) = run(&options);
+    let (refused, served) = clients.join().unwrap();
+    let refused: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert!(refused["error"].as_str().is_some_and(|e| e.contains("busy")), "{refused}");
+    for output in served {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let sums = ["sum_sent", "sum_received"].map(|sum| json["end"][sum]["bytes"].as_u64().unwrap());
+        assert!(sums[0] >= 20 << 20 && sums[0] == sums[1], "{sums:?}");
+    }
+    let [case] = &report.cases[..] else { panic!("{text}") };
+    assert_eq!((case.connections, case.lines.len()), (3, 2), "{text}");
+    assert!(case.lines.iter().all(|l| l.samples[0].tally.bytes >= 20 << 20));
+    assert!(text.contains("Sender: iperf3 elsewhere"), "{text}");
+}
+
+#[test]
+fn options_that_cannot_be_are_named() {
+    let refused = |options: TcpRxOptions| format!("{:#}", run_tcp_rx(&options, &mut Vec::new()).unwrap_err());
+    assert!(refused(TcpRxOptions { connections: vec![0], ..small() }).contains("0 connections"));
+    let svg = Some(Path::new("/proc/no/such/folder").to_owned());
+    let ways = Some(vec![WayName::Epoll]);
+    let one = TcpRxOptions { connections: vec![1], megabytes: Some(1), ways, ..small() };
+    assert!(refused(TcpRxOptions { svg, ..one.clone() }).contains("/proc/no/such/folder"));
+    let client = Client::External { bind: "no.such.name.invalid".to_owned(), port: 1 };
+    assert!(refused(TcpRxOptions { client, ..one }).contains("no.such.name.invalid"));
+}
