@@ -1,11 +1,14 @@
 //! The program `zerowire`.
 
 mod bench;
+mod configure;
 mod demo;
 mod doctor;
 mod file;
 mod logging;
 mod net;
+mod progress;
+mod recv;
 mod replay;
 mod send;
 mod serving;
@@ -37,6 +40,8 @@ enum Command {
     Vsock(Box<vsock::VsockArgs>),
     /// A file or standard input to any receiver, lent to the kernel where that costs less CPU.
     Send(send::SendArgs),
+    /// TCP connections of any senders, received in place: by a NIC's queue without a copy, by io_uring or by plain calls.
+    Recv(Box<recv::RecvArgs>),
     /// What this kernel, user and network namespace can do for each path, and how to get the missing part.
     Doctor(doctor::DoctorArgs),
     /// Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed.
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
         Command::Net(args) => net::run(*args),
         Command::Vsock(args) => vsock::run(*args),
         Command::Send(args) => send::run(&args),
+        Command::Recv(args) => recv::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Replay(args) => replay::run(*args),
         Command::Bench(args) => bench::run(args),

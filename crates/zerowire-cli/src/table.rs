@@ -1,4 +1,6 @@
-//! What the tables of the commands that serve VMs have in common.
+//! What the tables of the commands have in common.
+
+use std::time::Duration;
 
 use zerowire::ledger::Totals;
 
@@ -15,6 +17,12 @@ pub fn reasons(t: &Totals) -> String {
         0 => dropped,
         _ => format!("{}; {dropped}", list(&t.copied_bytes)),
     }
+}
+
+/// CPU time of all threads of this process until now.
+pub fn process_cpu() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(t.tv_sec.try_into().unwrap_or(0), t.tv_nsec.try_into().unwrap_or(0))
 }
 
 /// With fewer bytes than these, start and handshakes are most of the CPU time, and a rate would say nothing.

@@ -1,6 +1,5 @@
 //! `zerowire send`: a file or standard input to a peer, lent to the kernel where that pays.
 
-mod progress;
 mod report;
 mod source;
 mod stop;
@@ -15,11 +14,12 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::send::{Backend, Close, Closed, Mode, Options, SendError, Sender};
 
-use self::progress::Progress;
 use self::report::{Outcome, Report};
 use self::source::Source;
 use self::stop::Stop;
 use self::target::Target;
+use crate::progress::Progress;
+use crate::table::process_cpu;
 
 /// Payload handed over in one call, if nothing else was asked for.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -166,11 +166,11 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     progress.say(&format!("to {target}: {}", sender.path()));
 
     let begin = Instant::now();
-    let cpu = report::cpu();
+    let cpu = process_cpu();
     let (moved, failure) = pump(&mut source, &mut sender, &watched, &mut progress, timeout);
     progress.finish();
     let took = begin.elapsed();
-    let cpu_seconds = (report::cpu() - cpu).as_secs_f64();
+    let cpu_seconds = (process_cpu() - cpu).as_secs_f64();
 
     let signal = watched.signal();
     let outcome = match (&failure, signal) {

@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -49,12 +48,6 @@ pub struct Report {
     pub ledger: Totals,
     /// What was not back at the end.
     pub left: Left,
-}
-
-/// CPU time of this process until now.
-pub fn cpu() -> Duration {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(t.tv_sec.try_into().unwrap_or(0), t.tv_nsec.try_into().unwrap_or(0))
 }
 
 impl Report {

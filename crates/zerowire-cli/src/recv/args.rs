@@ -1,0 +1,220 @@
+//! Arguments of `zerowire recv`, and what they mean.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use zerowire::area::Pages;
+use zerowire::netlink::Configured;
+use zerowire::recv::{Backend, Options};
+
+use crate::configure;
+
+/// Connections at a time where no number was given.
+const MANY_CONNECTIONS: usize = 65_536;
+/// The most megabytes of `-r`: 2⁶⁴ bytes and more can't be counted.
+const MOST_MEGABYTES: u64 = u64::MAX / 1_000_000;
+
+/// Which way receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    /// With -i and -q: queue. Else multishot, or plain where io_uring is refused.
+    Auto,
+    /// epoll and recvmsg: every kernel and container.
+    Plain,
+    /// io_uring multishot receive into provided buffers; an error where io_uring is refused.
+    Multishot,
+    /// io_uring zero-copy receive without a device: the kernel copies into the area (Linux 7.1, CAP_NET_ADMIN).
+    Nodev,
+    /// io_uring zero-copy receive: the NIC places payload in the area; needs -i and -q.
+    Queue,
+    /// TCP_ZEROCOPY_RECEIVE: whole pages are mapped, the rest is copied.
+    Mapped,
+}
+
+impl ModeArg {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Plain => "plain",
+            Self::Multishot => "multishot",
+            Self::Nodev => "nodev",
+            Self::Queue => "queue",
+            Self::Mapped => "mapped",
+        }
+    }
+}
+
+/// Receives TCP connections of any senders (ncat, socat, 'zerowire send', another machine's) into an area of memory, and says at
+/// the end which bytes the NIC placed there, which the kernel copied, and at which rate.
+///
+/// With -i and -q the NIC places payload by io_uring zero-copy receive; the queue must be free, header split on, and the
+/// port's flows steered to it: 'zerowire doctor -i IF -q Q' goes through that. Without a queue the kernel copies into the area.
+#[derive(Args)]
+#[command(
+    after_help = "It ends when -r megabytes have come, or when --connections connections have ended, whichever is first. What \
+came with the last of the megabytes is counted and written too, and senders that go on see a reset. Connections beyond --connections are not taken.\n\
+\n\
+Limits: --buffer 64 bytes to 1 GiB, a multiple of 64 (of a page with --mode mapped); --buffers 2 to 32768; at most a quarter of the \
+buffers waits for --to on one connection. RLIMIT_NOFILE bounds the connections at a time; it is raised as far as it may be.\n\
+Exit status: 0 complete, 1 something failed (a connection was reset, --timeout), 2 wrong arguments, 130 or 143 ended by SIGINT \
+or SIGTERM, with the summary; a second signal ends it at once.\n\
+\n\
+Examples:\n  zerowire recv -p 9999 -r 3000                  3000 megabytes by the best way without a NIC's queue\n  \
+zerowire recv -p 9999 -i eth1 -q 20 -r 3000    the same into queue 20 of eth1\n  \
+zerowire recv -p 9999 --to - | tar x           one connection to standard output\n  \
+zerowire recv -p 9999 --connections 4 --to f   four connections to f.1 to f.4"
+)]
+pub struct RecvArgs {
+    /// TCP port to listen at; 0: any free one, which is told.
+    #[arg(short, long, value_name = "PORT")]
+    pub port: u16,
+    /// Network interface whose queue receives; with -q.
+    #[arg(short, long, value_name = "IF", requires = "queue")]
+    interface: Option<String>,
+    /// Receive queue of the interface.
+    #[arg(short, long, value_name = "QUEUE", requires = "interface")]
+    queue: Option<u32>,
+    /// Ends when so many megabytes (of 1000000 bytes) have come, of all connections together.
+    #[arg(short = 'r', long = "receive", value_name = "MEGABYTES")]
+    megabytes: Option<u64>,
+    /// Takes so many connections, and ends when all have ended; 0: no end but -r, --timeout or a signal.
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    connections: usize,
+    /// Which way receives.
+    #[arg(long, value_enum, default_value = "auto")]
+    mode: ModeArg,
+    /// Address or name to listen at; :: is all addresses, IPv6 and IPv4.
+    #[arg(long, value_name = "ADDRESS", default_value = "::")]
+    pub bind: String,
+    /// Writes what comes to a file, straight from the area; - is standard output. Of more than one connection each gets a
+    /// file of its own: FILE.1, FILE.2, in the order in which they were accepted.
+    #[arg(long, value_name = "FILE")]
+    pub to: Option<PathBuf>,
+    /// Ends with an error when nothing has come for so long.
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    /// Length of a buffer.
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536)]
+    buffer: usize,
+    /// Number of buffers.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    buffers: usize,
+    /// The area lies in huge pages of 2 MiB.
+    #[arg(long)]
+    huge: bool,
+    /// Buffers of a NIC's queue are so long: a power of two from a page on (Linux 7.0, some drivers; with --huge).
+    #[arg(long, value_name = "BYTES", requires = "queue")]
+    rx_buf_len: Option<u32>,
+    /// Turns header split of the interface on, and RSS off the queue, and sets both back at the end (CAP_NET_ADMIN). The
+    /// command that steers the port's flows to the queue is printed.
+    #[arg(long, requires = "queue")]
+    configure: bool,
+    /// No progress and no summary, only errors.
+    #[arg(long)]
+    pub quiet: bool,
+    /// The result as JSON to a file; - is standard output, in place of the summary.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What the arguments mean.
+pub struct Plan {
+    /// The mode as a word: what was asked for.
+    pub mode: &'static str,
+    /// For the library.
+    pub options: Options,
+    /// Connections to take; `None`: no end.
+    pub connections: Option<usize>,
+    /// Bytes after which it ends.
+    pub bytes: Option<u64>,
+    /// How long nothing may come.
+    pub timeout: Option<Duration>,
+}
+
+impl RecvArgs {
+    /// Checks what clap can't.
+    pub fn plan(&self) -> Result<Plan> {
+        let bytes = match self.megabytes {
+            None => None,
+            Some(0) => bail!("-r 0: give 1 megabyte or more, or leave it out for no limit"),
+            Some(n) if n > MOST_MEGABYTES => bail!("-r {n}: give at most {MOST_MEGABYTES} megabytes"),
+            Some(n) => Some(n * 1_000_000),
+        };
+        let timeout = match self.timeout {
+            None => None,
+            Some(s) => {
+                Some(Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()).with_context(|| {
+                    format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
+                })?)
+            }
+        };
+        if self.to_stdout() && self.connections != 1 {
+            bail!(
+                "--to - with --connections {}: standard output takes one connection; give --to FILE, which makes FILE.1, FILE.2",
+                self.connections
+            );
+        }
+        if self.to_stdout() && self.json.as_deref() == Some(Path::new("-")) {
+            bail!("--to - and --json -: standard output takes one of them; give --json FILE");
+        }
+        let connections = Some(self.connections).filter(|n| *n > 0);
+        let (mode, backend) = self.backend()?;
+        let mut options = Options {
+            backend,
+            buffer_bytes: self.buffer,
+            buffers: self.buffers,
+            pages: if self.huge { Pages::Huge } else { Pages::Normal },
+            max_connections: connections.unwrap_or(MANY_CONNECTIONS),
+            ..Options::default()
+        };
+        options.zcrx.rx_buf_len = self.rx_buf_len;
+        Ok(Plan { mode, options, connections, bytes, timeout })
+    }
+
+    fn backend(&self) -> Result<(&'static str, Backend)> {
+        let queue = self.interface.clone().zip(self.queue);
+        let backend = match (self.mode, queue) {
+            (ModeArg::Auto | ModeArg::Queue, Some((interface, queue))) => {
+                return Ok(("queue", Backend::Queue { interface, queue }));
+            }
+            (ModeArg::Queue, None) => bail!("--mode queue: name the queue with -i IF -q QUEUE"),
+            (other, Some((interface, queue))) => {
+                bail!(
+                    "-i {interface} -q {queue} with --mode {}: a queue is for --mode queue; leave -i and -q out, or --mode",
+                    other.word()
+                )
+            }
+            (ModeArg::Auto, None) => Backend::Auto,
+            (ModeArg::Plain, None) => Backend::Plain,
+            (ModeArg::Multishot, None) => Backend::Multishot,
+            (ModeArg::Nodev, None) => Backend::NoDevice,
+            (ModeArg::Mapped, None) => Backend::TcpMapped,
+        };
+        Ok((self.mode.word(), backend))
+    }
+
+    /// Changes the interface's settings, if that was asked for.
+    pub fn configure(&self) -> Result<Option<Configured>> {
+        match (&self.interface, self.queue) {
+            (Some(interface), Some(queue)) if self.configure => {
+                configure::apply(interface, queue, self.quiet).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// With --configure: the commands that are still to be given.
+    pub fn steering(&self, port: u16) -> Vec<String> {
+        match (&self.interface, self.queue) {
+            (Some(interface), Some(queue)) if self.configure => configure::steering(interface, queue, port),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether received bytes go to standard output.
+    pub fn to_stdout(&self) -> bool {
+        self.to.as_deref() == Some(Path::new("-"))
+    }
+}

@@ -1,0 +1,104 @@
+//! The listening socket.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Connections that wait to be accepted, at most; the system may allow fewer (net.core.somaxconn).
+const BACKLOG: i32 = 4096;
+/// Descriptors besides connections.
+const SPARE: u64 = 64;
+
+/// Listens at a name or address. The address of all of IPv6 takes IPv4 too, and where there is no IPv6 it is all of IPv4.
+pub fn listen(host: &str, port: u16) -> Result<OwnedFd> {
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    let addresses = (bare, port)
+        .to_socket_addrs()
+        .with_context(|| format!("--bind {host} is no address and no name that can be resolved"))?;
+    let mut last = None;
+    for address in addresses {
+        match listen_at(address) {
+            Ok(socket) => return Ok(socket),
+            Err(e) => last = Some((address, e)),
+        }
+    }
+    let (address, e) = last.with_context(|| format!("--bind {host} has no address"))?;
+    Err(e).with_context(|| match e {
+        Errno::ADDRINUSE => {
+            format!("port {port} is in use at {}: give another -p, or end who listens there ('ss -ltnp')", address.ip())
+        }
+        Errno::ACCESS => {
+            format!("port {port} is for the administrator (net.ipv4.ip_unprivileged_port_start): give -p 1024 or more")
+        }
+        Errno::ADDRNOTAVAIL => format!("--bind {host}: no interface of this machine has the address {}", address.ip()),
+        _ => format!("can't listen at {address}"),
+    })
+}
+
+fn listen_at(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let made = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let all = address.ip().is_unspecified();
+    let socket = match made {
+        Err(Errno::AFNOSUPPORT) if all && address.is_ipv6() => {
+            return listen_at(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port()));
+        }
+        made => made?,
+    };
+    if address.is_ipv6() && all {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Where a socket listens.
+pub fn address(socket: &OwnedFd) -> Result<SocketAddr> {
+    let name = rustix::net::getsockname(socket).context("the socket's address")?;
+    SocketAddr::try_from(name).context("the socket's address")
+}
+
+/// Raises the soft limit of open files as far as needed and allowed; what is missing then shows when accepting.
+pub fn raise_descriptors(connections: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = connections as u64 + SPARE;
+    if let Some(now) = limit.current.filter(|now| *now < wanted) {
+        let current = limit.maximum.map_or(wanted, |most| most.min(wanted)).max(now);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_take_both_versions() {
+        let socket = listen("::", 0).unwrap();
+        let port = address(&socket).unwrap().port();
+        for host in ["127.0.0.1", "::1"] {
+            std::net::TcpStream::connect((host, port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        for (host, port, word) in [
+            ("127.0.0.1", port, "is in use"),
+            ("192.0.2.1", 0, "no interface of this machine"),
+            ("not a name", 0, "'not a name'"),
+        ] {
+            let e = format!("{:#}", listen(host, port).unwrap_err());
+            assert!(e.contains(word.trim_matches('\'')), "{e}");
+        }
+        assert!(listen("[::1]", 0).is_ok(), "brackets are taken off");
+    }
+}

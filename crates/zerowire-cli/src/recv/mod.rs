@@ -1,0 +1,72 @@
+//! `zerowire recv`: TCP connections, received in place.
+
+mod args;
+mod bind;
+mod output;
+mod report;
+mod session;
+mod stop;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use zerowire::recv::Receiver;
+
+use self::output::Outputs;
+use self::report::{Outcome, Report};
+use self::session::{Session, Told};
+use self::stop::Stop;
+use crate::configure;
+use crate::progress::Progress;
+use crate::table::process_cpu;
+
+pub use self::args::RecvArgs;
+
+/// Runs the command.
+pub fn run(args: &RecvArgs) -> Result<ExitCode> {
+    let plan = args.plan()?;
+    // Before any thread is started.
+    let stop = Stop::start()?;
+    let socket = bind::listen(&args.bind, args.port)?;
+    let address = bind::address(&socket)?;
+    bind::raise_descriptors(plan.options.max_connections);
+    // Before the receiver, which goes first: a driver may refuse to change what a registered queue needs.
+    let configured = args.configure()?;
+    let mut receiver = Receiver::new(plan.options.clone())
+        .with_context(|| format!("can't receive by the mode '{}'", plan.mode))?;
+    // Last: what is there is not cut off in vain.
+    let outputs = Outputs::open(args.to.as_deref(), plan.connections)?;
+    let listener = receiver.listen(socket).with_context(|| format!("can't accept on {address}"))?;
+    if !args.quiet {
+        args.steering(address.port()).iter().for_each(|command| eprintln!("to be given by hand: {command}"));
+    }
+    let mut progress = Progress::new(plan.bytes, args.quiet || args.json.is_some());
+    progress.announce(&format!("listening on {address}: {}", receiver.path()), args.quiet);
+
+    let cpu = process_cpu();
+    let told = Told { connections: plan.connections, bytes: plan.bytes, timeout: plan.timeout };
+    let mut session = Session::new(told, outputs, listener);
+    let failure = session.run(&mut receiver, &stop, &mut progress, Instant::now()).err();
+    progress.finish();
+    let cpu_seconds = (process_cpu() - cpu).as_secs_f64();
+
+    let signal = stop.signal();
+    let failure = failure.or_else(|| session.failed_connections());
+    let outcome = match (&failure, signal) {
+        (_, Some(_)) => Outcome::Interrupted,
+        (Some(_), None) => Outcome::Failed,
+        (None, None) => Outcome::Complete,
+    };
+    let error = failure.as_ref().filter(|_| signal.is_none()).map(|e| format!("{e:#}"));
+    let report = Report::new(address, plan.mode, &receiver, session, (outcome, error), cpu_seconds);
+    drop(receiver);
+    let restored = configured.map_or(Ok(()), configure::restore);
+    report.write(args.json.as_deref(), args.quiet, args.to_stdout())?;
+    restored?;
+    match (failure, signal) {
+        (_, Some(signal)) => Ok(ExitCode::from(128 + signal)),
+        (Some(e), None) => Err(e),
+        (None, None) => Ok(ExitCode::SUCCESS),
+    }
+}

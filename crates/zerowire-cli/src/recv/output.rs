@@ -1,0 +1,115 @@
+//! Where received bytes are written: straight from the area, several pieces a call.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerowire::recv::Lease;
+
+use super::stop::Stop;
+
+/// Pieces of a call, at most.
+const PIECES: usize = 64;
+/// How often a pipe that is full is looked at again, for a signal.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// Makes the output of each connection.
+pub enum Outputs {
+    /// Nothing is written.
+    None,
+    /// One connection, whose output is open.
+    One(Option<Output>),
+    /// A file a connection: the name before its number.
+    Each(PathBuf),
+}
+
+/// The output of one connection.
+pub struct Output {
+    file: File,
+    name: String,
+}
+
+impl Outputs {
+    /// Opens what can be opened before anybody connects, so that what is wrong is told at once.
+    pub fn open(to: Option<&Path>, connections: Option<usize>) -> Result<Self> {
+        Ok(match to {
+            None => Self::None,
+            Some(path) if path.as_os_str() == "-" => {
+                let fd = io::stdout().as_fd().try_clone_to_owned().context("standard output is closed")?;
+                Self::One(Some(Output::new(fd.into(), "standard output".to_owned())))
+            }
+            Some(path) if connections == Some(1) => Self::One(Some(Output::create(path)?)),
+            Some(path) => Self::Each(path.to_owned()),
+        })
+    }
+
+    /// The output of connection `number`, from 1 on.
+    pub fn next(&mut self, number: u64) -> Result<Option<Output>> {
+        match self {
+            Self::None => Ok(None),
+            Self::One(output) => Ok(output.take()),
+            Self::Each(path) => {
+                let mut name = path.clone().into_os_string();
+                name.push(format!(".{number}"));
+                Output::create(Path::new(&name)).map(Some)
+            }
+        }
+    }
+}
+
+impl Output {
+    fn create(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let file = File::create(path).with_context(|| format!("--to {name} can't be written"))?;
+        Ok(Self::new(file, name))
+    }
+
+    /// A pipe is opened once more, not to block: the setting belongs to the open file, which others may share.
+    fn new(file: File, name: String) -> Self {
+        let is_pipe = file.metadata().is_ok_and(|m| m.file_type().is_fifo());
+        let again = || {
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+            File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path).ok()
+        };
+        match is_pipe.then(again).flatten() {
+            Some(file) => Self { file, name },
+            None => Self { file, name },
+        }
+    }
+
+    /// Writes all of it. False: a signal came meanwhile, and the rest was not written.
+    pub fn write(&mut self, leases: &[Lease], stop: &Stop) -> Result<bool> {
+        for chunk in leases.chunks(PIECES) {
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            for (slice, lease) in slices.iter_mut().zip(chunk) {
+                *slice = IoSlice::new(lease);
+            }
+            let mut rest = &mut slices[..chunk.len()];
+            while rest.iter().any(|s| !s.is_empty()) {
+                match self.file.write_vectored(rest) {
+                    Ok(0) => {
+                        return Err(io::Error::from(io::ErrorKind::WriteZero)).with_context(|| self.what());
+                    }
+                    Ok(n) => IoSlice::advance_slices(&mut rest, n),
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        if stop.signal().is_some() {
+                            return Ok(false);
+                        }
+                        let _ = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&TICK));
+                    }
+                    Err(e) => return Err(e).with_context(|| self.what()),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn what(&self) -> String {
+        format!("writing to {} failed", self.name)
+    }
+}

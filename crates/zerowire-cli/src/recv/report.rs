@@ -1,0 +1,161 @@
+//! What was received, and how.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use zerowire::ledger::Totals;
+use zerowire::recv::{Events, Receiver};
+
+use super::session::{Connection, Counts, Session, State};
+use zerowire_cli::story::bytes_text;
+
+/// Connections that the summary names.
+const NAMED: usize = 8;
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// As it was told to.
+    Complete,
+    /// Something failed.
+    Failed,
+    /// A signal came.
+    Interrupted,
+}
+
+/// The result.
+#[derive(Serialize)]
+pub struct Report {
+    /// Where it listened.
+    pub listen: SocketAddr,
+    /// What was asked for.
+    pub mode: &'static str,
+    /// What ran, and why.
+    pub path: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What failed.
+    pub error: Option<String>,
+    /// Bytes that the kernel copied into the area.
+    pub copied_bytes: u64,
+    /// Bytes that the NIC placed there, or that were mapped.
+    pub zero_copied_bytes: u64,
+    /// Both.
+    pub bytes: u64,
+    /// From the first connection to the last byte or end.
+    pub nanoseconds: u64,
+    /// 10⁹ bits in a second of that time.
+    pub gigabits_per_second: f64,
+    /// CPU time of the process.
+    pub cpu_seconds: f64,
+    /// Connections in numbers.
+    pub connections: Counts,
+    /// Connections one by one, at most 1000 of them.
+    pub list: Vec<Connection>,
+    /// Bytes copied or not, and why.
+    pub ledger: Totals,
+    /// What happened besides.
+    pub events: Events,
+}
+
+impl Report {
+    /// Puts it together.
+    pub fn new(
+        listen: SocketAddr,
+        mode: &'static str,
+        receiver: &Receiver,
+        session: Session,
+        (outcome, error): (Outcome, Option<String>),
+        cpu_seconds: f64,
+    ) -> Self {
+        let ledger = receiver.counters().snapshot();
+        let took = session.span.map_or(Duration::ZERO, |(first, last)| last - first);
+        let (bytes, copied_bytes) = (ledger.bytes, ledger.copied_total());
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            listen,
+            mode,
+            path: receiver.path(),
+            outcome,
+            error,
+            copied_bytes,
+            zero_copied_bytes: ledger.zero_copied_bytes,
+            bytes,
+            nanoseconds,
+            gigabits_per_second: bytes as f64 * 8.0 / (nanoseconds.max(1) as f64),
+            cpu_seconds,
+            connections: session.counts,
+            list: session.connections(),
+            ledger,
+            events: receiver.events(),
+        }
+    }
+
+    /// JSON to a file or to standard output, else the summary for people: to standard error where received bytes went to
+    /// standard output.
+    pub fn write(&self, json: Option<&Path>, quiet: bool, stdout_taken: bool) -> Result<()> {
+        match json {
+            Some(path) if path.as_os_str() == "-" => println!("{}", serde_json::to_string(self)?),
+            Some(path) => {
+                let text = serde_json::to_string_pretty(self)? + "\n";
+                std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+            }
+            None if quiet => {}
+            None if stdout_taken => eprint!("{}", self.text()),
+            None => std::io::stdout().lock().write_all(self.text().as_bytes())?,
+        }
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "  copy bytes: {}\n    ZC bytes: {}\n Total bytes: {}, nsec: {}\n        Rate: {:.2} Gb/s\n",
+            self.copied_bytes, self.zero_copied_bytes, self.bytes, self.nanoseconds, self.gigabits_per_second
+        );
+        // Writing to a String doesn't fail.
+        let _ = write!(text, "         CPU: {:.3} s", self.cpu_seconds);
+        if self.bytes >= 1_000_000 {
+            let _ = write!(text, ", {:.3} s a gigabyte", self.cpu_seconds * 1e9 / self.bytes as f64);
+        }
+        let _ = writeln!(text, ", {} system calls", self.events.system_calls);
+        let reasons: Vec<_> = self.ledger.copied_bytes.iter().map(|(why, n)| format!("{why} {n}")).collect();
+        if !reasons.is_empty() {
+            let _ = writeln!(text, "  why copied: {}", reasons.join(", "));
+        }
+        let Counts { accepted, ended, failed } = self.connections;
+        let open = accepted - ended - failed;
+        let _ = writeln!(text, " connections: {accepted}, {ended} ended, {failed} failed, {open} open");
+        for c in self.list.iter().filter(|c| c.state == State::Failed).take(NAMED) {
+            let peer = c.peer.map_or("unknown".to_owned(), |p| p.to_string());
+            let why = c.error.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "              {peer}: {why}, after {}", bytes_text(c.bytes));
+        }
+        let happened = self.happened();
+        if !happened.is_empty() {
+            let _ = writeln!(text, "      events: {}", happened.join(", "));
+        }
+        let _ = writeln!(text, "        path: {}", self.path);
+        text
+    }
+
+    /// What happened that is worth a word.
+    fn happened(&self) -> Vec<String> {
+        let e = &self.events;
+        [
+            (e.out_of_buffers, "receives found no buffer"),
+            (e.paused, "pauses of a connection that held its share"),
+            (e.copied, "arrivals copied by the kernel"),
+            (e.overflows, "completion-queue overflows"),
+        ]
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{n} {what}"))
+        .collect()
+    }
+}

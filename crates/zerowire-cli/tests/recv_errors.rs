@@ -1,0 +1,79 @@
+//! `zerowire recv`: what is wrong is named, with the value and the remedy.
+
+mod recv_common;
+
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use recv_common::{Recv, command};
+
+#[test]
+fn what_is_wrong_is_named_with_the_remedy() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (args, words) in [
+        (vec!["-r", "0"], vec!["-r 0", "1 megabyte"]),
+        (vec!["-r", "99999999999999999"], vec!["-r 99999999999999999", "at most"]),
+        (vec!["--timeout=-1"], vec!["--timeout -1", "greater than 0"]),
+        (vec!["--mode", "queue"], vec!["--mode queue", "-i IF -q QUEUE"]),
+        (vec!["--mode", "plain", "-i", "lo", "-q", "3"], vec!["-i lo -q 3", "--mode plain"]),
+        (vec!["--to", "-", "--connections", "2"], vec!["--connections 2", "FILE.1"]),
+        (vec!["--to", "-", "--json", "-"], vec!["--to -", "--json FILE"]),
+        (vec!["--to", "/no/such/file"], vec!["--to /no/such/file"]),
+        (vec!["--buffer", "100"], vec!["100 bytes", "multiple of 64"]),
+        (vec!["--buffer", "4160", "--mode", "mapped"], vec!["4160", "4096"]),
+        (vec!["--buffers", "1"], vec!["1 receive buffers", "2 to 32768"]),
+        (vec!["--bind", "no.such.name.invalid"], vec!["no.such.name.invalid"]),
+        (vec!["--bind", "192.0.2.7"], vec!["192.0.2.7", "no interface"]),
+        (vec!["--bind", "127.0.0.1", "-p", &port], vec![&port, "is in use", "another -p"]),
+        (vec!["-i", "lo", "-q", "0"], vec!["queue 0 of lo", "mlx5_core"]),
+        (vec!["-i", "nowhere0", "-q", "0"], vec!["nowhere0"]),
+        (vec!["-i", "lo", "-q", "0", "--rx-buf-len", "5000"], vec!["5000", "power of two"]),
+    ] {
+        let mut all = if args.contains(&"-p") { vec![] } else { vec!["-p", "0"] };
+        all.extend(&args);
+        let output = command(&all).stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{args:?}: no '{word}' in {text}");
+        }
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn arguments_that_belong_together_are_asked_for() {
+    for (args, word) in [
+        (vec![], "--port"),
+        (vec!["-p", "1", "-i", "lo"], "--queue"),
+        (vec!["-p", "1", "-q", "1"], "--interface"),
+        (vec!["-p", "70000"], "70000"),
+        (vec!["-p", "1", "--mode", "fast"], "multishot"),
+        (vec!["-p", "1", "--rx-buf-len", "4096"], "--queue"),
+    ] {
+        let output = command(&args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(word), "{args:?}: no '{word}' in {text}");
+    }
+}
+
+/// What was there before is not cut off by a command that can't run.
+#[test]
+fn a_file_is_left_alone_by_a_receiver_that_cannot_be_made() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), b"kept").unwrap();
+    let args = ["-p", "0", "-i", "lo", "-q", "0", "--to", file.path().to_str().unwrap()];
+    assert_eq!(command(&args).output().unwrap().status.code(), Some(1));
+    assert_eq!(std::fs::read(file.path()).unwrap(), b"kept");
+}
+
+#[test]
+fn a_full_disk_is_told_of() {
+    let recv = Recv::start(&["--to", "/dev/full"]);
+    std::io::Write::write_all(&mut recv.connect(), &[1; 1000]).unwrap();
+    let ended = recv.end();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("writing to /dev/full failed"), "{}", ended.stderr);
+}
