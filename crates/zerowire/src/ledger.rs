@@ -45,11 +45,19 @@ pub enum CopyReason {
     Unsupported,
     /// Built outside the ring or the area that the kernel sends from, and copied into it.
     Outside,
+    /// A received frame came over private memory: the guest's buffers are shorter than the longest frame that could have
+    /// come.
+    SmallBuffer,
+    /// A received frame came over private memory: the guest's buffer lies in pieces.
+    ScatteredBuffer,
+    /// A frame went over private memory: a device that writes or reads the guest's own could have gone beyond the buffer, or
+    /// not have reached all of it.
+    UnsafeBuffer,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -65,6 +73,9 @@ impl CopyReason {
         Self::Memlock,
         Self::Unsupported,
         Self::Outside,
+        Self::SmallBuffer,
+        Self::ScatteredBuffer,
+        Self::UnsafeBuffer,
     ];
 
     /// The word that tables and JSON use.
@@ -85,6 +96,9 @@ impl CopyReason {
             Self::Memlock => "memlock",
             Self::Unsupported => "unsupported",
             Self::Outside => "outside",
+            Self::SmallBuffer => "bounce: small buffer",
+            Self::ScatteredBuffer => "bounce: scattered buffer",
+            Self::UnsafeBuffer => "bounce: unsafe buffer",
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lab::{HERE, Lab, PATIENCE, THERE, frame, in_lab};
 use zerowire::send::frame::FrameSender;
-use zerowire::xdp::program::{Hook, Steering};
+use zerowire::xdp::program::{Hook, Rule, Steering};
 use zerowire::xdp::{
     Descriptor, KERNEL_HEADROOM_BYTES, SenderOptions, Socket, SocketOptions, Umem, UmemOptions, XdpError,
     XdpSender, address,
@@ -188,8 +188,14 @@ fn the_program_goes_with_the_value_and_respects_others() {
         for round in 0..50u32 {
             let first = lab.at_peer(|| Steering::attach(THERE, 4, Hook::Auto)).expect("attached");
             assert_eq!(first.hook(), Hook::Native);
-            let error = lab.at_peer(|| Steering::attach(THERE, 4, Hook::Auto)).expect_err("one at a time");
-            assert!(error.to_string().contains("another XDP program"), "{error}");
+            if round == 0 {
+                let error =
+                    lab.at_peer(|| Steering::attach(THERE, 4, Hook::Auto)).expect_err("one at a time");
+                assert!(matches!(error, XdpError::OtherProgram { .. }), "{error}");
+                let text = error.to_string();
+                assert!(text.contains("another XDP program: 'zerowire_steer', number"), "{text}");
+                assert!(text.contains("xdpdrv, of another zerowire process"), "{text}");
+            }
             // A queue without a socket is the kernel's.
             send(&mut sender, &frame(round, 100));
             assert_eq!(capture.expect(), frame(round, 100));
@@ -232,4 +238,80 @@ fn a_queue_that_is_stopped_goes_to_the_kernel() {
         assert_eq!(piece.address, 2 * CHUNK as u64 + 256);
         assert!(socket.as_fd().try_clone_to_owned().is_ok());
     });
+}
+
+/// A frame to some address: its content follows from `n`.
+fn to(address: [u8; 6], n: u32, len: usize) -> Vec<u8> {
+    let mut bytes = frame(n, len);
+    bytes[..6].copy_from_slice(&address);
+    bytes
+}
+
+fn a_rule_has_its_frames(hook: Hook) {
+    const GUEST: [u8; 6] = [0x02, 0, 0, 0x12, 0x34, 0x56];
+    in_lab(move |lab| {
+        lab.veth();
+        let capture = lab.capture();
+        let (mut socket, steering) = receiver(lab, UmemOptions::default(), false, hook);
+        let rule = Rule { address: Some(GUEST), longest_bytes: 900 };
+        steering.steer_by(&socket, &rule).expect("steered");
+        let mut sender = sender();
+        for n in 0..40 {
+            socket.fill().push(n * CHUNK as u64);
+        }
+        socket.fill().publish();
+        let one_off = |i: usize| {
+            let mut a = GUEST;
+            a[i] ^= if i == 0 { 4 } else { 1 };
+            a
+        };
+        let mut n = 0;
+        // Each byte of the address is looked at.
+        for other in (0..6).map(one_off).chain([[0; 6]]) {
+            // Of any length: what isn't for the socket is none of its business.
+            for len in [60, 900, 901, 1514] {
+                send(&mut sender, &to(other, n, len));
+                assert_eq!(capture.expect(), to(other, n, len), "{other:02x?}");
+                n += 1;
+            }
+        }
+        for address in [GUEST, [0xff; 6], [0x33, 0x33, 0, 0, 0, 1], [0x01, 0, 0x5e, 0, 0, 1]] {
+            for len in [14, 60, 899, 900] {
+                send(&mut sender, &to(address, n, len));
+                let piece = wait(&mut socket);
+                assert_eq!(read(&socket, piece.address, piece.len), to(address, n, len), "{address:02x?}");
+                n += 1;
+            }
+        }
+        assert_eq!(steering.dropped(0).expect("told"), 0);
+        for (i, address) in [GUEST, [0xff; 6], GUEST].into_iter().enumerate() {
+            send(&mut sender, &to(address, n, 901 + i));
+        }
+        send(&mut sender, &to(GUEST, n, 100));
+        let piece = wait(&mut socket);
+        assert_eq!(read(&socket, piece.address, piece.len), to(GUEST, n, 100));
+        assert_eq!(steering.dropped(0).expect("told"), 3);
+        assert!(capture.rest().is_empty(), "the kernel's own stack saw a frame of the socket's");
+        // Another rule for the same socket; the count goes on.
+        steering.steer_by(&socket, &Rule { address: None, longest_bytes: 100 }).expect("steered");
+        send(&mut sender, &to(one_off(5), n, 101));
+        send(&mut sender, &to(one_off(5), n, 100));
+        let piece = wait(&mut socket);
+        assert_eq!((piece.len, steering.dropped(0).expect("told")), (100, 4));
+        // Without a socket the rule is not looked at.
+        drop(socket);
+        send(&mut sender, &to(GUEST, n, 1000));
+        assert_eq!(capture.expect(), to(GUEST, n, 1000));
+        assert!(steering.dropped(7).is_err(), "no such queue");
+    });
+}
+
+#[test]
+fn a_rule_has_its_frames_native() {
+    a_rule_has_its_frames(Hook::Native);
+}
+
+#[test]
+fn a_rule_has_its_frames_generic() {
+    a_rule_has_its_frames(Hook::Generic);
 }

@@ -79,7 +79,11 @@ impl Ethtool {
 
 impl Ethtool {
     /// Header split on, off, or (`None`) as the driver likes (ETHTOOL_A_RINGS_TCP_DATA_SPLIT of ETHTOOL_MSG_RINGS_SET).
-    pub(super) fn set_data_split(&mut self, index: u32, split: Option<DataSplit>) -> Result<(), NetlinkError> {
+    pub(super) fn set_data_split(
+        &mut self,
+        index: u32,
+        split: Option<DataSplit>,
+    ) -> Result<(), NetlinkError> {
         let value = match split {
             None => 0,
             Some(DataSplit::Off) => 1,

@@ -116,6 +116,14 @@ pub enum XdpError {
         /// Queues that it has, where the driver tells.
         queues: Option<u32>,
     },
+    /// There is another XDP program on the interface (EBUSY, EEXIST).
+    #[error("interface {interface} has another XDP program: {program}")]
+    OtherProgram {
+        /// Name of the interface.
+        interface: String,
+        /// Its name, its number, where it is attached, and the remedy.
+        program: String,
+    },
     /// A system call failed for another reason.
     #[error("{what}: {call} failed: {source}")]
     System {

@@ -16,7 +16,7 @@ const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 /// An interface that there was when the value was made.
 #[derive(Debug)]
-pub(super) struct Interface {
+pub struct Interface {
     name: String,
     index: u32,
     control: OwnedFd,
@@ -38,7 +38,11 @@ union Data {
 }
 
 impl Interface {
-    pub(super) fn open(name: &str) -> Result<Self, XdpError> {
+    /// The interface of that name in this thread's network namespace.
+    ///
+    /// # Errors
+    /// [`XdpError::NoInterface`], [`XdpError::System`].
+    pub fn open(name: &str) -> Result<Self, XdpError> {
         let missing = || XdpError::NoInterface { interface: name.to_owned() };
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
             return Err(missing());
@@ -51,23 +55,30 @@ impl Interface {
     }
 
     /// The name that it was opened by.
-    pub(super) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn index(&self) -> u32 {
+    /// Its number in the namespace, which stays when it is renamed.
+    pub fn index(&self) -> u32 {
         self.index
     }
 
     /// Bytes that a frame can carry behind its Ethernet header.
-    pub(super) fn mtu(&self) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// ENODEV or ENXIO: it is gone.
+    pub fn mtu(&self) -> io::Result<usize> {
         let data = self.ask(libc::SIOCGIFMTU, Data { pad: [0; 24] })?;
         // SAFETY: the kernel filled in a number.
         Ok(usize::try_from(unsafe { data.number }).unwrap_or(0))
     }
 
     /// Whether it is up, and whether frames can leave it (the other side of a veth is up, a cable is plugged in).
-    pub(super) fn up_and_running(&self) -> io::Result<(bool, bool)> {
+    ///
+    /// # Errors
+    /// ENODEV or ENXIO: it is gone.
+    pub fn up_and_running(&self) -> io::Result<(bool, bool)> {
         let data = self.ask(libc::SIOCGIFFLAGS, Data { pad: [0; 24] })?;
         // SAFETY: the kernel filled in the flags.
         let flags = libc::c_int::from(unsafe { data.flags });
@@ -75,7 +86,7 @@ impl Interface {
     }
 
     /// Queues that sockets can be bound to, where the driver tells.
-    pub(super) fn queues(&self) -> Option<u32> {
+    pub fn queues(&self) -> Option<u32> {
         // struct ethtool_channels: command; maxima of receive, transmit, other, combined; then the same in use.
         let mut channels = [0u32; 9];
         channels[0] = ETHTOOL_GCHANNELS;

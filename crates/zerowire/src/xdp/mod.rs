@@ -22,6 +22,7 @@ mod socket;
 mod umem;
 
 pub use error::XdpError;
+pub use interface::Interface;
 pub use ring::{Consumer, Descriptor, Entry, Producer};
 pub use sender::{Resident, SenderOptions, XdpSender};
 pub use socket::{MAX_PIECES, Mode, RingSizes, SAFE_PIECES, Socket, SocketOptions, Statistics};

@@ -108,6 +108,10 @@ pub struct SocketOptions {
     pub multi_buffer: bool,
     /// Entries of the rings.
     pub rings: RingSizes,
+    /// Chunks that are in the fill ring before the queue is bound, at most as many as it has entries; their addresses are the
+    /// caller's to answer for. In zero-copy mode a driver may take chunks when it is bound and then only when frames come,
+    /// so that a queue that is bound without any receives none.
+    pub first_chunks: Vec<u64>,
     /// How long to wait for the kernel to let go of a queue whose socket was closed (EBUSY). Measured: 2 to 15 ms.
     pub busy_timeout: Duration,
 }
@@ -122,6 +126,7 @@ impl SocketOptions {
             need_wakeup: true,
             multi_buffer: false,
             rings: RingSizes::default(),
+            first_chunks: Vec::new(),
             busy_timeout: Duration::from_millis(500),
         }
     }
@@ -171,16 +176,25 @@ impl Socket {
         let interface = Interface::open(&options.interface)?;
         // A socket that can't be bound is closed: the kernel wouldn't take lengths of rings for it a second time.
         let claim = umem.claim(&interface, options)?;
+        let fresh = match &claim {
+            Claim::Registered(socket) | Claim::Shares(socket, _) => socket,
+        };
+        set_sizes(fresh, options)?;
+        let call =
+            |call| move |e: Errno| XdpError::system(format!("interface {}", options.interface), call, e);
+        let at = sockopt::xdp_mmap_offsets(fresh).map_err(call("getsockopt(XDP_MMAP_OFFSETS)"))?;
+        let rings = options.rings;
+        let (number, piece) = (size_of::<u64>(), size_of::<Descriptor>());
+        let offset = libc::XDP_UMEM_PGOFF_FILL_RING;
+        let mut fill: Producer<u64> = map(fresh, &at.fr, rings.fill, number, offset, Producer::new)?;
+        for chunk in &options.first_chunks {
+            fill.push(*chunk);
+        }
+        fill.publish();
         bind_claimed(&claim, &interface, options)?;
         let socket = match claim {
             Claim::Registered(socket) | Claim::Shares(socket, _) => Arc::new(socket),
         };
-        let call =
-            |call| move |e: Errno| XdpError::system(format!("interface {}", options.interface), call, e);
-        let at = sockopt::xdp_mmap_offsets(&*socket).map_err(call("getsockopt(XDP_MMAP_OFFSETS)"))?;
-        let rings = options.rings;
-        let (number, piece) = (size_of::<u64>(), size_of::<Descriptor>());
-        let fill = map(&socket, &at.fr, rings.fill, number, libc::XDP_UMEM_PGOFF_FILL_RING, Producer::new)?;
         let completion = {
             let offset = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
             map(&socket, &at.cr, rings.completion, number, offset, Consumer::new)?
@@ -371,10 +385,7 @@ fn map<R>(
     make(mapping, layout, size).ok_or_else(old)
 }
 
-fn bind_claimed(claim: &Claim, interface: &Interface, options: &SocketOptions) -> Result<(), XdpError> {
-    let socket = match claim {
-        Claim::Registered(socket) | Claim::Shares(socket, _) => socket,
-    };
+fn set_sizes(socket: &OwnedFd, options: &SocketOptions) -> Result<(), XdpError> {
     let rings = options.rings;
     let sized = || -> Result<(), Errno> {
         sockopt::set_xdp_umem_fill_ring_size(socket, rings.fill)?;
@@ -387,7 +398,13 @@ fn bind_claimed(claim: &Claim, interface: &Interface, options: &SocketOptions) -
         }
         Ok(())
     };
-    sized().map_err(|e| XdpError::system(format!("rings of {rings:?}"), "setsockopt", e))?;
+    sized().map_err(|e| XdpError::system(format!("rings of {rings:?}"), "setsockopt", e))
+}
+
+fn bind_claimed(claim: &Claim, interface: &Interface, options: &SocketOptions) -> Result<(), XdpError> {
+    let socket = match claim {
+        Claim::Registered(socket) | Claim::Shares(socket, _) => socket,
+    };
     let start = Instant::now();
     let mut pause = Duration::from_micros(500);
     loop {

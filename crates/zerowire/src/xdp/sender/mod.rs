@@ -90,6 +90,7 @@ impl XdpSender {
                 receive: 0,
                 transmit: options.ring,
             },
+            first_chunks: Vec::new(),
             busy_timeout: options.busy_timeout,
         };
         let socket = Socket::bind(&umem, &socket_options)?;
