@@ -111,8 +111,8 @@ pub use error::GuestError;
 pub use memory::{GuestAddr, GuestMemory, GuestSlice, PAGE, Region};
 pub use transport::pci;
 pub use transport::{
-    Doorbell, DualAddr, EventDoorbell, Interrupt, QueueHandle, QueueSetup, STATUS_ACKNOWLEDGE, STATUS_DRIVER,
-    STATUS_DRIVER_OK, STATUS_FAILED, STATUS_FEATURES_OK, STATUS_NEEDS_RESET, Transport, VhostUser,
-    VhostUserOptions,
+    DirtyLog, Doorbell, DualAddr, EventDoorbell, InflightArea, Interrupt, LOG_PAGE, QueueHandle, QueueSetup,
+    STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK, STATUS_FAILED, STATUS_FEATURES_OK,
+    STATUS_NEEDS_RESET, Transport, VhostUser, VhostUserOptions,
 };
 pub use zerowire_vhost_user::{features, protocol};

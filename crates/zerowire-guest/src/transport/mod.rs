@@ -5,6 +5,8 @@
 //! device is a vhost-user back end or sits on a bus.
 
 mod connect;
+mod inflight;
+mod log;
 pub mod pci;
 mod signal;
 mod vhost_user;
@@ -13,6 +15,8 @@ use std::io;
 use std::sync::Arc;
 
 use crate::{GuestAddr, GuestError, GuestMemory, Region};
+pub use inflight::InflightArea;
+pub use log::{DirtyLog, LOG_PAGE};
 pub use signal::{EventDoorbell, Interrupt};
 pub use vhost_user::{VhostUser, VhostUserOptions};
 

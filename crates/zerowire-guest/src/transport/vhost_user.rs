@@ -21,6 +21,8 @@ use zerowire_vhost_user::{
 };
 
 use super::connect::connect_patiently;
+use super::inflight::InflightArea;
+use super::log::Logging;
 use super::{
     EventDoorbell, Interrupt, QueueHandle, QueueSetup, STATUS_ACKNOWLEDGE, STATUS_DRIVER, STATUS_DRIVER_OK,
     STATUS_FEATURES_OK, Transport,
@@ -32,7 +34,8 @@ use crate::{GuestError, GuestMemory, Region};
 pub struct VhostUserOptions {
     /// Protocol features to use if the back end offers them
     /// ([`zerowire_vhost_user::protocol`]). Take a bit away to test a back end
-    /// without it.
+    /// without it; with INFLIGHT_SHMFD, which is not there by default, see
+    /// [`VhostUser::inflight`].
     pub protocol: u64,
     /// How long to wait for each reply.
     pub reply_timeout: Duration,
@@ -42,6 +45,8 @@ impl Default for VhostUserOptions {
     fn default() -> Self {
         VhostUserOptions {
             protocol: protocol::MQ
+                | protocol::LOG_SHMFD
+                | protocol::RARP
                 | protocol::REPLY_ACK
                 | protocol::MTU
                 | protocol::CONFIG
@@ -57,14 +62,18 @@ impl Default for VhostUserOptions {
 /// the back end stops the queues then.
 #[derive(Debug)]
 pub struct VhostUser {
-    connection: Connection,
+    pub(super) connection: Connection,
     offered: u64,
-    acked: u64,
+    pub(super) acked: u64,
     protocol: u64,
-    queues: u16,
+    pub(super) queues: u16,
     status: u64,
-    shared: BTreeMap<u64, Arc<Region>>,
+    pub(super) shared: BTreeMap<u64, Arc<Region>>,
     started: Vec<u16>,
+    pub(super) logging: Logging,
+    pub(super) inflight: Option<InflightArea>,
+    /// The back end of this connection has the area.
+    pub(super) inflight_shared: bool,
     reply_timeout: Duration,
 }
 
@@ -107,6 +116,9 @@ impl VhostUser {
             status: 0,
             shared: BTreeMap::new(),
             started: Vec::new(),
+            logging: Logging::default(),
+            inflight: None,
+            inflight_shared: false,
             reply_timeout: options.reply_timeout,
         };
         front.offered = front.ask(Request::GetFeatures)?;
@@ -210,7 +222,7 @@ impl VhostUser {
     }
 
     /// Says what a reply that did not come within the time limit means.
-    fn in_time<R>(&self, request: Request, reply: Result<R, WireError>) -> Result<R, GuestError> {
+    pub(super) fn in_time<R>(&self, request: Request, reply: Result<R, WireError>) -> Result<R, GuestError> {
         reply.map_err(|error| match error {
             WireError::WouldBlock => {
                 GuestError::NoReply { request: request.name(), timeout: self.reply_timeout }
@@ -219,11 +231,11 @@ impl VhostUser {
         })
     }
 
-    fn has(&self, bit: u64) -> bool {
+    pub(super) fn has(&self, bit: u64) -> bool {
         self.protocol & bit != 0
     }
 
-    fn need(&self, bit: u64, what: &'static str) -> Result<(), GuestError> {
+    pub(super) fn need(&self, bit: u64, what: &'static str) -> Result<(), GuestError> {
         if self.has(bit) { Ok(()) } else { Err(GuestError::NotNegotiated { what }) }
     }
 
@@ -253,7 +265,8 @@ impl Transport for VhostUser {
     }
 
     fn negotiate(&mut self, acked: u64) -> Result<(), GuestError> {
-        let with_protocol = acked | self.offered & features::VHOST_USER_PROTOCOL_FEATURES;
+        let with_protocol =
+            acked | self.offered & features::VHOST_USER_PROTOCOL_FEATURES | self.logging.feature();
         if self.has(protocol::STATUS) {
             self.set_status(STATUS_ACKNOWLEDGE | STATUS_DRIVER)?;
         }
@@ -336,6 +349,7 @@ impl Transport for VhostUser {
     }
 
     fn start_queue(&mut self, index: u16, setup: &QueueSetup) -> Result<QueueHandle, GuestError> {
+        self.share_inflight(setup.size)?;
         let make = |e: io::Error| GuestError::io("eventfd for a queue", e);
         let doorbell = EventDoorbell::new().map_err(make)?;
         let interrupt = Interrupt::new().map_err(make)?;
@@ -344,13 +358,14 @@ impl Transport for VhostUser {
         self.state(Request::SetVringBase, index, setup.next_avail.into())?;
         let addr = VringAddr {
             index: index.into(),
-            flags: 0,
+            flags: self.logging.flags(),
             desc: setup.desc.user,
             used: setup.used.user,
             avail: setup.avail.user,
-            log: 0,
+            log: setup.used.guest.0,
         };
         self.tell(Request::SetVringAddr, &addr.encode(), &[])?;
+        self.logging.queues.insert(index, addr);
         let number = u64::from(index).to_ne_bytes();
         self.tell(Request::SetVringErr, &number, &[error.as_fd()])?;
         self.tell(Request::SetVringCall, &number, &[interrupt.as_fd()])?;
@@ -377,6 +392,7 @@ impl Transport for VhostUser {
         let reply = self.connection.recv_reply(request);
         let base = self.in_time(request, reply)?.vring_state()?;
         self.started.retain(|&started| started != index);
+        self.logging.queues.remove(&index);
         if base.index != u32::from(index) || base.num > u32::from(u16::MAX) {
             return Err(GuestError::Wire(WireError::BadValue {
                 request: request.number(),
@@ -399,6 +415,8 @@ impl Transport for VhostUser {
         for index in self.started.clone() {
             self.stop_queue(index)?;
         }
+        // What was in flight belongs to queues that are no more.
+        self.set_inflight(None);
         if self.has(protocol::RESET_DEVICE) {
             self.tell(Request::ResetDevice, &[], &[])?;
         }

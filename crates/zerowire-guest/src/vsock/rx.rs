@@ -340,6 +340,12 @@ impl VsockRx {
         &mut self.ring
     }
 
+    /// Address and bytes of every descriptor's buffer, posted or not: what
+    /// the device may write.
+    pub fn writable(&self) -> impl Iterator<Item = (GuestAddr, u32)> {
+        self.segments.iter().map(|s| (s.addr, s.len))
+    }
+
     /// Doorbell and interrupt.
     pub fn handle(&self) -> &QueueHandle {
         &self.handle

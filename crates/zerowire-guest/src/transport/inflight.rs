@@ -1,0 +1,93 @@
+//! The area in which a back end notes which chains it has (vhost-user,
+//! "Inflight I/O tracking"), kept by the front end for the back end that comes
+//! after it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use zerowire_vhost_user::{Inflight, Request, WireError, protocol};
+
+use super::VhostUser;
+use crate::GuestError;
+
+/// Memory that a back end made for its notes of chains in flight. A clone is
+/// another handle to the same memory.
+#[derive(Clone, Debug)]
+pub struct InflightArea {
+    file: Arc<OwnedFd>,
+    place: Inflight,
+}
+
+impl InflightArea {
+    /// An area in `file`, as a front end hands it over: nothing is checked, so
+    /// that tests can give a back end what no back end would have made.
+    pub fn new(file: OwnedFd, place: Inflight) -> InflightArea {
+        InflightArea { file: Arc::new(file), place }
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Where it lies in the file, and for how many queues of which size.
+    pub fn place(&self) -> Inflight {
+        self.place
+    }
+}
+
+impl VhostUser {
+    /// The area for notes of chains in flight. There is one once a queue was
+    /// started with the protocol feature INFLIGHT_SHMFD: the back end was asked
+    /// for it then. It is for the next back end: [`VhostUser::set_inflight`].
+    pub fn inflight(&self) -> Option<&InflightArea> {
+        self.inflight.as_ref()
+    }
+
+    /// The area that a back end before used, to be handed over when the first
+    /// queue is started. With none the back end is asked for a new one, as is
+    /// right after a reset of the device.
+    pub fn set_inflight(&mut self, area: Option<InflightArea>) {
+        self.inflight = area;
+        self.inflight_shared = false;
+    }
+
+    /// Hands the area over, if the feature is in force and it was not yet;
+    /// asks for one of `queue_size` entries a queue where there is none.
+    pub(super) fn share_inflight(&mut self, queue_size: u16) -> Result<(), GuestError> {
+        if !self.has(protocol::INFLIGHT_SHMFD) || self.inflight_shared {
+            return Ok(());
+        }
+        let area = match self.inflight.take() {
+            Some(area) => area,
+            None => self.get_inflight(queue_size)?,
+        };
+        let handed = self.tell(Request::SetInflightFd, &area.place.encode(), &[area.file.as_fd()]);
+        self.inflight = Some(area);
+        handed?;
+        self.inflight_shared = true;
+        Ok(())
+    }
+
+    /// Asks for a new area (GET_INFLIGHT_FD).
+    ///
+    /// # Errors
+    /// [`GuestError::Wire`], also when the back end has none to give.
+    pub fn get_inflight(&mut self, queue_size: u16) -> Result<InflightArea, GuestError> {
+        let request = Request::GetInflightFd;
+        let wanted = Inflight { mmap_size: 0, mmap_offset: 0, num_queues: self.queues, queue_size };
+        self.connection.send_request(request, false, &wanted.encode(), &[])?;
+        let reply = self.connection.recv_reply(request);
+        let mut reply = self.in_time(request, reply)?;
+        let place = reply.inflight()?;
+        if place.mmap_size == 0 {
+            return Err(GuestError::Wire(WireError::BadValue {
+                request: request.number(),
+                field: "the size of the area",
+                value: 0,
+                rule: "more than 0: the back end could not make it",
+            }));
+        }
+        Ok(InflightArea::new(reply.take_fd()?, place))
+    }
+}

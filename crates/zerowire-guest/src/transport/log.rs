@@ -1,0 +1,178 @@
+//! Live migration as a front end sees it: the dirty log (vhost-user,
+//! "Migration"), and the announcement of a guest that moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use zerowire_vhost_user::{LogRegion, Request, VringAddr, features, protocol};
+
+use super::VhostUser;
+use crate::{GuestError, Region};
+
+/// Bytes of guest memory that a bit of the log stands for.
+pub const LOG_PAGE: u64 = 4096;
+
+/// Flag of SET_VRING_ADDR: writes to the used ring are logged.
+const VRING_LOG: u32 = 1;
+
+/// A log in which a back end notes the pages that it wrote. The memory is
+/// shared with the back end, which sets bits at any time.
+#[derive(Debug)]
+pub struct DirtyLog {
+    file: OwnedFd,
+    base: *mut u64,
+    words: usize,
+}
+
+// SAFETY: `base` is an address of shared memory that stays mapped while the log
+// lives; its words are only accessed atomically.
+unsafe impl Send for DirtyLog {}
+
+impl DirtyLog {
+    /// An empty log for the guest addresses below `end`.
+    ///
+    /// # Errors
+    /// [`GuestError::Io`].
+    pub fn new(end: u64) -> Result<DirtyLog, GuestError> {
+        let words = usize::try_from(end.div_ceil(64 * LOG_PAGE).max(1)).unwrap_or(usize::MAX / 8);
+        let make = |e| GuestError::io(format!("memory for a dirty log of {words} words"), e);
+        let file = memfd_create("dirty-log", MemfdFlags::CLOEXEC).map_err(make)?;
+        ftruncate(&file, 8 * words as u64).map_err(make)?;
+        // SAFETY: a new mapping at an address that the kernel chooses can't
+        // touch memory that is in use.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                8 * words,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .map_err(make)?;
+        Ok(DirtyLog { file, base: base.cast(), words })
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a log always has room")]
+    pub fn len(&self) -> u64 {
+        8 * self.words as u64
+    }
+
+    /// Its memfd, in which it begins at 0.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Takes out the numbers of the pages that were noted since the last
+    /// call: guest address / [`LOG_PAGE`].
+    pub fn take(&self) -> BTreeSet<u64> {
+        let mut pages = BTreeSet::new();
+        for at in 0..self.words {
+            // SAFETY: at < words, which are mapped and 8-aligned; the back end
+            // accesses them atomically as well.
+            let word = unsafe { AtomicU64::from_ptr(self.base.add(at)) };
+            let bits = u64::from_le(word.swap(0, Ordering::AcqRel));
+            pages.extend((0..64).filter(|bit| bits & (1 << bit) != 0).map(|bit| 64 * at as u64 + bit));
+        }
+        pages
+    }
+}
+
+impl Drop for DirtyLog {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new`, and nothing else refers to it.
+        let result = unsafe { munmap(self.base.cast(), 8 * self.words) };
+        debug_assert!(result.is_ok(), "munmap of an own mapping");
+    }
+}
+
+/// What of a front end's state belongs to logging.
+#[derive(Debug, Default)]
+pub(super) struct Logging {
+    pub(super) on: bool,
+    /// Queues that were started, as SET_VRING_ADDR told of them.
+    pub(super) queues: BTreeMap<u16, VringAddr>,
+}
+
+impl Logging {
+    /// The feature bit, if it is to be acknowledged.
+    pub(super) fn feature(&self) -> u64 {
+        if self.on { features::VHOST_LOG_ALL } else { 0 }
+    }
+
+    /// The flags of SET_VRING_ADDR.
+    pub(super) fn flags(&self) -> u32 {
+        if self.on { VRING_LOG } else { 0 }
+    }
+}
+
+impl VhostUser {
+    /// Has all writes of the back end to the memory that it has now noted in a
+    /// new log, which is returned.
+    ///
+    /// # Errors
+    /// [`GuestError::NotNegotiated`] without LOG_SHMFD; [`GuestError::Wire`].
+    pub fn start_log(&mut self) -> Result<DirtyLog, GuestError> {
+        let end = self.shared.values().map(|region: &std::sync::Arc<Region>| region.end().0).max();
+        let log = DirtyLog::new(end.unwrap_or(0))?;
+        self.set_log(log.file(), LogRegion { size: log.len(), mmap_offset: 0 })?;
+        self.log_all(true)?;
+        Ok(log)
+    }
+
+    /// Gives the back end a log (SET_LOG_BASE), without having it used. With
+    /// `file` and `region` being whatever they are, for tests of the back end.
+    ///
+    /// # Errors
+    /// [`GuestError::NotNegotiated`] without LOG_SHMFD;
+    /// [`zerowire_vhost_user::WireError::Refused`]; [`GuestError::Wire`].
+    pub fn set_log(&mut self, file: BorrowedFd<'_>, region: LogRegion) -> Result<(), GuestError> {
+        self.need(protocol::LOG_SHMFD, "protocol feature LOG_SHMFD")?;
+        let request = Request::SetLogBase;
+        // It is answered in any case.
+        self.connection.send_request(request, true, &region.encode(), &[file])?;
+        let reply = self.connection.recv_ack(request);
+        self.in_time(request, reply)
+    }
+
+    /// Has writes noted, or not any more: SET_FEATURES with VHOST_F_LOG_ALL,
+    /// and SET_VRING_ADDR with VHOST_VRING_F_LOG for the queues that run. When
+    /// it was turned off nothing is noted any more.
+    ///
+    /// # Errors
+    /// [`GuestError::Wire`].
+    pub fn log_all(&mut self, on: bool) -> Result<(), GuestError> {
+        self.logging.on = on;
+        let acked = self.acked & !features::VHOST_LOG_ALL | self.logging.feature();
+        self.tell(Request::SetFeatures, &acked.to_ne_bytes(), &[])?;
+        self.acked = acked;
+        let flags = self.logging.flags();
+        for addr in self.logging.queues.clone().into_values() {
+            self.tell(Request::SetVringAddr, &VringAddr { flags, ..addr }.encode(), &[])?;
+        }
+        if self.has(protocol::REPLY_ACK) { Ok(()) } else { self.barrier() }
+    }
+
+    /// Has the back end announce the guest, whose MAC address this is, to the
+    /// network (SEND_RARP).
+    ///
+    /// # Errors
+    /// [`GuestError::NotNegotiated`] without RARP; [`GuestError::Wire`].
+    pub fn send_rarp(&mut self, mac: [u8; 6]) -> Result<(), GuestError> {
+        self.need(protocol::RARP, "protocol feature RARP")?;
+        let mut body = [0; 8];
+        body[..6].copy_from_slice(&mac);
+        self.tell(Request::SendRarp, &body, &[])
+    }
+
+    /// The queues that run, as SET_VRING_ADDR told of them; `log` is the guest
+    /// address of the used ring.
+    pub fn queue_addresses(&self) -> Vec<VringAddr> {
+        self.logging.queues.values().copied().collect()
+    }
+}
