@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::VecDeque;
 
+use common::dirty::{Watch, without_mark};
 use common::frames;
 use common::lab::{Lab, wire};
 use proptest::prelude::*;
@@ -162,7 +163,7 @@ impl<'a> Driver<'a> {
 }
 
 fn tap_frame(n: u32, len: usize, header_len: usize) -> Vec<u8> {
-    [vec![0; header_len], frames::frame(n, len)].concat()
+    without_mark([vec![0; header_len], frames::frame(n, len)].concat())
 }
 
 fn shapes(mergeable: bool) -> BoxedStrategy<Vec<Shape>> {
@@ -208,6 +209,7 @@ struct Case {
     registered: bool,
     copy: bool,
     header_len: usize,
+    logged: bool,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -215,9 +217,9 @@ fn case() -> impl Strategy<Value = Case> {
         let rounds = proptest::collection::vec((0usize..60, proptest::collection::vec(frame_len(), 0..20)), 1..8);
         let engine = prop_oneof![2 => Just((Engine::Uring, true)), 1 => Just((Engine::Uring, false)), 1 => Just((Engine::Syscall, false))];
         let header_len = if mergeable { Just(12).boxed() } else { prop_oneof![Just(12usize), Just(10)].boxed() };
-        (shapes(mergeable), prop_oneof![5 => 40usize..96, 1 => 1usize..40], rounds, engine, proptest::bool::weighted(0.2), header_len).prop_map(
-            move |(shapes, buffers, rounds, (engine, registered), copy, header_len)| Case {
-                mergeable, shapes, buffers, rounds, engine, registered, copy, header_len,
+        (shapes(mergeable), prop_oneof![5 => 40usize..96, 1 => 1usize..40], rounds, engine, proptest::bool::weighted(0.2), header_len, any::<bool>()).prop_map(
+            move |(shapes, buffers, rounds, (engine, registered), copy, header_len, logged)| Case {
+                mergeable, shapes, buffers, rounds, engine, registered, copy, header_len, logged,
             },
         )
     })
@@ -229,6 +231,7 @@ proptest! {
     #[test]
     fn the_guest_gets_every_frame_whole_and_in_order(case in case()) {
         let lab = Lab::new(&REGIONS);
+        let lab = if case.logged { lab.logging() } else { lab };
         let (port, far) = wire();
         let mut io = PortIo::new(port, case.engine).expect("an engine");
         if case.registered {
@@ -241,6 +244,8 @@ proptest! {
             mtu: 1500,
             mode: if case.copy { PathMode::Copy } else { PathMode::Auto },
         };
+        let buffers: Vec<_> = driver.idle.iter().flat_map(|b| &b.segments).map(|(at, len)| (*at, u64::from(*len))).collect();
+        let watch = Watch::fresh(&lab.ram, &[driver.ring.setup(0)], &buffers);
         let mut side = Receive::new(lab.device(&driver.ring, 0, false), setup).expect("a receive side");
         let counters = Counters::default();
         let (mut sent, mut n, mut lost) = (VecDeque::new(), 0, 0);
@@ -286,6 +291,10 @@ proptest! {
                 side.release();
                 prop_assert_eq!(side.ring().next_avail(), driver.used);
             }
+        }
+        drop(side);
+        if let Some(log) = lab.log.as_ref().filter(|_| n > 0) {
+            watch.check(&lab.ram, &log.take(), "receive");
         }
         let t = counters.snapshot();
         prop_assert!(sent.is_empty(), "{} frames are neither here nor there: {:?}", sent.len(), t);

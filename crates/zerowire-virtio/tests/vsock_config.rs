@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
 use zerowire_vhost_user::{
-    Config, Connection, FLAG_NEED_REPLY, Request, VERSION, VringAddr, VringState, features as f,
-    protocol as p,
+    Config, Connection, FLAG_NEED_REPLY, Request, VERSION, VringState, features as f, protocol as p,
 };
 use zerowire_virtio::daemon::{Endpoint, ServerError, VsockConfig, VsockServer};
 use zerowire_virtio::vsock::VsockLimits;
@@ -115,10 +113,13 @@ fn the_device_offers_streams_messages_and_its_configuration_space() {
         | f::RING_INDIRECT_DESC
         | f::RING_EVENT_IDX
         | f::ACCESS_PLATFORM
+        | f::VHOST_LOG_ALL
         | f::VHOST_USER_PROTOCOL_FEATURES;
     assert_eq!(offered, wanted, "{:?}", f::vsock_names(offered ^ wanted));
     let protocol = front.ask_u64(Request::GetProtocolFeatures);
     let wanted = p::MQ
+        | p::LOG_SHMFD
+        | p::INFLIGHT_SHMFD
         | p::REPLY_ACK
         | p::CONFIG
         | p::BACKEND_REQ
@@ -201,21 +202,16 @@ fn requests_of_other_devices_end_the_connection() {
 #[test]
 fn the_event_queue_is_taken_and_gives_its_base_back() {
     let backend = Backend::start();
-    let mut front = backend.connect();
-    for round in 0..2u32 {
-        let base = 77 + round;
-        front.tell(Request::SetVringNum, &state(2, 64));
-        front.tell(Request::SetVringBase, &state(2, base));
-        let addresses = VringAddr { index: 2, flags: 0, desc: 0, used: 0, avail: 0, log: 0 };
-        front.tell(Request::SetVringAddr, addresses.encode().as_ref());
-        for request in [Request::SetVringCall, Request::SetVringErr, Request::SetVringKick] {
-            let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-            let fd = std::os::fd::AsFd::as_fd(&fd);
-            front.0.send_request(request, true, &2u64.to_ne_bytes(), &[fd]).unwrap();
-            front.0.recv_ack(request).unwrap();
-        }
-        front.tell(Request::SetVringEnable, &state(2, 1));
-        assert_eq!(front.ask(Request::GetVringBase, &state(2, 0)), state(2, base));
+    let memory = GuestMemory::new(&[(GuestAddr(0), 1 << 20)]).unwrap();
+    let mut guest = VhostUser::connect(backend.dir.path().join("vm.vhost"), PATIENCE).unwrap();
+    guest.negotiate(f::VERSION_1).unwrap();
+    guest.share_memory(&memory).unwrap();
+    let ring = RingMemory::new(&memory, 64).unwrap();
+    for base in [77, 78] {
+        ring.publish_avail_idx(base);
+        let _ = guest.start_queue(2, &ring.setup(base)).unwrap();
+        guest.enable_queue(2, true).unwrap();
+        assert_eq!(guest.stop_queue(2).unwrap(), base);
     }
     let vm = &backend.server.stats().vms[0];
     assert!(vm.connected);

@@ -233,3 +233,23 @@ fn a_program_that_gives_nothing_back_stops_its_sender_by_credit_alone() {
     }
     assert_eq!((bytes, s.harness.held_bytes(0), s.guest.lent(TX_QUEUE)), (s.flow.sent as usize, 0, 0));
 }
+
+/// A ring that stops, as before its guest migrates, has all its chains back, whatever programs hold.
+#[test]
+fn a_ring_that_stops_has_lent_nothing() {
+    let mut s = Scene::new(64);
+    for _ in 0..5 {
+        s.send(FOUR);
+        s.send(INDIRECT);
+    }
+    let held = s.window();
+    assert_eq!((s.harness.lent(0), s.guest.lent(TX_QUEUE)), (5 * 4 + 5, 10));
+    let base = s.harness.stop(0, TX_QUEUE);
+    s.guest.reap(TX_QUEUE, |_| {});
+    assert_eq!((s.harness.lent(0), s.guest.lent(TX_QUEUE)), (0, 0));
+    // The connection's packets, its request, and what it said of credit.
+    assert!(base.is_some_and(|taken| taken >= 11), "{base:?}");
+    s.program.release(held.window);
+    s.harness.rest();
+    assert_eq!(s.harness.lent(0), 0, "what is released later is not given back twice");
+}

@@ -5,23 +5,24 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_metadata::TokenPolicy;
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, VmConfig};
-use zerowire_virtio::port::{MAX_QUEUES, TapSpec};
+use zerowire_virtio::port::PortSpec;
 
 use super::{NetArgs, TokenArg, engine, policy};
 use crate::file;
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
-    let made = |name: &str, endpoint, port: TapSpec, metadata: Option<PathBuf>, tokens| -> Result<VmConfig> {
-        Ok(VmConfig {
-            name: name.to_owned(),
-            endpoint,
-            port,
-            metadata: metadata.map(|file| MetadataSource { file, tokens }),
-            policy: policy(args)?,
-            engine: engine(args),
-        })
-    };
+    let made =
+        |name: &str, endpoint, port: PortSpec, metadata: Option<PathBuf>, tokens| -> Result<VmConfig> {
+            Ok(VmConfig {
+                name: name.to_owned(),
+                endpoint,
+                port,
+                metadata: metadata.map(|file| MetadataSource { file, tokens }),
+                policy: policy(args)?,
+                engine: engine(args),
+            })
+        };
     let default_tokens = match args.metadata_token {
         TokenArg::Required => TokenPolicy::Required,
         TokenArg::Optional => TokenPolicy::Optional,
@@ -64,61 +65,44 @@ fn token_policy(word: &str) -> Result<TokenPolicy> {
     }
 }
 
-/// Parses tap:NAME[,queues=N].
-fn port(text: &str) -> Result<TapSpec> {
-    let mut parts = text.split(',');
-    let name = parts
-        .next()
-        .and_then(|p| p.strip_prefix("tap:"))
-        .ok_or_else(|| anyhow!("port '{text}': give tap:NAME[,queues=N]"))?;
-    let mut spec = TapSpec { name: name.to_owned(), queues: 1 };
-    for part in parts {
-        match part.split_once('=') {
-            Some(("queues", n)) => spec.queues = queues(n)?,
-            _ => bail!("port '{text}': '{part}' is not known, only queues=N"),
-        }
-    }
-    Ok(spec)
-}
-
-fn queues(text: &str) -> Result<usize> {
-    match text.parse() {
-        Ok(n @ 1..=MAX_QUEUES) => Ok(n),
-        _ => bail!("queues={text}: a device has 1 to {MAX_QUEUES} queue pairs"),
-    }
+/// Parses what --port takes.
+fn port(text: &str) -> Result<PortSpec> {
+    Ok(text.parse()?)
 }
 
 #[derive(Debug)]
 struct VmSpec {
     name: String,
     socket: PathBuf,
-    port: TapSpec,
+    port: PortSpec,
     metadata: Option<PathBuf>,
     tokens: Option<String>,
 }
 
-/// Parses name=…,socket=…,port=tap:…[,queues=N][,metadata=FILE][,metadata-token=WHEN].
+/// Parses name=…,socket=…,port=…[,OPTION OF THE PORT …][,metadata=FILE][,metadata-token=WHEN].
 fn parse_vm(text: &str) -> Result<VmSpec> {
-    let (mut name, mut socket, mut spec, mut metadata, mut tokens, mut pairs) =
-        (None, None, None, None, None, None);
+    let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
+    let (mut spec, mut of_port) = (None, String::new());
     for part in text.split(',') {
         let (key, value) = part.split_once('=').ok_or_else(|| anyhow!("'{part}' is not KEY=VALUE"))?;
         match key {
             "name" => name = Some(value.to_owned()),
             "socket" => socket = Some(PathBuf::from(value)),
-            "port" => spec = Some(port(value)?),
-            "queues" => pairs = Some(queues(value)?),
+            "port" => spec = Some(value),
+            "queue" | "queues" | "mode" | "match" => {
+                of_port.push(',');
+                of_port.push_str(part);
+            }
             "metadata" => metadata = Some(PathBuf::from(value)),
             "metadata-token" => tokens = Some(value.to_owned()),
-            _ => bail!("'{key}' is not known: name, socket, port, queues, metadata, metadata-token"),
+            _ => bail!("'{key}' is not known: name, socket, port and its options, metadata, metadata-token"),
         }
     }
-    let mut port = spec.ok_or_else(|| anyhow!("port=tap:NAME is missing"))?;
-    port.queues = pairs.unwrap_or(port.queues);
+    let spec = spec.ok_or_else(|| anyhow!("port=PORT is missing"))?;
     Ok(VmSpec {
         name: name.ok_or_else(|| anyhow!("name=NAME is missing"))?,
         socket: socket.ok_or_else(|| anyhow!("socket=PATH is missing"))?,
-        port,
+        port: port(&format!("{spec}{of_port}"))?,
         metadata,
         tokens,
     })
@@ -129,24 +113,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_parsed_and_errors_name_the_value() {
-        assert_eq!(port("tap:t0").unwrap(), TapSpec { name: "t0".into(), queues: 1 });
-        assert_eq!(port("tap:t0,queues=4").unwrap().queues, 4);
-        for (bad, word) in [("veth:a", "veth:a"), ("tap:t0,queues=0", "queues=0"), ("tap:t0,mtu=9", "mtu=9")]
-        {
-            assert!(port(bad).unwrap_err().to_string().contains(word), "{bad}");
-        }
-    }
-
-    #[test]
     fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
         let v = parse_vm("name=a,socket=/run/a,port=tap:t0,queues=2,metadata=m.json,metadata-token=optional")
             .unwrap();
-        assert_eq!((v.name.as_str(), v.port.queues), ("a", 2));
+        assert_eq!((v.name.as_str(), v.port.queues()), ("a", 2));
         assert_eq!(v.tokens.as_deref(), Some("optional"));
+        let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3").unwrap();
+        assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy");
         for (bad, word) in [
             ("name=a,socket=/s", "port"),
             ("socket=/s,port=tap:t", "name"),
+            ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),
             ("x", "'x'"),
             ("name=a,cpu=3", "'cpu'"),
         ] {

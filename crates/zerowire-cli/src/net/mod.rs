@@ -10,6 +10,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
+use zerowire_virtio::memory::PinBudget;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy};
 
 use crate::serving::{self, Request};
@@ -68,14 +69,16 @@ pub struct NetArgs {
     /// one the program ends with the connection.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
-    /// Where frames go: tap:NAME[,queues=N]. The tap is opened in this process's network namespace; if it is not there it
-    /// is created, set up, and removed at the end. 1 to 128 queues (queue pairs of the device).
+    /// Where frames go, in this process's network namespace: tap:NAME[,queues=N], a tap, which is created, set up, and
+    /// removed at the end if it is not there; or xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all],
+    /// queues of an interface by AF_XDP, with the guest's memory as the interface's. 1 to 128 queues (queue pairs of the
+    /// device).
     #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
     port: String,
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,socket=PATH,port=tap:NAME[,queues=N][,metadata=FILE][,metadata-token=optional].
+    /// One of several VMs: name=NAME,socket=PATH,port=PORT[,metadata=FILE][,metadata-token=optional], PORT as for --port.
     /// Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
@@ -99,6 +102,11 @@ pub struct NetArgs {
     /// it can't be ballooned or swapped; off serves large frames by plain vectored operations.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pin: PinArg,
+    /// Bytes of guests' memory that may be pinned in all, for xdp ports and with --pin auto. A VM on an xdp port needs all of
+    /// its memory and 2.6 MB for each queue pair; its rings don't start where that exceeds what is left, and the log names the
+    /// figure. Default: what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK.
+    #[arg(long, value_name = "BYTES")]
+    memlock: Option<u64>,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by
     /// 'zerowire bench net --threshold'.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
@@ -130,16 +138,19 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let vms = config::vms(&args)?;
+    if let Some(bytes) = args.memlock {
+        PinBudget::of_process().limit(bytes);
+    }
     let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
     for v in &vms {
         tracing::info!(
-            "{}: listening on {}, port tap:{} with {} queue pairs",
+            "{}: listening on {}, port {} with {} queue pairs",
             v.name,
             v.endpoint,
-            v.port.name,
-            v.port.queues
+            v.port,
+            v.port.queues()
         );
     }
     // The text of these errors says all of their sources.

@@ -9,6 +9,7 @@ use zerowire_metadata::MetadataTree;
 use crate::mailbox::Mailbox;
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
+use crate::ring::inflight::Tracker;
 
 /// Which of a pair's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,11 @@ pub(super) struct RingStart {
     pub enabled: bool,
     /// Disabled by SET_VRING_ENABLE, not merely not enabled yet.
     pub discards: bool,
+    /// The guest address of the used ring, where writes to it are to be noted in the dirty log.
+    pub log_at: Option<u64>,
     pub mtu: usize,
+    /// Where its chains in flight are marked; the ring takes it.
+    pub inflight: Option<Box<Tracker>>,
     pub kick: OwnedFd,
     pub call: Option<OwnedFd>,
     pub err: Option<OwnedFd>,
@@ -47,6 +52,10 @@ pub(super) struct RingStart {
 pub(super) enum Command {
     /// From now on this is the memory. Running rings move over.
     Memory { memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    /// The same memory with another dirty log, or none.
+    Log { memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    /// Have writes to the used ring noted in the dirty log from this guest address on, or not.
+    LogRing { direction: Direction, at: Option<u64>, reply: SyncSender<()> },
     /// Start a ring.
     Start { direction: Direction, ring: Box<RingStart>, reply: SyncSender<Result<(), String>> },
     /// Stop a ring; the reply is its next available index.

@@ -9,6 +9,7 @@ use zerowire_vhost_user::Request;
 use super::session::{SessionError, not_offered};
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
+use crate::ring::inflight::Tracker;
 
 /// A ring that is to start, as the front end has described it.
 #[derive(Debug)]
@@ -21,6 +22,10 @@ pub(super) struct RingSetup {
     pub enabled: bool,
     /// Disabled by SET_VRING_ENABLE, not merely not enabled yet.
     pub discards: bool,
+    /// The guest address of the used ring, where writes to it are to be noted in the dirty log.
+    pub log_at: Option<u64>,
+    /// Where its chains in flight are marked.
+    pub inflight: Option<Box<Tracker>>,
     pub kick: OwnedFd,
     pub call: Option<OwnedFd>,
     pub err: Option<OwnedFd>,
@@ -60,6 +65,17 @@ pub(super) trait Device {
 
     /// From now on this is the guest's memory. Nothing of the old one is in use when this returns.
     fn set_memory(&mut self, memory: &Arc<GuestMemory>);
+
+    /// The same memory as before with another dirty log, or none. Nothing is noted in the old one when this returns.
+    fn set_log(&mut self, memory: &Arc<GuestMemory>);
+
+    /// Has writes to a running queue's used ring noted in the dirty log from guest address `at` on, or not.
+    fn log_ring(&mut self, queue: u16, at: Option<u64>);
+
+    /// Tells the port's other side where the guest is now (vhost-user SEND_RARP).
+    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), SessionError> {
+        Err(not_offered(Request::SendRarp))
+    }
 
     /// Starts a ring.
     fn start(&mut self, ring: RingSetup) -> Result<(), String>;

@@ -1,4 +1,4 @@
-//! virtio-net behind a connection: a worker for each queue pair in use, between its rings and a queue of the tap.
+//! virtio-net behind a connection: a worker for each queue pair in use, between its rings and a queue of the port.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,14 +15,23 @@ use super::session::{SessionError, refused};
 use super::vm::VmContext;
 use super::worker::{WorkerHandle, WorkerSetup};
 use crate::memory::GuestMemory;
-use crate::net::features::{header_len, offered, toward_guest};
+use crate::net::announce::rarp;
+use crate::net::features::offered;
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of every back end that
 /// offers ACCESS_PLATFORM; nothing is sent on that channel.
-const PROTOCOL_FEATURES: u64 =
-    p::MQ | p::REPLY_ACK | p::MTU | p::BACKEND_REQ | p::RESET_DEVICE | p::CONFIGURE_MEM_SLOTS | p::STATUS;
+const PROTOCOL_FEATURES: u64 = p::MQ
+    | p::LOG_SHMFD
+    | p::INFLIGHT_SHMFD
+    | p::RARP
+    | p::REPLY_ACK
+    | p::MTU
+    | p::BACKEND_REQ
+    | p::RESET_DEVICE
+    | p::CONFIGURE_MEM_SLOTS
+    | p::STATUS;
 
-/// Whether a ring is served, as far as the tap's queues go.
+/// Whether a ring is served, as far as the port's queues go.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
     started: bool,
@@ -41,7 +50,7 @@ pub(super) struct NetDevice<'a> {
 
 impl<'a> NetDevice<'a> {
     pub(super) fn new(vm: &'a VmContext) -> Self {
-        let pairs = vm.tap.pairs();
+        let pairs = vm.port.pairs();
         Self {
             vm,
             memory: Arc::default(),
@@ -52,12 +61,12 @@ impl<'a> NetDevice<'a> {
         }
     }
 
-    /// A queue of the tap takes part while one of its rings is in use: the kernel spreads flows over all queues that are
+    /// A queue of the port takes part while one of its rings is in use: the kernel spreads flows over all queues that are
     /// attached, and nobody would read the others. The first one always takes part.
     fn attach_queue(&self, pair: usize) {
         let used = |i: usize| self.rings.get(i).is_some_and(|r| r.started && r.enabled);
         let on = pair == 0 || used(2 * pair) || used(2 * pair + 1);
-        if let Err(e) = self.vm.tap.attach_queue(pair, on) {
+        if let Err(e) = self.vm.port.attach_queue(pair, on) {
             tracing::error!("{}: {e}", self.vm.control.name);
         }
     }
@@ -92,12 +101,9 @@ impl<'a> NetDevice<'a> {
                 .as_ref()
                 .map(|w| MetadataDetour::Forward { to: w.commands.clone(), pending: self.forwarded.clone() }),
         };
-        let worker = WorkerHandle::spawn(WorkerSetup {
+        let worker = self.vm.port.spawn(WorkerSetup {
             name: self.vm.control.name.clone(),
             pair,
-            port_queue: self.vm.tap.queue(pair)?,
-            engine: self.vm.engine,
-            policy: self.vm.policy,
             memory: self.memory.clone(),
             shared: self.vm.shared.clone(),
             detour,
@@ -121,11 +127,11 @@ impl Device for NetDevice<'_> {
     }
 
     fn queue_hint(&self) -> &'static str {
-        "give --port tap:NAME,queues=N as many queue pairs as the VMM uses"
+        self.vm.port.queue_hint()
     }
 
     fn offered(&self) -> u64 {
-        offered(self.vm.tap.offloads(), self.vm.tap.pairs())
+        offered(self.vm.port.offloads(), self.vm.port.pairs())
     }
 
     fn feature_names(&self, mask: u64) -> Vec<String> {
@@ -137,12 +143,7 @@ impl Device for NetDevice<'_> {
     }
 
     fn set_features(&mut self, acked: u64) -> Result<(), String> {
-        let tap = &self.vm.tap;
-        tap.set_offloads(toward_guest(acked)).map_err(|e| e.to_string())?;
-        tap.set_header_len(header_len(acked)).map_err(|e| e.to_string())?;
-        // What waits in the tap may use offloads that this guest does not know.
-        tap.flush();
-        Ok(())
+        self.vm.port.set_features(acked)
     }
 
     fn set_mtu(&mut self, mtu: u64) -> Result<(), SessionError> {
@@ -151,7 +152,7 @@ impl Device for NetDevice<'_> {
             return Err(refused(Request::NetSetMtu, format!("MTU {mtu} is not within 68 to 65535")));
         }
         self.mtu = Some(mtu as usize);
-        self.vm.tap.raise_mtu(mtu as usize).map_err(|e| refused(Request::NetSetMtu, e.to_string()))
+        self.vm.port.set_mtu(mtu as usize).map_err(|e| refused(Request::NetSetMtu, e))
     }
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
@@ -161,14 +162,55 @@ impl Device for NetDevice<'_> {
         }
     }
 
+    fn set_log(&mut self, memory: &Arc<GuestMemory>) {
+        self.memory = memory.clone();
+        for w in self.workers.iter().flatten() {
+            wait(|reply| w.commands.send(Command::Log { memory: memory.clone(), reply }));
+        }
+    }
+
+    fn log_ring(&mut self, queue: u16, at: Option<u64>) {
+        self.tell(queue, |direction, reply| Command::LogRing { direction, at, reply });
+    }
+
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
+        self.vm.port.announce(&rarp(mac)).map_err(|e| refused(Request::SendRarp, e))
+    }
+
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
-        let RingSetup { queue, size, addresses, base, acked, enabled, discards, kick, call, err } = ring;
-        let (index, tap) = (usize::from(queue), &self.vm.tap);
-        let mtu = self.mtu.unwrap_or_else(|| tap.mtu()).max(tap.mtu());
-        let start =
-            RingStart { queue, size, addresses, base, acked, enabled, discards, mtu, kick, call, err };
+        let RingSetup {
+            queue,
+            size,
+            addresses,
+            base,
+            acked,
+            enabled,
+            discards,
+            log_at,
+            inflight,
+            kick,
+            call,
+            err,
+        } = ring;
+        let (index, port) = (usize::from(queue), &self.vm.port);
+        let mtu = self.mtu.unwrap_or_else(|| port.mtu()).max(port.mtu());
+        let start = RingStart {
+            queue,
+            size,
+            addresses,
+            base,
+            acked,
+            enabled,
+            discards,
+            log_at,
+            mtu,
+            inflight,
+            kick,
+            call,
+            err,
+        };
         let commands = self.worker(index / 2).map_err(|e| e.to_string())?.commands.clone();
-        // The tap's queue takes part before the worker looks at it.
+        // The port's queue takes part before the worker looks at it.
         self.change(index, |r| *r = Use { started: true, enabled });
         let (direction, ring) = (Direction::of(index), Box::new(start));
         let problem = match wait(|reply| commands.send(Command::Start { direction, ring, reply })) {
@@ -187,7 +229,7 @@ impl Device for NetDevice<'_> {
     }
 
     fn enable(&mut self, queue: u16, on: bool, runs: bool) {
-        // The tap's queue takes part before the worker looks at it, and no longer than that.
+        // The port's queue takes part before the worker looks at it, and no longer than that.
         if on {
             self.change(usize::from(queue), |r| r.enabled = true);
         }
@@ -231,6 +273,6 @@ impl Drop for NetDevice<'_> {
         // The worker that others forward to goes last.
         while self.workers.pop().is_some() {}
         // Frames that wait for this guest are not the next one's.
-        self.vm.tap.flush();
+        self.vm.port.flush();
     }
 }

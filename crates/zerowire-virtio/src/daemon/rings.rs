@@ -3,13 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::command::{Direction, RingStart};
-use zerowire::ledger::{Counters, DropReason};
+use zerowire::ledger::Counters;
 
+use super::command::{Direction, RingStart};
+use super::path::{Path, Side};
 use crate::memory::GuestMemory;
-use crate::net::receive::ReceiveSetup;
-use crate::net::{Policy, Receive, Transmit, features};
-use crate::ring::SplitRing;
+use crate::ring::inflight::Recovered;
+use crate::ring::{RingLog, SplitRing};
 
 /// A ring that runs, and how to make it anew when the memory changes.
 #[derive(Debug)]
@@ -20,75 +20,59 @@ pub(super) struct Running<T> {
     pub broken: bool,
     /// It is broken only because its memory is gone for the moment.
     unmapped: bool,
+    /// What a process before had left in flight.
+    pub recovered: Recovered,
 }
 
-/// The two sides behind one interface.
-pub(super) trait Side: Sized {
-    fn make(start: &RingStart, base: u16, policy: Policy, memory: &GuestMemory) -> Result<Self, String>;
-    fn ring(&mut self) -> &mut SplitRing;
-    /// Gives parsed chains back to the ring. Returns how many received frames are lost with that.
-    fn release(&mut self) -> usize;
-}
-
-fn split_ring(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
+/// The ring that `start` describes, from available entry `base` on.
+pub(super) fn split_ring(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
     let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
-    SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)
+    let mut ring = SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)?;
+    ring.set_log(RingLog::of(memory, start.log_at));
+    Ok(ring)
 }
 
-impl Side for Transmit {
-    fn make(start: &RingStart, base: u16, policy: Policy, memory: &GuestMemory) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
-        Self::new(ring, policy, start.acked, features::header_len(start.acked)).map_err(|e| e.to_string())
-    }
-
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
-    }
-
-    fn release(&mut self) -> usize {
-        0
-    }
-}
-
-impl Side for Receive {
-    fn make(start: &RingStart, base: u16, policy: Policy, memory: &GuestMemory) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
-        let setup = ReceiveSetup {
-            mergeable: start.acked & zerowire_vhost_user::features::NET_MRG_RXBUF != 0,
-            header_len: features::header_len(start.acked),
-            mtu: start.mtu,
-            mode: policy.mode,
+impl<T> Running<T> {
+    pub(super) fn new<P>(path: &mut P, mut start: RingStart, memory: &GuestMemory) -> Result<Self, String>
+    where
+        T: Side<P>,
+    {
+        let mut side = T::make(path, &start, start.base, memory)?;
+        let recovered = match start.inflight.take() {
+            Some(tracker) => side.ring().track(tracker)?,
+            None => Recovered::default(),
         };
-        Self::new(ring, setup).map_err(|e| e.to_string())
-    }
-
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
-    }
-
-    fn release(&mut self) -> usize {
-        self.release()
-    }
-}
-
-impl<T: Side> Running<T> {
-    pub(super) fn new(start: RingStart, policy: Policy, memory: &GuestMemory) -> Result<Self, String> {
-        let mut side = T::make(&start, start.base, policy, memory)?;
+        recovered.log(start.queue);
         side.ring().disarm();
-        Ok(Self { side, start, broken: false, unmapped: false })
+        let resumes = side.ring().next_used() != 0;
+        let running = Self { side, start, broken: false, unmapped: false, recovered };
+        // A process that died may have used chains and not come to notify the driver, which waits for it ever since.
+        if resumes {
+            running.call();
+        }
+        Ok(running)
     }
 
-    /// The same ring in other memory.
-    pub(super) fn move_to(
-        &mut self,
-        policy: Policy,
-        memory: &GuestMemory,
-        counters: &Counters,
-    ) -> Result<(), String> {
-        self.let_go(counters);
+    /// Lets go of everything, before the memory changes or the ring stops.
+    pub(super) fn let_go<P>(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters)
+    where
+        T: Side<P>,
+    {
+        // A ring without its memory was let go of before that went.
+        if !self.unmapped {
+            self.side.release(path, memory, counters);
+        }
+    }
+
+    /// The same ring in other memory. It was [let go of](Self::let_go) before.
+    pub(super) fn move_to<P>(&mut self, path: &mut P, memory: &GuestMemory) -> Result<(), String>
+    where
+        T: Side<P>,
+    {
         let base = self.side.ring().next_avail();
-        match T::make(&self.start, base, policy, memory) {
-            Ok(side) => {
+        match T::make(path, &self.start, base, memory) {
+            Ok(mut side) => {
+                side.ring().put_tracker(self.side.ring().take_tracker());
                 self.side = side;
                 // A ring that was without its memory goes on; one whose rules the guest broke does not.
                 if std::mem::take(&mut self.unmapped) {
@@ -106,15 +90,16 @@ impl<T: Side> Running<T> {
     }
 
     /// Stops the ring; where it has to go on (vhost-user GET_VRING_BASE).
-    pub(super) fn stop(mut self, counters: &Counters) -> u16 {
-        self.let_go(counters);
-        self.side.ring().next_avail()
-    }
-
-    fn let_go(&mut self, counters: &Counters) {
-        for _ in 0..self.side.release() {
-            counters.dropped(DropReason::NoRoom);
+    pub(super) fn stop<P>(mut self, path: &mut P, memory: &GuestMemory, counters: &Counters) -> u16
+    where
+        T: Side<P>,
+    {
+        self.let_go(path, memory, counters);
+        // Marks of a ring without its memory stay for the next one that has it.
+        if !self.unmapped && self.side.ring().end_tracking(self.broken) {
+            self.call();
         }
+        self.side.ring().next_avail()
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -150,15 +135,14 @@ fn notify(fd: &OwnedFd) -> bool {
 }
 
 /// A worker's rings and the memory that they lie in.
-#[derive(Debug)]
-pub(super) struct Rings {
+pub(super) struct Rings<P: Path> {
     // Rings hold pointers into the memory: they go first.
-    pub transmit: Option<Running<Transmit>>,
-    pub receive: Option<Running<Receive>>,
+    pub transmit: Option<Running<P::Transmit>>,
+    pub receive: Option<Running<P::Receive>>,
     pub memory: Arc<GuestMemory>,
 }
 
-impl Rings {
+impl<P: Path> Rings<P> {
     /// The kick descriptor of a ring.
     pub(super) fn start_of(&mut self, direction: Direction) -> Option<&mut RingStart> {
         match direction {

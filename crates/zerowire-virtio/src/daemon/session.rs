@@ -6,10 +6,12 @@
 //! connection if it did not, since it would go on as if all were well. Either way rings stop and all that the connection
 //! held is closed.
 
+mod inflight;
 mod memory;
+mod migration;
 mod vrings;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,8 +20,9 @@ use zerowire_vhost_user::{Config, Connection, Message, Request, WireError, featu
 
 use super::control::Backing;
 use super::device::Device;
-use crate::memory::{GuestMemory, MAX_REGIONS};
+use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use crate::ring::RingAddresses;
+use crate::ring::inflight::InflightRegion;
 
 /// Why a message was not carried out.
 #[derive(Debug, Error)]
@@ -40,6 +43,8 @@ pub(super) enum SessionError {
 struct Ring {
     size: u16,
     addresses: Option<RingAddresses>,
+    /// Where writes to the used ring are logged, if they are.
+    log_at: Option<u64>,
     base: u16,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
@@ -55,10 +60,17 @@ pub(super) struct Session<'a> {
     device: Box<dyn Device + 'a>,
     acked: u64,
     protocol: u64,
+    /// With the log in which writes are noted.
     memory: Arc<GuestMemory>,
+    /// The front end's log.
+    log: Option<DirtyLog>,
+    /// Is notified of its changes.
+    log_signal: Option<Arc<OwnedFd>>,
     /// Regions that were added again, as often as they were.
     repeats: Vec<(u64, u64, u64)>,
     rings: Vec<Ring>,
+    /// Where chains in flight are marked.
+    inflight: Option<Arc<InflightRegion>>,
     status: u64,
     /// The channel for requests to the front end; held open, never written.
     backend_channel: Option<OwnedFd>,
@@ -72,9 +84,12 @@ impl<'a> Session<'a> {
             acked: 0,
             protocol: 0,
             memory: Arc::default(),
+            log: None,
+            log_signal: None,
             repeats: Vec::new(),
             rings: (0..device.queues()).map(|_| Ring::default()).collect(),
             device,
+            inflight: None,
             status: 0,
             backend_channel: None,
         }
@@ -100,6 +115,10 @@ impl<'a> Session<'a> {
         let acknowledge = self.protocol & p::REPLY_ACK != 0 && message.wants_reply();
         match outcome {
             Ok(Answer::Bytes(body)) => Ok(connection.send_reply(&message, &body, &[])?),
+            Ok(Answer::WithFile(body, file)) => {
+                let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+                Ok(connection.send_reply(&message, &body, &files)?)
+            }
             Ok(Answer::None) if acknowledge => {
                 Ok(connection.send_reply(&message, &0u64.to_le_bytes(), &[])?)
             }
@@ -128,6 +147,9 @@ impl<'a> Session<'a> {
             Request::GetMaxMemSlots => return Ok(Answer::u64(MAX_REGIONS as u64)),
             Request::AddMemReg => self.add_mem_reg(message)?,
             Request::RemMemReg => self.rem_mem_reg(message)?,
+            Request::SetLogBase => return self.set_log_base(message),
+            Request::SetLogFd => self.set_log_fd(message)?,
+            Request::SendRarp => self.send_rarp(message)?,
             Request::SetVringNum => self.set_vring_num(message)?,
             Request::SetVringAddr => self.set_vring_addr(message)?,
             Request::SetVringBase => self.set_vring_base(message)?,
@@ -137,6 +159,8 @@ impl<'a> Session<'a> {
             Request::SetVringErr => self.set_vring_err(message)?,
             Request::SetVringEnable => self.set_vring_enable(message)?,
             Request::NetSetMtu => self.device.set_mtu(message.u64()?)?,
+            Request::GetInflightFd => return self.get_inflight(message),
+            Request::SetInflightFd => self.set_inflight(message)?,
             Request::GetConfig => return self.get_config(message),
             Request::SetConfig => return self.set_config(message),
             Request::SetBackendReqFd => self.backend_channel = Some(message.take_fd()?),
@@ -165,19 +189,33 @@ impl<'a> Session<'a> {
             ));
         }
         if let Some(i) = self.any_started() {
-            if bits == self.acked {
-                return Ok(());
+            // Logging goes on and off while rings run.
+            if (bits ^ self.acked) & !f::VHOST_LOG_ALL == 0 {
+                return self.set_acked(bits);
             }
             return Err(protocol(request, format!("features changed to {bits:#x} while queue {i} runs")));
         }
-        self.acked = bits;
-        self.vm.control().acked_features.store(bits, Ordering::Relaxed);
+        self.set_acked(bits)?;
         // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start (vhost-user, "Ring states").
         // With it they keep their state: QEMU enables the rings of a device with one queue pair before it sets features.
         if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
             self.rings.iter_mut().for_each(|r| r.enabled = true);
         }
         self.device.set_features(bits).map_err(|text| refused(request, text))
+    }
+
+    fn set_acked(&mut self, bits: u64) -> Result<(), SessionError> {
+        let before = std::mem::replace(&mut self.acked, bits);
+        if let Err(e) = self.renew_log() {
+            self.acked = before;
+            return Err(refused(Request::SetFeatures, e.to_string()));
+        }
+        if before & !bits & f::VHOST_LOG_ALL != 0 {
+            // The next migration has a log of its own.
+            self.log = None;
+        }
+        self.vm.control().acked_features.store(bits, Ordering::Relaxed);
+        Ok(())
     }
 
     fn set_protocol_features(&mut self, bits: u64) -> Result<(), SessionError> {
@@ -219,6 +257,7 @@ impl<'a> Session<'a> {
     fn set_status(&mut self, status: u64) {
         if status == 0 {
             self.stop_all();
+            self.forget_inflight();
         }
         self.status = status & 0xff;
         self.vm.control().status.store(self.status, Ordering::Relaxed);
@@ -239,6 +278,9 @@ impl<'a> Session<'a> {
         self.device.reset(&self.memory);
         self.acked = 0;
         self.vm.control().acked_features.store(0, Ordering::Relaxed);
+        self.log = None;
+        self.memory = Arc::new(self.memory.with_log(None));
+        self.device.set_log(&self.memory);
         self.set_status(0);
     }
 }
@@ -260,6 +302,9 @@ fn takes_descriptors(request: Request) -> bool {
             | Request::SetVringCall
             | Request::SetVringErr
             | Request::SetBackendReqFd
+            | Request::SetInflightFd
+            | Request::SetLogBase
+            | Request::SetLogFd
     )
 }
 
@@ -267,6 +312,8 @@ fn takes_descriptors(request: Request) -> bool {
 enum Answer {
     None,
     Bytes(Vec<u8>),
+    /// With a descriptor, which this side needs no more.
+    WithFile(Vec<u8>, Option<OwnedFd>),
 }
 
 impl Answer {

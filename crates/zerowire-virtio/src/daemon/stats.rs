@@ -20,6 +20,7 @@ pub(super) struct PairCounters {
 pub(super) struct Shared {
     pub pairs: Vec<PairCounters>,
     pub ring_errors: AtomicU64,
+    pub unsure: AtomicU64,
     pub path: Mutex<String>,
     pub last_error: Mutex<Option<String>>,
 }
@@ -65,6 +66,8 @@ pub struct VmStats {
     pub connection_errors: u64,
     /// Rings that were stopped because the guest broke a rule.
     pub ring_errors: u64,
+    /// Frames from the guest that a process before this one was sending when it died: given back, sent or not.
+    pub unsure_frames: u64,
     /// The last error of either kind.
     pub last_error: Option<String>,
     /// The path that frames take, and why.
@@ -97,7 +100,13 @@ pub struct ServerStats {
 }
 
 impl VmStats {
-    pub(super) fn new(control: &Control, socket: String, port: &str, shared: &Shared) -> Self {
+    pub(super) fn new(
+        control: &Control,
+        socket: String,
+        port: &str,
+        kernel_copies: &'static str,
+        shared: &Shared,
+    ) -> Self {
         let sum = |get: fn(&PairCounters) -> &Counters| {
             let mut s = DirectionStats::default();
             for p in &shared.pairs {
@@ -116,12 +125,13 @@ impl VmStats {
             connections: control.connections.load(Ordering::Relaxed),
             connection_errors: control.connection_errors.load(Ordering::Acquire),
             ring_errors: shared.ring_errors.load(Ordering::Acquire),
+            unsure_frames: shared.unsure.load(Ordering::Relaxed),
             last_error: shared.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
             path: text(&shared.path),
             features: zerowire_vhost_user::features::names(control.acked_features.load(Ordering::Relaxed)),
             protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
             device_status: control.status.load(Ordering::Relaxed),
-            kernel_copies: "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)",
+            kernel_copies,
             transmit: sum(|p| &p.transmit),
             receive: sum(|p| &p.receive),
         }

@@ -14,10 +14,11 @@ use super::device::Device;
 use super::listen::{Endpoint, ListenError, Listener};
 use super::metadata::MetadataSource;
 use super::net::NetDevice;
+use super::port::{self, Port, PortError};
 use super::stats::{ServerStats, Shared, VmStats};
 use crate::io::Engine;
 use crate::net::Policy;
-use crate::port::{Tap, TapError, TapSpec};
+use crate::port::PortSpec;
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
 pub const MAX_VMS: usize = 256;
@@ -30,7 +31,7 @@ pub struct VmConfig {
     /// Where its front end connects.
     pub endpoint: Endpoint,
     /// Its port.
-    pub port: TapSpec,
+    pub port: PortSpec,
     /// Its metadata.
     pub metadata: Option<MetadataSource>,
     /// Scatter or copy.
@@ -54,7 +55,7 @@ pub enum ServerError {
         /// The VM.
         vm: String,
         /// What is wrong.
-        source: TapError,
+        source: PortError,
     },
     /// The socket can't be had.
     #[error("VM {vm}: {source}")]
@@ -123,9 +124,7 @@ pub enum ServerError {
 /// What the threads of a VM know of it.
 pub(super) struct VmContext {
     pub control: Control,
-    pub tap: Tap,
-    pub policy: Policy,
-    pub engine: Engine,
+    pub port: Box<dyn Port>,
     pub shared: Arc<Shared>,
     source: Option<MetadataSource>,
     tree: Mutex<Option<Arc<MetadataTree>>>,
@@ -213,7 +212,7 @@ impl Server {
                 .iter()
                 .map(|v| {
                     let vm = &v.served.vm;
-                    VmStats::new(&vm.control, v.socket.clone(), &v.port, &vm.shared)
+                    VmStats::new(&vm.control, v.socket.clone(), &v.port, vm.port.kernel_copies(), &vm.shared)
                 })
                 .collect(),
         }
@@ -250,23 +249,21 @@ impl Vm {
             }
             None => None,
         };
-        let tap = Tap::open(&port).map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
+        let opened = port::open(&port, policy, engine)
+            .map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
         // The socket comes last: who sees it finds everything else in place.
         let listener =
             Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?;
         let resources = |source| ServerError::Resources { vm: vm.clone(), source };
         let context = Arc::new(VmContext {
             control: Control::new(name).map_err(resources)?,
-            shared: Shared::new(tap.pairs()),
-            tap,
-            policy,
-            engine,
+            shared: Shared::new(opened.pairs()),
+            port: opened,
             source: metadata,
             tree: Mutex::new(tree),
             new_tree: AtomicBool::new(false),
         });
-        let port = format!("tap:{},queues={}", port.name, port.queues);
         let served = Served::spawn(context, listener).map_err(resources)?;
-        Ok(Self { served, socket: endpoint.to_string(), port })
+        Ok(Self { served, socket: endpoint.to_string(), port: port.to_string() })
     }
 }

@@ -18,14 +18,13 @@ use rustix::event::{Timespec, epoll};
 
 use super::command::{Command, CommandSender};
 use super::metadata::MetadataDetour;
+use super::path::{Path, ReceiveSide, Side, TransmitSide};
 use super::rings::{Rings, Running};
 use super::stats::Shared;
-use crate::io::{Engine, PortIo};
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
-use crate::net::Policy;
-use crate::net::receive::{ReceiveContext, SETTLE_AFTER};
-use crate::net::transmit::{Detour, TransmitContext, TurnError};
+use crate::net::receive::SETTLE_AFTER;
+use crate::net::transmit::{Detour, TurnError};
 
 const TAG_WAKE: u64 = 0;
 const TAG_PORT: u64 = 1;
@@ -57,9 +56,6 @@ const STACK_BYTES: usize = 256 * 1024;
 pub(super) struct WorkerSetup {
     pub name: String,
     pub pair: usize,
-    pub port_queue: OwnedFd,
-    pub engine: Engine,
-    pub policy: Policy,
     pub memory: Arc<GuestMemory>,
     pub shared: Arc<Shared>,
     pub detour: Option<MetadataDetour>,
@@ -74,14 +70,18 @@ pub(super) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    pub(super) fn spawn(setup: WorkerSetup) -> io::Result<Self> {
+    /// Starts a worker on the path that `make` makes, on the worker's own thread: a ring of io_uring belongs to the thread
+    /// that made it.
+    pub(super) fn spawn<P: Path>(
+        setup: WorkerSetup,
+        make: impl FnOnce() -> io::Result<P> + Send + 'static,
+    ) -> io::Result<Self> {
         let (commands, queue, wake) = mailbox()?;
         let name = format!("{}-q{}", setup.name, setup.pair);
         let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
             let pair = setup.pair;
             let shared = setup.shared.clone();
-            // The ring of io_uring belongs to the thread that made it.
-            match Worker::new(setup, queue, wake) {
+            match Worker::new(setup, make, queue, wake) {
                 Ok(mut worker) => worker.run(),
                 Err((e, queue)) => {
                     shared.set_error(format!("queue pair {pair}: {e}"));
@@ -103,11 +103,10 @@ impl Drop for WorkerHandle {
     }
 }
 
-struct Worker {
+struct Worker<P: Path> {
     pair: usize,
-    rings: Rings,
-    io: PortIo,
-    policy: Policy,
+    rings: Rings<P>,
+    path: P,
     shared: Arc<Shared>,
     detour: Option<MetadataDetour>,
     forwarded: Arc<AtomicUsize>,
@@ -136,28 +135,30 @@ struct Worker {
     quit: bool,
 }
 
-impl Worker {
+impl<P: Path> Worker<P> {
     fn new(
         setup: WorkerSetup,
+        make: impl FnOnce() -> io::Result<P>,
         commands: Receiver<Command>,
         wake: Arc<OwnedFd>,
     ) -> Result<Self, (io::Error, Receiver<Command>)> {
         let prepared = (|| {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             watch(&epoll, wake.as_fd(), TAG_WAKE)?;
-            epoll::add(&epoll, &setup.port_queue, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)?;
-            let io = PortIo::with_pinning(setup.port_queue, setup.engine, setup.policy.pin)?;
-            Ok((epoll, io))
+            let path = make()?;
+            if let Some(port) = path.port() {
+                epoll::add(&epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)?;
+            }
+            Ok((epoll, path))
         })();
-        let (epoll, io) = match prepared {
+        let (epoll, path) = match prepared {
             Ok(p) => p,
             Err(e) => return Err((e, commands)),
         };
         let mut worker = Self {
             pair: setup.pair,
             rings: Rings { transmit: None, receive: None, memory: Arc::default() },
-            io,
-            policy: setup.policy,
+            path,
             shared: setup.shared,
             detour: setup.detour,
             forwarded: setup.forwarded,
@@ -187,6 +188,9 @@ impl Worker {
             busy |= self.receive();
             if self.detour.is_some() {
                 busy |= self.pump_metadata();
+            }
+            if self.path.renewed() {
+                self.watch_new_port();
             }
             let timeout = if busy {
                 self.trimmed = false;
@@ -223,14 +227,10 @@ impl Worker {
         let Some(ring) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) else { return false };
         let counters = &self.shared.pairs[self.pair].transmit;
         let result = if ring.start.enabled {
-            ring.side.run(&mut TransmitContext {
-                memory: &self.rings.memory,
-                io: &mut self.io,
-                counters,
-                detour: self.detour.as_mut().map(|d| d as &mut dyn Detour),
-            })
+            let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
+            ring.side.run(&mut self.path, &self.rings.memory, counters, detour)
         } else {
-            ring.side.discard(counters)
+            ring.side.discard(&mut self.path, counters)
         };
         match result {
             Ok(turn) => {
@@ -257,12 +257,11 @@ impl Worker {
         // Without a new buffer nothing has changed for a starved guest, but for time that has passed.
         let retry = std::mem::take(&mut self.retry) || self.patience_is_over();
         let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
-        if self.starved && !retry && matches!(ring.side.ring().available(), Ok(0)) {
+        if self.starved && !retry && !P::POSTS_AHEAD && matches!(ring.side.ring().available(), Ok(0)) {
             return false;
         }
         let counters = &self.shared.pairs[self.pair].receive;
-        let mut cx = ReceiveContext { memory: &self.rings.memory, io: &mut self.io, counters };
-        match ring.side.run(&mut cx) {
+        match ring.side.run(&mut self.path, &self.rings.memory, counters) {
             Ok(r) => {
                 self.impatient &= r.starved;
                 self.starved = r.starved;
@@ -302,18 +301,32 @@ impl Worker {
     #[cold]
     fn port_gone(&self) {
         let text =
-            format!("queue pair {}: the tap is gone or its queue detached; nothing is received", self.pair);
+            format!("queue pair {}: the port is gone or its queue detached; nothing is received", self.pair);
         tracing::error!("{text}");
         self.shared.set_error(text);
     }
 
     /// Asks for the next event of the port; one that has frames already gives it at once.
     fn watch_port(&mut self) {
-        let port = self.io.port();
+        let Some(port) = self.path.port() else { return };
         if let Err(e) = epoll::modify(&self.epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS) {
             tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
             // Its frames are found when something else wakes this thread.
             self.port_ready = true;
+        }
+    }
+
+    /// The path has another descriptor; epoll forgot the one before when that was closed.
+    #[cold]
+    fn watch_new_port(&mut self) {
+        if let Some(port) = self.path.port()
+            && let Err(e) = epoll::add(&self.epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)
+        {
+            tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
+        }
+        self.port_ready = true;
+        if self.pair == 0 {
+            self.shared.set_path(self.path.describe());
         }
     }
 
@@ -389,6 +402,7 @@ impl Worker {
             match ring.arm_for(wanted) {
                 Ok(more) => {
                     self.starved = !more;
+                    self.port_ready |= more && P::POSTS_AHEAD;
                     work |= more && (self.port_ready || self.waiting);
                 }
                 Err(e) => {
@@ -417,7 +431,7 @@ impl Worker {
         let receives = self.rings.receive.as_ref().is_some_and(Running::is_active);
         let patience =
             (receives && (self.waiting || (self.starved && !self.impatient))).then_some(SETTLE_AFTER);
-        [trim, metadata, patience].into_iter().flatten().min()
+        [trim, metadata, patience, self.path.sleep_at_most()].into_iter().flatten().min()
     }
 
     fn trim(&mut self) {
@@ -461,6 +475,7 @@ impl Worker {
                 TAG_RECEIVE => {
                     self.shared.pairs[self.pair].receive.kicks.add(1);
                     self.starved = false;
+                    self.port_ready |= P::POSTS_AHEAD;
                     if let Some(r) = self.rings.receive.as_mut().filter(|r| !r.broken) {
                         r.side.ring().disarm();
                     }

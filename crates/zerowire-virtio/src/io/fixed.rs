@@ -1,6 +1,6 @@
 //! Pieces of guest memory registered with one io_uring.
 
-use crate::memory::{Piece, Reservation, Segment};
+use crate::memory::{Piece, PinClaim, Reservation, Segment};
 
 /// A registered piece.
 #[derive(Debug)]
@@ -10,14 +10,20 @@ pub struct FixedPiece {
     id: u64,
     reservation: Reservation,
     guest_ptr: *mut u8,
+    _pinned: PinClaim<'static>,
 }
 
 // SAFETY: addresses only; the memory behind them is owned by `reservation` and by the GuestMemory.
 unsafe impl Send for FixedPiece {}
 
 impl FixedPiece {
-    pub(super) fn new(index: u16, piece: &Piece, reservation: Reservation) -> Self {
-        Self { index, id: piece.id(), guest_ptr: piece.ptr(), reservation }
+    pub(super) fn new(
+        index: u16,
+        piece: &Piece,
+        reservation: Reservation,
+        pinned: PinClaim<'static>,
+    ) -> Self {
+        Self { index, id: piece.id(), guest_ptr: piece.ptr(), reservation, _pinned: pinned }
     }
 
     /// Identity of the piece.

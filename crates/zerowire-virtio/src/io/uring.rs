@@ -7,7 +7,7 @@ use io_uring::{IoUring, opcode, types};
 use zerowire::uring::{RWF_NOWAIT, UringFeatures, probe};
 
 use super::{Done, FixedPiece, FixedPieces, MAX_BATCH, Op};
-use crate::memory::{GuestMemory, MAX_REGIONS};
+use crate::memory::{GuestMemory, MAX_REGIONS, PinBudget};
 
 /// Registered buffers: each region may need several (a piece is at most 1 GiB).
 const BUFFER_SLOTS: usize = 4 * MAX_REGIONS;
@@ -139,11 +139,12 @@ impl Uring {
     }
 
     fn register(&mut self, index: u16, piece: &crate::memory::Piece) -> io::Result<FixedPiece> {
+        let pinned = PinBudget::of_process().claim(piece.len() as u64).map_err(io::Error::other)?;
         let reservation = piece.reserve()?;
         self.update(index, reservation.iovec())?;
         // The kernel holds the pages now.
         reservation.release_guest()?;
-        Ok(FixedPiece::new(index, piece, reservation))
+        Ok(FixedPiece::new(index, piece, reservation, pinned))
     }
 
     fn update(&mut self, index: u16, iov: libc::iovec) -> io::Result<()> {

@@ -10,11 +10,20 @@
 //! touch memory that was unmapped (CVE-2021-3748 is the case of a device that did).
 
 pub mod access;
+mod budget;
+mod composite;
+mod log;
 mod map;
 mod sigbus;
 mod table;
 
+pub(crate) use budget::PinClaim;
+pub use budget::{OverBudget, PinBudget};
+pub use composite::Composite;
+pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub use map::{Mapping, Reservation};
+pub(crate) use sigbus::Guarded;
+pub(crate) use table::page_size;
 pub use table::{
     GuestMemory, MAX_REGIONS, MemoryError, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, SLAB_BYTES,
     Segment, SegmentList,

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{MAX_REGIONS, map::Mapping};
 
-/// Mappings of guest memory at a time: the most regions of the most VMs, so that there is always room.
-const SLOTS: usize = 256 * MAX_REGIONS;
+/// Mappings at a time: the most regions of the most VMs, and for each its in-flight region and its dirty log, the old and the
+/// new, so that there is always room.
+const SLOTS: usize = 256 * (MAX_REGIONS + 3);
 
 struct Slot {
     start: AtomicUsize,

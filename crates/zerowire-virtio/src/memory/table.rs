@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use thiserror::Error;
 
+use super::log::DirtyLog;
 use super::map::{Mapping, Reservation};
 use super::sigbus::Guarded;
 
@@ -198,6 +199,8 @@ unsafe impl Send for Segment {}
 pub struct GuestMemory {
     /// Sorted by guest address, not overlapping.
     pieces: Vec<Piece>,
+    /// Where writes are noted, while the guest migrates.
+    log: Option<DirtyLog>,
 }
 
 static NEXT_PIECE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
@@ -331,6 +334,79 @@ impl GuestMemory {
         Ok(regions.into_iter().map(|(_, region)| region).collect())
     }
 
+    /// The same memory with another log of what is written, or none. Segments of the one are segments of the other.
+    pub fn with_log(&self, log: Option<DirtyLog>) -> Self {
+        Self { pieces: self.pieces.clone(), log }
+    }
+
+    /// Where writes are noted; None while the guest does not migrate.
+    pub fn log(&self) -> Option<&DirtyLog> {
+        self.log.as_ref()
+    }
+
+    /// The end of the highest region: all of memory lies below this guest address.
+    pub fn end(&self) -> u64 {
+        // Regions end within 64 bits (`check`).
+        self.pieces.last().map_or(0, |p| p.guest_addr + p.len)
+    }
+
+    /// Notes that `len` bytes of the segments, `skip` bytes in, were written by this process or by the kernel in its name.
+    /// Called behind each write, before the ring says so or stops. One branch while the guest does not migrate.
+    #[inline]
+    pub fn wrote(&self, segments: &[Segment], skip: usize, len: usize) {
+        if let Some(log) = &self.log {
+            self.note(log, segments, skip, len);
+        }
+    }
+
+    #[cold]
+    fn note(&self, log: &DirtyLog, segments: &[Segment], mut skip: usize, mut len: usize) {
+        for s in segments {
+            if len == 0 {
+                return;
+            }
+            let seg_len = s.len as usize;
+            if skip >= seg_len {
+                skip -= seg_len;
+                continue;
+            }
+            let n = (seg_len - skip).min(len);
+            if let Some(p) = self.pieces.get(usize::from(s.piece)) {
+                let start = s.ptr.addr() - p.ptr.addr() + skip;
+                log.wrote(p.guest_addr + start as u64, n as u64);
+            }
+            len -= n;
+            skip = 0;
+        }
+    }
+
+    /// Bytes of the smallest page behind any of the memory; 0 where there is none.
+    ///
+    /// # Errors
+    /// Those of fstatfs.
+    pub fn smallest_page(&self) -> io::Result<usize> {
+        Ok(self.region_views()?.iter().map(|r| r.page).min().unwrap_or(0))
+    }
+
+    /// The regions, to be mapped once more.
+    pub(crate) fn region_views(&self) -> io::Result<Vec<super::composite::RegionView<'_>>> {
+        let mut views: Vec<(&RegionHandle, super::composite::RegionView<'_>)> = Vec::new();
+        for (i, p) in self.pieces.iter().enumerate() {
+            let r = &p.region.0;
+            let piece = (i, (p.guest_addr - r.guest_addr) as usize);
+            match views.iter_mut().find(|(handle, _)| std::ptr::eq(*handle, &*p.region)) {
+                Some((_, known)) => known.pieces.push(piece),
+                None => {
+                    let page = page_size(&r.file)? as usize;
+                    let (file, offset, len) = (r.file.as_fd(), r.offset, r.len as usize);
+                    let view = super::composite::RegionView { file, offset, len, page, pieces: vec![piece] };
+                    views.push((&*p.region, view));
+                }
+            }
+        }
+        Ok(views.into_iter().map(|(_, view)| view).collect())
+    }
+
     /// Number of regions.
     pub fn region_count(&self) -> usize {
         self.pieces.iter().filter(|p| p.guest_addr == p.region.0.guest_addr).count()
@@ -456,7 +532,7 @@ fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), M
 
 /// Bytes of a page of `file`: that of huge pages where it lies on hugetlbfs (fs/hugetlbfs/inode.c). What other file systems
 /// call their block size is no page size.
-fn page_size(file: &OwnedFd) -> io::Result<u64> {
+pub(crate) fn page_size(file: &OwnedFd) -> io::Result<u64> {
     const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
     let fs = rustix::fs::fstatfs(file)?;
     let huge = fs.f_type as i64 & 0xffff_ffff == HUGETLBFS_MAGIC;

@@ -11,6 +11,7 @@ const BASE: u64 = f::VERSION_1
     | f::RING_EVENT_IDX
     | f::NET_MRG_RXBUF
     | f::NET_MTU
+    | f::VHOST_LOG_ALL
     | f::VHOST_USER_PROTOCOL_FEATURES;
 
 /// The virtio features offered over a port that takes `offloads` and has `pairs` queue pairs.

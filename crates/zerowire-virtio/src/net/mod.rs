@@ -1,10 +1,12 @@
 //! virtio-net (virtio 1.3 §5.1): headers, transmit, receive, and the worker that serves one queue pair.
 
+pub mod announce;
 pub mod features;
 pub mod header;
 mod policy;
 pub mod receive;
 pub mod transmit;
+pub mod xdp;
 
 pub use policy::{GATHER_MAX_BYTES, PathMode, Policy};
 pub use receive::Receive;

@@ -172,7 +172,7 @@ impl Receive {
     pub fn release(&mut self) -> usize {
         let lost = self.pending.len();
         self.pending.clear();
-        self.ring.untake(self.chains.len() as u16);
+        self.ring.untake(self.chains.heads());
         self.chains.clear();
         lost
     }
@@ -238,6 +238,9 @@ impl Receive {
                 // The frame was taken out of the port and could not be put into the guest's memory.
                 cx.counters.dropped(DropReason::PortRefused);
             }
+        }
+        if cx.memory.log().is_some() {
+            note_reads(&self.reads, &self.chains, cx.memory);
         }
         let order: [u16; READ_BATCH] = match in_order && !private {
             true => IN_ORDER,
@@ -440,6 +443,27 @@ impl Receive {
         // SAFETY: the iovec array does not move (its capacity was checked), guest memory is held by `cx.memory`, and
         // scratch memory is this side's own, a slot for each read.
         unsafe { cx.io.push(op) };
+    }
+}
+
+/// Notes what a batch of reads wrote to the guest's chains, wherever its frames go afterwards.
+#[cold]
+fn note_reads(reads: &[Read], chains: &Chains, memory: &GuestMemory) {
+    let mut first = 0;
+    for r in reads {
+        let mut left = match r.result {
+            len if len >= 0 => len as usize,
+            // Nothing was there to be read.
+            e if e == -libc::EAGAIN || e == -libc::EBADFD => 0,
+            // The kernel failed half-way and does not say where.
+            _ => r.room,
+        };
+        for i in first..first + r.chains {
+            let n = chains.room(i).min(left);
+            memory.wrote(chains.segments(i), 0, n);
+            left -= n;
+        }
+        first += r.chains;
     }
 }
 

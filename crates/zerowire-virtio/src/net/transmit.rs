@@ -350,6 +350,7 @@ impl Transmit {
     /// Runs the batch, counts, and gives every chain back.
     #[inline]
     fn finish(&mut self, cx: &mut TransmitContext<'_>) -> io::Result<()> {
+        self.ring.hand_on(self.slots.iter().filter(|s| s.sent).map(|s| s.head));
         let (done, calls) = cx.io.run()?;
         for d in done {
             if d.result < 0

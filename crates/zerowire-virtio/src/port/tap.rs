@@ -21,6 +21,7 @@ const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
 const IFF_ATTACH_QUEUE: libc::c_short = 0x0200;
 const IFF_DETACH_QUEUE: libc::c_short = 0x0400;
 const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
+const TUNGETVNETHDRSZ: libc::Ioctl = 0x8004_54d7;
 const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 const IFF_TAP: libc::c_short = 0x0002;
 const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
@@ -260,6 +261,24 @@ impl Tap {
         // SAFETY: TUNSETVNETHDRSZ reads an int.
         let r = unsafe { libc::ioctl(self.control.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) };
         self.check(r, "TUNSETVNETHDRSZ")
+    }
+
+    /// Sends a frame of this process's own into the interface, as if it came from the guest.
+    pub fn send(&self, frame: &[u8]) -> Result<(), TapError> {
+        let mut header_len: libc::c_int = 0;
+        // SAFETY: TUNGETVNETHDRSZ writes an int.
+        let r = unsafe { libc::ioctl(self.control.as_raw_fd(), TUNGETVNETHDRSZ, &raw mut header_len) };
+        self.check(r, "TUNGETVNETHDRSZ")?;
+        // A header of zeros: no offload.
+        let mut bytes = vec![0; header_len as usize];
+        bytes.extend_from_slice(frame);
+        // The first queue always takes part.
+        match self.queues.first().map(|q| rustix::io::write(q, &bytes)) {
+            Some(Err(e)) => {
+                Err(TapError::Setup { name: self.name.clone(), what: "sending a frame", source: e.into() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Drops frames that wait in the queues: they were for a guest that is gone, and may carry offloads that the

@@ -57,6 +57,9 @@ pub enum RingRule {
     /// §5.1.6.3.1: a receive buffer that can't hold the virtio-net header.
     #[error("a receive buffer of {0} bytes can't hold the virtio-net header (§5.1.6.3.1)")]
     BufferTooSmall(u32),
+    /// §5.10.6.7: an event buffer that can't hold an event.
+    #[error("an event buffer of {0} bytes can't hold an event of 4 (§5.10.6.7)")]
+    EventTooSmall(u32),
 }
 
 /// A broken rule and where.

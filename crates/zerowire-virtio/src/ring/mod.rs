@@ -7,8 +7,9 @@
 
 mod chain;
 mod error;
+pub mod inflight;
 mod split;
 
 pub use chain::{ChainCursor, Descriptor, MAX_INDIRECT};
 pub use error::{RingError, RingRule};
-pub use split::{RingAddresses, SplitRing, prefetch};
+pub use split::{RingAddresses, RingLog, SplitRing, prefetch, used_ring_bytes};

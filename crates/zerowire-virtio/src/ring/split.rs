@@ -1,9 +1,12 @@
 //! Available and used rings, notification suppression.
 
+mod track;
+
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
+use super::inflight::Tracker;
 use super::{Descriptor, RingError, RingRule};
-use crate::memory::GuestMemory;
+use crate::memory::{DirtyLog, GuestMemory};
 
 /// Where a ring's three parts are, in the front end's address space (`VHOST_USER_SET_VRING_ADDR`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +17,27 @@ pub struct RingAddresses {
     pub avail: u64,
     /// Used ring.
     pub used: u64,
+}
+
+/// Where a ring's writes to its used ring are noted, while the guest migrates.
+#[derive(Clone, Debug)]
+pub struct RingLog {
+    /// The log.
+    pub log: DirtyLog,
+    /// The guest address of the used ring's first byte (`log_guest_addr` of `VHOST_USER_SET_VRING_ADDR`).
+    pub at: u64,
+}
+
+impl RingLog {
+    /// The log of `memory`, for a ring whose writes are to be noted from guest address `at` on, if they are.
+    pub fn of(memory: &GuestMemory, at: Option<u64>) -> Option<Self> {
+        Some(Self { log: memory.log()?.clone(), at: at? })
+    }
+}
+
+/// Bytes of the used ring of a queue of `size` entries (virtio 1.3 §2.7).
+pub fn used_ring_bytes(size: u16) -> u64 {
+    6 + 8 * u64::from(size)
 }
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` (virtio 1.3 §2.7.6).
@@ -39,6 +63,11 @@ pub struct SplitRing {
     next_used: u16,
     /// The used index at the last decision whether to notify.
     decided_used: u16,
+    log: Option<RingLog>,
+    /// Where chains in flight are marked, if the front end wants that.
+    tracker: Option<Box<Tracker>>,
+    /// Chains that a process before had taken, and that are given out before those of the available ring.
+    again: u16,
 }
 
 // SAFETY: the pointers name guest memory, which the ring's owner keeps mapped by holding the GuestMemory that
@@ -81,7 +110,7 @@ impl SplitRing {
         };
         let desc = part("descriptor table", at.desc, n * 16, 16)?;
         let avail = part("available ring", at.avail, 6 + n * 2, 2)?;
-        let used = part("used ring", at.used, 6 + n * 8, 4)?;
+        let used = part("used ring", at.used, used_ring_bytes(size), 4)?;
         let mut ring = Self {
             queue,
             size,
@@ -94,6 +123,9 @@ impl SplitRing {
             seen_avail: next_avail,
             next_used: 0,
             decided_used: 0,
+            log: None,
+            tracker: None,
+            again: 0,
         };
         // The used index lives in the ring and nowhere else: a device that comes back goes on from there.
         ring.next_used = ring.used_word(1).load(Ordering::Relaxed);
@@ -111,6 +143,30 @@ impl SplitRing {
         self.size
     }
 
+    /// From now on writes to the used ring are noted there; what was written before is noted where it was to be until now.
+    pub fn set_log(&mut self, log: Option<RingLog>) {
+        self.note_elements(self.decided_used);
+        self.log = log;
+    }
+
+    /// Notes that `len` bytes of the used ring, `offset` bytes in, were written.
+    #[inline]
+    fn note(&self, offset: usize, len: usize) {
+        if let Some(l) = &self.log {
+            l.log.wrote(l.at.saturating_add(offset as u64), len as u64);
+        }
+    }
+
+    /// Notes the used elements from `from` on up to those written last.
+    #[cold]
+    fn note_elements(&self, from: u16) {
+        let n = usize::from(self.next_used.wrapping_sub(from).min(self.size));
+        let first = usize::from(from & self.mask);
+        let straight = n.min(usize::from(self.size) - first);
+        self.note(4 + 8 * first, 8 * straight);
+        self.note(4, 8 * (n - straight));
+    }
+
     /// The next available entry to take: what `VHOST_USER_GET_VRING_BASE` answers.
     pub fn next_avail(&self) -> u16 {
         self.next_avail
@@ -121,9 +177,17 @@ impl SplitRing {
         self.next_used
     }
 
-    /// Gives the last `n` taken entries back, so that they are taken again. Only for entries that were not used.
-    pub fn untake(&mut self, n: u16) {
-        self.next_avail = self.next_avail.wrapping_sub(n);
+    /// Gives entries back, so that they are taken again: the heads that were taken last, in the order in which they were, none
+    /// of them used.
+    pub fn untake(&mut self, heads: impl DoubleEndedIterator<Item = u16>) {
+        for head in heads.rev() {
+            let elsewhere = self.tracker.as_mut().is_some_and(|t| t.untaken(head));
+            if elsewhere {
+                self.again += 1;
+            } else {
+                self.next_avail = self.next_avail.wrapping_sub(1);
+            }
+        }
     }
 
     fn avail_word(&self, i: usize) -> &AtomicU16 {
@@ -160,7 +224,7 @@ impl SplitRing {
             return Err(RingError { queue: self.queue, index: self.next_avail, rule });
         }
         self.seen_avail = avail;
-        Ok(ahead)
+        Ok(ahead.saturating_add(self.again))
     }
 
     /// Takes the next available entry: the head of a chain. None where there is none.
@@ -169,6 +233,15 @@ impl SplitRing {
         if self.available()? == 0 {
             return Ok(None);
         }
+        if self.tracker.is_some() {
+            return self.take_tracked();
+        }
+        self.take_next().map(Some)
+    }
+
+    /// The head in the next entry of the available ring, which is there.
+    #[inline]
+    fn take_next(&mut self) -> Result<u16, RingError> {
         let slot = usize::from(self.next_avail & self.mask);
         let head = self.avail_word(2 + slot).load(Ordering::Relaxed);
         self.next_avail = self.next_avail.wrapping_add(1);
@@ -176,7 +249,7 @@ impl SplitRing {
             let rule = RingRule::IndexOutOfTable { index: head, len: u32::from(self.size) };
             return Err(self.error(rule));
         }
-        Ok(Some(head))
+        Ok(head)
     }
 
     /// Asks the CPU for the descriptors of up to `n` entries behind those that were taken, which another CPU wrote a moment
@@ -221,6 +294,9 @@ impl SplitRing {
         // SAFETY: the used ring has `size` elements of 8 bytes at byte 4; it is 4-aligned, hence unaligned for u64.
         unsafe { self.used.add(2).cast::<u64>().add(slot).write_unaligned(element.to_le()) };
         self.next_used = self.next_used.wrapping_add(1);
+        if let Some(t) = &mut self.tracker {
+            t.used(head);
+        }
     }
 
     /// Shows the guest all used elements written so far, and says whether it wants to be notified (virtio 1.3
@@ -231,6 +307,14 @@ impl SplitRing {
             return false;
         }
         self.used_word(1).store(self.next_used, Ordering::Release);
+        if let Some(t) = &mut self.tracker {
+            t.published(self.next_used);
+        }
+        if let Some(l) = &self.log {
+            self.note(2, 2);
+            self.note_elements(self.decided_used);
+            l.log.notify();
+        }
         // The guest arms its event and then looks at the index; the index must be visible before the event is read.
         fence(Ordering::SeqCst);
         let old = std::mem::replace(&mut self.decided_used, self.next_used);
@@ -252,9 +336,12 @@ impl SplitRing {
     pub fn arm_for(&mut self, wanted: u16) -> Result<bool, RingError> {
         if self.event_idx {
             let event = self.next_avail.wrapping_add(wanted - 1);
-            self.used_word(2 + 4 * usize::from(self.size)).store(event, Ordering::Relaxed);
+            let word = 2 + 4 * usize::from(self.size);
+            self.used_word(word).store(event, Ordering::Relaxed);
+            self.note(2 * word, 2);
         } else {
             self.used_word(0).store(0, Ordering::Relaxed);
+            self.note(0, 2);
         }
         fence(Ordering::SeqCst);
         Ok(self.refresh()? >= wanted)
@@ -265,7 +352,15 @@ impl SplitRing {
     pub fn disarm(&mut self) {
         if !self.event_idx {
             self.used_word(0).store(USED_NO_NOTIFY, Ordering::Relaxed);
+            self.note(0, 2);
         }
+    }
+}
+
+impl Drop for SplitRing {
+    /// Elements that were written and not published are noted, too: a ring may stop on an error between the two.
+    fn drop(&mut self) {
+        self.note_elements(self.decided_used);
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 use crate::mailbox::Mailbox;
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
+use crate::ring::inflight::Tracker;
 
 /// Everything that is needed to serve a ring.
 #[derive(Debug)]
@@ -23,6 +24,10 @@ pub(crate) struct RingStart {
     pub acked: u64,
     /// Whether packets may move yet.
     pub enabled: bool,
+    /// The guest address of the used ring, where writes to it are to be noted in the dirty log.
+    pub log_at: Option<u64>,
+    /// Where its chains in flight are marked; the ring takes it.
+    pub inflight: Option<Box<Tracker>>,
     /// The driver's notifications.
     pub kick: OwnedFd,
     /// Notifications to the driver.
@@ -36,6 +41,10 @@ pub(crate) struct RingStart {
 pub(crate) enum Command {
     /// From now on this is the memory. Running rings move over.
     Memory { vm: usize, memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    /// The same memory with another dirty log, or none.
+    Log { vm: usize, memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    /// Have writes to the used ring noted in the dirty log from this guest address on, or not.
+    LogRing { vm: usize, queue: u16, at: Option<u64>, reply: SyncSender<()> },
     /// Start a ring.
     Start { vm: usize, ring: Box<RingStart>, reply: SyncSender<Result<(), String>> },
     /// Stop a ring; the reply is its next available index.

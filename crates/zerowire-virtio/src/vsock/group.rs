@@ -12,7 +12,7 @@ use super::command::{Command, CommandSender, RingStart};
 use super::queues::{Queue, Receive};
 use super::switch::{Event, Switch, token, watch};
 pub(crate) use super::vm::GroupVm;
-use super::{RX_QUEUE, TX_QUEUE};
+use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 
@@ -113,6 +113,7 @@ impl Loop {
             busy |= self.switch.reclaim(v);
             busy |= self.switch.transmit(v);
             busy |= self.switch.receive(v);
+            busy |= self.switch.tell_reset(v);
         }
         self.switch.publish();
         let timeout = if busy {
@@ -235,7 +236,7 @@ impl Loop {
             if let Some(tx) = vm.tx.as_mut().filter(|t| !t.broken) {
                 tx.ring.disarm();
             }
-        } else {
+        } else if queue == RX_QUEUE {
             vm.counters.receive.kicks.add(1);
             vm.starved = false;
             if let Some(rx) = vm.rx.as_mut().filter(|r| !r.queue.broken) {
@@ -261,6 +262,17 @@ impl Loop {
         match command {
             Command::Memory { vm, memory, reply } => {
                 self.set_memory(vm, memory);
+                let _ = reply.send(());
+            }
+            Command::Log { vm, memory, reply } => {
+                self.set_log(vm, memory);
+                let _ = reply.send(());
+            }
+            Command::LogRing { vm, queue, at, reply } => {
+                if let Some(q) = self.queue_of(vm, queue) {
+                    q.start.log_at = at;
+                }
+                self.set_log(vm, self.switch.vms[vm].memory.clone());
                 let _ = reply.send(());
             }
             Command::Start { vm, ring, reply } => {
@@ -304,6 +316,8 @@ impl Loop {
             Command::Left { vm, reply } => {
                 self.stop(vm, RX_QUEUE);
                 self.stop(vm, TX_QUEUE);
+                self.stop(vm, EVENT_QUEUE);
+                self.switch.vms[vm].reset_due = false;
                 self.switch.drop_connections(vm);
                 self.switch.vms[vm].resume = None;
                 self.switch.vms[vm].memory = Arc::default();
@@ -317,7 +331,8 @@ impl Loop {
         let vm = &mut self.switch.vms[vm];
         match queue {
             RX_QUEUE => vm.rx.as_mut().map(|r| &mut r.queue),
-            _ => vm.tx.as_deref_mut(),
+            TX_QUEUE => vm.tx.as_deref_mut(),
+            _ => vm.events.as_deref_mut(),
         }
     }
 
@@ -327,6 +342,14 @@ impl Loop {
         vm.tx_ready = true;
         vm.starved = false;
         self.linger = LINGER;
+    }
+
+    /// The same memory with another dirty log: rings stay where they are.
+    fn set_log(&mut self, v: usize, memory: Arc<GuestMemory>) {
+        let vm = &mut self.switch.vms[v];
+        let rings = [vm.rx.as_mut().map(|r| &mut r.queue), vm.tx.as_deref_mut(), vm.events.as_deref_mut()];
+        rings.into_iter().flatten().for_each(|q| q.follow_log(&memory));
+        vm.memory = memory;
     }
 
     fn set_memory(&mut self, v: usize, memory: Arc<GuestMemory>) {
@@ -345,6 +368,9 @@ impl Loop {
                 vm.owed.drain(..).for_each(|head| tx.ring.push_used(head, 0));
             }
         }
+        if let Some(events) = &mut vm.events {
+            problems.extend(events.move_to(&memory).err());
+        }
         vm.memory = memory;
         for p in problems {
             tracing::error!("{}: {p}; this queue waits until its memory comes back", vm.name);
@@ -361,15 +387,20 @@ impl Loop {
             let resumes = self.switch.vms[v].resume.take() == Some((start.addresses, start.base));
             if !resumes {
                 self.switch.drop_connections(v);
+                // One that has sent before, and not here, has connections that nobody here knows.
+                let vm = &mut self.switch.vms[v];
+                vm.reset_due = start.base != 0 || vm.rx.as_ref().is_some_and(|r| r.queue.start.base != 0);
             }
         }
         let vm = &mut self.switch.vms[v];
         let ring = Queue::new(start, &vm.memory)?;
-        if queue == TX_QUEUE {
-            vm.owed.clear();
-            vm.tx = Some(Box::new(ring));
-        } else {
-            vm.rx = Some(Box::new(Receive::new(ring)));
+        match queue {
+            TX_QUEUE => {
+                vm.owed.clear();
+                vm.tx = Some(Box::new(ring));
+            }
+            RX_QUEUE => vm.rx = Some(Box::new(Receive::new(ring))),
+            _ => vm.events = Some(Box::new(ring)),
         }
         self.watch_kick(v, queue).inspect_err(|_| {
             self.stop(v, queue);
@@ -382,7 +413,8 @@ impl Loop {
         let vm = &self.switch.vms[v];
         let kick = match queue {
             RX_QUEUE => vm.rx.as_ref().map(|r| &r.queue.start.kick),
-            _ => vm.tx.as_ref().map(|t| &t.start.kick),
+            TX_QUEUE => vm.tx.as_ref().map(|t| &t.start.kick),
+            _ => vm.events.as_ref().map(|e| &e.start.kick),
         };
         let Some(kick) = kick else { return Ok(()) };
         watch(&self.switch.epoll, kick, Event::Kick { vm: v, queue })
@@ -399,10 +431,17 @@ impl Loop {
             let mut rx = vm.rx.take()?;
             rx.release();
             rx.queue.publish();
+            rx.queue.end();
             let _ = epoll::delete(&self.switch.epoll, &rx.queue.start.kick);
             Some(rx.queue.ring.next_avail())
+        } else if queue == EVENT_QUEUE {
+            let mut events = vm.events.take()?;
+            events.end();
+            let _ = epoll::delete(&self.switch.epoll, &events.start.kick);
+            Some(events.ring.next_avail())
         } else {
-            let tx = vm.tx.take()?;
+            let mut tx = vm.tx.take()?;
+            tx.end();
             let _ = epoll::delete(&self.switch.epoll, &tx.start.kick);
             let base = tx.ring.next_avail();
             vm.resume = Some((tx.start.addresses, base));

@@ -26,6 +26,8 @@ use zerowire_vhost_user::features as f;
 pub const RX_QUEUE: u16 = 0;
 /// The queue from the guest.
 pub const TX_QUEUE: u16 = 1;
+/// The event queue.
+pub const EVENT_QUEUE: u16 = 2;
 
 /// `VIRTIO_VSOCK_F_STREAM` (virtio 1.3 §5.10.3).
 pub const F_STREAM: u64 = 1 << 0;
@@ -38,6 +40,7 @@ pub fn offered() -> u64 {
         | f::RING_INDIRECT_DESC
         | f::RING_EVENT_IDX
         | f::ACCESS_PLATFORM
+        | f::VHOST_LOG_ALL
         | f::VHOST_USER_PROTOCOL_FEATURES
         | F_STREAM
         | F_SEQPACKET

@@ -7,7 +7,7 @@ use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::socket::MAX_IOV;
 use crate::memory::{GuestMemory, Segment, access};
 use crate::net::receive::chains::Chains;
-use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
+use crate::ring::{ChainCursor, RingError, RingLog, RingRule, SplitRing};
 
 /// A ring and what it was started with.
 #[derive(Debug)]
@@ -25,20 +25,31 @@ pub struct Queue {
 impl Queue {
     fn make(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
         let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
-        SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)
+        let mut ring = SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)?;
+        ring.set_log(RingLog::of(memory, start.log_at));
+        Ok(ring)
     }
 
     /// The ring as the front end described it.
-    pub fn new(start: RingStart, memory: &GuestMemory) -> Result<Self, String> {
+    pub fn new(mut start: RingStart, memory: &GuestMemory) -> Result<Self, String> {
         let mut ring = Self::make(&start, start.base, memory)?;
+        if let Some(tracker) = start.inflight.take() {
+            ring.track(tracker)?.log(start.queue);
+        }
         ring.disarm();
-        Ok(Self { ring, start, broken: false, unmapped: false })
+        let queue = Self { ring, start, broken: false, unmapped: false };
+        // A process that died may have used chains and not come to notify the driver, which waits for it ever since.
+        if queue.ring.next_used() != 0 {
+            queue.call();
+        }
+        Ok(queue)
     }
 
     /// The same ring in other memory.
     pub fn move_to(&mut self, memory: &GuestMemory) -> Result<(), String> {
         match Self::make(&self.start, self.ring.next_avail(), memory) {
-            Ok(ring) => {
+            Ok(mut ring) => {
+                ring.put_tracker(self.ring.take_tracker());
                 self.ring = ring;
                 if std::mem::take(&mut self.unmapped) {
                     self.broken = false;
@@ -51,6 +62,19 @@ impl Queue {
                 Err(e)
             }
         }
+    }
+
+    /// It stops, and everything that was taken was used or given back.
+    pub fn end(&mut self) {
+        // Marks of a ring without its memory stay for the next one that has it.
+        if !self.unmapped && self.ring.end_tracking(self.broken) {
+            self.call();
+        }
+    }
+
+    /// The same memory with another dirty log.
+    pub fn follow_log(&mut self, memory: &GuestMemory) {
+        self.ring.set_log(RingLog::of(memory, self.start.log_at));
     }
 
     /// Whether packets may move.
@@ -97,7 +121,7 @@ impl Receive {
 
     /// Gives chains that were taken and not used back to the ring: before it stops, or moves.
     pub fn release(&mut self) {
-        self.queue.ring.untake(self.chains.len() as u16);
+        self.queue.ring.untake(self.chains.heads());
         self.chains.clear();
     }
 
@@ -152,6 +176,17 @@ impl Receive {
         Ok(total)
     }
 
+    /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`] offered: the kernel failed half-way
+    /// and does not say where.
+    #[cold]
+    pub fn may_have_written(&self, mut len: usize, memory: &GuestMemory) {
+        for i in 0..self.chains.len() {
+            let n = self.chains.room(i).min(HEADER_LEN + MAX_PAYLOAD).saturating_sub(HEADER_LEN).min(len);
+            memory.wrote(self.chains.segments(i), HEADER_LEN, n);
+            len -= n;
+        }
+    }
+
     /// Segments of the first chain.
     pub fn front(&self) -> &[Segment] {
         self.chains.segments(0)
@@ -159,8 +194,9 @@ impl Receive {
 
     /// Completes the first chain as a packet, whose payload is in place.
     #[inline]
-    pub fn finish(&mut self, header: Header) {
+    pub fn finish(&mut self, header: Header, memory: &GuestMemory) {
         access::write(self.chains.segments(0), 0, &header.to_bytes());
+        memory.wrote(self.chains.segments(0), 0, HEADER_LEN + header.len as usize);
         if let Some((head, _)) = self.chains.pop() {
             self.queue.ring.push_used(head, HEADER_LEN as u32 + header.len);
         }

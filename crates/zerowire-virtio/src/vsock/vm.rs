@@ -90,6 +90,9 @@ pub(crate) struct GroupVm {
     // Rings hold pointers into the memory: they go first.
     pub(super) rx: Option<Box<Receive>>,
     pub(super) tx: Option<Box<Queue>>,
+    pub(super) events: Option<Box<Queue>>,
+    /// The driver knows of connections that it had elsewhere, and is to be told that they are gone.
+    pub(super) reset_due: bool,
     pub(super) memory: Arc<GuestMemory>,
     pub(super) connections: Table,
     /// Slots of connections that may have something for the guest.
@@ -147,6 +150,8 @@ impl GroupVm {
             map_clients: Vec::new(),
             rx: None,
             tx: None,
+            events: None,
+            reset_due: false,
             memory: Arc::default(),
             connections: Table::default(),
             ready: VecDeque::new(),

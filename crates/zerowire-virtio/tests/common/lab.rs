@@ -3,9 +3,9 @@
 use std::os::fd::OwnedFd;
 
 use zerowire_guest::ring::RingMemory;
-use zerowire_guest::{GuestAddr, GuestMemory as Ram};
+use zerowire_guest::{DirtyLog, GuestAddr, GuestMemory as Ram};
 use zerowire_virtio::memory::{GuestMemory, RegionConfig};
-use zerowire_virtio::ring::{RingAddresses, SplitRing};
+use zerowire_virtio::ring::{RingAddresses, RingLog, SplitRing};
 
 /// Guest memory as the guest and as the device have it.
 pub struct Lab {
@@ -13,6 +13,8 @@ pub struct Lab {
     pub ram: Ram,
     /// The device's side.
     pub memory: GuestMemory,
+    /// Where the device notes its writes, if it does.
+    pub log: Option<DirtyLog>,
 }
 
 impl Lab {
@@ -21,15 +23,25 @@ impl Lab {
         let regions: Vec<_> = regions.iter().map(|&(addr, len)| (GuestAddr(addr), len)).collect();
         let ram = Ram::new(&regions).unwrap_or_else(|e| panic!("{e}"));
         let memory = map(&ram);
-        Self { ram, memory }
+        Self { ram, memory, log: None }
+    }
+
+    /// The same lab with a device that notes its writes.
+    pub fn logging(self) -> Self {
+        let log = DirtyLog::new(self.memory.end()).unwrap_or_else(|e| panic!("{e}"));
+        let noted = zerowire_virtio::memory::DirtyLog::new(log.file(), 0, log.len());
+        let memory = self.memory.with_log(Some(noted.unwrap_or_else(|e| panic!("{e}"))));
+        Self { memory, log: Some(log), ..self }
     }
 
     /// The device's side of `ring`.
     pub fn device(&self, ring: &RingMemory, queue: u16, event_idx: bool) -> SplitRing {
         let setup = ring.setup(0);
         let at = RingAddresses { desc: setup.desc.user, avail: setup.avail.user, used: setup.used.user };
-        SplitRing::new(queue, setup.size, at, ring.used_idx(), event_idx, &self.memory)
-            .unwrap_or_else(|e| panic!("{e}"))
+        let mut ring = SplitRing::new(queue, setup.size, at, ring.used_idx(), event_idx, &self.memory)
+            .unwrap_or_else(|e| panic!("{e}"));
+        ring.set_log(RingLog::of(&self.memory, Some(setup.used.guest.0)));
+        ring
     }
 
     /// A ring in this memory.

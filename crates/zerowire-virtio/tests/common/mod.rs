@@ -2,11 +2,14 @@
 #![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
 pub mod attack;
+pub mod dirty;
 pub mod frames;
 pub mod lab;
 pub mod netns;
+pub mod pattern;
 pub mod peer;
 pub mod raw;
+pub mod veth;
 pub mod vsock;
 
 use std::time::{Duration, Instant};
@@ -16,7 +19,7 @@ use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, VmConfig, VmStats};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
-use zerowire_virtio::port::TapSpec;
+use zerowire_virtio::port::{PortSpec, TapSpec};
 
 pub use netns::in_netns;
 pub use peer::Peer;
@@ -46,12 +49,33 @@ pub struct Vm {
     pub engine: Engine,
     /// Its metadata.
     pub metadata: Option<MetadataSource>,
+    /// Its port as `--port` takes it; empty for a tap of its name.
+    pub port: String,
 }
 
 impl Vm {
-    /// With one queue pair and the defaults.
+    /// On a tap, with one queue pair and the defaults.
     pub fn new(name: &'static str) -> Self {
-        Self { name, queues: 1, policy: Policy::default(), engine: Engine::Auto, metadata: None }
+        Self {
+            name,
+            queues: 1,
+            policy: Policy::default(),
+            engine: Engine::Auto,
+            metadata: None,
+            port: String::new(),
+        }
+    }
+
+    /// On another port, as `--port` takes it.
+    pub fn on(name: &'static str, port: impl Into<String>) -> Self {
+        Self { port: port.into(), ..Self::new(name) }
+    }
+
+    fn spec(&self) -> PortSpec {
+        match self.port.as_str() {
+            "" => TapSpec { name: self.name.to_owned(), queues: self.queues }.into(),
+            port => port.parse().unwrap_or_else(|e| panic!("{e}")),
+        }
     }
 }
 
@@ -71,7 +95,7 @@ impl Backend {
             .map(|v| VmConfig {
                 name: v.name.to_owned(),
                 endpoint: Endpoint::Path(dir.path().join(v.name)),
-                port: TapSpec { name: v.name.to_owned(), queues: v.queues },
+                port: v.spec(),
                 metadata: v.metadata.clone(),
                 policy: v.policy,
                 engine: v.engine,
@@ -145,6 +169,25 @@ impl Guest {
     /// Receives the next frame on a pair.
     pub fn recv(&mut self, pair: usize, patience: Duration) -> Option<(VirtioNetHdr, Vec<u8>)> {
         self.pairs[pair].rx.recv(patience).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Has the peer send until a frame arrives, as a port that hands buffers to the kernel takes frames only when the guest
+    /// has posted some. Returns how many arrived.
+    pub fn warm_up(&mut self, pair: usize, peer: &Peer) -> u64 {
+        let probe = frames::frame(u32::MAX, 64);
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "no frame arrives");
+            peer.send(&probe);
+            if self.recv(pair, Duration::from_millis(20)).is_some() {
+                break;
+            }
+        }
+        let mut arrived = 1;
+        while self.recv(pair, Duration::from_millis(20)).is_some() {
+            arrived += 1;
+        }
+        arrived
     }
 
     /// A frame each way, to see that everything works.

@@ -25,8 +25,7 @@ impl Session<'_> {
             .collect();
         self.repeats.clear();
         let memory = GuestMemory::new(regions).map_err(|e| refused(Request::SetMemTable, e.to_string()))?;
-        self.replace_memory(memory);
-        Ok(())
+        self.replace_memory(Request::SetMemTable, memory)
     }
 
     pub(super) fn add_mem_reg(&mut self, message: &mut Message) -> Result<(), SessionError> {
@@ -49,8 +48,7 @@ impl Session<'_> {
         }
         let memory =
             self.memory.with_region(region).map_err(|e| refused(Request::AddMemReg, e.to_string()))?;
-        self.replace_memory(memory);
-        Ok(())
+        self.replace_memory(Request::AddMemReg, memory)
     }
 
     pub(super) fn rem_mem_reg(&mut self, message: &mut Message) -> Result<(), SessionError> {
@@ -65,13 +63,16 @@ impl Session<'_> {
             .memory
             .without_region(r.guest_addr, r.user_addr, r.size)
             .map_err(|e| refused(Request::RemMemReg, e.to_string()))?;
-        self.replace_memory(memory);
-        Ok(())
+        self.replace_memory(Request::RemMemReg, memory)
     }
 
-    /// The device has the new memory when this returns, and the old one is unmapped.
-    fn replace_memory(&mut self, memory: GuestMemory) {
-        self.memory = Arc::new(memory);
+    /// The device has the new memory when this returns, and the old one is unmapped. Memory that the dirty log does not cover
+    /// is refused.
+    fn replace_memory(&mut self, request: Request, memory: GuestMemory) -> Result<(), SessionError> {
+        let log = self.log_for(&memory).map_err(|e| refused(request, e.to_string()))?;
+        let old = std::mem::replace(&mut self.memory, Arc::new(memory.with_log(log)));
         self.device.set_memory(&self.memory);
+        self.take_over(&old);
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use zerowire_vhost_user::{Message, Request};
 
+use super::migration::log_address;
 use super::{Answer, Ring, Session, SessionError, protocol, refused};
 use crate::daemon::device::RingSetup;
 use crate::ring::RingAddresses;
@@ -49,6 +50,20 @@ impl Session<'_> {
             return Err(protocol(Request::SetVringAddr, text));
         }
         ring.addresses = Some(addresses);
+        let log_at = log_address(a.flags, a.log);
+        let before = std::mem::replace(&mut ring.log_at, log_at);
+        if before == log_at {
+            return Ok(());
+        }
+        let started = ring.started;
+        // A log of this process's own reaches as far as it has to, the front end's is checked.
+        if let Err(e) = self.renew_log() {
+            self.rings[a.index as usize].log_at = before;
+            return Err(refused(Request::SetVringAddr, e.to_string()));
+        }
+        if started {
+            self.device.log_ring(a.index as u16, log_at);
+        }
         Ok(())
     }
 
@@ -103,8 +118,9 @@ impl Session<'_> {
                 ),
             ));
         };
-        let ring = &mut self.rings[v.index];
         let queue = v.index as u16;
+        let inflight = self.tracker(queue);
+        let ring = &mut self.rings[v.index];
         if ring.started {
             self.device.kick(queue, kick);
             return Ok(());
@@ -115,6 +131,11 @@ impl Session<'_> {
         if ring.size == 0 {
             return Err(protocol(request, format!("queue {}: started without SET_VRING_NUM", v.index)));
         }
+        if ring.log_at.is_some() {
+            // Its size may have been told behind its addresses.
+            self.renew_log().map_err(|e| refused(request, e.to_string()))?;
+        }
+        let ring = &mut self.rings[v.index];
         let setup = RingSetup {
             queue,
             size: ring.size,
@@ -123,6 +144,8 @@ impl Session<'_> {
             acked: self.acked,
             enabled: ring.enabled,
             discards: ring.discards,
+            log_at: ring.log_at,
+            inflight,
             kick,
             call: duplicate(&ring.call),
             err: duplicate(&ring.err),
@@ -135,7 +158,7 @@ impl Session<'_> {
     pub(super) fn set_vring_call(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let v = message.vring_fd()?;
         let ring = self.ring(Request::SetVringCall, v.index)?;
-        check_notifier(Request::SetVringCall, v.index, &v.fd)?;
+        check_notifier(Request::SetVringCall, format_args!("queue {}", v.index), &v.fd)?;
         ring.call = v.fd;
         if ring.started {
             let fd = duplicate(&ring.call);
@@ -147,7 +170,7 @@ impl Session<'_> {
     pub(super) fn set_vring_err(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let v = message.vring_fd()?;
         let ring = self.ring(Request::SetVringErr, v.index)?;
-        check_notifier(Request::SetVringErr, v.index, &v.fd)?;
+        check_notifier(Request::SetVringErr, format_args!("queue {}", v.index), &v.fd)?;
         ring.err = v.fd;
         if ring.started {
             let fd = duplicate(&ring.err);
@@ -179,15 +202,18 @@ impl Session<'_> {
 ///
 /// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the thread that serves its
 /// queues then; with vsock, that is the one of all VMs of its groups.
-fn check_notifier(request: Request, queue: usize, fd: &Option<OwnedFd>) -> Result<(), SessionError> {
+pub(super) fn check_notifier(
+    request: Request,
+    of: impl std::fmt::Display,
+    fd: &Option<OwnedFd>,
+) -> Result<(), SessionError> {
     let Some(fd) = fd else { return Ok(()) };
-    let failed =
-        |e: rustix::io::Errno| refused(request, format!("queue {queue}: its descriptor can't be used: {e}"));
+    let failed = |e: rustix::io::Errno| refused(request, format!("{of}: its descriptor can't be used: {e}"));
     let mode = rustix::fs::fstat(fd).map_err(failed)?.st_mode;
     if mode & libc::S_IFMT != 0 {
         return Err(protocol(
             request,
-            format!("queue {queue}: the descriptor is not an eventfd (file mode {mode:#o})"),
+            format!("{of}: the descriptor is not an eventfd (file mode {mode:#o})"),
         ));
     }
     let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;

@@ -10,15 +10,22 @@ use crate::daemon::control::{Backing, Control};
 use crate::daemon::device::{Device, RingSetup, wait};
 use crate::memory::GuestMemory;
 use crate::vsock::command::{Command, CommandSender, RingStart};
-use crate::vsock::{TX_QUEUE, VsockCounters, offered};
+use crate::vsock::{VsockCounters, offered};
 
 /// Queues: toward the guest, from the guest, events (virtio 1.3 §5.10.2).
 const QUEUES: usize = 3;
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of every back end that
 /// offers ACCESS_PLATFORM; nothing is sent on that channel.
-const PROTOCOL_FEATURES: u64 =
-    p::MQ | p::REPLY_ACK | p::BACKEND_REQ | p::CONFIG | p::RESET_DEVICE | p::CONFIGURE_MEM_SLOTS | p::STATUS;
+const PROTOCOL_FEATURES: u64 = p::MQ
+    | p::LOG_SHMFD
+    | p::REPLY_ACK
+    | p::BACKEND_REQ
+    | p::CONFIG
+    | p::INFLIGHT_SHMFD
+    | p::RESET_DEVICE
+    | p::CONFIGURE_MEM_SLOTS
+    | p::STATUS;
 
 /// What the control thread of a VM knows of it.
 #[derive(Debug)]
@@ -56,12 +63,6 @@ impl VsockDevice<'_> {
     }
 }
 
-/// Whether packets move through a queue. The event queue is taken as it is and left alone: its only event, that the
-/// transport was reset (virtio 1.3 §5.10.6.7), belongs to live migration, which is not supported.
-fn carries_packets(queue: u16) -> bool {
-    queue <= TX_QUEUE
-}
-
 impl Device for VsockDevice<'_> {
     fn queues(&self) -> usize {
         QUEUES
@@ -96,45 +97,56 @@ impl Device for VsockDevice<'_> {
         self.tell(|vm, reply| Command::Memory { vm, memory: memory.clone(), reply });
     }
 
+    fn set_log(&mut self, memory: &Arc<GuestMemory>) {
+        self.tell(|vm, reply| Command::Log { vm, memory: memory.clone(), reply });
+    }
+
+    fn log_ring(&mut self, queue: u16, at: Option<u64>) {
+        self.tell(|vm, reply| Command::LogRing { vm, queue, at, reply });
+    }
+
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
-        if !carries_packets(ring.queue) {
-            return Ok(());
-        }
-        let RingSetup { queue, size, addresses, base, acked, enabled, discards: _, kick, call, err } = ring;
-        let ring = Box::new(RingStart { queue, size, addresses, base, acked, enabled, kick, call, err });
+        let RingSetup {
+            queue,
+            size,
+            addresses,
+            base,
+            acked,
+            enabled,
+            discards: _,
+            log_at,
+            inflight,
+            kick,
+            call,
+            err,
+        } = ring;
+        let ring =
+            RingStart { queue, size, addresses, base, acked, enabled, log_at, inflight, kick, call, err };
+        let ring = Box::new(ring);
         self.tell(|vm, reply| Command::Start { vm, ring, reply })
             .unwrap_or_else(|| Err(format!("queue {queue}: its thread has ended")))
     }
 
     fn stop(&mut self, queue: u16) -> Option<u16> {
-        if !carries_packets(queue) {
-            return None;
-        }
         self.tell(|vm, reply| Command::Stop { vm, queue, reply }).flatten()
     }
 
     fn enable(&mut self, queue: u16, on: bool, runs: bool) {
-        if runs && carries_packets(queue) {
+        if runs {
             self.tell(|vm, reply| Command::Enable { vm, queue, on, reply });
         }
     }
 
     fn kick(&mut self, queue: u16, fd: OwnedFd) {
-        if carries_packets(queue) {
-            self.tell(|vm, reply| Command::Kick { vm, queue, fd, reply });
-        }
+        self.tell(|vm, reply| Command::Kick { vm, queue, fd, reply });
     }
 
     fn call(&mut self, queue: u16, fd: Option<OwnedFd>) {
-        if carries_packets(queue) {
-            self.tell(|vm, reply| Command::Call { vm, queue, fd, reply });
-        }
+        self.tell(|vm, reply| Command::Call { vm, queue, fd, reply });
     }
 
     fn err(&mut self, queue: u16, fd: Option<OwnedFd>) {
-        if carries_packets(queue) {
-            self.tell(|vm, reply| Command::Err { vm, queue, fd, reply });
-        }
+        self.tell(|vm, reply| Command::Err { vm, queue, fd, reply });
     }
 
     fn reset(&mut self, memory: &Arc<GuestMemory>) {

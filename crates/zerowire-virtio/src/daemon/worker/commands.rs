@@ -10,8 +10,10 @@ use rustix::event::epoll;
 use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker, watch};
 use crate::daemon::command::{Command, Direction, RingStart};
 use crate::daemon::metadata::MetadataDetour;
+use crate::daemon::path::{Path, Side};
 use crate::daemon::rings::Running;
 use crate::memory::GuestMemory;
+use crate::ring::RingLog;
 
 /// Answers commands for a worker that could not start, so that nobody waits for it.
 pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
@@ -20,6 +22,8 @@ pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
             Command::Start { reply, .. } => drop(reply.send(Err(why.to_owned()))),
             Command::Stop { reply, .. } => drop(reply.send(None)),
             Command::Memory { reply, .. }
+            | Command::Log { reply, .. }
+            | Command::LogRing { reply, .. }
             | Command::Enable { reply, .. }
             | Command::Call { reply, .. }
             | Command::Kick { reply, .. }
@@ -30,7 +34,7 @@ pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
     }
 }
 
-impl Worker {
+impl<P: Path> Worker<P> {
     pub(super) fn take_commands(&mut self) {
         loop {
             match self.commands.try_recv() {
@@ -48,6 +52,17 @@ impl Worker {
         match command {
             Command::Memory { memory, reply } => {
                 self.set_memory(memory);
+                let _ = reply.send(());
+            }
+            Command::Log { memory, reply } => {
+                self.set_log(memory);
+                let _ = reply.send(());
+            }
+            Command::LogRing { direction, at, reply } => {
+                if let Some(s) = self.rings.start_of(direction) {
+                    s.log_at = at;
+                }
+                self.set_log(self.rings.memory.clone());
                 let _ = reply.send(());
             }
             Command::Start { direction, ring, reply } => {
@@ -106,28 +121,46 @@ impl Worker {
         };
     }
 
+    /// The same memory with another dirty log: neither rings nor what is registered change.
+    fn set_log(&mut self, memory: Arc<GuestMemory>) {
+        if let Some(r) = &mut self.rings.transmit {
+            r.side.ring().set_log(RingLog::of(&memory, r.start.log_at));
+        }
+        if let Some(r) = &mut self.rings.receive {
+            r.side.ring().set_log(RingLog::of(&memory, r.start.log_at));
+        }
+        self.rings.memory = memory;
+    }
+
     pub(super) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
         let mut problems = Vec::new();
         let counters = &self.shared.pairs[self.pair];
         // Rings let go of the old memory before it goes.
+        if let Some(r) = &mut self.rings.receive {
+            r.let_go(&mut self.path, &self.rings.memory, &counters.receive);
+        }
         if let Some(r) = &mut self.rings.transmit {
-            problems.extend(r.move_to(self.policy, &memory, &counters.transmit).err());
+            r.let_go(&mut self.path, &self.rings.memory, &counters.transmit);
+        }
+        let registration = self.path.set_memory(&memory);
+        if let Some(r) = &mut self.rings.transmit {
+            problems.extend(r.move_to(&mut self.path, &memory).err());
         }
         if let Some(r) = &mut self.rings.receive {
-            problems.extend(r.move_to(self.policy, &memory, &counters.receive).err());
+            problems.extend(r.move_to(&mut self.path, &memory).err());
         }
-        let registration = self.io.set_memory(&memory);
         self.rings.memory = memory;
         // A ring that comes back with its memory is looked at.
         self.starved = false;
         self.retry = true;
+        self.port_ready |= P::POSTS_AHEAD;
         for p in &problems {
             self.shared.set_error(p.clone());
             self.shared.ring_errors.fetch_add(1, Ordering::Release);
             tracing::error!("{p}; this queue waits until its memory comes back");
         }
         if self.pair == 0 {
-            self.shared.set_path(self.io.describe());
+            self.shared.set_path(self.path.describe());
         }
         if let Some(text) = registration {
             tracing::warn!("queue pair {}: {text}", self.pair);
@@ -140,10 +173,12 @@ impl Worker {
         }
         match direction {
             Direction::Transmit => {
-                self.rings.transmit = Some(Running::new(ring, self.policy, &self.rings.memory)?);
+                let running = Running::new(&mut self.path, ring, &self.rings.memory)?;
+                self.shared.unsure.fetch_add(running.recovered.unsure as u64, Ordering::Relaxed);
+                self.rings.transmit = Some(running);
             }
             Direction::Receive => {
-                self.rings.receive = Some(Running::new(ring, self.policy, &self.rings.memory)?);
+                self.rings.receive = Some(Running::new(&mut self.path, ring, &self.rings.memory)?);
                 self.starved = false;
                 self.waiting = false;
                 self.port_ready = true;
@@ -177,10 +212,14 @@ impl Worker {
         if let Some(s) = self.rings.start_of(direction) {
             let _ = epoll::delete(&self.epoll, &s.kick);
         }
-        let counters = &self.shared.pairs[self.pair];
+        let (counters, memory) = (&self.shared.pairs[self.pair], &self.rings.memory);
         match direction {
-            Direction::Transmit => self.rings.transmit.take().map(|r| r.stop(&counters.transmit)),
-            Direction::Receive => self.rings.receive.take().map(|r| r.stop(&counters.receive)),
+            Direction::Transmit => {
+                self.rings.transmit.take().map(|r| r.stop(&mut self.path, memory, &counters.transmit))
+            }
+            Direction::Receive => {
+                self.rings.receive.take().map(|r| r.stop(&mut self.path, memory, &counters.receive))
+            }
         }
     }
 }

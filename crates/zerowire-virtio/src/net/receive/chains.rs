@@ -70,6 +70,11 @@ impl Chains {
         }
     }
 
+    /// Heads of the chains, in order.
+    pub(crate) fn heads(&self) -> impl DoubleEndedIterator<Item = u16> {
+        self.ready.iter().map(|c| c.head)
+    }
+
     pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
         self.hint = 0;
@@ -99,11 +104,24 @@ impl Chains {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u16, usize)> {
         let c = self.ready.pop_front()?;
+        self.free_list(&c);
+        Some((c.head, c.room))
+    }
+
+    /// Gives up the last chain: its head.
+    #[inline]
+    pub(crate) fn pop_last(&mut self) -> Option<u16> {
+        let c = self.ready.pop_back()?;
+        self.free_list(&c);
+        Some(c.head)
+    }
+
+    #[inline]
+    fn free_list(&mut self, c: &Chain) {
         if let Some(list) = self.lists.get_mut(usize::from(c.list)) {
             list.segments.clear();
             self.spare.push(c.list);
         }
-        Some((c.head, c.room))
     }
 
     /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false where the guest

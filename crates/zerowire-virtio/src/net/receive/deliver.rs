@@ -28,7 +28,7 @@ impl Receive {
             if len > read.room || len < self.setup.header_len {
                 break;
             }
-            let used = self.give_front(len, read.chains);
+            let used = self.give_front(len, read.chains, cx.memory);
             bytes += len as u64;
             delivered += 1;
             chains += used;
@@ -45,12 +45,12 @@ impl Receive {
     /// Gives the guest the first chains, of which at most `chains` hold a frame of `len` bytes, header included. Returns
     /// how many they are.
     #[inline(always)]
-    fn give_front(&mut self, len: usize, chains: usize) -> usize {
+    fn give_front(&mut self, len: usize, chains: usize, memory: &GuestMemory) -> usize {
         // Used elements are seen when they are published, so that the header may be written after them.
         let first = self.chains.segments(0).first().copied();
         let whole_header = first.filter(|s| s.len as usize >= NUM_BUFFERS_AT + 2);
         if whole_header.is_none() {
-            self.write_num_buffers(len, chains);
+            self.write_num_buffers(len, chains, memory);
         }
         let mut used = 0;
         let mut left = len;
@@ -68,6 +68,7 @@ impl Receive {
             // SAFETY: the segment was found long enough; it lies in guest memory, which the context of this turn holds. An
             // array of bytes may lie at any address.
             unsafe { at.write_volatile((used as u16).to_le_bytes()) };
+            memory.wrote(std::slice::from_ref(&first), NUM_BUFFERS_AT, 2);
         }
         self.forecast.note(len, used);
         used
@@ -76,7 +77,7 @@ impl Receive {
     /// The device sets num_buffers to the number of chains, and to 1 without MRG_RXBUF (virtio 1.3 §5.1.6.4.1): here into a
     /// header that lies in several segments.
     #[cold]
-    fn write_num_buffers(&mut self, len: usize, chains: usize) {
+    fn write_num_buffers(&mut self, len: usize, chains: usize, memory: &GuestMemory) {
         if self.setup.header_len != 12 {
             return;
         }
@@ -86,6 +87,7 @@ impl Receive {
             used += 1;
         }
         access::write(self.chains.segments(0), NUM_BUFFERS_AT, &(used as u16).to_le_bytes());
+        memory.wrote(self.chains.segments(0), NUM_BUFFERS_AT, 2);
     }
 
     /// The slow way, for reads from `from` on in the order in which frames arrived, of whose chains `gone` have been
@@ -230,8 +232,9 @@ impl Receive {
         for c in 0..n {
             let part = self.chains.room(c).min(frame.len() - at);
             at += access::write(self.chains.segments(c), 0, &frame[at..at + part]);
+            memory.wrote(self.chains.segments(c), 0, part);
         }
-        self.give_front(frame.len(), n);
+        self.give_front(frame.len(), n, memory);
         counters.frames.add(1);
         counters.copied(reason, frame.len() as u64);
         Ok(Room::Taken)

@@ -3,6 +3,7 @@
 //! One thread owns a whole group, so that a packet from one guest to another needs no lock. Each VM has a bounded turn.
 
 mod connect;
+mod events;
 mod host;
 mod map_clients;
 mod mapped;

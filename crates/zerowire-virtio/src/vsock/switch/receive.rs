@@ -80,7 +80,7 @@ impl Switch {
             }
             if let Some(h) = self.vms[v].resets.pop_front() {
                 self.vms[v].counters.control_packets.add(1);
-                rx.finish(h);
+                rx.finish(h, memory);
                 continue;
             }
             let Some(slot) = self.vms[v].ready.pop_front() else { break };
@@ -123,7 +123,7 @@ impl Switch {
                 if rx.room(0, memory)?.is_none() {
                     return Ok(Served::NoRoom);
                 }
-                self.control_out(v, slot, rx);
+                self.control_out(v, slot, rx, memory);
             }
             if quota == 0 {
                 return Ok(Served::Quota);
@@ -153,7 +153,7 @@ impl Switch {
     }
 
     /// Sends the control packet that is due; there is a buffer for it.
-    fn control_out(&mut self, v: usize, slot: u32, rx: &mut Receive) {
+    fn control_out(&mut self, v: usize, slot: u32, rx: &mut Receive, memory: &GuestMemory) {
         let Some(c) = self.connection(v, slot) else { return };
         let Some(control) = c.life.next_control(c.held.is_none()) else { return };
         let (op, flags) = match control {
@@ -165,7 +165,7 @@ impl Switch {
             Control::Rst => (Op::Rst, 0),
         };
         let header = self.header(v, slot, op, 0, flags);
-        rx.finish(header);
+        rx.finish(header, memory);
         self.vms[v].counters.control_packets.add(1);
         match control {
             Control::Rst => {
@@ -237,6 +237,9 @@ impl Switch {
                 Ok(Step::Nothing)
             }
             outcome => {
+                if outcome.is_err() {
+                    rx.may_have_written(offered, memory);
+                }
                 Self::far_end(c, outcome.is_err());
                 Ok(Step::Nothing)
             }
@@ -272,7 +275,7 @@ impl Switch {
             let n = room.min(left);
             left -= n;
             let flags = if left == 0 { message.unwrap_or(0) } else { 0 };
-            rx.finish(crate::vsock::packet::Header { len: n as u32, flags, ..first });
+            rx.finish(crate::vsock::packet::Header { len: n as u32, flags, ..first }, memory);
             packets += 1;
             if left == 0 {
                 break;
@@ -352,6 +355,7 @@ impl Switch {
                 self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
                 return Ok(Step::Moved(len));
             }
+            rx.may_have_written(offered, memory);
             Self::far_end(c, true);
             return Ok(Step::Nothing);
         }
@@ -415,7 +419,7 @@ impl Switch {
             c.outgoing.send(n as u32);
             let flags = if n == left { end } else { 0 };
             let header = self.header(v, slot, Op::Rw, n as u32, flags);
-            rx.finish(header);
+            rx.finish(header, memory);
             let counters = &self.vms[v].counters.receive;
             counters.frames.add(1);
             counters.copied(if sibling { CopyReason::Held } else { CopyReason::Message }, n as u64);

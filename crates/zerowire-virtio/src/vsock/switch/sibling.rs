@@ -164,7 +164,7 @@ impl Switch {
             done += n;
             let flags = if done == len { h.flags } else { 0 };
             let header = self.header(o, place.slot, Op::Rw, n as u32, flags);
-            rx.finish(header);
+            rx.finish(header, &memory);
             let counters = &self.vms[o].counters.receive;
             counters.frames.add(1);
             counters.copied(CopyReason::Sibling, n as u64);

@@ -105,6 +105,8 @@ impl Harness {
                 base,
                 acked: super::super::offered(),
                 enabled: true,
+                log_at: None,
+                inflight: None,
                 kick,
                 call: None,
                 err: None,

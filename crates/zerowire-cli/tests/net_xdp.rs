@@ -1,0 +1,185 @@
+//! `zerowire net --port xdp:…` as a process: the program on the interface, other programs, kill -9, and memory that may not be
+//! pinned.
+
+mod common;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../zerowire-virtio/tests/common/veth.rs"]
+mod veth;
+
+use std::path::Path;
+
+use common::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
+use zerowire::netlink::{Link, XdpAttached};
+use zerowire::xdp::program::{Hook, Steering};
+use zerowire_guest::net::{NetDriver, NetOptions};
+use zerowire_guest::{GuestAddr, GuestMemory};
+
+/// Bytes that a VM of 32 MiB needs: itself, the padding before it, and the slab of one queue pair.
+const NEED_BYTES: u64 = (32 << 20) + (128 << 10) + 2048 * 256 + 512 * 4096;
+
+fn start(dir: &Path, name: &str, port: &str, more: &[&str], restrict: Restrict) -> Program {
+    let socket = dir.join(name).display().to_string();
+    Program::restricted(&[&["--socket", &socket, "--port", port], more].concat(), restrict)
+}
+
+/// Two ends, `v0` for the program, with two queues.
+fn veth() {
+    veth::veth("v0", "v1", 2, 1500);
+}
+
+fn attached() -> Option<(XdpAttached, Option<u32>)> {
+    Link::find("v0").expect("the interface").xdp
+}
+
+/// A guest whose ring is refused.
+fn refused(dir: &Path, name: &str) {
+    let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
+    let error = NetDriver::start(connect(&dir.join(name)), &memory, &NetOptions::default()).err();
+    let text = error.map(|e| e.to_string()).expect("a refusal");
+    assert!(text.contains("SET_VRING_KICK"), "{text}");
+}
+
+/// A frame goes out.
+fn ping(dir: &Path, name: &str) {
+    let mut guest = Guest::start(connect(&dir.join(name)));
+    let mut peer = Peer::new("v1");
+    let out = frames::frame(5, 900);
+    guest.send(&out);
+    assert_eq!(peer.expect().bytes, out);
+}
+
+#[test]
+fn killed_at_any_time_it_leaves_nothing_and_the_next_one_starts() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        for round in 0..10 {
+            let program = start(dir.path(), "a", "xdp:v0", &[], Restrict::default());
+            program.wait_log("listening");
+            ping(dir.path(), "a");
+            assert!(matches!(attached(), Some((XdpAttached::Driver, Some(_)))), "round {round}");
+            // Half of them with a guest that is connected.
+            let guest = (round % 2 == 0).then(|| Guest::start(connect(&dir.path().join("a"))));
+            program.signal(libc::SIGKILL);
+            let mut program = program;
+            program.wait();
+            assert_eq!(attached(), None, "round {round}");
+            drop(guest);
+        }
+    });
+}
+
+#[test]
+fn one_that_starts_while_the_other_is_killed_takes_over() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        let first = start(dir.path(), "a", "xdp:v0", &[], Restrict::default());
+        wait_until("the program is attached", || attached().is_some());
+        let second = start(dir.path(), "b", "xdp:v0", &[], Restrict::default());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        first.signal(libc::SIGKILL);
+        second.wait_log("listening");
+        wait_until("the program is attached", || attached().is_some());
+        ping(dir.path(), "b");
+        second.stop();
+    });
+}
+
+#[test]
+fn another_process_on_the_interface_is_named_with_the_remedy() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        let first = start(dir.path(), "a", "xdp:v0,queue=0", &[], Restrict::default());
+        wait_until("the program is attached", || attached().is_some());
+        let id = attached().and_then(|(_, id)| id).expect("its number");
+        let (code, _, log) = start(dir.path(), "b", "xdp:v0,queue=1", &[], Restrict::default()).result();
+        assert_ne!(code, 0);
+        for word in
+            ["v0", "zerowire_steer", &format!("number {id}"), "another zerowire process", "one process"]
+        {
+            assert!(log.contains(word), "no '{word}' in\n{log}");
+        }
+        ping(dir.path(), "a");
+        first.stop();
+        assert_eq!(attached(), None);
+    });
+}
+
+#[test]
+fn a_program_of_somebody_else_stays_and_is_named() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        // One of this test process in the stack: it is in the way of one in the driver as well.
+        let theirs = Steering::attach("v0", 1, Hook::Generic).unwrap_or_else(|e| panic!("{e}"));
+        let before = attached();
+        let (code, _, log) = start(dir.path(), "a", "xdp:v0", &[], Restrict::default()).result();
+        assert_ne!(code, 0);
+        assert!(log.contains("attached as xdpgeneric"), "{log}");
+        assert_eq!(attached(), before);
+        drop(theirs);
+        let program = start(dir.path(), "a", "xdp:v0", &[], Restrict::default());
+        program.wait_log("listening");
+        ping(dir.path(), "a");
+        program.stop();
+    });
+}
+
+#[test]
+fn memory_over_the_budget_is_refused_with_the_figure() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        let memlock = (NEED_BYTES + 4096).to_string();
+        let sockets = ["a", "b"].map(|n| dir.path().join(n).display().to_string());
+        let vms = [
+            format!("name=a,socket={},port=xdp:v0,queue=0", sockets[0]),
+            format!("name=b,socket={},port=xdp:v0,queue=1", sockets[1]),
+        ];
+        let program = Program::net(&["--vm", &vms[0], "--vm", &vms[1], "--memlock", &memlock]);
+        program.wait_log("b: listening");
+        let mut peer = Peer::new("v1");
+        let mut first = Guest::start(connect(&dir.path().join("a")));
+        let out = frames::frame(1, 700);
+        first.send(&out);
+        assert_eq!(peer.expect().bytes, out);
+        // The second VM would need as much again, which the first one has.
+        refused(dir.path(), "b");
+        let raise = (2 * NEED_BYTES).to_string();
+        program.wait_log(&format!("raise it to {raise}"));
+        let log = program.log();
+        for word in
+            [&format!("{NEED_BYTES} bytes can't be pinned"), &memlock, "--memlock", "of which", "--pin off"]
+        {
+            assert!(log.contains(word), "no '{word}' in\n{log}");
+        }
+        // The first one goes on; when it is gone the second one has what it needs.
+        first.send(&frames::frame(2, 700));
+        assert_eq!(peer.expect().bytes, frames::frame(2, 700));
+        drop(first);
+        program.wait_log("a: connection ended");
+        let mut second = Guest::start(connect(&dir.path().join("b")));
+        second.send(&frames::frame(3, 700));
+        assert_eq!(peer.expect().bytes, frames::frame(3, 700));
+        program.stop();
+    });
+}
+
+#[test]
+fn without_the_privilege_the_kernels_limit_is_named() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        let restrict = Restrict { memlock: Some(1 << 20), ..Restrict::default() };
+        let program = start(dir.path(), "a", "xdp:v0", &[], restrict);
+        refused(dir.path(), "a");
+        program.wait_log("can't be locked");
+        let log = program.log();
+        for word in [&NEED_BYTES.to_string(), "1048576", "ulimit -l", "LimitMEMLOCK=", "CAP_IPC_LOCK"] {
+            assert!(log.contains(word), "no '{word}' in\n{log}");
+        }
+        program.stop();
+    });
+}

@@ -1,0 +1,97 @@
+//! What stands between a worker's rings and its port.
+//!
+//! The worker ([`super::worker`]) is written once, for any [`Path`]: it watches descriptors, takes turns, arms rings, obeys
+//! commands. A path says what a turn is. It is a type parameter, so that no call on the way of a frame is a dynamic one.
+//!
+//! **Who owns what.** A path outlives the sides; sides are made and go as rings start and stop. A side that is
+//! [released](Side::release) has given back, or put back, every chain that it took, and the port holds nothing of the guest
+//! any more that it could write to.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zerowire::ledger::Counters;
+
+use super::command::RingStart;
+use crate::memory::GuestMemory;
+use crate::net::receive::ReceiveTurn;
+use crate::net::transmit::{Detour, Turn, TurnError};
+use crate::ring::SplitRing;
+
+/// What frames pass through between a queue pair and its port; made and used by one worker thread.
+pub(super) trait Path: Sized + 'static {
+    /// From the guest to the port.
+    type Transmit: TransmitSide<Self>;
+    /// From the port to the guest.
+    type Receive: ReceiveSide<Self>;
+
+    /// Whether receive buffers go to the port before frames come, so that the receive side has work whenever the driver
+    /// posts some.
+    const POSTS_AHEAD: bool;
+
+    /// The path that runs, and why, in words for the log and the statistics.
+    fn describe(&self) -> String;
+
+    /// What becomes readable when frames have come; None while there is nothing to watch.
+    fn port(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether [`Self::port`] is another descriptor than when this was asked last.
+    fn renewed(&mut self) -> bool {
+        false
+    }
+
+    /// From now on this is the guest's memory. Both sides have been released before. The text, if any, is a warning.
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String>;
+
+    /// How long the worker may sleep at most, if the path has something of its own to look at later.
+    fn sleep_at_most(&mut self) -> Option<Duration> {
+        None
+    }
+}
+
+/// One direction of a queue pair.
+pub(super) trait Side<P>: Sized {
+    /// A side for a ring that goes on at `base`.
+    fn make(path: &mut P, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String>;
+
+    /// The ring.
+    fn ring(&mut self) -> &mut SplitRing;
+
+    /// Ends all that is under way, before the ring stops or its memory goes: chains are given back, or put back to be
+    /// taken again, so that the ring's next available entry is where another device goes on.
+    fn release(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters);
+
+    /// Lets go of memory that bursts have touched.
+    fn trim(&mut self) {}
+}
+
+/// The transmit direction.
+pub(super) trait TransmitSide<P>: Side<P> {
+    /// Sends a batch, and gives back what has been sent.
+    fn run<'a>(
+        &mut self,
+        path: &'a mut P,
+        memory: &'a GuestMemory,
+        counters: &'a Counters,
+        detour: Option<&'a mut dyn Detour>,
+    ) -> Result<Turn, TurnError>;
+
+    /// Gives back everything that the driver has made available without sending it: what a disabled transmit ring
+    /// does (vhost-user, "Ring states").
+    fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, TurnError>;
+}
+
+/// The receive direction.
+pub(super) trait ReceiveSide<P>: Side<P> {
+    /// Receives a batch.
+    fn run(
+        &mut self,
+        path: &mut P,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<ReceiveTurn, TurnError>;
+
+    /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError>;
+}

@@ -1,0 +1,87 @@
+//! The ports of a network server: what a control thread asks of them, and the paths that their workers run.
+
+mod steering;
+mod tap;
+mod xdp;
+
+use std::io;
+
+use thiserror::Error;
+use zerowire::xdp::XdpError;
+
+use super::worker::{WorkerHandle, WorkerSetup};
+use crate::io::Engine;
+use crate::net::Policy;
+use crate::port::{PortSpec, TapError, TapOffloads};
+use tap::TapPort;
+use xdp::XdpPort;
+
+/// Why a port can't be had. The text is what the user reads.
+#[derive(Debug, Error)]
+pub enum PortError {
+    /// A tap.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// An AF_XDP port.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// This build has no such port, or it can't be had for another reason.
+    #[error("port '{port}': {problem}")]
+    Other {
+        /// The port as it was given.
+        port: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+}
+
+/// An open port, as the control thread of a VM sees it. It is called when a guest comes, goes or changes its mind: nothing
+/// here is on the way of a frame.
+pub(super) trait Port: Send + Sync {
+    /// Queue pairs.
+    fn pairs(&self) -> usize;
+
+    /// What a front end that names more queues is told.
+    fn queue_hint(&self) -> &'static str;
+
+    /// The offloads that frames may carry each way.
+    fn offloads(&self) -> TapOffloads;
+
+    /// The MTU now, bytes.
+    fn mtu(&self) -> usize;
+
+    /// The guest has chosen features; no ring runs.
+    fn set_features(&self, acked: u64) -> Result<(), String>;
+
+    /// The front end tells the device's MTU, 68 to 65535 bytes (vhost-user NET_SET_MTU).
+    fn set_mtu(&self, mtu: usize) -> Result<(), String>;
+
+    /// Lets a queue pair take part in the traffic, or not.
+    fn attach_queue(&self, _pair: usize, _on: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Sends a frame of its own, without offloads, to where the guest's frames go: for other switches to learn by.
+    fn announce(&self, frame: &[u8]) -> Result<(), String>;
+
+    /// Drops frames that wait for a guest that is gone.
+    fn flush(&self) {}
+
+    /// Copies on the way that this process does not make, for the statistics.
+    fn kernel_copies(&self) -> &'static str;
+
+    /// Starts the worker of a queue pair.
+    fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle>;
+}
+
+/// Opens a port. On an error nothing is left behind.
+pub(super) fn open(spec: &PortSpec, policy: Policy, engine: Engine) -> Result<Box<dyn Port>, PortError> {
+    match spec {
+        PortSpec::Tap(tap) => Ok(Box::new(TapPort::open(tap, policy, engine)?)),
+        PortSpec::Xdp(xdp) => Ok(Box::new(XdpPort::open(xdp, policy)?)),
+        other @ PortSpec::Packet(_) => {
+            let problem = "not built yet; give tap:NAME or xdp:IF".to_owned();
+            Err(PortError::Other { port: other.to_string(), problem })
+        }
+    }
+}

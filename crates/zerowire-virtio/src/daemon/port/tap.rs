@@ -1,0 +1,189 @@
+//! The tap: one queue of it a worker, by io_uring or by system calls.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use zerowire::ledger::{Counters, DropReason};
+use zerowire_vhost_user::features as f;
+
+use super::Port;
+use crate::daemon::command::RingStart;
+use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
+use crate::daemon::rings::split_ring;
+use crate::daemon::worker::{WorkerHandle, WorkerSetup};
+use crate::io::{Engine, PortIo};
+use crate::memory::GuestMemory;
+use crate::net::features::{header_len, toward_guest};
+use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
+use crate::net::transmit::{Detour, TransmitContext, Turn, TurnError};
+use crate::net::{Policy, Receive, Transmit};
+use crate::port::{Tap, TapError, TapOffloads, TapSpec};
+use crate::ring::SplitRing;
+
+/// A tap with what its workers need to know.
+pub(in crate::daemon) struct TapPort {
+    tap: Tap,
+    policy: Policy,
+    engine: Engine,
+}
+
+impl TapPort {
+    pub(super) fn open(spec: &TapSpec, policy: Policy, engine: Engine) -> Result<Self, TapError> {
+        Ok(Self { tap: Tap::open(spec)?, policy, engine })
+    }
+}
+
+impl Port for TapPort {
+    fn pairs(&self) -> usize {
+        self.tap.pairs()
+    }
+
+    fn queue_hint(&self) -> &'static str {
+        "give --port tap:NAME,queues=N as many queue pairs as the VMM uses"
+    }
+
+    fn offloads(&self) -> TapOffloads {
+        self.tap.offloads()
+    }
+
+    fn mtu(&self) -> usize {
+        self.tap.mtu()
+    }
+
+    fn set_features(&self, acked: u64) -> Result<(), String> {
+        self.tap.set_offloads(toward_guest(acked)).map_err(|e| e.to_string())?;
+        self.tap.set_header_len(header_len(acked)).map_err(|e| e.to_string())?;
+        // What waits in the tap may use offloads that this guest does not know.
+        self.tap.flush();
+        Ok(())
+    }
+
+    fn set_mtu(&self, mtu: usize) -> Result<(), String> {
+        self.tap.raise_mtu(mtu).map_err(|e| e.to_string())
+    }
+
+    fn attach_queue(&self, pair: usize, on: bool) -> Result<(), String> {
+        self.tap.attach_queue(pair, on).map_err(|e| e.to_string())
+    }
+
+    fn announce(&self, frame: &[u8]) -> Result<(), String> {
+        self.tap.send(frame).map_err(|e| e.to_string())
+    }
+
+    fn flush(&self) {
+        self.tap.flush();
+    }
+
+    fn kernel_copies(&self) -> &'static str {
+        "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)"
+    }
+
+    fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
+        let (queue, engine, policy) = (self.tap.queue(setup.pair)?, self.engine, self.policy);
+        WorkerHandle::spawn(setup, move || {
+            Ok(TapPath { io: PortIo::with_pinning(queue, engine, policy.pin)?, policy })
+        })
+    }
+}
+
+/// Frames go to one queue of a tap, and nothing is lent to the kernel between turns.
+pub(super) struct TapPath {
+    io: PortIo,
+    policy: Policy,
+}
+
+impl Path for TapPath {
+    type Transmit = Transmit;
+    type Receive = Receive;
+    const POSTS_AHEAD: bool = false;
+
+    fn describe(&self) -> String {
+        self.io.describe()
+    }
+
+    fn port(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.io.port())
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String> {
+        self.io.set_memory(memory)
+    }
+}
+
+impl Side<TapPath> for Transmit {
+    fn make(path: &mut TapPath, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String> {
+        let ring = split_ring(start, base, memory)?;
+        Self::new(ring, path.policy, start.acked, header_len(start.acked)).map_err(|e| e.to_string())
+    }
+
+    fn ring(&mut self) -> &mut SplitRing {
+        self.ring()
+    }
+
+    fn release(&mut self, _path: &mut TapPath, _memory: &GuestMemory, _counters: &Counters) {}
+
+    fn trim(&mut self) {
+        self.trim();
+    }
+}
+
+impl TransmitSide<TapPath> for Transmit {
+    #[inline]
+    fn run<'a>(
+        &mut self,
+        path: &'a mut TapPath,
+        memory: &'a GuestMemory,
+        counters: &'a Counters,
+        detour: Option<&'a mut dyn Detour>,
+    ) -> Result<Turn, TurnError> {
+        self.run(&mut TransmitContext { memory, io: &mut path.io, counters, detour })
+    }
+
+    fn discard(&mut self, _path: &mut TapPath, counters: &Counters) -> Result<Turn, TurnError> {
+        self.discard(counters)
+    }
+}
+
+impl Side<TapPath> for Receive {
+    fn make(path: &mut TapPath, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String> {
+        let ring = split_ring(start, base, memory)?;
+        let setup = ReceiveSetup {
+            mergeable: start.acked & f::NET_MRG_RXBUF != 0,
+            header_len: header_len(start.acked),
+            mtu: start.mtu,
+            mode: path.policy.mode,
+        };
+        Self::new(ring, setup).map_err(|e| e.to_string())
+    }
+
+    fn ring(&mut self) -> &mut SplitRing {
+        self.ring()
+    }
+
+    fn release(&mut self, _path: &mut TapPath, _memory: &GuestMemory, counters: &Counters) {
+        for _ in 0..self.release() {
+            counters.dropped(DropReason::NoRoom);
+        }
+    }
+
+    fn trim(&mut self) {
+        self.trim();
+    }
+}
+
+impl ReceiveSide<TapPath> for Receive {
+    #[inline]
+    fn run(
+        &mut self,
+        path: &mut TapPath,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<ReceiveTurn, TurnError> {
+        self.run(&mut ReceiveContext { memory, io: &mut path.io, counters })
+    }
+
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError> {
+        self.inject(frame, memory, counters)
+    }
+}

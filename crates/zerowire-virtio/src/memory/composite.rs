@@ -1,0 +1,134 @@
+//! All of a guest's memory side by side with private memory, in one range of addresses.
+//!
+//! ```text
+//!  base                                                                                   base + len
+//!  [ padding, private ][ region ][ region ] … [ slab, private                                     ]
+//!                       ▲ the guest's pages, mapped a second time
+//! ```
+//!
+//! The kernel takes such a range as one piece (a UMEM is one, net/xdp/xdp_umem.c) and names bytes by their distance from its
+//! begin. This process itself reads and writes the guest's bytes by the first mapping only, which is guarded against files
+//! that shrink; of the range it touches the slab, which the guest can't reach.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use super::map::Mapping;
+use super::{GuestMemory, Segment};
+
+/// Alignment of regions, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
+const ALIGN: usize = 2 << 20;
+
+/// A region, as far as mapping it again goes.
+pub(crate) struct RegionView<'a> {
+    pub file: BorrowedFd<'a>,
+    pub offset: u64,
+    pub len: usize,
+    /// Bytes of a page of the file.
+    pub page: usize,
+    /// Its pieces by their index in [`GuestMemory::pieces`], and where in the region they begin, bytes.
+    pub pieces: Vec<(usize, usize)>,
+}
+
+/// The range. Dropping it unmaps it.
+#[derive(Debug)]
+pub struct Composite {
+    /// Holds the addresses.
+    _range: Mapping,
+    base: NonNull<u8>,
+    len: usize,
+    slab_at: usize,
+    /// What is added to a segment's pointer to find its distance from the base, by piece.
+    delta: Vec<u64>,
+    /// Bytes of the smallest page behind any of the guest's memory.
+    smallest_page: usize,
+}
+
+// SAFETY: the addresses belong to no thread; the value itself dereferences none of them.
+unsafe impl Send for Composite {}
+// SAFETY: as above; the value is immutable.
+unsafe impl Sync for Composite {}
+
+impl Composite {
+    /// Maps `memory` with `padding` bytes of private memory before it and `slab` bytes behind; both are multiples of the
+    /// page size.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn new(memory: &GuestMemory, padding: usize, slab: usize) -> io::Result<Self> {
+        let mut regions = memory.region_views()?;
+        // Large pages first: each region then begins at a multiple of its page size, without holes.
+        regions.sort_by_key(|r| std::cmp::Reverse(r.page));
+        if let Some(large) = regions.first().filter(|r| r.page > ALIGN) {
+            let text =
+                format!("pages of {} bytes: guest memory on pages up to 2 MiB can be registered", large.page);
+            return Err(io::Error::other(text));
+        }
+        let ram: usize = regions.iter().map(|r| r.len).sum();
+        let len = padding + ram + slab;
+        let range = Mapping::private(len + ALIGN)?;
+        let start = range.as_ptr().wrapping_add(padding);
+        let first = start.wrapping_add(start.align_offset(ALIGN));
+        let base =
+            NonNull::new(first.wrapping_sub(padding)).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        let mut delta = vec![0u64; memory.pieces().len()];
+        let mut at = padding;
+        for region in &regions {
+            map_over(base.as_ptr().wrapping_add(at), region)?;
+            for &(piece, offset) in &region.pieces {
+                let ptr = memory.pieces()[piece].ptr().addr() as u64;
+                delta[piece] = ((at + offset) as u64).wrapping_sub(ptr);
+            }
+            at += region.len;
+        }
+        let smallest_page = regions.iter().map(|r| r.page).min().unwrap_or(4096);
+        Ok(Self { _range: range, base, len, slab_at: padding + ram, delta, smallest_page })
+    }
+
+    /// The first byte.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes in all.
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the slab begins, bytes from the base.
+    pub fn slab_at(&self) -> usize {
+        self.slab_at
+    }
+
+    /// Bytes of the smallest page behind any of the guest's memory.
+    pub fn smallest_page(&self) -> usize {
+        self.smallest_page
+    }
+
+    /// The distance of a segment's first byte from the base. The segment is one of the memory that the range was made of.
+    #[inline]
+    pub fn address(&self, segment: &Segment) -> u64 {
+        let delta = self.delta.get(usize::from(segment.piece)).copied().unwrap_or(0);
+        (segment.ptr.addr() as u64).wrapping_add(delta)
+    }
+}
+
+/// Maps a region at `at`, over a part of a range that the caller owns and nobody has used yet.
+fn map_over(at: *mut u8, region: &RegionView<'_>) -> io::Result<()> {
+    let offset =
+        libc::off_t::try_from(region.offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    // SAFETY: MAP_FIXED replaces a part of the caller's own range, to which there are no references.
+    let ptr = unsafe {
+        libc::mmap(
+            at.cast(),
+            region.len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            region.file.as_raw_fd(),
+            offset,
+        )
+    };
+    if ptr == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

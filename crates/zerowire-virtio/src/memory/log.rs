@@ -1,0 +1,348 @@
+//! The dirty log: which pages of guest memory this process has written, for live migration.
+//!
+//! The front end shares a file in which each bit stands for [`PAGE_BYTES`] of guest-physical memory, from address 0 on
+//! (QEMU `docs/interop/vhost-user.rst`, "Migration"). A writer sets the bits of what it wrote; the front end clears them
+//! when it sends the pages.
+//!
+//! **Order.** The bytes come first and their bit after them: a front end that clears the bit and then reads the page would
+//! miss bytes that are written later than the bit. Bits are set by an atomic OR, since the front end clears them at the same
+//! time.
+//!
+//! **Who owns the log.** The front end does, and may change or truncate it: nothing is ever read back from it but to set
+//! bits, and a truncated one is caught as lost guest memory is (`sigbus`). Its length was checked when it was mapped, and
+//! bits beyond it are not set.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use thiserror::Error;
+
+use super::map::Mapping;
+use super::sigbus::Guarded;
+
+/// Bytes of guest memory that a bit stands for (`VHOST_LOG_PAGE`).
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Bytes of guest memory that a byte of the log stands for.
+const BYTE_COVERS: u64 = 8 * PAGE_BYTES;
+
+/// Bytes of a log at most, for guest addresses below 32 TiB, which no guest reaches: a front end that describes memory at the
+/// end of the address space can't have this process look through more.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Page size of the log's mapping, bytes: offsets of mappings are multiples of it.
+const MAP_ALIGN: u64 = 4096;
+
+/// What can be wrong with a log. The text is what the log file shows.
+#[derive(Debug, Error)]
+pub enum LogError {
+    /// No bytes.
+    #[error("the dirty log is empty")]
+    Empty,
+    /// Offset and size leave the range of file offsets.
+    #[error("the dirty log's offset {offset:#x} + size {len:#x} is no range of a file")]
+    Overflow {
+        /// Where it starts.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+    /// The file ends before the log does: setting a bit in the rest would raise SIGBUS.
+    #[error("the dirty log needs {need:#x} bytes of its file, which has {have:#x}")]
+    FileTooShort {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes there.
+        have: u64,
+    },
+    /// The log does not reach the end of what is to be logged.
+    #[error(
+        "the dirty log's {len} bytes cover guest addresses below {covers:#x}, and {what} ends at {need:#x}: a log of {} bytes is needed",
+        need.div_ceil(BYTE_COVERS)
+    )]
+    TooSmall {
+        /// Bytes of the log.
+        len: u64,
+        /// The first address that it does not cover.
+        covers: u64,
+        /// What it does not reach.
+        what: String,
+        /// The end of that.
+        need: u64,
+    },
+    /// Beyond what any log covers here.
+    #[error("{what} ends at guest address {end:#x}: writes beyond {:#x} can't be noted in a dirty log", MAX_BYTES * BYTE_COVERS)]
+    TooHigh {
+        /// What lies there.
+        what: String,
+        /// The end of that.
+        end: u64,
+    },
+    /// The kernel refused the mapping.
+    #[error("the dirty log can't be mapped: {0}")]
+    Map(#[from] io::Error),
+}
+
+/// The bits.
+#[derive(Debug)]
+enum Bits {
+    /// The front end's.
+    Shared(Guarded),
+    /// This process's own, until the front end gives its log.
+    Private(Mapping),
+}
+
+impl Bits {
+    fn start(&self) -> *mut u8 {
+        match self {
+            Self::Shared(map) => map.as_ptr(),
+            Self::Private(map) => map.as_ptr(),
+        }
+    }
+}
+
+/// A dirty log. Clones share it; it is unmapped when the last one goes.
+#[derive(Clone, Debug)]
+pub struct DirtyLog {
+    bits: Arc<Bits>,
+    /// Where the log starts in the mapping, bytes.
+    skip: usize,
+    /// Bytes of the log.
+    len: u64,
+    /// Is notified when bits were set.
+    signal: Option<Arc<OwnedFd>>,
+}
+
+impl DirtyLog {
+    /// Maps the log of `len` bytes at `offset` of `file` (vhost-user SET_LOG_BASE). The offset may be any.
+    ///
+    /// # Errors
+    /// [`LogError`], but for [`LogError::TooSmall`] and [`LogError::TooHigh`].
+    pub fn new(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, LogError> {
+        if len == 0 {
+            return Err(LogError::Empty);
+        }
+        let overflow = LogError::Overflow { offset, len };
+        let Some(need) = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()) else {
+            return Err(overflow);
+        };
+        let have = rustix::fs::fstat(file).map_err(io::Error::from)?.st_size as u64;
+        if have < need {
+            return Err(LogError::FileTooShort { need, have });
+        }
+        let len = len.min(MAX_BYTES);
+        let skip = offset % MAP_ALIGN;
+        // Whole pages, so that the last one is known to the handler of SIGBUS, too.
+        let Ok(map_len) = usize::try_from((len + skip).next_multiple_of(MAP_ALIGN)) else {
+            return Err(overflow);
+        };
+        let map = Mapping::shared(file, offset - skip, map_len)?;
+        let bits = Arc::new(Bits::Shared(Guarded::new(map, MAP_ALIGN as usize)));
+        Ok(Self { bits, skip: skip as usize, len, signal: None })
+    }
+
+    /// A log of this process's own, for writes before the front end has given its log. It covers guest addresses below `end`.
+    ///
+    /// # Errors
+    /// [`LogError::TooHigh`], [`LogError::Map`].
+    pub fn private(end: u64) -> Result<Self, LogError> {
+        let len = end.div_ceil(BYTE_COVERS).max(1);
+        if len > MAX_BYTES {
+            return Err(LogError::TooHigh { what: "what is to be noted".to_owned(), end });
+        }
+        let map_len = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Self { bits: Arc::new(Bits::Private(Mapping::private(map_len)?)), skip: 0, len, signal: None })
+    }
+
+    /// Whether both are the same log.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.bits, &other.bits)
+    }
+
+    /// The same log; `signal`, an eventfd, is notified when bits were set (vhost-user SET_LOG_FD).
+    pub fn with_signal(self, signal: Option<Arc<OwnedFd>>) -> Self {
+        Self { signal, ..self }
+    }
+
+    /// The first guest address that it does not cover.
+    pub fn covers(&self) -> u64 {
+        self.len.saturating_mul(BYTE_COVERS)
+    }
+
+    /// Checks that addresses below `end` are covered; `what` ends there.
+    ///
+    /// # Errors
+    /// [`LogError::TooSmall`], [`LogError::TooHigh`].
+    pub fn check(&self, end: u64, what: impl FnOnce() -> String) -> Result<(), LogError> {
+        if end <= self.covers() {
+            return Ok(());
+        }
+        if end > MAX_BYTES * BYTE_COVERS {
+            return Err(LogError::TooHigh { what: what(), end });
+        }
+        Err(LogError::TooSmall { len: self.len, covers: self.covers(), what: what(), need: end })
+    }
+
+    /// Says that `len` bytes at guest address `addr` were written. Pages that the log does not cover are left out: it was
+    /// checked against the memory and the rings that are logged.
+    pub fn wrote(&self, addr: u64, len: u64) {
+        let Some(last) = len.checked_sub(1).map(|more| addr.saturating_add(more) / PAGE_BYTES) else {
+            return;
+        };
+        let first = addr / PAGE_BYTES;
+        for byte in first / 8..=(last / 8).min(self.len - 1) {
+            let from = first.max(byte * 8) - byte * 8;
+            let to = last.min(byte * 8 + 7) - byte * 8;
+            self.set(byte, (0xff << from) as u8 & (0xff >> (7 - to)) as u8);
+        }
+    }
+
+    #[inline]
+    fn byte(&self, at: u64) -> &AtomicU8 {
+        // SAFETY: callers pass at < len, and `skip + len` bytes are mapped as long as `bits` lives. The front end changes
+        // them at the same time, by atomic operations as well.
+        unsafe { AtomicU8::from_ptr(self.bits.start().add(self.skip + at as usize)) }
+    }
+
+    #[inline]
+    fn set(&self, byte: u64, mask: u8) {
+        // What was written before is seen by a front end that finds the bit.
+        self.byte(byte).fetch_or(mask, Ordering::AcqRel);
+    }
+
+    /// Sets all bits that are set in `other`, as far as this log reaches.
+    pub fn take_over(&self, other: &Self) {
+        for at in 0..self.len.min(other.len) {
+            let mask = other.byte(at).load(Ordering::Acquire);
+            if mask != 0 {
+                self.set(at, mask);
+            }
+        }
+    }
+
+    /// Tells the front end that bits were set, if it wants to know.
+    pub fn notify(&self) {
+        if let Some(fd) = &self.signal {
+            let _ = rustix::io::write(fd.as_fd(), &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: u64) -> OwnedFd {
+        let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+        rustix::fs::ftruncate(&file, bytes).expect("its size");
+        file
+    }
+
+    fn bytes(file: &OwnedFd, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert_eq!(rustix::io::pread(file, &mut bytes, offset).expect("a read"), len);
+        bytes
+    }
+
+    #[test]
+    fn bits_stand_for_pages() {
+        let file = file(16);
+        let log = DirtyLog::new(file.as_fd(), 0, 16).expect("a log");
+        log.wrote(0, 1);
+        log.wrote(PAGE_BYTES * 3 - 1, 2);
+        log.wrote(PAGE_BYTES * 10, PAGE_BYTES);
+        log.wrote(PAGE_BYTES * 23 + 4095, 0);
+        log.wrote(PAGE_BYTES * 24, PAGE_BYTES * 17 + 1);
+        let expected = [0b1101, 0b100, 0, 0xff, 0xff, 0b11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(bytes(&file, 0, 16), expected);
+    }
+
+    #[test]
+    fn nothing_is_set_beyond_the_log() {
+        let file = file(3 * 4096);
+        let log = DirtyLog::new(file.as_fd(), 4096, 2).expect("a log");
+        assert_eq!(log.covers(), 16 * PAGE_BYTES);
+        log.wrote(15 * PAGE_BYTES, 9 * PAGE_BYTES);
+        log.wrote(16 * PAGE_BYTES, 1);
+        log.wrote(u64::MAX, 1);
+        log.wrote(u64::MAX - 5, u64::MAX);
+        let mut expected = vec![0; 3 * 4096];
+        expected[4097] = 0x80;
+        assert_eq!(bytes(&file, 0, 3 * 4096), expected);
+    }
+
+    #[test]
+    fn the_offset_may_be_any() {
+        let file = file(2 * 4096);
+        let log = DirtyLog::new(file.as_fd(), 4095, 3).expect("a log");
+        log.wrote(7 * PAGE_BYTES, 2 * PAGE_BYTES);
+        assert_eq!(bytes(&file, 4094, 4), [0, 0x80, 1, 0]);
+    }
+
+    #[test]
+    fn logs_that_can_not_be_used_are_refused() {
+        let file = file(4096);
+        let refused = |offset, len| match DirtyLog::new(file.as_fd(), offset, len) {
+            Ok(_) => panic!("{offset:#x} + {len:#x} was taken"),
+            Err(e) => e.to_string(),
+        };
+        assert!(refused(0, 0).contains("empty"));
+        assert!(refused(0, 4097).contains("needs 0x1001 bytes of its file, which has 0x1000"));
+        assert!(refused(4096, 1).contains("needs 0x1001"));
+        assert!(refused(1 << 40, 8).contains("which has 0x1000"));
+        assert!(refused(u64::MAX, 8).contains("no range"));
+        assert!(refused(8, u64::MAX).contains("no range"));
+        assert!(refused(1 << 62, 1 << 62).contains("no range"));
+        let log = DirtyLog::new(file.as_fd(), 0, 4096).expect("a log");
+        assert!(log.check(1 << 27, String::new).is_ok());
+        let text = log.check((1 << 27) + 1, || "guest memory".into()).expect_err("too small").to_string();
+        assert!(text.contains("guest memory ends at 0x8000001: a log of 4097 bytes"), "{text}");
+    }
+
+    #[test]
+    fn no_log_covers_all_addresses() {
+        let sparse = file(1 << 40);
+        let log = DirtyLog::new(sparse.as_fd(), 0, 1 << 40).expect("a log");
+        assert_eq!(log.covers(), 32 << 40);
+        let text = log.check((32 << 40) + 1, || "guest memory".into()).expect_err("too high").to_string();
+        assert!(text.contains("guest memory ends at guest address 0x200000000001"), "{text}");
+        assert!(DirtyLog::private((32 << 40) + 1).is_err() && DirtyLog::private(u64::MAX).is_err());
+        log.wrote(32 << 40, 4096);
+        log.wrote((32 << 40) - 1, 1);
+        assert_eq!(bytes(&sparse, (1 << 30) - 1, 2), [0x80, 0]);
+    }
+
+    #[test]
+    fn an_early_log_goes_over_to_the_front_ends() {
+        let early = DirtyLog::private(100 * PAGE_BYTES).expect("a log");
+        assert!(early.covers() >= 100 * PAGE_BYTES);
+        early.wrote(9 * PAGE_BYTES, 1);
+        early.wrote(99 * PAGE_BYTES, 1);
+        let file = file(13);
+        let log = DirtyLog::new(file.as_fd(), 0, 13).expect("a log");
+        log.wrote(8 * PAGE_BYTES, 1);
+        log.take_over(&early);
+        assert_eq!(bytes(&file, 0, 13), [0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+    }
+
+    #[test]
+    fn a_log_that_is_truncated_ends_nothing() {
+        let file = file(3 * 4096 + 5);
+        let log = DirtyLog::new(file.as_fd(), 0, 3 * 4096 + 5).expect("a log");
+        rustix::fs::ftruncate(&file, 0).expect("its new size");
+        log.wrote(0, 1);
+        log.wrote(3 * 4096 * BYTE_COVERS, 1);
+        assert_eq!(rustix::fs::fstat(&file).expect("its size").st_size, 0);
+    }
+
+    #[test]
+    fn the_front_end_is_told() {
+        let signal = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
+        let told = signal.try_clone().expect("a descriptor");
+        DirtyLog::private(1).expect("a log").with_signal(Some(Arc::new(signal))).notify();
+        let mut n = [0; 8];
+        assert_eq!(rustix::io::read(&told, &mut n), Ok(8));
+    }
+}

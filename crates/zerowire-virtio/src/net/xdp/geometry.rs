@@ -1,0 +1,124 @@
+//! Where a frame lands in a chunk, such that it lands where the guest wants it.
+//!
+//! The kernel puts a received frame 256 + h bytes behind the address A of the fill entry, where h is the headroom that the UMEM
+//! was registered with, and drops a frame that would reach beyond A + c, the end of the chunk (net/xdp/xsk.c, `xsk_rcv_check`).
+//! So for frames of at most F bytes, with h = c − 256 − F, a frame that is to begin at guest byte B gets A = B − 256 − h, and
+//! its chunk ends at B + F: no frame can be written past that, whatever arrives.
+
+use zerowire::xdp::KERNEL_HEADROOM_BYTES;
+
+/// Bytes of a chunk: the most that the kernel takes.
+pub const CHUNK_BYTES: u32 = 4096;
+
+/// The longest frame that fits into one chunk, bytes.
+pub const MAX_FRAME_BYTES: u32 = CHUNK_BYTES - KERNEL_HEADROOM_BYTES;
+
+/// An Ethernet header with one VLAN tag, bytes: what a frame has beyond the MTU.
+pub const FRAME_OVERHEAD_BYTES: u32 = 18;
+
+/// The largest MTU that a port can serve, bytes.
+pub const MAX_MTU: usize = (MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES) as usize;
+
+/// Private memory before the guest's, bytes: a chunk begins up to a chunk's length before its buffer, and each address in
+/// guest memory has to be able to carry any cookie ([`zerowire::xdp::address::encode`]), which takes 64 KiB.
+pub const PADDING_BYTES: usize = 128 << 10;
+
+/// In zero-copy mode a driver is told of room for a frame that is a multiple of this, bytes
+/// (include/net/xdp_sock_drv.h, `xsk_pool_get_rx_frame_size`), and may fill all of it.
+const ZERO_COPY_STEP_BYTES: u32 = 128;
+
+/// The arithmetic for one UMEM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    frame_bytes: u32,
+    zero_copy: bool,
+}
+
+impl Geometry {
+    /// For an interface with this MTU. A larger one than [`MAX_MTU`] counts as that.
+    pub fn for_mtu(mtu: usize) -> Self {
+        let mtu = mtu.min(MAX_MTU) as u32;
+        Self { frame_bytes: (mtu + FRAME_OVERHEAD_BYTES).min(MAX_FRAME_BYTES), zero_copy: false }
+    }
+
+    /// The same for zero-copy mode: what a driver may write is rounded up.
+    pub fn for_zero_copy(mtu: usize) -> Self {
+        let exact = Self::for_mtu(mtu).frame_bytes;
+        let frame_bytes = exact.next_multiple_of(ZERO_COPY_STEP_BYTES).min(MAX_FRAME_BYTES);
+        Self { frame_bytes, zero_copy: true }
+    }
+
+    /// Whether it is made for zero-copy mode.
+    pub fn zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// The longest frame, F, bytes.
+    #[inline]
+    pub fn frame_bytes(&self) -> u32 {
+        self.frame_bytes
+    }
+
+    /// What the UMEM is registered with, h, bytes.
+    pub fn headroom_bytes(&self) -> u32 {
+        MAX_FRAME_BYTES - self.frame_bytes
+    }
+
+    /// Bytes from the begin of a chunk to that of the frame.
+    #[inline]
+    pub fn frame_offset(&self) -> u64 {
+        u64::from(CHUNK_BYTES - self.frame_bytes)
+    }
+
+    /// The fill entry for a frame that is to begin at byte `frame` of the UMEM; None where there is no chunk before it.
+    #[inline]
+    pub fn chunk_for(&self, frame: u64) -> Option<u64> {
+        frame.checked_sub(self.frame_offset())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_mtu_has_the_measured_figures() {
+        let g = Geometry::for_mtu(1500);
+        assert_eq!((g.frame_bytes(), g.headroom_bytes()), (1518, 2322));
+        // A = G − 2566, where the frame begins at G + 12.
+        assert_eq!(g.chunk_for(100_012), Some(100_000 - 2566));
+    }
+
+    #[test]
+    fn a_chunk_ends_with_the_longest_frame() {
+        for mtu in [68, 576, 1500, MAX_MTU - 1, MAX_MTU, 9000, 65_535] {
+            let g = Geometry::for_mtu(mtu);
+            let frame = 1 << 20;
+            let chunk = g.chunk_for(frame).unwrap_or_default();
+            assert_eq!(chunk + u64::from(CHUNK_BYTES), frame + u64::from(g.frame_bytes()), "MTU {mtu}");
+            assert_eq!(g.frame_offset(), u64::from(KERNEL_HEADROOM_BYTES + g.headroom_bytes()));
+            assert!(g.headroom_bytes() < MAX_FRAME_BYTES);
+        }
+        assert_eq!(Geometry::for_mtu(65_535), Geometry::for_mtu(MAX_MTU));
+    }
+
+    #[test]
+    fn a_driver_may_write_a_little_more() {
+        let g = Geometry::for_zero_copy(1500);
+        // With the header 1548 bytes, more than a Linux guest's smallest buffers have.
+        assert_eq!((g.frame_bytes(), g.headroom_bytes(), g.zero_copy()), (1536, 2304, true));
+        for mtu in [68, 576, 1500, MAX_MTU, 65_535] {
+            let g = Geometry::for_zero_copy(mtu);
+            assert!(g.frame_bytes() >= Geometry::for_mtu(mtu).frame_bytes());
+            assert!(g.frame_bytes().is_multiple_of(ZERO_COPY_STEP_BYTES));
+        }
+    }
+
+    #[test]
+    fn the_padding_is_long_enough() {
+        let g = Geometry::for_mtu(68);
+        assert!(g.chunk_for(PADDING_BYTES as u64).is_some());
+        assert!(PADDING_BYTES > 2 * usize::from(zerowire::xdp::address::MAX_COOKIE) + 1);
+        assert_eq!(g.chunk_for(0), None);
+    }
+}

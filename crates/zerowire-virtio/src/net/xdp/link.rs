@@ -1,0 +1,379 @@
+//! The socket of one queue pair: bound, told to send, taken back from.
+//!
+//! **Who owns what.** The link owns the socket, its part of the slab, and the loans. A closed socket ends all loans: the kernel
+//! has copied what it took, or reads it a last time; it writes to the memory no more in copy mode when `close` returns
+//! (net/xdp/xsk.c, `xsk_unbind_dev` waits for the driver), and in zero-copy mode when the queue can be bound again.
+
+mod bind;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use zerowire::ledger::{Counters, DropReason};
+use zerowire::xdp::program::Rule;
+use zerowire::xdp::{Descriptor, Socket, XdpError, address};
+
+use super::RING_ENTRIES;
+use super::loans::Loans;
+use super::slab::Slab;
+use super::umem::VmUmem;
+use crate::memory::{GuestMemory, Segment};
+pub use bind::{LinkOptions, Registry};
+
+/// How long frames that are under way may take to be sent when a ring stops.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// How long a socket that could not be bound waits until it is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How long the kernel may be without completing anything before frames are copied rather than lent.
+const HOLD: Duration = Duration::from_millis(20);
+
+/// Sleeps while frames are under way: from the shortest, twice as long each time that nothing has come back, to the longest.
+const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
+
+/// Calls in a row that do nothing before the rest is left to the next turn.
+const IDLE_CALLS: u32 = 3;
+
+/// The socket, or the lack of one.
+pub struct Link {
+    // Socket and slab go before the memory that they are in.
+    socket: Option<Socket>,
+    slab: Option<Slab>,
+    umem: Option<Arc<VmUmem>>,
+    memory: Arc<GuestMemory>,
+    options: LinkOptions,
+    /// Loans of the socket.
+    pub(super) loans: Loans,
+    /// Chains that came back and are to be given to the guest.
+    pub(super) finished: Vec<u16>,
+    /// Counts sockets.
+    generation: u64,
+    renewed: bool,
+    steered: bool,
+    wanted: bool,
+    /// Frames are received, so that a socket is needed also while nothing is sent.
+    receives: bool,
+    /// The interface is down: frames are dropped rather than held.
+    down: bool,
+    unsent: bool,
+    idle_since: Option<Instant>,
+    nap: Duration,
+    retry_at: Option<Instant>,
+    /// Why there is no socket.
+    problem: Option<String>,
+    /// Why the socket is not in zero-copy mode, where that was thought of.
+    why_copy: Option<String>,
+    /// Bytes of the guest's receive buffers, as far as they are known when the socket is bound.
+    buffer_bytes: Option<usize>,
+    /// Chunks were posted to this socket.
+    posted: bool,
+    /// Places of the slab that the socket had in its fill ring from the start: from the first one on.
+    pub(super) first_places: usize,
+}
+
+impl Link {
+    /// No socket yet.
+    pub fn new(options: LinkOptions) -> Self {
+        Self {
+            socket: None,
+            slab: None,
+            umem: None,
+            memory: Arc::default(),
+            options,
+            loans: Loans::new(),
+            finished: Vec::with_capacity(RING_ENTRIES as usize),
+            generation: 0,
+            renewed: false,
+            steered: false,
+            wanted: false,
+            receives: false,
+            down: false,
+            unsent: false,
+            idle_since: None,
+            nap: NAPS.0,
+            retry_at: None,
+            problem: None,
+            why_copy: None,
+            buffer_bytes: None,
+            posted: false,
+            first_places: 0,
+        }
+    }
+
+    /// In words, for the log and the statistics.
+    pub fn describe(&self) -> String {
+        let at = format!("interface {}, queue {}", self.options.interface, self.options.queue);
+        match (&self.socket, &self.problem) {
+            (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy"),
+            (Some(_), _) => {
+                let why = self.why_copy.as_ref().map_or(String::new(), |w| format!("; no zero copy: {w}"));
+                format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}")
+            }
+            (None, Some(problem)) => format!("AF_XDP, {at}, not bound: {problem}"),
+            (None, None) => format!("AF_XDP, {at}, not bound yet"),
+        }
+    }
+
+    /// The socket's descriptor, while there is one.
+    pub fn port(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether it is another one than when this was asked last.
+    pub fn renewed(&mut self) -> bool {
+        std::mem::take(&mut self.renewed)
+    }
+
+    /// Counts sockets: what was posted to one with another number is lost.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether frames can pass.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Whether the interface is down, so that nothing is sent.
+    #[inline]
+    pub fn is_down(&self) -> bool {
+        self.down
+    }
+
+    /// Lets the queue's frames come to the socket, where that is not so yet.
+    ///
+    /// # Errors
+    /// Those of the map of sockets.
+    pub fn steer(&mut self) -> Result<(), XdpError> {
+        if let Some(socket) = self.socket.as_ref().filter(|_| !self.steered) {
+            self.steered = true;
+            let longest_bytes = self.umem.as_ref().map_or(u32::MAX, |u| u.geometry().frame_bytes());
+            let rule = Rule { address: self.options.address, longest_bytes };
+            self.options.steering.steer_by(socket, &rule)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the queue's frames to the host from now on. Some may still be on their way.
+    pub fn unsteer(&mut self) {
+        if std::mem::take(&mut self.steered)
+            && let Err(e) = self.options.steering.stop(self.options.queue)
+        {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// Waits, within bounds, until all that is under way has been sent.
+    pub fn drain(&mut self) {
+        let start = Instant::now();
+        let nowhere = Counters::default();
+        while self.socket.is_some() && !self.down && start.elapsed() < DRAIN {
+            self.kick(&nowhere);
+            self.reap();
+            if self.loans.is_empty() {
+                return;
+            }
+            std::thread::sleep(NAPS.0);
+        }
+    }
+
+    /// How long the worker may sleep: while frames are under way not long, since nothing tells of their completion. A socket
+    /// that could not be bound is tried again here when its time has come.
+    pub fn sleep_at_most(&mut self) -> Option<Duration> {
+        if self.socket.is_some() {
+            if self.loans.is_empty() && !self.unsent {
+                return None;
+            }
+            let nap = self.nap;
+            self.nap = (self.nap * 2).min(NAPS.1);
+            return Some(nap);
+        }
+        if !self.wanted || !self.receives {
+            return None;
+        }
+        self.try_again();
+        let now = Instant::now();
+        Some(self.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
+    }
+
+    /// Takes completions: chains go to `finished`.
+    #[inline]
+    pub(super) fn reap(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
+        let ring = socket.completion();
+        while let Some(encoded) = ring.pop() {
+            let (_, number) = address::decode(encoded);
+            if let Some(head) = self.loans.back(number) {
+                self.finished.push(head);
+            }
+        }
+        if ring.release() > 0 {
+            self.idle_since = None;
+            self.nap = NAPS.0;
+        }
+    }
+
+    /// Whether lending has to stop for now: so many chains are lent, or none has come back for so long.
+    #[inline]
+    pub(super) fn holds_enough(&mut self, most: usize) -> bool {
+        if self.loans.chains() >= most {
+            return true;
+        }
+        match self.idle_since {
+            Some(since) => since.elapsed() > HOLD,
+            None => false,
+        }
+    }
+
+    /// Pieces that can be queued.
+    #[inline]
+    pub(super) fn room(&mut self, wanted: u32) -> u32 {
+        self.socket.as_mut().and_then(|s| s.transmit()).map_or(0, |ring| ring.room(wanted))
+    }
+
+    /// Queues a piece; its address carries the number of its loan.
+    #[inline]
+    pub(super) fn push(&mut self, piece: Descriptor) {
+        let pushed = self.socket.as_mut().and_then(|s| s.transmit()).is_some_and(|ring| ring.push(piece));
+        debug_assert!(pushed, "room was asked for");
+        self.unsent |= pushed;
+    }
+
+    /// Has the kernel send what was queued.
+    pub(super) fn kick(&mut self, counters: &Counters) {
+        let Some(socket) = &mut self.socket else { return };
+        let zero_copy = socket.zero_copy();
+        let Some(ring) = socket.transmit() else { return };
+        ring.publish();
+        let mut waiting = ring.waiting();
+        let mut idle = 0;
+        while waiting > 0 && idle < IDLE_CALLS && ring_asks(socket) {
+            let answer = socket.wake_transmit();
+            counters.system_calls.add(1);
+            match answer.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
+                Ok(()) => self.down = false,
+                // In copy mode one call sends a budget of frames; or there is no memory for now.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {}
+                Err(Errno::BUSY) if zero_copy => {}
+                // The interface dropped a frame, which is completed all the same.
+                Err(Errno::BUSY) => counters.dropped(DropReason::PortRefused),
+                Err(Errno::NETDOWN) => {
+                    self.down = true;
+                    break;
+                }
+                Err(e) => {
+                    self.lost(e);
+                    return;
+                }
+            }
+            let now = socket.transmit().map_or(0, |ring| ring.waiting());
+            idle = if now < waiting { 0 } else { idle + 1 };
+            waiting = now;
+        }
+        self.unsent = waiting > 0;
+        if !self.loans.is_empty() {
+            self.idle_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Whether pieces were queued that the kernel has not taken.
+    #[inline]
+    pub(super) fn is_unsent(&self) -> bool {
+        self.unsent
+    }
+
+    /// The interface is gone, or the kernel took it away: another socket is tried for.
+    #[cold]
+    fn lost(&mut self, error: Errno) {
+        let problem = format!("interface {} is gone ({error})", self.options.interface);
+        tracing::error!("{problem}; tried again");
+        self.problem = Some(problem);
+        self.retry_at = Some(Instant::now() + RETRY);
+        self.down = true;
+        self.close();
+    }
+
+    /// The next received piece.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Descriptor> {
+        self.socket.as_mut()?.receive()?.pop()
+    }
+
+    /// Whether no frame has come, after the places of those that were taken went back.
+    #[inline]
+    pub(super) fn release(&mut self) -> bool {
+        let Some(ring) = self.socket.as_mut().and_then(|s| s.receive()) else { return true };
+        ring.release();
+        ring.available() == 0
+    }
+
+    /// Chunks that can be posted.
+    #[inline]
+    pub(super) fn fill_room(&mut self) -> u32 {
+        self.socket.as_mut().map_or(0, |s| s.fill().room(1))
+    }
+
+    /// Posts a chunk.
+    #[inline]
+    pub(super) fn fill(&mut self, chunk: u64) -> bool {
+        self.posted = true;
+        self.socket.as_mut().is_some_and(|s| s.fill().push(chunk))
+    }
+
+    /// Gives the kernel the chunks that were posted.
+    #[inline]
+    pub(super) fn publish_fill(&mut self, counters: &Counters) {
+        let Some(socket) = &mut self.socket else { return };
+        let ring = socket.fill();
+        if ring.publish() > 0 && ring.needs_wakeup() {
+            counters.system_calls.add(1);
+            if let Err(e) = socket.wake_receive() {
+                tracing::debug!("interface {}: {e}", self.options.interface);
+            }
+        }
+    }
+
+    /// The slab and the registration, while there is a socket.
+    #[inline]
+    pub(super) fn memory(&mut self) -> Option<(&mut Slab, &VmUmem)> {
+        Some((self.slab.as_mut()?, self.umem.as_deref()?))
+    }
+
+    /// Where a segment begins in the UMEM.
+    #[inline]
+    pub(super) fn address(&self, segment: &Segment) -> u64 {
+        self.umem.as_ref().map_or(0, |u| u.address(segment))
+    }
+
+    /// Pieces that a frame may have.
+    #[inline]
+    pub(super) fn max_pieces(&self) -> usize {
+        if self.zero_copy() { 1 } else { zerowire::xdp::SAFE_PIECES }
+    }
+
+    /// Whether the driver reads and writes the memory itself.
+    #[inline]
+    pub fn zero_copy(&self) -> bool {
+        self.socket.as_ref().is_some_and(Socket::zero_copy)
+    }
+
+    /// Whether a device reaches all of these bytes.
+    #[inline]
+    pub(super) fn reaches(&self, address: u64, len: u32) -> bool {
+        !self.zero_copy() || self.umem.as_ref().is_some_and(|u| u.in_one_page(address, len))
+    }
+
+    /// The arithmetic of the registration; None without a socket.
+    #[inline]
+    pub(super) fn geometry(&self) -> Option<super::geometry::Geometry> {
+        self.umem.as_ref().map(|u| u.geometry())
+    }
+}
+
+fn ring_asks(socket: &mut Socket) -> bool {
+    socket.transmit().is_some_and(|ring| ring.needs_wakeup())
+}

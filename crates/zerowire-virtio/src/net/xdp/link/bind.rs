@@ -1,0 +1,222 @@
+//! Binding the socket, in which mode, and closing it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use thiserror::Error;
+use zerowire::xdp::program::Steering;
+use zerowire::xdp::{Mode, RingSizes, Socket, SocketOptions, XdpError};
+
+use super::{Link, RETRY};
+use crate::memory::GuestMemory;
+use crate::net::xdp::RING_ENTRIES;
+use crate::net::xdp::geometry::Geometry;
+use crate::net::xdp::slab::FIRST_PLACES;
+use crate::net::xdp::umem::VmUmem;
+
+/// Gives the registration of a guest's memory, the same to all queue pairs; where there is none yet, one for zero-copy mode
+/// or not.
+pub type Registry = Arc<dyn Fn(&Arc<GuestMemory>, bool) -> Result<Arc<VmUmem>, XdpError> + Send + Sync>;
+
+/// Pages that chunks lie in as a whole, bytes. With pages of 4 KiB nearly each chunk crosses from one to another, which are
+/// no neighbours for a device: it would drop every frame.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+
+/// What a link is made of.
+pub struct LinkOptions {
+    /// Name of the interface, in the network namespace of the thread that uses the link.
+    pub interface: String,
+    /// Its queue.
+    pub queue: u32,
+    /// The queue pair, for its part of the slab.
+    pub pair: usize,
+    /// Copy or not.
+    pub mode: Mode,
+    /// The interface's MTU when the port was opened, bytes.
+    pub mtu: usize,
+    /// Where the memory's registration comes from.
+    pub registry: Registry,
+    /// The program that gives received frames to the socket.
+    pub steering: Arc<Steering>,
+    /// The guest's address where only its own frames and those to groups are to come; None for all of the queue's.
+    pub address: Option<[u8; 6]>,
+}
+
+/// Why there is no socket.
+#[derive(Debug, Error)]
+enum BindError {
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// Zero copy was asked for, and does not do for this guest.
+    #[error("interface {interface}: no zero copy: {why}; or use mode=auto or copy")]
+    Unsafe { interface: String, why: String },
+}
+
+impl BindError {
+    /// Whether it passes by itself.
+    fn passes(&self) -> bool {
+        use XdpError::{Busy, Down, NoInterface};
+        matches!(self, Self::Xdp(Down { .. } | NoInterface { .. } | Busy { .. }))
+    }
+}
+
+impl Link {
+    /// Other memory; nothing of the old one is in use any more.
+    pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        self.close();
+        self.drop_socket();
+        self.umem = None;
+        self.memory = memory.clone();
+    }
+
+    /// Tells how long the guest's receive buffers are, before the socket is bound.
+    pub fn note_buffers(&mut self, bytes: Option<usize>) {
+        self.buffer_bytes = bytes;
+    }
+
+    /// Binds the socket for a ring that starts. An interface that is down, or away, or busy is tried again later; other
+    /// errors are the caller's.
+    ///
+    /// # Errors
+    /// The text says what is wrong.
+    pub fn start(&mut self, receives: bool) -> Result<(), String> {
+        self.wanted = true;
+        self.receives |= receives;
+        match self.bind() {
+            Err(e) if !e.passes() => Err(e.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Binds the socket that is wanted and not there, if it is time to.
+    #[cold]
+    pub(in crate::net::xdp) fn try_again(&mut self) {
+        if self.wanted && self.socket.is_none() && self.retry_at.is_none_or(|at| Instant::now() >= at) {
+            let _ = self.bind();
+        }
+    }
+
+    fn bind(&mut self) -> Result<(), BindError> {
+        if self.socket.is_some() {
+            return Ok(());
+        }
+        let result = self.bind_in_mode();
+        match &result {
+            Ok(()) => (self.retry_at, self.problem) = (None, None),
+            Err(e) => {
+                let text = e.to_string();
+                if self.problem.as_ref() != Some(&text) {
+                    tracing::warn!("{text}{}", if e.passes() { "; tried again" } else { "" });
+                }
+                self.problem = Some(text);
+                self.retry_at = Some(Instant::now() + RETRY);
+            }
+        }
+        result
+    }
+
+    fn bind_in_mode(&mut self) -> Result<(), BindError> {
+        let interface = self.options.interface.clone();
+        let why = match (self.options.mode, self.unsafe_for_zero_copy()) {
+            (Mode::Copy, _) => return Ok(self.bind_as(false)?),
+            (Mode::ZeroCopy, Some(why)) => return Err(BindError::Unsafe { interface, why }),
+            (Mode::ZeroCopy, None) => return Ok(self.bind_as(true)?),
+            (Mode::Auto, Some(why)) => why,
+            (Mode::Auto, None) => match self.bind_as(true) {
+                Ok(()) => return Ok(()),
+                Err(e @ XdpError::NoZeroCopy { .. }) => e.to_string(),
+                Err(e) => return Err(e.into()),
+            },
+        };
+        if self.why_copy.as_ref() != Some(&why) {
+            tracing::info!("{interface}: copy mode, since {why}");
+            self.why_copy = Some(why);
+        }
+        Ok(self.bind_as(false)?)
+    }
+
+    /// Why zero-copy mode does not do for this guest; None where nothing speaks against it.
+    fn unsafe_for_zero_copy(&self) -> Option<String> {
+        let page = self.memory.smallest_page().unwrap_or(0);
+        if page < LARGE_PAGE_BYTES {
+            return Some(format!(
+                "the guest's memory lies on pages of {} KiB, and a device reaches no buffer that crosses from one to another: \
+                 give the VM huge pages (memory-backend-memfd with hugetlb=on)",
+                page >> 10
+            ));
+        }
+        let least = 12 + Geometry::for_zero_copy(self.options.mtu).frame_bytes() as usize;
+        let bytes = self.buffer_bytes.filter(|n| *n < least)?;
+        Some(format!(
+            "the guest's receive buffers have {bytes} bytes, and a device may write up to {least}: raise the guest's MTU"
+        ))
+    }
+
+    fn bind_as(&mut self, zero_copy: bool) -> Result<(), XdpError> {
+        let kept = self.umem.take().filter(|u| u.geometry().zero_copy() == zero_copy);
+        let umem = match kept {
+            Some(umem) => umem,
+            None => (self.options.registry)(&self.memory, zero_copy)?,
+        };
+        // Another pair of this guest may have registered the memory, and its mode is that of all.
+        let zero_copy = umem.geometry().zero_copy();
+        let rings = RingSizes {
+            fill: RING_ENTRIES,
+            completion: RING_ENTRIES,
+            receive: RING_ENTRIES,
+            transmit: RING_ENTRIES,
+        };
+        // SAFETY: one link a queue pair; the slab is dropped with the socket, before the memory.
+        let slab = unsafe { umem.slab(self.options.pair) };
+        let first = if zero_copy && self.receives { FIRST_PLACES } else { 0 };
+        let options = SocketOptions {
+            first_chunks: (0..first as u16).map(|place| slab.receive_chunk(place)).collect(),
+            queue: self.options.queue,
+            mode: if zero_copy { Mode::ZeroCopy } else { Mode::Copy },
+            // Few drivers take frames in pieces in zero-copy mode.
+            multi_buffer: !zero_copy,
+            rings,
+            ..SocketOptions::new(self.options.interface.clone())
+        };
+        let socket = Socket::bind(umem.umem(), &options)?;
+        self.slab = Some(slab);
+        self.first_places = first;
+        self.socket = Some(socket);
+        self.umem = Some(umem);
+        self.generation += 1;
+        self.renewed = true;
+        self.down = false;
+        Ok(())
+    }
+
+    /// The receive ring stops: see [`Self::close`]. The next frame to send has a socket bound again.
+    pub fn stop_receiving(&mut self) {
+        self.receives = false;
+        self.close();
+    }
+
+    /// Sends what is under way, and closes the socket: from then on nobody writes to the guest's memory.
+    pub fn close(&mut self) {
+        self.unsteer();
+        self.drain();
+        let fence = self.zero_copy() && self.posted;
+        self.drop_socket();
+        if fence {
+            // The device lets go of the buffers some milliseconds later; that it did shows when the queue can be had again.
+            if let Err(e) = self.bind_as(true) {
+                tracing::error!("{e}; the device may still write to buffers of a queue that was stopped");
+            }
+        }
+    }
+
+    /// Closes the socket as it is: all loans end.
+    fn drop_socket(&mut self) {
+        self.loans.end(|head| self.finished.push(head));
+        self.slab = None;
+        self.socket = None;
+        self.steered = false;
+        self.posted = false;
+        self.unsent = false;
+        self.idle_since = None;
+    }
+}

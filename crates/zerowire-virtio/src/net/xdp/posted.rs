@@ -1,0 +1,195 @@
+//! What is in the fill ring, and in which order chains were taken.
+//!
+//! Plain code. The kernel takes chunks in the order in which they were posted, and a received frame names its chunk by the
+//! address alone. So the next one is looked for where it is due, and only then everywhere: a driver in zero-copy mode
+//! may use a chunk again that it had given to somebody else's frame, and be late with it.
+
+use std::collections::VecDeque;
+
+use super::RING_ENTRIES;
+use crate::memory::Segment;
+
+/// A buffer in the fill ring.
+#[derive(Clone, Copy, Debug)]
+pub enum Buffer {
+    /// A guest's.
+    Guest {
+        /// The chain's head.
+        head: u16,
+        /// Its number in [`Order`].
+        taken: u32,
+        /// Where the header, and behind it the frame, lie.
+        at: [Option<Segment>; 2],
+    },
+    /// A place of the slab.
+    Place(u16),
+}
+
+/// The buffers that the kernel has, in the order of the fill ring.
+#[derive(Debug)]
+pub struct Posted {
+    /// Address and buffer; None for one that came back before those in front of it.
+    entries: VecDeque<(u64, Option<Buffer>)>,
+    /// Where the next one is due.
+    due: usize,
+    count: usize,
+}
+
+impl Posted {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self { entries: VecDeque::with_capacity(2 * RING_ENTRIES as usize), due: 0, count: 0 }
+    }
+
+    /// Buffers that the kernel has.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether one more can be posted without growing.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.entries.len() < self.entries.capacity()
+    }
+
+    /// Notes a buffer that was put into the fill ring with this address.
+    #[inline]
+    pub fn post(&mut self, address: u64, buffer: Buffer) {
+        self.entries.push_back((address, Some(buffer)));
+        self.count += 1;
+    }
+
+    /// The buffer with this address comes back; None where there is none.
+    #[inline]
+    pub fn back(&mut self, address: u64) -> Option<Buffer> {
+        let due = self.due;
+        let is = |e: &(u64, Option<Buffer>)| e.0 == address && e.1.is_some();
+        let i = match self.entries.get(due) {
+            Some(e) if is(e) => due,
+            _ => self.entries.iter().position(is)?,
+        };
+        let buffer = self.entries[i].1.take();
+        self.count -= 1;
+        self.due = i + 1;
+        while let Some((_, None)) = self.entries.front() {
+            self.entries.pop_front();
+            self.due = self.due.saturating_sub(1);
+        }
+        buffer
+    }
+
+    /// All buffers, oldest first: the socket is gone.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Buffer> + '_ {
+        self.due = 0;
+        self.count = 0;
+        self.entries.drain(..).filter_map(|(_, buffer)| buffer)
+    }
+}
+
+/// Chains in the order in which they were taken from the ring.
+#[derive(Debug)]
+pub struct Order {
+    /// Number of the first entry, free-running.
+    first: u32,
+    /// Head, and whether it has been used.
+    taken: VecDeque<(u16, bool)>,
+    most: usize,
+}
+
+impl Order {
+    /// For a ring of `size` entries.
+    pub fn new(size: u16) -> Self {
+        Self { first: 0, taken: VecDeque::with_capacity(usize::from(size)), most: usize::from(size) }
+    }
+
+    /// Whether another chain may be taken. No sound driver has more chains with the device than the ring has entries.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.taken.len() < self.most
+    }
+
+    /// A chain was taken. Returns its number.
+    #[inline]
+    pub fn take(&mut self, head: u16) -> u32 {
+        self.taken.push_back((head, false));
+        self.first.wrapping_add(self.taken.len() as u32 - 1)
+    }
+
+    /// Chain `number` was used.
+    #[inline]
+    pub fn used(&mut self, number: u32) {
+        let i = number.wrapping_sub(self.first) as usize;
+        if let Some(entry) = self.taken.get_mut(i) {
+            entry.1 = true;
+        }
+        while let Some((_, true)) = self.taken.front() {
+            self.taken.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+
+    /// Ends: the chains that have others behind them that were used, and those that have none, oldest first. The first
+    /// ones have to be used; the others can be put back.
+    pub fn end(&mut self) -> (Vec<u16>, Vec<u16>) {
+        let tail = self.taken.iter().rev().take_while(|(_, used)| !used).count();
+        let cut = self.taken.len() - tail;
+        let between = self.taken.iter().take(cut).filter(|(_, used)| !used).map(|e| e.0).collect();
+        let last = self.taken.iter().skip(cut).map(|e| e.0).collect();
+        self.first = self.first.wrapping_add(self.taken.len() as u32);
+        self.taken.clear();
+        (between, last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(b: Option<Buffer>) -> Option<u16> {
+        match b {
+            Some(Buffer::Place(p)) => Some(p),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn buffers_are_found_in_any_order_and_once() {
+        let mut p = Posted::new();
+        for i in 0..10u16 {
+            p.post(u64::from(i) * 100, Buffer::Place(i));
+        }
+        for i in [0u16, 1, 5, 6, 2, 9, 3, 4, 7, 8] {
+            assert_eq!(place(p.back(u64::from(i) * 100)), Some(i));
+            assert!(p.back(u64::from(i) * 100).is_none(), "{i} once");
+        }
+        assert!(p.back(12).is_none());
+        assert_eq!((p.len(), p.entries.len(), p.due), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_same_address_twice_comes_back_twice() {
+        let mut p = Posted::new();
+        for i in 0..3 {
+            p.post(4096, Buffer::Place(i));
+        }
+        let back: Vec<_> = (0..4).map(|_| place(p.back(4096))).collect();
+        assert_eq!(back, [Some(0), Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn what_is_left_is_told_apart() {
+        let mut o = Order::new(8);
+        let numbers: Vec<_> = (10..18).map(|h| o.take(h)).collect();
+        assert!(!o.has_room());
+        for i in [0, 1, 3, 4] {
+            o.used(numbers[i]);
+        }
+        assert!(o.has_room());
+        o.used(o.first.wrapping_add(100));
+        assert_eq!(o.end(), (vec![12], vec![15, 16, 17]));
+        let n = o.take(3);
+        o.used(n);
+        assert_eq!(o.end(), (vec![], vec![]));
+    }
+}

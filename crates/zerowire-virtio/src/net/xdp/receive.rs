@@ -1,0 +1,372 @@
+//! Receive: from the RX ring to the guest's buffers.
+//!
+//! **Ownership.** A chain is taken from the ring, and then either *posted*: its memory is in the fill ring, and the kernel may
+//! write to it; or *kept*: it waits here for a frame that comes over the slab. Before the ring stops the socket is closed, so
+//! that the kernel writes to none of them, and chains that no frame came for are put back ([`XdpReceive::release`]).
+
+mod deliver;
+
+use std::collections::VecDeque;
+
+use zerowire::ledger::{Counters, DropReason};
+use zerowire::xdp::address;
+
+use super::RING_ENTRIES;
+use super::geometry::{CHUNK_BYTES, Geometry};
+use super::link::Link;
+use super::posted::{Buffer, Order, Posted};
+use super::slab::RECEIVE_PLACES;
+use crate::memory::{GuestMemory, Segment, access};
+use crate::net::receive::ReceiveTurn;
+use crate::net::receive::chains::Chains;
+use crate::net::transmit::{Turn, TurnError};
+use crate::ring::{RingError, SplitRing};
+
+/// Frames that are taken in one turn at most.
+const BATCH: usize = 64;
+
+/// What the guest and the port agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct XdpReceiveSetup {
+    /// Frames may span several chains.
+    pub mergeable: bool,
+    /// Length of the virtio-net header, bytes.
+    pub header_len: usize,
+    /// Every frame is copied, as was asked for.
+    pub copy: bool,
+    /// Chains that are kept for frames of this process's own.
+    pub reserve: usize,
+}
+
+/// The receive side of a queue pair.
+#[derive(Debug)]
+pub struct XdpReceive {
+    ring: SplitRing,
+    setup: XdpReceiveSetup,
+    /// Chains that are kept, and their numbers in `order`.
+    chains: Chains,
+    kept: VecDeque<u32>,
+    order: Order,
+    posted: Posted,
+    /// Of the posted buffers, those that are the guest's.
+    posted_chains: usize,
+    /// Places of the slab that are free, and those that hold a frame for which there is no room yet, with its length.
+    places: Vec<u16>,
+    pending: VecDeque<(u16, usize)>,
+    /// The socket that buffers were posted to.
+    generation: u64,
+    /// The frame under way has pieces that are to be dropped.
+    in_pieces: bool,
+}
+
+/// What a batch comes to.
+#[derive(Default)]
+struct Sums {
+    frames: u64,
+    bytes: u64,
+}
+
+impl XdpReceive {
+    /// The receive side on `ring`.
+    pub fn new(ring: SplitRing, setup: XdpReceiveSetup) -> Self {
+        let order = Order::new(ring.size());
+        Self {
+            ring,
+            setup,
+            chains: Chains::new(),
+            kept: VecDeque::with_capacity(64),
+            order,
+            posted: Posted::new(),
+            posted_chains: 0,
+            places: (0..RECEIVE_PLACES as u16).rev().collect(),
+            pending: VecDeque::with_capacity(RECEIVE_PLACES),
+            generation: 0,
+            in_pieces: false,
+        }
+    }
+
+    /// The ring.
+    pub fn ring(&mut self) -> &mut SplitRing {
+        &mut self.ring
+    }
+
+    /// Bytes of the first buffer that the driver has posted already, as far as they are in one piece; `ring` is one that
+    /// nothing is taken from otherwise.
+    pub fn first_buffer(mut ring: SplitRing, memory: &GuestMemory) -> Option<usize> {
+        let mut chains = Chains::new();
+        // A broken chain is found when it is taken.
+        let known = chains.ensure(0, usize::from(u16::MAX), &mut ring, memory, 0).ok()?;
+        chains.segments(0).first().filter(|_| known).map(|s| s.len as usize)
+    }
+
+    /// Lets go of long segment lists.
+    pub fn trim(&mut self) {
+        self.chains.trim();
+    }
+
+    /// Gets all buffers back, before the ring stops. Frames that have come by then are given to the guest.
+    pub fn release(&mut self, link: &mut Link, memory: &GuestMemory, counters: &Counters) {
+        link.unsteer();
+        if link.generation() == self.generation {
+            for _ in 0..RING_ENTRIES as usize / BATCH {
+                if self.harvest(link, memory, counters) == 0 {
+                    break;
+                }
+            }
+        }
+        link.stop_receiving();
+        for buffer in self.posted.take_all() {
+            if let Buffer::Place(place) = buffer {
+                self.places.push(place);
+            }
+        }
+        self.posted_chains = 0;
+        while let Some((place, _)) = self.pending.pop_front() {
+            self.places.push(place);
+            counters.dropped(DropReason::NoRoom);
+        }
+        self.chains.clear();
+        self.kept.clear();
+        let (between, last) = self.order.end();
+        for head in between {
+            self.ring.push_used(head, 0);
+        }
+        self.ring.untake(last.into_iter());
+        self.ring.publish();
+    }
+
+    /// Takes what has come, and posts what the driver has made available.
+    #[inline]
+    pub fn run(
+        &mut self,
+        link: &mut Link,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<ReceiveTurn, TurnError> {
+        let Some(geometry) = link.geometry().filter(|_| link.is_ready()) else {
+            return Ok(ReceiveTurn { port_empty: true, ..ReceiveTurn::default() });
+        };
+        if link.generation() != self.generation {
+            self.post_again(link, geometry);
+        }
+        let frames = self.harvest(link, memory, counters);
+        if !self.pending.is_empty() {
+            self.deliver_pending(link, memory, counters);
+        }
+        let posted = self.post(link, memory, geometry);
+        link.publish_fill(counters);
+        if let Err(e) = link.steer() {
+            tracing::error!("{e}");
+        }
+        let port_empty = link.release();
+        let turn = Turn { chains: frames, notify: self.ring.publish() };
+        posted?;
+        // As soon as half of the ring is with the kernel no driver needs to be asked for more.
+        let starved = self.posted_chains + self.kept.len() < usize::from(self.ring.size() / 2).max(1);
+        Ok(ReceiveTurn { turn, port_empty, port_gone: false, starved, waiting: false })
+    }
+
+    /// Takes a batch of frames. Returns how many there were.
+    #[inline]
+    fn harvest(&mut self, link: &mut Link, memory: &GuestMemory, counters: &Counters) -> usize {
+        let Some(geometry) = link.geometry() else { return 0 };
+        let mut sums = Sums::default();
+        let mut taken = 0;
+        while taken < BATCH
+            && let Some(piece) = link.pop()
+        {
+            taken += 1;
+            let Some(buffer) = self.posted.back(address::chunk(piece.address)) else {
+                tracing::error!("a frame came in memory that was not posted, at {:#x}", piece.address);
+                continue;
+            };
+            let len = piece.len as usize;
+            // A frame in pieces is longer than any that the guest's buffers take.
+            let whole = !self.in_pieces && !piece.continues() && piece.len <= geometry.frame_bytes();
+            if !whole {
+                if !self.in_pieces {
+                    counters.dropped(DropReason::TooLong);
+                }
+                self.in_pieces = piece.continues();
+                self.post_once_more(link, geometry, buffer);
+                continue;
+            }
+            match buffer {
+                Buffer::Guest { head, taken, at } => {
+                    self.posted_chains -= 1;
+                    self.give(head, taken, at, len, memory, &mut sums);
+                    if geometry.zero_copy() {
+                        // A device may have written all that it has room for.
+                        let room = self.setup.header_len + geometry.frame_bytes() as usize;
+                        memory.wrote(at[0].as_slice(), 0, room);
+                    }
+                }
+                Buffer::Place(place) => self.pending.push_back((place, len)),
+            }
+        }
+        counters.frames.add(sums.frames);
+        counters.zero_copied_frames.add(sums.frames);
+        counters.zero_copied_bytes.add(sums.bytes);
+        taken
+    }
+
+    /// Gives the guest a frame of `len` bytes that lies where it shall.
+    #[inline]
+    fn give(
+        &mut self,
+        head: u16,
+        taken: u32,
+        at: [Option<Segment>; 2],
+        len: usize,
+        memory: &GuestMemory,
+        sums: &mut Sums,
+    ) {
+        let whole = self.setup.header_len + len;
+        let segments = [at[0], at[1]];
+        let list: &[Segment] = match &segments {
+            [Some(a), Some(b)] => &[*a, *b],
+            [Some(a), None] => &[*a],
+            _ => &[],
+        };
+        access::write(list, 0, &HEADER[..self.setup.header_len]);
+        memory.wrote(list, 0, whole);
+        self.ring.push_used(head, whole as u32);
+        self.order.used(taken);
+        sums.frames += 1;
+        sums.bytes += whole as u64;
+    }
+
+    /// Takes what the driver has made available: posts it, or keeps it.
+    #[inline]
+    fn post(&mut self, link: &mut Link, memory: &GuestMemory, geometry: Geometry) -> Result<(), RingError> {
+        let need = self.setup.header_len + geometry.frame_bytes() as usize;
+        // Places of the slab that are there for the driver's sake need chains to go to.
+        let reserve = self.setup.reserve + link.first_places;
+        self.ring.refresh()?;
+        while self.order.has_room() && self.posted.has_room() && link.fill_room() > 0 {
+            let i = self.chains.len();
+            if !self.chains.ensure(i, need, &mut self.ring, memory, self.setup.header_len)? {
+                break;
+            }
+            let direct = if self.setup.copy || i < reserve {
+                None
+            } else {
+                self.place_of(link, geometry, self.chains.segments(i))
+            };
+            match direct {
+                Some((chunk, at)) => {
+                    let Some(head) = self.chains.pop_last() else { break };
+                    let taken = self.order.take(head);
+                    self.posted.post(chunk, Buffer::Guest { head, taken, at });
+                    self.posted_chains += 1;
+                    link.fill(chunk);
+                }
+                None => {
+                    let head = self.chains.heads().next_back().unwrap_or(0);
+                    self.kept.push_back(self.order.take(head));
+                }
+            }
+        }
+        if self.kept.len() > self.setup.reserve {
+            self.post_places(link);
+        }
+        Ok(())
+    }
+
+    /// Where a frame lands in a chain with these segments: the chunk, and the segments that hold header and frame. None where
+    /// the longest frame would not lie in one piece behind the header.
+    #[inline]
+    fn place_of(
+        &self,
+        link: &Link,
+        geometry: Geometry,
+        segments: &[Segment],
+    ) -> Option<(u64, [Option<Segment>; 2])> {
+        let (header, frame) = (self.setup.header_len as u64, u64::from(geometry.frame_bytes()));
+        let first = *segments.first()?;
+        let start = link.address(&first);
+        if geometry.zero_copy() {
+            // The device writes a header of its own right before the frame, and reaches one page only.
+            let chunk = geometry.chunk_for(start + header)?;
+            let fits = u64::from(first.len) >= header + frame && link.reaches(chunk, CHUNK_BYTES);
+            return fits.then_some((chunk, [Some(first), None]));
+        }
+        if u64::from(first.len) >= header + frame {
+            return Some((geometry.chunk_for(start + header)?, [Some(first), None]));
+        }
+        // The header has a segment of its own, or the frame goes on in the next one without a gap.
+        let second = *segments.get(1)?;
+        let next = link.address(&second);
+        if u64::from(first.len) == header && u64::from(second.len) >= frame {
+            return Some((geometry.chunk_for(next)?, [Some(first), Some(second)]));
+        }
+        let joined = next == start + u64::from(first.len);
+        if joined && u64::from(first.len) + u64::from(second.len) >= header + frame {
+            return Some((geometry.chunk_for(start + header)?, [Some(first), Some(second)]));
+        }
+        None
+    }
+
+    /// Posts as many places of the slab as there are chains that wait for frames from there.
+    fn post_places(&mut self, link: &mut Link) {
+        let busy = self.posted.len() - self.posted_chains + self.pending.len();
+        let wanted = (self.kept.len() - self.setup.reserve.min(self.kept.len())).saturating_sub(busy);
+        for _ in 0..wanted {
+            if !self.posted.has_room() || link.fill_room() == 0 {
+                return;
+            }
+            let Some(place) = self.places.pop() else { return };
+            self.post_place(link, place);
+        }
+    }
+
+    fn post_place(&mut self, link: &mut Link, place: u16) {
+        let Some(chunk) = link.memory().map(|(slab, _)| slab.receive_chunk(place)) else {
+            self.places.push(place);
+            return;
+        };
+        self.posted.post(chunk, Buffer::Place(place));
+        link.fill(chunk);
+    }
+
+    /// A buffer whose frame was dropped.
+    #[cold]
+    fn post_once_more(&mut self, link: &mut Link, geometry: Geometry, buffer: Buffer) {
+        match buffer {
+            Buffer::Place(place) => self.post_place(link, place),
+            Buffer::Guest { at, .. } => {
+                let list: Vec<Segment> = at.into_iter().flatten().collect();
+                if let Some((chunk, _)) = self.place_of(link, geometry, &list) {
+                    self.posted.post(chunk, buffer);
+                    link.fill(chunk);
+                }
+            }
+        }
+    }
+
+    /// Another socket: all buffers go to it that the one before had.
+    #[cold]
+    fn post_again(&mut self, link: &mut Link, geometry: Geometry) {
+        self.generation = link.generation();
+        self.in_pieces = false;
+        let buffers: Vec<Buffer> = self.posted.take_all().collect();
+        let (places, chains): (Vec<_>, Vec<_>) =
+            buffers.into_iter().partition(|b| matches!(b, Buffer::Place(_)));
+        self.places
+            .extend(places.iter().filter_map(|b| if let Buffer::Place(p) = b { Some(*p) } else { None }));
+        // The first ones are in the fill ring already; a frame that waits in one of them is lost.
+        for place in 0..link.first_places as u16 {
+            self.places.retain(|p| *p != place);
+            self.pending.retain(|(p, _)| *p != place);
+            if let Some((slab, _)) = link.memory() {
+                self.posted.post(slab.receive_chunk(place), Buffer::Place(place));
+            }
+        }
+        for buffer in chains {
+            self.post_once_more(link, geometry, buffer);
+        }
+    }
+}
+
+/// The virtio-net header of a frame that asks for nothing, in one buffer (virtio 1.3 §5.1.6.4.1).
+const HEADER: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];

@@ -1,0 +1,128 @@
+//! Frames that come to the guest by a copy: over the slab, or from this process itself.
+
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+
+use super::{HEADER, XdpReceive};
+use crate::memory::{GuestMemory, access};
+use crate::net::transmit::TurnError;
+use crate::net::xdp::link::Link;
+
+/// Where `num_buffers` is in the virtio-net header (virtio 1.3 §5.1.6).
+const NUM_BUFFERS_AT: usize = 10;
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// It was given to the guest.
+    Taken,
+    /// The guest has posted too few buffers so far.
+    Short,
+    /// No number of buffers that this guest can post takes it.
+    Never,
+}
+
+impl XdpReceive {
+    /// Gives the guest frames from the slab, as far as there is room now.
+    pub(super) fn deliver_pending(&mut self, link: &mut Link, memory: &GuestMemory, counters: &Counters) {
+        let Some(geometry) = link.geometry() else { return };
+        let offset = geometry.frame_offset() as usize;
+        while let Some((place, len)) = self.pending.pop_front() {
+            let Some((slab, _)) = link.memory() else { return };
+            let room = {
+                let frame = slab.received(place, offset, len);
+                let reason = self.reason(geometry.frame_bytes() as usize, geometry.zero_copy());
+                self.copy_out(frame, reason, memory, counters)
+            };
+            match room {
+                Room::Taken => {}
+                Room::Never => counters.dropped(DropReason::NoRoom),
+                Room::Short => {
+                    self.pending.push_front((place, len));
+                    return;
+                }
+            }
+            self.places.push(place);
+        }
+    }
+
+    /// Why frames for the next chain come over the slab.
+    fn reason(&self, longest: usize, zero_copy: bool) -> CopyReason {
+        if self.setup.copy {
+            CopyReason::Asked
+        } else if self.chains.room(0) < self.setup.header_len + longest {
+            CopyReason::SmallBuffer
+        } else if zero_copy {
+            CopyReason::UnsafeBuffer
+        } else {
+            CopyReason::ScatteredBuffer
+        }
+    }
+
+    /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.
+    pub fn inject(
+        &mut self,
+        frame: &[u8],
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<bool, TurnError> {
+        let need = self.setup.header_len + frame.len();
+        // Chains that are kept are there for this; else what the driver has posted since.
+        if self.chains.len() == 0
+            && self.order.has_room()
+            && self.chains.ensure(0, need, &mut self.ring, memory, self.setup.header_len)?
+        {
+            let head = self.chains.heads().next().unwrap_or(0);
+            self.kept.push_back(self.order.take(head));
+        }
+        // Frames that wait come first; this one is lost then, as on a wire.
+        let room = self.pending.is_empty();
+        Ok(room && self.copy_out(frame, CopyReason::Metadata, memory, counters) == Room::Taken)
+    }
+
+    /// Copies a frame into the first chains that are kept, behind a header, if there is room.
+    fn copy_out(
+        &mut self,
+        frame: &[u8],
+        reason: CopyReason,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Room {
+        let header_len = self.setup.header_len;
+        let whole = header_len + frame.len();
+        let most = if self.setup.mergeable { usize::from(u16::MAX) } else { 1 };
+        let (mut n, mut room) = (0, 0);
+        while room < whole && n < most && n < self.chains.len() {
+            room += self.chains.room(n);
+            n += 1;
+        }
+        if room < whole {
+            let all_here = n == most || self.kept.len() >= usize::from(self.ring.size());
+            return if n > 0 && all_here { Room::Never } else { Room::Short };
+        }
+        let mut header = HEADER;
+        header[NUM_BUFFERS_AT..].copy_from_slice(&(n as u16).to_le_bytes());
+        let mut at = 0;
+        for i in 0..n {
+            let segments = self.chains.segments(0);
+            let part = self.chains.room(0).min(whole - at);
+            let mut written = 0;
+            if i == 0 {
+                // A chain that is shorter than the header has broken the ring before.
+                written = access::write(segments, 0, &header[..header_len]);
+                at += written;
+            }
+            let from = at - header_len;
+            let more = part - written;
+            at += access::write(segments, written, &frame[from..from + more]);
+            memory.wrote(segments, 0, part);
+            let Some((head, _)) = self.chains.pop() else { break };
+            self.ring.push_used(head, part as u32);
+            if let Some(number) = self.kept.pop_front() {
+                self.order.used(number);
+            }
+        }
+        counters.frames.add(1);
+        counters.copied(reason, whole as u64);
+        Room::Taken
+    }
+}

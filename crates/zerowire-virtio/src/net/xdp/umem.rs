@@ -1,0 +1,101 @@
+//! A guest's memory, registered once for all queue pairs of its device.
+
+use std::io;
+
+use zerowire::xdp::{Umem, UmemOptions, XdpError};
+
+use super::geometry::{CHUNK_BYTES, Geometry, PADDING_BYTES};
+use super::slab::{PAIR_BYTES, Slab};
+use crate::memory::{Composite, GuestMemory, Piece, PinBudget, PinClaim, Segment};
+
+/// The registration, and what is needed to find a byte in it.
+#[derive(Debug)]
+pub struct VmUmem {
+    // The registration goes before the mapping.
+    umem: Umem,
+    _pinned: PinClaim<'static>,
+    composite: Composite,
+    geometry: Geometry,
+    pairs: usize,
+    /// The pieces of the memory that it was made of.
+    pieces: Vec<u64>,
+}
+
+impl VmUmem {
+    /// Maps `memory` a second time and registers it, with a slab for each of `pairs` queue pairs. All of the guest's memory
+    /// is pinned with that.
+    ///
+    /// # Errors
+    /// Those of [`Umem::from_raw`]; [`XdpError::System`] where memory can't be mapped, or exceeds the [`PinBudget`].
+    pub fn new(memory: &GuestMemory, geometry: Geometry, pairs: usize) -> Result<Self, XdpError> {
+        let mmap = |source: io::Error| XdpError::System {
+            what: format!("{} bytes of guest memory", memory.len()),
+            call: "mmap",
+            source,
+        };
+        let composite = Composite::new(memory, PADDING_BYTES, pairs * PAIR_BYTES).map_err(mmap)?;
+        let pinned = PinBudget::of_process().claim(composite.len() as u64).map_err(|e| XdpError::System {
+            what: format!("{} bytes of guest memory and what belongs to it", memory.len()),
+            call: "registration",
+            source: io::Error::other(e),
+        })?;
+        let options = UmemOptions {
+            chunk_bytes: CHUNK_BYTES,
+            headroom_bytes: geometry.headroom_bytes(),
+            unaligned: true,
+            ..UmemOptions::default()
+        };
+        // SAFETY: the range stays mapped as long as `composite`, which goes after the registration and which sockets of this
+        // value don't outlive (see `Link`). No reference into the guest's part is ever made; those into the slab follow the
+        // rules of `Slab`. What a late write into a buffer of a guest that is gone would change belongs to that guest.
+        let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options)? };
+        let pieces = memory.pieces().iter().map(Piece::id).collect();
+        Ok(Self { umem, _pinned: pinned, composite, geometry, pairs, pieces })
+    }
+
+    /// The registration.
+    pub fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// The arithmetic.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Whether it is made of this memory.
+    pub fn is_of(&self, memory: &GuestMemory) -> bool {
+        memory.pieces().iter().map(Piece::id).eq(self.pieces.iter().copied())
+    }
+
+    /// Whether `len` bytes from `address` on lie in one page: further ones need not be neighbours for a device.
+    #[inline]
+    pub fn in_one_page(&self, address: u64, len: u32) -> bool {
+        let start = (self.composite.base().addr().get() as u64).wrapping_add(address);
+        let last = start.wrapping_add(u64::from(len.max(1)) - 1);
+        let page = if address < self.slab_at() { self.composite.smallest_page() } else { 4096 };
+        (start ^ last) < page as u64
+    }
+
+    /// Where the slab begins, bytes: all of the guest's memory lies before it.
+    #[inline]
+    pub fn slab_at(&self) -> u64 {
+        self.composite.slab_at() as u64
+    }
+
+    /// Where a segment of the memory begins in the UMEM, bytes.
+    #[inline]
+    pub fn address(&self, segment: &Segment) -> u64 {
+        self.composite.address(segment)
+    }
+
+    /// The slab of a queue pair.
+    ///
+    /// # Safety
+    /// At most one is in use for each pair, and none after this value is dropped.
+    pub unsafe fn slab(&self, pair: usize) -> Slab {
+        let offset = self.composite.slab_at() + (pair % self.pairs.max(1)) * PAIR_BYTES;
+        // SAFETY: the slab has PAIR_BYTES for each pair, within the range; the rest is the caller's promise.
+        unsafe { Slab::new(self.composite.base().add(offset), offset as u64) }
+    }
+}

@@ -1,0 +1,287 @@
+//! What a user asks for with `--port`, as text and as a value.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::tap::{MAX_QUEUES, TapSpec};
+
+/// A port as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortSpec {
+    /// `tap:NAME[,queues=N]`: a tap interface.
+    Tap(TapSpec),
+    /// `xdp:IF[,…]`: queues of any interface by AF_XDP, with the guest's memory as the UMEM.
+    Xdp(XdpSpec),
+    /// `packet:IF`: packet rings on an interface.
+    Packet(PacketSpec),
+}
+
+/// What may be asked of an AF_XDP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpSpec {
+    /// The interface's name, 1 to 15 bytes.
+    pub interface: String,
+    /// The first of its queues that is used, from 0.
+    pub queue: u32,
+    /// Queue pairs: queues `queue..queue + queues` of the interface.
+    pub queues: usize,
+    /// Whether the driver reads and writes guest memory itself.
+    pub mode: XdpMode,
+    /// Which received frames go to the guest.
+    pub filter: XdpMatch,
+}
+
+/// Copy or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// Zero copy where the driver has it and it is safe for this guest, else copy; the log says why.
+    #[default]
+    Auto,
+    /// The kernel copies each frame once.
+    Copy,
+    /// Zero copy, or an error that says why not.
+    ZeroCopy,
+}
+
+/// Which received frames go to the guest; the others go to the host as if nobody had asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMatch {
+    /// All frames of the queues.
+    #[default]
+    All,
+    /// Those to this address, to a group, or to everybody.
+    Mac([u8; 6]),
+}
+
+/// What may be asked of a packet port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketSpec {
+    /// The interface's name, 1 to 15 bytes.
+    pub interface: String,
+}
+
+/// A port that can't be understood. The text is what the user reads.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("port '{port}': {problem}")]
+pub struct PortSpecError {
+    /// The text that was given.
+    pub port: String,
+    /// What is wrong with it, and what to give.
+    pub problem: String,
+}
+
+impl XdpSpec {
+    /// All defaults: queue 0 only, mode auto, all frames.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            queue: 0,
+            queues: 1,
+            mode: XdpMode::default(),
+            filter: XdpMatch::default(),
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match (key, value) {
+            ("queue", n) => self.queue = n.parse().map_err(|_| format!("queue={n}: give a number from 0"))?,
+            ("queues", n) => self.queues = queues(n)?,
+            ("mode", "auto") => self.mode = XdpMode::Auto,
+            ("mode", "copy") => self.mode = XdpMode::Copy,
+            ("mode", "zerocopy") => self.mode = XdpMode::ZeroCopy,
+            ("mode", other) => return Err(format!("mode={other}: give zerocopy, copy or auto")),
+            ("match", "all") => self.filter = XdpMatch::All,
+            ("match", other) => {
+                let mac = other.strip_prefix("mac:").and_then(mac);
+                self.filter = XdpMatch::Mac(mac.ok_or_else(|| {
+                    format!("match={other}: give all, or mac: and six bytes as 02:00:00:00:00:01")
+                })?);
+            }
+            _ => {
+                return Err(format!(
+                    "'{key}={value}' is not known, only queue=N, queues=N, mode=zerocopy|copy|auto and match=mac:…|all"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PortSpec {
+    /// Queue pairs of the device.
+    pub fn queues(&self) -> usize {
+        match self {
+            Self::Tap(t) => t.queues,
+            Self::Xdp(x) => x.queues,
+            Self::Packet(_) => 1,
+        }
+    }
+
+    /// Another number of queue pairs.
+    ///
+    /// # Errors
+    /// A packet port has one.
+    pub fn with_queues(mut self, n: usize) -> Result<Self, PortSpecError> {
+        match &mut self {
+            Self::Tap(t) => t.queues = n,
+            Self::Xdp(x) => x.queues = n,
+            Self::Packet(_) if n == 1 => {}
+            Self::Packet(_) => {
+                let problem = format!("queues={n}: a packet port has one queue pair");
+                return Err(PortSpecError { port: self.to_string(), problem });
+            }
+        }
+        Ok(self)
+    }
+
+    /// The interface that it names.
+    pub fn interface(&self) -> &str {
+        match self {
+            Self::Tap(t) => &t.name,
+            Self::Xdp(x) => &x.interface,
+            Self::Packet(p) => &p.interface,
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let first = parts.next().unwrap_or_default();
+        let options = parts.map(|p| p.split_once('=').ok_or_else(|| format!("'{p}' is not KEY=VALUE")));
+        match first.split_once(':') {
+            Some(("tap", name)) => {
+                let mut spec = TapSpec { name: name.to_owned(), queues: 1 };
+                for option in options {
+                    match option? {
+                        ("queues", n) => spec.queues = queues(n)?,
+                        (key, value) => return Err(format!("'{key}={value}' is not known, only queues=N")),
+                    }
+                }
+                Ok(Self::Tap(spec))
+            }
+            Some(("xdp", name)) => {
+                let mut spec = XdpSpec::new(name);
+                for option in options {
+                    let (key, value) = option?;
+                    spec.set(key, value)?;
+                }
+                Ok(Self::Xdp(spec))
+            }
+            Some(("packet", name)) => match { options }.next() {
+                None => Ok(Self::Packet(PacketSpec { interface: name.to_owned() })),
+                Some(option) => {
+                    let (key, value) = option?;
+                    Err(format!("'{key}={value}' is not known: a packet port has no options"))
+                }
+            },
+            _ => Err("give tap:NAME[,queues=N], xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto]\
+                      [,match=mac:…|all] or packet:IF"
+                .to_owned()),
+        }
+    }
+}
+
+impl FromStr for PortSpec {
+    type Err = PortSpecError;
+
+    fn from_str(text: &str) -> Result<Self, PortSpecError> {
+        Self::parse(text).map_err(|problem| PortSpecError { port: text.to_owned(), problem })
+    }
+}
+
+impl From<TapSpec> for PortSpec {
+    fn from(spec: TapSpec) -> Self {
+        Self::Tap(spec)
+    }
+}
+
+impl fmt::Display for PortSpec {
+    /// As it is given on the command line; what has its default is left out, but for the number of queues.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tap(t) => write!(f, "tap:{},queues={}", t.name, t.queues),
+            Self::Packet(p) => write!(f, "packet:{}", p.interface),
+            Self::Xdp(x) => {
+                write!(f, "xdp:{},queue={},queues={}", x.interface, x.queue, x.queues)?;
+                match x.mode {
+                    XdpMode::Auto => {}
+                    XdpMode::Copy => f.write_str(",mode=copy")?,
+                    XdpMode::ZeroCopy => f.write_str(",mode=zerocopy")?,
+                }
+                match x.filter {
+                    XdpMatch::All => Ok(()),
+                    XdpMatch::Mac([a, b, c, d, e, g]) => {
+                        write!(f, ",match=mac:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn queues(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=MAX_QUEUES) => Ok(n),
+        _ => Err(format!("queues={text}: a device has 1 to {MAX_QUEUES} queue pairs")),
+    }
+}
+
+/// Six bytes in hexadecimal, with colons between them.
+fn mac(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let part = parts.next().filter(|p| p.len() <= 2)?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(text: &str) -> Result<PortSpec, PortSpecError> {
+        text.parse()
+    }
+
+    #[test]
+    fn ports_are_parsed_and_shown_as_they_are_given() {
+        assert_eq!(port("tap:t0"), Ok(PortSpec::Tap(TapSpec { name: "t0".into(), queues: 1 })));
+        assert_eq!(port("tap:t0,queues=4").map(|p| p.queues()), Ok(4));
+        assert_eq!(port("xdp:e0"), Ok(PortSpec::Xdp(XdpSpec::new("e0"))));
+        assert_eq!(port("packet:e0"), Ok(PortSpec::Packet(PacketSpec { interface: "e0".into() })));
+        for text in [
+            "tap:t0,queues=3",
+            "packet:e0",
+            "xdp:e0,queue=0,queues=1",
+            "xdp:e0,queue=2,queues=4,mode=zerocopy,match=mac:02:00:00:00:00:0a",
+            "xdp:e0,queue=0,queues=1,mode=copy",
+        ] {
+            assert_eq!(port(text).map(|p| p.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn errors_name_the_value() {
+        for (bad, word) in [
+            ("veth:a", "veth:a"),
+            ("tap:t0,queues=0", "queues=0"),
+            ("tap:t0,mtu=9", "mtu=9"),
+            ("xdp:e0,queues=129", "queues=129"),
+            ("xdp:e0,queue=x", "queue=x"),
+            ("xdp:e0,mode=fast", "mode=fast"),
+            ("xdp:e0,offloads=on", "offloads=on"),
+            ("xdp:e0,match=mac:02:00", "mac:02:00"),
+            ("xdp:e0,match=mac:02:00:00:00:00:00:00", "match=mac"),
+            ("xdp:e0,zero", "'zero'"),
+            ("packet:e0,queues=2", "queues=2"),
+        ] {
+            let text = port(bad).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(text.contains(word) && text.contains(bad), "{bad}: {text}");
+        }
+        let two = port("packet:e0").and_then(|p| p.with_queues(2));
+        assert!(two.is_err_and(|e| e.to_string().contains("queues=2")));
+    }
+}

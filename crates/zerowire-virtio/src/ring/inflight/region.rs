@@ -1,0 +1,188 @@
+//! The shared memory and its layout.
+//!
+//! ```text
+//! queue 0                                                    queue 1, at the next multiple of 64
+//! features u64 | version u16 | desc_num u16 |                 ...
+//!   last_batch_head u16 | used_idx u16 |
+//!   for each head: inflight u8 | free [u8; 5] | next u16 | counter u64
+//! ```
+//! Fields are in the byte order of the machine. The places of the queues are not in the protocol; they are where libvhost-user
+//! and DPDK have them, so that a region can go from one back end to the other.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::memory::{Guarded, Mapping, page_size};
+
+/// Bytes before the first entry, and of each entry (`QueueRegionSplit`, `DescStateSplit`).
+const HEADER_BYTES: usize = 16;
+const ENTRY_BYTES: usize = 16;
+/// Each queue begins at a multiple of this.
+const QUEUE_ALIGN: usize = 64;
+
+/// The memory in which the chains in flight of a device's queues are marked. Shared with the front end, hence hostile.
+#[derive(Debug)]
+pub struct InflightRegion {
+    map: Guarded,
+    queues: u16,
+    queue_size: u16,
+}
+
+impl InflightRegion {
+    /// A new region, all zero, for `queues` queues of `queue_size` entries (a power of two), and its file, which can't be
+    /// made shorter: what `VHOST_USER_GET_INFLIGHT_FD` answers.
+    ///
+    /// # Errors
+    /// What memfd_create(2), ftruncate(2) and mmap(2) say.
+    pub fn create(queues: u16, queue_size: u16) -> io::Result<(Self, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("zerowire-inflight", flags)?;
+        let len = Self::bytes_for(queues, queue_size);
+        rustix::fs::ftruncate(&file, len as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let map = map_pages(&file, 0, len)?;
+        Ok((Self { map, queues, queue_size }, file))
+    }
+
+    /// The region that lies at `offset` in `file`, of which the front end says that it has `len` bytes
+    /// (`VHOST_USER_SET_INFLIGHT_FD`).
+    ///
+    /// # Errors
+    /// A text that says which number can't be.
+    pub fn open(file: &OwnedFd, offset: u64, len: u64, queues: u16, queue_size: u16) -> Result<Self, String> {
+        let needed = Self::bytes_for(queues, queue_size);
+        if len < needed as u64 {
+            return Err(format!(
+                "a region of {len} bytes, where {queues} queues of {queue_size} entries take {needed}"
+            ));
+        }
+        let page = page_size(file).map_err(|e| format!("its file can't be used: {e}"))?;
+        if !offset.is_multiple_of(page) {
+            return Err(format!("offset {offset:#x} is not a multiple of its file's page size {page}"));
+        }
+        let size =
+            rustix::fs::fstat(file).map_err(|e| format!("its file can't be used: {e}"))?.st_size as u64;
+        if offset.checked_add(needed as u64).is_none_or(|end| end > size) {
+            return Err(format!("the file ends at {size}, the region of {needed} bytes is at {offset}"));
+        }
+        let map = map_pages(file, offset, needed)
+            .map_err(|e| format!("{needed} bytes at {offset:#x} can't be mapped: {e}"))?;
+        Ok(Self { map, queues, queue_size })
+    }
+
+    /// Bytes of such a region.
+    pub fn bytes_for(queues: u16, queue_size: u16) -> usize {
+        Self::queue_bytes(queue_size) * usize::from(queues)
+    }
+
+    fn queue_bytes(queue_size: u16) -> usize {
+        (HEADER_BYTES + ENTRY_BYTES * usize::from(queue_size)).next_multiple_of(QUEUE_ALIGN)
+    }
+
+    /// Nothing is in flight any more, of any queue: the driver has reset the device, and no ring runs.
+    pub fn clear(self: &Arc<Self>) {
+        (0..self.queues)
+            .filter_map(|queue| Place::new(self, queue))
+            .for_each(|p| p.version().store(0, Ordering::Release));
+    }
+
+    /// Queues that have a place.
+    pub fn queues(&self) -> u16 {
+        self.queues
+    }
+
+    /// Entries of each.
+    pub fn queue_size(&self) -> u16 {
+        self.queue_size
+    }
+}
+
+/// Maps whole pages: only those can be replaced when the file loses them.
+fn map_pages(file: &OwnedFd, offset: u64, len: usize) -> io::Result<Guarded> {
+    let page = page_size(file)? as usize;
+    let map = Mapping::shared(file.as_fd(), offset, len.next_multiple_of(page))?;
+    Ok(Guarded::new(map, page))
+}
+
+/// The place of one queue.
+#[derive(Debug)]
+pub(super) struct Place {
+    region: Arc<InflightRegion>,
+    at: *mut u8,
+}
+
+// SAFETY: the pointer names the region's mapping, which this value holds; all accesses are atomic.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// None where the region has no place for this queue.
+    pub fn new(region: &Arc<InflightRegion>, queue: u16) -> Option<Self> {
+        if queue >= region.queues {
+            return None;
+        }
+        let at = InflightRegion::queue_bytes(region.queue_size) * usize::from(queue);
+        Some(Self { region: region.clone(), at: region.map.as_ptr().wrapping_add(at) })
+    }
+
+    pub fn size(&self) -> u16 {
+        self.region.queue_size
+    }
+
+    pub fn features(&self) -> &AtomicU64 {
+        // SAFETY: byte 0 of the queue's place, which lies in the mapping and begins at a multiple of 64.
+        unsafe { AtomicU64::from_ptr(self.at.cast()) }
+    }
+
+    /// 1, or 0 while the rest means nothing.
+    pub fn version(&self) -> &AtomicU16 {
+        self.word(4)
+    }
+
+    pub fn desc_num(&self) -> &AtomicU16 {
+        self.word(5)
+    }
+
+    pub fn last_batch_head(&self) -> &AtomicU16 {
+        self.word(6)
+    }
+
+    pub fn used_idx(&self) -> &AtomicU16 {
+        self.word(7)
+    }
+
+    fn word(&self, i: usize) -> &AtomicU16 {
+        // SAFETY: callers pass 4 to 7: the header has eight such words, and begins at a multiple of 64.
+        unsafe { AtomicU16::from_ptr(self.at.cast::<u16>().wrapping_add(i)) }
+    }
+
+    /// The entry of a head, which is reduced to the size of the place.
+    fn entry(&self, head: u16) -> *mut u8 {
+        let i = usize::from(head & (self.region.queue_size - 1));
+        self.at.wrapping_add(HEADER_BYTES + ENTRY_BYTES * i)
+    }
+
+    pub fn inflight(&self, head: u16) -> &AtomicU8 {
+        // SAFETY: byte 0 of one of the entries that the place has.
+        unsafe { AtomicU8::from_ptr(self.entry(head)) }
+    }
+
+    /// A byte that the protocol leaves free.
+    pub fn handed_on(&self, head: u16) -> &AtomicU8 {
+        // SAFETY: byte 1 of one of the entries that the place has.
+        unsafe { AtomicU8::from_ptr(self.entry(head).wrapping_add(1)) }
+    }
+
+    pub fn next(&self, head: u16) -> &AtomicU16 {
+        // SAFETY: bytes 6 and 7 of one of the entries that the place has; entries begin at multiples of 16.
+        unsafe { AtomicU16::from_ptr(self.entry(head).cast::<u16>().wrapping_add(3)) }
+    }
+
+    pub fn counter(&self, head: u16) -> &AtomicU64 {
+        // SAFETY: bytes 8 to 15 of one of the entries that the place has; entries begin at multiples of 16.
+        unsafe { AtomicU64::from_ptr(self.entry(head).cast::<u64>().wrapping_add(1)) }
+    }
+}

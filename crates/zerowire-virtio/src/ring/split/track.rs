@@ -1,0 +1,117 @@
+//! A ring whose chains in flight are marked.
+
+use std::sync::atomic::Ordering;
+
+use super::SplitRing;
+use crate::ring::RingError;
+use crate::ring::inflight::{Recovered, Tracker};
+
+impl SplitRing {
+    /// From now on chains in flight are marked in `tracker`, and what a process that died has left there is taken up: called
+    /// once, on a ring of which nothing was taken. Its base counts only where the tracker knows nothing.
+    ///
+    /// # Errors
+    /// A text that says why what lies there can't be this ring's.
+    pub fn track(&mut self, mut tracker: Box<Tracker>) -> Result<Recovered, String> {
+        let (queue, used) = (self.queue, self.next_used);
+        let left = tracker
+            .recover(self.size, used, self.next_avail)
+            .map_err(|text| format!("queue {queue}: {text}"))?;
+        let (again, unsure) = (left.again.len(), left.handed_on.len());
+        let avail = self.avail_word(1).load(Ordering::Acquire);
+        if again + unsure > 0 && avail.wrapping_sub(left.next_avail) > self.size {
+            return Err(format!(
+                "queue {queue}: {} chains were in flight at used index {used}, but the driver has made available {avail} \
+                 in all: the in-flight region is not this ring's; give a new one when the driver has reset the device",
+                again + unsure
+            ));
+        }
+        self.next_avail = left.next_avail;
+        self.seen_avail = left.next_avail;
+        self.tracker = Some(tracker);
+        for head in left.handed_on {
+            self.push_used(head, 0);
+        }
+        // Whether the driver wants to hear of it does not matter: it is notified when a ring starts.
+        self.publish();
+        self.resume(&left.again);
+        Ok(Recovered { again, unsure })
+    }
+
+    /// Has the heads `again` given out once more. Where they are what the available ring has behind the used ones, as on
+    /// every path that uses chains in order, it is rewound and nothing has to be remembered.
+    fn resume(&mut self, again: &[u16]) {
+        let start = self.next_avail.wrapping_sub(again.len() as u16);
+        let ring: Vec<u16> = (0..again.len() as u16)
+            .map(|i| {
+                self.avail_word(2 + usize::from(start.wrapping_add(i) & self.mask)).load(Ordering::Relaxed)
+            })
+            .collect();
+        let Some(tracker) = &mut self.tracker else { return };
+        if start == self.next_used && ring == again {
+            tracker.forget(again);
+            self.next_avail = start;
+            self.seen_avail = start;
+        } else {
+            tracker.give_out_first(again.to_vec());
+            self.again = tracker.waiting();
+        }
+    }
+
+    /// As `take` where there is an entry.
+    pub(super) fn take_tracked(&mut self) -> Result<Option<u16>, RingError> {
+        if let Some(head) = self.tracker.as_mut().and_then(|t| t.resume()) {
+            self.again -= 1;
+            return Ok(Some(head));
+        }
+        let head = self.take_next()?;
+        if let Some(t) = &mut self.tracker {
+            t.taken(head);
+        }
+        Ok(Some(head))
+    }
+
+    /// The frames of these chains are handed to the kernel next. If this process dies before they are used, the next one gives
+    /// them back as they are: whether the frames went out is not known, and none is to go out twice.
+    #[inline]
+    pub fn hand_on(&mut self, heads: impl Iterator<Item = u16>) {
+        if let Some(t) = &self.tracker {
+            heads.for_each(|head| t.hand_on(head));
+        }
+    }
+
+    /// Takes the marks out of a ring that is replaced: its memory moves.
+    pub fn take_tracker(&mut self) -> Option<Box<Tracker>> {
+        self.again = 0;
+        self.tracker.take()
+    }
+
+    /// Puts the marks of the ring before into this one, which goes on where that was.
+    pub fn put_tracker(&mut self, tracker: Option<Box<Tracker>>) {
+        self.again = tracker.as_ref().map_or(0, |t| t.waiting());
+        self.tracker = tracker;
+    }
+
+    /// The ring stops: everything that was taken has been used or given back. What a process before had taken, and this one
+    /// did not come to, is used as it is, since no place in the available ring stands for it any more. Returns whether the
+    /// driver is to be notified.
+    ///
+    /// A ring that is `broken` is not touched, and all marks go: the driver resets it.
+    pub fn end_tracking(&mut self, broken: bool) -> bool {
+        let Some(mut tracker) = self.take_tracker() else { return false };
+        if broken {
+            tracker.clear();
+            return false;
+        }
+        let rest: Vec<u16> = std::iter::from_fn(|| tracker.resume()).collect();
+        self.tracker = Some(tracker);
+        for head in rest {
+            self.push_used(head, 0);
+        }
+        let notify = self.publish();
+        if let Some(t) = self.tracker.take() {
+            t.end();
+        }
+        notify
+    }
+}

@@ -1,0 +1,116 @@
+//! A VM on a veth by AF_XDP: every length and layout, both ways, and what the ledger says of it.
+
+mod common;
+
+use common::frames::{frame, number};
+use common::veth::veth;
+use common::{Backend, PATIENCE, Peer, Vm, in_netns, options};
+use zerowire_guest::features as f;
+use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+
+/// Frames of each of these lengths, numbered from `first`.
+fn of_lengths(first: u32, lengths: impl Iterator<Item = usize>) -> Vec<Vec<u8>> {
+    lengths.zip(first..).map(|(len, n)| frame(n, len)).collect()
+}
+
+fn rx(mode: RxMode) -> NetOptions {
+    NetOptions {
+        rx: Some(RxOptions { mode, indirect: matches!(mode, RxMode::Big { .. }), buffers: 0 }),
+        ..options(0, Layout::Single)
+    }
+}
+
+#[test]
+fn frames_pass_both_ways() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut peer = Peer::new("v1");
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        let probes = guest.warm_up(0, &peer);
+        guest.ping(&mut peer, 1);
+        let stats = backend.stats("a");
+        assert!(stats.path.contains("copy mode"), "{}", stats.path);
+        assert_eq!(stats.port, "xdp:v0,queue=0,queues=1,mode=copy");
+        assert_eq!((stats.transmit.totals.frames, stats.receive.totals.frames), (1, 1 + probes));
+    });
+}
+
+#[test]
+fn every_length_goes_out_from_every_layout() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut peer = Peer::new("v1");
+        let mut sent = 0;
+        for layout in
+            [Layout::Single, Layout::Split, Layout::Segments(3), Layout::Segments(16), Layout::Pages]
+        {
+            let mut guest = backend.guest("a", &options(0, layout));
+            let all = of_lengths(sent, 18..=1518);
+            for some in all.chunks(100) {
+                guest.send_plain(some);
+                for want in some {
+                    let got = peer.expect().bytes;
+                    assert!(got == *want, "{layout:?}: {} bytes, came {}", want.len(), got.len());
+                }
+            }
+            sent += all.len() as u32;
+            drop(guest);
+        }
+        let totals = backend.stats("a").transmit.totals;
+        assert_eq!((totals.frames, totals.dropped_total()), (u64::from(sent), 0));
+        // All but headers and what lies in too many or too small pieces goes out from the guest's memory.
+        let reasons: Vec<_> = totals.copied_bytes.keys().copied().collect();
+        assert_eq!(reasons, ["header", "scattered"]);
+        assert_eq!(totals.bytes, totals.zero_copied_bytes + totals.copied_total());
+    });
+}
+
+#[test]
+fn every_length_comes_in_to_every_kind_of_buffer() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let peer = Peer::new("v1");
+        let modes = [
+            (RxMode::Mergeable { buffer_len: 1536 }, 0, true),
+            (RxMode::Mergeable { buffer_len: 1530 }, 0, true),
+            (RxMode::Small, f::NET_MRG_RXBUF, true),
+            (RxMode::Big { descriptors: 17, header_apart: true }, f::NET_MRG_RXBUF, true),
+            (RxMode::Big { descriptors: 2, header_apart: false }, f::NET_MRG_RXBUF, true),
+            (RxMode::Mergeable { buffer_len: 1529 }, 0, false),
+            (RxMode::Mergeable { buffer_len: 300 }, 0, false),
+        ];
+        let mut sent = 0;
+        for (mode, without, direct) in modes {
+            let mut guest = backend
+                .guest("a", &NetOptions { wanted: options(without, Layout::Single).wanted, ..rx(mode) });
+            sent += guest.warm_up(0, &peer) as u32;
+            let before = backend.stats("a").receive.totals;
+            let all = of_lengths(sent, 18..=1514);
+            // No more at once than the smallest of these rings takes.
+            for some in all.chunks(12) {
+                for want in some {
+                    peer.send(want);
+                }
+                for want in some {
+                    let got = guest
+                        .recv(0, PATIENCE)
+                        .unwrap_or_else(|| panic!("{mode:?}: frame {} came not", number(want)));
+                    assert!(got.1 == *want, "{mode:?}: {} bytes, came {}", want.len(), got.1.len());
+                }
+            }
+            sent += all.len() as u32;
+            drop(guest);
+            let after = backend.stats("a").receive.totals;
+            let copied = after.copied_total() - before.copied_total();
+            assert_eq!(copied == 0, direct, "{mode:?}: {copied} bytes copied");
+            if !direct {
+                assert!(after.copied_bytes.contains_key("bounce: small buffer"), "{:?}", after.copied_bytes);
+            }
+        }
+        let totals = backend.stats("a").receive.totals;
+        assert_eq!((totals.frames, totals.dropped_total()), (u64::from(sent), 0));
+    });
+}

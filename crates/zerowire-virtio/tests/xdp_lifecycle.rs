@@ -1,0 +1,259 @@
+//! Rings on an AF_XDP port stop and go on, memory comes and goes, guests come and go.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use common::frames::{EXPERIMENT, frame, number, udp_frame};
+use common::pattern::{DATA, Patterned};
+use common::veth::{ip, veth};
+use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
+use zerowire_guest::{GuestAddr, GuestMemory, Transport};
+
+fn one_queue() -> (Backend, Peer) {
+    veth("v0", "v1", 1, 1500);
+    (Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]), Peer::new("v1"))
+}
+
+#[test]
+fn stopped_queues_go_on_where_they_were() {
+    in_netns(|| {
+        let (backend, mut peer) = one_queue();
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &peer);
+        for n in 0..20 {
+            guest.ping(&mut peer, n);
+            guest.driver.stop().expect("stopped");
+            let Guest { driver, pairs, .. } = &mut guest;
+            driver.resume(pairs).expect("resumed");
+            guest.warm_up(0, &peer);
+        }
+        assert_eq!(backend.stats("a").ring_errors, 0);
+    });
+}
+
+#[test]
+fn nothing_is_written_to_buffers_of_a_stopped_queue_and_all_come_back() {
+    in_netns(|| {
+        let (backend, peer) = one_queue();
+        let mut guest = Patterned::start(&backend, "a", 0);
+        let place = |i: u64| (DATA + i * 0x1000 + 77, 1530);
+        let heads: Vec<u16> = (0..10).map(|i| guest.post(&[place(i)])).collect();
+        let deliver = |guest: &mut Patterned, i: usize| {
+            let bytes = frame(i as u32, 500);
+            let used = (0..200).find_map(|_| {
+                peer.send(&bytes);
+                guest.used(Duration::from_millis(100))
+            });
+            assert_eq!(used, Some((heads[i], 512)), "frame {i}");
+            guest
+                .expect_in(&[place(i as u64)], &[&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0][..], &bytes].concat());
+        };
+        for i in 0..4 {
+            deliver(&mut guest, i);
+        }
+        let base = guest.transport.stop_queue(0).expect("stopped");
+        assert_eq!(base, 4, "the buffers that no frame came for are to be taken again");
+        for n in 0..200 {
+            peer.send(&frame(1000 + n, 1000));
+        }
+        assert_eq!(guest.rx.ring().used_idx(), 4);
+        guest.check("frames for a stopped queue");
+        // The same ring goes on.
+        let setup = guest.rx.ring().setup(base);
+        let handle = guest.transport.start_queue(0, &setup).expect("started");
+        guest.transport.enable_queue(0, true).expect("enabled");
+        handle.doorbell.ring().expect("a kick");
+        for i in 4..10 {
+            deliver(&mut guest, i);
+        }
+        guest.check("after the queue went on");
+    });
+}
+
+#[test]
+fn memory_is_plugged_and_unplugged() {
+    in_netns(|| {
+        let (backend, mut peer) = one_queue();
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &peer);
+        for n in 0..8u32 {
+            let region = guest.memory.add_region(GuestAddr(2 << 32), 4 << 20).expect("a region");
+            guest.driver.transport().add_memory(&region).expect("plugged");
+            guest.warm_up(0, &peer);
+            guest.ping(&mut peer, n);
+            guest.driver.transport().remove_memory(&region).expect("unplugged");
+            guest.memory.remove_region(GuestAddr(2 << 32)).expect("removed");
+            guest.warm_up(0, &peer);
+            guest.ping(&mut peer, 100 + n);
+        }
+        assert_eq!((backend.stats("a").ring_errors, backend.stats("a").connection_errors), (0, 0));
+    });
+}
+
+#[test]
+fn guests_come_and_go_a_thousand_times() {
+    in_netns(|| {
+        let (backend, mut peer) = one_queue();
+        let shape = FrameShape { layout: Layout::Single, indirect: false, capacity: 1600 };
+        let options = NetOptions { tx: shape, queue_size: 64, ..options(0, Layout::Single) };
+        let memory = GuestMemory::new(&[(GuestAddr(0), 1 << 20)]).expect("guest memory");
+        for n in 0..1000u32 {
+            let (driver, pairs) = NetDriver::start(backend.connect("a"), &memory, &options).expect("a guest");
+            let mut guest = Guest { driver, pairs, memory: memory.clone() };
+            let out = frame(n, 100);
+            guest.send_plain(std::slice::from_ref(&out));
+            assert_eq!(peer.expect().bytes, out, "guest {n}");
+            if n % 100 == 0 {
+                guest.warm_up(0, &peer);
+            }
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+        }
+        let stats = backend.stats("a");
+        assert_eq!((stats.connections, stats.connection_errors, stats.ring_errors), (1000, 0, 0));
+        assert_eq!(stats.transmit.totals.frames, 1000);
+    });
+}
+
+/// Frames of many flows, which the kernel spreads over the queues of the interface.
+fn flows(n: u8) -> Vec<Vec<u8>> {
+    (0..n)
+        .map(|i| {
+            let mut f = udp_frame([10, 0, 0, i], &[i; 64]);
+            f[34] = i;
+            f
+        })
+        .collect()
+}
+
+/// Takes what comes on a pair for a while.
+fn collect(guest: &mut Guest, pair: usize) -> BTreeSet<Vec<u8>> {
+    let mut all = BTreeSet::new();
+    while let Some((_, bytes)) = guest.recv(pair, Duration::from_millis(100)) {
+        all.insert(bytes);
+    }
+    all
+}
+
+/// Sends until both have received something.
+fn warm_up_both(peer: &Peer, mut received: impl FnMut(usize) -> bool) {
+    let (mut ready, mut tries) = ([false; 2], 0);
+    while ready != [true; 2] {
+        tries += 1;
+        assert!(tries < 200, "frames reach {ready:?}");
+        flows(32).iter().for_each(|f| peer.send(f));
+        for (i, ready) in ready.iter_mut().enumerate() {
+            while received(i) {
+                *ready = true;
+            }
+        }
+    }
+}
+
+#[test]
+fn two_queue_pairs_share_the_memory() {
+    in_netns(|| {
+        veth("v0", "v1", 2, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,queues=2,mode=copy")]);
+        let mut peer = Peer::new("v1");
+        let options = NetOptions { queue_pairs: 2, ..options(0, Layout::Single) };
+        for _ in 0..5 {
+            let mut guest = backend.guest("a", &options);
+            for pair in 0..2 {
+                let out = frame(pair as u32, 700);
+                guest.send(pair, &[(Default::default(), out.clone())]);
+                assert_eq!(peer.expect().bytes, out, "pair {pair}");
+            }
+            warm_up_both(&peer, |pair| guest.recv(pair, Duration::from_millis(20)).is_some());
+            let sent = flows(100);
+            sent.iter().for_each(|f| peer.send(f));
+            let (a, b) = (collect(&mut guest, 0), collect(&mut guest, 1));
+            assert!(!a.is_empty() && !b.is_empty(), "{} and {} frames", a.len(), b.len());
+            assert_eq!(a.len() + b.len(), 100);
+            assert!(sent.iter().all(|f| a.contains(f) || b.contains(f)));
+        }
+        assert_eq!(backend.stats("a").ring_errors, 0);
+    });
+}
+
+#[test]
+fn two_vms_on_two_queues_of_one_interface() {
+    in_netns(|| {
+        veth("v0", "v1", 2, 1500);
+        let backend = Backend::start(&[
+            Vm::on("a", "xdp:v0,queue=0,mode=copy"),
+            Vm::on("b", "xdp:v0,queue=1,mode=copy"),
+        ]);
+        let mut peer = Peer::new("v1");
+        let mut guests = ["a", "b"].map(|vm| backend.guest(vm, &options(0, Layout::Single)));
+        for (i, guest) in guests.iter_mut().enumerate() {
+            let out = frame(i as u32, 900);
+            guest.send_plain(std::slice::from_ref(&out));
+            assert_eq!(peer.expect().bytes, out);
+        }
+        warm_up_both(&peer, |i| guests[i].recv(0, Duration::from_millis(20)).is_some());
+        let sent = flows(100);
+        sent.iter().for_each(|f| peer.send(f));
+        let [a, b] = &mut guests;
+        let (a, b) = (collect(a, 0), collect(b, 0));
+        assert!(!a.is_empty() && !b.is_empty() && a.is_disjoint(&b));
+        assert_eq!(a.len() + b.len(), 100);
+        // The one goes, the other stays.
+        let [gone, mut stays] = guests;
+        drop(gone);
+        wait_until("the connection has ended", || !backend.stats("a").connected);
+        let out = frame(9, 900);
+        stays.send_plain(std::slice::from_ref(&out));
+        assert_eq!(peer.expect().bytes, out);
+        flows(100).iter().for_each(|f| peer.send(f));
+        assert_eq!(collect(&mut stays, 0), b);
+    });
+}
+
+/// Behind the peer a bridge and a link so slow that frames stay in the kernel.
+fn slow_peer() -> Peer {
+    veth("w0", "w1", 1, 1500);
+    ip(&["link", "add", "br0", "type", "bridge"]);
+    for name in ["v1", "w0"] {
+        ip(&["link", "set", name, "master", "br0"]);
+    }
+    ip(&["link", "set", "br0", "up"]);
+    let shaper =
+        ["qdisc", "add", "dev", "w0", "root", "tbf", "rate", "30mbit", "burst", "3000", "limit", "10000000"];
+    let done = std::process::Command::new("tc")
+        .args(shaper)
+        .output()
+        .expect("the program tc (iproute2) to be there");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    Peer::new("w1")
+}
+
+/// The next frame of the guest's; the bridge sends some of its own.
+fn guests_frame(peer: &mut Peer) -> Option<Vec<u8>> {
+    std::iter::from_fn(|| peer.recv(PATIENCE)).map(|f| f.bytes).find(|b| b[12..14] == EXPERIMENT)
+}
+
+#[test]
+fn a_slow_driver_holds_half_of_the_ring_and_no_more() {
+    in_netns(|| {
+        let (backend, _) = one_queue();
+        let mut peer = slow_peer();
+        let mut guest = backend.guest("a", &NetOptions { tx_slots: 256, ..options(0, Layout::Single) });
+        let all: Vec<_> = (0..1500).map(|n| frame(n, 1500)).collect();
+        guest.send_plain(&all);
+        let totals = backend.stats("a").transmit.totals;
+        for (i, want) in all.iter().enumerate() {
+            let got = guests_frame(&mut peer).unwrap_or_else(|| panic!("frame {i} never comes"));
+            assert!(got == *want, "frame {i} is not what was sent; came {}", number(&got));
+        }
+        assert_eq!((totals.frames, totals.dropped_total()), (1500, 0));
+        assert!(totals.copied_bytes.contains_key("held"), "{:?}", totals.copied_bytes);
+        assert!(totals.zero_copied_frames > 0);
+        // At rest everything is as before.
+        guest.send_plain(&all[..1]);
+        assert!(guests_frame(&mut peer).is_some_and(|got| got == all[0]));
+    });
+}
