@@ -6,10 +6,11 @@
 //! zw-vsock stream|seqpacket listen PORT JOB [NUMBER...]
 //! zw-vsock pci WORD...
 //! zw-vsock file SEED BYTES PATH
+//! zw-vsock tcp-echo PORT
 //! ```
 //! Jobs are those of `zerowire_vmtest::vsock::job`; numbers are listed at each. `pci`
 //! drives a device of its own, see `zerowire_vmtest::vsock::pci`. `file`
-//! writes a pattern to a file. With
+//! writes a pattern to a file; `tcp-echo` sends everything back that comes on one TCP connection. With
 //! `listen` the line `listening` says that peers may connect. The last line is `ok …` or
 //! `failed: …`; the exit status is 0 or 1.
 
@@ -43,6 +44,7 @@ fn run(words: &mut Words) -> Result<String> {
         "cid" => return Ok(local_cid()?.to_string()),
         "pci" => return pci::run(words.0.make_contiguous()),
         "file" => return write_file(words),
+        "tcp-echo" => return tcp_echo(words),
         "stream" => Kind::Stream,
         "seqpacket" => Kind::Seqpacket,
         other => bail!("unknown command '{other}'"),
@@ -72,6 +74,14 @@ fn write_file(words: &mut Words) -> Result<String> {
     let path = words.next("a path")?;
     std::fs::write(&path, Pattern::new(seed).bytes(0, bytes)).with_context(|| format!("write {path}"))?;
     Ok(String::new())
+}
+
+/// PORT
+fn tcp_echo(words: &mut Words) -> Result<String> {
+    let listener = std::net::TcpListener::bind(("0.0.0.0", words.number("a port")?)).context("bind")?;
+    println!("listening");
+    let (socket, _) = listener.accept().context("accept")?;
+    Ok(format!("{} bytes", job::echo(&socket)?))
 }
 
 /// How connections come about.

@@ -138,6 +138,16 @@ impl NetDevice {
             .with_context(|| format!("the guest's interface with MAC address {mac}"))
     }
 
+    /// The device at a port of a machine that starts, as arguments of QEMU: for a machine that a guest with this device
+    /// migrates to.
+    pub fn command_line(&self, qemu: Qemu, port: &str) -> Vec<std::ffi::OsString> {
+        let chardev = format!("socket,id={},path={}", self.chardev(), self.socket.display());
+        let netdev =
+            format!("vhost-user,id={},chardev={},queues={}", self.netdev(), self.chardev(), self.queue_pairs);
+        let device = self.arguments(qemu, port).to_string();
+        ["-chardev", &chardev, "-netdev", &netdev, "-device", &device].map(Into::into).into()
+    }
+
     /// Unplugs the device, waits until the guest has let it go, and disconnects.
     ///
     /// # Errors

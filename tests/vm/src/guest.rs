@@ -97,7 +97,8 @@ impl Guest {
         more: &[OsString],
     ) -> Result<Self> {
         let begin = Instant::now();
-        let mut guest = Self::start(lab, machine, dir, Some(state), more)?;
+        let incoming = format!("exec:cat {}", shell_quoted(state)?);
+        let mut guest = Self::start(lab, machine, dir, Some(&incoming), more)?;
         wait_for("the guest's saved state to load", RESTORE, || {
             let status = guest.qmp.execute("query-status", json!({}))?;
             Ok((status["status"] != "inmigrate").then_some(()))
@@ -111,7 +112,7 @@ impl Guest {
         lab: &Lab,
         machine: Machine,
         dir: &Path,
-        state: Option<&Path>,
+        incoming: Option<&str>,
         more: &[OsString],
     ) -> Result<Self> {
         let kernel = lab.assets.kernel(machine.kernel)?;
@@ -119,8 +120,8 @@ impl Guest {
         let initrd = lab.initrd(machine.kernel)?;
         let mut command = machine.command(&qemu, &kernel, &initrd, dir);
         command.args(more);
-        if let Some(state) = state {
-            command.arg("-incoming").arg(format!("exec:cat {}", shell_quoted(state)?));
+        if let Some(uri) = incoming {
+            command.arg("-incoming").arg(uri);
         }
         let log = dir.join("qemu.log");
         let mut process = Running::start_logged(&mut command, &log)?;
@@ -186,6 +187,74 @@ impl Guest {
             }
             std::thread::sleep(Duration::from_millis(30));
         }
+    }
+
+    /// A machine that waits for a guest to migrate to it, see [`Guest::migrate`]. `more` must hold the
+    /// devices that the guest was given, each at the port that it has there; the names are their ids.
+    ///
+    /// # Errors
+    /// QEMU does not start.
+    pub fn await_migration(
+        lab: &Lab,
+        machine: Machine,
+        dir: &Path,
+        devices: &[&str],
+        more: &[OsString],
+    ) -> Result<Self> {
+        let mut guest = Self::start(lab, machine, dir, Some("defer"), more)?;
+        for device in devices {
+            guest.take_port(device)?;
+        }
+        Ok(guest)
+    }
+
+    /// Begins to send the guest to `target` over the unix socket `path`, at `bytes_per_second` for now.
+    ///
+    /// # Errors
+    /// QEMU refuses: a device can't migrate, for instance.
+    pub fn start_migration(&mut self, target: &mut Self, path: &Path, bytes_per_second: u64) -> Result<()> {
+        let uri = format!("unix:{}", path.display());
+        target.qmp.execute("migrate-incoming", json!({"uri": uri}))?;
+        self.limit_migration(bytes_per_second)?;
+        self.qmp.execute("migrate", json!({"uri": uri}))?;
+        Ok(())
+    }
+
+    /// Sends at most so many bytes a second from now on.
+    ///
+    /// # Errors
+    /// QEMU refuses.
+    pub fn limit_migration(&mut self, bytes_per_second: u64) -> Result<()> {
+        // An emulated guest that is busy changes memory about as fast as it is sent.
+        self.qmp.execute(
+            "migrate-set-parameters",
+            json!({"max-bandwidth": bytes_per_second, "downtime-limit": 3000}),
+        )?;
+        Ok(())
+    }
+
+    /// Whether the migration has ended.
+    ///
+    /// # Errors
+    /// It failed; the message says why.
+    pub fn has_migrated(&mut self) -> Result<bool> {
+        let answer = self.qmp.execute("query-migrate", json!({}))?;
+        match answer["status"].as_str() {
+            Some("completed") => Ok(true),
+            Some("failed" | "cancelled") => bail!("the migration failed: {answer}"),
+            _ => Ok(false),
+        }
+    }
+
+    /// Waits until a guest that migrated here runs.
+    ///
+    /// # Errors
+    /// It does not within `limit`.
+    pub fn wait_migrated(&mut self, limit: Duration) -> Result<()> {
+        wait_for("the guest to run where it migrated to", limit, || {
+            let status = self.qmp.execute("query-status", json!({}))?;
+            Ok((status["status"] == "running").then_some(()))
+        })
     }
 
     /// Saves the state to a file and ends the guest.

@@ -91,7 +91,7 @@ impl Lab {
 /// The project's programs in the guest. The static one is there if it was built: the tests
 /// that need it ask for it themselves, and the demo has no use for it.
 fn guest_programs() -> Result<Vec<PathBuf>> {
-    let mut programs = vec![agent("zw-vsock")?, agent("zw-recv")?];
+    let mut programs = vec![agent("zw-vsock")?, agent("zw-recv")?, agent("zw-xdp")?];
     programs.extend(backend::static_program().ok());
     Ok(programs)
 }

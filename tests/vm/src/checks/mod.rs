@@ -3,6 +3,7 @@
 mod change;
 mod harness;
 mod ledger;
+mod migration;
 mod net;
 mod send;
 mod setup;
@@ -10,6 +11,7 @@ mod stores;
 mod traffic;
 mod two_guests;
 mod vsock;
+mod xdp;
 mod zcrx;
 mod zcrx_stores;
 
@@ -40,6 +42,7 @@ enum On {
 const TESTS: &[(&str, On, Body)] = &[
     ("cycles", On::Qemu10, change::cycles),
     ("restart", On::All, change::restart),
+    ("migration", On::Qemu10, migration::under_load),
     ("memory-plug", On::All, change::memory_plug),
     ("reboot", On::Qemu10, change::reboot),
     ("net", On::All, net::full),
@@ -66,6 +69,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-send", On::Qemu10, vsock::send::vsock),
     ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
+    ("xdp", On::Linux7, xdp::zero_copy),
     ("zcrx", On::Linux7, zcrx::no_device),
     ("zcrx-stores", On::Linux7, zcrx_stores::count),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
