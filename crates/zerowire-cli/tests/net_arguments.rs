@@ -44,7 +44,7 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--port", "tap:zwarg"], 1, &["--socket PATH", "--fd N"]);
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);
-        refused(&["--vm", "name=a,socket=/x"], 1, &["--vm name=a,socket=/x", "port=tap:NAME is missing"]);
+        refused(&["--vm", "name=a,socket=/x"], 1, &["--vm name=a,socket=/x", "port=PORT is missing"]);
         let one = format!("name=a,socket={s},port=tap:zwarg");
         refused(&["--vm", &one, "--vm", &one], 1, &["two VMs are named 'a'"]);
         refused(&["--config", &path("none.toml")], 1, &["none.toml", "No such file"]);
