@@ -49,6 +49,13 @@ const LINGER: u32 = 32;
 /// A busy worker asks for events each so many turns.
 const TURNS_UNASKED: u32 = 16;
 
+/// After so many turns in which rings had entries and nothing could be moved, since the port takes none for now, a worker
+/// sleeps between turns. Commands are taken meanwhile.
+const TURNS_BLOCKED: u32 = 16;
+
+/// How long such a worker sleeps.
+const BLOCKED_NAP: Duration = Duration::from_micros(100);
+
 /// Stack of a worker, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -132,6 +139,8 @@ struct Worker<P: Path> {
     linger: u32,
     /// Turns since events were asked for.
     unasked: u32,
+    /// Turns in which a ring had entries and nothing could be moved.
+    blocked: u32,
     quit: bool,
 }
 
@@ -175,6 +184,7 @@ impl<P: Path> Worker<P> {
             trimmed: true,
             linger: 0,
             unasked: 0,
+            blocked: 0,
             quit: false,
         };
         worker.set_memory(setup.memory);
@@ -195,6 +205,7 @@ impl<P: Path> Worker<P> {
             let timeout = if busy {
                 self.trimmed = false;
                 self.linger = LINGER;
+                self.blocked = 0;
                 // While the port has frames both directions are looked at in each turn: only commands can wait.
                 self.unasked = if self.port_ready { self.unasked + 1 } else { TURNS_UNASKED };
                 if self.unasked < TURNS_UNASKED {
@@ -207,9 +218,15 @@ impl<P: Path> Worker<P> {
                 continue;
             } else {
                 if self.arm() {
-                    continue;
+                    self.blocked += 1;
+                    if self.blocked < TURNS_BLOCKED {
+                        continue;
+                    }
+                    Some(BLOCKED_NAP)
+                } else {
+                    self.blocked = 0;
+                    self.idle_time()
                 }
-                self.idle_time()
             };
             if !self.wait(&mut events, timeout) && !busy {
                 if timeout.is_none_or(|t| t >= TRIM_AFTER) {

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use thiserror::Error;
 
 use super::map::Mapping;
+use super::page_size;
 use super::sigbus::Guarded;
 
 /// Bytes of guest memory that a bit stands for (`VHOST_LOG_PAGE`).
@@ -31,9 +32,6 @@ const BYTE_COVERS: u64 = 8 * PAGE_BYTES;
 /// Bytes of a log at most, for guest addresses below 32 TiB, which no guest reaches: a front end that describes memory at the
 /// end of the address space can't have this process look through more.
 const MAX_BYTES: u64 = 1 << 30;
-
-/// Page size of the log's mapping, bytes: offsets of mappings are multiples of it.
-const MAP_ALIGN: u64 = 4096;
 
 /// What can be wrong with a log. The text is what the log file shows.
 #[derive(Debug, Error)]
@@ -133,13 +131,15 @@ impl DirtyLog {
             return Err(LogError::FileTooShort { need, have });
         }
         let len = len.min(MAX_BYTES);
-        let skip = offset % MAP_ALIGN;
-        // Whole pages, so that the last one is known to the handler of SIGBUS, too.
-        let Ok(map_len) = usize::try_from((len + skip).next_multiple_of(MAP_ALIGN)) else {
+        // A file on hugetlbfs has its own, and the handler of SIGBUS has to know it.
+        let page = page_size(file)?;
+        let skip = offset % page;
+        // Whole pages, so that the last one is known to the handler, too.
+        let Ok(map_len) = usize::try_from((len + skip).next_multiple_of(page)) else {
             return Err(overflow);
         };
         let map = Mapping::shared(file, offset - skip, map_len)?;
-        let bits = Arc::new(Bits::Shared(Guarded::new(map, MAP_ALIGN as usize)));
+        let bits = Arc::new(Bits::Shared(Guarded::new(map, page as usize)));
         Ok(Self { bits, skip: skip as usize, len, signal: None })
     }
 

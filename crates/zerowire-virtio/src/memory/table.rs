@@ -532,7 +532,7 @@ fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), M
 
 /// Bytes of a page of `file`: that of huge pages where it lies on hugetlbfs (fs/hugetlbfs/inode.c). What other file systems
 /// call their block size is no page size.
-pub(crate) fn page_size(file: &OwnedFd) -> io::Result<u64> {
+pub(crate) fn page_size(file: impl AsFd) -> io::Result<u64> {
     const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
     let fs = rustix::fs::fstatfs(file)?;
     let huge = fs.f_type as i64 & 0xffff_ffff == HUGETLBFS_MAGIC;

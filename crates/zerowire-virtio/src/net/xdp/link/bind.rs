@@ -137,6 +137,13 @@ impl Link {
 
     /// Why zero-copy mode does not do for this guest; None where nothing speaks against it.
     fn unsafe_for_zero_copy(&self) -> Option<String> {
+        if self.options.address.is_some() {
+            return Some(
+                "match=mac leaves the host frames that a device would have written to the guest's memory before: \
+                 give match=all"
+                    .to_owned(),
+            );
+        }
         let page = self.memory.smallest_page().unwrap_or(0);
         if page < LARGE_PAGE_BYTES {
             return Some(format!(
