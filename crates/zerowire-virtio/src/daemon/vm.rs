@@ -250,7 +250,8 @@ impl Vm {
             None => None,
         };
         if metadata.is_some() && matches!(port, PortSpec::Xdp(_)) {
-            let text = format!("port '{port}' can't serve metadata yet: give --port tap:NAME, or no metadata");
+            let text =
+                format!("port '{port}' can't serve metadata yet: give --port tap:NAME, or no metadata");
             return Err(ServerError::Metadata { vm, text });
         }
         let opened = port::open(&port, policy, engine)
