@@ -42,12 +42,6 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--socket", s, "--port", "tap:a/b"], 1, &["'a/b'", "without '/'"]);
         refused(&["--socket", s, "--gather-max", "70000"], 1, &["70000", "65557"]);
         refused(&["--port", "tap:zwarg"], 1, &["--socket PATH", "--fd N"]);
-        let tree = write("tree.json", "{}");
-        refused(
-            &["--socket", s, "--port", "xdp:lo", "--metadata", &tree],
-            1,
-            &["xdp:lo", "can't serve metadata", "tap:NAME"],
-        );
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);
         refused(&["--vm", "name=a,socket=/x"], 1, &["--vm name=a,socket=/x", "port=PORT is missing"]);

@@ -344,14 +344,6 @@ fn statistics_and_messages_do_not_disturb_traffic() {
     });
 }
 
-/// An ARP request for the metadata service.
-fn arp_request() -> Vec<u8> {
-    let mut f = [[0xff; 6].as_slice(), &frames::GUEST_MAC, &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]].concat();
-    f.extend_from_slice(&frames::GUEST_MAC);
-    f.extend_from_slice(&[10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 169, 254, 169, 254]);
-    f
-}
-
 #[test]
 fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
     in_netns(|| {
@@ -364,7 +356,7 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
         let options = zerowire_guest::net::NetOptions { queue_pairs: 2, ..options(0, Layout::Split) };
         let mut guest = backend.guest("zwmeta", &options);
         for pair in [0, 1, 0, 1] {
-            guest.send(pair, &[(VirtioNetHdr::default(), arp_request())]);
+            guest.send(pair, &[(VirtioNetHdr::default(), frames::arp_request())]);
             let (header, reply) = guest.expect();
             assert_eq!(header.num_buffers, 1);
             assert_eq!(reply[12..14], [0x08, 0x06]);
@@ -375,14 +367,14 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
         assert!(peer.drain().is_empty(), "nothing of it reaches the port");
         guest.ping(&mut peer, 3);
         let stats = backend.stats("zwmeta");
-        let arp = 12 + arp_request().len() as u64;
+        let arp = 12 + frames::arp_request().len() as u64;
         assert_eq!(stats.transmit.totals.copied_bytes["metadata"], 4 * arp);
         assert!(stats.receive.totals.copied_bytes["metadata"] >= 4 * arp);
         // A file that can't be read leaves all as it was.
         std::fs::write(&file, "{").expect("a broken metadata file");
         let errors = backend.server.reload_metadata();
         assert!(errors.len() == 1 && errors[0].contains("metadata.json"), "{errors:?}");
-        guest.send(0, &[(VirtioNetHdr::default(), arp_request())]);
+        guest.send(0, &[(VirtioNetHdr::default(), frames::arp_request())]);
         guest.expect();
     });
 }

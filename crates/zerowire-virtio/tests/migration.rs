@@ -208,9 +208,7 @@ fn answers_of_the_metadata_service_are_noted() {
         let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
         let backend = Backend::start(&[Vm { metadata, ..Vm::new("zwmigmeta") }]);
         let mut guest = backend.guest("zwmigmeta", &options(0, Layout::Split));
-        let mut arp = [[0xff; 6].as_slice(), &frames::GUEST_MAC, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-        arp.extend_from_slice(&frames::GUEST_MAC);
-        arp.extend_from_slice(&[10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 169, 254, 169, 254]);
+        let arp = frames::arp_request();
         let migration = migrate(&mut guest);
         for _ in 0..3 {
             guest.send_plain(std::slice::from_ref(&arp));

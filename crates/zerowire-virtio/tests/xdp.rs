@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::frames::{frame, number};
+use common::frames::{arp_request, frame, number};
 use common::veth::veth;
 use common::{Backend, PATIENCE, Peer, Vm, in_netns, options};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_metadata::TokenPolicy;
+use zerowire_virtio::daemon::MetadataSource;
 
 /// Frames of each of these lengths, numbered from `first`.
 fn of_lengths(first: u32, lengths: impl Iterator<Item = usize>) -> Vec<Vec<u8>> {
@@ -112,5 +114,42 @@ fn every_length_comes_in_to_every_kind_of_buffer() {
         }
         let totals = backend.stats("a").receive.totals;
         assert_eq!((totals.frames, totals.dropped_total()), (u64::from(sent), 0));
+    });
+}
+
+/// Buffers that are kept for answers don't hold up frames, however many of those come between two answers.
+#[test]
+fn metadata_is_answered_beside_many_frames() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("metadata.json");
+        std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
+        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
+        let backend = Backend::start(&[Vm { metadata, ..Vm::on("a", "xdp:v0,mode=copy") }]);
+        let mut peer = Peer::new("v1");
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        let probes = guest.warm_up(0, &peer);
+        let mut sent = 0;
+        for _ in 0..3 {
+            guest.send_plain(&[arp_request()]);
+            assert_eq!(guest.expect().1[28..32], [169, 254, 169, 254]);
+            // More than the ring has entries.
+            for some in of_lengths(sent, (0..600).map(|n| 60 + n)).chunks(12) {
+                some.iter().for_each(|want| peer.send(want));
+                for want in some {
+                    let (_, got) = guest.expect();
+                    assert!(got == *want, "frame {}, came {}", number(want), number(&got));
+                }
+            }
+            sent += 600;
+        }
+        guest.ping(&mut peer, sent);
+        assert!(peer.drain().is_empty(), "nothing of it reaches the port");
+        let stats = backend.stats("a");
+        let (out, to) = (&stats.transmit.totals, &stats.receive.totals);
+        let arp = 12 + arp_request().len() as u64;
+        assert_eq!((out.copied_bytes["metadata"], to.copied_bytes["metadata"] >= 3 * arp), (3 * arp, true));
+        assert_eq!((to.frames, to.dropped_total()), (u64::from(sent) + 1 + probes + 3, 0));
     });
 }

@@ -249,11 +249,6 @@ impl Vm {
             }
             None => None,
         };
-        if metadata.is_some() && matches!(port, PortSpec::Xdp(_)) {
-            let text =
-                format!("port '{port}' can't serve metadata yet: give --port tap:NAME, or no metadata");
-            return Err(ServerError::Metadata { vm, text });
-        }
         let opened = port::open(&port, policy, engine)
             .map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
         // The socket comes last: who sees it finds everything else in place.

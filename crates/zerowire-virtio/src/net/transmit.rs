@@ -202,7 +202,7 @@ impl Transmit {
     #[inline]
     fn chain(&mut self, cx: &mut TransmitContext<'_>) -> Result<(), RingError> {
         let Some(head) = self.ring.take()? else { return Ok(()) };
-        let len = self.parse(head, cx.memory)?;
+        let len = parse(&self.ring, head, cx.memory, &mut self.hint, &mut self.segments)?;
         let mut slot = Slot { head, ..Slot::default() };
         match self.frame(len, cx, &mut slot) {
             Ok(()) => {}
@@ -210,24 +210,6 @@ impl Transmit {
         }
         self.slots.push(slot);
         Ok(())
-    }
-
-    /// The chain's segments and its length.
-    #[inline]
-    fn parse(&mut self, head: u16, memory: &GuestMemory) -> Result<usize, RingError> {
-        self.segments.clear();
-        let mut cursor = ChainCursor::new(&self.ring, head);
-        let mut len = 0usize;
-        while let Some(d) = cursor.next(&self.ring, memory, &mut self.hint)? {
-            if d.is_writable() {
-                return Err(self.ring.error(RingRule::WritableInTransmit));
-            }
-            if !memory.translate(d.addr, d.len, &mut self.hint, &mut self.segments) {
-                return Err(self.ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
-            }
-            len += d.len as usize;
-        }
-        Ok(len)
     }
 
     /// Queues the frame in `self.segments`, or says why it is dropped.
@@ -278,7 +260,7 @@ impl Transmit {
         if let Some(detour) = cx.detour.as_deref_mut() {
             let start = &head[self.header_len..];
             if detour.wants(&start[..start.len().min(INSPECT_BYTES)]) {
-                Self::take_out(&self.segments, self.header_len, len, head, detour);
+                take_out(&self.segments, self.header_len, len, head, detour);
                 cx.counters.copied(CopyReason::Metadata, len as u64);
                 return Ok(());
             }
@@ -337,16 +319,6 @@ impl Transmit {
         whole.max(INSPECT_BYTES).min(len)
     }
 
-    /// Hands a frame to the detour: what was inspected, and the rest behind it.
-    #[cold]
-    fn take_out(segments: &[Segment], header_len: usize, len: usize, head: &[u8], detour: &mut dyn Detour) {
-        let mut frame = head[header_len..].to_vec();
-        let have = frame.len();
-        frame.resize(len - header_len, 0);
-        access::read(segments, head.len(), &mut frame[have..]);
-        detour.take(&frame);
-    }
-
     /// Runs the batch, counts, and gives every chain back.
     #[inline]
     fn finish(&mut self, cx: &mut TransmitContext<'_>) -> io::Result<()> {
@@ -386,4 +358,44 @@ impl Transmit {
         cx.counters.system_calls.add(calls);
         Ok(())
     }
+}
+
+/// The segments of a chain that is to be sent, and its length.
+#[inline]
+pub(super) fn parse(
+    ring: &SplitRing,
+    head: u16,
+    memory: &GuestMemory,
+    hint: &mut usize,
+    segments: &mut Vec<Segment>,
+) -> Result<usize, RingError> {
+    segments.clear();
+    let mut cursor = ChainCursor::new(ring, head);
+    let mut len = 0usize;
+    while let Some(d) = cursor.next(ring, memory, hint)? {
+        if d.is_writable() {
+            return Err(ring.error(RingRule::WritableInTransmit));
+        }
+        if !memory.translate(d.addr, d.len, hint, segments) {
+            return Err(ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
+        }
+        len += d.len as usize;
+    }
+    Ok(len)
+}
+
+/// Hands a frame of `len` bytes, its header included, to the detour: what was read already, `head`, and the rest behind it.
+#[cold]
+pub(super) fn take_out(
+    segments: &[Segment],
+    header_len: usize,
+    len: usize,
+    head: &[u8],
+    detour: &mut dyn Detour,
+) {
+    let mut frame = head[header_len..].to_vec();
+    let have = frame.len();
+    frame.resize(len - header_len, 0);
+    access::read(segments, head.len(), &mut frame[have..]);
+    detour.take(&frame);
 }

@@ -115,3 +115,11 @@ pub fn sum(bytes: &[u8], start: u32) -> u16 {
     }
     s as u16
 }
+
+/// An ARP request for the metadata service.
+pub fn arp_request() -> Vec<u8> {
+    let mut f = [[0xff; 6].as_slice(), &GUEST_MAC, &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]].concat();
+    f.extend_from_slice(&GUEST_MAC);
+    f.extend_from_slice(&[10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 169, 254, 169, 254]);
+    f
+}

@@ -2,8 +2,6 @@
 
 use std::process::Command;
 
-use super::Peer;
-
 /// Makes `port` and `peer`, up, in this thread's network namespace, with `queues` queues each and this MTU.
 pub fn veth(port: &str, peer: &str, queues: usize, mtu: usize) {
     let queues = queues.to_string();
@@ -36,9 +34,4 @@ pub fn ip(arguments: &[&str]) {
     let done = Command::new("ip").args(arguments).output().expect("the program ip (iproute2) to be there");
     let error = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "ip {}: {error}", arguments.join(" "));
-}
-
-/// The other end of a pair, as [`veth`] names it.
-pub fn peer_of(name: &str) -> Peer {
-    Peer::new(name)
 }

@@ -61,10 +61,19 @@ impl Loans {
         self.chains == 0 && self.places.len() == SEND_PLACES
     }
 
-    /// The number that the next loan gets; None while that is one's that has not come back.
+    /// The number that the next loan gets; None while all are out. One that never comes back is passed over.
     #[inline]
-    pub fn next(&self) -> Option<u16> {
-        (self.loans[usize::from(self.next) % LOANS].pieces == 0).then_some(self.next)
+    pub fn next(&mut self) -> Option<u16> {
+        if self.chains + (SEND_PLACES - self.places.len()) >= LOANS {
+            return None;
+        }
+        for _ in 0..LOANS {
+            if self.loans[usize::from(self.next) % LOANS].pieces == 0 {
+                return Some(self.next);
+            }
+            self.next = after(self.next);
+        }
+        None
     }
 
     /// A free place of the slab, which is the caller's until it is lent or [put back](Self::put_back).
@@ -84,7 +93,7 @@ impl Loans {
         let number = self.next;
         self.chains += usize::from(matches!(lent, Lent::Chain(_)));
         self.loans[usize::from(number) % LOANS] = Loan { number, pieces: pieces.max(1), lent };
-        self.next = if number >= MAX_COOKIE { 0 } else { number + 1 };
+        self.next = after(number);
     }
 
     /// A piece came back. Returns the chain that is to be given back to the guest, if it was the last piece of one.
@@ -125,6 +134,10 @@ impl Loans {
     }
 }
 
+fn after(number: u16) -> u16 {
+    if number >= MAX_COOKIE { 0 } else { number + 1 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +172,19 @@ mod tests {
             l.put_back(p);
             true
         }));
+    }
+
+    #[test]
+    fn one_that_never_comes_back_is_passed_over() {
+        let mut l = Loans::new();
+        l.lend(Lent::Chain(u16::MAX), 1);
+        for i in 0..3 * LOANS as u16 {
+            let number = l.next().unwrap_or(u16::MAX);
+            assert_ne!(usize::from(number) % LOANS, 0, "{i}");
+            l.lend(Lent::Chain(i), 1);
+            assert_eq!(l.back(number), Some(i));
+        }
+        assert_eq!((l.chains(), l.back(0)), (1, Some(u16::MAX)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub enum Buffer {
         /// The chain's head.
         head: u16,
         /// Its number in [`Order`].
-        taken: u32,
+        taken: u16,
         /// Where the header, and behind it the frame, lie.
         at: [Option<Segment>; 2],
     },
@@ -87,58 +87,74 @@ impl Posted {
     }
 }
 
-/// Chains in the order in which they were taken from the ring.
+/// A chain that was taken and has not been used.
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    head: u16,
+    /// When it was taken, counted from 1; 0 where there is none.
+    taken: u64,
+}
+
+/// Chains that are out, and in which order they were taken from the ring.
 #[derive(Debug)]
 pub struct Order {
-    /// Number of the first entry, free-running.
-    first: u32,
-    /// Head, and whether it has been used.
-    taken: VecDeque<(u16, bool)>,
-    most: usize,
+    out: Box<[Out]>,
+    free: Vec<u16>,
+    /// Chains taken so far.
+    taken: u64,
+    /// When the youngest of those that were used was taken.
+    last_used: u64,
 }
 
 impl Order {
     /// For a ring of `size` entries.
     pub fn new(size: u16) -> Self {
-        Self { first: 0, taken: VecDeque::with_capacity(usize::from(size)), most: usize::from(size) }
+        let none = Out { head: 0, taken: 0 };
+        Self {
+            out: vec![none; usize::from(size)].into(),
+            free: (0..size).rev().collect(),
+            taken: 0,
+            last_used: 0,
+        }
     }
 
     /// Whether another chain may be taken. No sound driver has more chains with the device than the ring has entries.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.taken.len() < self.most
+        !self.free.is_empty()
     }
 
-    /// A chain was taken. Returns its number.
+    /// A chain was taken; there was room for it. Returns its number, which is another one's when it has been used.
     #[inline]
-    pub fn take(&mut self, head: u16) -> u32 {
-        self.taken.push_back((head, false));
-        self.first.wrapping_add(self.taken.len() as u32 - 1)
+    pub fn take(&mut self, head: u16) -> u16 {
+        let number = self.free.pop().unwrap_or_default();
+        self.taken += 1;
+        if let Some(out) = self.out.get_mut(usize::from(number)) {
+            *out = Out { head, taken: self.taken };
+        }
+        number
     }
 
     /// Chain `number` was used.
     #[inline]
-    pub fn used(&mut self, number: u32) {
-        let i = number.wrapping_sub(self.first) as usize;
-        if let Some(entry) = self.taken.get_mut(i) {
-            entry.1 = true;
-        }
-        while let Some((_, true)) = self.taken.front() {
-            self.taken.pop_front();
-            self.first = self.first.wrapping_add(1);
+    pub fn used(&mut self, number: u16) {
+        if let Some(out) = self.out.get_mut(usize::from(number)).filter(|out| out.taken > 0) {
+            self.last_used = self.last_used.max(out.taken);
+            out.taken = 0;
+            self.free.push(number);
         }
     }
 
     /// Ends: the chains that have others behind them that were used, and those that have none, oldest first. The first
     /// ones have to be used; the others can be put back.
     pub fn end(&mut self) -> (Vec<u16>, Vec<u16>) {
-        let tail = self.taken.iter().rev().take_while(|(_, used)| !used).count();
-        let cut = self.taken.len() - tail;
-        let between = self.taken.iter().take(cut).filter(|(_, used)| !used).map(|e| e.0).collect();
-        let last = self.taken.iter().skip(cut).map(|e| e.0).collect();
-        self.first = self.first.wrapping_add(self.taken.len() as u32);
-        self.taken.clear();
-        (between, last)
+        let mut left: Vec<Out> = self.out.iter().copied().filter(|out| out.taken > 0).collect();
+        left.sort_unstable_by_key(|out| out.taken);
+        let between = left.partition_point(|out| out.taken < self.last_used);
+        let last = left.split_off(between);
+        *self = Self::new(self.out.len() as u16);
+        let heads = |list: Vec<Out>| list.into_iter().map(|out| out.head).collect();
+        (heads(left), heads(last))
     }
 }
 
@@ -186,10 +202,26 @@ mod tests {
             o.used(numbers[i]);
         }
         assert!(o.has_room());
-        o.used(o.first.wrapping_add(100));
+        o.used(100);
+        o.used(numbers[3]);
         assert_eq!(o.end(), (vec![12], vec![15, 16, 17]));
         let n = o.take(3);
         o.used(n);
         assert_eq!(o.end(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn one_that_stays_out_holds_up_no_others() {
+        let mut o = Order::new(4);
+        o.take(9);
+        for head in 0..1000 {
+            assert!(o.has_room(), "{head}");
+            let n = o.take(head);
+            o.used(n);
+        }
+        let numbers: Vec<_> = (20..23).map(|head| o.take(head)).collect();
+        assert!(!o.has_room());
+        o.used(numbers[1]);
+        assert_eq!(o.end(), (vec![9, 20], vec![22]));
     }
 }

@@ -45,7 +45,7 @@ pub struct XdpReceive {
     setup: XdpReceiveSetup,
     /// Chains that are kept, and their numbers in `order`.
     chains: Chains,
-    kept: VecDeque<u32>,
+    kept: VecDeque<u16>,
     order: Order,
     posted: Posted,
     /// Of the posted buffers, those that are the guest's.
@@ -215,7 +215,7 @@ impl XdpReceive {
     fn give(
         &mut self,
         head: u16,
-        taken: u32,
+        taken: u16,
         at: [Option<Segment>; 2],
         len: usize,
         memory: &GuestMemory,

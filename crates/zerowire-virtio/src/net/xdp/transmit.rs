@@ -11,9 +11,9 @@ use super::link::Link;
 use super::loans::Lent;
 use crate::io::MAX_BATCH;
 use crate::memory::{GuestMemory, MAX_REGIONS, Segment, access};
-use crate::net::transmit::{Detour, Turn, TurnError};
+use crate::net::transmit::{Detour, Turn, TurnError, parse, take_out};
 use crate::net::{ETH_HEADER_BYTES, header};
-use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
+use crate::ring::{RingError, SplitRing};
 
 /// How much of a frame is read into private memory where something inspects it, bytes behind the virtio-net header: Ethernet
 /// with two tags, IPv6 or IPv4 with options, TCP with options.
@@ -184,7 +184,7 @@ impl XdpTransmit {
         sums: &mut Sums,
     ) -> Result<Taken, RingError> {
         let Some(head) = self.ring.take()? else { return Ok(Taken::Full) };
-        let len = self.parse(head, memory)?;
+        let len = parse(&self.ring, head, memory, &mut self.hint, &mut self.segments)?;
         match self.frame(head, len, link, counters, detour, sums) {
             Ok(Taken::Full) => {
                 self.ring.untake(std::iter::once(head));
@@ -197,24 +197,6 @@ impl XdpTransmit {
             }
         }
         Ok(Taken::Done)
-    }
-
-    /// The chain's segments and its length.
-    #[inline]
-    fn parse(&mut self, head: u16, memory: &GuestMemory) -> Result<usize, RingError> {
-        self.segments.clear();
-        let mut cursor = ChainCursor::new(&self.ring, head);
-        let mut len = 0usize;
-        while let Some(d) = cursor.next(&self.ring, memory, &mut self.hint)? {
-            if d.is_writable() {
-                return Err(self.ring.error(RingRule::WritableInTransmit));
-            }
-            if !memory.translate(d.addr, d.len, &mut self.hint, &mut self.segments) {
-                return Err(self.ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
-            }
-            len += d.len as usize;
-        }
-        Ok(len)
     }
 
     /// Queues the frame in `self.segments`, or says why it is dropped.
@@ -246,7 +228,7 @@ impl XdpTransmit {
         if let Some(detour) = detour.as_deref_mut()
             && detour.wants(&start[self.header_len..])
         {
-            self.take_out(len, &private[self.header_len..self.header_len + inspect], detour);
+            take_out(&self.segments, self.header_len, len, start, detour);
             counters.copied(CopyReason::Metadata, len as u64);
             self.ring.push_used(head, 0);
             return Ok(Taken::Done);
@@ -362,15 +344,6 @@ impl XdpTransmit {
             Some(_) => None,
             None => Some(CopyReason::Scattered),
         }
-    }
-
-    /// Hands a frame to the detour: what was inspected, and the rest behind it.
-    #[cold]
-    fn take_out(&self, len: usize, inspected: &[u8], detour: &mut dyn Detour) {
-        let mut frame = inspected.to_vec();
-        frame.resize(len - self.header_len, 0);
-        access::read(&self.segments, self.header_len + inspected.len(), &mut frame[inspected.len()..]);
-        detour.take(&frame);
     }
 
     #[cold]

@@ -175,7 +175,8 @@ impl Link {
         };
         // SAFETY: one link a queue pair; the slab is dropped with the socket, before the memory.
         let slab = unsafe { umem.slab(self.options.pair) };
-        let first = if zero_copy && self.receives { FIRST_PLACES } else { 0 };
+        // Also where nothing is received yet, or any more: the ring that receives next finds this socket.
+        let first = if zero_copy { FIRST_PLACES } else { 0 };
         let options = SocketOptions {
             first_chunks: (0..first as u16).map(|place| slab.receive_chunk(place)).collect(),
             queue: self.options.queue,
