@@ -8,9 +8,10 @@
 # Must run as root: cargo's tests of zerowire-virtio and zerowire-cli and all tests in
 # guests make network namespaces and taps.
 #
-# The last line is `N passed, N failed, N skipped`, summed over all stages. A stage
-# that ends badly without a failed test of its own counts as one failed test, so
-# nothing that dies is lost. The exit status is 0 only if nothing failed.
+# What failed is named, with its first words, right above the last line. The last line is
+# `N passed, N failed, N skipped`, summed over all stages. A stage that ends badly without
+# a failed test of its own counts as one failed test, so nothing that dies is lost. The
+# exit status is 0 only if nothing failed.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
@@ -20,6 +21,7 @@ export PATH
 export CARGO_TERM_COLOR=never
 CARGO=${CARGO:-cargo}
 passed=0 failed=0 skipped=0
+failures=
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -37,7 +39,13 @@ give_up() {
     echo "$0: $*" >&2
     finish_with_failure
 }
+# One failure a line, for the end.
+note_failures() {
+    failures="$failures$1
+"
+}
 finish_with_failure() {
+    printf '%s' "$failures"
     failed=$((failed + 1))
     echo "$passed passed, $failed failed, $skipped skipped"
     exit 1
@@ -45,6 +53,7 @@ finish_with_failure() {
 
 logs=target/test-logs
 mkdir -p $logs || give_up "cannot create $logs"
+rm -f $logs/*.log
 
 # logged NAME COMMAND...: shows and keeps what the command says; returns its status.
 logged() {
@@ -63,6 +72,7 @@ stage() {
         echo "$name: ok"
     else
         failed=$((failed + 1))
+        note_failures "failed: $name (see $logs/$name.log)"
         echo "$name: FAILED (see $logs/$name.log)"
         return 1
     fi
@@ -91,6 +101,14 @@ cargo_tests() {
     [ $status != 0 ] && [ $bad = 0 ] && bad=1
     [ "$1" = 0 ] && [ $bad = 0 ] && bad=1
     echo "cargo-tests: $1 passed, $bad failed, $3 skipped"
+    # The program is the last one that was announced above the test.
+    [ $bad = 0 ] || note_failures "$(awk '
+        /^ +(Running|Doc-tests) / { name = $0; sub(/^ +(Running|Doc-tests) /, "", name); sub(/ \(.*/, "", name) }
+        /^test .* FAILED$/ { print "failed: " name ": " $2; named++ }
+        /^---- .* stdout ----$/ { words = 6; next }
+        words > 0 && NF { print "  | " $0; words-- }
+        /^failures:$/ { words = 0 }
+        END { if (!named) print "failed: cargo test (see the end of its log)" }' $logs/cargo.log)"
     passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
 }
 
@@ -104,6 +122,7 @@ fuzz_tests() {
     bad=$2
     [ $status != 0 ] && [ "$bad" = 0 ] && bad=1
     [ "$1" = 0 ] && [ "$bad" = 0 ] && bad=1
+    [ "$bad" = 0 ] || note_failures "failed: $bad fuzz targets (see $logs/fuzz.log)"
     [ -n "$sums" ] || echo "fuzz-tests: $1 passed, $bad failed, $3 skipped (they ended without a result)"
     passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
 }
@@ -120,6 +139,7 @@ vm_tests() {
     bad=$2
     [ $status != 0 ] && [ "$bad" = 0 ] && bad=1
     [ "$1" = 0 ] && [ "$bad" = 0 ] && bad=1
+    [ "$bad" = 0 ] || note_failures "$(sed -n 's/^\[.*\] FAIL /failed: /p' $logs/vm.log | grep . || echo "failed: the tests in guests (see $logs/vm.log)")"
     [ -n "$sums" ] || echo "vm-tests: $1 passed, $bad failed, $3 skipped (they ended without a result)"
     passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
 }
@@ -162,5 +182,7 @@ fi
 
 say "summary: $(($(date +%s) - begin)) s; logs in $logs"
 [ -z "$not_run" ] || echo "$not_run"
+[ ! -e $logs/vm.log ] || grep '^tried again: ' $logs/vm.log
+printf '%s' "$failures"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

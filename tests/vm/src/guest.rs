@@ -12,6 +12,7 @@ use crate::command::{Running, wait_for};
 use crate::lab::Lab;
 use crate::machine::{Machine, PORTS};
 use crate::qmp::Qmp;
+use crate::runner::NeverBooted;
 use crate::serial::{Output, Serial};
 
 /// A cold boot takes 5 to 8 s; two at once on a busy machine several times that.
@@ -53,7 +54,7 @@ impl Guest {
     pub fn boot(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
         let begin = Instant::now();
         let mut guest = Self::start(lab, machine, dir, None, &[])?;
-        let release = guest.serial.wait_ready(BOOT)?;
+        let release = guest.serial.wait_ready(BOOT).context(NeverBooted)?;
         let wanted = lab.assets.kernel(machine.kernel)?.release;
         if release != wanted {
             bail!("the guest runs Linux {release}, {wanted} was started");
@@ -307,7 +308,7 @@ impl Guest {
         self.qmp.execute("set-action", json!({"reboot": "reset"}))?;
         self.qmp.execute("system_reset", json!({}))?;
         let ready = self.serial.wait_ready(BOOT);
-        ready.map_err(|error| self.explain(error))?;
+        ready.map_err(|error| self.explain(error)).context(NeverBooted)?;
         self.qmp.execute("set-action", json!({"reboot": "shutdown"}))?;
         Ok(())
     }

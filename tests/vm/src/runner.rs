@@ -34,6 +34,18 @@ pub fn skip(reason: impl Into<String>) -> anyhow::Error {
     Skip(reason.into()).into()
 }
 
+/// Marks the error of a test whose guest never reached its shell: the emulated machine hung while its
+/// kernel started, which a busy machine makes more likely. Such a test is tried once more, and both the run
+/// and its summary say so.
+#[derive(Debug)]
+pub struct NeverBooted;
+
+impl std::fmt::Display for NeverBooted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the guest did not boot")
+    }
+}
+
 /// What a test gets.
 #[derive(Debug)]
 pub struct Env<'a> {
@@ -72,6 +84,7 @@ pub struct Summary {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<(String, String)>,
+    again: Vec<(String, String)>,
 }
 
 impl Summary {
@@ -84,6 +97,9 @@ impl Summary {
     pub fn print(&self) {
         for (name, reason) in &self.skipped {
             println!("skipped: {name}: {reason}");
+        }
+        for (name, reason) in &self.again {
+            println!("tried again: {name}: {reason}");
         }
         for name in &self.failed {
             println!("failed: {name}");
@@ -123,7 +139,15 @@ fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>, folde
     let name = test.full_name();
     let begin = Instant::now();
     let mut logs = String::new();
-    let result = in_own_dir(lab, test, folder, &mut logs);
+    let mut result = in_own_dir(lab, test, folder, &mut logs);
+    if let Err(error) = &result
+        && error.downcast_ref::<NeverBooted>().is_some()
+    {
+        let reason = format!("{error:#}");
+        println!("  {name} is tried again after {}: {reason}\n{logs}", seconds(begin.elapsed()));
+        summary.lock().unwrap_or_else(PoisonError::into_inner).again.push((name.clone(), reason));
+        result = in_own_dir(lab, test, folder, &mut logs);
+    }
     let took = begin.elapsed();
     let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
     let number = summary.passed + summary.failed.len() + summary.skipped.len() + 1;
