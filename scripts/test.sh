@@ -106,8 +106,8 @@ cargo_tests() {
         /^ +(Running|Doc-tests) / { name = $0; sub(/^ +(Running|Doc-tests) /, "", name); sub(/ \(.*/, "", name) }
         /^test .* FAILED$/ { print "failed: " name ": " $2; named++ }
         /^---- .* stdout ----$/ { words = 6; next }
-        words > 0 && NF { print "  | " $0; words-- }
         /^failures:$/ { words = 0 }
+        words > 0 && NF { print "  | " $0; words-- }
         END { if (!named) print "failed: cargo test (see the end of its log)" }' $logs/cargo.log)"
     passed=$((passed + $1)) failed=$((failed + bad)) skipped=$((skipped + $3))
 }
