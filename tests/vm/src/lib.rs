@@ -23,6 +23,7 @@ pub mod backend;
 pub mod command;
 pub mod cpio;
 pub mod device;
+pub mod ethtool;
 pub mod guest;
 pub mod initrd;
 pub mod interrupt;

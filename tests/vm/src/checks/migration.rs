@@ -1,10 +1,11 @@
 //! A guest moves from one QEMU to another while a TCP connection to it is busy.
 //!
 //! ```text
-//!              ┌─ QEMU ── zerowire net ── tapa ─┐
-//!  the guest ──┤                                ├─ br0 10.77.0.1 (one namespace) ── this program
-//!              └─ QEMU ── zerowire net ── tapb ─┘
+//!              ┌─ QEMU ── zerowire net ── porta ─┐
+//!  the guest ──┤                                 ├─ br0 10.77.0.1 (one namespace) ── this program
+//!              └─ QEMU ── zerowire net ── portb ─┘
 //! ```
+//! The ports are taps in the bridge, or one end each of a veth pair, by AF_XDP, whose other end is in the bridge.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -20,6 +21,7 @@ use serde_json::json;
 use zerowire_vmtest::backend::{self, Backend};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::device::NetDevice;
+use zerowire_vmtest::ethtool::finish_checksums;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::runner::Env;
@@ -53,20 +55,39 @@ const FAST: u64 = 2 << 30;
 /// The guest's address on the vsock.
 const CID: u32 = 77;
 
+/// What the back ends have for a port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Port {
+    Tap,
+    Xdp,
+}
+
+/// [`under_load`] with taps; and what QEMU says of a vsock device.
+pub fn over_a_tap(env: &Env<'_>) -> Result<String> {
+    under_load(env, Port::Tap)
+}
+
+/// [`under_load`] with the guest's memory as AF_XDP's.
+pub fn over_xdp(env: &Env<'_>) -> Result<String> {
+    under_load(env, Port::Xdp)
+}
+
 /// Moves a guest with a busy connection, whose every byte is checked, there and back.
-pub fn under_load(env: &Env<'_>) -> Result<String> {
+fn under_load(env: &Env<'_>, port: Port) -> Result<String> {
     let namespace = Netns::new()?;
     namespace.ip(&["link", "add", "br0", "type", "bridge"])?;
     namespace.ip(&["addr", "add", &format!("{HOST}/24"), "dev", "br0"])?;
     namespace.ip(&["link", "set", "br0", "up"])?;
-    let mut hosts = [start(env.dir, &namespace, "a")?, start(env.dir, &namespace, "b")?];
+    let mut hosts = [start(env.dir, &namespace, port, "a")?, start(env.dir, &namespace, port, "b")?];
     let devices = hosts.each_ref().map(|host| NetDevice::new("net0", host.socket()));
 
     let mut guest = Guest::restore(env.lab, env.machine, &folder(env.dir, "qemu0")?)?;
     let interface = devices[0].plug(&mut guest)?;
     guest.sh(&format!("ip addr add {GUEST}/24 dev {interface} && ip link set {interface} up"))?;
     guest.until(&format!("ping -c 1 -W 1 {HOST}"), LINK)?;
-    stays_with_vsock(env.dir, &mut guest)?;
+    if port == Port::Tap {
+        stays_with_vsock(env.dir, &mut guest)?;
+    }
 
     guest.sh(&format!("zw-vsock tcp-echo {PORT} >/tmp/echo.log 2>&1 &"))?;
     guest.until("grep -q listening /tmp/echo.log", COMMAND)?;
@@ -159,18 +180,32 @@ fn stays_with_vsock(dir: &Path, guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Starts a back end with a tap in the bridge.
-fn start(dir: &Path, namespace: &Netns, name: &str) -> Result<Backend> {
+/// Starts a back end whose port leads into the bridge.
+fn start(dir: &Path, namespace: &Netns, port: Port, name: &str) -> Result<Backend> {
     let dir = folder(dir, &format!("host-{name}"))?;
-    let (socket, tap) = (dir.join("net"), format!("tap{name}"));
+    let (socket, interface) = (dir.join("net"), format!("port{name}"));
     let mut command = namespace.command(backend::program()?);
     command.args(["net", "--json", "--name", "vm"]).arg("--socket").arg(&socket);
-    command.args(["--port", &format!("tap:{tap}")]);
+    let in_bridge = match port {
+        Port::Tap => {
+            command.args(["--port", &format!("tap:{interface}")]);
+            interface
+        }
+        Port::Xdp => {
+            let peer = format!("peer{name}");
+            namespace.ip(&["link", "add", &interface, "type", "veth", "peer", "name", &peer])?;
+            namespace.ip(&["link", "set", "dev", &interface, "up"])?;
+            // A frame of AF_XDP has no place for an unfinished checksum.
+            finish_checksums(namespace, &peer)?;
+            command.args(["--port", &format!("xdp:{interface}")]);
+            peer
+        }
+    };
     let backend = Backend::start(&mut command, &socket, &dir, "backend")?;
-    wait_for("the back end's tap", LINK, || {
-        Ok(namespace.ip(&["link", "show", "dev", &tap]).is_ok().then_some(()))
+    wait_for("the back end's port", LINK, || {
+        Ok(namespace.ip(&["link", "show", "dev", &in_bridge]).is_ok().then_some(()))
     })?;
-    namespace.ip(&["link", "set", "dev", &tap, "master", "br0", "up"])?;
+    namespace.ip(&["link", "set", "dev", &in_bridge, "master", "br0", "up"])?;
     Ok(backend)
 }
 

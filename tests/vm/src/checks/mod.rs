@@ -42,7 +42,8 @@ enum On {
 const TESTS: &[(&str, On, Body)] = &[
     ("cycles", On::Qemu10, change::cycles),
     ("restart", On::All, change::restart),
-    ("migration", On::Qemu10, migration::under_load),
+    ("migration", On::Qemu10, migration::over_a_tap),
+    ("migration-xdp", On::Qemu10, migration::over_xdp),
     ("memory-plug", On::All, change::memory_plug),
     ("reboot", On::Qemu10, change::reboot),
     ("net", On::All, net::full),
