@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
 use zerowire_virtio::io::{Engine, PortIo};
 use zerowire_virtio::net::transmit::{Transmit, TransmitContext};
-use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Policy};
+use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Pin, Policy};
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::vsock::testing::{Guest, Layout, RING_SIZE};
 

@@ -1,0 +1,286 @@
+//! Where the headers of a frame lie that is to be cut into segments: Ethernet with up to two tags, IPv4 with options or IPv6 with
+//! extension headers, TCP with options or UDP.
+
+use thiserror::Error;
+
+use super::Kind;
+
+/// The most that the headers of a frame take, bytes: more than Ethernet with two tags (22), IPv4 or TCP with all options (60
+/// each), and 114 bytes of IPv6 extension headers beside TCP.
+pub const HEADERS_BYTES: usize = 256;
+
+/// EtherTypes of tags (IEEE 802.1Q, 802.1ad).
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// IPv6 extension headers that begin with the next one's kind and their own length (RFC 8200 §4): hop by hop, routing,
+/// destination.
+const EXTENSIONS: [u8; 3] = [0, 43, 60];
+
+/// Why a frame can't be cut. It is dropped; the text appears in the log once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum HeadersError {
+    /// The frame ends, or there is no room left, before its headers do.
+    #[error("the frame's headers don't end within its first {0} bytes")]
+    TooLong(usize),
+    /// Another protocol than the header says.
+    #[error("EtherType {ether_type:#06x} with IP protocol {protocol} does not fit segments of {kind:?}")]
+    Protocol {
+        /// The type behind the tags.
+        ether_type: u16,
+        /// The IP header's, or an extension header's that this code can't pass.
+        protocol: u8,
+        /// What the virtio-net header says.
+        kind: Kind,
+    },
+    /// An IP header that contradicts itself.
+    #[error("an IP header that begins with {0:#04x}")]
+    Version(u8),
+    /// A fragment has no transport header of its own.
+    #[error("segments of a fragment")]
+    Fragment,
+    /// A TCP header of less than 20 bytes.
+    #[error("a TCP header of {0} bytes")]
+    TcpLength(usize),
+    /// The checksum lies elsewhere than the transport protocol has it.
+    #[error("csum_start {start} and csum_offset {offset}, but the transport header has it at {at} + {want}")]
+    ChecksumPlace {
+        /// `csum_start`
+        start: u16,
+        /// `csum_offset`
+        offset: u16,
+        /// Where the transport header begins, bytes.
+        at: usize,
+        /// Where in it the field lies.
+        want: u16,
+    },
+}
+
+/// Where the headers of a frame begin, bytes from its first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    pub(super) network_at: usize,
+    pub(super) transport_at: usize,
+    pub(super) payload_at: usize,
+    pub(super) v6: bool,
+    pub(super) tcp: bool,
+}
+
+impl Headers {
+    /// Finds them in `head`: the frame's first [`HEADERS_BYTES`], or all of a shorter one. `start` and `offset` are the
+    /// virtio-net header's `csum_start` and `csum_offset`.
+    ///
+    /// # Errors
+    /// The text says what is wrong.
+    pub fn find(head: &[u8], kind: Kind, start: u16, offset: u16) -> Result<Self, HeadersError> {
+        let head = &head[..head.len().min(HEADERS_BYTES)];
+        let short = HeadersError::TooLong(head.len());
+        let (ether_type, network_at) = ethernet(head).ok_or(short)?;
+        let network = head.get(network_at..).ok_or(short)?;
+        let v6 = ether_type == IPV6;
+        let wrong = |protocol| HeadersError::Protocol { ether_type, protocol, kind };
+        let (protocol, network_len) = match ether_type {
+            IPV4 => ipv4(network)?,
+            IPV6 => ipv6(network)?,
+            _ => return Err(wrong(0)),
+        };
+        let tcp = protocol == TCP;
+        match (kind, protocol, v6) {
+            (Kind::Tcp4, TCP, false) | (Kind::Tcp6, TCP, true) | (Kind::Udp, UDP, _) => {}
+            _ => return Err(wrong(protocol)),
+        }
+        let transport_at = network_at + network_len;
+        let transport = head.get(transport_at..).ok_or(short)?;
+        let transport_len = match tcp {
+            true => usize::from(transport.get(12).ok_or(short)? >> 4) * 4,
+            false => 8,
+        };
+        if tcp && transport_len < 20 {
+            return Err(HeadersError::TcpLength(transport_len));
+        }
+        if transport.len() < transport_len {
+            return Err(short);
+        }
+        let want = kind.checksum_offset();
+        if usize::from(start) != transport_at || offset != want {
+            return Err(HeadersError::ChecksumPlace { start, offset, at: transport_at, want });
+        }
+        Ok(Self { network_at, transport_at, payload_at: transport_at + transport_len, v6, tcp })
+    }
+
+    /// Bytes of all headers: where the payload begins.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.payload_at
+    }
+
+    /// Never: there is an Ethernet header at least.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
+}
+
+/// The type behind the tags, and where what it names begins.
+fn ethernet(head: &[u8]) -> Option<(u16, usize)> {
+    let mut at = 12;
+    let mut ether_type = word(head, at)?;
+    while TAGS.contains(&ether_type) && at < 20 {
+        at += 4;
+        ether_type = word(head, at)?;
+    }
+    Some((ether_type, at + 2))
+}
+
+/// The protocol in an IPv4 header (RFC 791 §3.1), and the header's length, bytes.
+fn ipv4(header: &[u8]) -> Result<(u8, usize), HeadersError> {
+    let short = HeadersError::TooLong(HEADERS_BYTES);
+    let first = *header.first().ok_or(short)?;
+    let len = usize::from(first & 15) * 4;
+    if first >> 4 != 4 || len < 20 {
+        return Err(HeadersError::Version(first));
+    }
+    // The bit "more fragments" and the offset.
+    if word(header, 6).ok_or(short)? & 0x3fff != 0 {
+        return Err(HeadersError::Fragment);
+    }
+    Ok((*header.get(9).ok_or(short)?, len))
+}
+
+/// The protocol behind an IPv6 header and its extension headers (RFC 8200 §3, §4), and the length of all of them, bytes. A kind
+/// that can't be passed is returned as the protocol.
+fn ipv6(header: &[u8]) -> Result<(u8, usize), HeadersError> {
+    let short = HeadersError::TooLong(HEADERS_BYTES);
+    let first = *header.first().ok_or(short)?;
+    if first >> 4 != 6 {
+        return Err(HeadersError::Version(first));
+    }
+    let mut next = *header.get(6).ok_or(short)?;
+    let mut len = 40;
+    // Each round passes eight bytes at least of those that there are.
+    while EXTENSIONS.contains(&next) {
+        let extension = header.get(len..len + 2).ok_or(short)?;
+        next = extension[0];
+        len += (usize::from(extension[1]) + 1) * 8;
+    }
+    Ok((next, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ethernet(tags: usize, ether_type: u16, rest: &[u8]) -> Vec<u8> {
+        let mut f = vec![2; 12];
+        f.extend([0x81, 0, 0, 5].repeat(tags));
+        f.extend(ether_type.to_be_bytes());
+        f.extend_from_slice(rest);
+        f
+    }
+
+    fn ipv4(protocol: u8, options: usize, fragment: u16, transport: &[u8]) -> Vec<u8> {
+        let mut h = vec![0x45 + options as u8, 0, 0, 0, 0, 0];
+        h.extend(fragment.to_be_bytes());
+        h.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        h.extend(vec![1; options * 4]);
+        h.extend_from_slice(transport);
+        h
+    }
+
+    fn ipv6(next: &[u8], transport: &[u8]) -> Vec<u8> {
+        let mut h = vec![0x60, 0, 0, 0, 0, 0, next[0], 64];
+        h.extend([0xfd; 32]);
+        for n in &next[1..] {
+            h.extend([*n, 0, 1, 4, 0, 0, 0, 0]);
+        }
+        h.extend_from_slice(transport);
+        h
+    }
+
+    fn tcp(words: u8) -> Vec<u8> {
+        let mut h = vec![0x11; 80];
+        h[12] = words << 4;
+        h
+    }
+
+    #[test]
+    fn headers_are_found() {
+        let found = |f: &[u8], kind, start| Headers::find(f, kind, start, Kind::checksum_offset(kind));
+        let at = |network_at, transport_at, payload_at, v6, tcp| {
+            Ok(Headers { network_at, transport_at, payload_at, v6, tcp })
+        };
+        let f = ethernet(0, IPV4, &ipv4(TCP, 0, 0x4000, &tcp(8)));
+        assert_eq!(found(&f, Kind::Tcp4, 34), at(14, 34, 66, false, true));
+        let f = ethernet(2, IPV4, &ipv4(UDP, 10, 0, &[0; 8]));
+        assert_eq!(found(&f, Kind::Udp, 82), at(22, 82, 90, false, false));
+        let f = ethernet(1, IPV6, &ipv6(&[TCP], &tcp(15)));
+        assert_eq!(found(&f, Kind::Tcp6, 58), at(18, 58, 118, true, true));
+        let f = ethernet(0, IPV6, &ipv6(&[0, 43, 60, UDP], &[0; 30]));
+        assert_eq!(found(&f, Kind::Udp, 78), at(14, 78, 86, true, false));
+    }
+
+    #[test]
+    fn each_wrong_header_is_named() {
+        use HeadersError::*;
+        let good = ethernet(0, IPV4, &ipv4(TCP, 0, 0, &tcp(5)));
+        let find = |f: &[u8], kind| Headers::find(f, kind, 34, 16);
+        assert!(find(&good, Kind::Tcp4).is_ok());
+        for len in 0..54 {
+            assert!(matches!(find(&good[..len], Kind::Tcp4), Err(TooLong(_))), "{len}");
+        }
+        let protocol = |ether_type, protocol, kind| Err(Protocol { ether_type, protocol, kind });
+        assert_eq!(find(&good, Kind::Tcp6), protocol(IPV4, TCP, Kind::Tcp6));
+        assert_eq!(find(&good, Kind::Udp), protocol(IPV4, TCP, Kind::Udp));
+        assert_eq!(find(&ethernet(3, IPV4, &good[14..]), Kind::Tcp4), protocol(0x8100, 0, Kind::Tcp4));
+        let with = |words, fragment| ethernet(0, IPV4, &ipv4(TCP, 0, fragment, &tcp(words)));
+        assert_eq!(find(&with(5, 0x2000), Kind::Tcp4), Err(Fragment));
+        assert_eq!(find(&with(5, 1), Kind::Tcp4), Err(Fragment));
+        assert_eq!(find(&with(4, 0), Kind::Tcp4), Err(TcpLength(16)));
+        let mut odd = good.clone();
+        odd[14] = 0x44;
+        assert_eq!(find(&odd, Kind::Tcp4), Err(Version(0x44)));
+        odd[14] = 0x65;
+        assert_eq!(find(&odd, Kind::Tcp4), Err(Version(0x65)));
+        for (start, offset) in [(33, 16), (34, 17), (34, 6), (54, 16)] {
+            let e = Headers::find(&good, Kind::Tcp4, start, offset);
+            assert_eq!(e, Err(ChecksumPlace { start, offset, at: 34, want: 16 }));
+        }
+        // A fragment header, and one that nobody knows.
+        for next in [44, 200] {
+            let f = ethernet(0, IPV6, &ipv6(&[0, next], &[0; 100]));
+            assert_eq!(find(&f, Kind::Tcp6), protocol(IPV6, next, Kind::Tcp6));
+        }
+        // Extension headers that go on beyond what is looked at.
+        let f = ethernet(0, IPV6, &ipv6(&[60; 40], &[60; 400]));
+        assert!(matches!(find(&f, Kind::Tcp6), Err(TooLong(_))));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn headers_lie_one_behind_the_other_within_the_frame(
+            start in prop_oneof![4 => Just((0, IPV4, 0x45)), 4 => Just((1, IPV6, 0x60)), 1 => Just((2, 0x1234, 7))],
+            body in prop::collection::vec(prop_oneof![Just(6u8), Just(17u8), Just(0u8), Just(0x80u8), any::<u8>()], 0..300),
+            kind in prop_oneof![Just(Kind::Tcp4), Just(Kind::Tcp6), Just(Kind::Udp)],
+            csum_start in 30u16..90,
+        ) {
+            let (tags, ether_type, first) = start;
+            let mut f = ethernet(tags, ether_type, &[first]);
+            f.extend(body);
+            if let Ok(h) = Headers::find(&f, kind, csum_start, kind.checksum_offset()) {
+                prop_assert!(h.network_at >= 14 && h.transport_at >= h.network_at + 20);
+                prop_assert!(h.payload_at >= h.transport_at + 8);
+                prop_assert!(h.payload_at <= f.len().min(HEADERS_BYTES));
+                prop_assert_eq!(h.transport_at, usize::from(csum_start));
+                prop_assert_eq!(h.len(), h.payload_at);
+            }
+        }
+    }
+}
