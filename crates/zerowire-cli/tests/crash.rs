@@ -2,6 +2,9 @@
 //! chains in flight are marked.
 
 mod common;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../zerowire-virtio/tests/common/veth.rs"]
+mod veth;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -84,74 +87,111 @@ fn a_network_back_end_that_is_killed_repeats_no_frame_and_loses_no_descriptor() 
     in_netns(|| {
         const NAME: &str = "zwcrash";
         tap::persistent(NAME, 0);
-        let dir = tempfile::tempdir().expect("a directory");
-        let socket = dir.path().join(NAME);
-        let start = || {
-            let (socket, port) = (socket.display().to_string(), format!("tap:{NAME}"));
-            Program::net(&["--socket", &socket, "--port", &port, "--json"])
-        };
-        let mut program = start();
-        let mut guest = Guest::start(connect(&socket, None));
-        let mut peer = Peer::new(NAME);
-        let mut dice = Dice(7);
-        // Mostly short ones, so that the program is busier than the test; some that go out as they lie in guest memory.
-        let out_len = |n: u32| 18 + (n as usize * 37) % if n.is_multiple_of(16) { 6000 } else { 80 };
-        let back_len = |n: u32| 18 + (n as usize * 13) % if n.is_multiple_of(16) { 1400 } else { 80 };
-        let (mut out, mut seen) = (0u32, Seen::default());
-        let (mut back, mut got) = (0u32, Seen::default());
-        let mut may_be_lost = 0;
-        for round in 0..DEATHS {
-            let killer = dice.kill(program, Duration::from_millis(8));
-            let mut sent = 0;
-            while !killer.is_finished() && sent < 20_000 {
-                guest.pairs[0].tx.reap().expect("a sound ring");
-                for _ in 0..dice.below(96) {
-                    let frame = frames::frame(out, out_len(out));
-                    if !guest.pairs[0].tx.send(&VirtioNetHdr::default(), &frame).expect("a sound ring") {
-                        break;
-                    }
-                    out += 1;
-                    sent += 1;
+        killed_under_load(&format!("tap:{NAME}"), NAME, 6000, true);
+    });
+}
+
+/// The same where chains come back out of order, and receive buffers lie with the kernel when the program dies.
+#[test]
+fn an_af_xdp_back_end_that_is_killed_repeats_no_frame_and_loses_no_descriptor() {
+    in_netns(|| {
+        veth::veth("v0", "v1", 1, 1500);
+        killed_under_load("xdp:v0,mode=copy", "v1", 1400, false);
+    });
+}
+
+/// Frames both ways between a guest on `port` and `peer`, some of up to `longest` bytes toward the peer, while the program
+/// is killed again and again. `in_order`: chains are used in the order in which they became available.
+fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("net");
+    let start = || {
+        let socket = socket.display().to_string();
+        Program::net(&["--socket", &socket, "--port", port, "--json"])
+    };
+    let mut program = start();
+    let mut guest = Guest::start(connect(&socket, None));
+    let mut peer = Peer::new(peer);
+    let mut dice = Dice(7);
+    // Mostly short ones, so that the program is busier than the test; some that go out as they lie in guest memory.
+    let out_len = |n: u32| 18 + (n as usize * 37) % if n.is_multiple_of(16) { longest } else { 80 };
+    let back_len = |n: u32| 18 + (n as usize * 13) % if n.is_multiple_of(16) { 1400 } else { 80 };
+    let (mut out, mut seen) = (0u32, Seen::default());
+    let (mut back, mut got) = (0u32, Seen::default());
+    let mut may_be_lost = 0;
+    for round in 0..DEATHS {
+        let killer = dice.kill(program, Duration::from_millis(8));
+        let mut sent = 0;
+        while !killer.is_finished() && sent < 20_000 {
+            guest.pairs[0].tx.reap().expect("a sound ring");
+            for _ in 0..dice.below(96) {
+                let frame = frames::frame(out, out_len(out));
+                if !guest.pairs[0].tx.send(&VirtioNetHdr::default(), &frame).expect("a sound ring") {
+                    break;
                 }
-                guest.pairs[0].tx.publish().expect("published");
-                for _ in 0..dice.below(32) {
-                    // A tap that nobody has open takes none.
-                    let frame = frames::frame(back, back_len(back));
-                    back += u32::from(peer.send_with(&[0; 10], &frame).is_ok());
-                }
-                harvest(&mut guest, &mut got, back_len);
-                peer.drain().iter().for_each(|f| seen.take(&f.bytes, out_len));
+                out += 1;
+                sent += 1;
             }
-            killer.join().expect("it was killed");
-            program = start();
-            let area = guest.driver.transport().inflight().cloned();
-            assert!(area.is_some(), "the front end has the region");
-            let transport = connect(&socket, area);
-            guest
-                .driver
-                .reconnect(transport, &mut guest.pairs)
-                .unwrap_or_else(|e| panic!("round {round}: {e}"));
-            assert!(guest.pairs[0].tx.drain(PATIENCE).expect("a sound ring"), "all descriptors come back");
-            assert_eq!(guest.pairs[0].tx.in_flight(), 0);
-            peer.drain().iter().for_each(|f| seen.take(&f.bytes, out_len));
+            guest.pairs[0].tx.publish().expect("published");
+            for _ in 0..dice.below(32) {
+                // A tap that nobody has open takes none.
+                let frame = frames::frame(back, back_len(back));
+                back += u32::from(peer.send_with(&[0; 10], &frame).is_ok());
+            }
             harvest(&mut guest, &mut got, back_len);
-            may_be_lost += unsure(&program);
+            take_all(&mut peer, &mut seen, out_len);
         }
-        let lost = u64::from(out) - seen.count;
-        println!(
-            "{out} frames sent, {lost} of {may_be_lost} unsure ones lost; {} of {back} received",
-            got.count
-        );
-        assert!(lost <= may_be_lost, "{lost} of {out} frames are missing, {may_be_lost} were counted");
-        assert!(seen.count > 0 && got.count > 0, "frames moved");
-        guest.ping(&mut peer);
-        // All receive buffers are the device's, and it has lost none: what it did not use it would take next.
-        guest.pairs[0].rx.publish().expect("published");
-        let used = guest.pairs[0].rx.ring().setup().next_avail;
-        assert_eq!(guest.driver.transport().stop_queue(0).expect("stopped"), used);
+        killer.join().expect("it was killed");
+        program = start();
+        let area = guest.driver.transport().inflight().cloned();
+        assert!(area.is_some(), "the front end has the region");
+        let transport = connect(&socket, area);
+        guest.driver.reconnect(transport, &mut guest.pairs).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        assert!(guest.pairs[0].tx.drain(PATIENCE).expect("a sound ring"), "all descriptors come back");
+        assert_eq!(guest.pairs[0].tx.in_flight(), 0);
+        take_all(&mut peer, &mut seen, out_len);
+        harvest(&mut guest, &mut got, back_len);
+        may_be_lost += unsure(&program);
+    }
+    let lost = u64::from(out) - seen.count;
+    println!("{out} frames sent, {lost} of {may_be_lost} unsure ones lost; {} of {back} received", got.count);
+    assert!(lost <= may_be_lost, "{lost} of {out} frames are missing, {may_be_lost} were counted");
+    assert!(seen.count > 0 && got.count > 0, "frames moved");
+    if !in_order {
+        // Buffers lie with the kernel again before frames come to the guest. All of them are there: more frames than the ring
+        // has entries pass.
+        let probe = frames::frame(u32::MAX, 64);
+        wait_until("frames reach the guest", || {
+            peer.send(&probe);
+            std::thread::sleep(Duration::from_millis(1));
+            let mut any = false;
+            guest.pairs[0].rx.harvest(usize::MAX, |_| any = true).expect("a sound ring");
+            guest.pairs[0].rx.publish().expect("published");
+            any
+        });
+        while guest.pairs[0].rx.recv(Duration::from_millis(50)).expect("a sound ring").is_some() {}
+        for n in 0..600 {
+            let bytes = frames::frame(n, 60 + n as usize);
+            peer.send(&bytes);
+            assert_eq!(guest.pairs[0].rx.recv(PATIENCE).expect("a sound ring").expect("a frame").1, bytes);
+        }
         assert_eq!(guest.pairs[0].rx.ring().in_flight(), guest.pairs[0].rx.ring().memory().size());
         program.stop();
-    });
+        return;
+    }
+    guest.ping(&mut peer);
+    // All receive buffers are the device's, and it has lost none: what it did not use it would take next.
+    guest.pairs[0].rx.publish().expect("published");
+    let used = guest.pairs[0].rx.ring().setup().next_avail;
+    assert_eq!(guest.driver.transport().stop_queue(0).expect("stopped"), used);
+    assert_eq!(guest.pairs[0].rx.ring().in_flight(), guest.pairs[0].rx.ring().memory().size());
+    program.stop();
+}
+
+/// Takes what has come out of the port; the kernel has things to say there, too.
+fn take_all(peer: &mut Peer, seen: &mut Seen, len: impl Fn(u32) -> usize) {
+    let of_guest = |f: &common::peer::PeerFrame| f.bytes[12..14] == frames::EXPERIMENT;
+    peer.drain().iter().filter(|f| of_guest(f)).for_each(|f| seen.take(&f.bytes, &len));
 }
 
 fn harvest(guest: &mut Guest, got: &mut Seen, len: impl Fn(u32) -> usize) {

@@ -183,3 +183,39 @@ fn without_the_privilege_the_kernels_limit_is_named() {
         program.stop();
     });
 }
+
+/// As much is pinned as there may be, shared by the VMs, and frames pass whatever memory they lie in.
+#[test]
+fn with_a_part_of_their_memory_pinned_two_vms_run() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("vms.toml");
+        let vm = |name: &str, queue: u32| {
+            let socket = dir.path().join(name).display().to_string();
+            format!(
+                "[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'xdp:v0,queue={queue}'\npin = 'partial'\n"
+            )
+        };
+        std::fs::write(&file, vm("a", 0) + &vm("b", 1)).expect("written");
+        let memlock = NEED_BYTES.to_string();
+        let program =
+            Program::net(&["--config", &file.display().to_string(), "--memlock", &memlock, "--json"]);
+        program.wait_log("b: listening");
+        let mut peer = Peer::new("v1");
+        let mut guests = ["a", "b"].map(|name| Guest::start(connect(&dir.path().join(name))));
+        for n in 0..300 {
+            let out = frames::frame(n, 60 + n as usize);
+            guests[n as usize % 2].send(&out);
+            assert_eq!(peer.expect().bytes, out);
+        }
+        program.signal(libc::SIGUSR1);
+        let stats: serde_json::Value = serde_json::from_str(&program.wait_line(1)).expect("statistics");
+        for vm in stats["vms"].as_array().expect("VMs") {
+            let path = vm["path"].as_str().expect("a path");
+            assert!(path.contains("14 of 32 MiB of the guest's memory are pinned"), "{path}");
+            assert_eq!(vm["ring_errors"], 0, "{vm}");
+        }
+        program.stop();
+    });
+}

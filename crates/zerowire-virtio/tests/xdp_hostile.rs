@@ -82,6 +82,12 @@ fn bad_receive_buffers_stop_the_ring_and_nothing_is_written() {
             wait_until("the error is counted", || backend.stats("bad").ring_errors == errors + 1);
             let error = backend.stats("bad").last_error.expect("an error");
             assert!(error.contains(word), "{name}: {error}");
+            // The kernel has given the good ones back: a ring that is broken is not written to, nor are its buffers.
+            for n in 0..20 {
+                peer.send(&frame(n, 1400));
+            }
+            assert_eq!(guest.rx.ring().used_idx(), 0, "{name}");
+            guest.check(name);
             guest.transport.stop_queue(0).expect("stopped");
             for n in 0..20 {
                 peer.send(&frame(n, 1400));

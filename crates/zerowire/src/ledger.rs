@@ -53,11 +53,15 @@ pub enum CopyReason {
     /// A frame went over private memory: a device that writes or reads the guest's own could have gone beyond the buffer, or
     /// not have reached all of it.
     UnsafeBuffer,
+    /// A frame went over private memory: the guest's own lies beyond the part of it that may be pinned.
+    NotPinned,
+    /// A driver put a received frame elsewhere in the guest's buffer than it was to be: it was moved.
+    Shifted,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -76,6 +80,8 @@ impl CopyReason {
         Self::SmallBuffer,
         Self::ScatteredBuffer,
         Self::UnsafeBuffer,
+        Self::NotPinned,
+        Self::Shifted,
     ];
 
     /// The word that tables and JSON use.
@@ -99,6 +105,8 @@ impl CopyReason {
             Self::SmallBuffer => "bounce: small buffer",
             Self::ScatteredBuffer => "bounce: scattered buffer",
             Self::UnsafeBuffer => "bounce: unsafe buffer",
+            Self::NotPinned => "bounce: not pinned",
+            Self::Shifted => "bounce: shifted frame",
         }
     }
 }
@@ -115,7 +123,7 @@ pub enum DropReason {
     TooLong,
     /// The guest has no room for a received frame of this length.
     NoRoom,
-    /// The port refused the frame (its queue is full or the interface is down).
+    /// The port or the socket refused the frame (its queue or buffer is full, or the interface is down).
     PortRefused,
     /// A packet whose header breaks a rule: the chain is shorter than it says, a foreign CID, an unknown operation, type
     /// or flag.
@@ -124,11 +132,13 @@ pub enum DropReason {
     NoConnection,
     /// The sender went beyond the credit that it was given.
     BeyondCredit,
+    /// A datagram that the kernel refused for good (a firewall, no route) when it had taken those behind it.
+    SendFailed,
 }
 
 impl DropReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::BadOffload,
         Self::TooShort,
         Self::TooLong,
@@ -137,6 +147,7 @@ impl DropReason {
         Self::BadPacket,
         Self::NoConnection,
         Self::BeyondCredit,
+        Self::SendFailed,
     ];
 
     /// The word that tables and JSON use.
@@ -150,6 +161,7 @@ impl DropReason {
             Self::BadPacket => "bad_packet",
             Self::NoConnection => "no_connection",
             Self::BeyondCredit => "beyond_credit",
+            Self::SendFailed => "send_failed",
         }
     }
 }

@@ -3,23 +3,24 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 use zerowire_metadata::TokenPolicy;
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, VmConfig};
 use zerowire_virtio::port::PortSpec;
 
-use super::{NetArgs, TokenArg, engine, policy};
+use super::{NetArgs, PinArg, TokenArg, engine, policy};
 use crate::file;
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
     let made =
-        |name: &str, endpoint, port: PortSpec, metadata: Option<PathBuf>, tokens| -> Result<VmConfig> {
+        |name: &str, endpoint, port: PortSpec, metadata: Option<PathBuf>, tokens, pin| -> Result<VmConfig> {
             Ok(VmConfig {
                 name: name.to_owned(),
                 endpoint,
                 port,
                 metadata: metadata.map(|file| MetadataSource { file, tokens }),
-                policy: policy(args)?,
+                policy: policy(args, pin)?,
                 engine: engine(args),
             })
         };
@@ -34,7 +35,9 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
                 let tokens = net.metadata_token.as_deref().map_or(Ok(default_tokens), token_policy);
                 let context = || format!("{}: VM {name}", path.display());
                 let port = port(&net.port).with_context(context)?;
-                made(&name, Endpoint::Path(net.socket), port, net.metadata, tokens.with_context(context)?)
+                let pin = net.pin.as_deref().map(pin).transpose().with_context(context)?;
+                let tokens = tokens.with_context(context)?;
+                made(&name, Endpoint::Path(net.socket), port, net.metadata, tokens, pin)
             })
             .collect();
     }
@@ -45,7 +48,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
             .map(|spec| {
                 let v = parse_vm(spec).with_context(|| format!("--vm {spec}"))?;
                 let tokens = v.tokens.as_deref().map_or(Ok(default_tokens), token_policy)?;
-                made(&v.name, Endpoint::Path(v.socket), v.port, v.metadata, tokens)
+                made(&v.name, Endpoint::Path(v.socket), v.port, v.metadata, tokens, v.pin)
             })
             .collect();
     }
@@ -54,7 +57,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
         (None, Some(fd)) => Endpoint::Fd(fd),
         _ => bail!("give --socket PATH, --fd N, --vm SPEC or --config FILE (see 'zerowire net --help')"),
     };
-    Ok(vec![made(&args.name, endpoint, port(&args.port)?, args.metadata.clone(), default_tokens)?])
+    Ok(vec![made(&args.name, endpoint, port(&args.port)?, args.metadata.clone(), default_tokens, None)?])
 }
 
 fn token_policy(word: &str) -> Result<TokenPolicy> {
@@ -63,6 +66,10 @@ fn token_policy(word: &str) -> Result<TokenPolicy> {
         "optional" => Ok(TokenPolicy::Optional),
         other => bail!("metadata-token '{other}': give required or optional"),
     }
+}
+
+fn pin(word: &str) -> Result<PinArg> {
+    PinArg::from_str(word, false).map_err(|_| anyhow!("pin '{word}': give auto, partial or off"))
 }
 
 /// Parses what --port takes.
@@ -77,25 +84,29 @@ struct VmSpec {
     port: PortSpec,
     metadata: Option<PathBuf>,
     tokens: Option<String>,
+    pin: Option<PinArg>,
 }
 
-/// Parses name=…,socket=…,port=…[,OPTION OF THE PORT …][,metadata=FILE][,metadata-token=WHEN].
+/// Parses name=…,socket=…,port=…[,OPTION OF THE PORT …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
-    let (mut spec, mut of_port) = (None, String::new());
+    let (mut spec, mut of_port, mut pinning) = (None, String::new(), None);
     for part in text.split(',') {
         let (key, value) = part.split_once('=').ok_or_else(|| anyhow!("'{part}' is not KEY=VALUE"))?;
         match key {
             "name" => name = Some(value.to_owned()),
             "socket" => socket = Some(PathBuf::from(value)),
             "port" => spec = Some(value),
-            "queue" | "queues" | "mode" | "match" => {
+            "queue" | "queues" | "mode" | "match" | "offloads" => {
                 of_port.push(',');
                 of_port.push_str(part);
             }
             "metadata" => metadata = Some(PathBuf::from(value)),
             "metadata-token" => tokens = Some(value.to_owned()),
-            _ => bail!("'{key}' is not known: name, socket, port and its options, metadata, metadata-token"),
+            "pin" => pinning = Some(pin(value)?),
+            _ => bail!(
+                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, pin"
+            ),
         }
     }
     let spec = spec.ok_or_else(|| anyhow!("port=PORT is missing"))?;
@@ -105,6 +116,7 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
         port: port(&format!("{spec}{of_port}"))?,
         metadata,
         tokens,
+        pin: pinning,
     })
 }
 
@@ -118,9 +130,13 @@ mod tests {
             .unwrap();
         assert_eq!((v.name.as_str(), v.port.queues()), ("a", 2));
         assert_eq!(v.tokens.as_deref(), Some("optional"));
-        let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3").unwrap();
-        assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy");
+        let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
+        assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
+        assert_eq!((v.pin, x.pin), (None, None));
+        let partial = parse_vm("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
+        assert_eq!(partial.pin, Some(PinArg::Partial));
         for (bad, word) in [
+            ("name=a,port=xdp:e0,socket=/s,pin=half", "partial or off"),
             ("name=a,socket=/s", "port"),
             ("socket=/s,port=tap:t", "name"),
             ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::memory::PinBudget;
-use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy};
+use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Pin, Policy};
 
 use crate::serving::{self, Request};
 
@@ -40,10 +40,14 @@ pub enum IoArg {
 /// Whether guest memory is registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PinArg {
-    /// Where io_uring runs and the memlock limit allows; the log says why not.
+    /// All of it: with io_uring where that runs and the memlock limit allows, the log says why not; on an xdp port, or its rings
+    /// don't start.
     #[default]
     Auto,
-    /// Never.
+    /// On an xdp port as much of it as the VM's share of --memlock allows, that divided by the number of VMs; frames in the rest
+    /// are copied once more.
+    Partial,
+    /// Never with io_uring.
     Off,
 }
 
@@ -70,19 +74,19 @@ pub struct NetArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
     /// Where frames go, in this process's network namespace: tap:NAME[,queues=N], a tap, which is created, set up, and
-    /// removed at the end if it is not there; or xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all],
-    /// queues of an interface by AF_XDP, with the guest's memory as the interface's. 1 to 128 queues (queue pairs of the
-    /// device).
+    /// removed at the end if it is not there; or xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all]
+    /// [,offloads=on|off], queues of an interface by AF_XDP, with the guest's memory as the interface's. 1 to 128 queues
+    /// (queue pairs of the device).
     #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
     port: String,
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,socket=PATH,port=PORT[,metadata=FILE][,metadata-token=optional], PORT as for --port.
-    /// Repeat for more, up to 256.
+    /// One of several VMs: name=NAME,socket=PATH,port=PORT[,metadata=FILE][,metadata-token=optional][,pin=partial], PORT as for
+    /// --port. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
-    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …. VMs
+    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, pin = …. VMs
     /// without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -98,8 +102,8 @@ pub struct NetArgs {
     /// How frames reach the port.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: IoArg,
-    /// Register guest memory with io_uring. That pins all of it (counted against 'ulimit -l' without CAP_IPC_LOCK), so that
-    /// it can't be ballooned or swapped; off serves large frames by plain vectored operations.
+    /// Register guest memory, with io_uring or as an interface's. That pins it (counted against 'ulimit -l' without CAP_IPC_LOCK),
+    /// so that it can't be ballooned or swapped; off serves large frames of a tap by plain vectored operations.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pin: PinArg,
     /// Bytes of guests' memory that may be pinned in all, for xdp ports and with --pin auto. A VM on an xdp port needs all of
@@ -175,7 +179,18 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn policy(args: &NetArgs) -> Result<Policy> {
+impl From<PinArg> for Pin {
+    fn from(arg: PinArg) -> Self {
+        match arg {
+            PinArg::Auto => Self::Auto,
+            PinArg::Partial => Self::Partial,
+            PinArg::Off => Self::Off,
+        }
+    }
+}
+
+/// The policy of a VM; `pin` where it has its own.
+fn policy(args: &NetArgs, pin: Option<PinArg>) -> Result<Policy> {
     if args.gather_max > MAX_FRAME_BYTES {
         bail!("--gather-max {}: at most {MAX_FRAME_BYTES}, the longest frame", args.gather_max);
     }
@@ -183,7 +198,7 @@ fn policy(args: &NetArgs) -> Result<Policy> {
         PathArg::Auto => PathMode::Auto,
         PathArg::Copy => PathMode::Copy,
     };
-    Ok(Policy { mode, gather_max_bytes: args.gather_max, pin: args.pin == PinArg::Auto })
+    Ok(Policy { mode, gather_max_bytes: args.gather_max, pin: pin.unwrap_or(args.pin).into() })
 }
 
 fn engine(args: &NetArgs) -> Engine {

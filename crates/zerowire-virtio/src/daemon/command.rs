@@ -50,6 +50,8 @@ pub(super) struct RingStart {
 /// A command; those with a `reply` have been carried out when it comes.
 #[derive(Debug)]
 pub(super) enum Command {
+    /// The memory goes: rings stop where they are until [`Self::Memory`] comes, and nothing stands on it any more.
+    LetGo { reply: SyncSender<()> },
     /// From now on this is the memory. Running rings move over.
     Memory { memory: Arc<GuestMemory>, reply: SyncSender<()> },
     /// The same memory with another dirty log, or none.

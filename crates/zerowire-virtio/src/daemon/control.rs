@@ -30,7 +30,18 @@ pub(super) struct Control {
     pub protocol_features: AtomicU64,
     pub status: AtomicU64,
     stop: AtomicBool,
-    wake: OwnedFd,
+    wake: Waker,
+}
+
+/// Wakes a control thread.
+#[derive(Clone, Debug)]
+pub(super) struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// Makes the thread look for something new ([`Device::attend`]).
+    pub(super) fn wake(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
 }
 
 impl Control {
@@ -44,18 +55,23 @@ impl Control {
             protocol_features: AtomicU64::new(0),
             status: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake: Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)),
         })
     }
 
     /// Makes the thread look for something new ([`Device::attend`]).
     pub(super) fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake.wake();
+    }
+
+    /// What wakes the thread.
+    pub(super) fn waker(&self) -> Waker {
+        self.wake.clone()
     }
 
     fn drain_wake(&self) {
         let mut n = [0u8; 8];
-        let _ = rustix::io::read(&self.wake, &mut n);
+        let _ = rustix::io::read(&self.wake.0, &mut n);
     }
 
     fn stopped(&self) -> bool {
@@ -147,7 +163,7 @@ fn control(vm: &dyn Backing, mut listener: Listener) {
         }
         let Some(fd) = listener.poll_fd() else { return };
         let mut fds =
-            [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(&control.wake, PollFlags::IN)];
+            [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(&control.wake.0, PollFlags::IN)];
         let _ = poll(&mut fds, None);
         control.drain_wake();
     }
@@ -173,7 +189,7 @@ fn serve(vm: &dyn Backing, mut connection: Connection) {
                 let stream = connection.stream().as_fd();
                 let mut fds = [
                     PollFd::from_borrowed_fd(stream, PollFlags::IN),
-                    PollFd::new(&control.wake, PollFlags::IN),
+                    PollFd::new(&control.wake.0, PollFlags::IN),
                 ];
                 let _ = poll(&mut fds, None);
                 control.drain_wake();

@@ -108,6 +108,7 @@ impl<'a> NetDevice<'a> {
             shared: self.vm.shared.clone(),
             detour,
             forwarded: self.forwarded.clone(),
+            control: self.vm.control.waker(),
         })?;
         self.workers[pair] = Some(worker);
         Ok(())
@@ -131,7 +132,8 @@ impl Device for NetDevice<'_> {
     }
 
     fn offered(&self) -> u64 {
-        offered(self.vm.port.offloads(), self.vm.port.pairs())
+        let port = &self.vm.port;
+        offered(port.offloads(), port.offloads_toward_guest(), port.pairs())
     }
 
     fn feature_names(&self, mask: u64) -> Vec<String> {
@@ -157,6 +159,12 @@ impl Device for NetDevice<'_> {
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         self.memory = memory.clone();
+        // Where the pairs share a registration the old one goes before the new one comes: both together may be too much.
+        if self.vm.port.moves_together() && self.workers.iter().flatten().count() > 1 {
+            for w in self.workers.iter().flatten() {
+                wait(|reply| w.commands.send(Command::LetGo { reply }));
+            }
+        }
         for w in self.workers.iter().flatten() {
             wait(|reply| w.commands.send(Command::Memory { memory: memory.clone(), reply }));
         }
@@ -264,6 +272,11 @@ impl Device for NetDevice<'_> {
             && let Some(Some(w)) = self.workers.first()
         {
             w.commands.send(Command::Tree(tree));
+        }
+        if let Some(why) = self.vm.port.attend() {
+            tracing::warn!("{}: {why}", self.vm.control.name);
+            self.vm.shared.set_error(why);
+            self.set_memory(&self.memory.clone());
         }
     }
 }

@@ -41,6 +41,23 @@ pub(super) trait Path: Sized + 'static {
         false
     }
 
+    /// What becomes readable when something happens that is no frame; None where there is nothing of the kind. It is another
+    /// one only when [`Self::renewed`] says so.
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// [`Self::events`] became readable.
+    fn notice(&mut self) {}
+
+    /// The memory goes: nothing may stand on it any more. Both sides have been released before; [`Self::set_memory`] follows.
+    fn let_go(&mut self) {}
+
+    /// Whether the control thread has to look after the port ([`super::port::Port::attend`]); asked in each turn.
+    fn attention(&mut self) -> bool {
+        false
+    }
+
     /// From now on this is the guest's memory. Both sides have been released before. The text, if any, is a warning.
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String>;
 
@@ -61,6 +78,10 @@ pub(super) trait Side<P>: Sized {
     /// Ends all that is under way, before the ring stops or its memory goes: chains are given back, or put back to be
     /// taken again, so that the ring's next available entry is where another device goes on.
     fn release(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters);
+
+    /// The guest broke a rule, or the ring can't begin: ends all that is under way without a further look at the ring.
+    /// [`Self::release`] may still follow. A side whose port holds nothing of the guest between turns has nothing to do.
+    fn abandon(&mut self, _path: &mut P, _counters: &Counters) {}
 
     /// Lets go of memory that bursts have touched.
     fn trim(&mut self) {}

@@ -39,7 +39,13 @@ impl<T> Running<T> {
     {
         let mut side = T::make(path, &start, start.base, memory)?;
         let recovered = match start.inflight.take() {
-            Some(tracker) => side.ring().track(tracker)?,
+            Some(tracker) => match side.ring().track(tracker) {
+                Ok(recovered) => recovered,
+                Err(e) => {
+                    side.abandon(path, &Counters::default());
+                    return Err(e);
+                }
+            },
             None => Recovered::default(),
         };
         recovered.log(start.queue);
@@ -122,8 +128,13 @@ impl<T> Running<T> {
     }
 
     /// Stops serving the ring and tells the front end (vhost-user SET_VRING_ERR).
-    pub(super) fn fail(&mut self) {
-        self.broken = true;
+    pub(super) fn fail<P>(&mut self, path: &mut P, counters: &Counters)
+    where
+        T: Side<P>,
+    {
+        if !std::mem::replace(&mut self.broken, true) {
+            self.side.abandon(path, counters);
+        }
         if let Some(fd) = &self.start.err {
             notify(fd);
         }

@@ -17,7 +17,8 @@ use super::net::NetDevice;
 use super::port::{self, Port, PortError};
 use super::stats::{ServerStats, Shared, VmStats};
 use crate::io::Engine;
-use crate::net::Policy;
+use crate::memory::PinBudget;
+use crate::net::{Pin, Policy};
 use crate::port::PortSpec;
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
@@ -38,6 +39,27 @@ pub struct VmConfig {
     pub policy: Policy,
     /// io_uring or system calls.
     pub engine: Engine,
+}
+
+impl VmConfig {
+    /// Whether it can do with a part of the memory that it would have pinned.
+    fn takes_part(&self) -> bool {
+        matches!(self.port, PortSpec::Xdp(_)) && self.policy.pin == Pin::Partial
+    }
+}
+
+/// Shares what may be pinned among the VMs. Without a budget of the operator's the kernel's limit is what there is to share.
+fn share_budget(vms: usize, parts: usize) {
+    let budget = PinBudget::of_process();
+    budget.share_among(vms, parts);
+    let free = rustix::thread::CapabilitySet::IPC_LOCK;
+    let unlimited = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free));
+    if parts > 0
+        && !unlimited
+        && let Some(bytes) = rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+    {
+        budget.limit_at_most(bytes);
+    }
 }
 
 /// Why a server can't start. The text is what the user reads.
@@ -194,6 +216,8 @@ impl Server {
                 return Err(ServerError::Name(c.name.clone()));
             }
         }
+        let parts = configs.iter().filter(|c| c.takes_part()).count();
+        share_budget(configs.len(), parts);
         let mut server = Self { vms: Vec::new(), start: Instant::now() };
         for config in configs {
             server.vms.push(Vm::start(config)?);

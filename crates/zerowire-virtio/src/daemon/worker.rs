@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::command::{Command, CommandSender};
+use super::control::Waker;
 use super::metadata::MetadataDetour;
 use super::path::{Path, ReceiveSide, Side, TransmitSide};
 use super::rings::{Rings, Running};
@@ -30,6 +31,7 @@ const TAG_WAKE: u64 = 0;
 const TAG_PORT: u64 = 1;
 const TAG_TRANSMIT: u64 = 2;
 const TAG_RECEIVE: u64 = 3;
+const TAG_EVENTS: u64 = 4;
 
 /// The port is watched for one event at a time, and again only when it was found empty: frames that arrive while the guest
 /// has no buffers wake nobody.
@@ -67,6 +69,7 @@ pub(super) struct WorkerSetup {
     pub shared: Arc<Shared>,
     pub detour: Option<MetadataDetour>,
     pub forwarded: Arc<AtomicUsize>,
+    pub control: Waker,
 }
 
 /// A running worker. Dropping it ends the thread and waits for it.
@@ -117,6 +120,7 @@ struct Worker<P: Path> {
     shared: Arc<Shared>,
     detour: Option<MetadataDetour>,
     forwarded: Arc<AtomicUsize>,
+    control: Waker,
     epoll: OwnedFd,
     commands: Receiver<Command>,
     _wake: Arc<OwnedFd>,
@@ -141,6 +145,8 @@ struct Worker<P: Path> {
     unasked: u32,
     /// Turns in which a ring had entries and nothing could be moved.
     blocked: u32,
+    /// Rings have let go of the memory, and wait for what comes in its place.
+    paused: bool,
     quit: bool,
 }
 
@@ -171,6 +177,7 @@ impl<P: Path> Worker<P> {
             shared: setup.shared,
             detour: setup.detour,
             forwarded: setup.forwarded,
+            control: setup.control,
             epoll,
             commands,
             _wake: wake,
@@ -185,6 +192,7 @@ impl<P: Path> Worker<P> {
             linger: 0,
             unasked: 0,
             blocked: 0,
+            paused: false,
             quit: false,
         };
         worker.set_memory(setup.memory);
@@ -194,6 +202,10 @@ impl<P: Path> Worker<P> {
     fn run(&mut self) {
         let mut events = Vec::with_capacity(8);
         while !self.quit {
+            if self.paused {
+                self.wait(&mut events, None);
+                continue;
+            }
             let mut busy = self.transmit();
             busy |= self.receive();
             if self.detour.is_some() {
@@ -201,6 +213,9 @@ impl<P: Path> Worker<P> {
             }
             if self.path.renewed() {
                 self.watch_new_port();
+            }
+            if self.path.attention() {
+                self.control.wake();
             }
             let timeout = if busy {
                 self.trimmed = false;
@@ -258,7 +273,7 @@ impl<P: Path> Worker<P> {
             }
             Err(e) => {
                 ring.call();
-                ring.fail();
+                ring.fail(&mut self.path, counters);
                 self.failed(&e);
                 false
             }
@@ -299,7 +314,7 @@ impl<P: Path> Worker<P> {
             }
             Err(e) => {
                 ring.call();
-                ring.fail();
+                ring.fail(&mut self.path, counters);
                 self.failed(&e);
                 false
             }
@@ -341,6 +356,11 @@ impl<P: Path> Worker<P> {
         {
             tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
         }
+        if let Some(events) = self.path.events()
+            && let Err(e) = watch(&self.epoll, events, TAG_EVENTS)
+        {
+            tracing::error!("queue pair {}: events of the port can't be watched: {e}", self.pair);
+        }
         self.port_ready = true;
         if self.pair == 0 {
             self.shared.set_path(self.path.describe());
@@ -369,7 +389,7 @@ impl<P: Path> Worker<P> {
             }
         });
         if let Some(e) = error {
-            ring.fail();
+            ring.fail(&mut self.path, counters);
             self.failed(&e);
             return false;
         }
@@ -404,11 +424,12 @@ impl<P: Path> Worker<P> {
     fn arm(&mut self) -> bool {
         let mut work = false;
         let mut error = None;
+        let counters = &self.shared.pairs[self.pair];
         if let Some(r) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) {
             match r.side.ring().arm() {
                 Ok(more) => work |= more,
                 Err(e) => {
-                    r.fail();
+                    r.fail(&mut self.path, &counters.transmit);
                     error = Some(e);
                 }
             }
@@ -423,7 +444,7 @@ impl<P: Path> Worker<P> {
                     work |= more && (self.port_ready || self.waiting);
                 }
                 Err(e) => {
-                    r.fail();
+                    r.fail(&mut self.path, &counters.receive);
                     error = Some(e);
                 }
             }
@@ -481,6 +502,7 @@ impl<P: Path> Worker<P> {
         for event in events.iter() {
             match event.data.u64() {
                 TAG_PORT => self.port_ready = true,
+                TAG_EVENTS => self.path.notice(),
                 TAG_WAKE => self.take_commands(),
                 TAG_TRANSMIT => {
                     self.shared.pairs[self.pair].transmit.kicks.add(1);

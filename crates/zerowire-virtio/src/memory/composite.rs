@@ -1,4 +1,4 @@
-//! All of a guest's memory side by side with private memory, in one range of addresses.
+//! A guest's memory, or a part of it, side by side with private memory, in one range of addresses.
 //!
 //! ```text
 //!  base                                                                                   base + len
@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use super::map::Mapping;
-use super::{GuestMemory, Segment};
+use super::{GuestMemory, Segment, present};
 
 /// Alignment of regions, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
 const ALIGN: usize = 2 << 20;
@@ -31,6 +31,13 @@ pub(crate) struct RegionView<'a> {
     pub pieces: Vec<(usize, usize)>,
 }
 
+/// Where a piece is in the range.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    delta: u64,
+    end: u64,
+}
+
 /// The range. Dropping it unmaps it.
 #[derive(Debug)]
 pub struct Composite {
@@ -38,9 +45,11 @@ pub struct Composite {
     _range: Mapping,
     base: NonNull<u8>,
     len: usize,
+    padding: usize,
     slab_at: usize,
-    /// What is added to a segment's pointer to find its distance from the base, by piece.
-    delta: Vec<u64>,
+    /// By piece: what is added to a segment's pointer to find its distance from the base, and the pointer at which the part
+    /// that is in the range ends.
+    places: Vec<Place>,
     /// Bytes of the smallest page behind any of the guest's memory.
     smallest_page: usize,
 }
@@ -51,12 +60,12 @@ unsafe impl Send for Composite {}
 unsafe impl Sync for Composite {}
 
 impl Composite {
-    /// Maps `memory` with `padding` bytes of private memory before it and `slab` bytes behind; both are multiples of the
-    /// page size.
+    /// Maps `memory`, at most `most` bytes of it in whole pages, with `padding` bytes of private memory before it and `slab`
+    /// bytes behind; both are multiples of the page size.
     ///
     /// # Errors
     /// What mmap says.
-    pub fn new(memory: &GuestMemory, padding: usize, slab: usize) -> io::Result<Self> {
+    pub fn new(memory: &GuestMemory, most: u64, padding: usize, slab: usize) -> io::Result<Self> {
         let mut regions = memory.region_views()?;
         // Large pages first: each region then begins at a multiple of its page size, without holes.
         regions.sort_by_key(|r| std::cmp::Reverse(r.page));
@@ -65,6 +74,11 @@ impl Composite {
                 format!("pages of {} bytes: guest memory on pages up to 2 MiB can be registered", large.page);
             return Err(io::Error::other(text));
         }
+        let mut left = usize::try_from(most).unwrap_or(usize::MAX);
+        for region in &mut regions {
+            region.len = region.len.min(left / region.page * region.page);
+            left -= region.len;
+        }
         let ram: usize = regions.iter().map(|r| r.len).sum();
         let len = padding + ram + slab;
         let range = Mapping::private(len + ALIGN)?;
@@ -72,18 +86,19 @@ impl Composite {
         let first = start.wrapping_add(start.align_offset(ALIGN));
         let base =
             NonNull::new(first.wrapping_sub(padding)).ok_or_else(|| io::Error::other("mapped at zero"))?;
-        let mut delta = vec![0u64; memory.pieces().len()];
+        let mut places = vec![Place::default(); memory.pieces().len()];
         let mut at = padding;
-        for region in &regions {
+        for region in regions.iter().filter(|r| r.len > 0) {
             map_over(base.as_ptr().wrapping_add(at), region)?;
             for &(piece, offset) in &region.pieces {
                 let ptr = memory.pieces()[piece].ptr().addr() as u64;
-                delta[piece] = ((at + offset) as u64).wrapping_sub(ptr);
+                let end = ptr + memory.pieces()[piece].len().min(region.len.saturating_sub(offset)) as u64;
+                places[piece] = Place { delta: ((at + offset) as u64).wrapping_sub(ptr), end };
             }
             at += region.len;
         }
-        let smallest_page = regions.iter().map(|r| r.page).min().unwrap_or(4096);
-        Ok(Self { _range: range, base, len, slab_at: padding + ram, delta, smallest_page })
+        let smallest_page = regions.iter().filter(|r| r.len > 0).map(|r| r.page).min().unwrap_or(4096);
+        Ok(Self { _range: range, base, len, padding, slab_at: padding + ram, places, smallest_page })
     }
 
     /// The first byte.
@@ -102,16 +117,39 @@ impl Composite {
         self.slab_at
     }
 
+    /// Bytes of the guest's memory that are in the range.
+    pub fn guest_bytes(&self) -> u64 {
+        (self.slab_at - self.padding) as u64
+    }
+
+    /// Has the guest's pages that are in the range stay there; called when all of them are.
+    pub fn keep(&self) {
+        present::keep(self.guest_part());
+    }
+
+    /// Bytes of the guest's part whose pages were discarded since they were all there ([`Self::keep`]); None where that can't be
+    /// told. What is there in their place now are other pages.
+    pub fn discarded(&self) -> Option<u64> {
+        present::absent(self.guest_part())
+    }
+
+    fn guest_part(&self) -> std::ops::Range<usize> {
+        let start = self.base.addr().get();
+        start + self.padding..start + self.slab_at
+    }
+
     /// Bytes of the smallest page behind any of the guest's memory.
     pub fn smallest_page(&self) -> usize {
         self.smallest_page
     }
 
-    /// The distance of a segment's first byte from the base. The segment is one of the memory that the range was made of.
+    /// The distance of a segment's first byte from the base; None where not all of the segment is in the range. The segment is
+    /// one of the memory that the range was made of.
     #[inline]
-    pub fn address(&self, segment: &Segment) -> u64 {
-        let delta = self.delta.get(usize::from(segment.piece)).copied().unwrap_or(0);
-        (segment.ptr.addr() as u64).wrapping_add(delta)
+    pub fn address(&self, segment: &Segment) -> Option<u64> {
+        let place = self.places.get(usize::from(segment.piece))?;
+        let start = segment.ptr.addr() as u64;
+        (start + u64::from(segment.len) <= place.end).then(|| start.wrapping_add(place.delta))
     }
 }
 

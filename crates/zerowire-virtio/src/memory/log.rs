@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::fs::SeekFrom;
 use thiserror::Error;
 
 use super::map::Mapping;
@@ -109,6 +110,8 @@ pub struct DirtyLog {
     skip: usize,
     /// Bytes of the log.
     len: u64,
+    /// Its file, and where in it the log starts: what was never written of it need not be read.
+    file: Option<(Arc<OwnedFd>, u64)>,
     /// Is notified when bits were set.
     signal: Option<Arc<OwnedFd>>,
 }
@@ -140,7 +143,8 @@ impl DirtyLog {
         };
         let map = Mapping::shared(file, offset - skip, map_len)?;
         let bits = Arc::new(Bits::Shared(Guarded::new(map, page as usize)));
-        Ok(Self { bits, skip: skip as usize, len, signal: None })
+        let file = Some((Arc::new(file.try_clone_to_owned()?), offset));
+        Ok(Self { bits, skip: skip as usize, len, file, signal: None })
     }
 
     /// A log of this process's own, for writes before the front end has given its log. It covers guest addresses below `end`.
@@ -153,7 +157,8 @@ impl DirtyLog {
             return Err(LogError::TooHigh { what: "what is to be noted".to_owned(), end });
         }
         let map_len = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Self { bits: Arc::new(Bits::Private(Mapping::private(map_len)?)), skip: 0, len, signal: None })
+        let bits = Arc::new(Bits::Private(Mapping::private(map_len)?));
+        Ok(Self { bits, skip: 0, len, file: None, signal: None })
     }
 
     /// Whether both are the same log.
@@ -214,12 +219,35 @@ impl DirtyLog {
 
     /// Sets all bits that are set in `other`, as far as this log reaches.
     pub fn take_over(&self, other: &Self) {
-        for at in 0..self.len.min(other.len) {
-            let mask = other.byte(at).load(Ordering::Acquire);
-            if mask != 0 {
-                self.set(at, mask);
+        let end = self.len.min(other.len);
+        let mut at = 0;
+        while let Some(part) = other.written(at, end) {
+            at = part.end;
+            for byte in part {
+                let mask = other.byte(byte).load(Ordering::Acquire);
+                if mask != 0 {
+                    self.set(byte, mask);
+                }
             }
         }
+    }
+
+    /// The first bytes from `at` on that may have been written, up to `end`. Reading the others would have the kernel find
+    /// memory for a front end's whole log, which is as long as its address space is wide.
+    fn written(&self, at: u64, end: u64) -> Option<std::ops::Range<u64>> {
+        if at >= end {
+            return None;
+        }
+        let Some((file, offset)) = &self.file else { return Some(at..end) };
+        let from = match rustix::fs::seek(file, SeekFrom::Data(offset + at)) {
+            Ok(found) => found.saturating_sub(*offset).max(at),
+            Err(rustix::io::Errno::NXIO) => return None,
+            // A file that can't tell: all of it.
+            Err(_) => return Some(at..end),
+        };
+        let hole = rustix::fs::seek(file, SeekFrom::Hole(offset + from));
+        let to = hole.map_or(end, |hole| hole.saturating_sub(*offset).max(from + 1));
+        (from < end).then(|| from..to.min(end))
     }
 
     /// Tells the front end that bits were set, if it wants to know.
@@ -325,6 +353,23 @@ mod tests {
         log.wrote(8 * PAGE_BYTES, 1);
         log.take_over(&early);
         assert_eq!(bytes(&file, 0, 13), [0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+    }
+
+    #[test]
+    fn taking_over_a_sparse_log_fills_no_holes() {
+        let file = file(64 << 20);
+        let old = DirtyLog::new(file.as_fd(), 12_345, 32 << 20).expect("a log");
+        for page in [0u64, 8 * 40_000, 8 * (20 << 20) + 3] {
+            old.wrote(page * PAGE_BYTES, 1);
+        }
+        let blocks = || rustix::fs::fstat(&file).expect("its size").st_blocks;
+        let before = blocks();
+        let new = DirtyLog::private(BYTE_COVERS * (32 << 20)).expect("a log");
+        new.take_over(&old);
+        assert_eq!(blocks(), before, "nothing was allocated by reading");
+        let bits = |at: u64| new.byte(at).load(Ordering::Relaxed);
+        assert_eq!([bits(0), bits(40_000), bits(20 << 20)], [1, 1, 8]);
+        assert_eq!((0..32u64 << 20).filter(|at| bits(*at) != 0).count(), 3);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod budget;
 mod composite;
 mod log;
 mod map;
+mod present;
 mod sigbus;
 mod table;
 

@@ -14,29 +14,26 @@ const BASE: u64 = f::VERSION_1
     | f::VHOST_LOG_ALL
     | f::VHOST_USER_PROTOCOL_FEATURES;
 
-/// The virtio features offered over a port that takes `offloads` and has `pairs` queue pairs.
-pub fn offered(offloads: TapOffloads, pairs: usize) -> u64 {
+/// The virtio features offered over a port that has `pairs` queue pairs, takes frames with `offloads` from the guest, and has
+/// such with `toward_guest` for it.
+pub fn offered(offloads: TapOffloads, toward_guest: TapOffloads, pairs: usize) -> u64 {
     let mut bits = BASE;
     if pairs > 1 {
         bits |= f::NET_MQ;
     }
-    if offloads.csum {
-        bits |= f::NET_CSUM | f::NET_GUEST_CSUM;
-    }
-    if offloads.tso4 {
-        bits |= f::NET_HOST_TSO4 | f::NET_GUEST_TSO4;
-    }
-    if offloads.tso6 {
-        bits |= f::NET_HOST_TSO6 | f::NET_GUEST_TSO6;
-    }
-    if offloads.ecn {
-        bits |= f::NET_HOST_ECN | f::NET_GUEST_ECN;
-    }
-    if offloads.ufo {
-        bits |= f::NET_HOST_UFO | f::NET_GUEST_UFO;
-    }
-    if offloads.uso {
-        bits |= f::NET_HOST_USO | f::NET_GUEST_USO4 | f::NET_GUEST_USO6;
+    let each = |o: TapOffloads| [o.csum, o.tso4, o.tso6, o.ecn, o.ufo, o.uso];
+    let from =
+        [f::NET_CSUM, f::NET_HOST_TSO4, f::NET_HOST_TSO6, f::NET_HOST_ECN, f::NET_HOST_UFO, f::NET_HOST_USO];
+    let toward = [
+        f::NET_GUEST_CSUM,
+        f::NET_GUEST_TSO4,
+        f::NET_GUEST_TSO6,
+        f::NET_GUEST_ECN,
+        f::NET_GUEST_UFO,
+        f::NET_GUEST_USO4 | f::NET_GUEST_USO6,
+    ];
+    for (has, masks) in [(each(offloads), from), (each(toward_guest), toward)] {
+        bits |= has.into_iter().zip(masks).filter(|(has, _)| *has).fold(0, |all, (_, mask)| all | mask);
     }
     bits
 }
@@ -72,19 +69,22 @@ mod tests {
 
     #[test]
     fn nothing_is_offered_that_the_port_does_not_take() {
-        let none = offered(TapOffloads::default(), 1);
+        let none = offered(TapOffloads::default(), TapOffloads::default(), 1);
         assert_eq!(none & f::NET_CSUM, 0);
         assert_eq!(none & f::NET_MQ, 0);
         assert_eq!(none & (f::NET_HOST_USO | f::NET_GUEST_TSO4), 0);
-        let all = offered(ALL, 2);
+        let all = offered(ALL, ALL, 2);
         assert_ne!(all & f::NET_MQ, 0);
         assert_ne!(all & f::NET_HOST_USO, 0);
+        let one_way = offered(ALL, TapOffloads::default(), 1);
+        assert_ne!(one_way & f::NET_CSUM, 0);
+        assert_eq!(one_way & (f::NET_GUEST_CSUM | f::NET_GUEST_TSO6 | f::NET_GUEST_USO4), 0);
     }
 
     #[test]
     fn the_port_follows_what_the_guest_took() {
         assert_eq!(toward_guest(0), TapOffloads::default());
-        assert_eq!(toward_guest(offered(ALL, 1)), ALL);
+        assert_eq!(toward_guest(offered(ALL, ALL, 1)), ALL);
         // Segmentation without checksums is no valid set (virtio 1.3 §5.1.3.1).
         assert_eq!(toward_guest(f::NET_GUEST_TSO4), TapOffloads::default());
         assert!(!toward_guest(f::NET_GUEST_CSUM | f::NET_GUEST_USO4).uso);

@@ -3,12 +3,13 @@
 pub mod announce;
 pub mod features;
 pub mod header;
+pub mod offload;
 mod policy;
 pub mod receive;
 pub mod transmit;
 pub mod xdp;
 
-pub use policy::{GATHER_MAX_BYTES, PathMode, Policy};
+pub use policy::{GATHER_MAX_BYTES, PathMode, Pin, Policy};
 pub use receive::Receive;
 pub use transmit::Transmit;
 

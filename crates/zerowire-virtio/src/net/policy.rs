@@ -15,6 +15,19 @@ pub enum PathMode {
     Copy,
 }
 
+/// How much of guests' memory may be registered, which pins it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pin {
+    /// All of it, or an error where a port can't do without.
+    #[default]
+    Auto,
+    /// On ports that can't do without: as much as the VM's share of the [budget](crate::memory::PinBudget), and frames in the
+    /// rest are copied.
+    Partial,
+    /// With io_uring nothing.
+    Off,
+}
+
 /// The decision for one chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
@@ -22,13 +35,13 @@ pub struct Policy {
     pub mode: PathMode,
     /// Frames up to this length are gathered.
     pub gather_max_bytes: usize,
-    /// Register guest memory with io_uring, which pins it.
-    pub pin: bool,
+    /// How much of guests' memory may be registered.
+    pub pin: Pin,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { mode: PathMode::Auto, gather_max_bytes: GATHER_MAX_BYTES, pin: true }
+        Self { mode: PathMode::Auto, gather_max_bytes: GATHER_MAX_BYTES, pin: Pin::Auto }
     }
 }
 

@@ -35,3 +35,19 @@ pub fn ip(arguments: &[&str]) {
     let error = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "ip {}: {error}", arguments.join(" "));
 }
+
+/// Puts a bridge behind interface `port`, and behind that a link between two new interfaces, so slow that frames stay in the kernel.
+/// Returns a socket on its end.
+pub fn slow_peer(port: &str, near: &str, far: &str) -> super::Peer {
+    veth(near, far, 1, 1500);
+    ip(&["link", "add", "br0", "type", "bridge"]);
+    for name in [port, near] {
+        ip(&["link", "set", name, "master", "br0"]);
+    }
+    ip(&["link", "set", "br0", "up"]);
+    let shaper = ["root", "tbf", "rate", "30mbit", "burst", "3000", "limit", "10000000"];
+    let done = Command::new("tc").args(["qdisc", "add", "dev", near]).args(shaper).output();
+    let done = done.expect("the program tc (iproute2) to be there");
+    assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
+    super::Peer::new(far)
+}

@@ -12,6 +12,10 @@ use super::error::XdpError;
 
 /// `ETHTOOL_GCHANNELS` (include/uapi/linux/ethtool.h).
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// `ETHTOOL_GDRVINFO` and `struct ethtool_drvinfo`: its length, and where the address on the bus is in it, bytes.
+const ETHTOOL_GDRVINFO: u32 = 0x3;
+const DRVINFO_BYTES: usize = 196;
+const BUS_INFO: std::ops::Range<usize> = 100..132;
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 /// An interface that there was when the value was made.
@@ -93,6 +97,15 @@ impl Interface {
         self.ask(SIOCETHTOOL, Data { pointer: channels.as_mut_ptr().cast() }).ok()?;
         let queues = channels[5].max(channels[6]).saturating_add(channels[8]);
         (queues > 0).then_some(queues)
+    }
+
+    /// The address of its device on the bus (a PCI device: `0000:03:00.0`), where the driver tells.
+    pub fn bus_address(&self) -> Option<String> {
+        let mut info = [0u8; DRVINFO_BYTES];
+        info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+        self.ask(SIOCETHTOOL, Data { pointer: info.as_mut_ptr().cast() }).ok()?;
+        let text = info.get(BUS_INFO)?.split(|b| *b == 0).next()?;
+        (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
     }
 
     /// The name is looked up by the index first: an interface may be renamed at any time.

@@ -3,22 +3,23 @@
 //! The socket owns its rings and holds a handle of the memory. Dropping it unmaps the rings and closes it; the kernel
 //! lets go of the queue some milliseconds later (Documentation/networking/af_xdp.rst, net/xdp/xsk.c).
 
+mod bind;
+mod options;
+
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags, XdpRingOffset,
-};
+use rustix::net::xdp::XdpOptionsFlags;
 use rustix::net::{RecvFlags, SendFlags};
 
+use self::bind::{bind_claimed, map, raise_budget, set_sizes};
+pub use self::options::{Mode, RingSizes, SocketOptions};
 use super::error::XdpError;
 use super::interface::Interface;
-use super::memory::Mapping;
-use super::ring::{Consumer, Descriptor, Layout, Producer};
+use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::{Claim, Umem};
 
 /// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel drops frames of more, yet
@@ -27,110 +28,6 @@ pub const MAX_PIECES: usize = 18;
 
 /// Pieces that a frame can have whatever the driver is: one that takes no head of its own (virtio-net) has 17.
 pub const SAFE_PIECES: usize = 17;
-
-/// `XDP_MAX_TX_SKB_BUDGET` (include/uapi/linux/if_xdp.h, since Linux 6.17): frames that one call sends in copy mode.
-const MAX_TX_SKB_BUDGET: libc::c_int = 9;
-
-/// The budget without that option (`TX_BATCH_SIZE`, net/xdp/xsk.c), and the lowest that it takes.
-const DEFAULT_TX_BUDGET: u32 = 32;
-
-/// Which mode a queue is bound in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Zero-copy where the driver can, else copy.
-    #[default]
-    Auto,
-    /// One copy, the kernel's: works on any interface.
-    Copy,
-    /// None; an error where the driver can't.
-    ZeroCopy,
-}
-
-/// Entries of the rings: powers of two. Fill and completion rings are always there; receive and transmit rings can be
-/// left out with 0, but not both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingSizes {
-    /// Chunks waiting for received frames.
-    pub fill: u32,
-    /// Pieces that were sent.
-    pub completion: u32,
-    /// Pieces that were received.
-    pub receive: u32,
-    /// Pieces to send.
-    pub transmit: u32,
-}
-
-impl Default for RingSizes {
-    /// 2048 each.
-    fn default() -> Self {
-        Self { fill: 2048, completion: 2048, receive: 2048, transmit: 2048 }
-    }
-}
-
-/// More entries than this take more memory than the kernel gives in one piece for descriptors of 16 bytes.
-const MAX_ENTRIES: u32 = 1 << 20;
-
-impl RingSizes {
-    fn check(&self) -> Result<(), XdpError> {
-        let rings = [
-            ("the fill ring", self.fill, false),
-            ("the completion ring", self.completion, false),
-            ("the receive ring", self.receive, true),
-            ("the transmit ring", self.transmit, true),
-        ];
-        for (name, size, optional) in rings {
-            let fine = (size.is_power_of_two() && size <= MAX_ENTRIES) || (optional && size == 0);
-            if !fine {
-                let rule = format!("take a power of two up to {MAX_ENTRIES} entries");
-                return Err(XdpError::Value { name, value: size.into(), rule });
-            }
-        }
-        if self.receive == 0 && self.transmit == 0 {
-            let rule = "take a receive or a transmit ring, or both".into();
-            return Err(XdpError::Value { name: "the receive ring", value: 0, rule });
-        }
-        Ok(())
-    }
-}
-
-/// How a socket is bound.
-#[derive(Clone, Debug)]
-pub struct SocketOptions {
-    /// Name of the interface, in the network namespace of the calling thread.
-    pub interface: String,
-    /// Number of its queue, from 0.
-    pub queue: u32,
-    /// Copy or not. Further sockets on one UMEM have the mode of the first.
-    pub mode: Mode,
-    /// The kernel says when it needs a system call (`XDP_USE_NEED_WAKEUP`). In copy mode sending always needs one.
-    pub need_wakeup: bool,
-    /// Frames can have several pieces (`XDP_USE_SG`, since Linux 6.6).
-    pub multi_buffer: bool,
-    /// Entries of the rings.
-    pub rings: RingSizes,
-    /// Chunks that are in the fill ring before the queue is bound, at most as many as it has entries; their addresses are the
-    /// caller's to answer for. In zero-copy mode a driver may take chunks when it is bound and then only when frames come,
-    /// so that a queue that is bound without any receives none.
-    pub first_chunks: Vec<u64>,
-    /// How long to wait for the kernel to let go of a queue whose socket was closed (EBUSY). Measured: 2 to 15 ms.
-    pub busy_timeout: Duration,
-}
-
-impl SocketOptions {
-    /// Queue 0, mode auto, wake-ups on demand, frames of one piece, 2048 entries a ring, 500 ms for a busy queue.
-    pub fn new(interface: impl Into<String>) -> Self {
-        Self {
-            interface: interface.into(),
-            queue: 0,
-            mode: Mode::Auto,
-            need_wakeup: true,
-            multi_buffer: false,
-            rings: RingSizes::default(),
-            first_chunks: Vec::new(),
-            busy_timeout: Duration::from_millis(500),
-        }
-    }
-}
 
 /// Frames that the kernel threw away, and rings that ran empty (`struct xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +88,7 @@ impl Socket {
             fill.push(*chunk);
         }
         fill.publish();
-        bind_claimed(&claim, &interface, options)?;
+        bind_claimed(umem, &claim, &interface, options)?;
         let socket = match claim {
             Claim::Registered(socket) | Claim::Shares(socket, _) => Arc::new(socket),
         };
@@ -356,125 +253,15 @@ impl Socket {
     }
 }
 
+impl Drop for Socket {
+    /// When the descriptor is dropped, that closes it: no other socket's bind holds it.
+    fn drop(&mut self) {
+        self.umem.closes(&self.socket);
+    }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn map<R>(
-    socket: &OwnedFd,
-    at: &XdpRingOffset,
-    size: u32,
-    entry_bytes: usize,
-    offset: u64,
-    make: impl FnOnce(Mapping, Layout, u32) -> Option<R>,
-) -> Result<R, XdpError> {
-    // Before Linux 5.4 there were no flags, which the rules of wake-ups stand on.
-    let old = || XdpError::system("rings", "getsockopt(XDP_MMAP_OFFSETS)", Errno::OPNOTSUPP);
-    let flags = at.flags.ok_or_else(old)? as usize;
-    let layout = Layout {
-        producer: at.producer as usize,
-        consumer: at.consumer as usize,
-        flags,
-        entries: at.desc as usize,
-    };
-    let len = layout.entries.saturating_add(size as usize * entry_bytes);
-    let mapping = Mapping::of_socket(socket.as_fd(), len, offset)
-        .map_err(|e| XdpError::system(format!("a ring of {size} entries"), "mmap", e))?;
-    make(mapping, layout, size).ok_or_else(old)
-}
-
-fn set_sizes(socket: &OwnedFd, options: &SocketOptions) -> Result<(), XdpError> {
-    let rings = options.rings;
-    let sized = || -> Result<(), Errno> {
-        sockopt::set_xdp_umem_fill_ring_size(socket, rings.fill)?;
-        sockopt::set_xdp_umem_completion_ring_size(socket, rings.completion)?;
-        if rings.receive > 0 {
-            sockopt::set_xdp_rx_ring_size(socket, rings.receive)?;
-        }
-        if rings.transmit > 0 {
-            sockopt::set_xdp_tx_ring_size(socket, rings.transmit)?;
-        }
-        Ok(())
-    };
-    sized().map_err(|e| XdpError::system(format!("rings of {rings:?}"), "setsockopt", e))
-}
-
-fn bind_claimed(claim: &Claim, interface: &Interface, options: &SocketOptions) -> Result<(), XdpError> {
-    let socket = match claim {
-        Claim::Registered(socket) | Claim::Shares(socket, _) => socket,
-    };
-    let start = Instant::now();
-    let mut pause = Duration::from_micros(500);
-    loop {
-        let error = match try_bind(claim, socket, interface, options) {
-            Ok(()) => return Ok(()),
-            Err(e) => e,
-        };
-        let waited = start.elapsed();
-        if error != Errno::BUSY || waited >= options.busy_timeout {
-            return Err(translate(error, interface, options, waited));
-        }
-        std::thread::sleep(pause.min(options.busy_timeout - waited));
-        pause = (pause * 2).min(Duration::from_millis(10));
-    }
-}
-
-fn try_bind(
-    claim: &Claim,
-    socket: &OwnedFd,
-    interface: &Interface,
-    options: &SocketOptions,
-) -> Result<(), Errno> {
-    let mut flags = SocketAddrXdpFlags::empty();
-    if let Claim::Shares(_, other) = claim {
-        // The kernel refuses any other flag here: mode and wake-ups are those of the other socket.
-        let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface.index(), options.queue);
-        return rustix::net::bind(
-            socket,
-            &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: other.as_fd() },
-        );
-    }
-    flags.set(SocketAddrXdpFlags::XDP_COPY, options.mode == Mode::Copy);
-    flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, options.mode == Mode::ZeroCopy);
-    flags.set(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, options.need_wakeup);
-    flags.set(SocketAddrXdpFlags::XDP_USE_SG, options.multi_buffer);
-    rustix::net::bind(socket, &SocketAddrXdp::new(flags, interface.index(), options.queue))
-}
-
-fn translate(error: Errno, interface: &Interface, options: &SocketOptions, waited: Duration) -> XdpError {
-    let name = interface.name().to_owned();
-    let queue = options.queue;
-    let queues = interface.queues();
-    match error {
-        Errno::NODEV => XdpError::NoInterface { interface: name },
-        Errno::NETDOWN => XdpError::Down { interface: name },
-        Errno::BUSY => XdpError::Busy { interface: name, queue, waited },
-        Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => {
-            XdpError::NoZeroCopy { interface: name, queue, multi_buffer: options.multi_buffer }
-        }
-        Errno::INVAL if queues.is_none_or(|n| queue >= n) && queue > 0 => {
-            XdpError::NoQueue { interface: name, queue, queues }
-        }
-        e => XdpError::system(format!("interface {name}, queue {queue}, mode {:?}", options.mode), "bind", e),
-    }
-}
-
-/// Lets one call send as many frames as the transmit ring holds. Kernels before 6.17 don't know the option, and take as
-/// many calls as they need.
-fn raise_budget(socket: &OwnedFd, budget: u32) {
-    if budget <= DEFAULT_TX_BUDGET {
-        return;
-    }
-    // SAFETY: the kernel reads a number of four bytes.
-    let _ = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            MAX_TX_SKB_BUDGET,
-            (&raw const budget).cast(),
-            size_of::<u32>() as libc::socklen_t,
-        )
-    };
 }

@@ -168,8 +168,8 @@ unsafe impl Sync for Inner {}
 pub(super) enum Claim {
     /// The memory was registered with it.
     Registered(OwnedFd),
-    /// It shares what was registered with the other one, which is bound.
-    Shares(OwnedFd, Arc<OwnedFd>),
+    /// It shares what was registered with the other one, which is bound as long as that one's owner keeps it.
+    Shares(OwnedFd, Weak<OwnedFd>),
 }
 
 impl Umem {
@@ -290,8 +290,8 @@ impl Umem {
             let (interface, queue) = (interface.name().to_owned(), options.queue);
             return Err(XdpError::Busy { interface, queue, waited: Duration::ZERO });
         }
-        if let Some(other) = sockets.bound.iter().find_map(|s| s.socket.upgrade()) {
-            return Ok(Claim::Shares(new_socket()?, other));
+        if let Some(other) = sockets.bound.first() {
+            return Ok(Claim::Shares(new_socket()?, other.socket.clone()));
         }
         let start = Instant::now();
         loop {
@@ -302,6 +302,19 @@ impl Umem {
                 done => return done.map(Claim::Registered),
             }
         }
+    }
+
+    /// Runs `f` with the other socket of a claim while nobody closes it; None where its owner is done with it.
+    pub(super) fn with_other<R>(&self, other: &Weak<OwnedFd>, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        let sockets = self.lock();
+        let listed = sockets.bound.iter().any(|s| Weak::ptr_eq(&s.socket, other));
+        let other = other.upgrade().filter(|_| listed)?;
+        Some(f(&other))
+    }
+
+    /// A bound socket is about to be closed by its owner: from now on nobody else holds it ([`Self::with_other`]).
+    pub(super) fn closes(&self, socket: &Arc<OwnedFd>) {
+        self.lock().bound.retain(|s| !std::ptr::eq(s.socket.as_ptr(), Arc::as_ptr(socket)));
     }
 
     /// Remembers a bound socket, so that others can share its registration.

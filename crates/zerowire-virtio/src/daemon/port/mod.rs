@@ -44,8 +44,13 @@ pub(super) trait Port: Send + Sync {
     /// What a front end that names more queues is told.
     fn queue_hint(&self) -> &'static str;
 
-    /// The offloads that frames may carry each way.
+    /// The offloads that the guest's frames may carry.
     fn offloads(&self) -> TapOffloads;
+
+    /// Those that frames toward the guest may carry.
+    fn offloads_toward_guest(&self) -> TapOffloads {
+        self.offloads()
+    }
 
     /// The MTU now, bytes.
     fn mtu(&self) -> usize;
@@ -66,6 +71,18 @@ pub(super) trait Port: Send + Sync {
 
     /// Drops frames that wait for a guest that is gone.
     fn flush(&self) {}
+
+    /// Whether the queue pairs share something that stands on the guest's memory as it is, so that all have to let go of it
+    /// before one goes on in another.
+    fn moves_together(&self) -> bool {
+        false
+    }
+
+    /// Looks after what the queue pairs share; called when one of them asks for it ([`super::path::Path::attention`]). Returns
+    /// why all of them have to let go of the guest's memory and go on with it, if they do.
+    fn attend(&self) -> Option<String> {
+        None
+    }
 
     /// Copies on the way that this process does not make, for the statistics.
     fn kernel_copies(&self) -> &'static str;

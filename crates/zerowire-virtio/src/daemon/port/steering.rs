@@ -14,6 +14,9 @@ type Key = (u64, u64, u32);
 static ATTACHED: Mutex<Vec<(Key, Weak<Steering>)>> = Mutex::new(Vec::new());
 
 /// The program on the interface, which is attached where this process has none there yet, and goes with the last user.
+///
+/// # Errors
+/// Those of [`Steering::attach`].
 pub(super) fn shared(interface: &Interface) -> Result<Arc<Steering>, XdpError> {
     let namespace = rustix::fs::stat("/proc/thread-self/ns/net").map_err(|e| XdpError::System {
         what: format!("interface {}: its network namespace", interface.name()),

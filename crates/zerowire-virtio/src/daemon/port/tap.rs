@@ -17,7 +17,7 @@ use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
 use crate::net::transmit::{Detour, TransmitContext, Turn, TurnError};
-use crate::net::{Policy, Receive, Transmit};
+use crate::net::{Pin, Policy, Receive, Transmit};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
 use crate::ring::SplitRing;
 
@@ -82,7 +82,7 @@ impl Port for TapPort {
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
         let (queue, engine, policy) = (self.tap.queue(setup.pair)?, self.engine, self.policy);
         WorkerHandle::spawn(setup, move || {
-            Ok(TapPath { io: PortIo::with_pinning(queue, engine, policy.pin)?, policy })
+            Ok(TapPath { io: PortIo::with_pinning(queue, engine, policy.pin != Pin::Off)?, policy })
         })
     }
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zerowire::ledger::Counters;
 use zerowire::xdp::program::Steering;
-use zerowire::xdp::{Interface, Mode, XdpError};
+use zerowire::xdp::{Interface, Mode};
 use zerowire_vhost_user::features as f;
 
 use super::{Port, PortError, steering};
@@ -19,9 +19,9 @@ use crate::memory::GuestMemory;
 use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
 use crate::net::transmit::{Detour, Turn, TurnError};
-use crate::net::xdp::geometry::{Geometry, MAX_MTU};
-use crate::net::xdp::{Link, LinkOptions, Registry, VmUmem, XdpReceive, XdpReceiveSetup, XdpTransmit};
-use crate::net::{PathMode, Policy};
+use crate::net::xdp::geometry::MAX_MTU;
+use crate::net::xdp::{Attach, Link, LinkOptions, Registrar, XdpReceive, XdpReceiveSetup, XdpTransmit};
+use crate::net::{PathMode, Pin, Policy};
 use crate::port::{PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
 use crate::ring::SplitRing;
 
@@ -31,10 +31,10 @@ const METADATA_CHAINS: usize = 8;
 /// Queues of an interface with what their workers need to know.
 pub(super) struct XdpPort {
     spec: XdpSpec,
-    interface: Arc<Interface>,
-    steering: Arc<Steering>,
-    registry: Registry,
-    copy: bool,
+    /// The program on the interface that has the name; another one when that is deleted and comes back.
+    attached: Arc<Mutex<Arc<Steering>>>,
+    registrar: Arc<Registrar>,
+    policy: Policy,
 }
 
 impl XdpPort {
@@ -42,7 +42,7 @@ impl XdpPort {
     pub(super) fn open(spec: &XdpSpec, policy: Policy) -> Result<Self, PortError> {
         let other =
             |problem: String| PortError::Other { port: PortSpec::Xdp(spec.clone()).to_string(), problem };
-        let interface = Arc::new(Interface::open(&spec.interface)?);
+        let interface = Interface::open(&spec.interface)?;
         let last = spec.queue as usize + spec.queues - 1;
         if let Some(n) = interface.queues().filter(|n| last >= *n as usize) {
             let name = &spec.interface;
@@ -58,30 +58,11 @@ impl XdpPort {
                 spec.interface
             );
         }
-        let steering = steering::shared(&interface)?;
-        let registry = registry(interface.clone(), spec.queues);
-        Ok(Self { spec: spec.clone(), interface, steering, registry, copy: policy.mode == PathMode::Copy })
+        let attached = Arc::new(Mutex::new(steering::shared(&interface)?));
+        let partial = policy.pin == Pin::Partial;
+        let registrar = Arc::new(Registrar::new(spec.interface.clone(), spec.queues, partial));
+        Ok(Self { spec: spec.clone(), attached, registrar, policy })
     }
-}
-
-/// One registration of a guest's memory for all its queue pairs, which ends with the last of them.
-fn registry(interface: Arc<Interface>, pairs: usize) -> Registry {
-    let last: Mutex<Weak<VmUmem>> = Mutex::default();
-    Arc::new(move |memory, zero_copy| {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(umem) = last.upgrade().filter(|u| u.is_of(memory)) {
-            return Ok(umem);
-        }
-        let mtu = interface.mtu().map_err(|source| XdpError::System {
-            what: format!("interface {}", interface.name()),
-            call: "SIOCGIFMTU",
-            source,
-        })?;
-        let geometry = if zero_copy { Geometry::for_zero_copy(mtu) } else { Geometry::for_mtu(mtu) };
-        let umem = Arc::new(VmUmem::new(memory, geometry, pairs)?);
-        *last = Arc::downgrade(&umem);
-        Ok(umem)
-    })
 }
 
 impl Port for XdpPort {
@@ -94,11 +75,21 @@ impl Port for XdpPort {
     }
 
     fn offloads(&self) -> TapOffloads {
+        if !self.spec.does_offloads() {
+            return TapOffloads::default();
+        }
+        // Done in software; UDP fragments are not.
+        TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: false, uso: true }
+    }
+
+    fn offloads_toward_guest(&self) -> TapOffloads {
+        // Frames come as they were on the wire.
         TapOffloads::default()
     }
 
     fn mtu(&self) -> usize {
-        self.interface.mtu().unwrap_or(1500).min(MAX_MTU)
+        let now = Interface::open(&self.spec.interface).ok().and_then(|i| i.mtu().ok());
+        now.unwrap_or(1500).min(MAX_MTU)
     }
 
     fn set_features(&self, _acked: u64) -> Result<(), String> {
@@ -122,11 +113,25 @@ impl Port for XdpPort {
         socket.send(frame).map(drop).map_err(|e| e.to_string())
     }
 
+    fn moves_together(&self) -> bool {
+        true
+    }
+
+    fn attend(&self) -> Option<String> {
+        self.registrar.attend()
+    }
+
     fn kernel_copies(&self) -> &'static str {
         "in copy mode one each way, between the guest's memory and the kernel's buffers (net/xdp/xsk.c); none in zero-copy mode"
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
+        let attached = self.attached.clone();
+        let attach: Attach = Arc::new(move |interface: &Interface| {
+            let now = steering::shared(interface)?;
+            *attached.lock().unwrap_or_else(PoisonError::into_inner) = now.clone();
+            Ok(now)
+        });
         let options = LinkOptions {
             interface: self.spec.interface.clone(),
             queue: self.spec.queue + setup.pair as u32,
@@ -137,23 +142,23 @@ impl Port for XdpPort {
                 XdpMode::ZeroCopy => Mode::ZeroCopy,
             },
             mtu: self.mtu(),
-            registry: self.registry.clone(),
-            steering: self.steering.clone(),
+            registrar: self.registrar.clone(),
+            attach,
             address: match self.spec.filter {
                 XdpMatch::All => None,
                 XdpMatch::Mac(address) => Some(address),
             },
         };
         let reserve = if setup.detour.is_some() { METADATA_CHAINS } else { 0 };
-        let copy = self.copy;
-        WorkerHandle::spawn(setup, move || Ok(XdpPath { link: Link::new(options), copy, reserve }))
+        let policy = self.policy;
+        WorkerHandle::spawn(setup, move || Ok(XdpPath { link: Link::new(options), policy, reserve }))
     }
 }
 
 /// Frames go to one queue of an interface; chains and buffers are with the kernel between turns.
 pub(super) struct XdpPath {
     link: Link,
-    copy: bool,
+    policy: Policy,
     reserve: usize,
 }
 
@@ -174,9 +179,25 @@ impl Path for XdpPath {
         self.link.renewed()
     }
 
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.link.events()
+    }
+
+    fn notice(&mut self) {
+        self.link.notice();
+    }
+
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String> {
         self.link.set_memory(memory);
         None
+    }
+
+    fn let_go(&mut self) {
+        self.link.let_go();
+    }
+
+    fn attention(&mut self) -> bool {
+        self.link.attention()
     }
 
     fn sleep_at_most(&mut self) -> Option<Duration> {
@@ -188,15 +209,19 @@ impl Side<XdpPath> for XdpTransmit {
     fn make(path: &mut XdpPath, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String> {
         let ring = split_ring(start, base, memory)?;
         path.link.start(false)?;
-        Ok(Self::new(ring, start.acked, header_len(start.acked), path.copy))
+        Ok(Self::new(ring, start.acked, header_len(start.acked), path.policy))
     }
 
     fn ring(&mut self) -> &mut SplitRing {
         self.ring()
     }
 
-    fn release(&mut self, path: &mut XdpPath, _memory: &GuestMemory, _counters: &Counters) {
-        self.release(&mut path.link);
+    fn release(&mut self, path: &mut XdpPath, _memory: &GuestMemory, counters: &Counters) {
+        self.release(&mut path.link, counters);
+    }
+
+    fn abandon(&mut self, path: &mut XdpPath, counters: &Counters) {
+        self.abandon(&mut path.link, counters);
     }
 }
 
@@ -223,7 +248,7 @@ impl Side<XdpPath> for XdpReceive {
         let setup = XdpReceiveSetup {
             mergeable: start.acked & f::NET_MRG_RXBUF != 0,
             header_len: header_len(start.acked),
-            copy: path.copy,
+            copy: path.policy.mode == PathMode::Copy,
             reserve: path.reserve,
         };
         path.link.note_buffers(Self::first_buffer(split_ring(start, base, memory)?, memory));
@@ -237,6 +262,10 @@ impl Side<XdpPath> for XdpReceive {
 
     fn release(&mut self, path: &mut XdpPath, memory: &GuestMemory, counters: &Counters) {
         self.release(&mut path.link, memory, counters);
+    }
+
+    fn abandon(&mut self, path: &mut XdpPath, counters: &Counters) {
+        self.abandon(&mut path.link, counters);
     }
 
     fn trim(&mut self) {

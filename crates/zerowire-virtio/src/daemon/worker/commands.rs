@@ -21,7 +21,8 @@ pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
         match command {
             Command::Start { reply, .. } => drop(reply.send(Err(why.to_owned()))),
             Command::Stop { reply, .. } => drop(reply.send(None)),
-            Command::Memory { reply, .. }
+            Command::LetGo { reply }
+            | Command::Memory { reply, .. }
             | Command::Log { reply, .. }
             | Command::LogRing { reply, .. }
             | Command::Enable { reply, .. }
@@ -50,6 +51,10 @@ impl<P: Path> Worker<P> {
 
     fn carry_out(&mut self, command: Command) {
         match command {
+            Command::LetGo { reply } => {
+                self.let_go();
+                let _ = reply.send(());
+            }
             Command::Memory { memory, reply } => {
                 self.set_memory(memory);
                 let _ = reply.send(());
@@ -132,17 +137,33 @@ impl<P: Path> Worker<P> {
         self.rings.memory = memory;
     }
 
-    pub(super) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
-        let mut problems = Vec::new();
+    /// Rings let go of the old memory before it goes.
+    fn let_go_of_rings(&mut self) {
         let counters = &self.shared.pairs[self.pair];
-        // Rings let go of the old memory before it goes.
         if let Some(r) = &mut self.rings.receive {
             r.let_go(&mut self.path, &self.rings.memory, &counters.receive);
         }
         if let Some(r) = &mut self.rings.transmit {
             r.let_go(&mut self.path, &self.rings.memory, &counters.transmit);
         }
-        let registration = self.path.set_memory(&memory);
+    }
+
+    fn let_go(&mut self) {
+        if !self.paused {
+            self.let_go_of_rings();
+            self.path.let_go();
+            self.paused = true;
+        }
+    }
+
+    pub(super) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
+        let mut problems = Vec::new();
+        if !std::mem::take(&mut self.paused) {
+            self.let_go_of_rings();
+        }
+        // A path notes no writes, and has no use for a log, which may go before the memory does.
+        let plain = if memory.log().is_some() { Arc::new(memory.with_log(None)) } else { memory.clone() };
+        let registration = self.path.set_memory(&plain);
         if let Some(r) = &mut self.rings.transmit {
             problems.extend(r.move_to(&mut self.path, &memory).err());
         }

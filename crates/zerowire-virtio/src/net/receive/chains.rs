@@ -149,6 +149,31 @@ impl Chains {
         Ok(true)
     }
 
+    /// Takes a chain in again that was [given up](Self::pop_last), as the last one, parsed as by [`Self::ensure`]. Returns false,
+    /// and has nothing of it, where it has a mistake now, or there are too many.
+    #[cold]
+    pub(crate) fn put_back(
+        &mut self,
+        head: u16,
+        need: usize,
+        ring: &SplitRing,
+        memory: &GuestMemory,
+        header_len: usize,
+    ) -> bool {
+        if self.ready.len() == MAX_AHEAD {
+            return false;
+        }
+        let last = self.ready.len();
+        let sound = self.begin(head, ring, memory, header_len).and_then(|()| {
+            let short = self.ready[last].room < need && self.ready[last].list != NO_LIST;
+            if short { self.parse(last, need, ring, memory, header_len) } else { Ok(()) }
+        });
+        if sound.is_err() {
+            self.pop_last();
+        }
+        sound.is_ok()
+    }
+
     /// Adds the chain that begins at `head`, with its first segment if that is all of it.
     #[inline]
     fn begin(

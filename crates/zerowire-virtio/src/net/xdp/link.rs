@@ -5,22 +5,26 @@
 //! (net/xdp/xsk.c, `xsk_unbind_dev` waits for the driver), and in zero-copy mode when the queue can be bound again.
 
 mod bind;
+mod care;
+mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use zerowire::ledger::{Counters, DropReason};
-use zerowire::xdp::program::Rule;
-use zerowire::xdp::{Descriptor, Socket, XdpError, address};
+use zerowire::xdp::program::{Rule, Steering};
+use zerowire::xdp::{Descriptor, Interface, Socket, XdpError, address};
 
 use super::RING_ENTRIES;
+use super::account::Account;
 use super::loans::Loans;
 use super::slab::Slab;
 use super::umem::VmUmem;
 use crate::memory::{GuestMemory, Segment};
-pub use bind::{LinkOptions, Registry};
+pub use bind::{Attach, LinkOptions};
+use care::Care;
+use watch::Watch;
 
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -42,9 +46,15 @@ pub struct Link {
     // Socket and slab go before the memory that they are in.
     socket: Option<Socket>,
     slab: Option<Slab>,
+    /// Tells when the socket's interface goes.
+    watch: Option<Watch>,
+    /// The program on the socket's interface.
+    steering: Option<Arc<Steering>>,
     umem: Option<Arc<VmUmem>>,
     memory: Arc<GuestMemory>,
     options: LinkOptions,
+    /// Frames to send, and what became of them.
+    pub(super) account: Account,
     /// Loans of the socket.
     pub(super) loans: Loans,
     /// Chains that came back and are to be given to the guest.
@@ -62,6 +72,7 @@ pub struct Link {
     idle_since: Option<Instant>,
     nap: Duration,
     retry_at: Option<Instant>,
+    care: Care,
     /// Why there is no socket.
     problem: Option<String>,
     /// Why the socket is not in zero-copy mode, where that was thought of.
@@ -80,9 +91,12 @@ impl Link {
         Self {
             socket: None,
             slab: None,
+            watch: None,
+            steering: None,
             umem: None,
             memory: Arc::default(),
             options,
+            account: Account::new(),
             loans: Loans::new(),
             finished: Vec::with_capacity(RING_ENTRIES as usize),
             generation: 0,
@@ -95,6 +109,7 @@ impl Link {
             idle_since: None,
             nap: NAPS.0,
             retry_at: None,
+            care: Care::default(),
             problem: None,
             why_copy: None,
             buffer_bytes: None,
@@ -106,11 +121,18 @@ impl Link {
     /// In words, for the log and the statistics.
     pub fn describe(&self) -> String {
         let at = format!("interface {}, queue {}", self.options.interface, self.options.queue);
+        let part = self.umem.as_ref().and_then(|u| u.part()).map_or(String::new(), |(bytes, all)| {
+            format!(
+                "; {} of {} MiB of the guest's memory are pinned, frames elsewhere are copied",
+                bytes >> 20,
+                all >> 20
+            )
+        });
         match (&self.socket, &self.problem) {
-            (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy"),
+            (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy{part}"),
             (Some(_), _) => {
                 let why = self.why_copy.as_ref().map_or(String::new(), |w| format!("; no zero copy: {w}"));
-                format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}")
+                format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}{part}")
             }
             (None, Some(problem)) => format!("AF_XDP, {at}, not bound: {problem}"),
             (None, None) => format!("AF_XDP, {at}, not bound yet"),
@@ -120,6 +142,22 @@ impl Link {
     /// The socket's descriptor, while there is one.
     pub fn port(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What becomes readable when the interface goes.
+    pub fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// [`Self::events`] became readable: where the interface of that name is gone, or another one, so is the socket.
+    #[cold]
+    pub fn notice(&mut self) {
+        let Some(watch) = &self.watch else { return };
+        watch.drain();
+        let now = Interface::open(&self.options.interface).map(|i| i.index());
+        if now.ok() != Some(watch.index()) {
+            self.lost(Errno::NODEV);
+        }
     }
 
     /// Whether it is another one than when this was asked last.
@@ -149,11 +187,11 @@ impl Link {
     /// # Errors
     /// Those of the map of sockets.
     pub fn steer(&mut self) -> Result<(), XdpError> {
-        if let Some(socket) = self.socket.as_ref().filter(|_| !self.steered) {
+        if let (Some(socket), Some(steering), false) = (&self.socket, &self.steering, self.steered) {
             self.steered = true;
             let longest_bytes = self.umem.as_ref().map_or(u32::MAX, |u| u.geometry().frame_bytes());
             let rule = Rule { address: self.options.address, longest_bytes };
-            self.options.steering.steer_by(socket, &rule)?;
+            steering.steer_by(socket, &rule)?;
         }
         Ok(())
     }
@@ -161,18 +199,30 @@ impl Link {
     /// Leaves the queue's frames to the host from now on. Some may still be on their way.
     pub fn unsteer(&mut self) {
         if std::mem::take(&mut self.steered)
-            && let Err(e) = self.options.steering.stop(self.options.queue)
+            && let Some(steering) = &self.steering
+            && let Err(e) = steering.stop(self.options.queue)
         {
             tracing::warn!("{e}");
+        }
+    }
+
+    /// The same, and waits until none are on their way any more that the program has seen before: what came has been written
+    /// then, and lies in the ring. In zero-copy mode the device may still write frames that the host gets.
+    pub fn unsteer_for_good(&mut self) {
+        self.unsteer();
+        // The global command of membarrier (man 2 membarrier) waits for all that runs under RCU, programs and their flushes among
+        // it. Where it is not to be had, frames have time to come in.
+        // SAFETY: takes numbers only.
+        if unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
+            std::thread::sleep(NAPS.1);
         }
     }
 
     /// Waits, within bounds, until all that is under way has been sent.
     pub fn drain(&mut self) {
         let start = Instant::now();
-        let nowhere = Counters::default();
         while self.socket.is_some() && !self.down && start.elapsed() < DRAIN {
-            self.kick(&nowhere);
+            self.kick();
             self.reap();
             if self.loans.is_empty() {
                 return;
@@ -185,12 +235,13 @@ impl Link {
     /// that could not be bound is tried again here when its time has come.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
         if self.socket.is_some() {
+            let due = self.care();
             if self.loans.is_empty() && !self.unsent {
-                return None;
+                return due;
             }
             let nap = self.nap;
             self.nap = (self.nap * 2).min(NAPS.1);
-            return Some(nap);
+            return Some(due.map_or(nap, |due| due.min(nap)));
         }
         if !self.wanted || !self.receives {
             return None;
@@ -244,23 +295,25 @@ impl Link {
     }
 
     /// Has the kernel send what was queued.
-    pub(super) fn kick(&mut self, counters: &Counters) {
+    pub(super) fn kick(&mut self) {
         let Some(socket) = &mut self.socket else { return };
         let zero_copy = socket.zero_copy();
         let Some(ring) = socket.transmit() else { return };
         ring.publish();
         let mut waiting = ring.waiting();
+        self.account.taken(waiting, false);
         let mut idle = 0;
         while waiting > 0 && idle < IDLE_CALLS && ring_asks(socket) {
             let answer = socket.wake_transmit();
-            counters.system_calls.add(1);
+            self.account.call();
+            let mut refused = false;
             match answer.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
                 Ok(()) => self.down = false,
                 // In copy mode one call sends a budget of frames; or there is no memory for now.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {}
                 Err(Errno::BUSY) if zero_copy => {}
                 // The interface dropped a frame, which is completed all the same.
-                Err(Errno::BUSY) => counters.dropped(DropReason::PortRefused),
+                Err(Errno::BUSY) => refused = true,
                 Err(Errno::NETDOWN) => {
                     self.down = true;
                     break;
@@ -273,6 +326,7 @@ impl Link {
             let now = socket.transmit().map_or(0, |ring| ring.waiting());
             idle = if now < waiting { 0 } else { idle + 1 };
             waiting = now;
+            self.account.taken(waiting, refused);
         }
         self.unsent = waiting > 0;
         if !self.loans.is_empty() {
@@ -286,7 +340,8 @@ impl Link {
         self.unsent
     }
 
-    /// The interface is gone, or the kernel took it away: another socket is tried for.
+    /// The interface is gone, and the kernel has let go of the queue and its memory with it (net/xdp/xsk.c, `xsk_notifier`):
+    /// another socket is tried for, on the interface that has the name then, with a registration for its frames.
     #[cold]
     fn lost(&mut self, error: Errno) {
         let problem = format!("interface {} is gone ({error})", self.options.interface);
@@ -294,7 +349,9 @@ impl Link {
         self.problem = Some(problem);
         self.retry_at = Some(Instant::now() + RETRY);
         self.down = true;
-        self.close();
+        self.drop_socket();
+        self.umem = None;
+        self.renewed = true;
     }
 
     /// The next received piece.
@@ -324,17 +381,20 @@ impl Link {
         self.socket.as_mut().is_some_and(|s| s.fill().push(chunk))
     }
 
-    /// Gives the kernel the chunks that were posted.
+    /// Gives the kernel the chunks that were posted. Returns whether that took a system call.
     #[inline]
-    pub(super) fn publish_fill(&mut self, counters: &Counters) {
-        let Some(socket) = &mut self.socket else { return };
+    pub(super) fn publish_fill(&mut self) -> bool {
+        let Some(socket) = &mut self.socket else { return false };
         let ring = socket.fill();
-        if ring.publish() > 0 && ring.needs_wakeup() {
-            counters.system_calls.add(1);
-            if let Err(e) = socket.wake_receive() {
-                tracing::debug!("interface {}: {e}", self.options.interface);
-            }
+        if ring.publish() == 0 || !ring.needs_wakeup() {
+            return false;
         }
+        match socket.wake_receive().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
+            Err(e @ (Errno::NXIO | Errno::NODEV)) => self.lost(e),
+            Err(e) => tracing::debug!("interface {}: {e}", self.options.interface),
+            Ok(()) => {}
+        }
+        true
     }
 
     /// The slab and the registration, while there is a socket.
@@ -343,10 +403,15 @@ impl Link {
         Some((self.slab.as_mut()?, self.umem.as_deref()?))
     }
 
-    /// Where a segment begins in the UMEM.
+    /// Where a segment begins in the UMEM; None where not all of it is part of that.
     #[inline]
-    pub(super) fn address(&self, segment: &Segment) -> u64 {
-        self.umem.as_ref().map_or(0, |u| u.address(segment))
+    pub(super) fn address(&self, segment: &Segment) -> Option<u64> {
+        self.umem.as_ref().and_then(|u| u.address(segment))
+    }
+
+    /// Which registration it is; 0 for none.
+    pub(super) fn registration(&self) -> u64 {
+        self.umem.as_ref().map_or(0, |u| u.id())
     }
 
     /// Pieces that a frame may have.

@@ -3,6 +3,9 @@
 //! Plain code. A loan is named by a number that travels with each of the frame's pieces as the cookie of its address, and comes
 //! back with its completion. Numbers are given out in turn, and a number that comes back and is not that of a loan is
 //! ignored.
+//!
+//! A chain that goes out as many frames is *held* by a loan of its own, which nothing in the ring names: each frame that lies in
+//! the chain's memory is a part of it, and the chain is back when the last part is and [`Loans::let_go`] was called.
 
 use zerowire::xdp::address::MAX_COOKIE;
 
@@ -18,6 +21,10 @@ pub enum Lent {
     Chain(u16),
     /// A place of the slab; the chain went back when the frame was copied.
     Place(u16),
+    /// One of the frames that a chain became: the number of the loan that holds the chain.
+    Part(u16),
+    /// The loan's own head in the slab, and nothing else.
+    Head,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +40,10 @@ struct Loan {
 pub struct Loans {
     loans: Box<[Loan]>,
     next: u16,
+    /// Loans whose pieces are in the kernel's hands.
+    out: usize,
+    /// Loans that hold a chain whose frames are not all queued yet.
+    held: usize,
     chains: usize,
     places: Vec<u16>,
 }
@@ -44,6 +55,8 @@ impl Loans {
         Self {
             loans: vec![empty; LOANS].into(),
             next: 0,
+            out: 0,
+            held: 0,
             chains: 0,
             places: (0..SEND_PLACES as u16).rev().collect(),
         }
@@ -58,13 +71,13 @@ impl Loans {
     /// Whether nothing is under way.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.chains == 0 && self.places.len() == SEND_PLACES
+        self.out == 0
     }
 
     /// The number that the next loan gets; None while all are out. One that never comes back is passed over.
     #[inline]
     pub fn next(&mut self) -> Option<u16> {
-        if self.chains + (SEND_PLACES - self.places.len()) >= LOANS {
+        if self.out + self.held >= LOANS {
             return None;
         }
         for _ in 0..LOANS {
@@ -82,6 +95,12 @@ impl Loans {
         self.places.pop()
     }
 
+    /// Free places.
+    #[inline]
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// A place that was not lent after all.
     pub fn put_back(&mut self, place: u16) {
         self.places.push(place);
@@ -90,10 +109,44 @@ impl Loans {
     /// Lends as the number that [`Self::next`] gave, in `pieces` pieces, 1 or more.
     #[inline]
     pub fn lend(&mut self, lent: Lent, pieces: u16) {
+        match lent {
+            Lent::Chain(_) => self.chains += 1,
+            Lent::Part(holder) => self.loans[usize::from(holder) % LOANS].pieces += 1,
+            Lent::Place(_) | Lent::Head => {}
+        }
+        self.out += 1;
+        self.start(lent, pieces.max(1));
+    }
+
+    /// Has the number that [`Self::next`] gave hold a chain, of which parts are lent then.
+    pub fn hold(&mut self, head: u16) {
+        self.chains += 1;
+        self.held += 1;
+        self.start(Lent::Chain(head), 1);
+    }
+
+    #[inline]
+    fn start(&mut self, lent: Lent, pieces: u16) {
         let number = self.next;
-        self.chains += usize::from(matches!(lent, Lent::Chain(_)));
-        self.loans[usize::from(number) % LOANS] = Loan { number, pieces: pieces.max(1), lent };
+        self.loans[usize::from(number) % LOANS] = Loan { number, pieces, lent };
         self.next = after(number);
+    }
+
+    /// Whether a chain is held by this number: not any more when the socket has gone.
+    pub fn is_held(&self, holder: u16) -> bool {
+        let loan = self.loans[usize::from(holder) % LOANS];
+        loan.pieces > 0 && loan.number == holder
+    }
+
+    /// All parts of a chain that is held are lent. Returns the chain, if all of them are back.
+    pub fn let_go(&mut self, holder: u16) -> Option<u16> {
+        if !self.is_held(holder) {
+            return None;
+        }
+        self.held -= 1;
+        // Its parts count from now on.
+        self.out += 1;
+        self.back(holder)
     }
 
     /// A piece came back. Returns the chain that is to be given back to the guest, if it was the last piece of one.
@@ -107,6 +160,7 @@ impl Loans {
         if loan.pieces > 0 {
             return None;
         }
+        self.out -= 1;
         match loan.lent {
             Lent::Chain(head) => {
                 self.chains -= 1;
@@ -116,6 +170,9 @@ impl Loans {
                 self.places.push(place);
                 None
             }
+            // No deeper than this: a part is never a holder.
+            Lent::Part(holder) => self.back(holder),
+            Lent::Head => None,
         }
     }
 
@@ -128,9 +185,10 @@ impl Loans {
             match loan.lent {
                 Lent::Chain(head) => each(head),
                 Lent::Place(place) => self.places.push(place),
+                Lent::Part(_) | Lent::Head => {}
             }
         }
-        self.chains = 0;
+        (self.out, self.held, self.chains) = (0, 0, 0);
     }
 }
 
@@ -156,6 +214,37 @@ mod tests {
         assert!(l.is_empty());
         // Once more, or never lent: ignored.
         assert_eq!([l.back(1), l.back(0), l.back(400), l.back(MAX_COOKIE)], [None; 4]);
+    }
+
+    #[test]
+    fn a_chain_that_is_held_comes_back_with_its_last_part() {
+        for last_first in [false, true] {
+            let mut l = Loans::new();
+            let holder = l.next().unwrap_or_default();
+            l.hold(9);
+            assert!(l.is_empty() && l.chains() == 1, "nothing is in the kernel's hands");
+            let mut parts = Vec::new();
+            for pieces in [1, 2] {
+                parts.push(l.next().unwrap_or_default());
+                l.lend(Lent::Part(holder), pieces);
+            }
+            assert_eq!([l.back(parts[0]), l.back(parts[1])], [None; 2]);
+            assert!(!l.is_empty());
+            let end = |l: &mut Loans, first: bool| if first { l.back(parts[1]) } else { l.let_go(holder) };
+            assert_eq!(end(&mut l, last_first), None);
+            assert_eq!(end(&mut l, !last_first), Some(9));
+            assert_eq!((l.is_empty(), l.chains(), l.let_go(holder)), (true, 0, None));
+        }
+        // Without any part, and with a socket that goes.
+        let mut l = Loans::new();
+        l.hold(3);
+        assert_eq!(l.let_go(0), Some(3));
+        l.hold(4);
+        l.lend(Lent::Part(1), 1);
+        l.lend(Lent::Head, 1);
+        let mut ended = Vec::new();
+        l.end(|head| ended.push(head));
+        assert_eq!((ended, l.let_go(1), l.is_empty(), l.chains()), (vec![4], None, true, 0));
     }
 
     #[test]

@@ -21,19 +21,23 @@
 //! **Who owns these bytes.** The guest can read and write its own memory at any time, also while the kernel does; what it can't
 //! reach is the slab, the rings, and memory of other guests. Nothing that decides anything is read from guest memory twice.
 
+mod account;
 pub mod geometry;
 mod link;
 mod loans;
 mod posted;
 mod receive;
+mod registrar;
 mod slab;
 mod transmit;
+mod trust;
 mod umem;
 
-pub use link::{Link, LinkOptions, Registry};
+pub use link::{Attach, Link, LinkOptions};
 pub use receive::{XdpReceive, XdpReceiveSetup};
+pub use registrar::Registrar;
 pub use transmit::XdpTransmit;
-pub use umem::VmUmem;
+pub use umem::{Pinned, VmUmem};
 
 /// Entries of each of a socket's rings.
 pub const RING_ENTRIES: u32 = 2048;

@@ -4,6 +4,7 @@
 //! write to it; or *kept*: it waits here for a frame that comes over the slab. Before the ring stops the socket is closed, so
 //! that the kernel writes to none of them, and chains that no frame came for are put back ([`XdpReceive::release`]).
 
+mod again;
 mod deliver;
 
 use std::collections::VecDeque;
@@ -52,11 +53,23 @@ pub struct XdpReceive {
     posted_chains: usize,
     /// Places of the slab that are free, and those that hold a frame for which there is no room yet, with its length.
     places: Vec<u16>,
-    pending: VecDeque<(u16, usize)>,
-    /// The socket that buffers were posted to.
+    pending: VecDeque<Pending>,
+    /// The socket that buffers were posted to, and the registration that its places are in.
     generation: u64,
+    registration: u64,
     /// The frame under way has pieces that are to be dropped.
     in_pieces: bool,
+    /// The guest broke a rule: the ring is not looked at any more.
+    abandoned: bool,
+}
+
+/// A frame in a place of the slab.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    place: u16,
+    /// Where in the place it begins, bytes.
+    offset: usize,
+    len: usize,
 }
 
 /// What a batch comes to.
@@ -81,7 +94,9 @@ impl XdpReceive {
             places: (0..RECEIVE_PLACES as u16).rev().collect(),
             pending: VecDeque::with_capacity(RECEIVE_PLACES),
             generation: 0,
+            registration: 0,
             in_pieces: false,
+            abandoned: false,
         }
     }
 
@@ -106,7 +121,15 @@ impl XdpReceive {
 
     /// Gets all buffers back, before the ring stops. Frames that have come by then are given to the guest.
     pub fn release(&mut self, link: &mut Link, memory: &GuestMemory, counters: &Counters) {
-        link.unsteer();
+        if self.abandoned {
+            return;
+        }
+        if memory.log().is_some() {
+            // No byte is to be written that is not noted.
+            link.unsteer_for_good();
+        } else {
+            link.unsteer();
+        }
         if link.generation() == self.generation {
             for _ in 0..RING_ENTRIES as usize / BATCH {
                 if self.harvest(link, memory, counters) == 0 {
@@ -114,25 +137,46 @@ impl XdpReceive {
                 }
             }
         }
-        link.stop_receiving();
-        for buffer in self.posted.take_all() {
-            if let Buffer::Place(place) = buffer {
-                self.places.push(place);
+        let device_writes = link.zero_copy();
+        let (between, last) = self.take_back(link, counters, |buffer| {
+            // A device may have begun to write a frame that nobody took.
+            if device_writes && let Buffer::Guest { at, .. } = buffer {
+                memory.wrote(at[0].as_slice(), 0, usize::MAX);
             }
-        }
-        self.posted_chains = 0;
-        while let Some((place, _)) = self.pending.pop_front() {
-            self.places.push(place);
-            counters.dropped(DropReason::NoRoom);
-        }
-        self.chains.clear();
-        self.kept.clear();
-        let (between, last) = self.order.end();
+        });
         for head in between {
             self.ring.push_used(head, 0);
         }
         self.ring.untake(last.into_iter());
         self.ring.publish();
+    }
+
+    /// Gets all buffers back and gives none to the guest.
+    pub fn abandon(&mut self, link: &mut Link, counters: &Counters) {
+        self.take_back(link, counters, |_| {});
+        self.abandoned = true;
+    }
+
+    /// Closes the socket: nobody writes to the buffers any more, and `each` sees those that were posted. Returns what
+    /// [`Order::end`] does.
+    fn take_back(
+        &mut self,
+        link: &mut Link,
+        counters: &Counters,
+        mut each: impl FnMut(&Buffer),
+    ) -> (Vec<u16>, Vec<u16>) {
+        link.stop_receiving();
+        for buffer in self.posted.take_all() {
+            each(&buffer);
+            if let Buffer::Place(place) = buffer {
+                self.places.push(place);
+            }
+        }
+        self.posted_chains = 0;
+        self.drop_pending(|_| true, counters);
+        self.chains.clear();
+        self.kept.clear();
+        self.order.end()
     }
 
     /// Takes what has come, and posts what the driver has made available.
@@ -147,22 +191,33 @@ impl XdpReceive {
             return Ok(ReceiveTurn { port_empty: true, ..ReceiveTurn::default() });
         };
         if link.generation() != self.generation {
-            self.post_again(link, geometry);
+            self.post_again(link, geometry, memory, counters);
         }
-        let frames = self.harvest(link, memory, counters);
+        let mut frames = self.harvest(link, memory, counters);
         if !self.pending.is_empty() {
-            self.deliver_pending(link, memory, counters);
+            frames += self.deliver_pending(link, memory, counters);
         }
         let posted = self.post(link, memory, geometry);
-        link.publish_fill(counters);
+        if !self.pending.is_empty() {
+            // They may have waited for the very chains that were taken now.
+            frames += self.deliver_pending(link, memory, counters);
+        }
+        if frames > 0 {
+            link.moved();
+        }
+        if link.publish_fill() {
+            counters.system_calls.add(1);
+        }
         if let Err(e) = link.steer() {
             tracing::error!("{e}");
         }
         let port_empty = link.release();
         let turn = Turn { chains: frames, notify: self.ring.publish() };
         posted?;
-        // As soon as half of the ring is with the kernel no driver needs to be asked for more.
-        let starved = self.posted_chains + self.kept.len() < usize::from(self.ring.size() / 2).max(1);
+        // As soon as half of the ring is with the kernel no driver needs to be asked for more; but a frame that waits for
+        // buffers goes to the guest as soon as they are there.
+        let starved = self.posted_chains + self.kept.len() < usize::from(self.ring.size() / 2).max(1)
+            || !self.pending.is_empty();
         Ok(ReceiveTurn { turn, port_empty, port_gone: false, starved, waiting: false })
     }
 
@@ -188,20 +243,28 @@ impl XdpReceive {
                     counters.dropped(DropReason::TooLong);
                 }
                 self.in_pieces = piece.continues();
-                self.post_once_more(link, geometry, buffer);
+                self.post_once_more(link, geometry, buffer, memory);
                 continue;
             }
+            let offset = address::plain(piece.address) - address::chunk(piece.address);
             match buffer {
                 Buffer::Guest { head, taken, at } => {
                     self.posted_chains -= 1;
-                    self.give(head, taken, at, len, memory, &mut sums);
+                    if offset == geometry.frame_offset() {
+                        self.give(head, taken, at, len, memory, &mut sums);
+                    } else {
+                        let shift = offset as i64 - geometry.frame_offset() as i64;
+                        self.give_shifted(head, taken, at, len, shift, memory, counters);
+                    }
                     if geometry.zero_copy() {
                         // A device may have written all that it has room for.
                         let room = self.setup.header_len + geometry.frame_bytes() as usize;
                         memory.wrote(at[0].as_slice(), 0, room);
                     }
                 }
-                Buffer::Place(place) => self.pending.push_back((place, len)),
+                Buffer::Place(place) => {
+                    self.pending.push_back(Pending { place, offset: offset as usize, len });
+                }
             }
         }
         counters.frames.add(sums.frames);
@@ -241,7 +304,7 @@ impl XdpReceive {
     fn post(&mut self, link: &mut Link, memory: &GuestMemory, geometry: Geometry) -> Result<(), RingError> {
         let need = self.setup.header_len + geometry.frame_bytes() as usize;
         // Places of the slab that are there for the driver's sake need chains to go to.
-        let reserve = self.setup.reserve + link.first_places;
+        let reserve = self.setup.reserve + link.first_places + usize::from(!self.pending.is_empty());
         self.ring.refresh()?;
         while self.order.has_room() && self.posted.has_room() && link.fill_room() > 0 {
             let i = self.chains.len();
@@ -257,9 +320,10 @@ impl XdpReceive {
                 Some((chunk, at)) => {
                     let Some(head) = self.chains.pop_last() else { break };
                     let taken = self.order.take(head);
+                    // There was room in the ring.
+                    link.fill(chunk);
                     self.posted.post(chunk, Buffer::Guest { head, taken, at });
                     self.posted_chains += 1;
-                    link.fill(chunk);
                 }
                 None => {
                     let head = self.chains.heads().next_back().unwrap_or(0);
@@ -284,7 +348,7 @@ impl XdpReceive {
     ) -> Option<(u64, [Option<Segment>; 2])> {
         let (header, frame) = (self.setup.header_len as u64, u64::from(geometry.frame_bytes()));
         let first = *segments.first()?;
-        let start = link.address(&first);
+        let start = link.address(&first)?;
         if geometry.zero_copy() {
             // The device writes a header of its own right before the frame, and reaches one page only.
             let chunk = geometry.chunk_for(start + header)?;
@@ -296,7 +360,7 @@ impl XdpReceive {
         }
         // The header has a segment of its own, or the frame goes on in the next one without a gap.
         let second = *segments.get(1)?;
-        let next = link.address(&second);
+        let next = link.address(&second)?;
         if u64::from(first.len) == header && u64::from(second.len) >= frame {
             return Some((geometry.chunk_for(next)?, [Some(first), Some(second)]));
         }
@@ -321,49 +385,9 @@ impl XdpReceive {
     }
 
     fn post_place(&mut self, link: &mut Link, place: u16) {
-        let Some(chunk) = link.memory().map(|(slab, _)| slab.receive_chunk(place)) else {
-            self.places.push(place);
-            return;
-        };
-        self.posted.post(chunk, Buffer::Place(place));
-        link.fill(chunk);
-    }
-
-    /// A buffer whose frame was dropped.
-    #[cold]
-    fn post_once_more(&mut self, link: &mut Link, geometry: Geometry, buffer: Buffer) {
-        match buffer {
-            Buffer::Place(place) => self.post_place(link, place),
-            Buffer::Guest { at, .. } => {
-                let list: Vec<Segment> = at.into_iter().flatten().collect();
-                if let Some((chunk, _)) = self.place_of(link, geometry, &list) {
-                    self.posted.post(chunk, buffer);
-                    link.fill(chunk);
-                }
-            }
-        }
-    }
-
-    /// Another socket: all buffers go to it that the one before had.
-    #[cold]
-    fn post_again(&mut self, link: &mut Link, geometry: Geometry) {
-        self.generation = link.generation();
-        self.in_pieces = false;
-        let buffers: Vec<Buffer> = self.posted.take_all().collect();
-        let (places, chains): (Vec<_>, Vec<_>) =
-            buffers.into_iter().partition(|b| matches!(b, Buffer::Place(_)));
-        self.places
-            .extend(places.iter().filter_map(|b| if let Buffer::Place(p) = b { Some(*p) } else { None }));
-        // The first ones are in the fill ring already; a frame that waits in one of them is lost.
-        for place in 0..link.first_places as u16 {
-            self.places.retain(|p| *p != place);
-            self.pending.retain(|(p, _)| *p != place);
-            if let Some((slab, _)) = link.memory() {
-                self.posted.post(slab.receive_chunk(place), Buffer::Place(place));
-            }
-        }
-        for buffer in chains {
-            self.post_once_more(link, geometry, buffer);
+        match link.memory().map(|(slab, _)| slab.receive_chunk(place)) {
+            Some(chunk) if link.fill(chunk) => self.posted.post(chunk, Buffer::Place(place)),
+            _ => self.places.push(place),
         }
     }
 }

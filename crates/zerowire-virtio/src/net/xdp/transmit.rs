@@ -1,7 +1,11 @@
 //! Transmit: from the guest's ring to the TX ring.
 //!
+//! What a frame asks for in its virtio-net header is done before, in [`offload`].
+//!
 //! **Ownership.** A chain is taken from the ring and lent to the kernel until its last piece is completed; or copied, and given
 //! back at once. Before the ring stops all chains are back ([`XdpTransmit::release`]).
+
+mod offload;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::xdp::{Descriptor, MAX_PIECES, address};
@@ -9,10 +13,12 @@ use zerowire::xdp::{Descriptor, MAX_PIECES, address};
 use super::geometry::CHUNK_BYTES;
 use super::link::Link;
 use super::loans::Lent;
+use super::slab::SEND_PLACES;
 use crate::io::MAX_BATCH;
 use crate::memory::{GuestMemory, MAX_REGIONS, Segment, access};
+use crate::net::offload::Request;
 use crate::net::transmit::{Detour, Turn, TurnError, parse, take_out};
-use crate::net::{ETH_HEADER_BYTES, header};
+use crate::net::{ETH_HEADER_BYTES, PathMode, Policy, header};
 use crate::ring::{RingError, SplitRing};
 
 /// How much of a frame is read into private memory where something inspects it, bytes behind the virtio-net header: Ethernet
@@ -22,6 +28,17 @@ const INSPECT_BYTES: usize = 22 + 60 + 60;
 /// The first piece of a frame in pieces has at least so many bytes, if there are so many: the kernel takes the Ethernet header
 /// from it without a further look (net/ethernet/eth.c, `eth_type_trans`).
 const FIRST_PIECE_BYTES: usize = 64;
+
+/// A chain that was taken.
+#[derive(Clone, Copy)]
+struct Chain {
+    head: u16,
+    /// Bytes in all, and without the virtio-net header.
+    len: usize,
+    frame_len: usize,
+    /// A checksum was completed in its private head.
+    summed: bool,
+}
 
 /// What a guest's chain became.
 enum Taken {
@@ -35,8 +52,6 @@ enum Taken {
 #[derive(Default)]
 struct Sums {
     frames: u64,
-    whole: u64,
-    lent_bytes: u64,
     header_bytes: u64,
 }
 
@@ -48,28 +63,40 @@ pub struct XdpTransmit {
     header_len: usize,
     /// Every frame is copied, as was asked for.
     copy: bool,
+    /// Frames with private headers are copied up to this length, bytes.
+    gather_max_bytes: usize,
     hint: usize,
     segments: Vec<Segment>,
     pieces: Vec<(u64, u32)>,
     /// Heads of the batch, which go to the kernel together.
     handed: Vec<u16>,
+    /// A frame that becomes many, of which not all are queued.
+    long: Option<offload::Long>,
+    /// Most places of the slab were taken when the turn began: the driver does not send at once.
+    scarce: bool,
     offload_errors: u64,
+    /// The guest broke a rule: the ring is not looked at any more.
+    abandoned: bool,
 }
 
 impl XdpTransmit {
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
-    pub fn new(ring: SplitRing, acked: u64, header_len: usize, copy: bool) -> Self {
+    pub fn new(ring: SplitRing, acked: u64, header_len: usize, policy: Policy) -> Self {
         let most = usize::from(ring.size()).max(1024) + MAX_REGIONS;
         Self {
             ring,
             acked,
             header_len,
-            copy,
+            copy: policy.mode == PathMode::Copy,
+            gather_max_bytes: policy.gather_max_bytes,
             hint: 0,
             segments: Vec::with_capacity(most),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
             handed: Vec::with_capacity(MAX_BATCH),
+            long: None,
+            scarce: false,
             offload_errors: 0,
+            abandoned: false,
         }
     }
 
@@ -89,19 +116,37 @@ impl XdpTransmit {
     }
 
     /// Gets all chains back, before the ring stops.
-    pub fn release(&mut self, link: &mut Link) {
+    pub fn release(&mut self, link: &mut Link, counters: &Counters) {
+        if self.abandoned {
+            return;
+        }
+        self.end_loans(link, counters);
+        self.give_back(link);
+        self.ring.publish();
+    }
+
+    /// Ends what is under way, and gives nothing back.
+    pub fn abandon(&mut self, link: &mut Link, counters: &Counters) {
+        self.end_loans(link, counters);
+        link.finished.clear();
+        self.abandoned = true;
+    }
+
+    fn end_loans(&mut self, link: &mut Link, counters: &Counters) {
+        self.end_long(link, counters);
         link.drain();
         if link.loans.chains() > 0 {
             // What the kernel has not sent by now it does not send any more.
             link.close();
         }
-        self.give_back(link);
-        self.ring.publish();
+        link.account.settle(counters);
     }
 
     /// Gives back everything that the driver has made available without sending it.
     pub fn discard(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, TurnError> {
+        self.end_long(link, counters);
         link.reap();
+        link.account.settle(counters);
         let back = self.give_back(link);
         let mut chains = 0;
         // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
@@ -129,10 +174,10 @@ impl XdpTransmit {
         }
         let mut chains = self.give_back(link);
         let available = self.ring.refresh()?;
-        if available > 0 && (!link.is_ready() || link.is_down()) {
+        if (available > 0 || self.long.is_some()) && (!link.is_ready() || link.is_down()) {
             // As a cable that is not plugged in: frames are lost, and nobody waits.
             link.try_again();
-            link.kick(counters);
+            link.kick();
             if !link.is_ready() || link.is_down() {
                 return self.discard(link, counters);
             }
@@ -140,8 +185,11 @@ impl XdpTransmit {
         let mut sums = Sums::default();
         let mut broken = None;
         self.handed.clear();
+        self.scarce = link.loans.places() < SEND_PLACES / 4;
+        chains += self.go_on(link, counters, &mut sums);
         for _ in 0..usize::from(available).min(MAX_BATCH) {
-            if link.room(MAX_PIECES as u32) < MAX_PIECES as u32 || link.loans.next().is_none() {
+            let room = link.room(MAX_PIECES as u32) >= MAX_PIECES as u32 && link.loans.next().is_some();
+            if !room || self.long.is_some() {
                 break;
             }
             match self.chain(link, memory, counters, &mut detour, &mut sums) {
@@ -155,13 +203,12 @@ impl XdpTransmit {
         }
         if sums.frames > 0 || link.is_unsent() {
             self.ring.hand_on(self.handed.iter().copied());
-            link.kick(counters);
+            link.moved();
+            link.kick();
             // In copy mode a frame whose receiver took it at once is back already.
             link.reap();
             chains += self.give_back(link);
-            counters.frames.add(sums.frames);
-            counters.zero_copied_frames.add(sums.whole);
-            counters.zero_copied_bytes.add(sums.lent_bytes);
+            link.account.settle(counters);
             if sums.header_bytes > 0 {
                 counters.copied(CopyReason::Header, sums.header_bytes);
             }
@@ -210,20 +257,22 @@ impl XdpTransmit {
         detour: &mut Option<&mut dyn Detour>,
         sums: &mut Sums,
     ) -> Result<Taken, DropReason> {
-        let longest = link.geometry().map_or(0, |g| g.frame_bytes() as usize);
         let frame_len = len.checked_sub(self.header_len).filter(|n| *n >= ETH_HEADER_BYTES);
         let Some(frame_len) = frame_len else { return Err(DropReason::TooShort) };
-        if frame_len > longest {
-            return Err(DropReason::TooLong);
-        }
+        let chain = Chain { head, len, frame_len, summed: false };
         // What is inspected is read once, and sent from where it was read to.
         let mut private = [0u8; 12 + INSPECT_BYTES];
         let inspect = if detour.is_some() { INSPECT_BYTES.min(frame_len) } else { 0 };
         let start = &mut private[..self.header_len + inspect];
         access::read(&self.segments, 0, start);
+        if start.first_chunk().is_some_and(Request::is_any) {
+            return self.offloaded(chain, start, link, counters, detour, sums);
+        }
+        if frame_len > link.geometry().map_or(0, |g| g.frame_bytes() as usize) {
+            return Err(DropReason::TooLong);
+        }
         if let Err(e) = header::check(start, self.header_len, frame_len, self.acked) {
-            self.offload_error(&e);
-            return Err(DropReason::BadOffload);
+            return Err(self.bad_offload(&e));
         }
         if let Some(detour) = detour.as_deref_mut()
             && detour.wants(&start[self.header_len..])
@@ -233,22 +282,44 @@ impl XdpTransmit {
             self.ring.push_used(head, 0);
             return Ok(Taken::Done);
         }
+        self.whole(chain, &private, inspect, link, counters, sums)
+    }
+
+    /// Queues the frame in `self.segments` as one, its first `inspect` bytes from `private`, where they lie behind the virtio-net
+    /// header.
+    #[inline]
+    fn whole(
+        &mut self,
+        chain: Chain,
+        private: &[u8],
+        inspect: usize,
+        link: &mut Link,
+        counters: &Counters,
+        sums: &mut Sums,
+    ) -> Result<Taken, DropReason> {
+        let Chain { head, len, frame_len, summed } = chain;
         let Some(number) = link.loans.next() else { return Ok(Taken::Full) };
         let reason = if self.copy {
             Some(CopyReason::Asked)
         } else if link.holds_enough(usize::from(self.ring.size() / 2).max(1)) {
             Some(CopyReason::Held)
+        // As in `offload`: one piece is cheaper.
+        } else if summed
+            && inspect < frame_len
+            && frame_len <= self.gather_max_bytes
+            && link.loans.places() > 0
+        {
+            Some(CopyReason::Cheaper)
         } else {
-            self.cut(link, number, &private, inspect, frame_len)
+            self.cut(link, number, private, inspect, frame_len)
         };
         let inspected = &private[self.header_len..self.header_len + inspect];
         match reason {
             None => {
                 link.loans.lend(Lent::Chain(head), self.pieces.len() as u16);
-                sums.whole += 1;
-                let copied = (len - self.lent_bytes(link)) as u64;
-                sums.header_bytes += copied;
-                sums.lent_bytes += len as u64 - copied;
+                let lent = self.lent_bytes(link);
+                sums.header_bytes += (len - lent) as u64;
+                link.account.queue(self.pieces.len() as u16, true, lent as u32);
             }
             Some(reason) => {
                 let Some(place) = link.loans.place() else { return Ok(Taken::Full) };
@@ -263,20 +334,27 @@ impl XdpTransmit {
                 self.pieces.clear();
                 self.pieces.push((at, frame_len as u32));
                 link.loans.lend(Lent::Place(place), 1);
+                link.account.queue(1, false, 0);
                 self.ring.push_used(head, 0);
                 counters.copied(reason, len as u64);
             }
         }
         sums.frames += 1;
         self.handed.push(head);
-        let last = self.pieces.len() - 1;
+        self.queue(link, number);
+        Ok(Taken::Done)
+    }
+
+    /// Puts the pieces of a frame into the TX ring, where there is room.
+    #[inline]
+    fn queue(&self, link: &mut Link, number: u16) {
+        let last = self.pieces.len().saturating_sub(1);
         for (i, &(at, len)) in self.pieces.iter().enumerate() {
             let options = if i < last { Descriptor::CONTINUES } else { 0 };
             // Addresses begin behind the padding, so that each can carry any number.
             let address = address::encode(at, number).unwrap_or(at);
             link.push(Descriptor { address, len, options });
         }
-        Ok(Taken::Done)
     }
 
     /// Bytes of the pieces that lie in the guest's memory.
@@ -312,26 +390,11 @@ impl XdpTransmit {
                 skip -= len;
                 continue;
             }
-            let (mut at, mut left) = (link.address(s) + skip as u64, s.len - skip as u32);
+            let Some(start) = link.address(s) else { return Some(CopyReason::NotPinned) };
+            let (at, left) = (start + skip as u64, s.len - skip as u32);
             skip = 0;
-            while left > 0 {
-                let pieces = self.pieces.len();
-                let n = match self.pieces.last_mut() {
-                    // What lies one behind the other is one piece.
-                    Some(p) if p.0 + u64::from(p.1) == at && p.1 < CHUNK_BYTES => {
-                        let n = left.min(CHUNK_BYTES - p.1);
-                        p.1 += n;
-                        n
-                    }
-                    _ if pieces == most => return Some(CopyReason::Scattered),
-                    _ => {
-                        let n = left.min(CHUNK_BYTES);
-                        self.pieces.push((at, n));
-                        n
-                    }
-                };
-                at += u64::from(n);
-                left -= n;
+            if !add_piece(&mut self.pieces, at, left, most) {
+                return Some(CopyReason::Scattered);
             }
         }
         if self.pieces.iter().any(|p| !link.reaches(p.0, p.1)) {
@@ -346,12 +409,39 @@ impl XdpTransmit {
         }
     }
 
+    /// Says what is wrong with a frame's offload fields, the first time.
     #[cold]
-    fn offload_error(&mut self, e: &header::OffloadError) {
+    fn bad_offload(&mut self, e: &dyn std::fmt::Display) -> DropReason {
         self.offload_errors += 1;
         if self.offload_errors == 1 {
             let queue = self.ring.queue();
             tracing::warn!("queue {queue}: frame dropped: {e} (further ones are only counted)");
         }
+        DropReason::BadOffload
     }
+}
+
+/// Adds bytes of the UMEM to a frame, in pieces of a chunk's length at most. False where it then has more than `most`.
+#[inline]
+fn add_piece(pieces: &mut Vec<(u64, u32)>, mut at: u64, mut left: u32, most: usize) -> bool {
+    while left > 0 {
+        let have = pieces.len();
+        let n = match pieces.last_mut() {
+            // What lies one behind the other is one piece.
+            Some(p) if p.0 + u64::from(p.1) == at && p.1 < CHUNK_BYTES => {
+                let n = left.min(CHUNK_BYTES - p.1);
+                p.1 += n;
+                n
+            }
+            _ if have == most => return false,
+            _ => {
+                let n = left.min(CHUNK_BYTES);
+                pieces.push((at, n));
+                n
+            }
+        };
+        at += u64::from(n);
+        left -= n;
+    }
+    true
 }

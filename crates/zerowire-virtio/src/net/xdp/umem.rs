@@ -1,12 +1,24 @@
 //! A guest's memory, registered once for all queue pairs of its device.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use zerowire::xdp::{Umem, UmemOptions, XdpError};
 
 use super::geometry::{CHUNK_BYTES, Geometry, PADDING_BYTES};
 use super::slab::{PAIR_BYTES, Slab};
 use crate::memory::{Composite, GuestMemory, Piece, PinBudget, PinClaim, Segment};
+
+/// How much of a guest's memory is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinned {
+    /// All of it, or it is an error.
+    All,
+    /// What the VM's share of the [`PinBudget`] allows.
+    Share,
+    /// None: all frames go over the slab.
+    Nothing,
+}
 
 /// The registration, and what is needed to find a byte in it.
 #[derive(Debug)]
@@ -17,28 +29,45 @@ pub struct VmUmem {
     composite: Composite,
     geometry: Geometry,
     pairs: usize,
+    /// No other registration of this process has it.
+    id: u64,
+    /// Bytes of the guest's memory, registered or not.
+    memory_bytes: u64,
+    spoilt: AtomicBool,
     /// The pieces of the memory that it was made of.
     pieces: Vec<u64>,
 }
 
 impl VmUmem {
-    /// Maps `memory` a second time and registers it, with a slab for each of `pairs` queue pairs. All of the guest's memory
-    /// is pinned with that.
+    /// Maps `memory`, or what of it may be pinned, a second time and registers that, with a slab for each of `pairs` queue
+    /// pairs. All that is registered is pinned.
     ///
     /// # Errors
     /// Those of [`Umem::from_raw`]; [`XdpError::System`] where memory can't be mapped, or exceeds the [`PinBudget`].
-    pub fn new(memory: &GuestMemory, geometry: Geometry, pairs: usize) -> Result<Self, XdpError> {
+    pub fn new(
+        memory: &GuestMemory,
+        geometry: Geometry,
+        pairs: usize,
+        pinned: Pinned,
+    ) -> Result<Self, XdpError> {
         let mmap = |source: io::Error| XdpError::System {
             what: format!("{} bytes of guest memory", memory.len()),
             call: "mmap",
             source,
         };
-        let composite = Composite::new(memory, PADDING_BYTES, pairs * PAIR_BYTES).map_err(mmap)?;
-        let pinned = PinBudget::of_process().claim(composite.len() as u64).map_err(|e| XdpError::System {
+        let (budget, slab) = (PinBudget::of_process(), pairs * PAIR_BYTES);
+        let beside = (PADDING_BYTES + slab) as u64;
+        let claim = match pinned {
+            Pinned::All => budget.claim(beside + memory.len()),
+            Pinned::Share => budget.claim_part(beside, beside + memory.len()),
+            Pinned::Nothing => budget.claim_part(beside, beside),
+        };
+        let claim = claim.map_err(|e| XdpError::System {
             what: format!("{} bytes of guest memory and what belongs to it", memory.len()),
             call: "registration",
             source: io::Error::other(e),
         })?;
+        let composite = Composite::new(memory, claim.bytes() - beside, PADDING_BYTES, slab).map_err(mmap)?;
         let options = UmemOptions {
             chunk_bytes: CHUNK_BYTES,
             headroom_bytes: geometry.headroom_bytes(),
@@ -49,13 +78,44 @@ impl VmUmem {
         // value don't outlive (see `Link`). No reference into the guest's part is ever made; those into the slab follow the
         // rules of `Slab`. What a late write into a buffer of a guest that is gone would change belongs to that guest.
         let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options)? };
+        composite.keep();
         let pieces = memory.pieces().iter().map(Piece::id).collect();
-        Ok(Self { umem, _pinned: pinned, composite, geometry, pairs, pieces })
+        let memory_bytes = memory.len();
+        let spoilt = AtomicBool::new(false);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { umem, _pinned: claim, composite, geometry, pairs, id, memory_bytes, spoilt, pieces })
     }
 
     /// The registration.
     pub fn umem(&self) -> &Umem {
         &self.umem
+    }
+
+    /// Which registration it is.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Bytes of the guest's memory, where not all of it is registered: those that are, and all.
+    pub fn part(&self) -> Option<(u64, u64)> {
+        let bytes = self.composite.guest_bytes();
+        (bytes < self.memory_bytes).then_some((bytes, self.memory_bytes))
+    }
+
+    /// Bytes of the registered memory whose pages are not the guest's any more; None if there are none, or nobody can tell.
+    pub fn discarded(&self) -> Option<u64> {
+        self.composite.discarded().filter(|bytes| *bytes > 0)
+    }
+
+    /// It is not to be used for another socket.
+    pub fn spoil(&self) {
+        self.spoilt.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it may be used for another socket.
+    pub fn is_sound(&self) -> bool {
+        !self.spoilt.load(Ordering::Relaxed)
     }
 
     /// The arithmetic.
@@ -83,9 +143,9 @@ impl VmUmem {
         self.composite.slab_at() as u64
     }
 
-    /// Where a segment of the memory begins in the UMEM, bytes.
+    /// Where a segment of the memory begins in the UMEM, bytes; None where not all of it is part of that.
     #[inline]
-    pub fn address(&self, segment: &Segment) -> u64 {
+    pub fn address(&self, segment: &Segment) -> Option<u64> {
         self.composite.address(segment)
     }
 

@@ -1,22 +1,24 @@
 //! Binding the socket, in which mode, and closing it.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use thiserror::Error;
 use zerowire::xdp::program::Steering;
-use zerowire::xdp::{Mode, RingSizes, Socket, SocketOptions, XdpError};
+use zerowire::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 
+use super::watch::Watch;
 use super::{Link, RETRY};
 use crate::memory::GuestMemory;
 use crate::net::xdp::RING_ENTRIES;
 use crate::net::xdp::geometry::Geometry;
+use crate::net::xdp::registrar::Registrar;
 use crate::net::xdp::slab::FIRST_PLACES;
-use crate::net::xdp::umem::VmUmem;
+use crate::net::xdp::trust;
 
-/// Gives the registration of a guest's memory, the same to all queue pairs; where there is none yet, one for zero-copy mode
-/// or not.
-pub type Registry = Arc<dyn Fn(&Arc<GuestMemory>, bool) -> Result<Arc<VmUmem>, XdpError> + Send + Sync>;
+/// Gives the program on an interface of this process's, which is attached where it is not there.
+pub type Attach = Arc<dyn Fn(&Interface) -> Result<Arc<Steering>, XdpError> + Send + Sync>;
 
 /// Pages that chunks lie in as a whole, bytes. With pages of 4 KiB nearly each chunk crosses from one to another, which are
 /// no neighbours for a device: it would drop every frame.
@@ -35,9 +37,9 @@ pub struct LinkOptions {
     /// The interface's MTU when the port was opened, bytes.
     pub mtu: usize,
     /// Where the memory's registration comes from.
-    pub registry: Registry,
-    /// The program that gives received frames to the socket.
-    pub steering: Arc<Steering>,
+    pub registrar: Arc<Registrar>,
+    /// Where the program comes from that gives received frames to the socket.
+    pub attach: Attach,
     /// The guest's address where only its own frames and those to groups are to come; None for all of the queue's.
     pub address: Option<[u8; 6]>,
 }
@@ -55,18 +57,32 @@ enum BindError {
 impl BindError {
     /// Whether it passes by itself.
     fn passes(&self) -> bool {
-        use XdpError::{Busy, Down, NoInterface};
-        matches!(self, Self::Xdp(Down { .. } | NoInterface { .. } | Busy { .. }))
+        use XdpError::{Busy, Down, NoInterface, System};
+        match self {
+            Self::Xdp(Down { .. } | NoInterface { .. } | Busy { .. }) => true,
+            Self::Xdp(System { source, .. }) => is_gone(source),
+            _ => false,
+        }
     }
+}
+
+/// Whether an error says that an interface is gone.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
 impl Link {
     /// Other memory; nothing of the old one is in use any more.
     pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        self.let_go();
+        self.memory = memory.clone();
+    }
+
+    /// Closes the socket and lets go of the memory's registration, which ends with the last queue pair that does so.
+    pub fn let_go(&mut self) {
         self.close();
         self.drop_socket();
         self.umem = None;
-        self.memory = memory.clone();
     }
 
     /// Tells how long the guest's receive buffers are, before the socket is bound.
@@ -117,7 +133,13 @@ impl Link {
 
     fn bind_in_mode(&mut self) -> Result<(), BindError> {
         let interface = self.options.interface.clone();
-        let why = match (self.options.mode, self.unsafe_for_zero_copy()) {
+        let now = Interface::open(&interface)?;
+        if let Ok(mtu) = now.mtu() {
+            self.options.mtu = mtu;
+        }
+        let mode = self.options.mode;
+        let unsafe_since = if mode == Mode::Copy { None } else { self.unsafe_for_zero_copy(&now) };
+        let why = match (mode, unsafe_since) {
             (Mode::Copy, _) => return Ok(self.bind_as(false)?),
             (Mode::ZeroCopy, Some(why)) => return Err(BindError::Unsafe { interface, why }),
             (Mode::ZeroCopy, None) => return Ok(self.bind_as(true)?),
@@ -136,7 +158,10 @@ impl Link {
     }
 
     /// Why zero-copy mode does not do for this guest; None where nothing speaks against it.
-    fn unsafe_for_zero_copy(&self) -> Option<String> {
+    fn unsafe_for_zero_copy(&self, interface: &Interface) -> Option<String> {
+        if let Some(why) = self.options.registrar.distrust().or_else(|| trust::translated(interface)) {
+            return Some(why);
+        }
         if self.options.address.is_some() {
             return Some(
                 "match=mac leaves the host frames that a device would have written to the guest's memory before: \
@@ -160,10 +185,19 @@ impl Link {
     }
 
     fn bind_as(&mut self, zero_copy: bool) -> Result<(), XdpError> {
-        let kept = self.umem.take().filter(|u| u.geometry().zero_copy() == zero_copy);
-        let umem = match kept {
-            Some(umem) => umem,
-            None => (self.options.registry)(&self.memory, zero_copy)?,
+        let interface = Interface::open(&self.options.interface)?;
+        let watch = Watch::new(interface.index()).map_err(|e| XdpError::System {
+            what: format!("interface {}", interface.name()),
+            call: "a socket for link events",
+            source: e.into(),
+        })?;
+        let steering = (self.options.attach)(&interface)?;
+        if self.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
+            self.umem = None;
+        }
+        let umem = match &self.umem {
+            Some(umem) => umem.clone(),
+            None => self.options.registrar.register(&self.memory, zero_copy)?,
         };
         // Another pair of this guest may have registered the memory, and its mode is that of all.
         let zero_copy = umem.geometry().zero_copy();
@@ -187,6 +221,12 @@ impl Link {
             ..SocketOptions::new(self.options.interface.clone())
         };
         let socket = Socket::bind(umem.umem(), &options)?;
+        // The name may have become another interface's since.
+        if Interface::open(interface.name())?.index() != interface.index() {
+            return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
+        }
+        self.watch = Some(watch);
+        self.steering = Some(steering);
         self.slab = Some(slab);
         self.first_places = first;
         self.socket = Some(socket);
@@ -194,6 +234,7 @@ impl Link {
         self.generation += 1;
         self.renewed = true;
         self.down = false;
+        self.begin_checks(zero_copy);
         Ok(())
     }
 
@@ -218,10 +259,12 @@ impl Link {
     }
 
     /// Closes the socket as it is: all loans end.
-    fn drop_socket(&mut self) {
+    pub(super) fn drop_socket(&mut self) {
         self.loans.end(|head| self.finished.push(head));
+        self.account.lost();
         self.slab = None;
         self.socket = None;
+        self.watch = None;
         self.steered = false;
         self.posted = false;
         self.unsent = false;

@@ -2,8 +2,8 @@
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
-use super::{HEADER, XdpReceive};
-use crate::memory::{GuestMemory, access};
+use super::{HEADER, Pending, XdpReceive};
+use crate::memory::{GuestMemory, Segment, access};
 use crate::net::transmit::TurnError;
 use crate::net::xdp::link::Link;
 
@@ -22,33 +22,78 @@ enum Room {
 }
 
 impl XdpReceive {
-    /// Gives the guest frames from the slab, as far as there is room now.
-    pub(super) fn deliver_pending(&mut self, link: &mut Link, memory: &GuestMemory, counters: &Counters) {
-        let Some(geometry) = link.geometry() else { return };
-        let offset = geometry.frame_offset() as usize;
-        while let Some((place, len)) = self.pending.pop_front() {
-            let Some((slab, _)) = link.memory() else { return };
+    /// Gives the guest frames from the slab, as far as there is room now. Returns how many.
+    pub(super) fn deliver_pending(
+        &mut self,
+        link: &mut Link,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> usize {
+        let Some(geometry) = link.geometry() else { return 0 };
+        let mut delivered = 0;
+        while let Some(waits @ Pending { place, offset, len }) = self.pending.pop_front() {
+            let pinned = self.chains.segments(0).iter().all(|s| link.address(s).is_some());
+            let Some((slab, _)) = link.memory() else { return delivered };
             let room = {
                 let frame = slab.received(place, offset, len);
-                let reason = self.reason(geometry.frame_bytes() as usize, geometry.zero_copy());
+                let reason = self.reason(geometry.frame_bytes() as usize, geometry.zero_copy(), pinned);
                 self.copy_out(frame, reason, memory, counters)
             };
             match room {
-                Room::Taken => {}
+                Room::Taken => delivered += 1,
                 Room::Never => counters.dropped(DropReason::NoRoom),
                 Room::Short => {
-                    self.pending.push_front((place, len));
-                    return;
+                    self.pending.push_front(waits);
+                    return delivered;
                 }
             }
             self.places.push(place);
         }
+        delivered
+    }
+
+    /// Gives the guest a frame that the driver put `shift` bytes behind its place in the buffer: some drivers have a header of
+    /// their own there.
+    #[cold]
+    #[allow(clippy::too_many_arguments, reason = "what a posted buffer is, and what came in it")]
+    pub(super) fn give_shifted(
+        &mut self,
+        head: u16,
+        taken: u16,
+        at: [Option<Segment>; 2],
+        len: usize,
+        shift: i64,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) {
+        let header_len = self.setup.header_len;
+        let list: Vec<Segment> = at.into_iter().flatten().collect();
+        let room = list.iter().map(|s| s.len as usize).sum();
+        if let Some(from) = shifted(header_len, shift, len, room) {
+            let mut whole = HEADER[..header_len].to_vec();
+            whole.resize(header_len + len, 0);
+            access::read(&list, from, &mut whole[header_len..]);
+            access::write(&list, 0, &whole);
+            memory.wrote(&list, 0, whole.len().max(from + len));
+            self.ring.push_used(head, whole.len() as u32);
+            counters.frames.add(1);
+            counters.copied(CopyReason::Shifted, whole.len() as u64);
+        } else {
+            tracing::error!(
+                "a driver put a frame of {len} bytes {shift} bytes from its place; it is dropped"
+            );
+            self.ring.push_used(head, 0);
+            counters.dropped(DropReason::TooLong);
+        }
+        self.order.used(taken);
     }
 
     /// Why frames for the next chain come over the slab.
-    fn reason(&self, longest: usize, zero_copy: bool) -> CopyReason {
+    fn reason(&self, longest: usize, zero_copy: bool, pinned: bool) -> CopyReason {
         if self.setup.copy {
             CopyReason::Asked
+        } else if !pinned {
+            CopyReason::NotPinned
         } else if self.chains.room(0) < self.setup.header_len + longest {
             CopyReason::SmallBuffer
         } else if zero_copy {
@@ -124,5 +169,26 @@ impl XdpReceive {
         counters.frames.add(1);
         counters.copied(reason, whole as u64);
         Room::Taken
+    }
+}
+
+/// Where a frame of `len` bytes begins in a buffer of `room` bytes, if it lies `shift` bytes behind the place that is due to it,
+/// behind the header; None where it is not all within the buffer.
+fn shifted(header_len: usize, shift: i64, len: usize, room: usize) -> Option<usize> {
+    let from = usize::try_from(header_len as i64 + shift).ok()?;
+    from.checked_add(len).filter(|end| *end <= room).map(|_| from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_elsewhere_is_found_within_its_buffer_only() {
+        assert_eq!(shifted(12, 16, 1502, 1530), Some(28));
+        assert_eq!(shifted(12, 16, 1503, 1530), None, "beyond the end");
+        assert_eq!(shifted(12, -12, 60, 1530), Some(0));
+        assert_eq!(shifted(12, -13, 60, 1530), None, "before the buffer");
+        assert_eq!(shifted(12, i64::MAX - 12, usize::MAX / 2, 1530), None);
     }
 }

@@ -1,0 +1,151 @@
+//! Whether pages of a mapping are still there.
+//!
+//! Who discards a part of a shared file (`fallocate` with PUNCH_HOLE, `MADV_REMOVE`) takes its pages out of all mappings, and
+//! what is written to the file there later lies in other pages. A mapping that nobody touches keeps the mark of that: its
+//! entry in the page table stays empty. So a range that the kernel has pinned, and that is touched through another mapping only,
+//! tells by its page table whether the pinned pages are still the file's.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// `PAGEMAP_SCAN`, `PAGE_IS_PRESENT` (include/uapi/linux/fs.h, since Linux 6.7).
+const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610u32 as libc::Ioctl;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+
+/// Entries of /proc/self/pagemap are 64 bits for a page of 4096 bytes; bit 63: present (Documentation/admin-guide/mm/pagemap.rst).
+const PAGE: usize = 4096;
+const PRESENT: u64 = 1 << 63;
+
+/// Regions that one call returns at most.
+const REGIONS: usize = 64;
+
+/// `struct page_region`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `struct pm_scan_arg`
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// Keeps the pages of a range that are there from being taken out of it for want of memory, as far as the limit of locked memory
+/// allows: best effort. Ends with the mapping.
+pub(crate) fn keep(range: Range<usize>) {
+    // SAFETY: locking changes no bytes; the kernel checks the range.
+    let _ = unsafe {
+        libc::mlock2(range.start as *const libc::c_void, range.len(), libc::MLOCK_ONFAULT as libc::c_uint)
+    };
+}
+
+/// Bytes of `range`, addresses of this process on page bounds, that are not mapped to any page; None where that can't be told.
+pub(crate) fn absent(range: Range<usize>) -> Option<u64> {
+    let pagemap = File::open("/proc/self/pagemap").ok()?;
+    scan(&pagemap, range.clone()).or_else(|_| read(&pagemap, range)).ok()
+}
+
+fn scan(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
+    let mut bytes = 0;
+    let mut start = range.start as u64;
+    let end = range.end as u64;
+    while start < end {
+        let mut regions = [Region::default(); REGIONS];
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start,
+            end,
+            vec: regions.as_mut_ptr().addr() as u64,
+            vec_len: REGIONS as u64,
+            category_inverted: PAGE_IS_PRESENT,
+            category_mask: PAGE_IS_PRESENT,
+            return_mask: PAGE_IS_PRESENT,
+            ..Scan::default()
+        };
+        // SAFETY: the kernel reads and fills in the structure, and the array that it names, which lives as long as the call.
+        let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+        let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+        bytes += regions.iter().take(n).map(|r| r.end - r.start).sum::<u64>();
+        if scan.walk_end <= start {
+            break;
+        }
+        start = scan.walk_end;
+    }
+    Ok(bytes)
+}
+
+fn read(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
+    let mut absent = 0;
+    let mut buffer = vec![0u8; 64 << 10];
+    let mut at = range.start / PAGE;
+    let end = range.end / PAGE;
+    while at < end {
+        let n = (end - at).min(buffer.len() / 8);
+        let part = &mut buffer[..8 * n];
+        pagemap.read_exact_at(part, 8 * at as u64)?;
+        let entries = part.chunks_exact(8).filter_map(|e| e.try_into().ok()).map(u64::from_ne_bytes);
+        absent += entries.filter(|e| e & PRESENT == 0).count() as u64;
+        at += n;
+    }
+    Ok(absent * PAGE as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Mapping;
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn pages_that_were_discarded_stay_absent_however_often_they_are_written_elsewhere() {
+        const LEN: usize = 64 * PAGE;
+        let file = memfd_create("ram", MemfdFlags::CLOEXEC).expect("a file");
+        ftruncate(&file, LEN as u64).expect("its length");
+        let [watched, used] = [0, 1].map(|_| Mapping::shared(file.as_fd(), 0, LEN).expect("a mapping"));
+        let start = watched.as_ptr().addr();
+        let range = start..start + LEN;
+        let pagemap = File::open("/proc/self/pagemap").expect("it is there");
+        let both = || {
+            let bytes = absent(range.clone()).expect("an answer");
+            assert_eq!(read(&pagemap, range.clone()).expect("read"), bytes);
+            bytes
+        };
+        assert_eq!(both(), LEN as u64, "nothing was touched yet");
+        for i in 0..64 {
+            // SAFETY: within the mapping.
+            unsafe { watched.as_ptr().add(i * PAGE).write_volatile(1) };
+        }
+        keep(range.clone());
+        assert_eq!(both(), 0);
+        for at in [3, 5, 6] {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&file, flags, (at * PAGE) as u64, PAGE as u64).expect("punched");
+        }
+        assert_eq!(both(), 3 * PAGE as u64);
+        for i in 0..64 {
+            // SAFETY: within the mapping.
+            unsafe { used.as_ptr().add(i * PAGE).write_volatile(2) };
+        }
+        assert_eq!(both(), 3 * PAGE as u64, "other pages are there now");
+    }
+}

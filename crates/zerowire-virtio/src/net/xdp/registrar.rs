@@ -1,0 +1,134 @@
+//! One registration of a guest's memory for all queue pairs of its device, and what became known about it.
+//!
+//! A registration ends when the last pair lets go of it. Where it is not fit any more (a device that can't reach what was
+//! promised, pages that were discarded under it) the queue pairs can't change it one by one: old and new together may be more
+//! than may be pinned. So whoever finds out says it here, and the control thread has all pairs let go of the memory, and then
+//! go on ([`Registrar::attend`]).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use zerowire::xdp::{Interface, XdpError};
+
+use super::geometry::Geometry;
+use super::umem::{Pinned, VmUmem};
+use crate::memory::{GuestMemory, Piece};
+
+/// Registrations in whose memory pages were discarded before no more of it is registered.
+const DISCARDS: u32 = 3;
+
+/// What to do about discarded pages.
+const REMEDY: &str =
+    "give the VM no balloon (libvirt: <memballoon model='none'/>) and no free-page-reporting";
+
+#[derive(Debug, Default)]
+struct State {
+    umem: Weak<VmUmem>,
+    /// The pieces of the memory that it was made of.
+    of: Vec<u64>,
+    /// Registrations of that memory that had pages discarded.
+    discards: u32,
+    /// Why no device is to reach the memory itself.
+    distrust: Option<String>,
+    /// Why the memory is to be registered anew.
+    renew: Option<String>,
+}
+
+/// Registers the memory of one guest after another, for the queue pairs of one device.
+#[derive(Debug)]
+pub struct Registrar {
+    interface: String,
+    pairs: usize,
+    /// As much of the memory is registered as the budget leaves, if not all.
+    partial: bool,
+    state: Mutex<State>,
+    look: AtomicBool,
+}
+
+impl Registrar {
+    /// For `pairs` queue pairs on the interface of that name, in the network namespace of the threads that register. `partial`:
+    /// memory that may not be pinned is left out, and no error.
+    pub fn new(interface: String, pairs: usize, partial: bool) -> Self {
+        Self { interface, pairs, partial, state: Mutex::default(), look: AtomicBool::new(false) }
+    }
+
+    /// The registration of this memory; where there is none yet, one for zero-copy mode or not.
+    ///
+    /// # Errors
+    /// [`XdpError::NoInterface`], and those of [`VmUmem::new`].
+    pub fn register(&self, memory: &Arc<GuestMemory>, zero_copy: bool) -> Result<Arc<VmUmem>, XdpError> {
+        let mut state = self.state();
+        let known = state.umem.upgrade().filter(|u| u.is_of(memory) && u.is_sound());
+        if let Some(umem) = known.filter(|u| !(u.geometry().zero_copy() && state.distrust.is_some())) {
+            return Ok(umem);
+        }
+        let mtu = Interface::open(&self.interface)?.mtu().map_err(|source| XdpError::System {
+            what: format!("interface {}", self.interface),
+            call: "SIOCGIFMTU",
+            source,
+        })?;
+        let of: Vec<u64> = memory.pieces().iter().map(Piece::id).collect();
+        if state.of != of {
+            (state.of, state.discards) = (of, 0);
+        }
+        let geometry = if zero_copy { Geometry::for_zero_copy(mtu) } else { Geometry::for_mtu(mtu) };
+        let pinned = match (state.discards, self.partial) {
+            (DISCARDS.., _) => Pinned::Nothing,
+            (_, true) => Pinned::Share,
+            (_, false) => Pinned::All,
+        };
+        let umem = Arc::new(VmUmem::new(memory, geometry, self.pairs, pinned)?);
+        state.umem = Arc::downgrade(&umem);
+        Ok(umem)
+    }
+
+    /// Why no device is to reach guests' memory itself, as it was found out while one did.
+    pub fn distrust(&self) -> Option<String> {
+        self.state().distrust.clone()
+    }
+
+    /// No device is to reach guests' memory itself from now on. The control thread has to [attend](Self::attend).
+    pub fn set_distrust(&self, why: &str) {
+        let mut state = self.state();
+        if state.distrust.is_none() {
+            state.distrust = Some(why.to_owned());
+            state.renew = Some(format!("interface {}: no zero copy from now on: {why}", self.interface));
+        }
+    }
+
+    /// Frames have passed: whether pages were discarded is to be looked at. The control thread has to [attend](Self::attend).
+    pub fn ask_look(&self) {
+        self.look.store(true, Ordering::Release);
+    }
+
+    /// Looks after the registration, on a thread that no frame waits for. Returns why all queue pairs have to let go of the
+    /// memory and go on with it, if they do.
+    pub fn attend(&self) -> Option<String> {
+        let mut state = self.state();
+        if let Some(why) = state.renew.take() {
+            return Some(why);
+        }
+        if !self.look.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        let umem = state.umem.upgrade().filter(|u| u.is_sound())?;
+        let bytes = umem.discarded()?;
+        umem.spoil();
+        state.discards += 1;
+        let next = if state.discards < DISCARDS {
+            "it is registered anew"
+        } else {
+            "it is not registered any more, and all frames are copied ('bounce: not pinned')"
+        };
+        Some(format!(
+            "interface {}: {} KiB of the guest's memory were discarded while they were registered, so that frames there may have \
+             been lost; {next}; {REMEDY}",
+            self.interface,
+            bytes >> 10
+        ))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether a device may be trusted to reach what the kernel promised it.
+//!
+//! With an IOMMU that translates, the kernel maps each page of 4096 bytes by itself (net/xdp/xsk_buff_pool.c, `xp_dma_map`), and
+//! neighbours in a huge page need not be neighbours for the device. Chunks that cross from one page to another are then
+//! thrown away without a word: of the fill ring they are counted nowhere that a program could see (`rx_invalid_descs` is that of
+//! the receive ring, which has none), of the TX ring as `tx_invalid_descs`.
+
+use std::path::{Path, PathBuf};
+
+use zerowire::xdp::{Interface, Statistics};
+
+/// What to do about it.
+const REMEDY: &str = "boot with iommu=pt, or give mode=copy";
+
+/// Why buffers that cross pages can't be had by the interface's device; None where nothing is known against it.
+pub fn translated(interface: &Interface) -> Option<String> {
+    let device = interface.bus_address()?;
+    let kind = domain_of(Path::new("/sys/bus/pci/devices"), &device)?;
+    translates(&kind).then(|| {
+        format!(
+            "its device {device} is behind an IOMMU that translates addresses (domain type {kind}), so that neighbouring pages \
+             need not be neighbours for it: {REMEDY}"
+        )
+    })
+}
+
+/// The type of the device's IOMMU domain (Documentation/ABI/testing/sysfs-kernel-iommu_groups); None without an IOMMU.
+fn domain_of(devices: &Path, device: &str) -> Option<String> {
+    if device.is_empty() || device.contains('/') || device.starts_with('.') {
+        return None;
+    }
+    let kind: PathBuf = [devices, Path::new(device), Path::new("iommu_group/type")].iter().collect();
+    Some(std::fs::read_to_string(kind).ok()?.trim().to_owned())
+}
+
+/// `identity` passes addresses on as they are; DMA, DMA-FQ and whatever may come map them.
+fn translates(kind: &str) -> bool {
+    kind != "identity"
+}
+
+/// Why a socket in zero-copy mode is given up; None while what the kernel has counted is as it should be. No descriptor that
+/// was put into a ring here is invalid in itself.
+pub fn distrust(now: &Statistics) -> Option<String> {
+    let (to, from) = (now.receive_invalid, now.transmit_invalid);
+    (to > 0 || from > 0).then(|| {
+        format!(
+            "the kernel threw {to} receive buffers and {from} pieces of frames away as invalid, as it does where an IOMMU \
+             translates addresses: {REMEDY}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_passes_addresses_on_is_trusted() {
+        assert!(!translates("identity"));
+        for kind in ["DMA", "DMA-FQ", "unmanaged", "auto", ""] {
+            assert!(translates(kind), "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_domain_is_found_by_the_address_on_the_bus() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = dir.path().join("0000:03:00.0/iommu_group");
+        std::fs::create_dir_all(&group).expect("a directory");
+        std::fs::write(group.join("type"), "DMA-FQ\n").expect("written");
+        assert_eq!(domain_of(dir.path(), "0000:03:00.0").as_deref(), Some("DMA-FQ"));
+        for none in ["0000:04:00.0", "", "../x", "a/b", "."] {
+            assert_eq!(domain_of(dir.path(), none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_count_of_invalid_descriptors_ends_the_trust() {
+        let good =
+            Statistics { receive_dropped: 9, fill_empty: 3, transmit_empty: 2, ..Statistics::default() };
+        assert_eq!(distrust(&good), None);
+        let why = distrust(&Statistics { transmit_invalid: 7, ..good }).expect("a reason");
+        assert!(why.contains("7 pieces") && why.contains("iommu=pt") && why.contains("mode=copy"), "{why}");
+        assert!(distrust(&Statistics { receive_invalid: 1, ..good }).is_some());
+    }
+}

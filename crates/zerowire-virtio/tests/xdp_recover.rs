@@ -1,0 +1,168 @@
+//! What goes wrong below an AF_XDP port, and that it goes on afterwards: interfaces that come back, frames that wait, frames
+//! that are refused.
+
+mod common;
+
+use std::time::Duration;
+
+use common::frames::frame;
+use common::pattern::{DATA, Patterned};
+use common::veth::{ip, veth};
+use common::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use zerowire_guest::features as f;
+use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+
+fn short_buffers(buffer_len: u32) -> NetOptions {
+    let mode = RxMode::Mergeable { buffer_len };
+    NetOptions { rx: Some(RxOptions { mode, indirect: false, buffers: 0 }), ..options(0, Layout::Single) }
+}
+
+/// The interface is deleted and made anew, with this MTU.
+fn replace(backend: &Backend, mtu: usize) -> Peer {
+    ip(&["link", "del", "v0"]);
+    wait_until("the loss is noticed", || backend.stats("a").path.contains("not bound"));
+    veth("v0", "v1", 1, mtu);
+    Peer::new("v1")
+}
+
+/// Nothing is sent, so that nothing but the kernel's word tells that the interface is gone.
+#[test]
+fn an_interface_that_is_deleted_and_comes_back_receives_again() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &Peer::new("v1"));
+        for round in 0..3 {
+            let mut peer = replace(&backend, 1500);
+            guest.warm_up(0, &peer);
+            for n in 0..600 {
+                let bytes = frame(n, 60 + n as usize);
+                peer.send(&bytes);
+                assert!(guest.expect().1 == bytes, "round {round}, frame {n}");
+            }
+            guest.ping(&mut peer, round);
+        }
+        let stats = backend.stats("a");
+        assert_eq!((stats.ring_errors, stats.receive.totals.dropped_total()), (0, 0));
+        assert!(stats.path.contains("copy mode"), "{}", stats.path);
+    });
+}
+
+#[test]
+fn a_ring_that_starts_without_its_interface_waits_for_it() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        ip(&["link", "del", "v0"]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.send_plain(&[frame(1, 100)]);
+        assert_eq!(backend.stats("a").transmit.totals.dropped_frames["port_refused"], 1);
+        veth("v0", "v1", 1, 1500);
+        let mut peer = Peer::new("v1");
+        guest.warm_up(0, &peer);
+        guest.ping(&mut peer, 2);
+    });
+}
+
+/// Buffers that lay with the kernel for frames of 1518 bytes are too short for those that may come now.
+#[test]
+fn an_interface_that_comes_back_with_longer_frames_loses_no_buffer() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut guest = backend.guest("a", &short_buffers(1536));
+        guest.warm_up(0, &Peer::new("v1"));
+        assert_eq!(backend.stats("a").receive.totals.copied_total(), 0);
+        let peer = replace(&backend, 3000);
+        guest.warm_up(0, &peer);
+        // More frames than the ring has buffers, of both kinds.
+        for n in 0..700 {
+            let bytes = frame(n, if n % 2 == 0 { 3014 } else { 700 });
+            peer.send(&bytes);
+            assert!(guest.expect().1 == bytes, "frame {n}");
+        }
+        let totals = backend.stats("a").receive.totals;
+        assert!(totals.copied_bytes.contains_key("bounce: small buffer"), "{:?}", totals.copied_bytes);
+        assert_eq!((totals.dropped_total(), backend.stats("a").ring_errors), (0, 0));
+    });
+}
+
+/// Frames in private memory come to the guest with the buffers that they wait for, not with the next frame.
+#[test]
+fn frames_that_wait_for_buffers_come_with_them() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let peer = Peer::new("v1");
+        let mut guest = Patterned::start(&backend, "a", f::NET_MRG_RXBUF);
+        // Three buffers make a frame.
+        let place = |i: u64| (DATA + i * 0x400, 600);
+        for i in 0..50 {
+            guest.post(&[place(i)]);
+        }
+        // Until frames reach the guest.
+        let mut warm = 0;
+        while guest.used(Duration::from_millis(20)).is_none() {
+            warm += 1;
+            assert!(warm < 500, "no frame arrives");
+            peer.send(&frame(0, 60));
+        }
+        while guest.used(Duration::from_millis(50)).is_some() {}
+        let mut left = 50 - usize::from(guest.seen);
+        let came = guest.seen;
+        (0..30).for_each(|n| peer.send(&frame(n, 1500)));
+        let whole = left / 3;
+        for i in 0..3 * whole {
+            assert!(guest.used(PATIENCE).is_some(), "piece {i} of {whole} frames: {:?}", backend.stats("a"));
+        }
+        left -= 3 * whole;
+        assert!(guest.used(Duration::from_millis(50)).is_none(), "no room for the others");
+        // Enough for all of them, a few at a time.
+        let mut used = whole;
+        let mut next = 50;
+        while used < 30 {
+            for _ in 0..40 - left {
+                guest.post(&[place(next % 60)]);
+                next += 1;
+            }
+            let more = (40 / 3).min(30 - used);
+            for i in 0..3 * more {
+                assert!(guest.used(PATIENCE).is_some(), "piece {i} of frames {used} to {}", used + more);
+            }
+            left = 40 - 3 * more;
+            used += more;
+        }
+        assert_eq!(guest.seen - came, 90);
+        assert_eq!(backend.stats("a").receive.totals.dropped_total(), 0);
+    });
+}
+
+#[test]
+fn a_frame_that_the_interface_refuses_is_not_counted_as_sent() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut peer = Peer::new("v1");
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &peer);
+        guest.ping(&mut peer, 1);
+        let before = backend.stats("a").transmit.totals;
+        // Without a carrier each frame is dropped (net/core/dev.c, __dev_direct_xmit).
+        ip(&["link", "set", "v1", "down"]);
+        let all: Vec<_> = (0..100).map(|n| frame(n, 500)).collect();
+        guest.send_plain(&all);
+        let after = backend.stats("a").transmit.totals;
+        assert_eq!((after.frames - before.frames, after.dropped_frames.get("port_refused")), (0, Some(&100)));
+        assert_eq!(after.zero_copied_bytes, before.zero_copied_bytes);
+        ip(&["link", "set", "v1", "up"]);
+        let mut peer = Peer::new("v1");
+        wait_until("frames pass again", || {
+            guest.send_plain(&all[..1]);
+            peer.recv(Duration::from_millis(20)).is_some()
+        });
+        let sent = backend.stats("a").transmit.totals.frames;
+        guest.send_plain(&all[1..11]);
+        assert_eq!(backend.stats("a").transmit.totals.frames, sent + 10);
+    });
+}
