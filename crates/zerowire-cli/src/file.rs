@@ -37,6 +37,8 @@ pub struct Net {
     pub metadata: Option<PathBuf>,
     /// required or optional.
     pub metadata_token: Option<String>,
+    /// auto, partial or off, in place of --pin.
+    pub pin: Option<String>,
 }
 
 /// What `zerowire vsock` needs.

@@ -1,11 +1,9 @@
 //! Progress on standard error: a bar on a terminal, a line every few seconds elsewhere.
 
-use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
-use zerowire_cli::story::bytes_text;
+use indicatif::ProgressBar;
+use zerowire_cli::story::{bytes_bar, bytes_text};
 
 /// Time between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -21,15 +19,7 @@ pub struct Progress {
 impl Progress {
     /// `total` bytes, where that is known.
     pub fn new(total: Option<u64>, quiet: bool) -> Self {
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| match total {
-            Some(total) => styled(
-                ProgressBar::new(total),
-                "  {bar:40} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}",
-            ),
-            None => {
-                styled(ProgressBar::new_spinner(), "  {spinner} {decimal_bytes}, {decimal_bytes_per_sec}")
-            }
-        });
+        let bar = if quiet { None } else { bytes_bar(total) };
         Self { bar, quiet, total, last: Instant::now() }
     }
 
@@ -70,11 +60,4 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
-}
-
-fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }

@@ -419,6 +419,24 @@ fn frames_that_are_held_back_are_counted_when_a_signal_ends_the_wait() {
 }
 
 #[test]
+fn frames_that_all_are_short_are_copied_on_any_interface() {
+    in_lab(|lab| {
+        lab.ifb("zwifb0", false);
+        let frames: Vec<_> = (0..600).map(|n| lab::frame(n, 60 + n as usize % 69)).collect();
+        let bytes: usize = frames.iter().map(Vec::len).sum();
+        let file = write(&capture(&frames, 0));
+        let path = file.path().to_str().expect("a path");
+        let ran = run(&["-i", "zwifb0", "-t", "--loop", "3", "--limit", "1500", "--json", "-", path]);
+        let s = ran.summary();
+        let sent = 2 * bytes + frames[..300].iter().map(Vec::len).sum::<usize>();
+        assert_eq!((&s["frames"], &s["bytes"]), (&1500.into(), &sent.into()), "{s}");
+        assert_eq!(s["ledger"]["copied_bytes"]["outside"], bytes, "{s}");
+        assert_eq!(s["ledger"]["copied_bytes"]["cheaper"], sent - bytes, "{s}");
+        assert!(ran.log.contains("longer than 128 bytes"), "{}", ran.log);
+    });
+}
+
+#[test]
 fn resident_frames_are_lent_where_the_interface_does_not_copy() {
     in_lab(|lab| {
         lab.ifb("zwifb0", false);

@@ -1,13 +1,12 @@
 //! Where io_uring is refused: plain receiving, with the reason told; never a hang and never a silent change.
 
 mod confine;
+mod ordinary;
 mod streams;
 
-use std::process::Command;
+use ordinary::{become_ordinary, in_a_child};
 use streams::{Reader, receiver, tcp_pair, write_stream};
 use zerowire::recv::{Backend, Options, Receiver, RecvError};
-
-const CHILD: &str = "ZEROWIRE_TEST_RECV_CHILD";
 
 fn receive_something(mut r: Receiver) {
     let (mut a, b) = tcp_pair();
@@ -45,30 +44,6 @@ fn what_is_not_there_says_so() {
     assert!(matches!(e, RecvError::NotPages { bytes: 2048, .. }) && e.errno() == Some(libc::EINVAL), "{e}");
     let r = Receiver::new(Options::default()).unwrap();
     assert!(!r.path().contains('\n') && !r.path().is_empty());
-}
-
-fn in_a_child(case: &str) {
-    // SAFETY: getuid takes nothing and changes nothing.
-    assert_eq!(unsafe { libc::getuid() }, 0, "this test becomes an ordinary user: run it as root");
-    let out = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", case, "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && text.contains("1 passed"), "{text}");
-}
-
-/// Lowers the limit, and gives root up for a user that nobody else is.
-fn become_ordinary(uid: u32, locked_bytes: u64) {
-    assert!(std::env::var_os(CHILD).is_some(), "started by the tests of this file only");
-    let limit = libc::rlimit { rlim_cur: locked_bytes, rlim_max: locked_bytes };
-    // SAFETY: the limit is valid for reads; the other calls take numbers. glibc changes all threads.
-    unsafe {
-        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
-        assert_eq!(libc::setresgid(uid, uid, uid), 0);
-        assert_eq!(libc::setresuid(uid, uid, uid), 0);
-    }
 }
 
 #[test]

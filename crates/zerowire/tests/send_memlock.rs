@@ -1,43 +1,16 @@
 //! An ordinary user whose RLIMIT_MEMLOCK is used up: a clear error, or copying, as the mode says; never a hang.
-//!
-//! The limits and the user are those of a whole process, so each case runs in a process of its own: this test program,
-//! started again.
 
+mod ordinary;
 mod sockets;
 
+use ordinary::{become_ordinary, in_a_child};
 use sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::Read;
-use std::process::Command;
 use std::time::Duration;
 use zerowire::send::{Backend, Mode, Options, SendError};
 
 const LONG: Duration = Duration::from_secs(20);
 const LIMIT: u64 = 48 << 10;
-const CHILD: &str = "ZEROWIRE_TEST_MEMLOCK_CHILD";
-
-fn in_a_child(case: &str) {
-    // SAFETY: getuid takes nothing and changes nothing.
-    assert_eq!(unsafe { libc::getuid() }, 0, "this test becomes an ordinary user: run it as root");
-    let out = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", case, "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && text.contains("1 passed"), "{text}");
-}
-
-/// Lowers the limit, and gives root up for a user that nobody else is.
-fn become_ordinary(uid: u32) {
-    assert!(std::env::var_os(CHILD).is_some(), "started by the tests of this file only");
-    let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
-    // SAFETY: the limit is valid for reads; the other calls take numbers. glibc changes all threads.
-    unsafe {
-        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
-        assert_eq!(libc::setresgid(uid, uid, uid), 0);
-        assert_eq!(libc::setresuid(uid, uid, uid), 0);
-    }
-}
 
 fn options(mode: Mode) -> Options {
     Options { mode, backend: Backend::Socket, timeout: Some(LONG), ..Options::default() }
@@ -51,7 +24,7 @@ fn lending_beyond_the_limit_is_an_error_that_names_it() {
 #[test]
 #[ignore = "run by lending_beyond_the_limit_is_an_error_that_names_it"]
 fn child_zero_copy() {
-    become_ordinary(54_321);
+    become_ordinary(54_321, LIMIT);
     let (a, b) = udp_pair();
     let mut s = sender(a, options(Mode::ZeroCopy));
     let e = s.try_send(pattern(1, 60_000)).unwrap_err();
@@ -82,7 +55,7 @@ fn auto_copies_beyond_the_limit() {
 #[test]
 #[ignore = "run by auto_copies_beyond_the_limit"]
 fn child_auto() {
-    become_ordinary(54_322);
+    become_ordinary(54_322, LIMIT);
     let (a, b) = udp_pair();
     let mut s = sender(a, options(Mode::Auto));
     let mut got = vec![0; 70_000];
@@ -108,7 +81,7 @@ fn the_known_deadlock_does_not_happen() {
 #[test]
 #[ignore = "run by the_known_deadlock_does_not_happen"]
 fn child_stalled() {
-    become_ordinary(54_323);
+    become_ordinary(54_323, LIMIT);
     let (a, mut far) = tcp_pair();
     set_int(&far, libc::SO_RCVBUF, 4096);
     let mut hog = sender(a, options(Mode::ZeroCopy));

@@ -326,6 +326,49 @@ fn batches_to_nobody_are_taken_from_the_front() {
     }
 }
 
+/// The answer to one datagram makes the first of the next batch fail: it is sent again, and the error is told.
+#[test]
+fn an_error_of_an_earlier_datagram_is_told_and_the_batch_arrives() {
+    for mode in [Mode::Copy, Mode::ZeroCopy] {
+        // Too few to go without links, linked because they differ, and without.
+        for lens in [[100; 2].as_slice(), &[100, 200, 300, 400], &[100; 6]] {
+            let (a, b) = udp_pair();
+            let address = b.local_addr().unwrap();
+            let peer = a.local_addr().unwrap();
+            drop(b);
+            let mut s = open(a, mode, &[]);
+            s.send(vec![255; 100]).unwrap();
+            let b = UdpSocket::bind(address).unwrap();
+            b.connect(peer).unwrap();
+            b.set_read_timeout(Some(LONG)).unwrap();
+            let mut all: Vec<Payload> = lens.iter().zip(0..).map(|(n, i)| vec![i; *n].into()).collect();
+            // Told by the call that met it, or the next one.
+            let mut told = 0;
+            for _ in 0..2 {
+                for result in [s.send_many(&mut all).map(drop), s.poll().map(drop)] {
+                    match result {
+                        Ok(()) => {}
+                        Err(SendError::NoListener) => told += 1,
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            }
+            assert_eq!((told, all.len()), (1, 0), "{mode:?} {lens:?}");
+            let mut got = [0; 1000];
+            let mut numbers = Vec::new();
+            while numbers.len() < lens.len() {
+                let n = b.recv(&mut got).unwrap();
+                assert_eq!(n, lens[usize::from(got[0])]);
+                numbers.push(got[0]);
+            }
+            numbers.sort_unstable();
+            assert!(numbers.iter().copied().eq(0..lens.len() as u8), "{mode:?} {lens:?}: {numbers:?}");
+            s.wait_all(LONG).unwrap();
+            assert_eq!(s.counters().snapshot().dropped_total(), 0);
+        }
+    }
+}
+
 #[test]
 fn unix_sockets_copy_and_say_why() {
     let (a, mut b) = UnixStream::pair().unwrap();

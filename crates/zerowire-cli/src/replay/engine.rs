@@ -85,6 +85,8 @@ struct Run<'a> {
     pass_begin: u64,
     last_due: u64,
     pass_frames: u64,
+    /// The port may take frames in rows, which all are due.
+    rows: bool,
 }
 
 /// What ended a batch.
@@ -120,6 +122,7 @@ pub fn run(
         pass_begin: 0,
         last_due: 0,
         pass_frames: 0,
+        rows: plan.pace == Pace::Top,
     };
     let result = run.send(stop, tick);
     let (end, mut error) = match result {
@@ -202,9 +205,18 @@ impl Run<'_> {
 
     /// Pushes what is due.
     fn batch(&mut self, now: u64) -> Result<Next> {
-        for _ in 0..BATCH {
+        let mut left = BATCH;
+        while left > 0 {
             if self.plan.limit.is_some_and(|n| self.pushed >= n) {
                 return Ok(Next::End(End::Limit));
+            }
+            match self.row(left)? {
+                Some(0) => return Ok(Next::Full),
+                Some(count) => {
+                    left -= count;
+                    continue;
+                }
+                None => left -= 1,
             }
             let frame = match self.feed.peek()? {
                 Peek::Frame(frame) => frame,
@@ -236,6 +248,31 @@ impl Run<'_> {
             self.feed.advance();
         }
         Ok(Next::More)
+    }
+
+    /// Pushes up to `max` frames at once, where they are there and the port can. How many; 0: it has no place.
+    fn row(&mut self, max: usize) -> Result<Option<usize>> {
+        if !self.rows {
+            return Ok(None);
+        }
+        let limit = self.plan.limit.map_or(u64::MAX, |n| n - self.pushed);
+        let count = self.feed.row(usize::try_from(limit).unwrap_or(usize::MAX).min(max));
+        if count == 0 {
+            return Ok(None);
+        }
+        let Some(pushed) = self.port.push_row(count) else {
+            self.rows = false;
+            return Ok(None);
+        };
+        let pushed = pushed.map_err(|e| self.explain(e))?;
+        if pushed > 0 {
+            let (bytes, due) = self.feed.skip(pushed);
+            self.pushed += pushed as u64;
+            self.bytes += bytes;
+            self.pass_frames += pushed as u64;
+            self.last_due = due;
+        }
+        Ok(Some(pushed))
     }
 
     /// Ends a pass; whether it was the last. The next one begins right after the last frame.

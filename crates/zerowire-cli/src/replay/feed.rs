@@ -26,6 +26,14 @@ pub trait Feed {
     fn peek(&mut self) -> Result<Peek<'_>>;
     /// Goes on past the frame that `peek` showed.
     fn advance(&mut self);
+    /// How many frames are there from the next one on, up to `max`, so that [`Feed::skip`] may pass them. 0: `peek` tells.
+    fn row(&self, _max: usize) -> usize {
+        0
+    }
+    /// Goes on past `count` frames of a row: their bytes, and when the last one is due.
+    fn skip(&mut self, _count: usize) -> (u64, u64) {
+        (0, 0)
+    }
     /// Waits until the next frame may be there, `timeout` at the longest.
     fn wait(&mut self, timeout: Duration) -> Result<()>;
     /// Begins the next pass.
@@ -55,6 +63,16 @@ impl Feed for Memory {
 
     fn advance(&mut self) {
         self.next += 1;
+    }
+
+    fn row(&self, max: usize) -> usize {
+        max.min(self.store.len() - self.next)
+    }
+
+    fn skip(&mut self, count: usize) -> (u64, u64) {
+        let row = self.store.row(self.next, count);
+        self.next += count;
+        row
     }
 
     fn wait(&mut self, _: Duration) -> Result<()> {

@@ -1,10 +1,9 @@
 //! Progress while frames are sent: a bar on a terminal, plain lines elsewhere.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-use zerowire_cli::story::bytes_text;
+use indicatif::ProgressBar;
+use zerowire_cli::story::{bar, bytes_text};
 
 /// Lines without a terminal are this far apart.
 const LINE: Duration = Duration::from_secs(10);
@@ -24,17 +23,9 @@ pub struct Progress {
 impl Progress {
     /// Of `total` frames, if that is known. A quiet one shows nothing.
     pub fn new(total: Option<u64>, quiet: bool) -> Self {
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
-            let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-            let template = match total {
-                Some(_) => "  {bar:40} {human_pos} of {human_len} frames, {per_sec}, {msg}",
-                None => "  {spinner} {human_pos} frames, {per_sec}, {msg}",
-            };
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar
-        });
+        let known = "  {bar:40} {human_pos} of {human_len} frames, {per_sec}, {msg}";
+        let unknown = "  {spinner} {human_pos} frames, {per_sec}, {msg}";
+        let bar = if quiet { None } else { bar(total, known, unknown) };
         let now = Instant::now();
         Self { bar, quiet, total, last: now, begin: now }
     }

@@ -65,6 +65,13 @@ impl Store {
         Some(Frame { index, due: e.due, header: e.header, len, bytes })
     }
 
+    /// Bytes of `count` frames from `first` on, all of which are there, and when the last of them is due.
+    pub fn row(&self, first: usize, count: usize) -> (u64, u64) {
+        let ends = self.entries.get(first).zip(self.entries.get((first + count).wrapping_sub(1)));
+        // The frames' bytes lie one behind the other.
+        ends.map_or((0, 0), |(a, b)| ((b.at + b.len as usize).saturating_sub(a.at) as u64, b.due))
+    }
+
     /// The packet that frame `index` was.
     pub fn packet(&self, index: usize) -> Option<u64> {
         self.entries.get(index).map(|e| e.number)

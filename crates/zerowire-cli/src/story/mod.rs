@@ -1,11 +1,13 @@
 //! A demonstration tells a story in numbered steps: plain text on standard output, a
 //! bar for long steps on standard error if that is a terminal.
 
+mod bar;
 pub mod ledger;
 mod progress;
 
 use std::time::Duration;
 
+pub use bar::{bar, bytes_bar};
 pub use progress::Progress;
 
 /// The text of a demonstration, or silence where only JSON is wanted.

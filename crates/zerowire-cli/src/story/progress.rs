@@ -1,11 +1,10 @@
 //! Progress of a transfer: a bar on a terminal, a plain line each quarter elsewhere.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-use super::{bytes_text, transfer_line};
+use super::{bytes_bar, bytes_text, transfer_line};
 
 /// Lines that a transfer gets without a terminal.
 const LINES: u64 = 4;
@@ -28,17 +27,9 @@ enum Show {
 
 impl Progress {
     pub(super) fn new(total: u64, silent: bool) -> Self {
-        let show = if silent {
-            Show::Nothing
-        } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::new(total);
-            let template = "  {bar:40} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            Show::Bar(bar)
-        } else {
-            Show::Lines
+        let show = match silent {
+            true => Show::Nothing,
+            false => bytes_bar(Some(total)).map_or(Show::Lines, Show::Bar),
         };
         Self { begin: Instant::now(), total, done: 0, show }
     }

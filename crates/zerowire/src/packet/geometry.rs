@@ -57,6 +57,7 @@ impl Version {
         }
     }
 
+    #[inline]
     pub(super) const fn status_at(self) -> usize {
         match self {
             Self::V2 => 0,
@@ -64,6 +65,7 @@ impl Version {
         }
     }
 
+    #[inline]
     pub(super) const fn len_at(self) -> usize {
         match self {
             Self::V2 => 4,
@@ -131,6 +133,7 @@ impl Geometry {
     }
 
     /// Bytes for virtio-net header and frame.
+    #[inline]
     pub(super) fn data_bytes(&self) -> usize {
         self.slot_bytes - self.data_at
     }

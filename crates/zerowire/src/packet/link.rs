@@ -22,6 +22,8 @@ pub(super) struct Link {
     pub(super) interface: String,
     pub(super) mtu: usize,
     index: u32,
+    /// Frames begin with an Ethernet header.
+    ethernet: bool,
     mtu_read: Instant,
     offload: bool,
 }
@@ -36,6 +38,7 @@ impl Link {
         let missing = |source| OpenError::NoInterface { interface: interface.to_owned(), source };
         let index = sys::index(socket.as_fd(), interface).map_err(missing)?;
         let mtu = sys::mtu(socket.as_fd(), index).map_err(missing)?;
+        let ethernet = sys::is_ethernet(socket.as_fd(), interface).map_err(missing)?;
         let switches = [
             (options.has_headers(), sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload, copy_up_to)"),
             (options.bypass_queue, sys::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS (bypass_queue)"),
@@ -48,7 +51,7 @@ impl Link {
             }
         }
         let (interface, offload) = (interface.to_owned(), options.offload);
-        Ok(Self { socket, interface, mtu, index, mtu_read: Instant::now(), offload })
+        Ok(Self { socket, interface, mtu, index, ethernet, mtu_read: Instant::now(), offload })
     }
 
     pub(super) fn bind(&self) -> Result<(), OpenError> {
@@ -69,6 +72,12 @@ impl Link {
         }
     }
 
+    /// Tells the kernel to look at the transmit ring. All frames there have the EtherType `all`, if that is known.
+    pub(super) fn kick(&self, all: Option<[u8; 2]>) -> io::Result<usize> {
+        let to = all.filter(|_| self.ethernet).map(|protocol| (self.index, protocol));
+        sys::kick(self.socket.as_fd(), to)
+    }
+
     /// Whether frames may go with offload.
     pub(super) fn offloads(&self) -> bool {
         self.offload
@@ -79,12 +88,28 @@ impl Link {
     }
 
     /// Bytes of the longest frame without a VLAN tag.
+    #[inline]
     pub(super) fn longest(&self) -> usize {
         self.mtu + ETHERNET_HEADER_BYTES
     }
 
     /// Checks a frame of `len` bytes that would be frame `number`; its bytes are not needed yet.
+    #[inline]
     pub(super) fn check(
+        &mut self,
+        number: u64,
+        len: usize,
+        capacity: usize,
+        header: &VnetHeader,
+    ) -> Result<(), FrameError> {
+        let usual = ETHERNET_HEADER_BYTES..=capacity.min(self.longest());
+        if usual.contains(&len) && *header == VnetHeader::NONE {
+            return Ok(());
+        }
+        self.check_rules(number, len, capacity, header)
+    }
+
+    fn check_rules(
         &mut self,
         number: u64,
         len: usize,
@@ -114,6 +139,7 @@ impl Link {
     }
 
     /// Checks a built frame whose longest segment is `wire_bytes`: beyond the MTU by a VLAN tag only if it has one.
+    #[inline]
     pub(super) fn check_tag(
         &mut self,
         number: u64,

@@ -83,12 +83,14 @@ impl Memory {
         unsafe { self.base.add(offset + at) }
     }
 
+    #[inline]
     fn word(&self, slot: usize, at: usize) -> &AtomicU32 {
         // SAFETY: mapped as long as `self`, aligned (slots begin at multiples of 16, words at multiples of 4), and only
         // ever used atomically by this process.
         unsafe { AtomicU32::from_ptr(self.at(slot, at).as_ptr().cast()) }
     }
 
+    #[inline]
     pub(super) fn status(&self, slot: usize) -> Status {
         let word = self.word(slot, self.version.status_at()).load(Ordering::Acquire);
         if word & WRONG_FORMAT != 0 {
@@ -103,6 +105,7 @@ impl Memory {
     }
 
     /// Asks for `len` bytes (virtio-net header and frame) of a slot to be sent.
+    #[inline]
     pub(super) fn request(&mut self, slot: usize, len: usize) {
         debug_assert!(len <= self.geometry.data_bytes());
         debug_assert_ne!(self.status(slot), Status::Sending);
@@ -117,6 +120,7 @@ impl Memory {
     }
 
     /// The place of virtio-net header and frame of a slot; None while the kernel has it.
+    #[inline]
     pub(super) fn data_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         if self.status(slot) == Status::Sending {
             return None;

@@ -11,6 +11,7 @@
 //! at one that it refuses (WRONG_FORMAT) until the process has put a good one into the same slot. So a refused frame is
 //! taken out by moving the requested ones behind it up by one slot: a copy, on this path only.
 
+mod ethertypes;
 mod loaded;
 mod open;
 #[cfg(feature = "testing")]
@@ -21,11 +22,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::ethertypes::EtherTypes;
 use super::geometry::Version;
 use super::link::Link;
 use super::memory::{Memory, Status};
 use super::options::VLAN_TAG_BYTES;
-use super::sys;
 use super::vnet::VnetHeader;
 use super::wait::Waiter;
 use crate::ledger::{CopyReason, Counters, DropReason};
@@ -46,6 +47,7 @@ struct Slot {
     outside: bool,
     /// Loaded by `load`: it may be sent again.
     loaded: bool,
+    ethertype: [u8; 2],
 }
 
 /// A position that only grows, and its slot, kept beside it to save a division a frame.
@@ -80,6 +82,8 @@ pub struct PacketRing {
     tail: Cursor,
     unsent: Cursor,
     head: Cursor,
+    /// Of the frames from `unsent` on.
+    waiting: EtherTypes,
     /// Frames pushed since opening: the number of the next one.
     next_number: u64,
     /// Frames that came back and were not told by `reap`.
@@ -109,15 +113,17 @@ impl PacketRing {
     /// # Errors
     /// As `push`.
     pub fn push_copy(&mut self, frame: &[u8]) -> Result<bool, FrameError> {
-        self.place(&VnetHeader::NONE, frame.len(), true, &mut |to| to.copy_from_slice(frame))
+        self.place(&VnetHeader::NONE, frame.len(), true, |to| to.copy_from_slice(frame))
     }
 
+    // Inlined for the sake of frames without offload, for which most of it falls away.
+    #[inline]
     fn place(
         &mut self,
         header: &VnetHeader,
         len: usize,
         outside: bool,
-        build: &mut dyn FnMut(&mut [u8]),
+        mut build: impl FnMut(&mut [u8]),
     ) -> Result<bool, FrameError> {
         self.link.check(self.next_number, len, self.slot_frame_bytes(), header)?;
         if self.used() == self.slots.len() {
@@ -129,9 +135,10 @@ impl PacketRing {
         let slot = self.head.slot;
         // A push overwrites what was loaded, even where it fails below.
         self.slots[slot].loaded = false;
-        self.fill(slot, header, len, build)?;
-        self.slots[slot] =
-            Slot { number: self.next_number, outside, loaded: false, ..self.described(header, len) };
+        let ethertype = self.fill(slot, header, len, &mut build)?;
+        let number = self.next_number;
+        self.slots[slot] = Slot { number, outside, loaded: false, ethertype, ..self.described(header, len) };
+        self.waiting.add(ethertype);
         self.memory.request(slot, self.header_bytes + len);
         self.next_number += 1;
         self.head.step(self.slots.len());
@@ -139,27 +146,28 @@ impl PacketRing {
     }
 
     /// What header and length say of a frame.
+    #[inline]
     fn described(&self, header: &VnetHeader, len: usize) -> Slot {
         let copied = len <= self.copy_up_to && *header == VnetHeader::NONE;
         Slot { len, wire: header.longest_segment(len), copied, ..Slot::default() }
     }
 
-    /// Writes header and frame into a slot that is the process's.
+    /// Writes header and frame into a slot that is the process's; returns the frame's EtherType.
+    #[inline]
     fn fill(
         &mut self,
         slot: usize,
         header: &VnetHeader,
         len: usize,
-        build: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), FrameError> {
+        mut build: impl FnMut(&mut [u8]),
+    ) -> Result<[u8; 2], FrameError> {
         let skip = self.header_bytes;
         let copied = self.described(header, len).copied;
         let slots = self.slots.len();
-        let data = self.memory.data_mut(slot).ok_or(FrameError::Slot {
-            slot,
-            slots,
-            rule: "the kernel still sends from it: reap or drain first",
-        })?;
+        let rule = "the kernel still sends from it: reap or drain first";
+        let Some(data) = self.memory.data_mut(slot) else {
+            return Err(FrameError::Slot { slot, slots, rule });
+        };
         if skip > 0 {
             let header = if copied { VnetHeader::copied(len) } else { *header };
             data[..skip].copy_from_slice(&header.to_bytes());
@@ -167,7 +175,8 @@ impl PacketRing {
         let frame = &mut data[skip..skip + len];
         build(frame);
         let ethertype = [frame[12], frame[13]];
-        self.link.check_tag(self.next_number, header.longest_segment(len), ethertype)
+        self.link.check_tag(self.next_number, header.longest_segment(len), ethertype)?;
+        Ok(ethertype)
     }
 
     /// Flushes, and waits until a slot is free, `timeout` at the longest; returns whether `push` finds one now.
@@ -204,6 +213,7 @@ impl PacketRing {
             self.memory.take_back(slot);
         }
         self.head = self.unsent;
+        self.waiting = EtherTypes::None;
         taken
     }
 
@@ -223,6 +233,8 @@ impl PacketRing {
 
     /// Moves the tail past frames that are back, and counts them.
     fn collect(&mut self) {
+        let (mut outside, mut cheaper, mut lent, mut lent_frames) = (0, 0, 0, 0);
+        let before = self.tail.position;
         while self.tail.position < self.unsent.position {
             let slot = self.tail.slot;
             if self.memory.status(slot) != Status::Available {
@@ -230,17 +242,28 @@ impl PacketRing {
             }
             let sent = &mut self.slots[slot];
             let bytes = sent.len as u64;
-            self.counters.frames.add(1);
             if std::mem::take(&mut sent.outside) {
-                self.counters.copied(CopyReason::Outside, bytes);
+                outside += bytes;
             } else if sent.copied {
-                self.counters.copied(CopyReason::Cheaper, bytes);
+                cheaper += bytes;
             } else {
-                self.counters.zero_copied_frames.add(1);
-                self.counters.zero_copied_bytes.add(bytes);
+                lent_frames += 1;
+                lent += bytes;
             }
             self.tail.step(self.slots.len());
-            self.back += 1;
+        }
+        let back = self.tail.position - before;
+        if back == 0 {
+            return;
+        }
+        self.back += back as usize;
+        self.counters.frames.add(back);
+        self.counters.zero_copied_frames.add(lent_frames);
+        self.counters.zero_copied_bytes.add(lent);
+        for (reason, bytes) in [(CopyReason::Outside, outside), (CopyReason::Cheaper, cheaper)] {
+            if bytes > 0 {
+                self.counters.copied(reason, bytes);
+            }
         }
     }
 
@@ -341,7 +364,7 @@ impl FrameSender for PacketRing {
             self.link.refresh_mtu();
         }
         while self.unsent() > 0 {
-            let result = sys::kick(self.link.fd());
+            let result = self.link.kick(self.waiting.all());
             self.counters.system_calls.add(1);
             let moved = self.advance();
             let refused = self.unsent() > 0 && self.memory.status(self.unsent.slot) == Status::Refused;
@@ -370,6 +393,9 @@ impl FrameSender for PacketRing {
                     _ => return Err(self.link.error("sendto", e, self.unsent())),
                 },
             }
+        }
+        if self.unsent() == 0 {
+            self.waiting = EtherTypes::None;
         }
         Ok(())
     }

@@ -33,23 +33,34 @@ pub(super) fn set_words(socket: BorrowedFd<'_>, level: i32, option: i32, words: 
         .map(drop)
 }
 
-/// Binds to the interface of this index for sending only (protocol 0).
-pub(super) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+/// An interface, and a protocol as it stands in a frame.
+fn address(index: u32, protocol: [u8; 2]) -> libc::sockaddr_ll {
     // SAFETY: a structure of integers: all zeroes is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = u16::from_ne_bytes(protocol);
     address.sll_ifindex = index as i32;
+    address
+}
+
+/// Binds to the interface of this index for sending only (protocol 0).
+pub(super) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let address = address(index, [0; 2]);
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the kernel reads the address, which lives until it returns.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-/// Tells the kernel to look at the transmit ring, without waiting. Returns the bytes of the frames that it took.
-pub(super) fn kick(socket: BorrowedFd<'_>) -> io::Result<usize> {
-    // SAFETY: no memory is passed: the frames are in the ring.
-    let n = unsafe {
-        libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+/// Tells the kernel to look at the transmit ring, without waiting; `to`: index of the interface that the socket is bound to,
+/// and the protocol of all frames there. Returns the bytes of the frames that it took.
+pub(super) fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<usize> {
+    let to = to.map(|(index, protocol)| address(index, protocol));
+    let (at, len) = match &to {
+        Some(to) => (std::ptr::from_ref(to).cast(), size_of::<libc::sockaddr_ll>() as libc::socklen_t),
+        None => (std::ptr::null(), 0),
     };
+    // SAFETY: the frames are in the ring; the address is none, or lives until the call returns.
+    let n = unsafe { libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, at, len) };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
@@ -121,7 +132,7 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
 }
 
 fn ioctl(socket: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: the codes of this file (SIOCGIFINDEX, SIOCGIFMTU) read and fill one ifreq.
+    // SAFETY: the codes of this file (SIOCGIFINDEX, SIOCGIFMTU, SIOCGIFHWADDR) read and fill one ifreq.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut *request) }).map(drop)
 }
 
@@ -140,4 +151,13 @@ pub(super) fn mtu(socket: BorrowedFd<'_>, index: u32) -> io::Result<usize> {
     ioctl(socket, libc::SIOCGIFMTU, &mut request)?;
     // SAFETY: as above.
     Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
+}
+
+/// Whether frames of an interface begin with an Ethernet header: Ethernet and the loopback do.
+pub(super) fn is_ethernet(socket: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    let mut request = request(name)?;
+    ioctl(socket, libc::SIOCGIFHWADDR, &mut request)?;
+    // SAFETY: as above.
+    let kind = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
+    Ok(matches!(kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK))
 }

@@ -16,12 +16,22 @@ pub(crate) struct Sent {
     /// The id under which the notification will come; `None`: the bytes were copied, and nothing follows. Ids of one
     /// back end follow each other (with wrap-around); they begin at 0.
     pub id: Option<u32>,
+    /// The error number with which the kernel refused it when it had taken those behind it. It was sent again, unless it
+    /// [is lost](Sent::is_lost).
+    pub refused: Option<i32>,
 }
 
 impl Sent {
     /// A datagram of a batch that the kernel refused, for good, when it had taken those behind it: it counts as sent and
-    /// lost on its way, and the next `reap` says why.
-    pub(crate) const LOST: Self = Self { bytes: usize::MAX, id: None };
+    /// lost on its way.
+    pub(crate) const fn lost(errno: i32) -> Self {
+        Self { bytes: usize::MAX, id: None, refused: Some(errno) }
+    }
+
+    /// See [`Sent::lost`].
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.bytes == usize::MAX
+    }
 }
 
 /// A way to send over one connected socket. It never blocks but in `wait`.
@@ -42,8 +52,8 @@ pub(crate) trait Submit {
     fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent>;
 
     /// Sends datagrams, with as few system calls as it can; appends what was taken to `sent`, which is always the first
-    /// part of `payloads`. Stops at the first that is not taken: an error only if that is the first of all. If it was
-    /// lending and fewer were taken than given, or one is [`Sent::LOST`], `reap` must be called before the next lending.
+    /// part of `payloads`. Stops at the first that is not taken, with its error where the kernel told one. If it was
+    /// lending and fewer were taken than given `reap` must be called before the next lending.
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()>;
 
     /// Reads the notifications that are there and tells the window. Never waits.

@@ -35,29 +35,29 @@ pub(super) enum Note {
 
 type Control = [MaybeUninit<u64>; CONTROL_WORDS];
 
-/// Reads up to `max` messages (at most [`BATCH`]) without waiting; one system call. Returns how many there were: fewer
-/// than `max` means that the queue is empty.
-pub(super) fn read(fd: BorrowedFd<'_>, max: usize, mut visit: impl FnMut(Note)) -> io::Result<usize> {
-    let max = max.clamp(1, BATCH);
-    let mut control: [Control; BATCH] = [[MaybeUninit::uninit(); CONTROL_WORDS]; BATCH];
+/// Reads up to `N` messages without waiting; one system call. Returns how many there were: fewer than `N` means that the
+/// queue is empty.
+#[inline]
+pub(super) fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Note)) -> io::Result<usize> {
+    let mut control: [Control; N] = [[MaybeUninit::uninit(); CONTROL_WORDS]; N];
     // SAFETY: all zeroes is a valid mmsghdr: null pointers with zero lengths.
-    let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-    for (m, c) in messages.iter_mut().zip(&mut control).take(max) {
+    let mut messages: [libc::mmsghdr; N] = unsafe { std::mem::zeroed() };
+    for (m, c) in messages.iter_mut().zip(&mut control) {
         m.msg_hdr.msg_control = c.as_mut_ptr().cast();
         m.msg_hdr.msg_controllen = size_of::<Control>();
     }
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
     let n = loop {
-        let n = if max == 1 {
+        let n = if N == 1 {
             // SAFETY: the header points to a control buffer of the length it says, alive for the call.
             match unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut messages[0].msg_hdr, flags) } {
                 ..0 => -1,
                 _ => 1,
             }
         } else {
-            // SAFETY: as above, for each of the first `max` headers.
+            // SAFETY: as above, for each of the headers.
             unsafe {
-                libc::recvmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), max as u32, flags, std::ptr::null_mut())
+                libc::recvmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), N as u32, flags, std::ptr::null_mut())
             }
         };
         if n >= 0 {

@@ -8,6 +8,7 @@ use super::uring::{Engine, EngineError, EngineOptions, Registration};
 use super::{Backend, Mode, Options, SendError};
 use crate::area::Area;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// Sets the socket up. Returns the back end, and why it is that one.
 pub(super) fn open(
@@ -29,7 +30,7 @@ pub(super) fn open(
             let strict = options.backend == Backend::Uring && options.mode == Mode::ZeroCopy;
             let registration = if strict { Registration::Required } else { Registration::IfAllowed };
             let ring = EngineOptions { registration, ..EngineOptions::for_one_sender() };
-            match UringBackend::new(socket, kind, lend, &ring, areas) {
+            match UringBackend::new(socket, kind, lend, patience(options), &ring, areas) {
                 Ok(back) => {
                     let why =
                         if options.backend == Backend::Uring { "asked for" } else { "areas are registered" };
@@ -45,6 +46,11 @@ pub(super) fn open(
     Ok((AnyBackend::Socket(SocketBackend::new(socket, kind, options, lend)?), why))
 }
 
+/// For how long a sender waits for room.
+fn patience(options: &Options) -> Duration {
+    options.timeout.unwrap_or(Duration::MAX)
+}
+
 /// Sets the socket up on an engine.
 pub(super) fn open_on(
     engine: &Engine,
@@ -58,6 +64,6 @@ pub(super) fn open_on(
     if !engine.is_own_thread() {
         return Err(SendError::Uring(EngineError::WrongThread.to_string()));
     }
-    let back = UringBackend::on(engine, socket, kind, options.mode != Mode::Copy);
+    let back = UringBackend::on(engine, socket, kind, options.mode != Mode::Copy, patience(options));
     Ok((AnyBackend::Uring(back), "on a shared engine".to_owned()))
 }

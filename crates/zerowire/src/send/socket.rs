@@ -191,6 +191,45 @@ impl SocketBackend {
     }
 }
 
+impl SocketBackend {
+    /// Reads up to `N` messages of the error queue, and tells the window. Whether there may be more.
+    #[inline]
+    fn read_notes<const N: usize>(
+        &mut self,
+        window: &mut Window,
+        first_error: &mut Option<SendError>,
+    ) -> Result<bool, SendError> {
+        let mut notes = [None; N];
+        let mut n = 0;
+        let read = errqueue::read::<N>(self.socket.as_fd(), |note| {
+            if let Some(slot) = notes.get_mut(n) {
+                *slot = Some(note);
+                n += 1;
+            }
+        })
+        .map_err(SendError::system("recvmmsg(MSG_ERRQUEUE)"))?;
+        self.idle &= read == 0;
+        for note in notes.into_iter().flatten() {
+            let told = match note {
+                Note::Back { copied, .. } if self.kind.kind == Kind::Vsock => {
+                    self.copied_unbooked |= copied;
+                    Ok(())
+                }
+                Note::Back { lo, hi, copied } => self.ours(lo, hi).map(|ours| {
+                    if let Some(Err(unknown)) = ours.map(|(lo, hi)| window.notified(lo, hi, copied)) {
+                        tracing::warn!(%unknown, "notification ignored");
+                    }
+                }),
+                Note::Error { errno } => Err(from_errno(errno)),
+            };
+            if let Err(e) = told {
+                first_error.get_or_insert(e);
+            }
+        }
+        Ok(read == N)
+    }
+}
+
 fn set_errno(errno: i32) {
     // SAFETY: the address is this thread's own errno.
     unsafe { *libc::__errno_location() = errno };
@@ -202,7 +241,7 @@ impl Submit for SocketBackend {
         loop {
             let n = self.send_once(payload, from, way);
             if n >= 0 {
-                return Ok(Sent { bytes: n as usize, id: self.take_id(way) });
+                return Ok(Sent { bytes: n as usize, id: self.take_id(way), refused: None });
             }
             let e = io::Error::last_os_error();
             if way == Way::Lend {
@@ -253,44 +292,20 @@ impl Submit for SocketBackend {
         }
         for p in payloads.iter().take(n as usize) {
             let id = self.take_id(way);
-            sent.push(Sent { bytes: p.len(), id });
+            sent.push(Sent { bytes: p.len(), id, refused: None });
         }
         Ok(())
     }
 
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
-        let batch = if self.each_one { 1 } else { BATCH };
         let mut first_error = None;
         self.idle = true;
         loop {
-            let mut notes = [None; BATCH];
-            let mut n = 0;
-            let read = errqueue::read(self.socket.as_fd(), batch, |note| {
-                if let Some(slot) = notes.get_mut(n) {
-                    *slot = Some(note);
-                    n += 1;
-                }
-            })
-            .map_err(SendError::system("recvmmsg(MSG_ERRQUEUE)"))?;
-            self.idle &= read == 0;
-            for note in notes.into_iter().flatten() {
-                let told = match note {
-                    Note::Back { copied, .. } if self.kind.kind == Kind::Vsock => {
-                        self.copied_unbooked |= copied;
-                        Ok(())
-                    }
-                    Note::Back { lo, hi, copied } => self.ours(lo, hi).map(|ours| {
-                        if let Some(Err(unknown)) = ours.map(|(lo, hi)| window.notified(lo, hi, copied)) {
-                            tracing::warn!(%unknown, "notification ignored");
-                        }
-                    }),
-                    Note::Error { errno } => Err(from_errno(errno)),
-                };
-                if let Err(e) = told {
-                    first_error.get_or_insert(e);
-                }
-            }
-            if read < batch || (self.each_one && window.ids_out() == 0) {
+            let is_more = match self.each_one {
+                true => self.read_notes::<1>(window, &mut first_error)? && window.ids_out() > 0,
+                false => self.read_notes::<BATCH>(window, &mut first_error)?,
+            };
+            if !is_more {
                 break;
             }
         }
@@ -407,6 +422,22 @@ pub(super) fn reset(socket: &OwnedFd, kind: SocketKind) {
         }
         Kind::Udp | Kind::Other => {}
     }
+}
+
+/// Whether an error may be that of an earlier datagram, which an ICMP answer told of (`icmp_err_convert`,
+/// net/ipv4/icmp.c; net/ipv6/icmp.c). The kernel tells it to one call, whatever that sends, and forgets it.
+pub(super) fn is_of_an_earlier(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EACCES
+    )
 }
 
 /// The error that an errno of a socket stands for.

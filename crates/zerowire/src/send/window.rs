@@ -123,6 +123,7 @@ impl Window {
 
     /// Ids that the kernel has not given back. Fewer than the payloads: one waits to be sent; more: a stream took some in
     /// parts.
+    #[inline]
     pub fn ids_out(&self) -> usize {
         self.ids_out
     }
@@ -155,7 +156,32 @@ impl Window {
 
     /// A payload that is lent in one call, with the kernel's id for it. `copied`: its bytes were copied into it before
     /// (and counted), so that it does not count as zero-copied.
+    #[inline]
     pub fn lend(&mut self, payload: Payload, id: u32, copied: bool) -> Result<Ticket, UnknownIds> {
+        if self.open || id != self.first_id.wrapping_add(self.ids.len() as u32) {
+            return self.lend_in_steps(payload, id, copied);
+        }
+        // What the steps come to for the id that follows the last one.
+        let ticket = self.take_ticket();
+        let bytes = payload.len();
+        self.outstanding += 1;
+        self.outstanding_bytes += bytes;
+        self.ids_out += 1;
+        let seq = self.first_seq.wrapping_add(self.lent.len() as u32);
+        let counted = if copied { bytes } else { 0 };
+        self.lent.push_back(Lent {
+            ticket,
+            payload: Some(payload),
+            bytes,
+            counted,
+            left: 1,
+            kernel_copied: false,
+        });
+        self.ids.push_back(Id { seq, back: false });
+        Ok(ticket)
+    }
+
+    fn lend_in_steps(&mut self, payload: Payload, id: u32, copied: bool) -> Result<Ticket, UnknownIds> {
         let ticket = self.open(payload);
         if let Some(l) = self.lent.back_mut().filter(|_| copied) {
             l.counted = l.bytes;
@@ -320,6 +346,7 @@ impl Window {
         ticket
     }
 
+    #[inline]
     fn one_back(&mut self, seq: u32) {
         let Some(l) = self.lent.get_mut(seq.wrapping_sub(self.first_seq) as usize) else { return };
         l.left = l.left.saturating_sub(1);
@@ -365,6 +392,7 @@ impl Window {
         self.done.push_back(Completion { first: ticket, last: ticket, copied });
     }
 
+    #[inline]
     fn trim(&mut self) {
         while self.ids.front().is_some_and(|id| id.back) {
             self.ids.pop_front();

@@ -1,5 +1,5 @@
 //! Connected pairs of sockets over loopback, and what the tests ask of them.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};

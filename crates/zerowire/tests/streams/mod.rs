@@ -1,5 +1,5 @@
 //! Streams of known bytes, and a reader that checks each.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::HashMap;
 use std::io::Write;

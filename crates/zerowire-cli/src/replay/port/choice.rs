@@ -18,6 +18,10 @@ const SHORT_BYTES: usize = 64;
 /// of half a page. Measured on a veth: 64 and 1400 bytes take 0.7 of the time.
 const COPY_UP_TO: usize = 1514;
 
+/// A capture of nothing longer is copied on any interface: such a frame in one piece takes the kernel less than its
+/// headers and a lent page. Measured on an ifb: 64 bytes take 0.93 of the time, 128 bytes 0.95, 256 bytes all of it.
+const SHORT_UP_TO: usize = 128;
+
 /// The port as the user asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
@@ -78,7 +82,7 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
     };
     let options = Options {
         offload: wish.offload,
-        copy_up_to: if Options::lending_is_lost(&wish.interface.kind) { COPY_UP_TO } else { 0 },
+        copy_up_to: copy_up_to(wish),
         bypass_queue: wish.bypass_queue,
         // Where nothing is longer, short frames lie close together.
         frame_bytes,
@@ -86,11 +90,17 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
     };
     let name = wish.interface.name.as_str();
     let mut notes = Vec::new();
-    if options.copy_up_to > 0 && wish.choice != Choice::Send {
-        let kind = &wish.interface.kind;
-        notes.push(format!(
-            "{name} is a {kind}, which copies every frame: those up to {COPY_UP_TO} bytes are copied at once, which is faster"
-        ));
+    match options.copy_up_to {
+        0 => {}
+        _ if wish.choice == Choice::Send => {}
+        SHORT_UP_TO => notes
+            .push(format!("no frame is longer than {SHORT_UP_TO} bytes: they are copied, which is faster")),
+        n => {
+            let kind = &wish.interface.kind;
+            notes.push(format!(
+                "{name} is a {kind}, which copies every frame: those up to {n} bytes are copied at once, which is faster"
+            ));
+        }
     }
     if wish.choice != Choice::Send {
         match open_ring(name, &options, store, wish.memory) {
@@ -108,6 +118,17 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
     }
     let port = SocketPort::open(name, &options).context("packet socket")?;
     Ok(Opened { port: Box::new(port), resident: false, notes })
+}
+
+/// Up to which length a ring copies frames at once.
+fn copy_up_to(wish: &Wish<'_>) -> usize {
+    if Options::lending_is_lost(&wish.interface.kind) {
+        COPY_UP_TO
+    } else if wish.longest.is_some_and(|n| n <= SHORT_UP_TO) {
+        SHORT_UP_TO
+    } else {
+        0
+    }
 }
 
 /// Why no ring.

@@ -20,6 +20,11 @@ pub trait Port {
     /// Takes a frame; false where no place is free: wait, and try again. A port with resident frames has the bytes already
     /// and takes them in their order, from the first one on.
     fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError>;
+    /// Takes the next `count` frames of the capture at once; how many it had places for. None: not this port, which takes
+    /// them one by one.
+    fn push_row(&mut self, _count: usize) -> Option<Result<usize, FrameError>> {
+        None
+    }
     /// Hands over what was pushed. What the kernel has no room for goes with a later flush.
     fn flush(&mut self) -> Result<(), FrameError>;
     /// Takes back places; how many.

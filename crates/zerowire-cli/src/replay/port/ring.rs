@@ -100,6 +100,10 @@ impl Port for RingPort {
         Ok(pushed)
     }
 
+    fn push_row(&mut self, count: usize) -> Option<Result<usize, FrameError>> {
+        self.resident.then(|| self.ring.send_loaded(count))
+    }
+
     fn flush(&mut self) -> Result<(), FrameError> {
         self.ring.flush()
     }

@@ -27,17 +27,20 @@ impl PacketRing {
             return Err(FrameError::Slot { slot, slots, rule: "its frame is under way: drain first" });
         }
         self.slots[slot].loaded = false;
-        self.fill(slot, header, frame.len(), &mut |to| to.copy_from_slice(frame))?;
-        self.slots[slot] = Slot { outside: true, loaded: true, ..self.described(header, frame.len()) };
+        let ethertype = self.fill(slot, header, frame.len(), |to| to.copy_from_slice(frame))?;
+        let described = self.described(header, frame.len());
+        self.slots[slot] = Slot { outside: true, loaded: true, ethertype, ..described };
         Ok(())
     }
 
     /// Pushes up to `count` of the next loaded frames in the order of the slots, without touching their bytes. Returns
-    /// how many: fewer where the next slot is not back yet. Flush hands them over.
+    /// how many: fewer where the next slot is not back yet, or can't be sent: then the next call says why. Flush hands them
+    /// over.
     ///
     /// # Errors
     /// [`FrameError::Slot`] where the next slot holds no loaded frame, [`FrameError::LongerThanMtu`] where the MTU shrank
-    /// and the kernel doesn't look (options `offload` and `copy_up_to`); what was pushed before it stays pushed.
+    /// and the kernel doesn't look (options `offload` and `copy_up_to`): nothing was pushed by this call.
+    #[inline]
     pub fn send_loaded(&mut self, count: usize) -> Result<usize, FrameError> {
         for done in 0..count {
             if self.used() == self.slots.len() {
@@ -47,15 +50,20 @@ impl PacketRing {
                 }
             }
             let slot = self.head.slot;
+            let wire = self.slots[slot].wire;
+            let is_too_long = self.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES;
+            if done > 0 && (is_too_long || !self.slots[slot].loaded) {
+                return Ok(done);
+            }
             if !self.slots[slot].loaded {
                 let rule = "no frame is loaded there: load one";
                 return Err(FrameError::Slot { slot, slots: self.slots.len(), rule });
             }
-            let wire = self.slots[slot].wire;
-            if self.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES {
+            if is_too_long {
                 return Err(self.link.too_long(self.next_number, wire));
             }
             self.slots[slot].number = self.next_number;
+            self.waiting.add(self.slots[slot].ethertype);
             self.memory.request(slot, self.header_bytes + self.slots[slot].len);
             self.next_number += 1;
             self.head.step(self.slots.len());

@@ -10,6 +10,7 @@ use super::super::memory::Memory;
 use super::super::options::Options;
 use super::super::sys;
 use super::super::wait::Waiter;
+use super::ethertypes::EtherTypes;
 use super::{Cursor, PacketRing, Slot};
 
 /// Bytes that the kernel counts for a frame in flight besides its data (struct sk_buff and the head of the frame).
@@ -68,6 +69,7 @@ impl PacketRing {
             tail: Cursor::default(),
             unsent: Cursor::default(),
             head: Cursor::default(),
+            waiting: EtherTypes::default(),
             next_number: 0,
             back: 0,
             lost_bytes: 0,

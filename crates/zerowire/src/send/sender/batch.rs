@@ -2,11 +2,13 @@
 
 use super::super::Payload;
 use super::super::auto::Turn;
-use super::super::backend::{Sent, Submit};
+use super::super::backend::Submit;
 use super::super::limits::cpu_ns;
+use super::super::socket::{from_errno, is_of_an_earlier};
 use super::super::{SendError, Way};
 use super::{Blocked, MAX_LENT_SEGMENTS, Sender};
 use crate::ledger::{CopyReason, DropReason};
+use std::io;
 use std::time::Instant;
 
 /// Payloads in one call.
@@ -106,9 +108,11 @@ impl Sender {
         let mut lost = 0;
         for (p, s) in payloads.iter_mut().zip(&sent) {
             let p = std::mem::replace(p, empty());
-            if *s == Sent::LOST {
+            if let Some(errno) = s.refused {
+                self.note_refusal(errno, s.is_lost());
+            }
+            if s.is_lost() {
                 lost += 1;
-                self.counters.dropped(DropReason::PortRefused);
                 self.window.copied(p);
                 continue;
             }
@@ -121,6 +125,7 @@ impl Sender {
                 None => {
                     let reason = match turn.way {
                         Way::Copy => self.copy_reason(p.len()),
+                        Way::Lend if s.refused == Some(libc::EAGAIN) => CopyReason::Held,
                         // Sent again behind a limit of locked memory.
                         Way::Lend if self.back.lends().is_ok() => CopyReason::Memlock,
                         Way::Lend => CopyReason::Unsupported,
@@ -132,11 +137,32 @@ impl Sender {
         }
         self.sent = sent;
         self.counters.frames.add((n - lost) as u64);
+        if let Some(errno) = result.as_ref().err().and_then(io::Error::raw_os_error)
+            && is_of_an_earlier(errno)
+        {
+            // The kernel has forgotten it by now: sending the next one again would tell nobody.
+            self.late.get_or_insert_with(|| from_errno(errno));
+        }
         let all = result.is_ok() && n == payloads.len();
-        // The next reading says why one was lost.
-        if lost > 0 || turn.way == Way::Lend && (!all || self.unread >= super::READ_EVERY) {
+        if turn.way == Way::Lend && (!all || self.unread >= super::READ_EVERY) {
             self.read_soon();
         }
         n
+    }
+
+    /// A datagram in the middle of a batch was refused, and then sent again or lost. One error stands for several: the
+    /// first is told by the next call.
+    #[cold]
+    fn note_refusal(&mut self, errno: i32, is_lost: bool) {
+        if is_lost {
+            self.counters.dropped(match errno {
+                libc::EMSGSIZE => DropReason::TooLong,
+                libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN => DropReason::PortRefused,
+                _ => DropReason::SendFailed,
+            });
+        }
+        if is_lost || is_of_an_earlier(errno) {
+            self.late.get_or_insert_with(|| from_errno(errno));
+        }
     }
 }

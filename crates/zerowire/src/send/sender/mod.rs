@@ -151,16 +151,25 @@ impl Sender {
             Err(refused) => return Err(refused.error),
         };
         if self.options.notifications == Notifications::EachOne && self.window.outstanding() > 0 {
-            match self.wait_until(self.options.timeout, |w| w.is_done(ticket) != Some(false)) {
-                // It was sent, and comes back later.
-                Ok(()) | Err(SendError::TimedOut { .. }) => {}
-                // This payload was taken all the same: the next call tells.
-                Err(e) => {
-                    self.late.get_or_insert(e);
-                }
+            // Where frames are sent in the call itself it is there already.
+            self.reap_or_note();
+            if self.window.outstanding() > 0 {
+                self.wait_for(ticket);
             }
         }
         Ok(ticket)
+    }
+
+    /// Waits for the payload that was sent just now, as [`Notifications::EachOne`] asks for.
+    fn wait_for(&mut self, ticket: Ticket) {
+        match self.wait_until(self.options.timeout, |w| w.is_done(ticket) != Some(false)) {
+            // It was sent, and comes back later.
+            Ok(()) | Err(SendError::TimedOut { .. }) => {}
+            // This payload was taken all the same: the next call tells.
+            Err(e) => {
+                self.late.get_or_insert(e);
+            }
+        }
     }
 
     /// As [`Sender::send`], without waiting. A payload that is not taken is given back, with
@@ -178,8 +187,9 @@ impl Sender {
     /// [`Sender::send`]. On an error what was not sent is still in `payloads`.
     ///
     /// A UDP datagram that the network stack refuses after it took later ones of the same call (io_uring hands them over
-    /// together) is sent once more, then behind those; if it is refused again, it counts as sent and lost (ledger:
-    /// dropped), is done at once, and the next call tells the error.
+    /// together) is sent again, then behind those; if it is refused again, it counts as sent and lost (ledger: dropped), is
+    /// done at once, and the next call tells the error. It also tells the error of an ICMP answer to an earlier datagram
+    /// that the kernel told to one in the middle. One error may stand for several.
     pub fn send_many(&mut self, payloads: &mut Vec<Payload>) -> Result<usize, SendError> {
         let all = payloads.len();
         let mut done = 0;

@@ -104,6 +104,7 @@ impl Sender {
         }
     }
 
+    #[inline]
     pub(super) fn reap(&mut self) -> Result<(), SendError> {
         self.unread = 0;
         let result = self.back.reap(&mut self.window);
@@ -118,6 +119,7 @@ impl Sender {
     }
 
     /// Enters what came back into the ledger, and tells the policy.
+    #[inline]
     pub(super) fn book(&mut self) {
         let report = self.window.take_report();
         if report.payloads == 0 {
@@ -133,7 +135,9 @@ impl Sender {
         self.came_back += report.payloads;
         self.counters.zero_copied_frames.add(report.zero_copied as u64);
         self.counters.zero_copied_bytes.add(report.zero_copied_bytes);
-        self.counters.copied(CopyReason::Kernel, report.kernel_copied_bytes);
+        if report.kernel_copied_bytes > 0 {
+            self.counters.copied(CopyReason::Kernel, report.kernel_copied_bytes);
+        }
     }
 
     /// Looks from time to time whether notifications were lost.

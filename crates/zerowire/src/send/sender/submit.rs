@@ -89,6 +89,7 @@ impl Sender {
         }
     }
 
+    #[inline]
     pub(super) fn lend(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
         if !self.has_window(payload.len()) {
             if let Err(error) = self.reap() {
@@ -138,18 +139,29 @@ impl Sender {
 
     /// Submits; after an error the queue is read, as the back ends ask for. If that takes something back from which a
     /// limit is counted, there is another attempt.
+    #[inline]
     pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Sent> {
+        match self.back.submit(payload, 0, Way::Lend) {
+            Ok(sent) => Ok(sent),
+            Err(e) => self.submit_again(payload, e),
+        }
+    }
+
+    fn submit_again(&mut self, payload: &Payload, mut e: io::Error) -> io::Result<Sent> {
         loop {
-            let result = self.back.submit(payload, 0, Way::Lend);
-            let Err(e) = &result else { return result };
             let before = self.window.ids_out();
             self.reap_or_note();
-            if !is_limit(e) || self.window.ids_out() >= before {
-                return result;
+            if !is_limit(&e) || self.window.ids_out() >= before {
+                return Err(e);
+            }
+            match self.back.submit(payload, 0, Way::Lend) {
+                Ok(sent) => return Ok(sent),
+                Err(again) => e = again,
             }
         }
     }
 
+    #[inline]
     pub(super) fn lent(&mut self, payload: Payload, sent: Sent, gathered: bool) -> (Ticket, Way) {
         let len = payload.len();
         match sent.id {

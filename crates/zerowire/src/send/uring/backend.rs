@@ -4,10 +4,11 @@ use super::EngineError;
 use super::batch::{Lane, entry, mend};
 use super::core::Core;
 use super::engine::{Engine, EngineOptions, describe, lock, make};
+use super::straggle::Stragglers;
 use crate::area::Area;
 use crate::send::backend::{Sent, Submit};
 use crate::send::kind::{Kind, SocketKind};
-use crate::send::socket::{from_errno, reset, send_room};
+use crate::send::socket::{reset, send_room};
 use crate::send::{Payload, SendError, Way, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -50,8 +51,8 @@ pub(crate) struct UringBackend {
     capacity: usize,
     /// Kept from call to call.
     sent: Vec<Sent>,
-    /// Why a datagram was lost; told by the next `reap`.
-    lost: Option<i32>,
+    /// For how long one call may wait for room for datagrams whose successors are out.
+    patience: Duration,
     /// Notices that the window is to be told of.
     notices: VecDeque<(u32, bool)>,
     /// The sender was told that the ring was closed.
@@ -71,20 +72,25 @@ const CHARGE_BYTES: usize = 2048;
 const CHARGE_PIECE_BYTES: usize = 2 * 4096;
 /// Fewer datagrams than this go linked: asking for the buffer's room costs as much as the links.
 const FEWEST_UNLINKED: usize = 3;
+/// Room for datagrams whose successors are out is waited for so long in a call, at most. The call is none that waits by
+/// its nature, and there was room for all of them a moment before.
+const STRAGGLE: Duration = Duration::from_millis(100);
 
 impl UringBackend {
-    /// A socket with a ring of its own, which follows its sender to other threads.
+    /// A socket with a ring of its own, which follows its sender to other threads. `patience`: for how long the sender waits
+    /// for room.
     pub(crate) fn new(
         socket: OwnedFd,
         kind: SocketKind,
         lend: bool,
+        patience: Duration,
         options: &EngineOptions,
         areas: &[Area],
     ) -> Result<Self, (OwnedFd, EngineError)> {
         match make(options, areas) {
             Ok(mut core) => {
                 core.may_move = true;
-                let mut this = Self::with(Handle::Own(Box::new(core)), socket, kind, lend);
+                let mut this = Self::with(Handle::Own(Box::new(core)), socket, kind, lend, patience);
                 let socket = this.socket.as_raw_fd();
                 this.core.with(|c| {
                     // The one that stands for the engine, which is this sender.
@@ -101,11 +107,17 @@ impl UringBackend {
     }
 
     /// A socket on an engine.
-    pub(crate) fn on(engine: &Engine, socket: OwnedFd, kind: SocketKind, lend: bool) -> Self {
-        Self::with(Handle::Shared(engine.core().clone()), socket, kind, lend)
+    pub(crate) fn on(
+        engine: &Engine,
+        socket: OwnedFd,
+        kind: SocketKind,
+        lend: bool,
+        patience: Duration,
+    ) -> Self {
+        Self::with(Handle::Shared(engine.core().clone()), socket, kind, lend, patience)
     }
 
-    fn with(mut core: Handle, socket: OwnedFd, kind: SocketKind, lend: bool) -> Self {
+    fn with(mut core: Handle, socket: OwnedFd, kind: SocketKind, lend: bool, patience: Duration) -> Self {
         let (channel, features, capacity) = core.with(|c| (c.attach(), c.features, c.capacity()));
         let cannot_lend = match kind.kind {
             _ if !lend => Some("copying was asked for".to_owned()),
@@ -122,7 +134,7 @@ impl UringBackend {
             is_aborted: false,
             capacity,
             sent: Vec::new(),
-            lost: None,
+            patience: patience.min(STRAGGLE),
             notices: VecDeque::new(),
             is_told: false,
         }
@@ -134,8 +146,8 @@ impl UringBackend {
     /// the first part of what was given, in order. Each link costs the kernel some 15 % of a send. Without links a
     /// datagram may fail and its successors go, which must not happen for reasons of every day: so the socket's buffer
     /// must have room for all of them, and they must be of one length, which is too long for all of them or for none. What
-    /// still goes wrong in the middle (an ICMP error that is told to one of them) is mended in [`mend`]. Only UDP, which
-    /// promises no order.
+    /// still goes wrong in the middle (an ICMP error that is told to one of them) is mended in [`mend`] and by
+    /// [`Stragglers`]. Only UDP, which promises no order.
     fn unlinked(&self, payloads: &[Payload], way: Way) -> usize {
         let [first, .., _] = payloads else { return 0 };
         if self.kind.kind != Kind::Udp || payloads.len() < FEWEST_UNLINKED {
@@ -165,7 +177,7 @@ impl UringBackend {
         is_chain: bool,
         sent: &mut Vec<Sent>,
     ) -> io::Result<()> {
-        let (stream, lost) = (self.kind.stream, &mut self.lost);
+        let stream = self.kind.stream;
         let to = Lane { socket: &self.socket, channel: self.channel };
         let max = match way {
             Way::Lend if stream => LENT_CALL_BYTES,
@@ -196,10 +208,10 @@ impl UringBackend {
             if count > 0 {
                 let before = sent.len();
                 let settled = c.settle().and_then(|()| mend(c, to, &mut messages, way));
-                let taken = c.book.take_batch(sent, lost);
+                let taken = c.book.take_batch(sent);
                 if settled.is_err() {
                     // What is in doubt counts as taken wholly.
-                    let taken = sent[before..].iter_mut().zip(&messages).filter(|(s, _)| **s != Sent::LOST);
+                    let taken = sent[before..].iter_mut().zip(&messages).filter(|(s, _)| !s.is_lost());
                     for (s, m) in taken {
                         s.bytes = s.bytes.min(m.pieces().iter().map(|p| p.iov_len).sum());
                     }
@@ -238,7 +250,7 @@ impl Submit for UringBackend {
 
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
         let way = if self.cannot_lend.is_some() { Way::Copy } else { way };
-        let before = sent.len();
+        let mut stragglers = Stragglers::new(self.patience);
         let mut rest = payloads;
         while !rest.is_empty() {
             let most = rest.len().min(self.capacity);
@@ -247,9 +259,10 @@ impl Submit for UringBackend {
                 count => (count, false),
             };
             let (batch, behind) = rest.split_at(count);
-            if let Err(e) = self.submit_batch(batch, 0, way, is_chain, sent) {
-                return if sent.len() == before { Err(e) } else { Ok(()) };
-            }
+            let before = sent.len();
+            let result = self.submit_batch(batch, 0, way, is_chain, sent);
+            stragglers.send(&self.socket, batch, &mut sent[before..]);
+            result?;
             rest = behind;
         }
         Ok(())
@@ -273,7 +286,7 @@ impl Submit for UringBackend {
         if is_closed && !std::mem::replace(&mut self.is_told, true) {
             return Err(SendError::Uring(self.core.look(describe)));
         }
-        self.lost.take().map_or(Ok(()), |errno| Err(from_errno(errno)))
+        Ok(())
     }
 
     fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {

@@ -5,15 +5,12 @@ use super::message::Message;
 use crate::send::Way;
 use crate::uring::sqe::{self, Loan};
 use io_uring::squeue;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::time::Duration;
 
-/// Times that the socket's buffer is waited for to send a datagram whose successors are out.
-const MEND_TRIES: usize = 10;
-/// For how long each time.
-const MEND_PAUSE: Duration = Duration::from_millis(20);
+/// Times that a datagram is sent again whose successors are out. The first may be told the ICMP error that the one sent
+/// again before it caused.
+const MEND_TRIES: usize = 2;
 
 /// Where entries go.
 #[derive(Clone, Copy)]
@@ -22,35 +19,30 @@ pub(super) struct Lane<'a> {
     pub(super) channel: u32,
 }
 
-/// Sends again what failed in the middle of a batch without links. What fails for good is left to [`Book::take_batch`].
+/// Sends again, at once, what failed in the middle of a batch without links. What had no room is left for later, without the
+/// ring ([`Stragglers`]), and what fails for good to [`Book::take_batch`].
 ///
 /// [`Book::take_batch`]: super::book::Book::take_batch
+/// [`Stragglers`]: super::straggle::Stragglers
 pub(super) fn mend(c: &mut Core, to: Lane<'_>, messages: &mut [Message], way: Way) -> io::Result<()> {
     let mut from = 0;
     while let Some((at, mut errno)) = c.book.hole(from) {
         from = at + 1;
         for _ in 0..MEND_TRIES {
             if errno == libc::EAGAIN {
-                let pause = Timespec { tv_sec: 0, tv_nsec: MEND_PAUSE.subsec_nanos().into() };
-                let _ = poll(&mut [PollFd::new(to.socket, PollFlags::OUT)], Some(&pause));
+                break;
             }
             // A limit of locked memory lets copies through.
             let is_limit = matches!(errno, libc::ENOBUFS | libc::ENOMEM);
-            let built = entry(
-                c,
-                to.socket.as_raw_fd(),
-                &mut messages[at],
-                if is_limit { Way::Copy } else { way },
-                false,
-            );
+            let way = if is_limit { Way::Copy } else { way };
+            let built = entry(c, to.socket.as_raw_fd(), &mut messages[at], way, false);
             // SAFETY: as for the batch, of which it becomes a part.
             unsafe { c.push(to.channel, built) }?;
             let settled = c.settle();
             c.book.stand_in(at);
             settled?;
             match c.book.hole(at) {
-                Some((again, libc::EAGAIN)) if again == at => errno = libc::EAGAIN,
-                // Sent; or refused twice: an error of an earlier datagram is told to one send only.
+                Some((again, failed)) if again == at => errno = failed,
                 _ => break,
             }
         }

@@ -31,6 +31,8 @@ struct Token {
     is_retired: bool,
     /// Of a ring that was closed before the result: the kernel may have taken it.
     is_in_doubt: bool,
+    /// It stands in for another one, which failed with this error number.
+    refused: Option<i32>,
 }
 
 #[derive(Debug, Default)]
@@ -136,7 +138,9 @@ impl Book {
     pub(super) fn stand_in(&mut self, at: usize) {
         if let Some(new) = self.batch.pop().filter(|_| at < self.batch.len()) {
             let old = std::mem::replace(&mut self.batch[at], new);
-            self.take(old);
+            let first = self.tokens[old as usize].refused;
+            let (result, _) = self.take(old);
+            self.tokens[new as usize].refused = first.or(Some(result.saturating_neg()));
         }
     }
 
@@ -190,19 +194,17 @@ impl Book {
     }
 
     /// The results of the batch: appends what was taken to `sent`, up to the first error, or without links up to the last
-    /// entry that was taken: those before it that failed are [`Sent::LOST`], and the first of their errors is put into
-    /// `lost`. An entry in doubt ([`Book::give_up`]) counts as taken, with more bytes than any has.
-    pub(super) fn take_batch(&mut self, sent: &mut Vec<Sent>, lost: &mut Option<i32>) -> io::Result<()> {
+    /// entry that was taken: those before it that failed are [lost](Sent::lost). An entry in doubt ([`Book::give_up`])
+    /// counts as taken, with more bytes than any has.
+    pub(super) fn take_batch(&mut self, sent: &mut Vec<Sent>) -> io::Result<()> {
         let mut error = None;
         let taken = self.taken();
         for at in 0..self.batch.len() {
+            let refused = self.tokens[self.batch[at] as usize].refused;
             let (result, id) = self.take(self.batch[at]);
             match result {
-                0.. if at < taken => sent.push(Sent { bytes: result as usize, id }),
-                ..0 if at < taken => {
-                    lost.get_or_insert(-result);
-                    sent.push(Sent::LOST);
-                }
+                0.. if at < taken => sent.push(Sent { bytes: result as usize, id, refused }),
+                ..0 if at < taken => sent.push(Sent::lost(result.saturating_neg())),
                 _ => {
                     error.get_or_insert_with(|| io::Error::from_raw_os_error(result.saturating_neg()));
                 }

@@ -20,6 +20,7 @@ mod core;
 mod engine;
 mod error;
 mod message;
+mod straggle;
 mod tombstone;
 
 pub use crate::uring::ring::Threads;

@@ -22,8 +22,8 @@ proptest! {
         ),
         seed in any::<u64>(),
     ) {
-        let mut book = Book::default();
-    book.begin(true);
+            let mut book = Book::default();
+        book.begin(true);
         let channels: Vec<u32> = (0..3).map(|_| book.attach()).collect();
         let mut wanted: [BTreeMap<u32, bool>; 3] = Default::default();
         let mut ids = [0u32; 3];
@@ -55,13 +55,12 @@ proptest! {
                 true => entries.iter().position(failed).unwrap_or(entries.len()),
                 false => entries.iter().rposition(|e| !failed(e)).map_or(0, |last| last + 1),
             };
-            let mut lost = None;
-            prop_assert_eq!(book.take_batch(&mut sent, &mut lost).is_err(), taken < entries.len());
+            prop_assert_eq!(book.take_batch(&mut sent).is_err(), taken < entries.len());
             prop_assert_eq!(sent.len(), taken);
             for (s, e) in sent.iter().zip(&entries) {
-                prop_assert_eq!(*s == Sent::LOST, failed(e));
+                prop_assert_eq!(s.is_lost(), failed(e));
+                prop_assert_eq!(s.refused, failed(e).then_some(-e.0));
             }
-            prop_assert_eq!(lost, entries[..taken].iter().find(|e| failed(e)).map(|e| -e.0));
             for &(r, more, copied, _) in &entries {
                 if r >= 0 && more {
                     wanted[channel as usize].insert(ids[channel as usize], copied);
@@ -104,7 +103,7 @@ fn the_place_of_a_sender_that_went_waits_for_its_loans() {
     let token = book.token();
     book.pushed(gone);
     book.complete(result(token, 10, true));
-    book.take_batch(&mut Vec::new(), &mut None).unwrap();
+    book.take_batch(&mut Vec::new()).unwrap();
     book.detach(gone);
     let next = book.attach();
     assert_ne!(next, gone, "a notification for the old one is on its way");
@@ -129,7 +128,7 @@ fn an_entry_without_a_result_is_kept_until_the_ring_is_gone() {
     // Two more were handed over; the last was not.
     book.give_up(3);
     let mut sent = Vec::new();
-    assert!(book.take_batch(&mut sent, &mut None).is_err());
+    assert!(book.take_batch(&mut sent).is_err());
     let ids: Vec<_> = sent.iter().map(|s| s.id).collect();
     assert_eq!(ids, [None, Some(0), Some(1)]);
     let mut notices = VecDeque::new();
@@ -150,13 +149,13 @@ fn loans_of_a_closed_ring_come_back_together() {
         let token = book.token();
         book.pushed(channel);
         book.complete(result(token, 10, true));
-        book.take_batch(&mut Vec::new(), &mut None).unwrap();
+        book.take_batch(&mut Vec::new()).unwrap();
         book.give_up(0);
     }
     let token = book.token();
     book.pushed(channel);
     book.complete(result(token, 10, true));
-    book.take_batch(&mut Vec::new(), &mut None).unwrap();
+    book.take_batch(&mut Vec::new()).unwrap();
     book.retired_are_back();
     assert_eq!(book.next_notice(channel), Some((0, true)));
     assert_eq!(book.next_notice(channel), Some((1, true)));
@@ -183,11 +182,12 @@ fn an_entry_that_failed_in_the_middle_can_be_sent_again_in_its_place() {
     book.stand_in(1);
     // The last one is no hole: nothing behind it was taken.
     assert_eq!((book.hole(0), book.hole(4)), (Some((3, libc::EPERM)), None));
-    let (mut sent, mut lost) = (Vec::new(), None);
-    let behind = book.take_batch(&mut sent, &mut lost).unwrap_err();
-    assert_eq!((behind.raw_os_error(), lost), (Some(libc::EAGAIN), Some(libc::EPERM)));
-    let took = |id| Sent { bytes: 10, id: Some(id) };
-    assert_eq!(sent, [took(0), took(1), took(2), Sent::LOST, took(3)], "ids follow each other");
+    let mut sent = Vec::new();
+    let behind = book.take_batch(&mut sent).unwrap_err();
+    assert_eq!(behind.raw_os_error(), Some(libc::EAGAIN));
+    let took = |id| Sent { bytes: 10, id: Some(id), refused: None };
+    let late = Sent { refused: Some(libc::ECONNREFUSED), ..took(1) };
+    assert_eq!(sent, [took(0), late, took(2), Sent::lost(libc::EPERM), took(3)], "ids follow each other");
     // The failed entries' notifications come, too, and are nobody's.
     for token in tokens.iter().chain([&again]) {
         book.complete(notification(*token, false));

@@ -1,0 +1,30 @@
+//! A bar on standard error, where that is a terminal.
+
+use std::io::IsTerminal as _;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar of `total` steps, or one without an end; None where standard error is no terminal. The templates are those of
+/// [`ProgressStyle::with_template`], for the one and the other.
+pub fn bar(total: Option<u64>, known: &str, unknown: &str) -> Option<ProgressBar> {
+    if !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let (bar, template) = match total {
+        Some(total) => (ProgressBar::new(total), known),
+        None => (ProgressBar::no_length(), unknown),
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    Some(bar)
+}
+
+/// A bar of `total` bytes.
+pub fn bytes_bar(total: Option<u64>) -> Option<ProgressBar> {
+    bar(
+        total,
+        "  {bar:40} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}",
+        "  {spinner} {decimal_bytes}, {decimal_bytes_per_sec}",
+    )
+}

@@ -1,0 +1,208 @@
+//! One class of lengths: its trials and runs.
+
+use super::{BLOCK, BLOCKS, Because, COPIED_IN_A_ROW, FIRST_RUN, KNOCK, LONGEST_RUN, Turn, WARM_UP, Way};
+
+/// After so many blocks of each kind a trial is over if one way is dearer by more than so many hundredths: what is far apart
+/// is dear to try and needs few samples, what is close is the reverse.
+const EARLY_ENDS: [(usize, u64); 2] = [(4, 40), (8, 12)];
+/// How much cheaper (in hundredths) the other way must be to replace the way that serves.
+const HYSTERESIS_PERCENT: u64 = 2;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    /// Blocks take turns; `left` sends of the present block remain.
+    Trial { way: Way, left: u32 },
+    /// A few lent sends, after the kernel had copied what was lent: only if it lends this one a whole trial follows. `waited`:
+    /// sends since the block's end, while its notifications are out.
+    Knock { left: u32, waited: u32 },
+    /// `way` serves for `left` more sends.
+    Run { way: Way, left: u32 },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Class {
+    pub(super) state: State,
+    pub(super) serving: Way,
+    pub(super) because: Because,
+    /// Nanoseconds of the block that runs, and how many of its sends were measured.
+    block_ns: u64,
+    block_sends: u32,
+    copy: Samples,
+    lend: Samples,
+    pub(super) copy_ns: u64,
+    pub(super) lend_ns: u64,
+    run: u32,
+    copied_in_a_row: u32,
+    /// Of the present trial or knock: notifications that said lent.
+    seen_lent: u32,
+    pub(super) sends: u64,
+    pub(super) trials: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Samples {
+    values: [u64; BLOCKS],
+    n: usize,
+}
+
+impl Samples {
+    fn push(&mut self, value: u64) {
+        if let Some(slot) = self.values.get_mut(self.n) {
+            *slot = value;
+            self.n += 1;
+        }
+    }
+
+    /// Not the median: what disturbs a block makes it dearer, and a hot copy dearer than a loan, which touches less memory.
+    fn lower_quartile(&mut self) -> u64 {
+        let values = &mut self.values[..self.n];
+        values.sort_unstable();
+        values.get(values.len() / 4).copied().unwrap_or(0)
+    }
+}
+
+impl Class {
+    pub(super) const fn new() -> Self {
+        Self {
+            state: State::Trial { way: Way::Copy, left: BLOCK },
+            serving: Way::Copy,
+            because: Because::Trial,
+            block_ns: 0,
+            block_sends: 0,
+            copy: Samples { values: [0; BLOCKS], n: 0 },
+            lend: Samples { values: [0; BLOCKS], n: 0 },
+            copy_ns: 0,
+            lend_ns: 0,
+            run: FIRST_RUN,
+            copied_in_a_row: 0,
+            seen_lent: 0,
+            sends: 0,
+            trials: 0,
+        }
+    }
+
+    fn begin_trial(&mut self) {
+        self.state = State::Trial { way: Way::Copy, left: BLOCK };
+        self.copy.n = 0;
+        self.lend.n = 0;
+        self.block_ns = 0;
+        self.block_sends = 0;
+        self.seen_lent = 0;
+        self.copied_in_a_row = 0;
+    }
+
+    pub(super) fn begin_run(&mut self, way: Way, because: Because) {
+        self.serving = way;
+        self.because = because;
+        self.state = State::Run { way, left: self.run };
+        self.run = self.run.saturating_mul(2).min(LONGEST_RUN);
+        self.copied_in_a_row = 0;
+    }
+
+    pub(super) fn decide(&mut self) -> Turn {
+        self.sends += 1;
+        match &mut self.state {
+            State::Run { way, left } => {
+                let turn = Turn { way: *way, measure: false };
+                *left -= 1;
+                if *left == 0 {
+                    if matches!(self.because, Because::KernelCopied | Because::Refused) {
+                        self.state = State::Knock { left: KNOCK, waited: 0 };
+                        self.seen_lent = 0;
+                        self.copied_in_a_row = 0;
+                    } else {
+                        self.begin_trial();
+                    }
+                }
+                turn
+            }
+            State::Trial { way, left } => {
+                *left = left.saturating_sub(1);
+                Turn { way: *way, measure: *left < BLOCK - WARM_UP }
+            }
+            State::Knock { left, waited } => {
+                if *left > 0 {
+                    *left -= 1;
+                    return Turn { way: Way::Lend, measure: false };
+                }
+                // Its notifications are still out: copying goes on meanwhile. Some never say anything here (payloads
+                // that had to be gathered, a receiver that stands still), so there is another knock after a while.
+                *waited += 1;
+                if *waited >= FIRST_RUN {
+                    let because = self.because;
+                    self.begin_run(Way::Copy, because);
+                }
+                Turn { way: Way::Copy, measure: false }
+            }
+        }
+    }
+
+    pub(super) fn measured(&mut self, way: Way, ns: u64, notification_ns: u64) {
+        let State::Trial { way: current, left } = self.state else { return };
+        if way == current {
+            self.block_ns += ns;
+            self.block_sends += 1;
+        }
+        if left > 0 || self.block_sends == 0 {
+            return;
+        }
+        let each = self.block_ns / u64::from(self.block_sends);
+        match current {
+            Way::Copy => self.copy.push(each),
+            Way::Lend => self.lend.push(each),
+        }
+        self.block_ns = 0;
+        self.block_sends = 0;
+        let (copy_ns, lend_ns) = (self.copy.lower_quartile(), self.lend.lower_quartile() + notification_ns);
+        let (dear, cheap) = (copy_ns.max(lend_ns), copy_ns.min(lend_ns));
+        let is_clear = |percent: u64| dear.saturating_mul(100) > cheap.saturating_mul(100 + percent);
+        let early = EARLY_ENDS.iter().find(|(_, percent)| is_clear(*percent));
+        let enough = early.map_or(BLOCKS, |(blocks, _)| *blocks);
+        if self.copy.n < enough || self.lend.n < enough {
+            let way = if self.lend.n < BLOCKS { current.other() } else { Way::Copy };
+            self.state = State::Trial { way, left: BLOCK };
+            return;
+        }
+        (self.copy_ns, self.lend_ns) = (copy_ns, lend_ns);
+        self.trials += 1;
+        let (serving, challenger) = match self.serving {
+            Way::Copy => (self.copy_ns, self.lend_ns),
+            Way::Lend => (self.lend_ns, self.copy_ns),
+        };
+        let replaced = challenger * 100 < serving * (100 - HYSTERESIS_PERCENT);
+        let way = if replaced { self.serving.other() } else { self.serving };
+        if self.trials > 1 && replaced {
+            // What was true has changed: look again soon.
+            self.run = FIRST_RUN;
+        }
+        self.begin_run(way, Because::Measured);
+    }
+
+    pub(super) fn notified(&mut self, copied: bool) {
+        if copied {
+            self.copied_in_a_row = self.copied_in_a_row.saturating_add(1);
+        } else {
+            self.copied_in_a_row = 0;
+            self.seen_lent += 1;
+        }
+        match self.state {
+            State::Knock { .. } if self.seen_lent > 0 => {
+                self.run = FIRST_RUN;
+                self.begin_trial();
+            }
+            State::Knock { left: 0, .. } if self.copied_in_a_row >= KNOCK => {
+                self.begin_run(Way::Copy, Because::KernelCopied);
+            }
+            // Also in the middle of a trial: what lending costs when the kernel copies needs no measuring.
+            State::Trial { .. } | State::Run { way: Way::Lend, .. }
+                if self.copied_in_a_row >= COPIED_IN_A_ROW && self.seen_lent == 0 =>
+            {
+                self.begin_run(Way::Copy, Because::KernelCopied);
+            }
+            State::Run { way: Way::Lend, .. } if self.copied_in_a_row >= COPIED_IN_A_ROW => {
+                self.begin_run(Way::Copy, Because::KernelCopied);
+            }
+            _ => {}
+        }
+    }
+}

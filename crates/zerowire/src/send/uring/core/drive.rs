@@ -1,0 +1,167 @@
+//! A batch goes out, results and notifications come in.
+
+use super::Core;
+use crate::uring::ring::Cqe;
+use io_uring::squeue;
+use std::io;
+use std::time::Duration;
+
+/// Completions read at a time.
+const CHUNK: usize = 32;
+/// A result that doesn't come at once is asked for again after this long. It only matters if the kernel breaks its word.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Between two looks where nothing can be waited for.
+const BLIND_PAUSE: Duration = Duration::from_millis(1);
+/// Times the kernel may have no memory for requests before the ring is given up.
+const MAX_REFUSALS: u32 = 10_000;
+
+impl Core {
+    /// To be called before entries are made and pushed. EEXIST: this is not the thread that may. EBADFD: the ring was
+    /// closed for good.
+    ///
+    /// `is_chain`: the entries will be linked, so that one that fails cancels those behind it.
+    pub(in crate::send::uring) fn begin(&mut self, is_chain: bool) -> io::Result<()> {
+        self.follow();
+        self.book.begin(is_chain);
+        if self.ring.is_none() {
+            return Err(no_ring());
+        }
+        if self.is_own_thread() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
+    }
+
+    /// Adds an entry to the batch, which has room for it, and fills in its user data.
+    ///
+    /// # Safety
+    /// As [`SendRing::push`]; headers and vectors stay until [`Core::settle`] returned, and for good if it failed; the
+    /// memory to be sent stays until the channel was told of the id.
+    pub(in crate::send::uring) unsafe fn push(
+        &mut self,
+        channel: u32,
+        entry: squeue::Entry,
+    ) -> io::Result<()> {
+        let Some(ring) = &mut self.ring else { return Err(no_ring()) };
+        let entry = entry.user_data(self.book.token().into());
+        // SAFETY: passed on to the caller.
+        if !unsafe { ring.push(&entry) } {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        self.book.pushed(channel);
+        Ok(())
+    }
+
+    /// Hands the batch over and waits for the results, which are there at once. Then [`Book::take_batch`] gives them.
+    ///
+    /// # Errors
+    /// EBADFD: the ring failed, and was closed. Then, too, the book knows what was taken.
+    pub(in crate::send::uring) fn settle(&mut self) -> io::Result<()> {
+        let mut refusals = 0;
+        while self.book.unsettled() > 0 {
+            let Some(ring) = &mut self.ring else { return Err(no_ring()) };
+            let held = ring.held();
+            let out = self.book.unsettled().saturating_sub(held);
+            // Entries are worked off as they are handed over, but the later ones of a chain, and notifications, need the
+            // kernel's deferred work, which is done while waiting. Each entry has one result at least, so never more is
+            // waited for than comes.
+            let (count, want) = match (out, self.book.batch()) {
+                // If the kernel took only the first part of the batch (it had no memory for more) the rest goes after
+                // that part's results: the entries of a chain are no longer linked to it.
+                (1.., _) => (0, out),
+                // And not at all behind one of a chain that failed.
+                (0, (_, true)) => {
+                    self.renew();
+                    return Ok(());
+                }
+                (0, _) => (held, if held > 1 { held } else { 0 }),
+            };
+            #[cfg(test)]
+            let (count, want) = (count.min(self.hand_over_at_most), want.min(self.hand_over_at_most));
+            self.calls += 1;
+            match ring.enter_with(count, want, Some(PATIENCE)) {
+                Ok(_) => {}
+                // No memory for requests, or completions wait to be read: they are read now.
+                Err(e)
+                    if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY))
+                        && refusals < MAX_REFUSALS =>
+                {
+                    refusals += 1;
+                    std::thread::yield_now();
+                }
+                Err(e) => {
+                    self.fail(&e);
+                    return Err(no_ring());
+                }
+            }
+            self.drain();
+        }
+        Ok(())
+    }
+
+    /// Reads the completions that are there. A system call is made only when the kernel says that it has more.
+    pub(in crate::send::uring) fn reap(&mut self) {
+        self.follow();
+        if let Some(watch) = &self.watch
+            && self.is_own_thread()
+        {
+            // Before the reading, so that what comes meanwhile sets it again.
+            watch.clear();
+        }
+        self.drain();
+        self.look_after_retired();
+        while self.is_own_thread()
+            && let Some(ring) = &mut self.ring
+            && ring.has_deferred()
+        {
+            self.overflows += u64::from(ring.has_overflowed());
+            self.calls += 1;
+            match ring.enter(0, None) {
+                Err(e) if !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => self.fail(&e),
+                _ => {}
+            }
+            if self.drain() == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Waits for a completion, at most `timeout`, and reads what is there.
+    pub(in crate::send::uring) fn wait(&mut self, timeout: Duration) {
+        self.follow();
+        let is_own_thread = self.is_own_thread();
+        let Some(ring) = self.ring.as_mut().filter(|_| is_own_thread && self.retired.is_empty()) else {
+            std::thread::sleep(timeout.min(BLIND_PAUSE));
+            return;
+        };
+        self.calls += 1;
+        match ring.enter(1, Some(timeout)) {
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => self.fail(&e),
+            _ => {}
+        }
+        self.drain();
+    }
+
+    /// Whether a whole wait may be spent in [`Core::wait`]: no other thread needs the core meanwhile.
+    pub(in crate::send::uring) fn waits_alone(&self) -> bool {
+        self.owner.is_some() || self.may_move
+    }
+
+    pub(super) fn drain(&mut self) -> usize {
+        let mut chunk = [Cqe::default(); CHUNK];
+        let mut all = 0;
+        while let Some(ring) = &mut self.ring {
+            let count = ring.take(&mut chunk);
+            for cqe in &chunk[..count] {
+                self.book.complete(*cqe);
+            }
+            all += count;
+            if count < CHUNK {
+                break;
+            }
+        }
+        all
+    }
+}
+
+/// The ring was closed for good.
+fn no_ring() -> io::Error {
+    io::Error::from_raw_os_error(libc::EBADFD)
+}
