@@ -53,11 +53,14 @@ pub enum CopyReason {
     /// A frame went over private memory: a device that writes or reads the guest's own could have gone beyond the buffer, or
     /// not have reached all of it.
     UnsafeBuffer,
+    /// A received frame was put together in private memory: the kernel had its VLAN tag apart, or it came with an offload that
+    /// the guest does not take.
+    Rebuilt,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -76,6 +79,7 @@ impl CopyReason {
         Self::SmallBuffer,
         Self::ScatteredBuffer,
         Self::UnsafeBuffer,
+        Self::Rebuilt,
     ];
 
     /// The word that tables and JSON use.
@@ -99,6 +103,7 @@ impl CopyReason {
             Self::SmallBuffer => "bounce: small buffer",
             Self::ScatteredBuffer => "bounce: scattered buffer",
             Self::UnsafeBuffer => "bounce: unsafe buffer",
+            Self::Rebuilt => "rebuilt",
         }
     }
 }
@@ -205,6 +210,11 @@ impl Counters {
     #[inline]
     pub fn dropped(&self, reason: DropReason) {
         self.dropped[reason as usize].add(1);
+    }
+
+    /// Counts `frames` dropped frames.
+    pub fn dropped_many(&self, reason: DropReason, frames: u64) {
+        self.dropped[reason as usize].add(frames);
     }
 
     /// The values now. Counters that change meanwhile may be one frame apart.

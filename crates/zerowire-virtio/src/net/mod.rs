@@ -3,6 +3,7 @@
 pub mod announce;
 pub mod features;
 pub mod header;
+pub mod packet;
 mod policy;
 pub mod receive;
 pub mod transmit;
