@@ -4,6 +4,7 @@
 //! there. It must not share the driver's CPU. Dropping a [`Backend`] ends the child: SIGTERM first,
 //! SIGKILL when it doesn't end.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -16,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::case::Direction;
 use crate::cpu::{Placement, ProcessClock};
 use crate::netns::Link;
 
@@ -78,6 +80,15 @@ impl Backend {
         let mut backend = Self::launch(program, "net", number, vms, spec, &kind.args, placement)?;
         backend.taps = taps;
         Ok(backend)
+    }
+
+    /// Starts `program net` for one VM with the port `port` of an interface that is there, and further arguments separated by
+    /// blanks.
+    pub fn start_on(program: &Path, port: &str, more: &str, placement: &Placement) -> Result<Self> {
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let spec = |vm: usize, socket: &Path| format!("name=vm{vm},socket={},port={port}", socket.display());
+        let args: Vec<String> = more.split_whitespace().map(str::to_owned).collect();
+        Self::launch(program, "net", number, 1, spec, &args, placement)
     }
 
     /// Starts `program vsock` with the further arguments `args` for `vms` VMs that reach each other,
@@ -174,6 +185,30 @@ impl Backend {
         self.clock
     }
 
+    /// Puts all its threads on the worker's CPU. Threads that they start later inherit it.
+    pub fn pin(&self, placement: &Placement) -> Result<()> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let name = task?.file_name();
+            // A thread that has ended meanwhile needs no CPU.
+            if let Some(task) = name.to_str().and_then(|text| text.parse().ok()) {
+                let _ = placement.pin_task_to_worker(task);
+            }
+        }
+        Ok(())
+    }
+
+    /// The ledger of one direction of the first VM, inner objects flattened.
+    pub fn ledger(&self, direction: Direction) -> Result<BTreeMap<String, u64>> {
+        let statistics = self.statistics()?;
+        let name = match direction {
+            Direction::Transmit => "transmit",
+            Direction::Receive => "receive",
+        };
+        let mut ledger = BTreeMap::new();
+        flatten(&statistics["vms"][0][name], "", &mut ledger);
+        Ok(ledger)
+    }
+
     /// Its process number.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -236,6 +271,30 @@ impl Drop for Backend {
     }
 }
 
+/// Adds the numbers of `value` to `ledger`, those of inner objects with the outer key before theirs.
+pub(crate) fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let name = format!("{prefix}{key}");
+        match value.as_u64() {
+            Some(number) => *ledger.entry(name).or_insert(0) += number,
+            None => flatten(value, &format!("{name}."), ledger),
+        }
+    }
+}
+
 fn socket_path(folder: &Path, vm: usize) -> PathBuf {
     folder.join(format!("vm{vm}.sock"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ledgers_are_flattened() {
+        let value = serde_json::json!({ "frames": 3, "copied_bytes": { "small": 64 }, "by_queue": [3] });
+        let mut ledger = BTreeMap::new();
+        flatten(&value, "", &mut ledger);
+        assert_eq!(ledger, BTreeMap::from([("frames".to_owned(), 3), ("copied_bytes.small".to_owned(), 64)]));
+    }
 }

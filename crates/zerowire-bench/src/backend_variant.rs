@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
 use crate::backend::{Backend, BackendKind};
 use crate::case::{Case, Direction};
@@ -50,17 +49,6 @@ impl BackendVariant {
         Ok(Self { name: kind.name.clone(), backend, fragment_len, ready: None, before: BTreeMap::new() })
     }
 
-    fn ledger_of(&self, direction: Direction) -> Result<BTreeMap<String, u64>> {
-        let statistics = self.backend.statistics()?;
-        let name = match direction {
-            Direction::Transmit => "transmit",
-            Direction::Receive => "receive",
-        };
-        let mut ledger = BTreeMap::new();
-        flatten(&statistics["vms"][0][name], "", &mut ledger);
-        Ok(ledger)
-    }
-
     fn measure(&mut self, case: &Case, frames: usize) -> Result<Sample> {
         let clock = self.backend.clock();
         let ready = match self.ready.as_mut() {
@@ -94,17 +82,6 @@ impl BackendVariant {
     }
 }
 
-/// Adds the numbers of `value` to `ledger`, those of inner objects with the outer key before theirs.
-pub(crate) fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
-    for (key, value) in value.as_object().into_iter().flatten() {
-        let name = format!("{prefix}{key}");
-        match value.as_u64() {
-            Some(number) => *ledger.entry(name).or_insert(0) += number,
-            None => flatten(value, &format!("{name}."), ledger),
-        }
-    }
-}
-
 impl Variant for BackendVariant {
     fn name(&self) -> &str {
         &self.name
@@ -129,7 +106,7 @@ impl Variant for BackendVariant {
         link.set_txqueuelen(case.burst())?;
         let incoming = Frame::build(case.frame_len, GUEST_MAC, link.mac()?)?;
         let generator = Generator::new(&link, incoming)?;
-        self.before = self.ledger_of(case.direction)?;
+        self.before = self.backend.ledger(case.direction)?;
         self.ready = Some(Ready { case: *case, guest, link, generator });
         Ok(())
     }
@@ -143,24 +120,11 @@ impl Variant for BackendVariant {
         let Some(case) = self.ready.as_ref().map(|ready| ready.case) else {
             return Ok(BTreeMap::new());
         };
-        let mut ledger = self.ledger_of(case.direction)?;
+        let mut ledger = self.backend.ledger(case.direction)?;
         for (key, value) in &mut ledger {
             *value -= self.before.get(key).copied().unwrap_or(0).min(*value);
         }
         ledger.retain(|_, value| *value > 0);
         Ok(ledger)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ledgers_are_flattened() {
-        let value = serde_json::json!({ "frames": 3, "copied_bytes": { "small": 64 }, "by_queue": [3] });
-        let mut ledger = BTreeMap::new();
-        flatten(&value, "", &mut ledger);
-        assert_eq!(ledger, BTreeMap::from([("frames".to_owned(), 3), ("copied_bytes.small".to_owned(), 64)]));
     }
 }

@@ -146,6 +146,16 @@ impl Placement {
         }
     }
 
+    /// Puts another thread or process, a kernel thread included, on the worker's CPU; does nothing with a single CPU.
+    pub fn pin_task_to_worker(&self, task: u32) -> io::Result<()> {
+        let (Some(cpu), Some(task)) = (self.worker, rustix::process::Pid::from_raw(task as i32)) else {
+            return Ok(());
+        };
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        Ok(sched_setaffinity(Some(task), &set)?)
+    }
+
     /// Gives the calling thread every CPU but the driver's; does nothing with a single CPU. A child
     /// started now inherits it.
     pub fn avoid_driver(&self) -> io::Result<()> {

@@ -20,6 +20,7 @@ use crate::variant::{Sample, Variant};
 /// The floor on its own tap.
 #[derive(Debug)]
 pub struct Floor {
+    name: &'static str,
     tap: Tap,
     placement: Placement,
     ready: Option<Ready>,
@@ -38,13 +39,19 @@ struct Ready {
 impl Floor {
     /// Creates the tap `name` in the namespace of the calling thread.
     pub fn new(name: &str, placement: Placement) -> Result<Self> {
-        Ok(Self { tap: Tap::create(name, false)?, placement, ready: None })
+        Ok(Self { name: "floor", tap: Tap::create(name, false)?, placement, ready: None })
+    }
+
+    /// Under another name, where it is one of several floors.
+    pub fn called(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
     }
 }
 
 impl Variant for Floor {
     fn name(&self) -> &str {
-        "floor"
+        self.name
     }
 
     fn prepare(&mut self, case: &Case) -> Result<()> {

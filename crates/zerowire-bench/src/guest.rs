@@ -5,6 +5,8 @@
 //! warm the payload for the back end. Receive buffers are posted by count: the benchmark decides
 //! when the back end may see how many, so that it sleeps while the tap's queue is filled.
 
+mod bursts;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 

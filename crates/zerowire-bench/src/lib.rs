@@ -6,6 +6,7 @@
 //! of their own, touch no other interface, and need root or a user namespace (`unshare -Urn`).
 //! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
 //! unix sockets; it needs no privileges.
+//! [`ports::run_ports`] measures its ports on interfaces against a bare AF_XDP loop, the tap's floor and a plain packet socket.
 //! [`vsock_rx::run_table`] compares the ways in which a program receives by vsock;
 //! [`packet_tx::run_packet_tx`] those in which it sends to a network device, [`tcp_rx::run_tcp_rx`] those in which it
 //! receives TCP.
@@ -33,6 +34,7 @@ pub mod netns;
 pub mod options;
 pub mod others;
 pub mod packet_tx;
+pub mod ports;
 pub mod progress;
 pub mod report;
 pub mod scaling;

@@ -133,6 +133,12 @@ impl Link {
         self.ioctl(libc::SIOCSIFTXQLEN, &mut request, &what)
     }
 
+    /// Turns an offload on or off by one of the commands of ethtool(8) that take a number (`SIOCETHTOOL`).
+    pub fn set_offload(&self, command: u32, on: bool) -> Result<()> {
+        sys::ethtool_set(self.control.as_fd(), &self.name, command, u32::from(on))
+            .with_context(|| format!("interface {}: cannot set an offload (ethtool {command:#x})", self.name))
+    }
+
     /// Gives it an IPv4 address with a network mask of `prefix` bits.
     pub fn set_ipv4(&self, address: Ipv4Addr, prefix: u32) -> Result<()> {
         let mask = u32::MAX.checked_shl(32 - prefix.min(32)).unwrap_or(0);

@@ -205,7 +205,7 @@ pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
 }
 
 /// The share of the bytes that the back end's ledger counts as not copied in user space.
-fn zero_copied(variant: &VariantReport) -> String {
+pub(crate) fn zero_copied(variant: &VariantReport) -> String {
     let of = |key| variant.ledger.get(key).copied().unwrap_or(0) as f64;
     match of("bytes") {
         0.0 => "-".to_owned(),

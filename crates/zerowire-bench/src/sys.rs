@@ -1,6 +1,6 @@
 //! The system calls that no safe crate offers, each behind a safe function.
 //!
-//! All `unsafe` of this crate lives here, in [`crate::area`], in [`crate::uring`], below [`crate::packet_tx::bare`] and in
+//! All `unsafe` of this crate lives here, in [`crate::area`], in [`crate::uring`], below [`crate::packet_tx::bare`], in [`crate::ports::bare_xdp`] and in
 //! `tcp_rx/uring_read.rs`. Every function takes borrowed descriptors and plain values, keeps no pointer after it returns, and
 //! reports the error number of the call.
 
@@ -64,6 +64,32 @@ pub fn request_mac(request: &libc::ifreq) -> [u8; 6] {
     // SAFETY: every member of the union is made of integers: any bytes are a valid value.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     std::array::from_fn(|i| address.sa_data[i] as u8)
+}
+
+/// `ETHTOOL_STSO`: segmentation of TCP by the device (include/uapi/linux/ethtool.h).
+pub const ETHTOOL_STSO: u32 = 0x1f;
+/// `ETHTOOL_SGRO`: joining of received frames (include/uapi/linux/ethtool.h).
+pub const ETHTOOL_SGRO: u32 = 0x2c;
+/// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// A command of ethtool that takes one number (`struct ethtool_value`), for the interface `name`.
+pub fn ethtool_set(fd: BorrowedFd<'_>, name: &str, command: u32, value: u32) -> io::Result<()> {
+    let mut pair = [command, value];
+    let mut request = ifreq(name)?;
+    request.ifr_ifru.ifru_data = pair.as_mut_ptr().cast();
+    // SAFETY: the commands of this crate read two numbers where the request points, and may write them back; both live until
+    // the call returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), SIOCETHTOOL, &raw mut request) })?;
+    Ok(())
+}
+
+/// Gives the calling thread the lowest real-time priority: it runs before all usual threads (sched(7)). Needs CAP_SYS_NICE.
+pub fn real_time() -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the call reads one structure, which lives on this stack frame.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) })?;
+    Ok(())
 }
 
 /// Moves the calling thread into a new, empty network namespace (unshare(2)). Needs CAP_SYS_ADMIN.

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
+use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::{NetOptions, ThresholdOptions, VsockBenchOptions, run_net, run_threshold, run_vsock};
 
 /// Arguments of `zerowire bench`.
@@ -21,7 +22,8 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// The net device against a bare loop of write() or read() on the same tap, in a network namespace of its own.
+    /// The net device against a bare loop of write() or read() on the same tap, or its AF_XDP and packet ports against bare
+    /// loops over a veth pair, in a network namespace of its own.
     Net(Box<NetBenchArgs>),
     /// The vsock device against the same bytes through a pair of unix sockets, in the same write lengths.
     Vsock(Box<VsockBenchArgs>),
@@ -37,16 +39,23 @@ enum What {
 #[command(after_help = "\
 Measures CPU nanoseconds a frame of all threads of the back end, driven by a guest without a VM; variants are \
 interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold one of 64 MiB. Needs root, or \
-'unshare -Urn zerowire bench net'. Takes some minutes; with --quick less than one.")]
+'unshare -Urn zerowire bench net'. Takes some minutes; with --quick less than one.\n\
+\n\
+--port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
+the tap's floor and a plain packet socket; --vms, --fragment-len and --threshold are for the tap. They need root. See docs/xdp.md.")]
 struct NetBenchArgs {
+    /// tap, or one or both of xdp and packet.
+    #[arg(long, value_delimiter = ',', default_value = "tap", value_name = "PORT,…")]
+    port: Vec<String>,
     /// Fewer rounds.
     #[arg(long)]
     quick: bool,
     /// Rounds of each case.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Frame lengths, bytes from the Ethernet header on, 60 to 65549; above 9014 they are TCP frames to be segmented.
-    #[arg(long, value_delimiter = ',', default_values_t = [64, 1500, 9000, 60_000], value_name = "BYTES,…")]
+    /// Frame lengths, bytes from the Ethernet header on, 60 to 65549; above 9014 they are TCP frames to be segmented
+    /// [default: 64,1500,9000,60000; over a veth pair 64,1500].
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
     sizes: Vec<usize>,
     /// tx (guest to tap), rx, or both.
     #[arg(long, value_delimiter = ',', value_name = "WAY,…", default_values_t = ["tx".to_owned(), "rx".to_owned()])]
@@ -175,6 +184,9 @@ fn measured_program(floor_only: bool) -> Result<Option<PathBuf>> {
 }
 
 fn net(args: NetBenchArgs) -> Result<ExitCode> {
+    if args.port != ["tap"] {
+        return ports(args);
+    }
     let mut out = std::io::stdout().lock();
     if args.threshold {
         let options = ThresholdOptions { quick: args.quick, rounds: args.rounds, json: args.json };
@@ -185,7 +197,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
     let options = NetOptions {
         quick: args.quick,
         rounds: args.rounds,
-        sizes: args.sizes,
+        sizes: if args.sizes.is_empty() { NetOptions::default().sizes } else { args.sizes },
         directions: parse::<Direction>(&args.direction)?,
         working_sets: working_sets(&args.working_set)?,
         fragment_len: args.fragment_len,
@@ -197,6 +209,26 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
     };
     let report = run_net(&options, &mut out)?;
     // The report names what failed and why; who reads only the exit code shall know as well.
+    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn ports(args: NetBenchArgs) -> Result<ExitCode> {
+    if args.threshold {
+        bail!("--threshold measures a tap: leave out --port {}", args.port.join(","));
+    }
+    let options = PortOptions {
+        ports: parse::<PortKind>(&args.port)?,
+        quick: args.quick,
+        rounds: args.rounds,
+        sizes: if args.sizes.is_empty() { PortOptions::default().sizes } else { args.sizes },
+        directions: parse::<Direction>(&args.direction)?,
+        working_sets: working_sets(&args.working_set)?,
+        program: measured_program(args.floor_only)?,
+        variants: args.with,
+        json: args.json,
+        svg: args.svg,
+    };
+    let report = run_ports(&options, &mut std::io::stdout().lock())?;
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

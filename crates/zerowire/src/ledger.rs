@@ -57,11 +57,14 @@ pub enum CopyReason {
     NotPinned,
     /// A driver put a received frame elsewhere in the guest's buffer than it was to be: it was moved.
     Shifted,
+    /// A received frame was put together in private memory: the kernel had its VLAN tag apart, or it came with an offload that
+    /// the guest does not take.
+    Rebuilt,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -82,6 +85,7 @@ impl CopyReason {
         Self::UnsafeBuffer,
         Self::NotPinned,
         Self::Shifted,
+        Self::Rebuilt,
     ];
 
     /// The word that tables and JSON use.
@@ -107,6 +111,7 @@ impl CopyReason {
             Self::UnsafeBuffer => "bounce: unsafe buffer",
             Self::NotPinned => "bounce: not pinned",
             Self::Shifted => "bounce: shifted frame",
+            Self::Rebuilt => "rebuilt",
         }
     }
 }
@@ -217,6 +222,11 @@ impl Counters {
     #[inline]
     pub fn dropped(&self, reason: DropReason) {
         self.dropped[reason as usize].add(1);
+    }
+
+    /// Counts `frames` dropped frames.
+    pub fn dropped_many(&self, reason: DropReason, frames: u64) {
+        self.dropped[reason as usize].add(frames);
     }
 
     /// The values now. Counters that change meanwhile may be one frame apart.

@@ -14,7 +14,7 @@ pub mod frame;
 pub mod lab;
 pub mod library;
 mod library_frames;
-mod links;
+pub(crate) mod links;
 pub mod measure;
 pub mod options;
 mod receiver;

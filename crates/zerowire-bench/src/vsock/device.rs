@@ -14,7 +14,7 @@ use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
 use super::variant::{Sample, Variant};
 use crate::backend::Backend;
-use crate::backend_variant::flatten;
+use crate::backend::flatten;
 use crate::case::Direction;
 use crate::cpu::{Placement, sleeps_of};
 use crate::guest::STALL_LIMIT;

@@ -157,6 +157,22 @@ impl PortIo {
         self.calls += unsafe { plain::push(self.file.as_raw_fd(), op, &mut self.done) };
     }
 
+    /// Bytes that can be handed to a socket before it is full, as it counts them: what it may have in the kernel less what it
+    /// has. None where the port is no socket.
+    pub fn send_room(&self) -> Option<usize> {
+        let most = rustix::net::sockopt::socket_send_buffer_size(&self.file).ok()?;
+        let mut used: libc::c_int = 0;
+        // SAFETY: TIOCOUTQ writes an int (SIOCOUTQ, net/packet/af_packet.c: `packet_ioctl`).
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TIOCOUTQ, &raw mut used) };
+        (done == 0).then(|| most.saturating_sub(used.max(0) as usize))
+    }
+
+    /// What came of the operation that was carried out last in this batch; None where all of them wait for [`Self::run`].
+    #[inline]
+    pub fn last_result(&self) -> Option<i32> {
+        self.done.last().map(|d| d.result)
+    }
+
     /// Runs the batch and returns what came of it, in the order in which the operations were carried out, and how
     /// many system calls it took.
     #[inline]

@@ -102,6 +102,32 @@ pub fn check(
     Ok(())
 }
 
+/// How long the segments of a checked frame are with all headers, bytes, without the VLAN tags; None where it is not to be
+/// segmented, or shows less than its headers.
+#[inline]
+pub fn segment_len(private: &[u8], header_len: usize) -> Option<usize> {
+    if private[1] == GSO_NONE {
+        return None;
+    }
+    segment_len_of(private, header_len)
+}
+
+fn segment_len_of(private: &[u8], header_len: usize) -> Option<usize> {
+    let (gso_size, start) = (usize::from(u16_le(private, 4)), usize::from(u16_le(private, 6)));
+    let frame = private.get(header_len..)?;
+    let transport = match private[1] & !GSO_ECN {
+        GSO_TCPV4 | GSO_TCPV6 => usize::from(frame.get(start + 12)? >> 4) * 4,
+        GSO_UDP_L4 => 8,
+        // Fragments are as long as the MTU lets them be.
+        _ => return None,
+    };
+    let mut tags = 0;
+    while tags < 2 && matches!(frame.get(12 + 4 * tags..14 + 4 * tags)?, [0x81, 0] | [0x88, 0xa8]) {
+        tags += 1;
+    }
+    Some(start + transport + gso_size - 4 * tags)
+}
+
 fn check_offload(
     private: &[u8],
     header_len: usize,
@@ -200,6 +226,17 @@ mod tests {
         v6[24..26].copy_from_slice(&[0x81, 0x00]);
         v6[28..30].copy_from_slice(&[0x86, 0xdd]);
         assert_eq!(check(&mut v6, 12, 3000, ALL), Ok(()));
+    }
+
+    #[test]
+    fn the_length_of_segments_counts_all_headers_and_no_tag() {
+        let mut b = frame(1, GSO_TCPV4, 54, 1448, 34, 16);
+        b[12 + 34 + 12] = 0x80;
+        assert_eq!(segment_len(&b, 12), Some(34 + 32 + 1448));
+        let mut udp = frame(1, GSO_UDP_L4, 0, 1400, 38, 6);
+        udp[24..26].copy_from_slice(&[0x81, 0x00]);
+        assert_eq!(segment_len(&udp, 12), Some(34 + 8 + 1400));
+        assert_eq!(segment_len(&frame(1, 0, 0, 0, 34, 16), 12), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod announce;
 pub mod features;
 pub mod header;
 pub mod offload;
+pub mod packet;
 mod policy;
 pub mod receive;
 pub mod transmit;

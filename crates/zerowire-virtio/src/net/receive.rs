@@ -23,6 +23,7 @@
 
 pub(crate) mod chains;
 mod deliver;
+mod fit;
 mod shape;
 
 use std::collections::VecDeque;
@@ -35,7 +36,8 @@ use super::policy::MAX_IOV;
 use super::transmit::{Turn, TurnError};
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
 use crate::io::{MAX_BATCH, Op, PortIo};
-use crate::memory::{GuestMemory, Mapping};
+use crate::memory::{GuestMemory, Mapping, access};
+use crate::port::TapOffloads;
 use crate::ring::SplitRing;
 use chains::Chains;
 pub use shape::SMALL_MAX_BYTES;
@@ -139,6 +141,10 @@ pub struct Receive {
     reads: Vec<Read>,
     scratch: Mapping,
     scratch_dirty: bool,
+    /// What frames may ask of the guest, where the port does not see to that.
+    accepts: Option<TapOffloads>,
+    /// A segment of a frame that the guest does not take whole.
+    piece: Vec<u8>,
 }
 
 impl Receive {
@@ -159,7 +165,34 @@ impl Receive {
             reads: Vec::with_capacity(READ_BATCH),
             scratch: Mapping::private(SCRATCH_STRIDE * READ_BATCH)?,
             scratch_dirty: false,
+            accepts: None,
+            piece: Vec::new(),
         })
+    }
+
+    /// For a port that gives frames with any offloads: those that the guest does not take are done here, in private memory
+    /// (`rebuilt` in the ledger), before it gets the frame.
+    pub fn accept_only(&mut self, accepts: TapOffloads) {
+        self.accepts = Some(accepts);
+    }
+
+    /// Gives the guest a frame that came another way than by [`Self::run`], with its virtio-net header in front; one for which
+    /// there are too few buffers waits. The guest sees it when the ring is published.
+    ///
+    /// # Errors
+    /// The guest broke a rule of the ring.
+    pub fn give(
+        &mut self,
+        frame: &mut [u8],
+        reason: CopyReason,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<(), TurnError> {
+        self.fit_or_hold(frame, reason, cx)
+    }
+
+    /// Whether frames wait for buffers.
+    pub fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// The ring.
@@ -232,7 +265,7 @@ impl Receive {
             if d.result >= 0 {
                 in_order &= usize::from(d.slot) == frames && i == frames;
                 frames += 1;
-            } else if d.result == -libc::EBADFD {
+            } else if d.result == -libc::EBADFD || d.result == -libc::ENETDOWN {
                 port_gone = true;
             } else if d.result != -libc::EAGAIN {
                 // The frame was taken out of the port and could not be put into the guest's memory.
@@ -253,7 +286,7 @@ impl Receive {
         } else if !in_order {
             self.deliver_staged(&order[..reads], 0, 0, cx)?;
         } else {
-            let (delivered, chains) = self.deliver_in_place(frames, cx)?;
+            let (delivered, chains) = self.deliver_in_place(self.sound(frames), cx)?;
             if delivered < frames {
                 self.deliver_staged(&order[..frames], delivered, chains, cx)?;
             }
@@ -274,7 +307,34 @@ impl Receive {
     /// Whether frames go into private memory first.
     #[inline]
     fn is_private(&self) -> bool {
-        self.setup.mode == PathMode::Copy || self.forecast.shape() == Shape::Small
+        self.setup.mode == PathMode::Copy || self.forecast.shape() == Shape::Small || self.rebuilds_most()
+    }
+
+    /// Whether nearly each frame of another program's may have to be changed for this guest.
+    #[inline]
+    fn rebuilds_most(&self) -> bool {
+        self.accepts.is_some_and(|a| !a.csum)
+    }
+
+    /// How many of the first `frames` reads are what the guest takes.
+    #[inline]
+    fn sound(&self, frames: usize) -> usize {
+        match self.accepts {
+            None => frames,
+            Some(accepts) => self.first_unsound(frames, accepts).unwrap_or(frames),
+        }
+    }
+
+    #[inline]
+    fn first_unsound(&self, frames: usize, accepts: TapOffloads) -> Option<usize> {
+        let mut chain = 0;
+        self.reads[..frames].iter().position(|read| {
+            // Read once: the guest may write its own buffers, and harms nobody but itself.
+            let mut header = [0; fit::HEADER_BYTES];
+            access::read(self.chains.segments(chain), 0, &mut header);
+            chain += read.chains;
+            !fit::passes(&header, accepts) || read.result as usize > self.longest()
+        })
     }
 
     /// The answer where nothing could be read for lack of buffers. What waits longer than [`PATIENCE`] is given up.
@@ -454,7 +514,7 @@ fn note_reads(reads: &[Read], chains: &Chains, memory: &GuestMemory) {
         let mut left = match r.result {
             len if len >= 0 => len as usize,
             // Nothing was there to be read.
-            e if e == -libc::EAGAIN || e == -libc::EBADFD => 0,
+            e if e == -libc::EAGAIN || e == -libc::EBADFD || e == -libc::ENETDOWN => 0,
             // The kernel failed half-way and does not say where.
             _ => r.room,
         };

@@ -15,6 +15,9 @@
 //! **Ownership.** A chain is taken from the ring, sent, and given back before [`Transmit::run`] returns: nothing is
 //! lent to the kernel across calls.
 
+mod hold;
+mod ring;
+
 use std::io;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
@@ -24,6 +27,8 @@ use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
 use crate::io::{MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, MAX_REGIONS, Mapping, SLAB_BYTES, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
+pub use ring::FrameRing;
+use ring::Pushed;
 
 /// Room for inspected headers, bytes, in the slab behind each registered piece of memory.
 const HEADER_SLOT_BYTES: usize = SLAB_BYTES / MAX_BATCH;
@@ -90,10 +95,13 @@ struct Slot {
     copied: u32,
     reason: Option<CopyReason>,
     sent: bool,
+    /// The port had no room for it.
+    full: bool,
+    /// It is in the frame ring: its number there.
+    number: Option<u64>,
 }
 
 /// The transmit side of a queue pair.
-#[derive(Debug)]
 pub struct Transmit {
     ring: SplitRing,
     policy: Policy,
@@ -111,6 +119,30 @@ pub struct Transmit {
     large_used: usize,
     /// Offload errors seen, so that the log tells of the first only.
     offload_errors: u64,
+    /// A frame that a full port does not take stays in the ring.
+    holds: bool,
+    /// The port is nearly full.
+    pressed: bool,
+    /// Room in the port that is known to be there, bytes.
+    room: usize,
+    /// The longest segment that may be made of a frame, bytes.
+    segment_bytes: usize,
+    /// The port's interface was not there for a frame.
+    port_gone: bool,
+    /// Where frames go rather than to the port's socket.
+    frame_ring: Option<Box<FrameRing>>,
+    /// Frames of the batch that go by that ring, and by the socket.
+    by_ring: usize,
+    by_socket: usize,
+}
+
+impl std::fmt::Debug for Transmit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transmit")
+            .field("ring", &self.ring)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Transmit {
@@ -133,7 +165,26 @@ impl Transmit {
             large: Mapping::private(FRAME_SLOT_BYTES * FRAME_SLOTS)?,
             large_used: 0,
             offload_errors: 0,
+            holds: false,
+            pressed: false,
+            room: 0,
+            segment_bytes: usize::MAX,
+            port_gone: false,
+            frame_ring: None,
+            by_ring: 0,
+            by_socket: 0,
         })
+    }
+
+    /// From now on a frame whose segments would be longer than `bytes`, with all headers and without VLAN tags, is dropped:
+    /// kernels and drivers look at the MTU only where a frame is not to be segmented.
+    pub fn limit_segments(&mut self, bytes: usize) {
+        self.segment_bytes = bytes;
+    }
+
+    /// Whether the port's interface was gone when a frame was handed to it, since this was asked last.
+    pub fn take_port_gone(&mut self) -> bool {
+        std::mem::take(&mut self.port_gone)
     }
 
     /// The ring.
@@ -168,28 +219,35 @@ impl Transmit {
     #[inline]
     pub fn run(&mut self, cx: &mut TransmitContext<'_>) -> Result<Turn, TurnError> {
         let available = self.ring.refresh()?;
+        self.slots.clear();
         if available == 0 {
+            self.flush_waiting(cx.counters);
             return Ok(Turn::default());
         }
-        self.slots.clear();
         self.iov.clear();
         self.large_used = 0;
+        (self.by_ring, self.by_socket) = (0, 0);
         cx.io.clear();
+        self.look_for_room(cx.io);
         let mut broken = None;
         for _ in 0..usize::from(available).min(MAX_BATCH) {
             if self.iov.len() + MAX_IOV > IOV_CAPACITY || self.large_used == FRAME_SLOTS {
                 break;
             }
             match self.chain(cx) {
-                Ok(()) => {}
+                Ok(true) => {}
+                Ok(false) => break,
                 Err(e) => {
                     broken = Some(e);
                     break;
                 }
             }
+            if self.holds && self.may_be_full(cx.io) {
+                break;
+            }
         }
         self.ring.prefetch(MAX_BATCH as u16);
-        self.finish(cx)?;
+        self.finish(broken.is_none(), cx)?;
         let turn = Turn { chains: self.slots.len(), notify: self.ring.publish() };
         match broken {
             // What was sent before the error is given back; the ring stops after it.
@@ -198,23 +256,41 @@ impl Transmit {
         }
     }
 
-    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring stops.
+    /// Hands over frames that the kernel had no room for in the turns before.
     #[inline]
-    fn chain(&mut self, cx: &mut TransmitContext<'_>) -> Result<(), RingError> {
-        let Some(head) = self.ring.take()? else { return Ok(()) };
+    fn flush_waiting(&mut self, counters: &Counters) {
+        if self.frame_ring.as_ref().is_some_and(|r| r.is_waiting()) {
+            self.flush_ring(counters);
+        }
+    }
+
+    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring stops. Returns false where the
+    /// chain went back, and the batch ends before it.
+    #[inline]
+    fn chain(&mut self, cx: &mut TransmitContext<'_>) -> Result<bool, RingError> {
+        let Some(head) = self.ring.take()? else { return Ok(true) };
         let len = parse(&self.ring, head, cx.memory, &mut self.hint, &mut self.segments)?;
         let mut slot = Slot { head, ..Slot::default() };
         match self.frame(len, cx, &mut slot) {
-            Ok(()) => {}
+            Ok(true) => {}
+            Ok(false) => {
+                self.ring.untake(std::iter::once(head));
+                return Ok(false);
+            }
             Err(reason) => cx.counters.dropped(reason),
         }
         self.slots.push(slot);
-        Ok(())
+        Ok(true)
     }
 
-    /// Queues the frame in `self.segments`, or says why it is dropped.
+    /// Queues the frame in `self.segments`, or says why it is dropped. Returns false where it has to wait for another turn.
     #[inline]
-    fn frame(&mut self, len: usize, cx: &mut TransmitContext<'_>, slot: &mut Slot) -> Result<(), DropReason> {
+    fn frame(
+        &mut self,
+        len: usize,
+        cx: &mut TransmitContext<'_>,
+        slot: &mut Slot,
+    ) -> Result<bool, DropReason> {
         if len < self.header_len + ETH_HEADER_BYTES {
             return Err(DropReason::TooShort);
         }
@@ -222,8 +298,14 @@ impl Transmit {
             return Err(DropReason::TooLong);
         }
         let index = self.slots.len();
-        let gather =
-            self.policy.gather(len, self.segments.len(), || cx.io.fixed().common(&self.segments).is_some());
+        let rings = self.frame_ring.is_some();
+        // For a frame ring a head is enough: the rest is copied into that.
+        let gather = match rings {
+            true => None,
+            false => self
+                .policy
+                .gather(len, self.segments.len(), || cx.io.fixed().common(&self.segments).is_some()),
+        };
         let (private, fixed) = match gather {
             Some(_) if len <= self.small_slot => {
                 (self.small.as_ptr().wrapping_add(index * self.small_slot), None)
@@ -236,7 +318,7 @@ impl Transmit {
                 .io
                 .fixed()
                 .common(&self.segments)
-                .filter(|_| self.policy.fixed(len, self.segments.len()))
+                .filter(|_| !self.pressed && !rings && self.policy.fixed(len, self.segments.len()))
             {
                 Some(f) => (f.slab().wrapping_add(index * HEADER_SLOT_BYTES), Some(f)),
                 None => (self.small.as_ptr().wrapping_add(index * self.small_slot), None),
@@ -257,14 +339,30 @@ impl Transmit {
             }
             return Err(DropReason::BadOffload);
         }
+        if let Some(n) = header::segment_len(head, self.header_len)
+            && n > self.segment_bytes
+        {
+            return Err(DropReason::TooLong);
+        }
         if let Some(detour) = cx.detour.as_deref_mut() {
             let start = &head[self.header_len..];
             if detour.wants(&start[..start.len().min(INSPECT_BYTES)]) {
                 take_out(&self.segments, self.header_len, len, head, detour);
                 cx.counters.copied(CopyReason::Metadata, len as u64);
-                return Ok(());
+                return Ok(true);
             }
         }
+        if rings {
+            match self.push_by_ring(head, len)? {
+                Pushed::Taken(number) => {
+                    Self::note_by_ring(slot, number, len);
+                    return Ok(true);
+                }
+                Pushed::NotNow => return Ok(false),
+                Pushed::Never => {}
+            }
+        }
+        self.by_socket += 1;
         let first = self.iov.len();
         self.iov.push(libc::iovec { iov_base: private.cast(), iov_len: head_len });
         if head_len < len {
@@ -283,6 +381,7 @@ impl Transmit {
                 });
             }
         }
+        self.room = self.room.saturating_sub(hold::cost(len));
         slot.sent = true;
         slot.copied = head_len as u32;
         slot.scattered = (len - head_len) as u32;
@@ -295,10 +394,15 @@ impl Transmit {
             len: (self.iov.len() - first) as u32,
             fixed: fixed.map(|f| f.index),
         };
+        if self.pressed {
+            // SAFETY: as below.
+            unsafe { cx.io.carry_out(op) };
+            return Ok(true);
+        }
         // SAFETY: the iovec array stays where it is until the batch has run (see above), the private slots are this
         // side's own, and guest memory is held by `cx.memory`.
         unsafe { cx.io.push(op) };
-        Ok(())
+        Ok(true)
     }
 
     /// How many bytes of a scattered frame go through the private slot: whole segments as long as they fit, so that a
@@ -319,18 +423,31 @@ impl Transmit {
         whole.max(INSPECT_BYTES).min(len)
     }
 
-    /// Runs the batch, counts, and gives every chain back.
+    /// Runs the batch, counts, and gives every chain back, or puts it back if the port was full and it may be taken again.
     #[inline]
-    fn finish(&mut self, cx: &mut TransmitContext<'_>) -> io::Result<()> {
+    fn finish(&mut self, again: bool, cx: &mut TransmitContext<'_>) -> io::Result<()> {
         self.ring.hand_on(self.slots.iter().filter(|s| s.sent).map(|s| s.head));
+        if self.frame_ring.is_some() {
+            self.flush_ring(cx.counters);
+        }
         let (done, calls) = cx.io.run()?;
+        let mut full = false;
         for d in done {
             if d.result < 0
                 && let Some(slot) = self.slots.get_mut(usize::from(d.slot))
             {
                 slot.sent = false;
+                if self.holds && d.result == -libc::EAGAIN {
+                    slot.full = true;
+                    full = true;
+                    continue;
+                }
+                self.port_gone |= matches!(-d.result, libc::ENXIO | libc::ENODEV | libc::ENETDOWN);
                 cx.counters.dropped(DropReason::PortRefused);
             }
+        }
+        if full {
+            self.put_back(again, cx.counters);
         }
         let (mut frames, mut whole, mut scattered) = (0u64, 0u64, 0u64);
         let mut copied: (Option<CopyReason>, u64) = (None, 0);

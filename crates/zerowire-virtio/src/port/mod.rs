@@ -1,7 +1,9 @@
 //! Where frames go: the ports of a device.
 
+mod packet;
 mod spec;
 mod tap;
 
-pub use spec::{PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec};
+pub use packet::{Frames, InterfaceState, PacketError, PacketSocket, Tag};
+pub use spec::{PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec};
 pub use tap::{MAX_QUEUES, Tap, TapError, TapOffloads, TapSpec};

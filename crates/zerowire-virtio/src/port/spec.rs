@@ -14,7 +14,7 @@ pub enum PortSpec {
     Tap(TapSpec),
     /// `xdp:IF[,…]`: queues of any interface by AF_XDP, with the guest's memory as the UMEM.
     Xdp(XdpSpec),
-    /// `packet:IF`: packet rings on an interface.
+    /// `packet:IF[,rings=on|off|auto]`: packet sockets on an interface.
     Packet(PacketSpec),
 }
 
@@ -63,6 +63,20 @@ pub enum XdpMatch {
 pub struct PacketSpec {
     /// The interface's name, 1 to 15 bytes.
     pub interface: String,
+    /// Whether frames of the guest go by a ring shared with the kernel.
+    pub rings: PacketRings,
+}
+
+/// Who copies a frame of the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketRings {
+    /// This process, into a ring, where the interface's driver sends from that; the kernel elsewhere.
+    #[default]
+    Auto,
+    /// This process, into a ring.
+    On,
+    /// The kernel.
+    Off,
 }
 
 /// A port that can't be understood. The text is what the user reads.
@@ -182,15 +196,29 @@ impl PortSpec {
                 }
                 Ok(Self::Xdp(spec))
             }
-            Some(("packet", name)) => match { options }.next() {
-                None => Ok(Self::Packet(PacketSpec { interface: name.to_owned() })),
-                Some(option) => {
-                    let (key, value) = option?;
-                    Err(format!("'{key}={value}' is not known: a packet port has no options"))
+            Some(("packet", name)) => {
+                let mut spec = PacketSpec { interface: name.to_owned(), rings: PacketRings::default() };
+                for option in options {
+                    spec.rings = match option? {
+                        ("rings", "auto") => PacketRings::Auto,
+                        ("rings", "on") => PacketRings::On,
+                        ("rings", "off") => PacketRings::Off,
+                        ("rings", other) => return Err(format!("rings={other}: give on, off or auto")),
+                        ("queues", "1") => continue,
+                        ("queues", n) => {
+                            return Err(format!(
+                                "queues={n}: a packet port has one queue pair; tap and xdp have more"
+                            ));
+                        }
+                        (key, value) => {
+                            return Err(format!("'{key}={value}' is not known, only rings=on|off|auto"));
+                        }
+                    };
                 }
-            },
+                Ok(Self::Packet(spec))
+            }
             _ => Err("give tap:NAME[,queues=N], xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto]\
-                      [,match=mac:…|all][,offloads=on|off] or packet:IF"
+                      [,match=mac:…|all][,offloads=on|off] or packet:IF[,rings=on|off|auto]"
                 .to_owned()),
         }
     }
@@ -215,7 +243,14 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tap(t) => write!(f, "tap:{},queues={}", t.name, t.queues),
-            Self::Packet(p) => write!(f, "packet:{}", p.interface),
+            Self::Packet(p) => {
+                write!(f, "packet:{}", p.interface)?;
+                match p.rings {
+                    PacketRings::Auto => Ok(()),
+                    PacketRings::On => f.write_str(",rings=on"),
+                    PacketRings::Off => f.write_str(",rings=off"),
+                }
+            }
             Self::Xdp(x) => {
                 write!(f, "xdp:{},queue={},queues={}", x.interface, x.queue, x.queues)?;
                 match x.mode {
@@ -275,12 +310,17 @@ mod tests {
             assert_eq!(spec.does_offloads(), offloads);
             assert_eq!(port(&format!("xdp:e0,offloads={word}")), Ok(PortSpec::Xdp(spec)));
         }
-        assert_eq!(port("packet:e0"), Ok(PortSpec::Packet(PacketSpec { interface: "e0".into() })));
         assert!(XdpSpec::new("e0").does_offloads());
         assert!(!XdpSpec { mode: XdpMode::ZeroCopy, ..XdpSpec::new("e0") }.does_offloads());
+        assert_eq!(
+            port("packet:e0"),
+            Ok(PortSpec::Packet(PacketSpec { interface: "e0".into(), rings: PacketRings::Auto }))
+        );
         for text in [
             "tap:t0,queues=3",
             "packet:e0",
+            "packet:e0,rings=on",
+            "packet:e0,rings=off",
             "xdp:e0,queue=0,queues=1",
             "xdp:e0,queue=2,queues=4,mode=zerocopy,match=mac:02:00:00:00:00:0a",
             "xdp:e0,queue=0,queues=1,mode=copy",
@@ -304,6 +344,8 @@ mod tests {
             ("xdp:e0,match=mac:02:00:00:00:00:00:00", "match=mac"),
             ("xdp:e0,zero", "'zero'"),
             ("packet:e0,queues=2", "queues=2"),
+            ("packet:e0,rings=2", "rings=2"),
+            ("packet:e0,mode=copy", "mode=copy"),
         ] {
             let text = port(bad).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(text.contains(word) && text.contains(bad), "{bad}: {text}");

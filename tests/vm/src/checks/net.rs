@@ -31,6 +31,35 @@ pub fn full(env: &Env<'_>) -> Result<String> {
     carry_zero_copied(net)
 }
 
+/// The same over a packet port, on a veth.
+pub fn packet(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { packet: Some("auto"), ..Plan::default() })?;
+    net.expect_features(true, CHECKSUM)?;
+    net.expect_features(true, SEGMENTATION)?;
+    net.expect_features(true, &[MERGEABLE])?;
+    carry_zero_copied(net)
+}
+
+/// The same, with frames of the guest copied into a ring.
+pub fn packet_ring(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { packet: Some("on"), ..Plan::default() })?;
+    traffic::ping(&mut net)?;
+    traffic::file_both_ways(&mut net)?;
+    let text = traffic::iperf_both_ways(&mut net, &[])?;
+    let ledger = net.ledger()?;
+    let (bytes, copied) = (ledger.count(Way::FromGuest, "bytes")?, ledger.copied(Way::FromGuest, "outside"));
+    ensure!(bytes == copied && bytes > 0, "{copied} of {bytes} bytes went by the ring");
+    net.finish()?;
+    Ok(text)
+}
+
+/// Over a packet port to a guest without offloads, while the other end of the veth makes use of them.
+pub fn packet_no_offloads(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { packet: Some("off"), offloads: false, ..Plan::default() })?;
+    net.expect_features(false, CHECKSUM)?;
+    carry(net)
+}
+
 /// No checksum, no segmentation offload: every frame fits the MTU.
 pub fn no_offloads(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { offloads: false, ..Plan::default() })?;

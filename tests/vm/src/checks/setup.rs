@@ -28,6 +28,9 @@ pub const GUEST: &str = "10.77.0.2";
 /// The tap's name in its namespace.
 pub const TAP: &str = "tap0";
 
+/// The near end of the veth that takes the tap's place.
+const VETH: &str = "zw0";
+
 /// The VM's name in the statistics.
 pub const NAME: &str = "vm";
 
@@ -54,6 +57,8 @@ pub struct Plan {
     pub mergeable: bool,
     /// VIRTIO_F_ACCESS_PLATFORM.
     pub access_platform: bool,
+    /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port with this value of `rings`.
+    pub packet: Option<&'static str>,
     /// Further arguments of QEMU.
     pub qemu_arguments: Vec<OsString>,
 }
@@ -69,6 +74,7 @@ impl Default for Plan {
             offloads: true,
             mergeable: true,
             access_platform: false,
+            packet: None,
             qemu_arguments: Vec::new(),
         }
     }
@@ -180,6 +186,13 @@ impl Net {
 fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> Result<Backend> {
     let socket = dir.join("net");
     let mut port = format!("tap:{TAP}");
+    if let Some(rings) = plan.packet {
+        port = format!("packet:{VETH},rings={rings}");
+        if namespace.ip(&["link", "show", "dev", VETH]).is_err() {
+            namespace.ip(&["link", "add", VETH, "type", "veth", "peer", "name", TAP])?;
+        }
+        namespace.ip(&["link", "set", "dev", VETH, "mtu", &plan.mtu.to_string(), "up"])?;
+    }
     if plan.queue_pairs > 1 {
         port.push_str(&format!(",queues={}", plan.queue_pairs));
     }

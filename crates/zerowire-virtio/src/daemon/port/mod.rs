@@ -1,5 +1,6 @@
 //! The ports of a network server: what a control thread asks of them, and the paths that their workers run.
 
+mod packet;
 mod steering;
 mod tap;
 mod xdp;
@@ -12,7 +13,8 @@ use zerowire::xdp::XdpError;
 use super::worker::{WorkerHandle, WorkerSetup};
 use crate::io::Engine;
 use crate::net::Policy;
-use crate::port::{PortSpec, TapError, TapOffloads};
+use crate::port::{PacketError, PortSpec, TapError, TapOffloads};
+use packet::PacketPort;
 use tap::TapPort;
 use xdp::XdpPort;
 
@@ -25,7 +27,10 @@ pub enum PortError {
     /// An AF_XDP port.
     #[error(transparent)]
     Xdp(#[from] XdpError),
-    /// This build has no such port, or it can't be had for another reason.
+    /// A packet port.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// It can't be had for another reason.
     #[error("port '{port}': {problem}")]
     Other {
         /// The port as it was given.
@@ -96,9 +101,6 @@ pub(super) fn open(spec: &PortSpec, policy: Policy, engine: Engine) -> Result<Bo
     match spec {
         PortSpec::Tap(tap) => Ok(Box::new(TapPort::open(tap, policy, engine)?)),
         PortSpec::Xdp(xdp) => Ok(Box::new(XdpPort::open(xdp, policy)?)),
-        other @ PortSpec::Packet(_) => {
-            let problem = "not built yet; give tap:NAME or xdp:IF".to_owned();
-            Err(PortError::Other { port: other.to_string(), problem })
-        }
+        PortSpec::Packet(packet) => Ok(Box::new(PacketPort::open(packet, policy, engine)?)),
     }
 }

@@ -2,7 +2,7 @@
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
-use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, SMALL_MAX_BYTES};
+use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, SMALL_MAX_BYTES, fit};
 use crate::memory::{GuestMemory, access};
 use crate::net::transmit::TurnError;
 use crate::ring::RingError;
@@ -112,8 +112,8 @@ impl Receive {
             let before: usize = self.reads[..i].iter().map(|r| r.chains).sum();
             staged.push(self.stage(i, before - gone, read.result as usize));
         }
-        for frame in staged {
-            self.copy_or_hold(&frame, CopyReason::Overflow, cx)?;
+        for mut frame in staged {
+            self.fit_or_hold(&mut frame, CopyReason::Overflow, cx)?;
         }
         self.scratch_dirty = true;
         Ok(())
@@ -193,16 +193,52 @@ impl Receive {
             let len = (len as usize).min(SCRATCH_BYTES);
             // SAFETY: scratch memory is this side's own, `i` is one of the batch, no operation is under way, and
             // nothing writes scratch memory before the next turn.
-            let frame = unsafe { std::slice::from_raw_parts(self.scratch(usize::from(i)), len) };
+            let frame = unsafe { std::slice::from_raw_parts_mut(self.scratch(usize::from(i)), len) };
             let reason = match (asked, len <= SMALL_MAX_BYTES) {
                 (true, _) => CopyReason::Asked,
                 (false, true) => CopyReason::Small,
+                (false, false) if self.rebuilds_most() => CopyReason::Rebuilt,
                 (false, false) => CopyReason::Overflow,
             };
             self.scratch_dirty |= len > SMALL_MAX_BYTES;
-            self.copy_or_hold(frame, reason, cx)?;
+            self.fit_or_hold(frame, reason, cx)?;
         }
         Ok(())
+    }
+
+    /// As [`Self::copy_or_hold`], for a frame of the port's, which may have to be changed to be what the guest takes.
+    #[inline]
+    pub(super) fn fit_or_hold(
+        &mut self,
+        frame: &mut [u8],
+        reason: CopyReason,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<(), TurnError> {
+        match (self.accepts, frame.first_chunk()) {
+            (Some(accepts), Some(header)) if !fit::passes(header, accepts) => self.rebuild(frame, cx),
+            _ if frame.len() > self.longest() => {
+                cx.counters.dropped(DropReason::TooLong);
+                Ok(())
+            }
+            _ => self.copy_or_hold(frame, reason, cx),
+        }
+    }
+
+    /// Does what the frame asks for, and gives the guest what comes of it.
+    #[cold]
+    fn rebuild(&mut self, frame: &mut [u8], cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
+        let mut piece = std::mem::take(&mut self.piece);
+        let mut given = Ok(());
+        let done = fit::rebuild(frame, self.setup.header_len, &mut piece, |frame| {
+            if given.is_ok() {
+                given = self.copy_or_hold(frame, CopyReason::Rebuilt, cx);
+            }
+        });
+        self.piece = piece;
+        if done.is_err() {
+            cx.counters.dropped(DropReason::BadOffload);
+        }
+        given
     }
 
     /// Copies a frame, header included, into the first chains, if there is room.

@@ -83,6 +83,11 @@ impl PacketRing {
         self.slots.len()
     }
 
+    /// Frames that were pushed and that the kernel has not taken yet.
+    pub fn waiting(&self) -> usize {
+        self.unsent()
+    }
+
     /// Bytes of the longest frame that a slot holds. The MTU may allow less, but for frames that are to be cut
     /// ([`PacketRing::push_offload`]).
     pub fn slot_frame_bytes(&self) -> usize {

@@ -1,0 +1,342 @@
+//! The floor: a bare loop over the rings of an AF_XDP socket, with memory of its own and no virtqueue.
+//!
+//! The socket is bound as the port binds it: copy mode, frames of several pieces allowed, unaligned chunks of 4096 bytes, 2048
+//! entries a ring; so many buffers posted as the guest posts, batches of as many frames. Nothing is parsed, no header is
+//! written, and what a frame holds is not looked at.
+//!
+//! **Who owns these bytes.** Frames to send are written once, before the socket is bound. From then on the memory is the
+//! kernel's: nothing here reads or writes it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerowire::xdp::program::{Hook, Rule, Steering};
+use zerowire::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptions, Umem, UmemOptions};
+
+use super::bursts::{self, BATCH, POSTED, wait_for};
+use super::hold::Hold;
+use super::options::LONGEST;
+use super::veth::Veth;
+use crate::area::Slots;
+use crate::case::{Case, Direction};
+use crate::cpu::{Placement, thread_time};
+use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
+use crate::generator::{Generator, verify_sent};
+use crate::guest::STALL_LIMIT;
+use crate::tap::VNET_HEADER_LEN;
+use crate::variant::{Sample, Variant};
+
+/// Bytes of a chunk.
+const CHUNK: u32 = 4096;
+/// The longest frame of the port: its MTU, an Ethernet header and a VLAN tag.
+const FRAME: u32 = LONGEST as u32 + 4;
+/// Memory before the first slot: a chunk ends with the frame, and begins up to a chunk before it.
+const PADDING: usize = 2 * CHUNK as usize;
+
+/// The loop on a veth pair of its own.
+pub struct BareXdp {
+    veth: Veth,
+    hold: Rc<Hold>,
+    placement: Placement,
+    steering: Steering,
+    ready: Option<Ready>,
+    kernel: KernelTime,
+}
+
+/// CPU time of the kernel thread over the runs of a case.
+#[derive(Debug, Default)]
+pub(super) struct KernelTime {
+    time: Duration,
+    frames: u64,
+}
+
+impl KernelTime {
+    /// Adds a run.
+    pub(super) fn add(&mut self, time: Duration, frames: usize) {
+        self.time += time;
+        self.frames += frames as u64;
+    }
+
+    /// As an entry of a ledger; nothing where the thread had nothing to do.
+    pub(super) fn note(&self, ledger: &mut BTreeMap<String, u64>) {
+        let each = self.time.as_nanos() as u64 / self.frames.max(1);
+        if each > 0 {
+            ledger.insert("kernel_thread_ns_per_frame".to_owned(), each);
+        }
+    }
+}
+
+struct Ready {
+    case: Case,
+    socket: Socket,
+    slots: Slots,
+    generator: Generator,
+    /// The walk goes on where the run before ended.
+    next: usize,
+}
+
+impl BareXdp {
+    /// Makes the pair in the namespace of the calling thread, and attaches the program.
+    pub fn new(hold: Rc<Hold>, placement: &Placement) -> Result<Self> {
+        let veth = Veth::new(placement)?;
+        let steering = Steering::attach(veth.port().name(), 1, Hook::Native)?;
+        let placement = placement.clone();
+        Ok(Self { veth, hold, placement, steering, ready: None, kernel: KernelTime::default() })
+    }
+
+    fn bind(&self, case: &Case) -> Result<(Socket, Slots)> {
+        let slots = match case.direction {
+            Direction::Transmit => case.slots(),
+            Direction::Receive => bursts::slots(case),
+        };
+        let options = UmemOptions {
+            chunk_bytes: CHUNK,
+            headroom_bytes: CHUNK - KERNEL_HEADROOM_BYTES - FRAME,
+            unaligned: true,
+            ..UmemOptions::default()
+        };
+        let umem = Umem::new(PADDING + slots.total() + PADDING, options, false)?;
+        if case.direction == Direction::Transmit {
+            let frame = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
+            for place in 0..slots.places() {
+                // SAFETY: nothing is bound yet, so nothing is lent to the kernel; no other reference exists.
+                let bytes = unsafe { umem.bytes_mut(frame_at(slots, place), case.frame_len) }?;
+                bytes.copy_from_slice(frame.bytes());
+            }
+        }
+        let options = SocketOptions {
+            mode: Mode::Copy,
+            multi_buffer: true,
+            ..SocketOptions::new(self.veth.port().name())
+        };
+        let mut socket = Socket::bind(&umem, &options)?;
+        if case.direction == Direction::Receive {
+            for place in 0..POSTED {
+                socket.fill().push(chunk_of(slots, place));
+            }
+            socket.fill().publish();
+            self.steering.steer_by(&socket, &Rule { address: None, longest_bytes: FRAME })?;
+        }
+        Ok((socket, slots))
+    }
+}
+
+/// Where the frame of a place begins: behind room for a virtio-net header, as in a guest.
+fn frame_at(slots: Slots, place: usize) -> u64 {
+    (PADDING + slots.offset(place) + VNET_HEADER_LEN) as u64
+}
+
+/// The fill entry for it: the chunk ends with the longest frame.
+fn chunk_of(slots: Slots, place: usize) -> u64 {
+    frame_at(slots, place) + u64::from(FRAME) - u64::from(CHUNK)
+}
+
+impl Variant for BareXdp {
+    fn name(&self) -> &str {
+        "bare AF_XDP"
+    }
+
+    fn prepare(&mut self, case: &Case) -> Result<()> {
+        // The old socket goes first: a queue has one at a time.
+        self.ready = None;
+        self.kernel = KernelTime::default();
+        let (socket, slots) = self.bind(case)?;
+        let peer = self.veth.peer();
+        let generator = Generator::new(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
+        self.ready = Some(Ready { case: *case, socket, slots, generator, next: POSTED });
+        Ok(())
+    }
+
+    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+        let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
+            bail!("the bare loop was not prepared for {case}");
+        };
+        let before = (self.veth.kernel_time()?, self.veth.lost()?, self.veth.peer().counters()?);
+        let (cpu, wall) = match case.direction {
+            Direction::Transmit => transmit(&self.placement, ready, frames)?,
+            Direction::Receive => receive(&self.hold, &self.placement, ready, frames)?,
+        };
+        let kernel = self.veth.kernel_time()? - before.0;
+        self.kernel.add(kernel, frames);
+        if case.direction == Direction::Transmit {
+            verify_sent(before.2, self.veth.peer().counters()?, frames)?;
+        }
+        let lost = self.veth.lost()? - before.1;
+        if lost != 0 {
+            bail!("{lost} of {frames} frames were lost on the way: the run is void");
+        }
+        Ok(Sample { cpu: cpu + kernel, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+    }
+
+    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+        let mut ledger = BTreeMap::new();
+        self.kernel.note(&mut ledger);
+        Ok(ledger)
+    }
+}
+
+/// Sends `frames` frames on a thread of its own; CPU and wall time of the loop.
+fn transmit(placement: &Placement, ready: &mut Ready, frames: usize) -> Result<(Duration, Duration)> {
+    std::thread::scope(|scope| {
+        let run = || {
+            placement.pin_worker()?;
+            let (wall, cpu) = (Instant::now(), thread_time());
+            send_all(ready, frames)?;
+            Ok((thread_time() - cpu, wall.elapsed()))
+        };
+        scope.spawn(run).join().map_err(|_| anyhow!("the thread of the bare loop panicked"))?
+    })
+}
+
+fn send_all(ready: &mut Ready, frames: usize) -> Result<()> {
+    let len = ready.case.frame_len as u32;
+    let (mut queued, mut done) = (0, 0);
+    while done < frames {
+        let batch = BATCH.min(frames - queued);
+        let ring = ready.socket.transmit().context("the socket has no transmit ring")?;
+        for _ in 0..batch {
+            let address = frame_at(ready.slots, ready.next);
+            if !ring.push(Descriptor { address, len, options: 0 }) {
+                break;
+            }
+            ready.next += 1;
+            queued += 1;
+        }
+        ring.publish();
+        wake_until_sent(&mut ready.socket)?;
+        let completion = ready.socket.completion();
+        while completion.pop().is_some() {
+            done += 1;
+        }
+        completion.release();
+    }
+    Ok(())
+}
+
+/// Has the kernel take all that was published.
+fn wake_until_sent(socket: &mut Socket) -> Result<()> {
+    let start = Instant::now();
+    while socket.transmit().is_some_and(|ring| ring.waiting() > 0 && ring.needs_wakeup()) {
+        match socket.wake_transmit() {
+            Ok(()) => {}
+            // The budget of one call is used up, or memory of the socket is short for a moment.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR)) => {}
+            Err(e) => return Err(e).context("AF_XDP: a frame was not sent"),
+        }
+        if start.elapsed() > STALL_LIMIT {
+            bail!("AF_XDP: frames wait in the ring for {STALL_LIMIT:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Receives `frames` frames, sent in bursts by the calling thread, on a thread of its own; CPU and wall time of the loop.
+fn receive(
+    hold: &Hold,
+    placement: &Placement,
+    ready: &mut Ready,
+    frames: usize,
+) -> Result<(Duration, Duration)> {
+    let done = AtomicUsize::new(0);
+    let Ready { case, socket, slots, generator, next } = ready;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            placement.pin_worker()?;
+            let cpu = thread_time();
+            receive_all(socket, *slots, next, case.frame_len, frames, &done)?;
+            anyhow::Ok(thread_time() - cpu)
+        });
+        let mut target = 0;
+        let wall = bursts::send(hold, generator, frames, |count| {
+            target += count;
+            wait_for(&done, target)
+        });
+        // Where frames are missing both sides say so: the loop knows more.
+        let cpu = thread.join().map_err(|_| anyhow!("the thread of the bare loop panicked"))??;
+        Ok((cpu, wall?))
+    })
+}
+
+fn receive_all(
+    socket: &mut Socket,
+    slots: Slots,
+    next: &mut usize,
+    len: usize,
+    frames: usize,
+    done: &AtomicUsize,
+) -> Result<()> {
+    let mut total = 0;
+    while total < frames {
+        let mut batch = 0;
+        while batch < BATCH {
+            let Some(piece) = socket.receive().and_then(|ring| ring.pop()) else { break };
+            if piece.len as usize != len {
+                bail!("a frame of {} bytes came where {len} were sent", piece.len);
+            }
+            batch += 1;
+            socket.fill().push(chunk_of(slots, *next));
+            *next += 1;
+        }
+        if batch == 0 {
+            sleep(socket)?;
+            continue;
+        }
+        let fill = socket.fill();
+        fill.publish();
+        if fill.needs_wakeup() {
+            socket.wake_receive()?;
+        }
+        if let Some(ring) = socket.receive() {
+            ring.release();
+        }
+        total += batch;
+        done.store(total, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Sleeps until a frame comes.
+fn sleep(socket: &Socket) -> Result<()> {
+    let limit = Timespec { tv_sec: STALL_LIMIT.as_secs() as i64, tv_nsec: 0 };
+    let mut events = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    match poll(&mut events, Some(&limit)) {
+        Ok(0) => bail!("no frame came for {STALL_LIMIT:?}; the socket says {:?}", socket.statistics()),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::WorkingSet;
+
+    #[test]
+    fn chunks_end_with_the_longest_frame_and_lie_in_the_memory() {
+        let case = Case { direction: Direction::Receive, frame_len: 64, working_set: WorkingSet::Hot };
+        let slots = bursts::slots(&case);
+        assert!(slots.places() >= POSTED, "no buffer is posted twice");
+        for place in 0..slots.places() {
+            let (chunk, frame) = (chunk_of(slots, place), frame_at(slots, place));
+            assert_eq!(chunk + u64::from(CHUNK), frame + u64::from(FRAME));
+            assert!((chunk + u64::from(CHUNK)) as usize <= PADDING + slots.total() + PADDING);
+        }
+    }
+
+    #[test]
+    fn the_time_of_the_kernel_thread_is_told_by_frame() {
+        let mut ledger = BTreeMap::new();
+        let mut kernel = KernelTime::default();
+        kernel.note(&mut ledger);
+        assert!(ledger.is_empty());
+        kernel.add(Duration::from_micros(3), 10);
+        kernel.note(&mut ledger);
+        assert_eq!(ledger["kernel_thread_ns_per_frame"], 300);
+    }
+}

@@ -1,0 +1,35 @@
+//! `zerowire bench net --port xdp|packet`: ports on an ordinary interface, measured on pairs of veth devices.
+//!
+//! ```text
+//!   worker's CPU                                               driver's CPU
+//!   back end, or a bare loop ── port ══ veth ══ peer ── IP layer of the namespace (drops what is transmitted)
+//!   kernel thread of the port's                     └── packet socket (sends what is to be received)
+//!   receive queue
+//! ```
+//!
+//! **What is counted.** Transmit: all threads of the back end. A veth device delivers in the context of the sender, so that
+//! the drop at the peer is part of it, as it is on a tap. Receive: all threads of the back end, and the kernel thread that
+//! takes frames from the port's queue, runs the XDP program and copies (`threaded` NAPI; Documentation/networking/napi.rst):
+//! without that thread the copy would be made, and counted, wherever the sender happens to run.
+//!
+//! **Saturation.** Received frames come in bursts. While a burst is queued the worker's CPU is [held](hold), so that queue,
+//! back end and loop find it whole.
+//!
+//! Each variant has a pair of its own; the floor, [`bare_xdp`], is a loop over the four rings with memory of its own.
+
+pub mod bare_xdp;
+pub mod bursts;
+pub mod compare;
+pub mod hold;
+pub mod idle;
+pub mod options;
+pub mod raw;
+pub mod report;
+pub mod run;
+pub mod served;
+mod text;
+pub mod veth;
+
+pub use options::{PortKind, PortOptions};
+pub use report::PortReport;
+pub use run::run_ports;

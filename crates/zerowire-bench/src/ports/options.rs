@@ -1,0 +1,133 @@
+//! What a caller can choose.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use crate::case::{Case, Direction, WorkingSet};
+use crate::frame::{ETHERNET_LEN, SMALLEST};
+
+/// The longest frame: the MTU of the veth devices and the Ethernet header, bytes.
+pub const LONGEST: usize = 1500 + ETHERNET_LEN;
+
+/// A port of `zerowire net` that works on an interface that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortKind {
+    /// `xdp:IF`.
+    Xdp,
+    /// `packet:IF`.
+    Packet,
+}
+
+impl PortKind {
+    /// The word before the colon.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Packet => "packet",
+        }
+    }
+
+    /// What `--port` takes for the interface `name`.
+    pub fn spec(self, name: &str) -> String {
+        format!("{}:{name}", self.word())
+    }
+}
+
+impl std::str::FromStr for PortKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "xdp" => Ok(Self::Xdp),
+            "packet" => Ok(Self::Packet),
+            _ => Err(format!("port {text:?}: choose tap, or xdp, packet or both")),
+        }
+    }
+}
+
+/// Options of [`super::run_ports`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortOptions {
+    /// Which ports of the program.
+    pub ports: Vec<PortKind>,
+    /// Fewer rounds, half as many frames.
+    pub quick: bool,
+    /// Rounds of each case; `None`: 15, or 5 when quick.
+    pub rounds: Option<usize>,
+    /// Frame lengths in bytes from the Ethernet header on, 60 to [`LONGEST`].
+    pub sizes: Vec<usize>,
+    /// Which ways.
+    pub directions: Vec<Direction>,
+    /// Which working sets.
+    pub working_sets: Vec<WorkingSet>,
+    /// The program whose `net` command is measured; `None` measures the bare loops alone.
+    pub program: Option<PathBuf>,
+    /// Further variants of each port: the arguments behind `net`, separated by blanks.
+    pub variants: Vec<String>,
+    /// Write the report as JSON to this file.
+    pub json: Option<PathBuf>,
+    /// Write charts into this folder.
+    pub svg: Option<PathBuf>,
+}
+
+impl Default for PortOptions {
+    fn default() -> Self {
+        Self {
+            ports: vec![PortKind::Xdp],
+            quick: false,
+            rounds: None,
+            sizes: vec![64, 1500],
+            directions: Direction::ALL.to_vec(),
+            working_sets: WorkingSet::ALL.to_vec(),
+            program: None,
+            variants: Vec::new(),
+            json: None,
+            svg: None,
+        }
+    }
+}
+
+impl PortOptions {
+    /// Rounds of each case.
+    pub fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 5 } else { 15 })
+    }
+
+    /// All cases. Refuses what can't be measured, with the value.
+    pub fn cases(&self) -> Result<Vec<Case>> {
+        if self.rounds() == 0 {
+            bail!("0 rounds: give at least 1");
+        }
+        if let Some(size) = self.sizes.iter().find(|size| !(SMALLEST..=LONGEST).contains(*size)) {
+            bail!(
+                "frame length {size}: over a veth pair choose {SMALLEST} to {LONGEST} bytes; longer ones with --port tap"
+            );
+        }
+        if self.ports.is_empty() {
+            bail!("no port: choose xdp, packet or both");
+        }
+        Case::all(&self.directions, &self.sizes, &self.working_sets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_parse_and_make_specs() {
+        assert_eq!("xdp".parse::<PortKind>().unwrap().spec("e0"), "xdp:e0");
+        assert_eq!("packet".parse::<PortKind>().unwrap().spec("e0"), "packet:e0");
+        assert!("veth".parse::<PortKind>().unwrap_err().contains("veth"));
+    }
+
+    #[test]
+    fn lengths_and_rounds_are_checked() {
+        let refused = |options: PortOptions| options.cases().unwrap_err().to_string();
+        assert!(refused(PortOptions { sizes: vec![64, 9000], ..Default::default() }).contains("9000"));
+        assert!(refused(PortOptions { rounds: Some(0), ..Default::default() }).contains("at least 1"));
+        assert!(refused(PortOptions { ports: Vec::new(), ..Default::default() }).contains("no port"));
+        assert_eq!(PortOptions::default().cases().unwrap().len(), 8);
+    }
+}

@@ -1,0 +1,191 @@
+//! A plain packet socket that copies: one system call a frame, send(2) or recv(2), as programs without rings do it
+//! (packet(7)).
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+
+use super::bare_xdp::KernelTime;
+use super::bursts::{self, wait_for};
+use super::hold::Hold;
+use super::veth::Veth;
+use crate::area::{Area, Slots};
+use crate::case::{Case, Direction};
+use crate::cpu::{Placement, thread_time};
+use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
+use crate::generator::{Generator, verify_sent};
+use crate::guest::STALL_LIMIT;
+use crate::sys;
+use crate::tap::VNET_HEADER_LEN;
+use crate::variant::{Sample, Variant};
+
+/// Room for a burst of frames with what the kernel adds to each.
+const RECEIVE_BUFFER: i32 = 16 << 20;
+
+/// The socket on a veth pair of its own.
+pub struct RawSocket {
+    veth: Veth,
+    hold: Rc<Hold>,
+    placement: Placement,
+    ready: Option<Ready>,
+    kernel: KernelTime,
+}
+
+struct Ready {
+    case: Case,
+    area: Area,
+    slots: Slots,
+    socket: OwnedFd,
+    generator: Generator,
+    next: usize,
+}
+
+impl RawSocket {
+    /// Makes the pair in the namespace of the calling thread.
+    pub fn new(hold: Rc<Hold>, placement: &Placement) -> Result<Self> {
+        let (veth, placement) = (Veth::new(placement)?, placement.clone());
+        Ok(Self { veth, hold, placement, ready: None, kernel: KernelTime::default() })
+    }
+
+    fn open(&self, direction: Direction) -> Result<OwnedFd> {
+        let socket = sys::packet_socket().context("cannot open a packet socket: CAP_NET_RAW is needed")?;
+        let protocol = match direction {
+            Direction::Transmit => 0,
+            Direction::Receive => {
+                sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
+                    .context("cannot enlarge a receive buffer: CAP_NET_ADMIN is needed")?;
+                sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(STALL_LIMIT))?;
+                libc::ETH_P_ALL as u16
+            }
+        };
+        sys::bind_packet(socket.as_fd(), self.veth.port().index()?, protocol)?;
+        Ok(socket)
+    }
+}
+
+impl Variant for RawSocket {
+    fn name(&self) -> &str {
+        "raw socket"
+    }
+
+    fn prepare(&mut self, case: &Case) -> Result<()> {
+        self.ready = None;
+        self.kernel = KernelTime::default();
+        let slots = match case.direction {
+            Direction::Transmit => case.slots(),
+            Direction::Receive => bursts::slots(case),
+        };
+        let mut area = Area::new(slots.total())?;
+        let frame = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
+        for at in (0..slots.places()).map(|place| slots.offset(place) + VNET_HEADER_LEN) {
+            area.bytes_mut()[at..at + case.frame_len].copy_from_slice(frame.bytes());
+        }
+        let peer = self.veth.peer();
+        let generator = Generator::new(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
+        let socket = self.open(case.direction)?;
+        self.ready = Some(Ready { case: *case, area, slots, socket, generator, next: 0 });
+        Ok(())
+    }
+
+    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+        let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
+            bail!("the raw socket was not prepared for {case}");
+        };
+        let before = (self.veth.kernel_time()?, self.veth.lost()?, self.veth.peer().counters()?);
+        let (cpu, wall) = match case.direction {
+            Direction::Transmit => transmit(&self.placement, ready, frames)?,
+            Direction::Receive => receive(&self.hold, &self.placement, ready, frames)?,
+        };
+        let kernel = self.veth.kernel_time()? - before.0;
+        self.kernel.add(kernel, frames);
+        if case.direction == Direction::Transmit {
+            verify_sent(before.2, self.veth.peer().counters()?, frames)?;
+        }
+        let lost = self.veth.lost()? - before.1;
+        if lost != 0 {
+            bail!("{lost} of {frames} frames were lost on the way: the run is void");
+        }
+        Ok(Sample { cpu: cpu + kernel, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+    }
+
+    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+        let mut ledger = BTreeMap::new();
+        self.kernel.note(&mut ledger);
+        Ok(ledger)
+    }
+}
+
+/// Sends `frames` frames on a thread of its own; CPU and wall time of the loop.
+fn transmit(placement: &Placement, ready: &mut Ready, frames: usize) -> Result<(Duration, Duration)> {
+    let Ready { case, area, slots, socket, next, .. } = ready;
+    let (bytes, len) = (area.bytes(), case.frame_len);
+    std::thread::scope(|scope| {
+        let run = || {
+            placement.pin_worker()?;
+            let (wall, cpu) = (Instant::now(), thread_time());
+            for _ in 0..frames {
+                let at = slots.offset(*next) + VNET_HEADER_LEN;
+                *next += 1;
+                let sent = send(&*socket, &bytes[at..at + len], SendFlags::empty())?;
+                if sent != len {
+                    bail!("the socket took {sent} of {len} bytes");
+                }
+            }
+            Ok((thread_time() - cpu, wall.elapsed()))
+        };
+        scope.spawn(run).join().map_err(|_| anyhow!("the thread of the raw socket panicked"))?
+    })
+}
+
+/// Receives `frames` frames, sent in bursts by the calling thread, on a thread of its own; CPU and wall time of the loop.
+fn receive(
+    hold: &Hold,
+    placement: &Placement,
+    ready: &mut Ready,
+    frames: usize,
+) -> Result<(Duration, Duration)> {
+    let done = AtomicUsize::new(0);
+    let Ready { case, area, slots, socket, generator, next } = ready;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            placement.pin_worker()?;
+            let cpu = thread_time();
+            receive_all(socket.as_fd(), area.bytes_mut(), *slots, next, (case.frame_len, frames), &done)?;
+            anyhow::Ok(thread_time() - cpu)
+        });
+        let mut target = 0;
+        let wall = bursts::send(hold, generator, frames, |count| {
+            target += count;
+            wait_for(&done, target)
+        });
+        let cpu = thread.join().map_err(|_| anyhow!("the thread of the raw socket panicked"))??;
+        Ok((cpu, wall?))
+    })
+}
+
+fn receive_all(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    slots: Slots,
+    next: &mut usize,
+    (len, frames): (usize, usize),
+    done: &AtomicUsize,
+) -> Result<()> {
+    for total in 1..=frames {
+        let at = slots.offset(*next) + VNET_HEADER_LEN;
+        *next += 1;
+        let room = &mut bytes[at..at + bursts::BUFFER_LEN - VNET_HEADER_LEN];
+        let (_, came) = recv(socket, room, RecvFlags::empty())
+            .with_context(|| format!("frame {total} of {frames} did not come within {STALL_LIMIT:?}"))?;
+        if came != len {
+            bail!("a frame of {came} bytes came where {len} were sent");
+        }
+        done.store(total, Ordering::Release);
+    }
+    Ok(())
+}

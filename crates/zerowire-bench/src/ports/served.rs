@@ -1,0 +1,159 @@
+//! `zerowire net` with a port on a veth pair, driven by a guest without a VM.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::bare_xdp::KernelTime;
+use super::bursts;
+use super::hold::Hold;
+use super::idle::PortIdle;
+use super::options::PortKind;
+use super::veth::Veth;
+use crate::backend::Backend;
+use crate::case::{Case, Direction};
+use crate::cpu::Placement;
+use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
+use crate::generator::{Generator, verify_sent};
+use crate::guest::Guest;
+use crate::variant::{Sample, Variant};
+
+/// How long a back end may take to go to sleep after its work.
+const SETTLE_LIMIT: Duration = Duration::from_millis(60);
+
+/// Bytes of the pieces of a large frame: none is sent here, since all are within an MTU of 1500.
+const FRAGMENT_LEN: usize = 32 << 10;
+
+/// A back end with one VM.
+pub struct Served {
+    name: String,
+    backend: Backend,
+    veth: Veth,
+    hold: Rc<Hold>,
+    placement: Placement,
+    ready: Option<Ready>,
+    /// The ledger before this case.
+    before: BTreeMap<String, u64>,
+    kernel: KernelTime,
+}
+
+struct Ready {
+    case: Case,
+    guest: Guest,
+    generator: Generator,
+}
+
+impl Served {
+    /// Makes the pair in the namespace of the calling thread, and starts `program net` with the port on it and the further
+    /// arguments `more`, separated by blanks.
+    pub fn start(
+        program: &Path,
+        kind: PortKind,
+        more: &str,
+        hold: Rc<Hold>,
+        placement: &Placement,
+    ) -> Result<Self> {
+        let veth = Veth::new(placement)?;
+        let backend = Backend::start_on(program, &kind.spec(veth.port().name()), more, placement)?;
+        let name = format!("zerowire {} {more}", kind.word()).trim_end().to_owned();
+        let (before, kernel) = (BTreeMap::new(), KernelTime::default());
+        Ok(Self { name, backend, veth, hold, placement: placement.clone(), ready: None, before, kernel })
+    }
+
+    /// CPU time of the back end, and of the kernel thread of its port, over `watch` with a guest that is connected and does
+    /// nothing.
+    pub fn idle(&mut self, watch: Duration) -> Result<PortIdle> {
+        self.ready = None;
+        let mut guest = Guest::connect(&self.backend.socket(0), 4 << 20)?;
+        guest.prepare_receive(bursts::POSTED * 2048, bursts::BUFFER_LEN / 2)?;
+        guest.fill()?;
+        let begin = (self.backend.clock().settled(watch)?.0, self.veth.kernel_time()?);
+        std::thread::sleep(watch);
+        let end = (self.backend.clock().now()?, self.veth.kernel_time()?);
+        Ok(PortIdle::new(&self.name, watch, end.0 - begin.0, end.1 - begin.1))
+    }
+
+    fn measure(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+        let clock = self.backend.clock();
+        let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
+            bail!("{} was not prepared for {case}", self.name);
+        };
+        let before = (self.veth.kernel_time()?, self.veth.lost()?, self.veth.peer().counters()?);
+        let (begin, _) = clock.settled(SETTLE_LIMIT)?;
+        let moved = match case.direction {
+            Direction::Transmit => ready.guest.transmit(frames),
+            Direction::Receive => bursts::send(&self.hold, &ready.generator, frames, |count| {
+                ready.guest.collect(count, case.frame_len)
+            }),
+        };
+        let cpu = clock.settled(SETTLE_LIMIT)?.0 - begin;
+        let kernel = self.veth.kernel_time()? - before.0;
+        let lost = self.veth.lost()? - before.1;
+        let wall = moved.with_context(|| format!("{lost} of {frames} frames were lost on the way"))?;
+        if lost != 0 {
+            bail!("{lost} of {frames} frames were lost on the way: the run is void");
+        }
+        if case.direction == Direction::Transmit {
+            verify_sent(before.2, self.veth.peer().counters()?, frames)?;
+        }
+        self.kernel.add(kernel, frames);
+        Ok(Sample { cpu: cpu + kernel, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+    }
+}
+
+impl Variant for Served {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn prepare(&mut self, case: &Case) -> Result<()> {
+        // The guest before goes first: the back end serves one front end a socket.
+        self.ready = None;
+        self.kernel = KernelTime::default();
+        let outgoing = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
+        let set = match case.direction {
+            Direction::Transmit => case.working_set.bytes(),
+            Direction::Receive => bursts::working_set(case),
+        };
+        let memory = match case.direction {
+            Direction::Transmit => Guest::transmit_bytes(set, &outgoing, FRAGMENT_LEN),
+            Direction::Receive => Guest::receive_bytes(set, case.frame_len),
+        };
+        let mut guest = Guest::connect(&self.backend.socket(0), memory)?;
+        match case.direction {
+            Direction::Transmit => guest.prepare_transmit(set, &outgoing, FRAGMENT_LEN)?,
+            Direction::Receive => {
+                guest.prepare_receive(set, case.frame_len)?;
+                guest.fill()?;
+            }
+        }
+        let peer = self.veth.peer();
+        let generator = Generator::new(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
+        // Threads that serve this guest are there now.
+        self.backend.pin(&self.placement)?;
+        self.before = self.backend.ledger(case.direction)?;
+        self.ready = Some(Ready { case: *case, guest, generator });
+        Ok(())
+    }
+
+    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+        let outcome = self.measure(case, frames);
+        outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
+    }
+
+    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+        let Some(case) = self.ready.as_ref().map(|ready| ready.case) else {
+            return Ok(BTreeMap::new());
+        };
+        let mut ledger = self.backend.ledger(case.direction)?;
+        for (key, value) in &mut ledger {
+            *value -= self.before.get(key).copied().unwrap_or(0).min(*value);
+        }
+        ledger.retain(|_, value| *value > 0);
+        self.kernel.note(&mut ledger);
+        Ok(ledger)
+    }
+}

@@ -1,0 +1,54 @@
+//! The bare loops of `bench net --port` on real veth pairs in a namespace of their own. Needs root, as the benchmark does;
+//! without it it fails and says so. What the program's own ports do is tested with the program (`zerowire-cli`).
+
+use zerowire_bench::case::WorkingSet;
+use zerowire_bench::ports::compare::{RAW, TAP};
+use zerowire_bench::ports::{PortOptions, run_ports};
+
+fn small() -> PortOptions {
+    PortOptions {
+        quick: true,
+        rounds: Some(1),
+        working_sets: vec![WorkingSet::Hot],
+        ..PortOptions::default()
+    }
+}
+
+#[test]
+fn the_bare_loops_account_for_every_frame_both_ways() {
+    let mut text = Vec::new();
+    // A lost frame voids a run, which is a failure here.
+    let report = run_ports(&small(), &mut text).unwrap_or_else(|e| panic!("{e:#}"));
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
+    assert_eq!(report.cases.len(), 4);
+    for case in &report.cases {
+        let names: Vec<&str> = case.variants.iter().map(|v| v.name.as_str()).collect();
+        assert_eq!(names, ["bare AF_XDP", TAP, RAW]);
+        for variant in &case.variants {
+            assert_eq!(variant.samples[0].frames, case.frames as u64);
+            assert!(variant.cpu_ns_per_frame.median > 0.0);
+            // Only what a veth pair receives has a kernel thread, and there it has most of the work.
+            let kernel = variant.ledger.get("kernel_thread_ns_per_frame").copied().unwrap_or(0) as f64;
+            let received =
+                case.case.direction == zerowire_bench::case::Direction::Receive && variant.name != TAP;
+            assert_eq!(kernel > 20.0, received, "{}: {} {kernel}", case.case, variant.name);
+            assert!(kernel < variant.cpu_ns_per_frame.max * 1.5);
+        }
+    }
+    // Each posted buffer has a place of its own.
+    let received = report.cases.iter().find(|c| c.case.to_string() == "rx 1500 B hot").unwrap();
+    assert_eq!(received.working_set_bytes, 512 << 10);
+    for words in ["tx 64 B hot", "/bare XDP", "/tap floor", "copies, 1500 B", "no back end was given"] {
+        assert!(text.contains(words), "{words:?} is missing in:\n{text}");
+    }
+    assert!(report.idle.is_empty());
+}
+
+#[test]
+fn wrong_options_are_refused_before_anything_is_made() {
+    let refused = |options: PortOptions| run_ports(&options, &mut Vec::new()).unwrap_err().to_string();
+    assert!(refused(PortOptions { rounds: Some(0), ..small() }).contains("at least 1"));
+    assert!(refused(PortOptions { sizes: vec![64, 1515], ..small() }).contains("1515"));
+    assert!(refused(PortOptions { ports: Vec::new(), ..small() }).contains("no port"));
+}

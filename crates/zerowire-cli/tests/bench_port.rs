@@ -1,0 +1,84 @@
+//! `zerowire bench net --port …`: arguments, and a short run with the program's own ports. The run needs root, as the command
+//! does.
+
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> (Output, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_zerowire"))
+        .args(["bench", "net"])
+        .args(args)
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, text, log)
+}
+
+#[test]
+fn wrong_arguments_are_named_with_the_choice() {
+    for (args, words) in [
+        (&["--port", "veth"][..], &["veth", "xdp"][..]),
+        (&["--port", "tap,xdp"], &["tap", "xdp"]),
+        (&["--port", "xdp", "--sizes", "9000"], &["9000", "1514", "--port tap"]),
+        (&["--port", "xdp", "--threshold"], &["--threshold", "--port xdp"]),
+        (&["--port", "xdp,packet", "--rounds", "0"], &["0 rounds"]),
+        (&["--port", "xdp", "--direction", "up"], &["up", "tx or rx"]),
+    ] {
+        let (output, _, log) = bench(args);
+        assert!(!output.status.success(), "{args:?}");
+        for word in words {
+            assert!(log.contains(word), "{args:?}: no {word:?} in\n{log}");
+        }
+    }
+}
+
+#[test]
+fn the_xdp_port_is_measured_beside_the_bare_loops_and_costs_nothing_when_idle() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let json = folder.path().join("report.json").display().to_string();
+    let svg = folder.path().display().to_string();
+    let (output, text, log) = bench(&[
+        "--port",
+        "xdp",
+        "--quick",
+        "--rounds",
+        "1",
+        "--sizes",
+        "1500",
+        "--working-set",
+        "hot",
+        "--json",
+        &json,
+        "--svg",
+        &svg,
+    ]);
+    assert!(output.status.success(), "{text}\n{log}");
+    let report: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&json).expect("the report")).expect("JSON");
+    let cases = report["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 2);
+    for case in cases {
+        let names: Vec<&str> =
+            case["variants"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()).collect();
+        assert_eq!(names, ["bare AF_XDP", "zerowire xdp", "tap floor", "raw socket"]);
+        // Every frame went out of the guest's memory, or came into it, without a copy in this process.
+        let port = &case["variants"][1];
+        let of = |key: &str| port["ledger"][key].as_u64().unwrap_or(0);
+        assert!(of("frames") >= case["frames"].as_u64().unwrap_or(u64::MAX), "{port}");
+        assert_eq!(of("zero_copied_frames"), of("frames"), "{port}");
+    }
+    let idle = &report["idle"][0];
+    assert_eq!(idle["variant"], "zerowire xdp");
+    // Asleep, not polling: a hundredth of one CPU leaves room for a stray wake-up.
+    assert!(idle["load_percent"].as_f64().expect("a load") < 1.0, "{idle}");
+    for word in [
+        "/bare XDP",
+        "/tap floor",
+        "CPU load %",
+        "Idle: zerowire xdp",
+        "port-cpu-rx.svg",
+        "port-ratio-tx.svg",
+    ] {
+        assert!(text.contains(word), "no {word:?} in\n{text}");
+    }
+}

@@ -1,0 +1,289 @@
+//! Packet sockets on any Ethernet interface: a pair of them a worker ([`crate::net::packet`]), by io_uring or by system calls.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zerowire::ledger::{Counters, DropReason};
+use zerowire::netlink::Link;
+use zerowire_vhost_user::features as f;
+
+use super::Port;
+use crate::daemon::command::RingStart;
+use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
+use crate::daemon::rings::split_ring;
+use crate::daemon::worker::{WorkerHandle, WorkerSetup};
+use crate::io::{Engine, PortIo};
+use crate::memory::GuestMemory;
+use crate::net::features::{header_len, toward_guest};
+use crate::net::packet::Link as PacketLink;
+use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
+use crate::net::transmit::{Detour, FrameRing, TransmitContext, Turn, TurnError};
+use crate::net::{PathMode, Pin, Policy, Receive, Transmit};
+use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
+use crate::ring::SplitRing;
+
+/// An interface with what its workers need to know.
+pub(super) struct PacketPort {
+    spec: PacketSpec,
+    /// Bound, so that it follows an interface that is renamed; it reads nothing.
+    control: PacketSocket,
+    policy: Policy,
+    engine: Engine,
+}
+
+impl PacketPort {
+    /// Makes sure that there is such an interface, and that this user and this kernel may have it; the workers' sockets come with
+    /// the guest.
+    pub(super) fn open(spec: &PacketSpec, policy: Policy, engine: Engine) -> Result<Self, PacketError> {
+        let control = PacketSocket::open(&spec.interface, Frames::Nothing, 12)?;
+        control.bind()?;
+        if control.state() == InterfaceState::Down {
+            let name = &spec.interface;
+            tracing::warn!(
+                "interface {name} is down: 'ip link set {name} up'; frames are dropped until then"
+            );
+        }
+        Ok(Self { spec: spec.clone(), control, policy, engine })
+    }
+
+    /// Whether frames of the guest go by a ring, and why not.
+    fn rings(&self) -> Result<(), String> {
+        let name = &self.spec.interface;
+        match (self.policy.mode, self.spec.rings) {
+            (PathMode::Copy, _) => Err("no ring, since copies were asked for".to_owned()),
+            (_, PacketRings::Off) => Err("no ring, as asked".to_owned()),
+            (_, PacketRings::On) => Ok(()),
+            (_, PacketRings::Auto) => {
+                let kind = Link::find(name).ok().and_then(|l| l.kind).unwrap_or_default();
+                match zerowire::packet::Options::lending_is_lost(&kind) {
+                    true => Err(format!("no ring, since a {kind} copies what it is lent")),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Port for PacketPort {
+    fn pairs(&self) -> usize {
+        1
+    }
+
+    fn queue_hint(&self) -> &'static str {
+        "a packet port has one queue pair: give the VM's device one, or use tap:NAME,queues=N or xdp:IF,queues=N"
+    }
+
+    fn offloads(&self) -> TapOffloads {
+        // All that a virtio-net header of 12 bytes can say, which came later (Linux 6.3) than the youngest of it (USO, 6.2).
+        TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true }
+    }
+
+    fn mtu(&self) -> usize {
+        // One that was deleted may be there again.
+        let again = || self.control.bind().ok().and_then(|()| self.control.mtu());
+        self.control.mtu().or_else(again).unwrap_or(1500)
+    }
+
+    fn set_features(&self, _acked: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn set_mtu(&self, mtu: usize) -> Result<(), String> {
+        let (name, has) = (&self.spec.interface, self.mtu());
+        if mtu > has {
+            tracing::warn!(
+                "interface {name} has MTU {has}, the VM's device {mtu}: 'ip link set {name} mtu {mtu}' lets longer frames pass"
+            );
+        }
+        Ok(())
+    }
+
+    fn announce(&self, frame: &[u8]) -> Result<(), String> {
+        let options = zerowire::packet::Options::default();
+        let mut socket = zerowire::packet::PacketSocket::open(&self.spec.interface, &options)
+            .map_err(|e| e.to_string())?;
+        socket.send(frame).map(drop).map_err(|e| e.to_string())
+    }
+
+    fn kernel_copies(&self) -> &'static str {
+        "one each way, between the frame and the packet socket's buffer; with a transmit ring none on the way out, but where \
+         the interface copies itself (net/packet/af_packet.c)"
+    }
+
+    fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
+        let (interface, engine, policy) = (self.spec.interface.clone(), self.engine, self.policy);
+        let rings = self.rings();
+        WorkerHandle::spawn(setup, move || {
+            let (link, io) = PacketLink::open(&interface, engine, policy.pin != Pin::Off).map_err(io::Error::other)?;
+            Ok(PacketPath { io, link, policy, interface, rings, ring: None })
+        })
+    }
+}
+
+/// How long a worker sleeps at most while the ring has frames that the kernel had no room for.
+const RING_NAP: Duration = Duration::from_millis(1);
+
+/// Frames go to the sockets of one queue pair, and nothing of the guest's memory is lent to the kernel between turns.
+pub(super) struct PacketPath {
+    io: PortIo,
+    link: PacketLink,
+    policy: Policy,
+    interface: String,
+    /// Whether there is to be a ring, or why not.
+    rings: Result<(), String>,
+    ring: Option<Box<FrameRing>>,
+}
+
+impl PacketPath {
+    /// Opens the ring that is wanted and not there, as soon as the interface is.
+    #[cold]
+    fn open_ring(&mut self) {
+        match FrameRing::open(&self.interface) {
+            Ok(ring) => self.ring = Some(Box::new(ring)),
+            Err(e) => {
+                tracing::warn!("{e}; frames go by the packet socket");
+                self.rings = Err(format!("no ring: {e}"));
+            }
+        }
+        self.link.renew();
+    }
+}
+
+impl Path for PacketPath {
+    type Transmit = Transmit;
+    type Receive = Receive;
+    const POSTS_AHEAD: bool = false;
+
+    fn describe(&self) -> String {
+        let out = match (&self.rings, &self.ring) {
+            (_, Some(ring)) => format!("frames out by a {}", ring.path()),
+            (Err(why), None) => why.clone(),
+            (Ok(()), None) => "no ring yet".to_owned(),
+        };
+        format!("{}; {out}", self.link.describe(&self.io))
+    }
+
+    fn port(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.link.port())
+    }
+
+    fn renewed(&mut self) -> bool {
+        self.link.renewed()
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String> {
+        self.io.set_memory(memory)
+    }
+
+    fn sleep_at_most(&mut self) -> Option<Duration> {
+        let ring = self.ring.as_ref().is_some_and(|r| r.is_waiting()).then_some(RING_NAP);
+        [ring, self.link.sleep_at_most()].into_iter().flatten().min()
+    }
+}
+
+impl Side<PacketPath> for Transmit {
+    fn make(
+        path: &mut PacketPath,
+        start: &RingStart,
+        base: u16,
+        memory: &GuestMemory,
+    ) -> Result<Self, String> {
+        let ring = split_ring(start, base, memory)?;
+        let header_len = header_len(start.acked);
+        path.link.set_header_bytes(header_len).map_err(|e| e.to_string())?;
+        let mut side = Self::new(ring, path.policy, start.acked, header_len).map_err(|e| e.to_string())?;
+        side.hold_when_full();
+        Ok(side)
+    }
+
+    fn ring(&mut self) -> &mut SplitRing {
+        self.ring()
+    }
+
+    fn release(&mut self, _path: &mut PacketPath, _memory: &GuestMemory, _counters: &Counters) {}
+
+    fn trim(&mut self) {
+        self.trim();
+    }
+}
+
+impl TransmitSide<PacketPath> for Transmit {
+    #[inline]
+    fn run<'a>(
+        &mut self,
+        path: &'a mut PacketPath,
+        memory: &'a GuestMemory,
+        counters: &'a Counters,
+        detour: Option<&'a mut dyn Detour>,
+    ) -> Result<Turn, TurnError> {
+        self.limit_segments(path.link.segment_bytes());
+        if path.ring.is_none() && path.rings.is_ok() && path.link.is_up() {
+            path.open_ring();
+        }
+        self.exchange_ring(path.ring.take());
+        let turn = self.run(&mut TransmitContext { memory, io: &mut path.io, counters, detour });
+        path.ring = self.exchange_ring(None).filter(|r| !r.is_gone());
+        if self.take_port_gone() {
+            path.link.look();
+        }
+        turn
+    }
+
+    fn discard(&mut self, _path: &mut PacketPath, counters: &Counters) -> Result<Turn, TurnError> {
+        self.discard(counters)
+    }
+}
+
+impl Side<PacketPath> for Receive {
+    fn make(
+        path: &mut PacketPath,
+        start: &RingStart,
+        base: u16,
+        memory: &GuestMemory,
+    ) -> Result<Self, String> {
+        let ring = split_ring(start, base, memory)?;
+        let setup = ReceiveSetup {
+            mergeable: start.acked & f::NET_MRG_RXBUF != 0,
+            header_len: header_len(start.acked),
+            mtu: start.mtu,
+            mode: path.policy.mode,
+        };
+        path.link.set_header_bytes(setup.header_len).map_err(|e| e.to_string())?;
+        let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;
+        side.accept_only(toward_guest(start.acked));
+        Ok(side)
+    }
+
+    fn ring(&mut self) -> &mut SplitRing {
+        self.ring()
+    }
+
+    fn release(&mut self, _path: &mut PacketPath, _memory: &GuestMemory, counters: &Counters) {
+        for _ in 0..self.release() {
+            counters.dropped(DropReason::NoRoom);
+        }
+    }
+
+    fn trim(&mut self) {
+        self.trim();
+    }
+}
+
+impl ReceiveSide<PacketPath> for Receive {
+    #[inline]
+    fn run(
+        &mut self,
+        path: &mut PacketPath,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<ReceiveTurn, TurnError> {
+        let turn = self.run(&mut ReceiveContext { memory, io: &mut path.io, counters })?;
+        path.link.after_receive(self, turn, &mut path.io, memory, counters)
+    }
+
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError> {
+        self.inject(frame, memory, counters)
+    }
+}

@@ -1,0 +1,276 @@
+//! The sockets of one queue pair, and the interface behind them.
+//!
+//! **Who owns what.** The link owns both sockets; the engine that moves untagged frames has a descriptor of its own of the same
+//! socket. Nothing is lent to the kernel between calls. An interface that is deleted leaves the sockets bound to nothing; they are
+//! bound again, by its name, when there is one again, so that engine and registered memory stay.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+
+use super::tagged::{TAG_BYTES, restore};
+use crate::io::{Engine, PortIo};
+use crate::memory::GuestMemory;
+use crate::net::receive::{ReceiveContext, ReceiveTurn};
+use crate::net::transmit::TurnError;
+use crate::net::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Receive};
+use crate::port::{Frames, InterfaceState, PacketError, PacketSocket};
+
+/// How often an interface that is down or gone is looked for, and how often the kernel's counters are read.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Most tagged frames of a turn.
+const TAGGED_BATCH: usize = 32;
+
+/// After so many turns in which untagged frames came the others are looked at.
+const TURNS_UNTAGGED: u32 = 16;
+
+/// Two sockets on one interface.
+pub struct Link {
+    untagged: PacketSocket,
+    tagged: PacketSocket,
+    /// Readable when one of them is.
+    watch: OwnedFd,
+    interface: String,
+    header_bytes: usize,
+    state: InterfaceState,
+    /// Why it could not be bound again, for the log.
+    problem: Option<String>,
+    looked_at: Instant,
+    renewed: bool,
+    buffer: Box<[u8]>,
+    turns: u32,
+    missed: u64,
+    segment_bytes: usize,
+}
+
+impl Link {
+    /// Opens both sockets in this thread's network namespace, and the engine for untagged frames. An interface that is down or
+    /// gone is waited for.
+    ///
+    /// # Errors
+    /// Those of opening sockets and engine.
+    pub fn open(interface: &str, engine: Engine, pin: bool) -> Result<(Self, PortIo), PacketError> {
+        let system =
+            |call| move |source| PacketError::System { interface: interface.to_owned(), call, source };
+        let header_bytes = 12;
+        let untagged = PacketSocket::open(interface, Frames::Untagged, header_bytes)?;
+        let tagged = PacketSocket::open(interface, Frames::Tagged, header_bytes)?;
+        if let Some(warning) = untagged.enlarge_buffers() {
+            tracing::warn!("{warning}");
+        }
+        let _ = tagged.enlarge_buffers();
+        let watch = watch(&untagged, &tagged).map_err(|e| system("epoll")(e.into()))?;
+        let port = untagged.try_clone_fd().map_err(system("dup"))?;
+        let io = PortIo::with_pinning(port, engine, pin).map_err(system("io_uring"))?;
+        let mut this = Self {
+            untagged,
+            tagged,
+            watch,
+            interface: interface.to_owned(),
+            header_bytes,
+            state: InterfaceState::Gone,
+            problem: None,
+            looked_at: Instant::now(),
+            renewed: false,
+            buffer: vec![0; 12 + MAX_FRAME_BYTES + TAG_BYTES].into(),
+            turns: 0,
+            missed: 0,
+            segment_bytes: usize::MAX,
+        };
+        this.look();
+        Ok((this, io))
+    }
+
+    /// In words, for the log and the statistics.
+    pub fn describe(&self, io: &PortIo) -> String {
+        let at = &self.interface;
+        match (self.state, &self.problem) {
+            (InterfaceState::Up, _) => format!("AF_PACKET, interface {at}, {}", io.describe()),
+            (InterfaceState::Down, _) => {
+                format!("AF_PACKET, interface {at}, which is down: 'ip link set {at} up'")
+            }
+            (InterfaceState::Gone, None) => format!("AF_PACKET, interface {at}, which is gone; tried again"),
+            (InterfaceState::Gone, Some(problem)) => format!("AF_PACKET, not bound: {problem}"),
+        }
+    }
+
+    /// Whether frames can pass.
+    #[inline]
+    pub fn is_up(&self) -> bool {
+        self.state == InterfaceState::Up
+    }
+
+    /// What becomes readable when frames have come, or the interface goes.
+    pub fn port(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    /// Whether that is another descriptor, or the description another one, than when this was asked last.
+    pub fn renewed(&mut self) -> bool {
+        std::mem::take(&mut self.renewed)
+    }
+
+    /// Another length of the virtio-net header.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn set_header_bytes(&mut self, header_bytes: usize) -> Result<(), PacketError> {
+        if self.header_bytes != header_bytes {
+            self.untagged.set_header_bytes(header_bytes)?;
+            self.tagged.set_header_bytes(header_bytes)?;
+            self.header_bytes = header_bytes;
+        }
+        Ok(())
+    }
+
+    /// How long a segment of a frame may be: the MTU that the interface had lately, and an Ethernet header, bytes.
+    #[inline]
+    pub fn segment_bytes(&self) -> usize {
+        self.segment_bytes
+    }
+
+    fn read_mtu(&mut self) {
+        self.segment_bytes = self.untagged.mtu().map_or(usize::MAX, |mtu| mtu + ETH_HEADER_BYTES);
+    }
+
+    /// Looks at where the interface stands, and binds the sockets to one that is there anew.
+    #[cold]
+    pub fn look(&mut self) {
+        self.looked_at = Instant::now();
+        let mut state = self.untagged.state();
+        let mut problem = None;
+        if state == InterfaceState::Gone {
+            match self.untagged.bind().and_then(|()| self.tagged.bind()) {
+                Ok(()) => state = self.untagged.state(),
+                Err(e) => problem = Some(e.to_string()),
+            }
+        }
+        self.read_mtu();
+        if state == self.state && problem == self.problem {
+            return;
+        }
+        let at = &self.interface;
+        match (state, &problem) {
+            (InterfaceState::Up, _) => tracing::info!("interface {at} is up: frames pass"),
+            (InterfaceState::Down, _) => {
+                tracing::warn!(
+                    "interface {at} is down: 'ip link set {at} up'; frames are dropped until then"
+                );
+            }
+            (InterfaceState::Gone, Some(problem)) => tracing::error!("{problem}; tried again"),
+            (InterfaceState::Gone, None) => tracing::error!("interface {at} is gone; tried again"),
+        }
+        (self.state, self.problem) = (state, problem);
+        self.renew();
+    }
+
+    /// Has the worker look at the description anew.
+    pub fn renew(&mut self) {
+        let at = &self.interface;
+        match watch(&self.untagged, &self.tagged) {
+            Ok(watch) => (self.watch, self.renewed) = (watch, true),
+            Err(e) => tracing::error!("interface {at}: {e}"),
+        }
+    }
+
+    /// How long the worker may sleep: an interface that is not up is looked for. To be called before each sleep.
+    pub fn sleep_at_most(&mut self) -> Option<Duration> {
+        if self.looked_at.elapsed() >= LOOK {
+            self.looked_at = Instant::now();
+            self.read_mtu();
+            self.missed += u64::from(self.untagged.missed()) + u64::from(self.tagged.missed());
+            if self.state != InterfaceState::Up {
+                self.look();
+            }
+        }
+        (self.state != InterfaceState::Up).then_some(LOOK)
+    }
+
+    /// What is left to be done in a receive turn: tagged frames, and an interface that went.
+    ///
+    /// # Errors
+    /// The guest broke a rule of the ring.
+    #[inline]
+    pub fn after_receive(
+        &mut self,
+        side: &mut Receive,
+        mut turn: ReceiveTurn,
+        io: &mut PortIo,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<ReceiveTurn, TurnError> {
+        self.turns += 1;
+        if turn.port_gone {
+            self.look();
+            (turn.port_gone, turn.port_empty) = (false, true);
+        }
+        // What woke this thread and is no untagged frame is a tagged one; and those don't wait for ever behind the others.
+        if turn.turn.chains == 0 || self.turns >= TURNS_UNTAGGED {
+            self.turns = 0;
+            if !turn.waiting {
+                self.take_tagged(side, &mut turn, &mut ReceiveContext { memory, io, counters })?;
+            }
+        }
+        Ok(turn)
+    }
+
+    #[cold]
+    fn take_tagged(
+        &mut self,
+        side: &mut Receive,
+        turn: &mut ReceiveTurn,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<(), TurnError> {
+        if self.missed > 0 {
+            cx.counters.dropped_many(DropReason::NoRoom, std::mem::take(&mut self.missed));
+        }
+        let mut frames = 0;
+        while frames < TAGGED_BATCH && !side.is_waiting() {
+            cx.counters.system_calls.add(1);
+            let room = self.buffer.len() - TAG_BYTES;
+            let (len, tag) = match self.tagged.recv_tagged(&mut self.buffer[..room]) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENETDOWN)) => {
+                    self.look();
+                    break;
+                }
+                Err(_) => {
+                    cx.counters.dropped(DropReason::PortRefused);
+                    continue;
+                }
+            };
+            let restored = match (tag, len > room) {
+                (_, true) => {
+                    cx.counters.dropped(DropReason::TooLong);
+                    continue;
+                }
+                (Some(tag), _) => restore(&mut self.buffer, len, self.header_bytes, tag),
+                (None, _) => Some(len),
+            };
+            match restored {
+                Some(len) => side.give(&mut self.buffer[..len], CopyReason::Rebuilt, cx)?,
+                None => cx.counters.dropped(DropReason::TooShort),
+            }
+            frames += 1;
+        }
+        turn.turn.chains += frames;
+        turn.turn.notify |= side.ring().publish();
+        turn.waiting = side.is_waiting();
+        turn.starved |= turn.waiting;
+        turn.port_empty &= frames < TAGGED_BATCH && !turn.waiting;
+        Ok(())
+    }
+}
+
+/// What is readable when one of the sockets is.
+fn watch(untagged: &PacketSocket, tagged: &PacketSocket) -> rustix::io::Result<OwnedFd> {
+    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for socket in [untagged, tagged] {
+        epoll::add(&watch, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(watch)
+}

@@ -1,0 +1,255 @@
+//! Packet sockets of whole frames on an interface, with virtio-net headers (packet(7), net/packet/af_packet.c).
+//!
+//! **What the kernel does to tags.** Before any packet socket sees a received frame, the kernel takes its outer VLAN tag out and
+//! keeps it beside the frame (`skb_vlan_untag`, net/core/skbuff.c): read(2) alone can't tell a frame of one VLAN from that of
+//! another. So there are two kinds of sockets, each with a filter in the kernel: one that gets frames without a tag, and one that
+//! gets the others and is told the tag with each ([`PacketSocket::recv_tagged`]). On the way out a tag is just bytes of the frame.
+
+mod sys;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::netdevice::{index_to_name, name_to_index};
+use thiserror::Error;
+
+pub use sys::Tag;
+
+/// Bytes that a socket may have in the kernel each way: some dozens of the longest frames, or some thousand short ones. Its
+/// default would be two of the longest.
+const BUFFER_BYTES: i32 = 4 << 20;
+
+/// Which received frames a socket gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// Those without a VLAN tag.
+    Untagged,
+    /// Those whose tag the kernel keeps apart.
+    Tagged,
+    /// None.
+    Nothing,
+}
+
+/// Why a packet port can't be had. The text is what the user reads.
+#[derive(Debug, Error)]
+pub enum PacketError {
+    /// The user may not open packet sockets.
+    #[error(
+        "packet port on interface {interface}: not permitted ({source}): run as root, or grant CAP_NET_RAW \
+         ('setcap cap_net_raw+ep PROGRAM', AmbientCapabilities= in a unit)"
+    )]
+    NotPermitted {
+        /// The interface.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// There is no interface of this name in this network namespace.
+    #[error("no interface {interface} in this network namespace: 'ip link' lists those that there are")]
+    NoInterface {
+        /// The name.
+        interface: String,
+    },
+    /// The loopback interface.
+    #[error(
+        "interface {interface} is a loopback interface, where no guest has a place: give an Ethernet interface, or one end of \
+         a veth ('ip link add zw0 type veth peer name zw1')"
+    )]
+    Loopback {
+        /// The name.
+        interface: String,
+    },
+    /// An interface of another kind: its frames have no Ethernet header.
+    #[error(
+        "interface {interface} is no Ethernet interface (ARPHRD type {kind}): its frames have no Ethernet header (tun, \
+         WireGuard and the like); give one that has, or a tap"
+    )]
+    NotEthernet {
+        /// The name.
+        interface: String,
+        /// include/uapi/linux/if_arp.h
+        kind: u16,
+    },
+    /// The kernel is too old.
+    #[error(
+        "packet port on interface {interface}: the kernel has no virtio-net headers of {header_bytes} bytes on packet sockets \
+         ({source}): it needs Linux 6.3 (PACKET_VNET_HDR_SZ); give tap:NAME and a bridge, or xdp:IF"
+    )]
+    Kernel {
+        /// The interface.
+        interface: String,
+        /// Bytes of the header.
+        header_bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A system call failed for another reason.
+    #[error("packet port on interface {interface}: {call} failed: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// What was tried.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Whether frames can pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// They can.
+    Up,
+    /// It is down.
+    Down,
+    /// It was deleted, or moved to another network namespace.
+    Gone,
+}
+
+/// One socket. It does not block.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+    interface: String,
+    frames: Frames,
+}
+
+impl PacketSocket {
+    /// A socket in this thread's network namespace, not bound yet, that gets `frames`, and has virtio-net headers of
+    /// `header_bytes` (10 or 12) in front of them both ways.
+    ///
+    /// # Errors
+    /// [`PacketError`] per cause; none about the interface, whose name is only noted.
+    pub fn open(interface: &str, frames: Frames, header_bytes: usize) -> Result<Self, PacketError> {
+        let named = || interface.to_owned();
+        let system = |call| move |source| PacketError::System { interface: named(), call, source };
+        let fd = sys::socket().map_err(|source| match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => PacketError::NotPermitted { interface: named(), source },
+            _ => PacketError::System { interface: named(), call: "socket", source },
+        })?;
+        let tagged = frames == Frames::Tagged;
+        if frames != Frames::Nothing {
+            sys::filter_by_tag(fd.as_fd(), tagged).map_err(system("SO_ATTACH_FILTER"))?;
+        }
+        let set =
+            |option, value, name| sys::set(fd.as_fd(), libc::SOL_PACKET, option, value).map_err(system(name));
+        // A port is no tap on the wire: what this host sends there is not for the guest.
+        set(libc::PACKET_IGNORE_OUTGOING, 1, "PACKET_IGNORE_OUTGOING")?;
+        if tagged {
+            set(libc::PACKET_AUXDATA, 1, "PACKET_AUXDATA")?;
+        }
+        let this = Self { fd, interface: named(), frames };
+        this.set_header_bytes(header_bytes)?;
+        Ok(this)
+    }
+
+    /// Another length of the virtio-net header, 10 or 12 bytes.
+    ///
+    /// # Errors
+    /// [`PacketError::Kernel`]
+    pub fn set_header_bytes(&self, header_bytes: usize) -> Result<(), PacketError> {
+        let interface = self.interface.clone();
+        sys::set(self.fd.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, header_bytes as i32)
+            .map_err(|source| PacketError::Kernel { interface, header_bytes, source })
+    }
+
+    /// Lets more wait in the kernel than a socket usually may. Without CAP_NET_ADMIN the system's limits hold; the text says
+    /// what that means.
+    pub fn enlarge_buffers(&self) -> Option<String> {
+        let set = |option| sys::set(self.fd.as_fd(), libc::SOL_SOCKET, option, BUFFER_BYTES);
+        let mut short = false;
+        for (force, ask) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+        {
+            if set(force).is_err() {
+                let _ = set(ask);
+                short = true;
+            }
+        }
+        short.then(|| {
+            format!(
+                "interface {}: without CAP_NET_ADMIN net.core.rmem_max and wmem_max bound what may wait in the kernel: bursts of \
+                 long frames may be dropped; grant it, or raise them to {BUFFER_BYTES}",
+                self.interface
+            )
+        })
+    }
+
+    /// Looks the interface up by its name, and has the socket receive and send there; all of the interface's frames, whatever
+    /// address they are for. It may be bound already, to one that is gone.
+    ///
+    /// # Errors
+    /// [`PacketError`] per cause.
+    pub fn bind(&self) -> Result<(), PacketError> {
+        let named = || self.interface.clone();
+        let system = |call| move |source| PacketError::System { interface: named(), call, source };
+        let missing = |_| PacketError::NoInterface { interface: named() };
+        // rustix would panic on a longer name.
+        if self.interface.is_empty()
+            || self.interface.len() >= libc::IFNAMSIZ
+            || self.interface.contains('\0')
+        {
+            return Err(PacketError::NoInterface { interface: named() });
+        }
+        let index = name_to_index(&self.fd, &self.interface).map_err(missing)?;
+        match sys::hardware_kind(self.fd.as_fd(), &self.interface).map_err(system("SIOCGIFHWADDR"))? {
+            libc::ARPHRD_ETHER => {}
+            libc::ARPHRD_LOOPBACK => return Err(PacketError::Loopback { interface: named() }),
+            kind => return Err(PacketError::NotEthernet { interface: named(), kind }),
+        }
+        let receives = self.frames != Frames::Nothing;
+        sys::bind(self.fd.as_fd(), index, receives).map_err(system("bind"))?;
+        if receives {
+            sys::be_promiscuous(self.fd.as_fd(), index).map_err(system("PACKET_ADD_MEMBERSHIP"))?;
+        }
+        Ok(())
+    }
+
+    /// Where the interface stands that the socket is bound to.
+    pub fn state(&self) -> InterfaceState {
+        let Some(index) = sys::bound_to(self.fd.as_fd()) else { return InterfaceState::Gone };
+        let flags =
+            index_to_name(&self.fd, index).ok().and_then(|name| sys::flags(self.fd.as_fd(), &name).ok());
+        match flags {
+            None => InterfaceState::Gone,
+            Some(f) if f & libc::IFF_UP == 0 => InterfaceState::Down,
+            Some(_) => InterfaceState::Up,
+        }
+    }
+
+    /// The MTU of the interface that it is bound to, bytes; None where that is gone.
+    pub fn mtu(&self) -> Option<usize> {
+        let name = index_to_name(&self.fd, sys::bound_to(self.fd.as_fd())?).ok()?;
+        sys::mtu(self.fd.as_fd(), &name).ok()
+    }
+
+    /// Frames that the kernel dropped since this was asked last, for which the socket had no room.
+    pub fn missed(&self) -> u32 {
+        sys::take_drops(self.fd.as_fd()).unwrap_or(0)
+    }
+
+    /// Takes the next frame of a socket for tagged ones, its virtio-net header in front: how many bytes of `buffer` it took (or
+    /// would have taken: more than there are where it was cut), and its tag. None while there is no frame.
+    ///
+    /// # Errors
+    /// ENETDOWN: the interface went down or away; EINVAL: a frame whose offloads have no virtio-net header was thrown away.
+    pub fn recv_tagged(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<Tag>)>> {
+        match sys::receive(self.fd.as_fd(), buffer) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Another descriptor of the socket.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

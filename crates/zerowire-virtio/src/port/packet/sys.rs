@@ -1,0 +1,176 @@
+//! The system calls of packet sockets, each behind a safe function. Nothing here keeps a pointer after it returns.
+
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A VLAN tag that the kernel took out of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// Its EtherType: 0x8100, or 0x88a8.
+    pub protocol: u16,
+    /// Priority and number of the VLAN.
+    pub control: u16,
+}
+
+/// All protocols (include/uapi/linux/if_ether.h).
+const ETH_P_ALL: u16 = 3;
+/// Where a filter finds what is beside a frame's bytes: `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT` (include/uapi/linux/filter.h).
+const TAG_PRESENT: u32 = (-0x1000_i32 + 48) as u32;
+const LOAD_WORD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A socket that receives nothing until it is bound.
+pub(super) fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets an option that is a number.
+pub(super) fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+    set_to(socket, level, option, &value)
+}
+
+/// Sets an option to a value of a type that the option takes, whose pointers, if any, are valid.
+fn set_to<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let (at, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the kernel reads `len` bytes of the value, and what it points to, before it returns.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) }).map(drop)
+}
+
+/// The socket gets frames with a tag only, or without one only.
+pub(super) fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<()> {
+    // Of a frame that passes all bytes are kept, of another one none.
+    let bytes = |passes| if passes { u32::MAX } else { 0 };
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        step(LOAD_WORD, 0, 0, TAG_PRESENT),
+        step(JUMP_IF_EQUAL, 0, 1, 0),
+        step(RETURN, 0, 0, bytes(!tagged)),
+        step(RETURN, 0, 0, bytes(tagged)),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set_to(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Binds to the interface of this index, for all protocols, or for sending only.
+pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, receives: bool) -> io::Result<()> {
+    // SAFETY: a structure of integers: all zeroes is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = if receives { ETH_P_ALL.to_be() } else { 0 };
+    address.sll_ifindex = index as i32;
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads the address, which lives until it returns.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
+}
+
+/// Index of the interface that the socket is bound to; None once that is gone (`packet_notifier` sets it to -1 then).
+pub(super) fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
+    // SAFETY: a structure of integers: all zeroes is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes of the address.
+    check(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) }).ok()?;
+    u32::try_from(address.sll_ifindex).ok().filter(|i| *i > 0)
+}
+
+/// The interface takes frames for any address, as long as the socket lives and the interface is there.
+pub(super) fn be_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: a structure of integers: all zeroes is a valid value.
+    let mut request: libc::packet_mreq = unsafe { zeroed() };
+    request.mr_ifindex = index as i32;
+    request.mr_type = libc::PACKET_MR_PROMISC as u16;
+    set_to(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Frames that the socket had no room for since this was asked last.
+pub(super) fn take_drops(socket: BorrowedFd<'_>) -> Option<u32> {
+    let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    let at = (&raw mut stats).cast();
+    // SAFETY: the kernel writes at most `len` bytes of the value.
+    let done = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, at, &raw mut len)
+    };
+    check(done).ok().map(|_| stats.tp_drops)
+}
+
+/// Room for one control message: its header, and what the kernel tells of a frame.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Receives a frame without waiting: its length, were the buffer long enough, and its tag.
+pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<Tag>)> {
+    let mut control = Control([0; 64]);
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: the message points to the buffer and to the room for control messages, which live until this returns.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has filled the message in, and its control messages lie in `control`.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    // SAFETY: null, or a whole header in `control`.
+    while let Some(header) = unsafe { next.as_ref() } {
+        let whole = header.cmsg_len >= size_of::<libc::cmsghdr>() + size_of::<libc::tpacket_auxdata>();
+        if header.cmsg_level == libc::SOL_PACKET && header.cmsg_type == libc::PACKET_AUXDATA && whole {
+            // SAFETY: the message is long enough for the structure, which is made of integers.
+            let data: libc::tpacket_auxdata =
+                unsafe { libc::CMSG_DATA(next).cast::<libc::tpacket_auxdata>().read_unaligned() };
+            let tag = Tag { protocol: data.tp_vlan_tpid, control: data.tp_vlan_tci };
+            return Ok((n as usize, (data.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tag)));
+        }
+        // SAFETY: `next` is a header of this message.
+        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
+    }
+    Ok((n as usize, None))
+}
+
+fn ask(socket: BorrowedFd<'_>, code: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: a structure of integers and a union of such: all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the codes of this file (SIOCGIFHWADDR, SIOCGIFFLAGS, SIOCGIFMTU) read and fill one ifreq.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut request) })?;
+    Ok(request)
+}
+
+/// `ARPHRD_…` (include/uapi/linux/if_arp.h): what kind of header frames have.
+pub(super) fn hardware_kind(socket: BorrowedFd<'_>, name: &str) -> io::Result<u16> {
+    let request = ask(socket, libc::SIOCGIFHWADDR, name)?;
+    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
+    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+}
+
+/// `IFF_…` flags.
+pub(super) fn flags(socket: BorrowedFd<'_>, name: &str) -> io::Result<i32> {
+    let request = ask(socket, libc::SIOCGIFFLAGS, name)?;
+    // SAFETY: as above.
+    Ok(i32::from(unsafe { request.ifr_ifru.ifru_flags }))
+}
+
+/// Bytes that a frame can carry behind its Ethernet header.
+pub(super) fn mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+    let request = ask(socket, libc::SIOCGIFMTU, name)?;
+    // SAFETY: as above.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
+}

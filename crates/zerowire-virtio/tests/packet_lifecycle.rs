@@ -1,0 +1,408 @@
+//! Interfaces under a packet port come and go, rings stop and go on, guests and front ends come and go, a port is full.
+
+mod common;
+
+use std::time::Duration;
+
+use common::attack::attack;
+use common::dirty::{Migration, without_mark};
+use common::frames::{self, frame, number};
+use common::veth::{ip, veth};
+use common::{Backend, Guest, PATIENCE, Peer, Vm, guest_memory, in_netns, options, wait_until};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use zerowire_guest::misbehave::RingAttack;
+use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
+use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, protocol};
+use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
+use zerowire_virtio::io::Engine;
+use zerowire_virtio::net::Policy;
+
+/// The kernel copies frames of the guest, or they are copied into a ring.
+const PORTS: [&str; 2] = ["packet:v0", "packet:v0,rings=on"];
+
+fn with(port: &str) -> (Backend, Peer) {
+    veth("v0", "v1", 1, 1500);
+    (Backend::start(&[Vm::on("a", port)]), Peer::new("v1"))
+}
+
+fn one() -> (Backend, Peer) {
+    with(PORTS[0])
+}
+
+fn in_netns_each(test: fn(&'static str)) {
+    PORTS.into_iter().for_each(|port| in_netns(move || test(port)));
+}
+
+/// Frames of both ends until one has come through each way.
+fn until_both_ways(guest: &mut Guest, peer: &mut Peer, n: u32) {
+    let mut came = [false; 2];
+    wait_until("frames pass again", || {
+        guest.send_plain(&[frame(n, 100)]);
+        let _ = peer.send_with(&[0; 10], &frame(n + 1, 100));
+        came[0] |= peer.recv(Duration::from_millis(20)).is_some_and(|f| number(&f.bytes) == n);
+        came[1] |= guest.recv(0, Duration::from_millis(20)).is_some_and(|f| number(&f.1) == n + 1);
+        came == [true; 2]
+    });
+    while guest.recv(0, Duration::from_millis(100)).is_some() {}
+    while peer.recv(Duration::from_millis(100)).is_some() {}
+}
+
+fn path_is(backend: &Backend, word: &str) {
+    wait_until(word, || backend.stats("a").path.contains(word));
+}
+
+#[test]
+fn an_interface_that_goes_down_and_up_carries_frames_again() {
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.ping(&mut peer, 1);
+        for n in 0..3 {
+            ip(&["link", "set", "v0", "down"]);
+            path_is(&backend, "which is down: 'ip link set v0 up'");
+            guest.send_plain(&[frame(1, 100)]);
+            let dropped = backend.stats("a").transmit.totals.dropped_frames;
+            assert_eq!(dropped["port_refused"], n + 1);
+            ip(&["link", "set", "v0", "up"]);
+            path_is(&backend, "io_uring");
+            until_both_ways(&mut guest, &mut peer, 10 * n as u32 + 10);
+            guest.ping(&mut peer, 2);
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_deleted_and_made_again_carries_frames_again() {
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.ping(&mut peer, 1);
+        for n in 0..3 {
+            drop(peer);
+            ip(&["link", "del", "v0"]);
+            guest.send_plain(&[frame(1, 100)]);
+            path_is(&backend, "no interface v0 in this network namespace");
+            guest.send_plain(&[frame(1, 100)]);
+            veth("v0", "v1", 1, 1500);
+            peer = Peer::new("v1");
+            until_both_ways(&mut guest, &mut peer, 10 * n + 10);
+            guest.ping(&mut peer, 2);
+            path_is(&backend, "io_uring");
+        }
+        // Only the transmit ring is used, and nothing is received.
+        drop(peer);
+        ip(&["link", "del", "v0"]);
+        veth("v0", "v1", 1, 1500);
+        peer = Peer::new("v1");
+        let mut came = false;
+        wait_until("a frame passes", || {
+            guest.send_plain(&[frame(7, 100)]);
+            came |= peer.recv(Duration::from_millis(20)).is_some();
+            came
+        });
+        assert_eq!(backend.stats("a").ring_errors, 0);
+    });
+}
+
+#[test]
+fn an_interface_that_is_not_there_when_the_guest_comes_is_waited_for() {
+    in_netns_each(|port| {
+        let (backend, peer) = with(port);
+        drop(peer);
+        ip(&["link", "del", "v0"]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        path_is(&backend, "no interface v0");
+        veth("v0", "v1", 1, 1500);
+        let mut peer = Peer::new("v1");
+        until_both_ways(&mut guest, &mut peer, 10);
+        drop(guest);
+        ip(&["link", "set", "v0", "down"]);
+        wait_until("the connection has ended", || !backend.stats("a").connected);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        path_is(&backend, "which is down");
+        ip(&["link", "set", "v0", "up"]);
+        until_both_ways(&mut guest, &mut peer, 20);
+    });
+}
+
+#[test]
+fn a_new_name_and_another_mtu_change_nothing_else() {
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.ping(&mut peer, 1);
+        ip(&["link", "set", "v0", "name", "other"]);
+        guest.ping(&mut peer, 2);
+        ip(&["link", "set", "other", "name", "v0"]);
+        for mtu in ["9000", "1000"] {
+            for name in ["v0", "v1"] {
+                ip(&["link", "set", name, "mtu", mtu]);
+            }
+            let longest = frame(3, mtu.parse::<usize>().expect("a number") + 14);
+            let refused = || {
+                let dropped = backend.stats("a").transmit.totals.dropped_frames;
+                dropped.get("port_refused").copied().unwrap_or(0)
+            };
+            // A ring learns of it a little later.
+            let before = refused();
+            wait_until("a longer frame is refused", || {
+                guest.send_plain(&[frame(4, longest.len() + 1)]);
+                refused() > before
+            });
+            peer.drain();
+            guest.send_plain(std::slice::from_ref(&longest));
+            assert_eq!(peer.expect().bytes, longest);
+            peer.send(&longest);
+            assert!(guest.expect().1 == longest, "MTU {mtu}");
+        }
+    });
+}
+
+#[test]
+fn stopped_queues_go_on_where_they_were() {
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        for n in 0..20 {
+            guest.ping(&mut peer, n);
+            guest.driver.stop().expect("stopped");
+            let Guest { driver, pairs, .. } = &mut guest;
+            driver.resume(pairs).expect("resumed");
+        }
+        guest.ping(&mut peer, 99);
+        for n in 0..8 {
+            let region = guest.memory.add_region(GuestAddr(2 << 32), 4 << 20).expect("a region");
+            guest.driver.transport().add_memory(&region).expect("plugged");
+            guest.ping(&mut peer, n);
+            guest.driver.transport().remove_memory(&region).expect("unplugged");
+            guest.memory.remove_region(GuestAddr(2 << 32)).expect("removed");
+            guest.ping(&mut peer, 100 + n);
+        }
+        assert_eq!((backend.stats("a").ring_errors, backend.stats("a").connection_errors), (0, 0));
+    });
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("procfs").count()
+}
+
+/// Whether an interface takes frames for any address.
+fn is_promiscuous(name: &str) -> bool {
+    let out = std::process::Command::new("ip").args(["-d", "link", "show", name]).output().expect("ip");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(text.contains("promiscuity"), "{text}");
+    !text.contains("promiscuity 0")
+}
+
+#[test]
+fn guests_come_and_go_and_leave_nothing() {
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
+        assert!(!is_promiscuous("v0"), "no guest, no frames");
+        let shape = FrameShape { layout: Layout::Single, indirect: false, capacity: 1600 };
+        let options = NetOptions { tx: shape, queue_size: 64, ..options(0, Layout::Single) };
+        let memory = GuestMemory::new(&[(GuestAddr(0), 1 << 20)]).expect("guest memory");
+        for n in 0..300u32 {
+            let (driver, pairs) = NetDriver::start(backend.connect("a"), &memory, &options).expect("a guest");
+            let mut guest = Guest { driver, pairs, memory: memory.clone() };
+            guest.ping(&mut peer, n);
+            assert!(n > 0 || is_promiscuous("v0"));
+            drop(guest);
+            // Frames that come while there is no guest are not the next one's.
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+            peer.send(&frame(9999, 100));
+        }
+        let stats = backend.stats("a");
+        assert_eq!((stats.connections, stats.connection_errors, stats.ring_errors), (300, 0, 0));
+        assert_eq!((stats.transmit.totals.frames, stats.receive.totals.frames), (300, 300));
+        // The kernel ends the rings of io_uring, and with them the sockets, a little later.
+        wait_until("the interface is as it was", || !is_promiscuous("v0"));
+        drop(backend);
+        // Other tests of this program have descriptors as well: none of them has hundreds.
+        assert!(descriptors() < 200, "{} descriptors", descriptors());
+    });
+}
+
+#[test]
+fn every_write_to_memory_is_noted_and_no_other() {
+    in_netns(|| {
+        let (backend, mut peer) = one();
+        for without in [0, zerowire_guest::net::OFFLOADS] {
+            let mut guest = backend.guest("a", &options(without, Layout::Split));
+            guest.ping(&mut peer, 1);
+            for round in 0..3 {
+                let rings: Vec<_> =
+                    guest.pairs.iter().flat_map(|p| [p.rx.ring().setup(), p.tx.ring().setup()]).collect();
+                let buffers: Vec<_> = guest
+                    .pairs
+                    .iter()
+                    .flat_map(|p| p.rx.writable())
+                    .map(|(at, len)| (at.0, u64::from(len)))
+                    .collect();
+                let migration = Migration::start(guest.driver.transport(), &guest.memory, &rings, &buffers);
+                let tag = |f: Vec<u8>| [&f[..12], &[0x81, 0, 0, 5], &f[12..]].concat();
+                for (n, len) in [18, 60, 1000, 1514, 60, 1514].into_iter().enumerate() {
+                    let bytes = without_mark(frame(n as u32, len));
+                    for bytes in [bytes.clone(), tag(bytes)] {
+                        peer.send(&bytes);
+                        assert_eq!(guest.expect().1, bytes);
+                    }
+                }
+                let mut segment = without_mark(frames::tcp_frame(7, 20_000));
+                segment.truncate(20_054);
+                let header = [1, 1, 54, 0, 0xa8, 5, 34, 0, 16, 0];
+                peer.send_with(&header, &segment).expect("sent");
+                let mut got = 0;
+                while got < 20_000 {
+                    got += guest.expect().1.len() - 54;
+                }
+                guest.send_plain(&[frame(1, 60), frame(2, 1500)]);
+                assert_eq!([peer.expect().bytes.len(), peer.expect().bytes.len()], [60, 1500]);
+                guest.driver.stop().expect("stopped");
+                migration.check(&guest.memory, &format!("round {round}"));
+                guest.driver.resume(&mut guest.pairs).expect("resumed");
+            }
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+        }
+        assert_eq!(backend.stats("a").ring_errors, 0);
+    });
+}
+
+/// A front end with a region for marks of chains in flight.
+fn tracked(backend: &Backend) -> VhostUser {
+    let options = VhostUserOptions::default();
+    let options = VhostUserOptions { protocol: options.protocol | protocol::INFLIGHT_SHMFD, ..options };
+    VhostUser::connect_with(backend.stats("a").socket, PATIENCE, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let mut peer = Peer::new("v1");
+        let shaper = [
+            "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "100mbit", "burst", "3000", "limit",
+            "40000000",
+        ];
+        let done = std::process::Command::new("tc")
+            .args(shaper)
+            .output()
+            .expect("the program tc (iproute2) to be there");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        for (engine, port) in
+            [(Engine::Auto, PORTS[0]), (Engine::Syscall, PORTS[0]), (Engine::Auto, PORTS[1])]
+        {
+            let backend = Backend::start(&[Vm { engine, ..Vm::on("a", port) }]);
+            let memory = guest_memory();
+            let options = NetOptions { tx_slots: 256, ..options(0, Layout::Single) };
+            let (driver, pairs) = NetDriver::start(tracked(&backend), &memory, &options).expect("a guest");
+            let mut guest = Guest { driver, pairs, memory };
+            // More than the kernel lets a socket have under way.
+            let before = backend.stats("a").transmit.totals;
+            let all: Vec<_> = (0..5000).map(|n| frame(n, 1500)).collect();
+            guest.send_plain(&all);
+            for want in &all {
+                let got = peer.expect().bytes;
+                assert!(got == *want, "frame {}, came {}", number(want), number(&got));
+            }
+            let after = backend.stats("a").transmit.totals;
+            assert_eq!((after.frames - before.frames, after.dropped_total()), (5000, 0));
+            // Queues stop while frames are held, and nothing is sent twice.
+            for f in &all[..3000] {
+                assert!(guest.pairs[0].tx.send(&Default::default(), f).is_ok());
+                guest.pairs[0].tx.publish().expect("published");
+                guest.pairs[0].tx.reap().expect("reaped");
+            }
+            guest.driver.stop().expect("stopped");
+            let Guest { driver, pairs, .. } = &mut guest;
+            driver.resume(pairs).expect("resumed");
+            assert!(guest.pairs[0].tx.drain(PATIENCE).expect("drained"));
+            let mut last = None;
+            while let Some(f) = peer.recv(Duration::from_millis(200)) {
+                let n = number(&f.bytes);
+                assert!(last.is_none_or(|l| n > l), "{n} after {last:?}");
+                last = Some(n);
+            }
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+        }
+    });
+}
+
+#[test]
+fn a_front_end_that_went_without_a_word_is_followed_by_another() {
+    in_netns(|| {
+        let (backend, mut peer) = one();
+        let memory = guest_memory();
+        let (driver, pairs) =
+            NetDriver::start(tracked(&backend), &memory, &options(0, Layout::Single)).expect("a guest");
+        let mut guest = Guest { driver, pairs, memory };
+        guest.ping(&mut peer, 1);
+        for n in 0..10 {
+            let area = guest.driver.transport().inflight().cloned().expect("a region");
+            let stream = guest.driver.transport().connection().stream().try_clone().expect("a socket");
+            stream.shutdown(std::net::Shutdown::Both).expect("shut down");
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+            let mut next = tracked(&backend);
+            next.set_inflight(Some(area));
+            guest.driver.reconnect(next, &mut guest.pairs).unwrap_or_else(|e| panic!("{e}"));
+            guest.ping(&mut peer, 2 + n);
+        }
+        let stats = backend.stats("a");
+        assert_eq!((stats.ring_errors, stats.unsure_frames), (0, 0));
+    });
+}
+
+#[test]
+fn hostile_guests_get_nowhere() {
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
+        for a in RingAttack::ALL {
+            attack(&backend, "a", &mut peer, *a);
+        }
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.ping(&mut peer, 1);
+    });
+}
+
+/// Why the server does not start with this port.
+fn refused(port: &str) -> String {
+    let dir = tempfile::tempdir().expect("a directory for sockets");
+    let config = VmConfig {
+        name: "a".to_owned(),
+        endpoint: Endpoint::Path(dir.path().join("a")),
+        port: port.parse().unwrap_or_else(|e| panic!("{e}")),
+        metadata: None,
+        policy: Policy::default(),
+        engine: Engine::Auto,
+    };
+    match Server::start(vec![config]) {
+        Ok(_) => panic!("{port} was taken"),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_the_remedy() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        ip(&["link", "set", "lo", "up"]);
+        ip(&["tuntap", "add", "tun0", "mode", "tun"]);
+        for (port, words) in [
+            ("packet:nowhere", ["no interface nowhere", "'ip link'"]),
+            ("packet:", ["no interface ", "'ip link'"]),
+            ("packet:a-name-of-far-too-many-bytes", ["no interface a-name-of", "'ip link'"]),
+            ("packet:lo", ["lo is a loopback interface", "veth"]),
+            ("packet:tun0", ["tun0 is no Ethernet interface (ARPHRD type 65534)", "a tap"]),
+        ] {
+            let text = refused(port);
+            assert!(words.iter().all(|w| text.contains(w)), "{port}: {text}");
+        }
+        let mut sets = capabilities(None).expect("this thread's capabilities");
+        sets.effective -= CapabilitySet::NET_RAW;
+        set_capabilities(None, sets).expect("fewer of them");
+        let text = refused("packet:v0");
+        assert!(text.contains("interface v0") && text.contains("CAP_NET_RAW"), "{text}");
+    });
+}
