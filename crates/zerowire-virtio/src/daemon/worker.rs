@@ -6,6 +6,7 @@
 //! write to it is an edge.
 
 mod commands;
+mod watching;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,6 +27,7 @@ use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::{Detour, TurnError};
+use watching::Watching;
 
 const TAG_WAKE: u64 = 0;
 const TAG_PORT: u64 = 1;
@@ -147,6 +149,7 @@ struct Worker<P: Path> {
     blocked: u32,
     /// Rings have let go of the memory, and wait for what comes in its place.
     paused: bool,
+    watching: Watching,
     quit: bool,
 }
 
@@ -193,6 +196,7 @@ impl<P: Path> Worker<P> {
             unasked: 0,
             blocked: 0,
             paused: false,
+            watching: Watching::default(),
             quit: false,
         };
         worker.set_memory(setup.memory);
@@ -207,6 +211,10 @@ impl<P: Path> Worker<P> {
                 continue;
             }
             let mut busy = self.transmit();
+            if busy {
+                self.note_sending();
+            }
+            self.port_ready |= self.watching.is_out();
             busy |= self.receive();
             if self.detour.is_some() {
                 busy |= self.pump_metadata();
@@ -340,6 +348,9 @@ impl<P: Path> Worker<P> {
 
     /// Asks for the next event of the port; one that has frames already gives it at once.
     fn watch_port(&mut self) {
+        if self.watching.is_out() {
+            return;
+        }
         let Some(port) = self.path.port() else { return };
         if let Err(e) = epoll::modify(&self.epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS) {
             tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
@@ -356,6 +367,7 @@ impl<P: Path> Worker<P> {
         {
             tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
         }
+        self.watching.put_in();
         if let Some(events) = self.path.events()
             && let Err(e) = watch(&self.epoll, events, TAG_EVENTS)
         {
@@ -488,6 +500,9 @@ impl<P: Path> Worker<P> {
     fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
         events.clear();
         self.unasked = 0;
+        if timeout != Some(Duration::ZERO) {
+            self.put_port_in();
+        }
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {

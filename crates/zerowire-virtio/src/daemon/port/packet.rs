@@ -116,7 +116,8 @@ impl Port for PacketPort {
         let (interface, engine, policy) = (self.spec.interface.clone(), self.engine, self.policy);
         let rings = self.rings();
         WorkerHandle::spawn(setup, move || {
-            let (link, io) = PacketLink::open(&interface, engine, policy.pin != Pin::Off).map_err(io::Error::other)?;
+            let (link, io) =
+                PacketLink::open(&interface, engine, policy.pin != Pin::Off).map_err(io::Error::other)?;
             Ok(PacketPath { io, link, policy, interface, rings, ring: None })
         })
     }
