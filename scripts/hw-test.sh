@@ -82,8 +82,19 @@ restore() {
         awk '{ line[NR] = $0 } END { for (i = NR; i > 0; i--) print line[i] }' "$undo" >"$work/back"
         while read -r line; do
             echo "  $line"
+            tries=0
+            # The queue is given back some time after the program has ended; until then header split stays on.
             # shellcheck disable=SC2086
-            $line || { echo "hw-test: this failed; run it by hand: $line" >&2; status=1; }
+            until $line 2>"$work/refusal"; do
+                tries=$((tries + 1))
+                if [ $tries -ge 50 ]; then
+                    cat "$work/refusal" >&2
+                    echo "hw-test: this failed; run it by hand: $line" >&2
+                    status=1
+                    break
+                fi
+                sleep 0.1
+            done
         done <"$work/back"
     fi
     rm -rf "$work"

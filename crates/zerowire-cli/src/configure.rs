@@ -1,31 +1,70 @@
 //! `--configure`: an interface's settings changed for as long as the command runs.
 
+use std::fmt::Display;
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use anyhow::{Context, Result};
 use zerowire::netlink::Configured;
 use zerowire::probe::queue;
 
-/// Sets an interface up for zero-copy receive into `queue`, and says on standard error what was changed. Dropping the result
-/// sets it back.
-pub fn apply(interface: &str, queue: u32, quiet: bool) -> Result<Configured> {
-    let configured = Configured::apply(interface, queue)
-        .with_context(|| format!("--configure changed nothing on {interface}"))?;
-    if !quiet {
+type Restore = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// What is to be set back, by whoever comes first: the end of the command, or the thread that takes a second signal.
+#[derive(Clone, Default)]
+pub struct Setup(Arc<Mutex<Option<Restore>>>);
+
+impl Setup {
+    /// Sets an interface up for zero-copy receive into `queue`, and says on standard error what was changed, also when it is to
+    /// be quiet: nothing else names the commands that help after SIGKILL.
+    pub fn apply(&self, interface: &str, queue: u32, quiet: bool) -> Result<()> {
+        let configured = Configured::apply(interface, queue)
+            .with_context(|| format!("--configure changed nothing on {interface}"))?;
         for change in configured.changes() {
-            eprintln!("{interface}: {} (set back at the end; by hand: {})", change.what, change.back);
+            say(format_args!("{interface}: {} (set back at the end; by hand: {})", change.what, change.back));
         }
-        if configured.changes().is_empty() {
-            eprintln!("{interface}: nothing had to be changed");
+        if !quiet && configured.changes().is_empty() {
+            say(format_args!("{interface}: nothing had to be changed"));
         }
-        for note in configured.notes() {
-            eprintln!("{interface}: {note}");
+        for note in configured.notes().iter().filter(|_| !quiet) {
+            say(format_args!("{interface}: {note}"));
         }
+        self.keep(Box::new(move || {
+            configured.restore().context("--configure could not set everything back")
+        }));
+        Ok(())
     }
-    Ok(configured)
+
+    fn keep(&self, restore: Restore) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(restore);
+    }
+
+    /// Sets it back, once. Who comes second waits until it is done. The receiver that has the queue should be gone.
+    pub fn restore(&self) -> Result<()> {
+        let mut restore = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        restore.take().map_or(Ok(()), |restore| restore())
+    }
+
+    /// Sets it back when it is dropped, for all ways out of a function.
+    pub fn guard(&self) -> Guard {
+        Guard(self.clone())
+    }
 }
 
-/// Sets it back.
-pub fn restore(configured: Configured) -> Result<()> {
-    configured.restore().context("--configure could not set everything back")
+/// See [`Setup::guard`].
+pub struct Guard(Setup);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Err(e) = self.0.restore() {
+            say(format_args!("zerowire: error: {e:#}"));
+        }
+    }
+}
+
+/// A line on standard error; the terminal may be gone.
+pub fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// The commands that steer the flows of `port` to the queue, as far as they were not given yet: netlink has none for it.
@@ -36,13 +75,43 @@ pub fn steering(interface: &str, queue: u32, port: u16) -> Vec<String> {
 }
 
 #[cfg(test)]
+impl Setup {
+    /// Counts how often it is set back, in place of an interface.
+    pub fn counting() -> (Self, Arc<std::sync::atomic::AtomicU32>) {
+        let (setup, count) = (Self::default(), Arc::<std::sync::atomic::AtomicU32>::default());
+        let counted = count.clone();
+        setup.keep(Box::new(move || {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Ok(())
+        }));
+        (setup, count)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn nothing_is_changed_where_nothing_can_be() {
-        let error = format!("{:#}", apply("lo", 0, true).expect_err("loopback has no header split"));
+        let setup = Setup::default();
+        let error = format!("{:#}", setup.apply("lo", 0, true).expect_err("loopback has no header split"));
         assert!(error.contains("--configure changed nothing on lo"), "{error}");
+        setup.restore().expect("nothing to do");
+    }
+
+    #[test]
+    fn it_is_set_back_once_by_whoever_comes_first() {
+        let (setup, count) = Setup::counting();
+        let guard = setup.guard();
+        setup.restore().expect("done");
+        setup.restore().expect("nothing left");
+        drop(guard);
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+        let (setup, count) = Setup::counting();
+        drop(setup.guard());
+        assert_eq!(count.load(Ordering::SeqCst), 1, "a way out without a word");
     }
 
     #[test]

@@ -7,8 +7,8 @@ mod wrap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use crate::configure;
-use crate::signals::Signals;
+use crate::configure::{Setup, say};
+use crate::signals::{self, Signals};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub struct DoctorArgs {
     /// Go through the checks for this receive queue, one by one; without it, all queues in short.
     #[arg(short, long, value_name = "Q", requires = "interface")]
     queue: Option<u32>,
-    /// Turn header split on, and RSS off this queue, look, and set both back when SIGINT or SIGTERM comes.
+    /// Turn header split on, and RSS off this queue, look, and set both back when a signal comes.
     #[arg(long, requires = "queue")]
     configure: bool,
     /// Print the report as JSON, one document.
@@ -70,7 +70,7 @@ net or zerowire vsock will run: under the same user, in the same container, unit
 
 With --interface it reads the interface's settings by netlink and says what is missing before io_uring can receive into a \
 queue of it without a copy, with the ethtool commands for that. It runs none of them, and registers no queue. With --configure \
-it makes the changes of header split and RSS itself (CAP_NET_ADMIN), reports, waits for SIGINT or SIGTERM, and sets them back; \
+it makes the changes of header split and RSS itself (CAP_NET_ADMIN), reports, waits for SIGINT, SIGTERM, SIGHUP or SIGQUIT, and sets them back; \
 flow steering stays a command to be given. SIGKILL leaves the settings: the commands that set them back are printed first.
 
 Exit code: 0; 1 if a command that was asked about can't run at all (zerowire net, zerowire vsock), or with --interface if the \
@@ -93,19 +93,20 @@ pub fn run(args: DoctorArgs) -> Result<ExitCode> {
     if let Some(interface) = &args.interface {
         // Before anything is changed: a signal from now on ends it with the settings set back.
         let signals = match args.configure {
-            true => Some(Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?),
+            true => Some(Signals::block(&signals::ending()).context("signals can't be blocked")?),
             false => None,
         };
-        let configured = match args.queue.filter(|_| args.configure) {
-            Some(queue) => Some(configure::apply(interface, queue, false)?),
-            None => None,
-        };
+        let setup = Setup::default();
+        let _guard = setup.guard();
+        if let Some(queue) = args.queue.filter(|_| args.configure) {
+            setup.apply(interface, queue, false)?;
+        }
         let report = probe::queue::run(interface, args.queue);
         print(&report, args.json, |style| queue::report(&report, style))?;
-        if let (Some(configured), Some(signals)) = (configured, signals) {
-            eprintln!("{interface}: set up until SIGINT (Ctrl-C) or SIGTERM comes");
+        if let Some(signals) = signals {
+            say(format_args!("{interface}: set up until SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGQUIT comes"));
             while signals.wait(None)?.is_none() {}
-            configure::restore(configured)?;
+            setup.restore()?;
         }
         let is_possible = report.verdict.outcome != Outcome::Missing;
         return Ok(if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE });

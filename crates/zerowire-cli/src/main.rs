@@ -7,6 +7,7 @@ mod doctor;
 mod file;
 mod logging;
 mod net;
+mod outcome;
 mod progress;
 mod recv;
 mod replay;

@@ -46,3 +46,33 @@ impl Signals {
         }
     }
 }
+
+/// Those of `signals` that this program was not started to ignore, as nohup(1) does with SIGHUP.
+pub fn not_ignored(signals: &[libc::c_int]) -> Vec<libc::c_int> {
+    let is_ignored = |signal: &libc::c_int| {
+        // SAFETY: all zeros is a valid sigaction.
+        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: no new action is given, and the old one is written to this function's memory.
+        let result = unsafe { libc::sigaction(*signal, std::ptr::null(), &raw mut now) };
+        result == 0 && now.sa_sigaction == libc::SIG_IGN
+    };
+    signals.iter().copied().filter(|s| !is_ignored(s)).collect()
+}
+
+/// What ends a command in good order: SIGINT, SIGTERM and, unless they are ignored, SIGHUP and SIGQUIT.
+pub fn ending() -> Vec<libc::c_int> {
+    [vec![libc::SIGINT, libc::SIGTERM], not_ignored(&[libc::SIGHUP, libc::SIGQUIT])].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_are_ignored_stay_so() {
+        // SAFETY: ignoring a signal that nobody uses runs no code.
+        unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
+        assert_eq!(not_ignored(&[libc::SIGUSR1, libc::SIGUSR2]), [libc::SIGUSR1]);
+        assert!(ending().starts_with(&[libc::SIGINT, libc::SIGTERM]));
+    }
+}

@@ -188,7 +188,8 @@ fn a_reset_is_told_and_the_others_go_on() {
 
 #[test]
 fn a_signal_ends_it_with_the_summary() {
-    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
+    let signals = [(libc::SIGINT, 130), (libc::SIGTERM, 143), (libc::SIGHUP, 129), (libc::SIGQUIT, 131)];
+    for (signal, code) in signals {
         for mode in MODES {
             // With a connection that says nothing more, and without any.
             for sent in [Some(1000), None] {

@@ -187,3 +187,37 @@ fn a_connection_goes_while_its_pages_are_lent() {
         writer.join().unwrap();
     }
 }
+
+/// A lease of mapped pages keeps the socket open; the last one closes it, also while the receiver waits for others without an
+/// end.
+#[test]
+fn a_lease_that_comes_back_late_closes_the_socket_at_once() {
+    let ((a, b), (mut c, d)) = (page_pair(), tcp_pair());
+    let mut r = receiver(Backend::TcpMapped, |o| o.buffer_bytes = 16 * PAGE);
+    let id = r.add(b.into()).unwrap();
+    r.add(d.into()).unwrap();
+    let (told, closed) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        write_lent(a, 3, 64 * PAGE);
+        // The other side has closed.
+        let _ = told.send(());
+    });
+    let (mut batch, mut held) = (Vec::new(), Vec::new());
+    while r.counters().zero_copied_bytes.get() == 0 || held.is_empty() {
+        assert!(r.recv(&mut batch, Some(LONG)).unwrap() > 0);
+        held.extend(batch.drain(..).filter(|a| matches!(a.what, What::Data(_))));
+    }
+    drop(r.remove(id).unwrap());
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        let is_open = closed.try_recv().is_err();
+        drop(held);
+        let is_closed = closed.recv_timeout(Duration::from_secs(10)).is_ok();
+        std::io::Write::write_all(&mut c, b"go on").unwrap();
+        (is_open, is_closed)
+    });
+    assert_eq!(r.recv(&mut batch, None).unwrap(), 1);
+    assert!(matches!(&batch[0].what, What::Data(l) if l[..] == *b"go on"), "{batch:?}");
+    assert_eq!(holder.join().unwrap(), (true, true));
+    writer.join().unwrap();
+}

@@ -6,10 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::area::Pages;
-use zerowire::netlink::Configured;
 use zerowire::recv::{Backend, Options};
 
-use crate::configure;
+use crate::configure::{self, Setup};
 
 /// Connections at a time where no number was given.
 const MANY_CONNECTIONS: usize = 65_536;
@@ -111,7 +110,7 @@ pub struct RecvArgs {
     /// command that steers the port's flows to the queue is printed.
     #[arg(long, requires = "queue")]
     configure: bool,
-    /// No progress and no summary, only errors.
+    /// No progress and no summary, only errors, and what --configure changed.
     #[arg(long)]
     pub quiet: bool,
     /// The result as JSON to a file; - is standard output, in place of the summary.
@@ -196,12 +195,10 @@ impl RecvArgs {
     }
 
     /// Changes the interface's settings, if that was asked for.
-    pub fn configure(&self) -> Result<Option<Configured>> {
+    pub fn configure(&self, setup: &Setup) -> Result<()> {
         match (&self.interface, self.queue) {
-            (Some(interface), Some(queue)) if self.configure => {
-                configure::apply(interface, queue, self.quiet).map(Some)
-            }
-            _ => Ok(None),
+            (Some(interface), Some(queue)) if self.configure => setup.apply(interface, queue, self.quiet),
+            _ => Ok(()),
         }
     }
 

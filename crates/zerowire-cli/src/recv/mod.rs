@@ -14,10 +14,11 @@ use anyhow::{Context, Result};
 use zerowire::recv::Receiver;
 
 use self::output::Outputs;
-use self::report::{Outcome, Report};
+use self::report::Report;
 use self::session::{Session, Told};
 use self::stop::Stop;
-use crate::configure;
+use crate::configure::Setup;
+use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::table::process_cpu;
 
@@ -27,12 +28,14 @@ pub use self::args::RecvArgs;
 pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let plan = args.plan()?;
     // Before any thread is started.
-    let stop = Stop::start()?;
+    let setup = Setup::default();
+    let stop = Stop::start(setup.clone())?;
     let socket = bind::listen(&args.bind, args.port)?;
     let address = bind::address(&socket)?;
     bind::raise_descriptors(plan.options.max_connections);
-    // Before the receiver, which goes first: a driver may refuse to change what a registered queue needs.
-    let configured = args.configure()?;
+    // Before the receiver, which goes first: what a registered queue needs can't be changed.
+    let _guard = setup.guard();
+    args.configure(&setup)?;
     let mut receiver = Receiver::new(plan.options.clone())
         .with_context(|| format!("can't receive by the mode '{}'", plan.mode))?;
     // Last: what is there is not cut off in vain.
@@ -61,7 +64,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let error = failure.as_ref().filter(|_| signal.is_none()).map(|e| format!("{e:#}"));
     let report = Report::new(address, plan.mode, &receiver, session, (outcome, error), cpu_seconds);
     drop(receiver);
-    let restored = configured.map_or(Ok(()), configure::restore);
+    let restored = setup.restore();
     report.write(args.json.as_deref(), args.quiet, args.to_stdout())?;
     restored?;
     match (failure, signal) {

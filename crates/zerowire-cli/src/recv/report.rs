@@ -1,33 +1,21 @@
 //! What was received, and how.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use zerowire::ledger::Totals;
 use zerowire::recv::{Events, Receiver};
 
 use super::session::{Connection, Counts, Session, State};
+use crate::outcome::{self, Destination, Outcome};
 use zerowire_cli::story::bytes_text;
 
 /// Connections that the summary names.
 const NAMED: usize = 8;
-
-/// How it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// As it was told to.
-    Complete,
-    /// Something failed.
-    Failed,
-    /// A signal came.
-    Interrupted,
-}
 
 /// The result.
 #[derive(Serialize)]
@@ -100,17 +88,7 @@ impl Report {
     /// JSON to a file or to standard output, else the summary for people: to standard error where received bytes went to
     /// standard output.
     pub fn write(&self, json: Option<&Path>, quiet: bool, stdout_taken: bool) -> Result<()> {
-        match json {
-            Some(path) if path.as_os_str() == "-" => println!("{}", serde_json::to_string(self)?),
-            Some(path) => {
-                let text = serde_json::to_string_pretty(self)? + "\n";
-                std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
-            }
-            None if quiet => {}
-            None if stdout_taken => eprint!("{}", self.text()),
-            None => std::io::stdout().lock().write_all(self.text().as_bytes())?,
-        }
-        Ok(())
+        outcome::write(self, Destination { json, quiet, stdout_taken }, Self::text)
     }
 
     fn text(&self) -> String {

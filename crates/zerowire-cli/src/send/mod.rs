@@ -14,10 +14,11 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::send::{Backend, Close, Closed, Mode, Options, SendError, Sender};
 
-use self::report::{Outcome, Report};
+use self::report::Report;
 use self::source::Source;
 use self::stop::Stop;
 use self::target::Target;
+use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::table::process_cpu;
 

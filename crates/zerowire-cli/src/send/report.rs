@@ -1,27 +1,15 @@
 //! What was sent, and how.
 
-use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use zerowire::ledger::Totals;
 use zerowire::send::{Choice, Way};
 
 use super::Left;
+use crate::outcome::{self, Destination, Outcome};
 use zerowire_cli::story::bytes_text;
-
-/// How it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// All was sent, and all memory is back.
-    Complete,
-    /// Something failed on the way.
-    Failed,
-    /// A signal came.
-    Interrupted,
-}
 
 /// The result of one transfer.
 #[derive(Serialize)]
@@ -53,16 +41,7 @@ pub struct Report {
 impl Report {
     /// JSON to a file or to standard output, else the summary for people.
     pub fn write(&self, json: Option<&Path>, quiet: bool) -> Result<()> {
-        match json {
-            Some(path) if path.as_os_str() == "-" => println!("{}", serde_json::to_string(self)?),
-            Some(path) => {
-                let text = serde_json::to_string_pretty(self)? + "\n";
-                std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
-            }
-            None if quiet => {}
-            None => std::io::stdout().lock().write_all(self.text().as_bytes())?,
-        }
-        Ok(())
+        outcome::write(self, Destination { json, quiet, stdout_taken: false }, Self::text)
     }
 
     fn text(&self) -> String {

@@ -2,12 +2,17 @@
 //! the other flows spread over the other queues.
 //!
 //! The only code here that changes anything, and only for who asks for it by name. Each step keeps what was before; dropping
-//! [`Configured`] sets it back in reverse order, also when a later step failed. A process that is killed (SIGKILL) leaves the
-//! settings: [`Configured::changes`] names the commands that set them back by hand.
+//! [`Configured`] sets it back in reverse order, also when a later step failed. That has to be done after the receiver that has
+//! the queue is gone; it may take up to 2 s, until the kernel has taken the queue back. A process that is killed (SIGKILL) leaves
+//! the settings: [`Configured::changes`] names the commands that set them back by hand.
+//!
+//! What was before is what the kernel tells, which is what is in effect: header split that a driver chose to leave off is set
+//! back to off, not to the driver's choice.
 //!
 //! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes them.
 
 use super::error::NetlinkError;
+use super::restore::{PAUSE, Step, Undo, set_back, table_back};
 use super::{DataSplit, Ethtool, Link, Rss};
 
 /// Why an interface could not be set up. What had been changed was set back.
@@ -41,6 +46,16 @@ pub enum ConfigureError {
         /// The kernel's answer.
         source: NetlinkError,
     },
+    /// Some of it could not be set back, not in 2 s either: another program uses the queue perhaps.
+    #[error("{interface}: could not be set back: {source}; by hand, when nothing uses the queue: {commands}")]
+    NotSetBack {
+        /// The interface.
+        interface: String,
+        /// The kernel's answer.
+        source: NetlinkError,
+        /// The commands.
+        commands: String,
+    },
     /// There is no such interface, or netlink can't be asked.
     #[error("{interface}: {source}")]
     Interface {
@@ -49,14 +64,6 @@ pub enum ConfigureError {
         /// The kernel's answer.
         source: NetlinkError,
     },
-}
-
-/// What was before a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Undo {
-    DataSplit(Option<DataSplit>),
-    Threshold(u32),
-    Table(Vec<u32>),
 }
 
 /// A change that was made.
@@ -69,13 +76,13 @@ pub struct Change {
     pub back: String,
 }
 
-/// An interface whose settings were changed. Dropping it sets them back.
+/// An interface whose settings were changed. Dropping it sets them back, and logs what could not be.
 #[derive(Debug)]
 pub struct Configured {
     ethtool: Ethtool,
     interface: String,
     index: u32,
-    undo: Vec<Undo>,
+    steps: Vec<Step>,
     changes: Vec<Change>,
     notes: Vec<String>,
 }
@@ -94,7 +101,7 @@ impl Configured {
             ethtool,
             interface: interface.to_owned(),
             index,
-            undo: Vec::new(),
+            steps: Vec::new(),
             changes: Vec::new(),
             notes: Vec::new(),
         };
@@ -113,12 +120,14 @@ impl Configured {
         &self.notes
     }
 
-    /// Sets everything back.
+    /// Sets everything back. Waits up to 2 s for a queue that was given back a moment ago.
     ///
     /// # Errors
-    /// The first step that failed; the others were tried all the same.
+    /// [`ConfigureError::NotSetBack`], with the first step that failed; the others were tried all the same.
     pub fn restore(mut self) -> Result<(), ConfigureError> {
-        self.set_back()
+        let result = self.set_back();
+        self.steps.clear();
+        result
     }
 
     /// Header split on, for frames of all lengths.
@@ -168,11 +177,9 @@ impl Configured {
         match self.ethtool.set_rss_table(self.index, &table) {
             Ok(()) => {
                 let (own, all) = rss.share(queue);
-                self.changed(
-                    Undo::Table(rss.table),
-                    format!("RSS: {own} of {all} entries name queue {queue} -> none"),
-                    format!("ethtool -X {} default", self.interface),
-                );
+                let (undo, back) = table_back(&self.interface, &rss.table, count);
+                let what = format!("RSS: {own} of {all} entries name queue {queue} -> none");
+                self.changed(undo, what, back);
                 Ok(())
             }
             // The message came with Linux 6.17, and not all drivers take a table.
@@ -187,7 +194,7 @@ impl Configured {
     }
 
     fn changed(&mut self, undo: Undo, what: String, back: String) {
-        self.undo.push(undo);
+        self.steps.push(Step { undo, back: back.clone() });
         self.changes.push(Change { what, back });
     }
 
@@ -204,29 +211,21 @@ impl Configured {
     }
 
     fn set_back(&mut self) -> Result<(), ConfigureError> {
-        let mut first = Ok(());
-        while let Some(undo) = self.undo.pop() {
-            let done = match &undo {
-                Undo::DataSplit(before) => self.ethtool.set_data_split(self.index, *before),
-                Undo::Threshold(bytes) => self.ethtool.set_hds_thresh(self.index, *bytes),
-                Undo::Table(table) => self.ethtool.set_rss_table(self.index, table),
-            };
-            // An interface that is gone has no settings.
-            let done = done.or_else(|e| if e.errno() == Some(libc::ENODEV) { Ok(()) } else { Err(e) });
-            if let Err(e) = done
-                && first.is_ok()
-            {
-                first = Err(self.refused("setting it back", e));
-            }
-        }
-        first
+        let pause = || std::thread::sleep(PAUSE);
+        set_back(&mut self.ethtool, self.index, &mut self.steps, pause).map_err(|source| {
+            let commands: Vec<_> = self.steps.iter().rev().map(|s| s.back.as_str()).collect();
+            let (interface, commands) = (self.interface.clone(), commands.join("; "));
+            ConfigureError::NotSetBack { interface, source, commands }
+        })
     }
 }
 
 impl Drop for Configured {
     fn drop(&mut self) {
         // Who wants to know calls `restore`.
-        let _ = self.set_back();
+        if let Err(e) = self.set_back() {
+            tracing::error!("{e}");
+        }
     }
 }
 
@@ -264,7 +263,9 @@ impl ConfigureError {
         match self {
             Self::Privilege { .. } => Some(libc::EPERM),
             Self::NoHeaderSplit { .. } => Some(libc::EOPNOTSUPP),
-            Self::Refused { source, .. } | Self::Interface { source, .. } => source.errno(),
+            Self::Refused { source, .. }
+            | Self::NotSetBack { source, .. }
+            | Self::Interface { source, .. } => source.errno(),
         }
     }
 }

@@ -97,7 +97,8 @@ impl Ethtool {
         self.set("setting the split threshold", RINGS_SET, header(index).word(17, bytes))
     }
 
-    /// The indirection table of the default context (ETHTOOL_A_RSS_INDIR of ETHTOOL_MSG_RSS_SET, since Linux 6.17). Tables of
+    /// The indirection table of the default context (ETHTOOL_A_RSS_INDIR of ETHTOOL_MSG_RSS_SET, since Linux 6.17); an empty one:
+    /// the default table, which follows the number of channels again (net/ethtool/rss.c, rss_set_prep_indir). Tables of
     /// NICs have at most some thousand entries.
     pub(super) fn set_rss_table(&mut self, index: u32, table: &[u32]) -> Result<(), NetlinkError> {
         let bytes: Vec<u8> = table.iter().flat_map(|queue| queue.to_ne_bytes()).collect();

@@ -23,6 +23,7 @@ mod generic;
 mod link;
 mod message;
 mod netdev;
+mod restore;
 mod socket;
 
 #[cfg(test)]

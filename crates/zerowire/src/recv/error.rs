@@ -133,6 +133,12 @@ impl RecvError {
         move |source| Self::System { call, source }
     }
 
+    /// Whether there was no memory, descriptor or place for the moment.
+    pub(super) fn is_want(&self) -> bool {
+        matches!(self, Self::System { .. })
+            && matches!(self.errno(), Some(libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE))
+    }
+
     /// The errno behind it, where there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {

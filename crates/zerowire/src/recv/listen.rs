@@ -166,11 +166,17 @@ impl Listeners {
 
     /// Whether a socket is there to be added: the turn is over.
     pub(crate) fn is_due(&self) -> bool {
-        self.room > 0 && !self.accepted.is_empty()
+        self.room > 0 && self.stalled.is_none() && !self.accepted.is_empty()
     }
 
     pub(super) fn next_accepted(&mut self) -> Option<(ListenerId, Kind, OwnedFd)> {
         self.accepted.pop_front()
+    }
+
+    /// What was accepted could not be added for the moment.
+    pub(super) fn put_back(&mut self, listener: ListenerId, kind: Kind, socket: OwnedFd) {
+        self.accepted.push_front((listener, kind, socket));
+        self.stalled = Some(Instant::now() + RETRY);
     }
 
     /// The failure of a listener, told once.
@@ -314,6 +320,24 @@ mod tests {
         assert_eq!((l.step(), l.set_room(1)), (None, false));
         assert!(l.next_accepted().is_some_and(|(from, ..)| from == id) && !l.is_due());
         assert_eq!((l.find(id), l.take(index).is_some(), l.find(id)), (Some(0), true, None));
+    }
+
+    #[test]
+    fn what_can_not_be_added_waits() {
+        let mut l = Listeners::default();
+        let (index, id) = l.add(socket(), Kind::Stream);
+        l.set_room(5);
+        l.accept(index, socket());
+        l.accept(index, socket());
+        let first = l.next_accepted().unwrap();
+        let fd = first.2.as_raw_fd();
+        l.put_back(first.0, first.1, first.2);
+        assert!(!l.is_due() && !l.may_accept(index) && l.room() == 3);
+        std::thread::sleep(RETRY);
+        assert_eq!(l.cap(None), None);
+        assert!(l.is_due());
+        assert!(l.next_accepted().is_some_and(|(from, _, s)| from == id && s.as_raw_fd() == fd));
+        assert!(l.next_accepted().is_some() && l.next_accepted().is_none());
     }
 
     #[test]

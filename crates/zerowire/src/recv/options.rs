@@ -49,18 +49,20 @@ pub struct Options {
     /// Buffers that one connection's leases may hold before nothing more is received on it, until it holds three quarters
     /// of that. `None`: a quarter of the buffers. The kernel may already have filled up to [`Options::depth`] more.
     pub share: Option<usize>,
-    /// The most buffers that wait to be filled at a time. Fewer are used as long as they suffice, since those that were
-    /// given back a moment ago are still in the cache. `None`: a quarter of the buffers.
+    /// The most buffers that wait to be filled at a time ([`Backend::Multishot`]). Fewer are used, since those that were given
+    /// back a moment ago are still in the cache: 512 KiB of them, and more only while several connections want more.
+    /// `None`: a quarter of the buffers.
     pub depth: Option<usize>,
     /// Connections at a time, at most.
     pub max_connections: usize,
     /// Entries of io_uring's completion queue. When it is too short, the kernel keeps completions on its own list, which
     /// costs system calls and loses nothing.
     pub completions: u32,
-    /// While much is coming on many connections ([`Backend::Multishot`], Linux 6.12): how long a wait may last beyond the
-    /// first arrival to gather more, so that the program is woken less often for the same bytes. Zero: not at all. It is done
-    /// with 32 connections and more, after a call to the kernel that brought 128 KiB or more, so that single requests are
-    /// not delayed.
+    /// While much is coming: how long a wait may last beyond the first arrival to gather more, so that the program is woken
+    /// less often for the same bytes. Zero: not at all. It is done after a call to the kernel that brought 64 KiB or more,
+    /// by [`Backend::Multishot`] from Linux 6.12 on and by [`Backend::Plain`]. What comes after such a call can be late by
+    /// this time and the thread's timer slack (50 µs as a rule, prctl(2) PR_SET_TIMERSLACK): programs that exchange large
+    /// messages in turns and wait for each may set it to zero.
     pub gather: Duration,
     /// What only zero-copy receive has.
     pub zcrx: ZcrxOptions,
@@ -77,7 +79,7 @@ impl Default for Options {
             depth: None,
             max_connections: 65536,
             completions: 2048,
-            gather: Duration::from_micros(50),
+            gather: Duration::from_micros(80),
             zcrx: ZcrxOptions::default(),
         }
     }

@@ -1,32 +1,36 @@
 //! `epoll_wait` and `recvmsg`, for kernels and containers without io_uring.
 //!
-//! One `recvmsg` fills up to [`PIECES`] buffers. A connection that filled a good part of them is asked again in the next
-//! turn without `epoll_wait`, so that a busy connection costs one system call a receive.
+//! One `recvmsg` fills up to [`PIECES`] buffers. A connection that filled them all is asked again in the next turn without
+//! `epoll_wait`. Otherwise, after a turn that brought much, the thread naps before it looks again ([`Options::gather`]): a
+//! sender that goes on fills the socket meanwhile, and neither side pays for waking the other for each segment.
 //!
 //! Memory: buffers are taken from the book before the call and lent or put back after it; between two calls the kernel
 //! has none.
+
+mod calls;
 
 use super::backend::Engine;
 use super::core::{Core, Kind};
 use super::listen::ACCEPT;
 use super::tcp_mapped::Windows;
-use super::{Arrival, RecvError};
+use super::{Arrival, Options, RecvError};
+use calls::{accept, borrow, limit_of, receive, set_blocking, timespec};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Buffers a `recvmsg` at most: 512 KiB of 64 KiB each, which is half of a usual second-level cache.
+/// Buffers a `recvmsg` at most.
 const PIECES: usize = 8;
-/// A receive of so many bytes is worth asking the same connection again at once.
-const BUSY_BYTES: usize = 256 << 10;
-/// Connections that are accepted from one socket at a time.
-const ACCEPTS: usize = 64;
+/// Bytes of these at most, if they are more than one: half of a second-level cache of 1 MiB.
+const HOT_BYTES: usize = 512 << 10;
+/// A turn that brings so many bytes is one of many.
+const BUSY_BYTES: usize = 64 << 10;
+/// Listening sockets that are watched while no buffer is free.
+const LISTENERS: usize = 8;
 /// Events an `epoll_wait`.
 const EVENTS: usize = 256;
 /// While connections are busy, `epoll_wait` is asked for others once in so many turns.
@@ -41,6 +45,8 @@ struct Mark {
     watched: bool,
     /// In `ready`.
     queued: bool,
+    /// Each change is told once: it is to be asked until it has nothing.
+    edges: bool,
 }
 
 /// A listening socket.
@@ -64,10 +70,15 @@ pub(crate) struct Plain {
     ready: VecDeque<u32>,
     events: Vec<Event>,
     turns: u32,
+    /// Zero: it never naps.
+    gather: Duration,
+    /// Bytes of the last turn, and whose they were if they were one connection's.
+    came: usize,
+    only: Option<u32>,
 }
 
 impl Plain {
-    pub(crate) fn new(core: &mut Core) -> Result<Self, RecvError> {
+    pub(crate) fn new(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
         let epoll =
             epoll::create(CreateFlags::CLOEXEC).map_err(|e| RecvError::system("epoll_create1")(e.into()))?;
         epoll::add(&epoll, core.pool.bell(), EventData::new_u64(BELL), EventFlags::IN)
@@ -80,13 +91,16 @@ impl Plain {
             ready: VecDeque::new(),
             events: Vec::with_capacity(EVENTS),
             turns: 0,
+            gather: options.gather,
+            came: 0,
+            only: None,
         })
     }
 
     /// The same with `TCP_ZEROCOPY_RECEIVE`.
-    pub(crate) fn mapped(core: &mut Core) -> Result<Self, RecvError> {
+    pub(crate) fn mapped(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
         let windows = Some(Windows::new(core)?);
-        Ok(Self { windows, ..Self::new(core)? })
+        Ok(Self { windows, ..Self::new(core, options)? })
     }
 
     fn watch(&mut self, core: &mut Core, place: u32) -> io::Result<()> {
@@ -94,12 +108,27 @@ impl Plain {
             return Ok(());
         };
         if !mark.watched {
-            mark.watched = true;
+            (mark.watched, mark.edges) = (true, false);
             core.called();
             let flags = EventFlags::IN | EventFlags::RDHUP;
-            epoll::add(&self.epoll, borrow(fd), EventData::new_u64(place.into()), flags)?;
+            if let Err(e) = epoll::add(&self.epoll, borrow(fd), EventData::new_u64(place.into()), flags) {
+                self.marks[place as usize].watched = false;
+                return Err(e.into());
+            }
         }
         Ok(())
+    }
+
+    /// From now on each change of `place` is told once.
+    fn watch_edges(&mut self, core: &mut Core, place: u32) {
+        let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
+        if std::mem::replace(&mut mark.edges, true) {
+            // Asking again would tell it again.
+            return;
+        }
+        core.called();
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let _ = epoll::modify(&self.epoll, borrow(fd), EventData::new_u64(place.into()), flags);
     }
 
     /// A connection that is not read from must leave the set: hang-ups are told whatever was asked for.
@@ -139,20 +168,35 @@ impl Plain {
         if core.pool.returns().sleep() {
             core.called();
             let pool = std::sync::Arc::clone(&core.pool);
-            let bell = pool.bell();
-            let result = poll(&mut [PollFd::new(&bell, PollFlags::IN)], timespec(timeout).as_ref());
+            // Connections are accepted meanwhile; those that have data wait.
+            let mut indices = [0; LISTENERS];
+            let mut fds: [_; LISTENERS + 1] =
+                std::array::from_fn(|_| PollFd::from_borrowed_fd(pool.bell(), PollFlags::IN));
+            let mut count = 0;
+            for index in self.listeners.iter().filter(|l| l.watched).map(|l| l.index).take(LISTENERS) {
+                let Some(fd) = core.listeners.fd(index) else { continue };
+                indices[count] = index;
+                count += 1;
+                fds[count] = PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN);
+            }
+            let result = poll(&mut fds[..=count], timespec(timeout).as_ref());
             pool.returns().awake();
             pool.hush();
             match result {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(RecvError::system("poll")(e.into())),
             }
+            for (index, fd) in indices[..count].iter().zip(&fds[1..]) {
+                if !fd.revents().is_empty() {
+                    accept(core, *index);
+                }
+            }
         }
         Ok(false)
     }
 
     fn wait_for_data(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<(), RecvError> {
-        let sleeps = core.paused > 0;
+        let sleeps = core.paused > 0 || self.windows.as_ref().is_some_and(Windows::has_orphans);
         if sleeps && !core.pool.returns().sleep() {
             return Ok(());
         }
@@ -171,19 +215,47 @@ impl Plain {
             Err(e) => return Err(RecvError::system("epoll_wait")(e.into())),
         }
         for i in 0..self.events.len() {
-            let data = self.events[i].data.u64();
+            let Event { flags, data } = self.events[i];
+            let data = data.u64();
             if data == BELL {
                 core.pool.hush();
             } else if data & ACCEPT != 0 {
                 accept(core, data as u32);
-            } else if let Some(mark) = self.marks.get_mut(data as usize)
-                && !mark.queued
-            {
-                mark.queued = true;
-                self.ready.push_back(data as u32);
+            } else {
+                // An error queue that the program doesn't read would be told again and again, whatever recvmsg says.
+                if flags == EventFlags::ERR {
+                    self.watch_edges(core, data as u32);
+                }
+                self.queue(data as u32);
             }
         }
         Ok(())
+    }
+
+    /// After a turn that brought much and left nothing: lets more come. Where there is nothing else, the connection that brought it
+    /// is asked next.
+    fn nap(&mut self, core: &mut Core, timeout: Option<Duration>) {
+        let is_busy = std::mem::take(&mut self.came) >= BUSY_BYTES;
+        let only = self.only.take();
+        if !is_busy || self.gather.is_zero() || timeout.is_some_and(|t| t < self.gather) {
+            return;
+        }
+        core.called();
+        std::thread::sleep(self.gather);
+        let is_alone = core.connections.len() == 1 && self.listeners.is_empty();
+        if let Some(place) = only.filter(|place| is_alone && core.may_receive(*place)) {
+            self.queue(place);
+        }
+    }
+
+    /// `place` may have data.
+    fn queue(&mut self, place: u32) {
+        if let Some(mark) = self.marks.get_mut(place as usize)
+            && !mark.queued
+        {
+            mark.queued = true;
+            self.ready.push_back(place);
+        }
     }
 
     /// One receive. True: there may be more at once.
@@ -204,8 +276,10 @@ impl Plain {
         let Some(fd) = core.fd(place) else { return false };
         let limit = limit_of(core, place).min(most);
         let connection = &core.connections[place as usize];
-        let pieces = if connection.kind == Kind::Stream { PIECES } else { 1 };
         let buffer_bytes = core.buffer_bytes;
+        let most_pieces = (HOT_BYTES / buffer_bytes).clamp(1, PIECES);
+        let is_message = connection.kind != Kind::Stream;
+        let pieces = if is_message { 1 } else { most_pieces };
         let wanted = pieces.min(core.holdings.room(place).max(1) as usize).min(limit.div_ceil(buffer_bytes));
         let mut slots = [0; PIECES];
         let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
@@ -226,6 +300,7 @@ impl Plain {
         // SAFETY: each piece lies in a buffer that was just taken from the book: nobody else reads or writes it.
         let result = unsafe { receive(fd, &mut vector[..count]) };
         let got = *result.as_ref().unwrap_or(&0);
+        self.came = self.came.saturating_add(got);
         let used = got.div_ceil(buffer_bytes).min(count);
         for slot in slots[used..count].iter().rev() {
             core.holdings.untake(*slot);
@@ -237,11 +312,12 @@ impl Plain {
         }
         match result {
             Ok(0) => core.nothing(out, place),
-            Ok(got) => got == asked || got >= BUSY_BYTES || pieces == 1,
+            // A TCP stream that gave less had no more; others are told of again.
+            Ok(got) => got == asked || is_message || self.marks.get(place as usize).is_some_and(|m| m.edges),
             Err(libc::EAGAIN) => false,
             Err(libc::EINTR) => true,
-            // No memory for a moment: epoll tells again.
-            Err(libc::ENOMEM | libc::ENOBUFS) => false,
+            // No memory for a moment.
+            Err(libc::ENOMEM | libc::ENOBUFS) => true,
             Err(errno) => core.failed(out, place, errno),
         }
     }
@@ -264,7 +340,12 @@ impl Engine for Plain {
         if let Some(windows) = &mut self.windows {
             windows.add(place);
         }
-        self.watch(core, place).map_err(RecvError::system("epoll_ctl"))
+        self.watch(core, place).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOSPC) => {
+                RecvError::system("epoll_ctl (the limit is sysctl fs.epoll.max_user_watches)")(e)
+            }
+            _ => RecvError::system("epoll_ctl")(e),
+        })
     }
 
     fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
@@ -329,7 +410,14 @@ impl Engine for Plain {
         self.turns = self.turns.wrapping_add(1);
         self.watch_listeners(core)?;
         if self.ready.is_empty() {
+            self.nap(core, timeout);
+        }
+        if self.ready.is_empty() {
             self.wait_for_data(core, timeout)?;
+            if core.holdings.free() == 0 {
+                // What is left of the time is known to the caller.
+                return Ok(());
+            }
         } else if self.turns.is_multiple_of(LOOK_EVERY)
             && (core.connections.len() > self.ready.len() || !self.listeners.is_empty())
         {
@@ -338,6 +426,7 @@ impl Engine for Plain {
         if core.listeners.is_due() || self.ready.is_empty() || !self.wait_for_buffers(core, timeout)? {
             return Ok(());
         }
+        (self.came, self.only) = (0, self.ready.front().copied().filter(|_| self.ready.len() == 1));
         for _ in 0..self.ready.len() {
             if core.holdings.free() == 0 {
                 break;
@@ -357,62 +446,4 @@ impl Engine for Plain {
         }
         Ok(())
     }
-}
-
-/// Bytes that may still be taken from the connection at `place`.
-fn limit_of(core: &Core, place: u32) -> usize {
-    let limit = core.connections.get(place as usize).and_then(|c| c.limit);
-    limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX))
-}
-
-/// Accepts what waits at the listening socket `index`.
-fn accept(core: &mut Core, index: u32) {
-    for _ in 0..ACCEPTS {
-        let Some(fd) = core.listeners.fd(index).filter(|_| core.listeners.may_accept(index)) else { return };
-        core.called();
-        match rustix::net::accept_with(borrow(fd), SocketFlags::CLOEXEC) {
-            Ok(socket) => core.listeners.accept(index, socket),
-            Err(Errno::AGAIN) => return,
-            Err(e) => core.listeners.refused(index, e.raw_os_error()),
-        }
-    }
-}
-
-/// Makes a descriptor blocking or not; returns whether it was.
-fn set_blocking(fd: RawFd, blocking: bool) -> io::Result<bool> {
-    let fd = borrow(fd);
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    let mut new = flags;
-    new.set(OFlags::NONBLOCK, !blocking);
-    if new != flags {
-        rustix::fs::fcntl_setfl(fd, new)?;
-    }
-    Ok(!flags.contains(OFlags::NONBLOCK))
-}
-
-/// One `recvmsg` that doesn't wait: the bytes received, or the errno.
-///
-/// # Safety
-/// The pieces are memory that nobody else reads or writes during the call.
-unsafe fn receive(fd: RawFd, pieces: &mut [libc::iovec]) -> Result<usize, i32> {
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.as_mut_ptr();
-    message.msg_iovlen = pieces.len() as _;
-    // SAFETY: the header and its vector live across the call; the caller vouches for the pieces.
-    let got = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
-    usize::try_from(got).map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
-}
-
-/// A descriptor of a connection that the core keeps open during the call.
-fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: it comes from a connection's own descriptor and is used before that can be closed.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
-fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
-    timeout.map(|t| Timespec {
-        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: t.subsec_nanos().into(),
-    })
 }

@@ -98,14 +98,14 @@ impl Receiver {
         let mut note = None;
         let engine: Box<dyn Engine> = match &options.backend {
             Backend::Queue { .. } | Backend::NoDevice => Box::new(Zcrx::new(&mut core, &options)?),
-            Backend::TcpMapped => Box::new(Plain::mapped(&mut core)?),
+            Backend::TcpMapped => Box::new(Plain::mapped(&mut core, &options)?),
             Backend::Multishot => Box::new(Multishot::new(&mut core, &options)?),
-            Backend::Plain => Box::new(Plain::new(&mut core)?),
+            Backend::Plain => Box::new(Plain::new(&mut core, &options)?),
             Backend::Auto => match Multishot::new(&mut core, &options) {
                 Ok(engine) => Box::new(engine),
                 Err(e) => {
                     note = Some(e.to_string());
-                    Box::new(Plain::new(&mut core)?)
+                    Box::new(Plain::new(&mut core, &options)?)
                 }
             },
         };
@@ -149,10 +149,15 @@ impl Receiver {
             return Err(RecvError::TooManyConnections(self.open));
         }
         let kind = kind_of(&socket).map_err(RecvError::NotASocket)?;
-        self.add_kind(socket, kind)
+        self.add_kind(socket, kind).map_err(|(e, _)| e)
     }
 
-    fn add_kind(&mut self, socket: OwnedFd, kind: Kind) -> Result<ConnectionId, RecvError> {
+    /// On an error the socket is given back.
+    fn add_kind(
+        &mut self,
+        socket: OwnedFd,
+        kind: Kind,
+    ) -> Result<ConnectionId, (RecvError, Option<OwnedFd>)> {
         let place = self.core.vacant.pop().unwrap_or(self.core.connections.len() as u32);
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId { place, generation: self.generation };
@@ -164,8 +169,7 @@ impl Receiver {
         }
         self.core.holdings.grow(self.core.connections.len());
         if let Err(e) = self.engine.add(&mut self.core, place) {
-            self.vacate(place);
-            return Err(e);
+            return Err((e, self.vacate(place)));
         }
         self.open += 1;
         Ok(id)
@@ -173,8 +177,8 @@ impl Receiver {
 
     /// Takes a listening socket: connections are accepted and added by themselves ([`What::Accepted`]), as blocking sockets
     /// that are closed on exec. With [`Options::max_connections`] accepting stops, connections wait in the socket's
-    /// backlog, and it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors or memory it is tried
-    /// again a tenth of a second later. The plain way makes the socket non-blocking while it has it.
+    /// backlog, and it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors, memory or places for
+    /// epoll (sysctl fs.epoll.max_user_watches) it is tried again a tenth of a second later. The plain way makes the socket non-blocking while it has it.
     ///
     /// # Errors
     /// Not a listening socket, or not one of TCP for zero-copy receive; the system's refusal. The socket is closed then.
@@ -210,7 +214,15 @@ impl Receiver {
         while self.core.listeners.is_due()
             && let Some((listener, kind, socket)) = self.core.listeners.next_accepted()
         {
-            let connection = self.add_kind(socket, kind)?;
+            let connection = match self.add_kind(socket, kind) {
+                Ok(connection) => connection,
+                // The others go on; this one waits.
+                Err((e, Some(socket))) if e.is_want() => {
+                    self.core.listeners.put_back(listener, kind, socket);
+                    break;
+                }
+                Err((e, _)) => return Err(e),
+            };
             self.core.events.accepted += 1;
             self.make_room();
             out.push(Arrival { connection, what: What::Accepted(listener) });
@@ -248,7 +260,7 @@ impl Receiver {
                 return Err(RecvError::Accept { listener, source });
             }
             self.make_room();
-            // The clock is read when the first turn gave nothing, which is not often.
+            // The clock is read once before the first turn, where there is a time to wait, and before each further one.
             let left = match (timeout, end) {
                 (None, _) => None,
                 (Some(timeout), None) => Some(timeout),

@@ -55,6 +55,8 @@ pub(super) struct Windows {
     windows: Box<[Window]>,
     /// By place: connections whose socket can't be mapped (not TCP).
     unmappable: Vec<bool>,
+    /// Windows of connections that are gone, whose leases are not back.
+    orphans: usize,
     bytes: usize,
     area: Area,
 }
@@ -64,10 +66,15 @@ impl Windows {
     pub(super) fn new(core: &Core) -> Result<Self, RecvError> {
         let area = core.pool.area(WINDOWS).ok_or(RecvError::NotAvailable("tcp-mapped"))?.clone();
         let windows = vec![Window::default(); core.holdings.slots()].into();
-        let this = Self { windows, unmappable: Vec::new(), bytes: core.buffer_bytes, area };
+        let this = Self { windows, unmappable: Vec::new(), orphans: 0, bytes: core.buffer_bytes, area };
         let call = RecvError::system("mapping a TCP socket (TCP_ZEROCOPY_RECEIVE, Linux 4.18)");
         this.try_one().map_err(call)?;
         Ok(this)
+    }
+
+    /// Whether a lease that comes back lets go of a socket.
+    pub(super) fn has_orphans(&self) -> bool {
+        self.orphans > 0
     }
 
     fn try_one(&self) -> io::Result<()> {
@@ -90,7 +97,15 @@ impl Windows {
         let result = unsafe {
             libc::mmap(at.cast(), self.bytes, protection, flags | libc::MAP_FIXED, socket.unwrap_or(-1), 0)
         };
-        if result == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+        if result == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        if socket.is_some() {
+            // A child process would keep the socket open. Failing leaves it so.
+            // SAFETY: the range was just mapped, and the advice changes nothing in this process.
+            let _ = unsafe { libc::madvise(at.cast(), self.bytes, libc::MADV_DONTFORK) };
+        }
+        Ok(())
     }
 
     /// A connection was put at `place`.
@@ -107,12 +122,18 @@ impl Windows {
             if self.windows[slot as usize].of != Some(id) {
                 continue;
             }
-            if core.holdings.is_lent(slot) {
-                self.windows[slot as usize].orphan = true;
-            } else {
-                self.detach(slot);
-            }
+            self.let_go(core, slot);
         }
+    }
+
+    /// The connection of this window goes. False: the lease that has it keeps the socket open.
+    fn let_go(&mut self, core: &Core, slot: u32) -> bool {
+        if !core.holdings.is_lent(slot) {
+            self.detach(slot);
+            return true;
+        }
+        self.orphans += usize::from(!std::mem::replace(&mut self.windows[slot as usize].orphan, true));
+        false
     }
 
     /// A lease has come back.
@@ -125,10 +146,11 @@ impl Windows {
     /// The receiver goes. Where leases keep a socket open, closing it would tell the peer nothing, which then might write and
     /// wait for ever: the connection is reset.
     pub(super) fn close(&mut self, core: &Core) {
-        for connection in &core.connections {
-            self.remove(core, connection.id);
-            if let Some(socket) = &connection.socket
-                && self.windows.iter().any(|w| w.of == Some(connection.id))
+        for slot in 0..self.windows.len() as u32 {
+            let Some(id) = self.windows[slot as usize].of else { continue };
+            if !self.let_go(core, slot)
+                && let Some(connection) = core.connections.get(id.place as usize).filter(|c| c.id == id)
+                && let Some(socket) = &connection.socket
             {
                 let _ = rustix::net::connect_unspec(socket);
             }
@@ -137,7 +159,7 @@ impl Windows {
 
     /// No lease has the slot.
     fn detach(&mut self, slot: u32) {
-        self.windows[slot as usize] = Window::default();
+        self.orphans -= usize::from(std::mem::take(&mut self.windows[slot as usize]).orphan);
         // Failing, by want of memory, means that the socket stays open until the area goes.
         let _ = self.put(slot, None);
     }

@@ -8,6 +8,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+/// No wait is longer, 136 years: the kernel adds the time to its clock, in nanoseconds of 63 bits, and a sum beyond that is in the
+/// past (io_uring/io_uring.c, `io_cqring_wait`).
+pub(super) const LONGEST: Duration = Duration::from_secs(1 << 32);
+
 /// Which threads use a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
@@ -146,7 +150,7 @@ impl SendRing {
         let submitter = self.ring.0.submitter();
         let result = match timeout {
             Some(timeout) if want > 0 => {
-                let time = types::Timespec::from(timeout);
+                let time = types::Timespec::from(timeout.min(LONGEST));
                 let args = types::SubmitArgs::new().timespec(&time);
                 // SAFETY: the arguments live across the call; the flags say what they are.
                 unsafe { submitter.enter(count, want as u32, GETEVENTS | EXT_ARG, Some(&args)) }
@@ -177,7 +181,7 @@ impl SendRing {
         const GETEVENTS_EXT_ARG: u32 = 1 | 1 << 3;
         let held = self.held();
         let gather = u32::try_from(gather.as_micros()).unwrap_or(u32::MAX);
-        let time = timeout.map(types::Timespec::from);
+        let time = timeout.map(|t| types::Timespec::from(t.min(LONGEST)));
         let mut args = types::SubmitArgs::new().min_wait_usec(gather);
         if let Some(time) = &time {
             args = args.timespec(time);
@@ -285,8 +289,51 @@ impl SendRing {
         unsafe { self.ring.0.submitter().register_buf_ring_with_flags(base as u64, entries, group, 0) }
     }
 
-    /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`, Linux 6.10).
+    /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`, Linux 6.10). Not on Linux 6.13
+    /// to 6.15, of which some have a bug: a receive that filled a buffer in part goes on in the next one, and the completion
+    /// doesn't tell ("io_uring/net: only retry recv bundle for a full transfer", Linux 6.16).
     pub fn has_bundles(&self) -> bool {
-        self.ring.0.params().is_feature_recvsend_bundle()
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        self.ring.0.params().is_feature_recvsend_bundle() && !has_broken_bundles(&release)
+    }
+}
+
+/// See [`SendRing::has_bundles`].
+fn has_broken_bundles(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>());
+    matches!((numbers.next(), numbers.next()), (Some(Ok(6)), Some(Ok(13..=15))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::opcode;
+
+    #[test]
+    fn kernels_with_broken_bundles() {
+        for release in ["6.13.0", "6.14.0-37-generic", "6.15-rc1", "6.15.11"] {
+            assert!(has_broken_bundles(release), "{release}");
+        }
+        for release in ["6.12.57", "6.16.0", "6.18.44-fc", "7.0", "5.13.0", "6.1.15", "", "x"] {
+            assert!(!has_broken_bundles(release), "{release}");
+        }
+    }
+
+    #[test]
+    fn a_wait_without_end_waits() {
+        let mut ring = SendRing::new(4, 8, Threads::Any).expect("a ring");
+        for gathers in [false, ring.has_gathering()] {
+            let time = types::Timespec::new().nsec(20_000_000);
+            let entry = opcode::Timeout::new(&time).build().user_data(7);
+            // SAFETY: the time lives until the entry's completion, which is waited for.
+            assert!(unsafe { ring.push(&entry) });
+            let longest = Some(Duration::MAX);
+            match gathers {
+                true => ring.enter_gathering(4, Duration::from_micros(50), longest),
+                false => ring.enter(1, longest),
+            }
+            .expect("entered");
+            assert!(ring.pop().is_some_and(|c| c.user_data == 7 && c.result == -libc::ETIME));
+        }
     }
 }

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::mapping::Mapping;
+use super::ring::LONGEST;
 
 const SETUP_CQSIZE: u32 = 1 << 3;
 const SETUP_CLAMP: u32 = 1 << 4;
@@ -371,10 +372,9 @@ impl WideRing {
     /// # Errors
     /// EEXIST from another thread; EBUSY and EAGAIN mean: take completions first.
     pub(crate) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        let time = timeout.map(|t| libc::timespec {
-            tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: t.subsec_nanos() as _,
-        });
+        let time = timeout
+            .map(|t| t.min(LONGEST))
+            .map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos() as _ });
         let arg = WaitArg {
             sigmask: 0,
             sigmask_len: 0,

@@ -6,7 +6,7 @@
 use super::posted::Posted;
 use crate::recv::Arrival;
 use crate::recv::core::Core;
-use crate::recv::listen::ACCEPT;
+use crate::recv::listen::{ACCEPT, Step};
 use crate::uring::ring::Cqe;
 use std::collections::VecDeque;
 
@@ -16,10 +16,16 @@ const F_BUFFER: u32 = 1;
 const F_MORE: u32 = 1 << 1;
 /// User data of the request on the pool's bell.
 pub(super) const BELL: u64 = u64::MAX;
-/// User data of cancellations.
-pub(super) const CANCEL: u64 = u64::MAX - 1;
-/// Buffers posted at first.
-const FIRST_DEPTH: usize = 8;
+/// User data of the cancellation of everything.
+pub(super) const CANCEL_ALL: u64 = u64::MAX - 1;
+/// This bit in the user data: the cancellation of a connection's request or, with [`ACCEPT`], of an accept.
+pub(super) const CANCEL: u64 = 1 << 62;
+/// The serial number of a request lies between these bits and its place.
+const SERIALS: u32 = (1 << 30) - 1;
+/// Buffers that a busy connection takes at a time, about.
+pub(super) const BUSY_BUFFERS: usize = 4;
+/// After so many turns it is looked whether fewer buffers would do.
+const TURNS: u32 = 64;
 
 /// A connection's request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,35 +47,78 @@ pub(super) struct Machine {
     /// Connections whose request is to be cancelled since they are paused.
     pub(super) to_cancel: Vec<u32>,
     pub(super) posted: Posted,
-    /// Buffers to be posted, for now, and at most.
+    /// Buffers to be posted, for now.
     pub(super) depth: usize,
-    max_depth: usize,
+    /// The fewest and the most.
+    depths: (usize, usize),
     pub(super) bell_armed: bool,
+    /// Requests in the kernel.
+    pub(super) armed: usize,
     /// Bytes that came since this was last set.
     pub(super) came: usize,
-    /// A request found no buffer since requests were last started.
-    pub(super) starved: bool,
+    /// Requests that found no buffer since requests were last started. Each is of another connection.
+    pub(super) starved: usize,
+    /// Connections that received or starved in this turn, and the one that did so last: counted by changes from one to
+    /// another, so that one may be counted more than once.
+    served: usize,
+    last: Option<u32>,
+    /// The most of these in a turn since it was last looked whether fewer buffers would do, and the turns since then.
+    peak: usize,
+    turns: u32,
 }
 
 impl Machine {
-    pub(super) fn new(slots: usize, max_depth: usize) -> Self {
+    /// For `slots` buffers, of which `depth` are posted at first and `max_depth` at most.
+    pub(super) fn new(slots: usize, depth: usize, max_depth: usize) -> Self {
         let max_depth = max_depth.clamp(1, slots.max(1));
+        let depth = depth.clamp(1, max_depth);
         Self {
             requests: Vec::new(),
             waiting: VecDeque::new(),
             to_cancel: Vec::new(),
             posted: Posted::new(slots, max_depth.next_power_of_two()),
-            depth: FIRST_DEPTH.min(max_depth),
-            max_depth,
+            depth,
+            depths: (depth, max_depth),
             bell_armed: false,
+            armed: 0,
             came: 0,
-            starved: false,
+            starved: 0,
+            served: 0,
+            last: None,
+            peak: 0,
+            turns: 0,
         }
     }
 
     /// Buffers that may be posted at most.
     pub(super) fn max_depth(&self) -> usize {
-        self.max_depth
+        self.depths.1
+    }
+
+    /// A turn begins. Buffers are used in the order of their posting, so that with more of them than are needed each is cold
+    /// when its turn comes: from time to time their number is halved when a few for each connection are fewer than that.
+    /// Those that are posted stay; fewer are posted from then on.
+    pub(super) fn turn(&mut self) {
+        self.peak = self.peak.max(self.served);
+        (self.served, self.last) = (0, None);
+        self.turns += 1;
+        if self.turns < TURNS {
+            return;
+        }
+        if self.peak.saturating_mul(BUSY_BUFFERS) <= self.depth / 2 {
+            self.depth = (self.depth / 2).max(self.depths.0);
+        }
+        (self.peak, self.turns) = (0, 0);
+    }
+
+    /// A request that found no buffer is started again at the price of an entry, and loses nothing: a single connection gets no
+    /// more buffers for that. Several share what is posted, and each needs some.
+    fn starve(&mut self) {
+        self.starved += 1;
+        if self.starved > 1 {
+            let wanted = self.starved.saturating_mul(BUSY_BUFFERS).next_power_of_two();
+            self.depth = self.depth.max(wanted).min(self.depths.1);
+        }
     }
 
     /// A connection was put at `place`.
@@ -106,7 +155,7 @@ impl Machine {
     /// The request of `place` could not be handed over: it comes first the next time.
     pub(super) fn disarm(&mut self, place: u32) {
         if let Some(request) = self.requests.get_mut(place as usize) {
-            request.armed = false;
+            self.armed -= usize::from(std::mem::take(&mut request.armed));
             request.queued = true;
             self.waiting.push_front(place);
         }
@@ -115,8 +164,8 @@ impl Machine {
     /// The user data for a request of `place` that is being started.
     pub(super) fn arm(&mut self, place: u32) -> Option<u64> {
         let request = self.requests.get_mut(place as usize)?;
-        request.serial = request.serial.wrapping_add(1) & 0x7fff_ffff;
-        request.armed = true;
+        request.serial = request.serial.wrapping_add(1) & SERIALS;
+        self.armed += usize::from(!std::mem::replace(&mut request.armed, true));
         request.cancelled = false;
         self.user_data(place)
     }
@@ -141,7 +190,8 @@ impl Machine {
                 core.pool.hush();
                 return;
             }
-            CANCEL => return,
+            CANCEL_ALL => return,
+            cancel if cancel & CANCEL != 0 => return self.cancelled(core, cancel, cqe.result),
             accept if accept & ACCEPT != 0 => {
                 // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for.
                 unsafe { core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0) };
@@ -152,6 +202,10 @@ impl Machine {
         let place = cqe.user_data as u32;
         let is_ours = self.user_data(place) == Some(cqe.user_data);
         let more = cqe.flags & F_MORE != 0;
+        if is_ours && self.last != Some(place) {
+            self.last = Some(place);
+            self.served += 1;
+        }
         if cqe.flags & F_BUFFER != 0 {
             let bytes = cqe.result.max(0) as usize;
             let buffer_bytes = core.buffer_bytes;
@@ -168,7 +222,7 @@ impl Machine {
         }
         let Some(request) = self.requests.get_mut(place as usize).filter(|_| is_ours) else { return };
         if !more {
-            request.armed = false;
+            self.armed -= usize::from(std::mem::take(&mut request.armed));
             request.cancelled = false;
         }
         let goes_on = match cqe.result {
@@ -176,10 +230,7 @@ impl Machine {
             0 => core.nothing(out, place),
             r if r == -libc::ENOBUFS => {
                 core.events.out_of_buffers += 1;
-                self.starved = true;
-                if core.holdings.free() > 0 {
-                    self.depth = (self.depth * 2).min(self.max_depth);
-                }
+                self.starve();
                 true
             }
             r if [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN, -libc::ENOMEM].contains(&r) => true,
@@ -193,6 +244,23 @@ impl Machine {
             self.queue(place);
         } else if more && !wanted {
             self.to_cancel.push(place);
+        }
+    }
+
+    /// The answer to a cancellation. The kernel doesn't find a request that is just at work, and may put it back: then it is
+    /// cancelled again, if it is still there and not wanted.
+    fn cancelled(&mut self, core: &mut Core, user_data: u64, result: i32) {
+        if result >= 0 {
+            return;
+        }
+        let place = user_data as u32;
+        if user_data & ACCEPT != 0 {
+            core.listeners.undo(Step::Cancel(place));
+        } else if let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) {
+            request.cancelled = false;
+            if !core.may_receive(place) {
+                self.to_cancel.push(place);
+            }
         }
     }
 }

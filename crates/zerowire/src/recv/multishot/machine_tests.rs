@@ -12,7 +12,11 @@ const SLOTS: usize = 8;
 const BYTES: usize = 64;
 
 fn core(connections: u32) -> Core {
-    let options = Options { buffer_bytes: BYTES, buffers: SLOTS, share: Some(4), ..Options::default() };
+    core_with(connections, SLOTS, 4)
+}
+
+fn core_with(connections: u32, buffers: usize, share: usize) -> Core {
+    let options = Options { buffer_bytes: BYTES, buffers, share: Some(share), ..Options::default() };
     let mut core = new_core(&options).unwrap();
     for place in 0..connections {
         let kind = if place == 0 { Kind::Stream } else { Kind::Datagram };
@@ -32,6 +36,7 @@ fn core(connections: u32) -> Core {
 
 /// As the back end posts, without a ring.
 fn post(machine: &mut Machine, core: &mut Core, position: &mut u16) {
+    machine.turn();
     while machine.posted.count() < machine.depth
         && let Some(slot) = core.holdings.take()
     {
@@ -66,7 +71,7 @@ fn completion() -> impl Strategy<Value = (Cqe, bool)> {
     let user_data = prop_oneof![
         8 => (0..4u64, 0..4u64).prop_map(|(serial, place)| serial << 32 | place),
         1 => Just(BELL),
-        1 => Just(CANCEL),
+        1 => (0..4u64, any::<bool>()).prop_map(|(place, of_accept)| CANCEL | place | u64::from(of_accept) << 63),
         1 => any::<u64>(),
     ];
     let result = prop_oneof![
@@ -84,7 +89,7 @@ proptest! {
     #[test]
     fn hostile_completions_do_no_harm(all in prop::collection::vec(completion(), 0..100), lens in any::<[u8; SLOTS]>()) {
         let mut core = core(3);
-        let mut machine = Machine::new(SLOTS, 4);
+        let mut machine = Machine::new(SLOTS, 1, 4);
         let mut position = 0;
         for place in 0..3 {
             machine.add(place);
@@ -128,4 +133,85 @@ proptest! {
         script[0] = u8::from(!sound);
         super::play::play(&script);
     }
+}
+
+/// A machine with an armed request for each connection.
+fn armed(connections: u32, (depth, most): (usize, usize)) -> (Machine, Core) {
+    let core = core_with(connections, 256, 256);
+    let mut machine = Machine::new(256, depth, most);
+    (0..connections).for_each(|place| machine.add(place));
+    while let Some(place) = machine.next_to_arm(&core) {
+        machine.arm(place);
+    }
+    assert_eq!(machine.armed, connections as usize);
+    (machine, core)
+}
+
+fn answer(machine: &mut Machine, core: &mut Core, place: u32, result: i32) {
+    let user_data = machine.user_data(place).unwrap();
+    let flags = if result == -libc::ENOBUFS { 0 } else { 2 };
+    machine.complete(core, &mut Vec::new(), Cqe { user_data, result, flags }, |_| BYTES as u32);
+}
+
+#[test]
+fn buffers_follow_the_connections_that_want_some() {
+    let (mut machine, mut core) = armed(20, (8, 64));
+    machine.turn();
+    // A single connection that empties them gets no more, however often.
+    for _ in 0..100 {
+        machine.turn();
+        machine.starved = 0;
+        answer(&mut machine, &mut core, 3, -libc::ENOBUFS);
+        assert_eq!(machine.next_to_arm(&core), Some(3));
+        machine.arm(3);
+    }
+    assert_eq!((machine.depth, machine.armed), (8, 20));
+    machine.starved = 0;
+    for (place, depth) in [(0, 8), (1, 8), (2, 16), (3, 16), (4, 32)] {
+        answer(&mut machine, &mut core, place, -libc::ENOBUFS);
+        assert_eq!(machine.depth, depth, "{place}");
+    }
+    (5..20).for_each(|place| answer(&mut machine, &mut core, place, -libc::ENOBUFS));
+    assert_eq!((machine.depth, machine.armed), (64, 0), "the most there may be");
+    while let Some(place) = machine.next_to_arm(&core) {
+        machine.arm(place);
+    }
+    // As long as many are served they stay.
+    for turn in 0..200 {
+        machine.turn();
+        (0..9).for_each(|place| answer(&mut machine, &mut core, (turn + place) % 20, 1));
+    }
+    assert_eq!(machine.depth, 64);
+    // Then one: halved again and again, down to what there was at first.
+    for _ in 0..64 * 5 {
+        machine.turn();
+        answer(&mut machine, &mut core, 7, 1);
+    }
+    assert_eq!(machine.depth, 8);
+}
+
+#[test]
+fn a_cancellation_that_found_nothing_is_tried_again() {
+    let (mut machine, mut core) = armed(2, (4, 4));
+    let failed = |machine: &mut Machine, core: &mut Core, place: u64, result| {
+        let cqe = Cqe { user_data: CANCEL | place, result, flags: 0 };
+        machine.complete(core, &mut Vec::new(), cqe, |_| BYTES as u32);
+    };
+    machine.requests[1].cancelled = true;
+    core.connections[1].paused = true;
+    failed(&mut machine, &mut core, 1, -libc::EALREADY);
+    assert!(!machine.requests[1].cancelled);
+    assert_eq!(machine.to_cancel, [1]);
+    // One that is wanted again, one that has ended, and one that there never was.
+    machine.to_cancel.clear();
+    machine.requests[0].cancelled = true;
+    failed(&mut machine, &mut core, 0, -libc::ENOENT);
+    answer(&mut machine, &mut core, 1, -libc::ENOBUFS);
+    for place in [1, 7] {
+        failed(&mut machine, &mut core, place, -libc::ENOENT);
+    }
+    assert!(!machine.requests[0].cancelled && machine.to_cancel.is_empty());
+    machine.requests[0].cancelled = true;
+    failed(&mut machine, &mut core, 0, 0);
+    assert!(machine.requests[0].cancelled, "it was found");
 }

@@ -1,9 +1,8 @@
 //! io_uring: multishot receive into provided buffers, in bundles where the kernel has them.
 //!
 //! One request a connection stays in the kernel and fills buffers as data comes; the buffers lie in one ring for all
-//! connections (include/uapi/linux/io_uring.h, `IORING_RECV_MULTISHOT`, `IORING_RECVSEND_BUNDLE`). Few buffers are posted at
-//! first, so that those that the program gives back are used again while they are in the cache; when connections find
-//! none, more are. A connection with a limit receives one buffer at a time.
+//! connections (include/uapi/linux/io_uring.h, `IORING_RECV_MULTISHOT`, `IORING_RECVSEND_BUNDLE`). Few buffers are posted, so that
+//! those that the program gives back are used again while they are in the cache; more are while several connections find none. A connection with a limit receives one buffer at a time.
 //!
 //! Memory: with `IORING_SETUP_DEFER_TASKRUN` the kernel receives only while this thread is inside `io_uring_enter`, so no
 //! byte of the area changes between two turns, and none after the ring was closed, whatever is still on its way.
@@ -22,7 +21,7 @@ use super::{Arrival, Options, RecvError};
 use crate::uring::buffer_ring::BufferRing;
 use crate::uring::ring::{Cqe, SendRing, Threads};
 use io_uring::{opcode, squeue, types};
-use machine::{BELL, CANCEL, Machine};
+use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, Machine};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -33,14 +32,15 @@ const SUBMISSIONS: u32 = 256;
 const FEW_COMPLETIONS: u32 = 64;
 /// Completions read at a time.
 const CHUNK: usize = 64;
-/// Buffers that a busy connection takes at a time, about.
-const BUSY_BUFFERS: usize = 4;
-/// A call to the kernel that brings so many bytes is one of many, and the next one waits for [`GATHER`] completions.
-const BUSY_BYTES: usize = 128 << 10;
+/// Bytes of the buffers that are posted at first, and again when few connections are busy: half of a second-level cache of
+/// 1 MiB.
+const HOT_BYTES: usize = 512 << 10;
+/// A call to the kernel that brings so many bytes is one of many, and the next one gathers: it waits for [`GATHER`] completions.
+const BUSY_BYTES: usize = 64 << 10;
 const GATHER: usize = 16;
-/// With fewer connections than these nothing is gathered: what comes of few is in one bundle anyway, and is read sooner while
-/// it is in the cache.
-const MANY_CONNECTIONS: usize = 32;
+/// With fewer requests than these in the kernel, a call that starts one doesn't gather: that one has found no buffer before,
+/// and has more to give at once.
+const MANY_REQUESTS: usize = 32;
 /// The only group of provided buffers.
 const GROUP: u16 = 0;
 /// While a request is being cancelled: how long to wait for its end at a time, and how often.
@@ -70,7 +70,8 @@ impl Multishot {
             return Err(RecvError::TooOld { what: "DEFER_TASKRUN", since: "Linux 6.1" });
         }
         let slots = core.holdings.slots();
-        let machine = Machine::new(slots, options.depth.unwrap_or(slots / 4));
+        let depth = (HOT_BYTES / core.buffer_bytes).max(2);
+        let machine = Machine::new(slots, depth, options.depth.unwrap_or(slots / 4));
         let buffers =
             BufferRing::new(&ring, machine.max_depth(), GROUP).map_err(|e| match e.raw_os_error() {
                 Some(libc::EINVAL) => RecvError::TooOld { what: "ring of buffers", since: "Linux 5.19" },
@@ -118,7 +119,8 @@ impl Multishot {
                     .user_data(user_data)
                 }
                 Step::Cancel(index) => {
-                    opcode::AsyncCancel::new(ACCEPT | u64::from(index)).build().user_data(CANCEL)
+                    let accept = ACCEPT | u64::from(index);
+                    opcode::AsyncCancel::new(accept).build().user_data(CANCEL | accept)
                 }
             };
             if self.push(&entry) {
@@ -133,16 +135,17 @@ impl Multishot {
         Ok(())
     }
 
-    /// Starts requests, and ends those of connections that are paused.
-    fn submit(&mut self, core: &mut Core) {
+    /// Starts requests, and ends those of connections that are paused. True: some were started.
+    fn submit(&mut self, core: &mut Core) -> bool {
         // Where buffers are scarce, no more are started than may find one: a request that finds none is lost work. Each
         // busy connection takes several.
         let posted = self.machine.posted.count();
         let most = match std::mem::take(&mut self.machine.starved) {
-            true => posted.div_ceil(BUSY_BUFFERS),
-            false if core.holdings.free() == 0 && posted < self.machine.depth => posted,
-            false => usize::MAX,
+            1.. => posted.div_ceil(BUSY_BUFFERS),
+            0 if core.holdings.free() == 0 && posted < self.machine.depth => posted,
+            0 => usize::MAX,
         };
+        let armed = self.machine.armed;
         for _ in 0..most.min(self.machine.waiting.len()) {
             let Some(place) = self.machine.next_to_arm(core) else { break };
             let Some(entry) = self.entry(core, place) else { continue };
@@ -159,6 +162,7 @@ impl Multishot {
                 break;
             }
         }
+        self.machine.armed > armed
     }
 
     /// Ends the request of `place`; false when the batch is full.
@@ -169,7 +173,7 @@ impl Multishot {
             return true;
         }
         request.cancelled = true;
-        let entry = opcode::AsyncCancel::new(user_data).build().user_data(CANCEL);
+        let entry = opcode::AsyncCancel::new(user_data).build().user_data(CANCEL | u64::from(place));
         let is_pushed = self.push(&entry);
         if !is_pushed && let Some(request) = self.machine.requests.get_mut(place as usize) {
             request.cancelled = false;
@@ -300,6 +304,7 @@ impl Engine for Multishot {
         out: &mut Vec<Arrival>,
         timeout: Option<Duration>,
     ) -> Result<(), RecvError> {
+        self.machine.turn();
         self.post(core);
         let before = out.len();
         self.drain(core, out);
@@ -307,7 +312,7 @@ impl Engine for Multishot {
             return Ok(());
         }
         self.submit_accepts(core)?;
-        self.submit(core);
+        let has_started = self.submit(core);
         let posted = self.machine.posted.count();
         let starves = posted == 0 && !self.machine.waiting.is_empty();
         let may_wait = self.machine.waiting.is_empty() || starves;
@@ -317,7 +322,7 @@ impl Engine for Multishot {
             // Buffers are back, or the batch is full.
             return if self.ring.held() > 0 { self.enter(core, 0, None) } else { Ok(()) };
         }
-        let is_worth_it = self.is_busy && core.connections.len() >= MANY_CONNECTIONS;
+        let is_worth_it = self.is_busy && (!has_started || self.machine.armed >= MANY_REQUESTS);
         let gathers = want == 1 && is_worth_it && !sleeps && !self.gather.is_zero();
         self.machine.came = 0;
         let result = match gathers {
@@ -337,7 +342,7 @@ impl Drop for Multishot {
     /// Ends all requests, so that the sockets are closed when their descriptors are, and not some time later.
     fn drop(&mut self) {
         let all = types::CancelBuilder::any();
-        let entry = opcode::AsyncCancel2::new(all).build().user_data(CANCEL);
+        let entry = opcode::AsyncCancel2::new(all).build().user_data(CANCEL_ALL);
         if !self.push(&entry) {
             let _ = self.ring.enter(0, None);
             let _ = self.push(&entry);

@@ -36,7 +36,7 @@ pub(in crate::recv) fn play(script: &[u8]) {
     let Ok(core) = new_core(&options) else { return };
     let mut play = Play {
         core,
-        machine: Machine::new(SLOTS, SLOTS),
+        machine: Machine::new(SLOTS, 2, SLOTS),
         ring: VecDeque::new(),
         lens: [BYTES as u32; SLOTS],
         position: 0,
@@ -81,6 +81,8 @@ impl Play {
 
     /// As the back end, without a ring.
     fn post(&mut self) {
+        self.machine.turn();
+        assert!((2..=SLOTS).contains(&self.machine.depth));
         while self.machine.posted.count() < self.machine.depth
             && let Some(slot) = self.core.holdings.take()
         {
@@ -144,7 +146,7 @@ impl Play {
         self.is_sound = false;
         let user_data = match step[1] % 8 {
             0 => BELL,
-            1 => CANCEL,
+            1 => CANCEL | u64::from(step[2]) | u64::from(step[3] & 1) << 63,
             2 => u64::from(step[2]) << 32 | u64::from(step[3]),
             3 => 1 << 63 | u64::from(step[2]),
             n => self.machine.user_data(u32::from(n) % PLACES).unwrap_or(0),
@@ -184,6 +186,8 @@ impl Play {
         if self.is_sound {
             assert_eq!(taken, self.machine.posted.count(), "a buffer is lost");
             assert_eq!(taken, self.ring.len(), "the machine and the kernel don't agree");
+            let armed = self.machine.requests.iter().filter(|r| r.armed).count();
+            assert_eq!(armed, self.machine.armed);
         }
     }
 }

@@ -1,0 +1,46 @@
+//! How a command that moves bytes ended, and where its result is written.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// As it was told to.
+    Complete,
+    /// Something failed.
+    Failed,
+    /// A signal came.
+    Interrupted,
+}
+
+/// Where the result goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    /// As JSON to this file, `-`: to standard output; else as text.
+    pub json: Option<&'a Path>,
+    /// No text.
+    pub quiet: bool,
+    /// Text goes to standard error, since something else went to standard output.
+    pub stdout_taken: bool,
+}
+
+/// Writes `result`, as JSON or as the text for people.
+pub fn write<R: Serialize>(result: &R, to: Destination<'_>, text: impl FnOnce(&R) -> String) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match to.json {
+        Some(path) if path.as_os_str() == "-" => writeln!(stdout, "{}", serde_json::to_string(result)?)?,
+        Some(path) => {
+            let text = serde_json::to_string_pretty(result)? + "\n";
+            std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+        }
+        None if to.quiet => {}
+        None if to.stdout_taken => std::io::stderr().write_all(text(result).as_bytes())?,
+        None => stdout.write_all(text(result).as_bytes())?,
+    }
+    Ok(())
+}
