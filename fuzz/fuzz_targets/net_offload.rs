@@ -36,7 +36,9 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(headers > start && headers <= HEADERS && frames.iter().all(|f| f.len() <= longest));
     // Neither Ethernet header nor addresses nor ports change.
     for f in &frames {
-        assert!(f.len() > headers && f[..14] == frame[..14] && f[start..start + 4] == frame[start..start + 4]);
+        assert!(
+            f.len() > headers && f[..14] == frame[..14] && f[start..start + 4] == frame[start..start + 4]
+        );
     }
     let payload: Vec<u8> = frames.iter().flat_map(|f| f[headers..].iter().copied()).collect();
     assert!(payload == frame[headers..], "another payload");

@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     let policy = Policy {
         mode: if choice & 2 == 0 { PathMode::Auto } else { PathMode::Copy },
         gather_max_bytes: if choice & 4 == 0 { 256 } else { 4096 },
-        pin: false,
+        pin: Pin::Off,
     };
     let acked = if choice & 8 == 0 { u64::MAX } else { 0 };
     let mut transmit = Transmit::new(ring, policy, acked, HEADER).expect("memory");
