@@ -103,9 +103,14 @@ impl XdpSpec {
     }
 
     /// Whether checksums and segments are done in software, as was asked for or by default: in copy mode that costs less than it
-    /// spares the guest (measured: docs/xdp.md); in zero-copy mode frames could not go out from where they lie any more.
-    pub fn does_offloads(&self) -> bool {
-        self.offloads.unwrap_or(self.mode != XdpMode::ZeroCopy)
+    /// spares the guest (measured: docs/xdp.md); where the interface's driver has a zero-copy mode, and that may be taken, frames
+    /// could not go out from where they lie any more.
+    pub fn does_offloads(&self, driver_has_zero_copy: bool) -> bool {
+        self.offloads.unwrap_or(match (self.mode, self.filter) {
+            (XdpMode::Copy, _) | (XdpMode::Auto, XdpMatch::Mac(_)) => true,
+            (XdpMode::Auto, XdpMatch::All) => !driver_has_zero_copy,
+            (XdpMode::ZeroCopy, _) => false,
+        })
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -307,11 +312,14 @@ mod tests {
         assert_eq!(port("xdp:e0"), Ok(PortSpec::Xdp(XdpSpec::new("e0"))));
         for (word, offloads) in [("on", true), ("off", false)] {
             let spec = XdpSpec { offloads: Some(offloads), ..XdpSpec::new("e0") };
-            assert_eq!(spec.does_offloads(), offloads);
+            assert_eq!([true, false].map(|zero_copy| spec.does_offloads(zero_copy)), [offloads; 2]);
             assert_eq!(port(&format!("xdp:e0,offloads={word}")), Ok(PortSpec::Xdp(spec)));
         }
-        assert!(XdpSpec::new("e0").does_offloads());
-        assert!(!XdpSpec { mode: XdpMode::ZeroCopy, ..XdpSpec::new("e0") }.does_offloads());
+        let by_default = |spec: XdpSpec| [false, true].map(|zero_copy| spec.does_offloads(zero_copy));
+        assert_eq!(by_default(XdpSpec::new("e0")), [true, false]);
+        assert_eq!(by_default(XdpSpec { mode: XdpMode::Copy, ..XdpSpec::new("e0") }), [true; 2]);
+        assert_eq!(by_default(XdpSpec { mode: XdpMode::ZeroCopy, ..XdpSpec::new("e0") }), [false; 2]);
+        assert_eq!(by_default(XdpSpec { filter: XdpMatch::Mac([2; 6]), ..XdpSpec::new("e0") }), [true; 2]);
         assert_eq!(
             port("packet:e0"),
             Ok(PortSpec::Packet(PacketSpec { interface: "e0".into(), rings: PacketRings::Auto }))

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zerowire::ledger::Counters;
+use zerowire::netlink::Netdev;
 use zerowire::xdp::program::Steering;
 use zerowire::xdp::{Interface, Mode};
 use zerowire_vhost_user::features as f;
@@ -35,6 +36,7 @@ pub(super) struct XdpPort {
     attached: Arc<Mutex<Arc<Steering>>>,
     registrar: Arc<Registrar>,
     policy: Policy,
+    offloads: bool,
 }
 
 impl XdpPort {
@@ -61,8 +63,24 @@ impl XdpPort {
         let attached = Arc::new(Mutex::new(steering::shared(&interface)?));
         let partial = policy.pin == Pin::Partial;
         let registrar = Arc::new(Registrar::new(spec.interface.clone(), spec.queues, partial));
-        Ok(Self { spec: spec.clone(), attached, registrar, policy })
+        let offloads = spec.does_offloads(has_zero_copy(&interface));
+        let word = if offloads { "on" } else { "off" };
+        let why = match spec.offloads {
+            Some(_) => "asked",
+            None if offloads => {
+                "frames are copied by the kernel anyhow; offloads=off leaves them to the guest"
+            }
+            None => "with them frames could not be sent without a copy; offloads=on offers them all the same",
+        };
+        tracing::info!("interface {}: offloads={word} ({why})", spec.interface);
+        Ok(Self { spec: spec.clone(), attached, registrar, policy, offloads })
     }
+}
+
+/// Whether the driver says that it has AF_XDP's zero-copy mode. It can't say so before Linux 6.3: then it may have it.
+fn has_zero_copy(interface: &Interface) -> bool {
+    let device = Netdev::open().and_then(|mut netdev| netdev.device(interface.index()));
+    device.map_or(true, |d| d.has_xsk_zerocopy())
 }
 
 impl Port for XdpPort {
@@ -75,7 +93,7 @@ impl Port for XdpPort {
     }
 
     fn offloads(&self) -> TapOffloads {
-        if !self.spec.does_offloads() {
+        if !self.offloads {
             return TapOffloads::default();
         }
         // Done in software; UDP fragments are not.
