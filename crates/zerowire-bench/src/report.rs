@@ -121,58 +121,71 @@ impl Report {
 
     fn ratio_chart(&self, direction: Direction, cases: &[&CaseReport]) -> Bars {
         let one = Summary::of([1.0]);
-        self.chart(
-            cases,
-            format!("CPU time of a frame against the floor, {direction}"),
-            "CPU time / CPU time of the floor",
-            Some(1.0),
-            |variant| variant.ratio_to_floor.or(one),
-        )
+        let labels = Labels {
+            title: format!("CPU time of a frame against the floor, {direction}"),
+            y: "CPU time / CPU time of the floor",
+            x: CASES,
+            reference: Some(1.0),
+        };
+        chart_of_cases(&self.machine, cases, labels, |variant| variant.ratio_to_floor.or(one))
     }
 
     fn rate_chart(&self, direction: Direction, cases: &[&CaseReport]) -> Bars {
-        self.chart(cases, format!("Bandwidth of one queue, {direction}"), "Gb/s", None, |variant| {
-            Some(variant.gigabits_per_second)
-        })
-    }
-
-    fn chart(
-        &self,
-        cases: &[&CaseReport],
-        title: String,
-        y_label: &str,
-        reference: Option<f64>,
-        value: impl Fn(&VariantReport) -> Option<Summary>,
-    ) -> Bars {
-        let mut names: Vec<&str> = Vec::new();
-        for variant in cases.iter().flat_map(|case| &case.variants) {
-            if !names.contains(&variant.name.as_str()) {
-                names.push(&variant.name);
-            }
-        }
-        let find = |case: &CaseReport, name: &str| {
-            case.variants.iter().find(|variant| variant.name == name).and_then(&value)
+        let labels = Labels {
+            title: format!("Bandwidth of one queue, {direction}"),
+            y: "Gb/s",
+            x: CASES,
+            reference: None,
         };
-        let series = names.into_iter().map(|name| Series {
-            name: name.to_owned(),
-            values: cases.iter().map(|case| find(case, name)).collect(),
-        });
-        let rounds = cases.first().map_or(0, |case| case.rounds);
-        Bars {
-            title,
-            subtitle: format!(
-                "{}; medians of {rounds} interleaved rounds, whiskers: quartiles",
-                self.machine
-            ),
-            y_label: y_label.to_owned(),
-            x_label: "frame length and working set (hot: 256 KiB, cold: 64 MiB)".to_owned(),
-            groups: cases
-                .iter()
-                .map(|report| format!("{} B {}", report.case.frame_len, report.case.working_set))
-                .collect(),
-            series: series.collect(),
-            reference,
+        chart_of_cases(&self.machine, cases, labels, |variant| Some(variant.gigabits_per_second))
+    }
+}
+
+/// What the groups of the charts are.
+const CASES: &str = "frame length and working set (hot: 256 KiB, cold: 64 MiB)";
+
+/// What a chart of cases says beside its bars.
+pub struct Labels<'a> {
+    /// The title.
+    pub title: String,
+    /// The unit of the values.
+    pub y: &'a str,
+    /// What the groups are.
+    pub x: &'a str,
+    /// A line at this value.
+    pub reference: Option<f64>,
+}
+
+/// A chart with a group of bars for each case, a bar in it for each variant.
+pub fn chart_of_cases(
+    machine: &Machine,
+    cases: &[&CaseReport],
+    labels: Labels<'_>,
+    value: impl Fn(&VariantReport) -> Option<Summary>,
+) -> Bars {
+    let mut names: Vec<&str> = Vec::new();
+    for variant in cases.iter().flat_map(|case| &case.variants) {
+        if !names.contains(&variant.name.as_str()) {
+            names.push(&variant.name);
         }
+    }
+    let find = |case: &CaseReport, name: &str| {
+        case.variants.iter().find(|variant| variant.name == name).and_then(&value)
+    };
+    let series = names.into_iter().map(|name| Series {
+        name: name.to_owned(),
+        values: cases.iter().map(|case| find(case, name)).collect(),
+    });
+    let rounds = cases.first().map_or(0, |case| case.rounds);
+    let group = |report: &&CaseReport| format!("{} B {}", report.case.frame_len, report.case.working_set);
+    Bars {
+        title: labels.title,
+        subtitle: format!("{machine}; medians of {rounds} interleaved rounds, whiskers: quartiles"),
+        y_label: labels.y.to_owned(),
+        x_label: labels.x.to_owned(),
+        groups: cases.iter().map(group).collect(),
+        series: series.collect(),
+        reference: labels.reference,
     }
 }
 

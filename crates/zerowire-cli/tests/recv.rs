@@ -12,6 +12,14 @@ use recv_common::{Recv, command, pattern};
 /// Modes that run on every kernel with io_uring.
 const MODES: [&str; 4] = ["auto", "plain", "multishot", "mapped"];
 
+/// As [`command`], with signals as `env` is told to have them: a test run may have been started to ignore some, by nohup(1) or
+/// in the background of a shell, and its programs inherit that.
+fn command_with(signals: &[&str], args: &[&str]) -> Command {
+    let mut env = Command::new("env");
+    env.args(signals).arg(env!("CARGO_BIN_EXE_zerowire")).args(["recv", "-p", "0"]).args(args);
+    env
+}
+
 /// All bytes are in the ledger, once.
 fn assert_booked(result: &serde_json::Value, bytes: usize) {
     assert_eq!(result["bytes"], bytes, "{result}");
@@ -194,8 +202,8 @@ fn a_signal_ends_it_with_the_summary() {
             // With a connection that says nothing more, and without any.
             for sent in [Some(1000), None] {
                 let file = tempfile::NamedTempFile::new().unwrap();
-                let recv =
-                    Recv::start(&["--mode", mode, "--to", file.path().to_str().unwrap(), "--json", "-"]);
+                let args = ["--mode", mode, "--to", file.path().to_str().unwrap(), "--json", "-"];
+                let recv = Recv::of(&mut command_with(&["--default-signal=INT,TERM,HUP,QUIT"], &args));
                 let stream = sent.map(|n| {
                     let mut stream = recv.connect();
                     stream.write_all(&pattern(n, 0)).unwrap();
@@ -214,6 +222,20 @@ fn a_signal_ends_it_with_the_summary() {
             }
         }
     }
+}
+
+#[test]
+fn a_signal_that_it_was_started_to_ignore_is_ignored() {
+    let recv = Recv::of(&mut command_with(&["--ignore-signal=HUP"], &["--json", "-"]));
+    let mut stream = recv.connect();
+    stream.write_all(b"before").unwrap();
+    recv.signal(libc::SIGHUP);
+    std::thread::sleep(Duration::from_millis(50));
+    stream.write_all(b"behind").unwrap();
+    drop(stream);
+    let ended = recv.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_booked(&ended.json(), 12);
 }
 
 #[test]

@@ -21,13 +21,14 @@ use zerowire::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptio
 
 use super::bursts::{self, BATCH, POSTED, wait_for};
 use super::hold::Hold;
+use super::measured::{KernelTime, measured};
 use super::options::LONGEST;
 use super::veth::Veth;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
 use crate::cpu::{Placement, thread_time};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
-use crate::generator::{Generator, verify_sent};
+use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
 use crate::tap::VNET_HEADER_LEN;
 use crate::variant::{Sample, Variant};
@@ -47,29 +48,6 @@ pub struct BareXdp {
     steering: Steering,
     ready: Option<Ready>,
     kernel: KernelTime,
-}
-
-/// CPU time of the kernel thread over the runs of a case.
-#[derive(Debug, Default)]
-pub(super) struct KernelTime {
-    time: Duration,
-    frames: u64,
-}
-
-impl KernelTime {
-    /// Adds a run.
-    pub(super) fn add(&mut self, time: Duration, frames: usize) {
-        self.time += time;
-        self.frames += frames as u64;
-    }
-
-    /// As an entry of a ledger; nothing where the thread had nothing to do.
-    pub(super) fn note(&self, ledger: &mut BTreeMap<String, u64>) {
-        let each = self.time.as_nanos() as u64 / self.frames.max(1);
-        if each > 0 {
-            ledger.insert("kernel_thread_ns_per_frame".to_owned(), each);
-        }
-    }
 }
 
 struct Ready {
@@ -157,21 +135,10 @@ impl Variant for BareXdp {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the bare loop was not prepared for {case}");
         };
-        let before = (self.veth.kernel_time()?, self.veth.lost()?, self.veth.peer().counters()?);
-        let (cpu, wall) = match case.direction {
-            Direction::Transmit => transmit(&self.placement, ready, frames)?,
-            Direction::Receive => receive(&self.hold, &self.placement, ready, frames)?,
-        };
-        let kernel = self.veth.kernel_time()? - before.0;
-        self.kernel.add(kernel, frames);
-        if case.direction == Direction::Transmit {
-            verify_sent(before.2, self.veth.peer().counters()?, frames)?;
-        }
-        let lost = self.veth.lost()? - before.1;
-        if lost != 0 {
-            bail!("{lost} of {frames} frames were lost on the way: the run is void");
-        }
-        Ok(Sample { cpu: cpu + kernel, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+        measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
+            Direction::Transmit => transmit(&self.placement, ready, frames),
+            Direction::Receive => receive(&self.hold, &self.placement, ready, frames),
+        })
     }
 
     fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {

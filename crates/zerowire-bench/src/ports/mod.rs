@@ -22,6 +22,7 @@ pub mod bursts;
 pub mod compare;
 pub mod hold;
 pub mod idle;
+mod measured;
 pub mod options;
 pub mod raw;
 pub mod report;

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-use super::bare_xdp::KernelTime;
 use super::bursts::{self, wait_for};
 use super::hold::Hold;
+use super::measured::{KernelTime, measured};
 use super::veth::Veth;
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
 use crate::cpu::{Placement, thread_time};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
-use crate::generator::{Generator, verify_sent};
+use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
 use crate::sys;
 use crate::tap::VNET_HEADER_LEN;
@@ -96,21 +96,10 @@ impl Variant for RawSocket {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the raw socket was not prepared for {case}");
         };
-        let before = (self.veth.kernel_time()?, self.veth.lost()?, self.veth.peer().counters()?);
-        let (cpu, wall) = match case.direction {
-            Direction::Transmit => transmit(&self.placement, ready, frames)?,
-            Direction::Receive => receive(&self.hold, &self.placement, ready, frames)?,
-        };
-        let kernel = self.veth.kernel_time()? - before.0;
-        self.kernel.add(kernel, frames);
-        if case.direction == Direction::Transmit {
-            verify_sent(before.2, self.veth.peer().counters()?, frames)?;
-        }
-        let lost = self.veth.lost()? - before.1;
-        if lost != 0 {
-            bail!("{lost} of {frames} frames were lost on the way: the run is void");
-        }
-        Ok(Sample { cpu: cpu + kernel, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+        measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
+            Direction::Transmit => transmit(&self.placement, ready, frames),
+            Direction::Receive => receive(&self.hold, &self.placement, ready, frames),
+        })
     }
 
     fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {

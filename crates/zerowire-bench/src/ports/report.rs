@@ -10,9 +10,9 @@ use super::compare::{Comparison, comparisons};
 use super::idle::PortIdle;
 use super::text;
 use crate::case::Direction;
-use crate::chart::{Bars, Series};
-use crate::compare::{CaseReport, VariantReport};
+use crate::compare::CaseReport;
 use crate::machine::Machine;
+use crate::report::{Labels, chart_of_cases};
 use crate::stats::Summary;
 
 /// The result of `zerowire bench net --port xdp|packet`.
@@ -62,20 +62,19 @@ impl PortReport {
             if cases.is_empty() {
                 continue;
             }
-            let cpu = self.chart(
-                &cases,
-                format!("CPU time of a frame over a veth pair, {direction}"),
-                "ns",
-                None,
-                |v| Some(v.cpu_ns_per_frame),
-            );
-            let ratio = self.chart(
-                &cases,
-                format!("CPU time of a frame against the bare AF_XDP loop, {direction}"),
-                "CPU time / CPU time of the loop",
-                Some(1.0),
-                |v| v.ratio_to_floor.or(Summary::of([1.0])),
-            );
+            let labels = |title: &str, y, reference| Labels {
+                title: format!("{title}, {direction}"),
+                y,
+                x: "frame length and working set (hot: 256 KiB, where buffers are posted 512 KiB; cold: 64 MiB)",
+                reference,
+            };
+            let what = labels("CPU time of a frame over a veth pair", "ns", None);
+            let cpu = chart_of_cases(&self.machine, &cases, what, |v| Some(v.cpu_ns_per_frame));
+            let (title, y) =
+                ("CPU time of a frame against the bare AF_XDP loop", "CPU time / CPU time of the loop");
+            let what = labels(title, y, Some(1.0));
+            let ratio =
+                chart_of_cases(&self.machine, &cases, what, |v| v.ratio_to_floor.or(Summary::of([1.0])));
             for (kind, chart) in [("cpu", cpu), ("ratio", ratio)] {
                 let name = format!("port-{kind}-{}.svg", direction.short());
                 chart.write(&folder.join(&name))?;
@@ -83,47 +82,6 @@ impl PortReport {
             }
         }
         Ok(names)
-    }
-
-    fn chart(
-        &self,
-        cases: &[&CaseReport],
-        title: String,
-        y_label: &str,
-        reference: Option<f64>,
-        value: impl Fn(&VariantReport) -> Option<Summary>,
-    ) -> Bars {
-        let mut names: Vec<&str> = Vec::new();
-        for variant in cases.iter().flat_map(|case| &case.variants) {
-            if !names.contains(&variant.name.as_str()) {
-                names.push(&variant.name);
-            }
-        }
-        let find = |case: &CaseReport, name: &str| {
-            case.variants.iter().find(|variant| variant.name == name).and_then(&value)
-        };
-        let series = names.into_iter().map(|name| Series {
-            name: name.to_owned(),
-            values: cases.iter().map(|case| find(case, name)).collect(),
-        });
-        let rounds = cases.first().map_or(0, |case| case.rounds);
-        Bars {
-            title,
-            subtitle: format!(
-                "{}; medians of {rounds} interleaved rounds, whiskers: quartiles",
-                self.machine
-            ),
-            y_label: y_label.to_owned(),
-            x_label:
-                "frame length and working set (hot: 256 KiB, where buffers are posted 512 KiB; cold: 64 MiB)"
-                    .to_owned(),
-            groups: cases
-                .iter()
-                .map(|report| format!("{} B {}", report.case.frame_len, report.case.working_set))
-                .collect(),
-            series: series.collect(),
-            reference,
-        }
     }
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::bare_xdp::KernelTime;
 use super::bursts;
 use super::hold::Hold;
 use super::idle::PortIdle;
+use super::measured::KernelTime;
 use super::options::PortKind;
 use super::veth::Veth;
 use crate::backend::Backend;

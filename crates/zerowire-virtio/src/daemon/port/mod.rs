@@ -104,3 +104,10 @@ pub(super) fn open(spec: &PortSpec, policy: Policy, engine: Engine) -> Result<Bo
         PortSpec::Packet(packet) => Ok(Box::new(PacketPort::open(packet, policy, engine)?)),
     }
 }
+
+/// Sends one frame on an interface, by a packet socket that is there for it alone.
+fn send_through(interface: &str, frame: &[u8]) -> Result<(), String> {
+    let options = zerowire::packet::Options::default();
+    let mut socket = zerowire::packet::PacketSocket::open(interface, &options).map_err(|e| e.to_string())?;
+    socket.send(frame).map(drop).map_err(|e| e.to_string())
+}

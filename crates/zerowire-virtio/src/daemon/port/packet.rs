@@ -101,10 +101,7 @@ impl Port for PacketPort {
     }
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        let options = zerowire::packet::Options::default();
-        let mut socket = zerowire::packet::PacketSocket::open(&self.spec.interface, &options)
-            .map_err(|e| e.to_string())?;
-        socket.send(frame).map(drop).map_err(|e| e.to_string())
+        super::send_through(&self.spec.interface, frame)
     }
 
     fn kernel_copies(&self) -> &'static str {
