@@ -46,12 +46,12 @@ fn frames_pass_both_ways() {
             let mut peer = Peer::new("v1");
             let mut guest = backend.guest("a", &options(0, Layout::Single));
             guest.ping(&mut peer, 1);
+            // A frame may pass before the path that it took is described.
+            wait_until("the path is described", || {
+                let path = backend.stats("a").path;
+                path.starts_with("AF_PACKET, interface v0, ") && path.contains(word)
+            });
             let stats = backend.stats("a");
-            assert!(
-                stats.path.starts_with("AF_PACKET, interface v0, ") && stats.path.contains(word),
-                "{}",
-                stats.path
-            );
             assert_eq!((stats.port, stats.last_error), (vm(way).port, None));
             assert_eq!((stats.transmit.totals.frames, stats.receive.totals.frames), (1, 1));
         }

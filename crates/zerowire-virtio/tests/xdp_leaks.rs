@@ -5,7 +5,7 @@ mod common;
 
 use common::frames::frame;
 use common::veth::veth;
-use common::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
+use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
 use zerowire_virtio::memory::PinBudget;
@@ -38,7 +38,8 @@ fn a_thousand_guests_leave_nothing_behind() {
             let mut guest = Guest { driver, pairs, memory: memory.clone() };
             let out = frame(n, 100);
             guest.send_plain(std::slice::from_ref(&out));
-            assert_eq!(peer.expect().bytes, out, "guest {n}");
+            let came = peer.recv(PATIENCE).unwrap_or_else(|| panic!("guest {n}: {:#?}", backend.stats("a")));
+            assert_eq!(came.bytes, out, "guest {n}");
             if n.is_multiple_of(100) {
                 guest.warm_up(0, peer);
             }

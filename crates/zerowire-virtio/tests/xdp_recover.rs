@@ -9,6 +9,7 @@ use common::frames::frame;
 use common::pattern::{DATA, Patterned};
 use common::veth::{ip, veth};
 use common::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
 
@@ -62,6 +63,32 @@ fn a_ring_that_starts_without_its_interface_waits_for_it() {
         let mut peer = Peer::new("v1");
         guest.warm_up(0, &peer);
         guest.ping(&mut peer, 2);
+    });
+}
+
+/// The kernel lets go of a queue some time after its socket was closed.
+#[test]
+fn frames_wait_for_a_queue_that_another_socket_still_has() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let umem = Umem::new(1 << 20, UmemOptions::default(), false).expect("memory");
+        let other = Socket::bind(&umem, &SocketOptions::new("v0")).expect("a free queue");
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        let all: Vec<_> = (0..50).map(|n| frame(n, 700)).collect();
+        let mut peer = Peer::new("v1");
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                wait_until("the queue is found busy", || backend.stats("a").path.contains("not bound"));
+                drop(other);
+            });
+            guest.send_plain(&all);
+        });
+        for want in &all {
+            assert_eq!(peer.expect().bytes, *want);
+        }
+        let totals = backend.stats("a").transmit.totals;
+        assert_eq!((totals.frames, totals.dropped_total()), (50, 0));
     });
 }
 

@@ -111,10 +111,24 @@ impl Backend {
         VhostUser::connect(self.dir.path().join(vm), PATIENCE).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// What a VM moved so far.
+    /// What a VM moved so far. A frame can arrive before the worker that sent it has counted it: as long as the figures change
+    /// they are read again, for a while.
     pub fn stats(&self, vm: &str) -> VmStats {
-        let stats = self.server.stats();
-        stats.vms.into_iter().find(|v| v.name == vm).expect("a VM of that name")
+        let read = || {
+            let stats = self.server.stats();
+            stats.vms.into_iter().find(|v| v.name == vm).expect("a VM of that name")
+        };
+        let mut last = read();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(3));
+            let now = read();
+            let same = format!("{last:?}") == format!("{now:?}");
+            last = now;
+            if same {
+                break;
+            }
+        }
+        last
     }
 
     /// Starts a guest on a VM.

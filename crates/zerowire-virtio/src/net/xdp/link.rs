@@ -75,6 +75,8 @@ pub struct Link {
     care: Care,
     /// Why there is no socket.
     problem: Option<String>,
+    /// Since when the queue is another socket's.
+    busy_since: Option<Instant>,
     /// Why the socket is not in zero-copy mode, where that was thought of.
     why_copy: Option<String>,
     /// Bytes of the guest's receive buffers, as far as they are known when the socket is bound.
@@ -111,6 +113,7 @@ impl Link {
             retry_at: None,
             care: Care::default(),
             problem: None,
+            busy_since: None,
             why_copy: None,
             buffer_bytes: None,
             posted: false,

@@ -178,6 +178,9 @@ impl XdpTransmit {
             // As a cable that is not plugged in: frames are lost, and nobody waits.
             link.try_again();
             link.kick();
+            if link.waits_for_queue() {
+                return Ok(Turn { chains, notify: self.ring.publish() });
+            }
             if !link.is_ready() || link.is_down() {
                 return self.discard(link, counters);
             }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use zerowire::xdp::program::Steering;
@@ -53,6 +53,9 @@ enum BindError {
     #[error("interface {interface}: no zero copy: {why}; or use mode=auto or copy")]
     Unsafe { interface: String, why: String },
 }
+
+/// So long frames wait for a queue that another socket has, before they are dropped.
+const BUSY_HOLD: Duration = Duration::from_secs(5);
 
 impl BindError {
     /// Whether it passes by itself.
@@ -112,14 +115,22 @@ impl Link {
         }
     }
 
+    /// Whether another socket has the queue, and not for long: the kernel lets go of a queue some time after its socket was closed,
+    /// so that this passes where it is the one before on this queue.
+    pub(in crate::net::xdp) fn waits_for_queue(&self) -> bool {
+        self.socket.is_none() && self.busy_since.is_some_and(|since| since.elapsed() < BUSY_HOLD)
+    }
+
     fn bind(&mut self) -> Result<(), BindError> {
         if self.socket.is_some() {
             return Ok(());
         }
         let result = self.bind_in_mode();
         match &result {
-            Ok(()) => (self.retry_at, self.problem) = (None, None),
+            Ok(()) => (self.retry_at, self.problem, self.busy_since) = (None, None, None),
             Err(e) => {
+                let busy = matches!(e, BindError::Xdp(XdpError::Busy { .. }));
+                self.busy_since = busy.then(|| self.busy_since.unwrap_or_else(Instant::now));
                 let text = e.to_string();
                 if self.problem.as_ref() != Some(&text) {
                     tracing::warn!("{text}{}", if e.passes() { "; tried again" } else { "" });
