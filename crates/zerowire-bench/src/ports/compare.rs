@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::case::Case;
+use crate::case::{Case, Direction};
 use crate::compare::{CaseReport, VariantReport};
 use crate::stats::Summary;
 use crate::variant::Sample;
@@ -23,10 +23,13 @@ pub struct Comparison {
     /// CPU time of a frame divided by the tap floor's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_to_tap_floor: Option<Summary>,
-    /// Gigabits a second.
-    pub gigabits_per_second: Summary,
-    /// CPU time by time on the wall while frames moved, in percent of one CPU.
-    pub cpu_load_percent: Summary,
+    /// Gigabits a second. None toward the port: bursts are queued while the clock stands, and the kernel's thread works on them
+    /// then, so that the time on the wall says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gigabits_per_second: Option<Summary>,
+    /// CPU time by time on the wall while frames moved, in percent of one CPU. None toward the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_load_percent: Option<Summary>,
     /// Gigabits a second for a whole CPU.
     pub gigabits_per_cpu: Summary,
     /// Bandwidth divided by the raw socket's.
@@ -35,6 +38,9 @@ pub struct Comparison {
     /// CPU load divided by the raw socket's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_to_raw_socket: Option<Summary>,
+    /// Gigabits for a whole CPU divided by the raw socket's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_cpu_to_raw_socket: Option<Summary>,
 }
 
 /// All variants of a case that succeeded, in their order.
@@ -50,15 +56,17 @@ fn comparison(report: &CaseReport, variant: &VariantReport) -> Option<Comparison
         let base = report.variants.iter().find(|base| base.name == name && base.name != variant.name)?;
         Summary::ratio(&figures(variant, figure), &figures(base, figure))
     };
+    let sends = report.case.direction == Direction::Transmit;
     Some(Comparison {
         case: report.case,
         variant: variant.name.clone(),
         cpu_to_tap_floor: ratio(TAP, Sample::cpu_ns_per_frame),
-        gigabits_per_second: own(Sample::gigabits_per_second)?,
-        cpu_load_percent: own(|sample| sample.cpu_load() * 100.0)?,
+        gigabits_per_second: own(Sample::gigabits_per_second).filter(|_| sends),
+        cpu_load_percent: own(|sample| sample.cpu_load() * 100.0).filter(|_| sends),
         gigabits_per_cpu: own(per_cpu)?,
-        bandwidth_to_raw_socket: ratio(RAW, Sample::gigabits_per_second),
-        load_to_raw_socket: ratio(RAW, Sample::cpu_load),
+        bandwidth_to_raw_socket: ratio(RAW, Sample::gigabits_per_second).filter(|_| sends),
+        load_to_raw_socket: ratio(RAW, Sample::cpu_load).filter(|_| sends),
+        per_cpu_to_raw_socket: ratio(RAW, per_cpu),
     })
 }
 

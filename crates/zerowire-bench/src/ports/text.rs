@@ -2,6 +2,7 @@
 
 use super::compare::{Comparison, RAW};
 use super::report::PortReport;
+use crate::case::Direction;
 use crate::report::zero_copied;
 use crate::table::{Table, bytes, figure};
 
@@ -61,7 +62,11 @@ fn saturation(report: &PortReport) -> String {
                 to_bare.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
                 to_bare.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
                 to_tap.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
-                figure(variant.frames_per_second.median),
+                // Toward the port the clock stands while bursts are queued.
+                match case.case.direction {
+                    Direction::Transmit => figure(variant.frames_per_second.median),
+                    Direction::Receive => "-".to_owned(),
+                },
                 zero_copied(variant),
             ]);
         }
@@ -83,12 +88,12 @@ fn bandwidth(report: &PortReport) -> String {
         table.row([
             c.case.to_string(),
             c.variant.clone(),
-            figure(c.gigabits_per_second.median),
-            figure(c.cpu_load_percent.median),
+            c.gigabits_per_second.map_or("-".into(), |g| figure(g.median)),
+            c.cpu_load_percent.map_or("-".into(), |load| figure(load.median)),
             figure(c.gigabits_per_cpu.median),
             ratio(c, |c| c.bandwidth_to_raw_socket.map(|r| r.median)),
             ratio(c, |c| c.load_to_raw_socket.map(|r| r.median)),
-            ratio(c, |c| Some(c.bandwidth_to_raw_socket?.median / c.load_to_raw_socket?.median)),
+            ratio(c, |c| c.per_cpu_to_raw_socket.map(|r| r.median)),
         ]);
     }
     format!(
@@ -100,7 +105,9 @@ fn bandwidth(report: &PortReport) -> String {
 fn ratio(comparison: &Comparison, of: impl Fn(&Comparison) -> Option<f64>) -> String {
     match of(comparison) {
         Some(ratio) => format!("{ratio:.2}"),
-        None if comparison.variant == RAW => "1".to_owned(),
+        None if comparison.variant == RAW && comparison.case.direction == Direction::Transmit => {
+            "1".to_owned()
+        }
         None => "-".to_owned(),
     }
 }
