@@ -4,7 +4,8 @@
 //! A tap is told what its reader takes (TUNSETOFFLOAD) and does this itself; a packet socket gives what there is. Plain code
 //! on private memory. The bytes are those of some sender on the network, the offload fields those of the kernel.
 
-use crate::net::header::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
+use crate::net::header::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
+use crate::net::offload::{Checksum, Headers, Request, Segmenter, complete};
 use crate::port::TapOffloads;
 
 /// Bytes of the virtio-net header that tell of offloads.
@@ -37,150 +38,63 @@ pub(super) fn rebuild(
     mut give: impl FnMut(&[u8]),
 ) -> Result<(), Unfit> {
     let (header, bytes) = frame.split_at_mut_checked(header_len).ok_or(Unfit)?;
-    let word = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    let (flags, gso, size, start, offset) = (header[0], header[1] & !GSO_ECN, word(4), word(6), word(8));
-    if gso == GSO_NONE {
-        if flags & NEEDS_CSUM != 0 {
-            complete(bytes, start, offset)?;
-        }
-        header.fill(0);
-        give(frame);
-        return Ok(());
-    }
-    let headers = Headers::find(bytes, gso, start)?;
-    let (all, payload) = bytes.split_at_checked(headers.end).ok_or(Unfit)?;
-    if size == 0 {
-        return Err(Unfit);
-    }
-    let count = payload.len().div_ceil(size).max(1);
-    for i in 0..count {
-        let part = &payload[i * size..payload.len().min((i + 1) * size)];
-        piece.clear();
-        piece.resize(header_len, 0);
-        piece.extend_from_slice(all);
-        piece.extend_from_slice(part);
-        headers.fill_in(&mut piece[header_len..], i, i * size, i + 1 == count)?;
-        give(piece);
-    }
-    Ok(())
-}
-
-/// Where the headers of a frame are that is to be segmented.
-#[derive(Clone, Copy, Debug)]
-struct Headers {
-    network: usize,
-    v6: bool,
-    transport: usize,
-    tcp: bool,
-    end: usize,
-}
-
-impl Headers {
-    fn find(frame: &[u8], gso: u8, transport: usize) -> Result<Self, Unfit> {
-        let mut network = 14;
-        while matches!(frame.get(network - 2..network), Some([0x81, 0] | [0x88, 0xa8])) && network < 22 {
-            network += 4;
-        }
-        let v6 = match frame.get(network).map(|b| b >> 4) {
-            Some(4) => false,
-            Some(6) => true,
-            _ => return Err(Unfit),
-        };
-        let tcp = match gso {
-            GSO_TCPV4 if !v6 => true,
-            GSO_TCPV6 if v6 => true,
-            GSO_UDP_L4 => false,
-            _ => return Err(Unfit),
-        };
-        let least = if v6 { 40 } else { 20 };
-        let transport_len = match tcp {
-            true => usize::from(frame.get(transport + 12).ok_or(Unfit)? >> 4) * 4,
-            false => 8,
-        };
-        let end = transport + transport_len;
-        if transport < network + least || (tcp && transport_len < 20) || end > frame.len() {
-            return Err(Unfit);
-        }
-        Ok(Self { network, v6, transport, tcp, end })
-    }
-
-    /// Makes `frame` segment number `i`, whose payload begins `at` bytes into the whole.
-    fn fill_in(&self, frame: &mut [u8], i: usize, at: usize, last: bool) -> Result<(), Unfit> {
-        let (network, transport) = (self.network, self.transport);
-        let ip_len = frame.len() - network;
-        let transport_len = frame.len() - transport;
-        if self.v6 {
-            put(frame, network + 4, (ip_len - 40) as u16)?;
-        } else {
-            put(frame, network + 2, ip_len as u16)?;
-            let id = get(frame, network + 4)?;
-            put(frame, network + 4, id.wrapping_add(i as u16))?;
-            put(frame, network + 10, 0)?;
-            let header_len = usize::from(frame[network] & 15) * 4;
-            let sum = fold(add(0, frame.get(network..network + header_len).ok_or(Unfit)?));
-            put(frame, network + 10, !sum)?;
-        }
-        let (protocol, offset) = if self.tcp { (6, 16) } else { (17, 6) };
-        if self.tcp {
-            let bytes = frame.get_mut(transport + 4..transport + 8).ok_or(Unfit)?;
-            let seq = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            bytes.copy_from_slice(&seq.wrapping_add(at as u32).to_be_bytes());
-            // FIN and PSH belong to the last segment, CWR to the first one (RFC 3168 §6.1.2).
-            let flags = frame.get_mut(transport + 13).ok_or(Unfit)?;
-            if !last {
-                *flags &= !0x09;
+    match header.first_chunk().and_then(Request::read).ok_or(Unfit)? {
+        Request::Plain => {}
+        Request::Checksum { start, offset } => {
+            if !complete(bytes, start, offset, Checksum::new()) {
+                return Err(Unfit);
             }
-            if i > 0 {
-                *flags &= !0x80;
-            }
-        } else {
-            put(frame, transport + 4, transport_len as u16)?;
         }
-        let addresses = if self.v6 { network + 8..network + 40 } else { network + 12..network + 20 };
-        let pseudo = add(u64::from(protocol as u16) + transport_len as u64, &frame[addresses]);
-        put(frame, transport + offset, fold(pseudo))?;
-        complete(frame, transport, offset)
+        Request::Segments { kind, size, start, offset } => {
+            let headers = Headers::find(bytes, kind, start, offset).map_err(|_| Unfit)?;
+            let segmenter =
+                Segmenter::new(bytes, bytes.len(), headers, size, usize::MAX).map_err(|_| Unfit)?;
+            let mut payload = &bytes[segmenter.headers_len()..];
+            for i in 0..segmenter.frames() {
+                let (part, rest) = payload.split_at(segmenter.payload_len(i));
+                payload = rest;
+                let mut sum = Checksum::new();
+                sum.add(part);
+                piece.clear();
+                piece.resize(header_len + segmenter.headers_len(), 0);
+                segmenter.write(i, sum, &mut piece[header_len..]);
+                piece.extend_from_slice(part);
+                give(piece);
+            }
+            return Ok(());
+        }
     }
-}
-
-/// Completes the checksum of the bytes from `start` on: its field, `offset` bytes behind, holds the pseudo header's sum.
-fn complete(frame: &mut [u8], start: usize, offset: usize) -> Result<(), Unfit> {
-    let sum = !fold(add(0, frame.get(start..).ok_or(Unfit)?));
-    // In UDP zero means that there is none (RFC 768); elsewhere both stand for the same.
-    put(frame, start + offset, if sum == 0 { 0xffff } else { sum })
-}
-
-fn get(frame: &[u8], at: usize) -> Result<u16, Unfit> {
-    frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])).ok_or(Unfit)
-}
-
-fn put(frame: &mut [u8], at: usize, word: u16) -> Result<(), Unfit> {
-    frame.get_mut(at..at + 2).ok_or(Unfit)?.copy_from_slice(&word.to_be_bytes());
+    header.fill(0);
+    give(frame);
     Ok(())
-}
-
-/// Adds words of 16 bits (RFC 1071).
-fn add(start: u64, bytes: &[u8]) -> u64 {
-    let mut words = bytes.chunks_exact(4);
-    let mut sum = start;
-    for w in &mut words {
-        sum += u64::from(u32::from_be_bytes([w[0], w[1], w[2], w[3]]));
-    }
-    let mut rest = [0; 4];
-    rest[..words.remainder().len()].copy_from_slice(words.remainder());
-    sum + u64::from(u32::from_be_bytes(rest))
-}
-
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A plain checksum of the tests' own.
+
+    fn get(frame: &[u8], at: usize) -> u16 {
+        u16::from_be_bytes([frame[at], frame[at + 1]])
+    }
+
+    fn put(frame: &mut [u8], at: usize, word: u16) {
+        frame[at..at + 2].copy_from_slice(&word.to_be_bytes());
+    }
+
+    /// Adds words of 16 bits (RFC 1071).
+    fn add(start: u64, bytes: &[u8]) -> u64 {
+        let word = |w: &[u8]| u64::from(w[0]) << 8 | u64::from(*w.get(1).unwrap_or(&0));
+        start + bytes.chunks(2).map(word).sum::<u64>()
+    }
+
+    fn fold(mut sum: u64) -> u16 {
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    }
 
     const ALL: TapOffloads =
         TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
@@ -217,6 +131,11 @@ mod tests {
             }
         }
         f.extend((0..payload).map(|i| (i * 7 + i / 251) as u8));
+        // The field holds the pseudo header's sum, as the kernel leaves it (virtio 1.3 §5.1.6.4).
+        let (protocol, field) = if tcp { (6, start + 16) } else { (17, start + 6) };
+        let addresses = if v6 { start - 32..start } else { start - 8..start };
+        let pseudo = fold(add(protocol + transport_len as u64, &f[addresses]));
+        put(&mut f, field, pseudo);
         (f, start)
     }
 
@@ -226,11 +145,11 @@ mod tests {
         let (protocol, addresses) = match f[network] >> 4 {
             4 => {
                 assert_eq!(fold(add(0, &f[network..network + 20])), 0xffff, "IPv4 header");
-                assert_eq!(usize::from(get(f, network + 2).expect("there")), f.len() - network);
+                assert_eq!(usize::from(get(f, network + 2)), f.len() - network);
                 (f[network + 9], network + 12..network + 20)
             }
             _ => {
-                assert_eq!(usize::from(get(f, network + 4).expect("there")), f.len() - start);
+                assert_eq!(usize::from(get(f, network + 4)), f.len() - start);
                 (f[network + 6], network + 8..network + 40)
             }
         };
@@ -300,14 +219,12 @@ mod tests {
 
     #[test]
     fn a_partial_checksum_is_completed() {
-        let (mut f, start) = frame(0, false, false, 77);
-        let sum = fold(add(17 + 85, &f[26..34]));
-        put(&mut f, start + 6, sum).expect("there");
+        let (f, start) = frame(0, false, false, 77);
         let all = pieces(10, &header(1, 0, 0, start as u16, 6), &f).expect("good");
         // The IPv4 header's own checksum is not this code's.
         let ip = !fold(add(0, &f[14..34]));
         let mut got = all[0].clone();
-        put(&mut got, 24, ip).expect("there");
+        put(&mut got, 24, ip);
         check(&got, start);
         // A checksum that was found right is just not mentioned.
         assert_eq!(pieces(12, &header(2, 0, 0, 0, 0), &f), Ok(vec![f.clone()]));
