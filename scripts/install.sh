@@ -75,6 +75,7 @@ apt_install() {
 
 need iproute2 ip
 need iperf3 iperf3
+need ncat ncat
 need curl curl
 need iputils-ping ping
 need make make
