@@ -1,6 +1,7 @@
 //! A pair of interfaces for AF_XDP: one end for the back end, the other for a peer.
 
 use std::process::Command;
+use std::time::Duration;
 
 /// Makes `port` and `peer`, up, in this thread's network namespace, with `queues` queues each and this MTU.
 pub fn veth(port: &str, peer: &str, queues: usize, mtu: usize) {
@@ -27,6 +28,23 @@ pub fn veth(port: &str, peer: &str, queues: usize, mtu: usize) {
     for name in [port, peer] {
         ip(&["link", "set", name, "mtu", &mtu, "up"]);
     }
+    wait_for_carrier(port, peer);
+}
+
+/// Waits until the pair carries frames both ways: the kernel starts the queues of an interface some time after its other
+/// end came up, and throws away what is sent before.
+fn wait_for_carrier(a: &str, b: &str) {
+    let probe = super::frames::frame(u32::MAX, 60);
+    let (mut a, mut b) = (super::Peer::new(a), super::Peer::new(b));
+    let mut carries = |from_a: bool| {
+        let (from, to) = if from_a { (&a, &mut b) } else { (&b, &mut a) };
+        super::wait_until("the pair carries frames", || {
+            from.send(&probe);
+            std::iter::from_fn(|| to.recv(Duration::from_millis(5))).any(|f| f.bytes == probe)
+        });
+    };
+    carries(true);
+    carries(false);
 }
 
 /// Runs `ip` with these arguments, which must succeed.
