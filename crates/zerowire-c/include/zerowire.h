@@ -340,7 +340,7 @@ typedef struct zw_control {
     uint32_t program_sleeps;
     // Nothing.
     uint8_t reserved0[60];
-    // Not 0: the daemon wants to hear of a release.
+    // What release the daemon wants to hear of: 0 none, 1 any, n + 2 that of window n.
     uint32_t daemon_waits;
     // Nothing.
     uint8_t reserved1[60];

@@ -64,7 +64,7 @@ pub struct Control {
     pub program_sleeps: u32,
     /// Nothing.
     pub reserved0: [u8; 60],
-    /// Not 0: the daemon wants to hear of a release.
+    /// What release the daemon wants to hear of: 0 none, 1 any, n + 2 that of window n.
     pub daemon_waits: u32,
     /// Nothing.
     pub reserved1: [u8; 60],

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 
-use zerowire::recv::doorbell::{Flag, awake, sleep_check, wake_if_sleeping};
+use zerowire::recv::doorbell::{Flag, announce, awake, only, sleep_check, wake_if_sleeping, wake_if_wanted};
 use zerowire::recv::layout::{POLL_DATA, POLL_END, POLL_NOTHING};
 
 struct Word(AtomicU32);
@@ -163,6 +163,41 @@ fn a_daemon_that_waits_hears_of_the_release_and_writes_again() {
         assert_eq!(shared.wait(), POLL_END);
         daemon.join().expect("ended");
     });
+}
+
+/// Two windows, and a daemon that waits for the second one only, then for the first: whichever is given back first.
+#[test]
+fn a_daemon_that_waits_for_one_window_hears_of_that_one() {
+    for order in [[0, 1], [1, 0]] {
+        model(move || {
+            let waits = Arc::new(Word::new());
+            let windows = Arc::new([AtomicU32::new(POLL_DATA), AtomicU32::new(POLL_DATA)]);
+            let bell = Arc::new((loom::sync::Mutex::new(0), loom::sync::Condvar::new()));
+            let program = thread::spawn({
+                let (waits, windows, bell) = (Arc::clone(&waits), Arc::clone(&windows), Arc::clone(&bell));
+                move || {
+                    for w in order {
+                        windows[w].store(POLL_NOTHING, Ordering::Release);
+                        if wake_if_wanted(&*waits, w as u32) {
+                            *bell.0.lock().expect("sound") += 1;
+                            bell.1.notify_one();
+                        }
+                    }
+                }
+            });
+            for w in [1, 0] {
+                let back = || windows[w].load(Ordering::Acquire) == POLL_NOTHING;
+                while !back() && announce(&*waits, only(w as u32), back) {
+                    let mut count = bell.0.lock().expect("sound");
+                    while *count == 0 {
+                        count = bell.1.wait(count).expect("sound");
+                    }
+                    *count = 0;
+                }
+            }
+            program.join().expect("ended");
+        });
+    }
 }
 
 /// The test can fail: without looking again before sleeping, loom finds the lost wake-up.

@@ -63,8 +63,7 @@ impl Incoming {
     /// Whether a sender to a sibling is to be told without a word of the sibling's: as [`Self::is_news`], or it knows of no
     /// room at all and there is some.
     pub fn is_due(&self) -> bool {
-        let used_up = self.received.wrapping_sub(self.told) >= self.offered;
-        self.is_news() || (used_up && self.forwarded != self.told)
+        self.is_news() || (self.is_used_up() && self.forwarded != self.told)
     }
 
     /// Whether the guest is to be told: it knows of less than half of the buffer that is free.
@@ -75,6 +74,16 @@ impl Incoming {
     /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of it.
     pub fn lacks(&self, more: u32) -> bool {
         self.untold().saturating_add(more) > self.buffer / 2
+    }
+
+    /// Bytes that have to leave the buffer before the guest is told.
+    pub fn short_of_news(&self) -> u32 {
+        (self.buffer / 2 + 1).saturating_sub(self.untold())
+    }
+
+    /// Whether the guest may send nothing, as far as it was told.
+    pub fn is_used_up(&self) -> bool {
+        self.received.wrapping_sub(self.told) >= self.offered
     }
 
     /// Bytes that have left the buffer since the guest was told last.

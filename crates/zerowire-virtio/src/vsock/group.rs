@@ -28,7 +28,8 @@ const LINGER: u32 = 64;
 /// Turns in which something moved, before sockets are asked for news.
 const TURNS_UNASKED: u32 = 4;
 
-/// How long a starved guest has to post a good part of its ring, before any buffer will do.
+/// How long a starved guest has to post a good part of its ring, before any buffer will do; and a program to release all
+/// that is lent to it, before it is asked to tell of each window.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
 
 /// How long the end of a group waits for its thread.
@@ -58,9 +59,16 @@ impl Group {
         let thread =
             std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(
                 move || match Switch::new(vms, epoll) {
-                    Ok(switch) => {
-                        Loop { switch, queue, _wake: wake, linger: 0, unasked: 0, quit: false }.run()
+                    Ok(switch) => Loop {
+                        switch,
+                        queue,
+                        _wake: wake,
+                        linger: 0,
+                        unasked: 0,
+                        impatient: false,
+                        quit: false,
                     }
+                    .run(),
                     Err(e) => tracing::error!("the host's sockets can't be watched: {e}"),
                 },
             )?;
@@ -91,6 +99,8 @@ struct Loop {
     _wake: Arc<OwnedFd>,
     linger: u32,
     unasked: u32,
+    /// A sleep ended by itself: whoever holds chains is to tell of each that it releases.
+    impatient: bool,
     quit: bool,
 }
 
@@ -125,7 +135,7 @@ impl Loop {
             // A VM that is never idle must not stop the clock of the others.
             self.switch.scan();
             Some(Duration::ZERO)
-        } else if self.linger > 0 {
+        } else if self.linger > 0 && !(self.linger == LINGER && self.switch.guest_must_wait()) {
             self.linger -= 1;
             std::hint::spin_loop();
             if self.linger % 16 != 15 {
@@ -133,16 +143,23 @@ impl Loop {
             }
             Some(Duration::ZERO)
         } else {
+            self.linger = 0;
             let patience = self.switch.scan();
             self.switch.publish();
             if self.arm() {
                 return true;
             }
-            let settle = self.switch.vms.iter().any(|vm| vm.starved && !vm.impatient);
+            let settle = self
+                .switch
+                .vms
+                .iter()
+                .any(|vm| (vm.starved && !vm.impatient) || (vm.lent > 0 && !self.impatient));
             [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
         };
         let came = self.wait(events, sleep.or(timeout));
+        self.impatient &= !came;
         if !came && timeout.is_some_and(|t| t > Duration::ZERO) {
+            self.impatient = true;
             for vm in &mut self.switch.vms {
                 vm.impatient |= vm.starved;
                 vm.starved = false;
@@ -155,7 +172,7 @@ impl Loop {
     fn arm(&mut self) -> bool {
         let mut work = false;
         for v in 0..self.switch.vms.len() {
-            work |= self.switch.wait_for_chains(v);
+            work |= self.switch.wait_for_chains(v, self.impatient);
             let vm = &mut self.switch.vms[v];
             let mut error = None;
             let takes = vm.resets.len() < super::vm::MAX_RESETS;

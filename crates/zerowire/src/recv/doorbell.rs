@@ -40,19 +40,34 @@ impl Flag for AtomicU32 {
     }
 }
 
+/// What a flag says that is raised for whatever comes next.
+pub const ANY: u32 = 1;
+
+/// What a flag says that is raised for window `window` alone.
+pub fn only(window: u32) -> u32 {
+    window.wrapping_add(2)
+}
+
 /// Announces that the caller is about to sleep, and says whether it may: true if `there` still finds nothing. Otherwise the
 /// announcement is taken back.
 ///
 /// `there` has to look at what the other side publishes, with acquire order. After sleeping, call [`awake`].
 #[must_use = "true: sleep now; false: there is something"]
 pub fn sleep_check<F: Flag>(flag: &F, there: impl FnOnce() -> bool) -> bool {
-    flag.set(1);
-    F::fence();
-    if there() {
+    let sleeps = announce(flag, ANY, there);
+    if !sleeps {
         flag.set(0);
-        return false;
     }
-    true
+    sleeps
+}
+
+/// As [`sleep_check`] with another announcement ([`ANY`] or [`only`]), which stays whatever `there` finds: then it may be
+/// answered though nobody sleeps.
+#[must_use = "true: sleep now; false: there is something"]
+pub fn announce<F: Flag>(flag: &F, what: u32, there: impl FnOnce() -> bool) -> bool {
+    flag.set(what);
+    F::fence();
+    !there()
 }
 
 /// Takes the announcement back, after sleeping.
@@ -67,4 +82,12 @@ pub fn wake_if_sleeping<F: Flag>(flag: &F) -> bool {
     F::fence();
     // The load spares a locked instruction as long as nobody sleeps.
     flag.get() != 0 && flag.swap(0) != 0
+}
+
+/// As [`wake_if_sleeping`], after window `window` was given back: who waits for another one alone is left in peace.
+#[must_use = "true: write the eventfd"]
+pub fn wake_if_wanted<F: Flag>(flag: &F, window: u32) -> bool {
+    F::fence();
+    let wanted = flag.get();
+    (wanted == ANY || wanted == only(window)) && flag.swap(0) != 0
 }

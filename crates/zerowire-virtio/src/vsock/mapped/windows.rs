@@ -66,7 +66,17 @@ pub struct Windows {
     in_message: bool,
     /// The end of a message came alone, behind a window that was published.
     lost_end: bool,
+    /// Bytes in windows that were published since the program was told.
+    untold: usize,
+    /// Such windows, empty ones too.
+    wake_due: bool,
+    /// The window whose release the program is to tell.
+    awaited: Option<u32>,
 }
+
+/// Bytes that are published in one turn before the program is told, rather than at the turn's end. One call for several
+/// windows spares both sides' CPU time; a program with a CPU of its own should not wait for a long turn.
+const TELL_AFTER: usize = 256 << 10;
 
 impl Windows {
     /// New windows; the files are for the program.
@@ -94,6 +104,9 @@ impl Windows {
             freed: 0,
             in_message: false,
             lost_end: false,
+            untold: 0,
+            wake_due: false,
+            awaited: None,
         };
         Ok((windows, files))
     }
@@ -136,7 +149,7 @@ impl Windows {
         self.memory.word(at + 4).store(flags, Ordering::Relaxed);
     }
 
-    /// Gives the window to the program, and goes on with the next one.
+    /// Gives the window to the program, and goes on with the next one. A program that sleeps hears of it by [`Self::tell`].
     fn publish(&mut self) {
         self.entry(self.entries, 0, 0);
         let at = self.poll_at(self.window);
@@ -145,8 +158,12 @@ impl Windows {
         if let Some(direct) = &mut self.direct {
             direct.published(self.window);
         }
+        self.untold += self.bytes;
+        self.wake_due = true;
         self.next();
-        self.wake();
+        if self.untold >= TELL_AFTER {
+            self.tell();
+        }
     }
 
     /// Bytes that had been copied into windows which came back since the last call, in the order in which they were published.
@@ -170,9 +187,20 @@ impl Windows {
         self.out_count > 0
     }
 
-    /// Asks to be told when the oldest window comes back. Returns true if it is back by now, or none is out.
-    pub fn wait_for_oldest(&self) -> bool {
-        self.out_count == 0 || self.wait_for(self.oldest)
+    /// Asks to be told when so many bytes are back, or all that are out. Returns true if that is so by now.
+    pub fn wait_for_bytes(&mut self, bytes: u32) -> bool {
+        let (mut sum, mut last) = (0, None);
+        for i in 0..self.out_count {
+            let w = (self.oldest + i) % self.options.windows;
+            if !self.is_ours(w) {
+                last = Some(w);
+            }
+            sum += self.out[w as usize];
+            if sum >= bytes {
+                break;
+            }
+        }
+        last.is_none_or(|w| self.wait_for(w))
     }
 
     fn next(&mut self) {
@@ -186,16 +214,19 @@ impl Windows {
         (self.entries, self.pages, self.bytes, self.copied, self.open) = (0, 0, 0, 0, None);
     }
 
-    /// Wakes the program if it sleeps.
-    fn wake(&self) {
-        if doorbell::wake_if_sleeping(self.memory.word(PROGRAM_SLEEPS_AT)) {
+    /// Wakes the program if it sleeps and something was published since the last time.
+    pub fn tell(&mut self) {
+        self.untold = 0;
+        if std::mem::take(&mut self.wake_due)
+            && doorbell::wake_if_sleeping(self.memory.word(PROGRAM_SLEEPS_AT))
+        {
             // Where it is full, the program has enough to wake it.
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let _ = rustix::net::send(&self.ready, &[1], flags);
         }
     }
 
-    /// At the end of a turn: publishes what is due. Whoever is behind gets fuller windows: the last one that is free is not
+    /// At the end of a turn: publishes what is due; [`Self::tell`] comes after it. Whoever is behind gets fuller windows: the last one that is free is not
     /// published before it is full, or another one was released. Returns true if that would already be so: settle again.
     pub fn settle(&mut self) -> bool {
         if self.ended == Ended::Due {
@@ -218,8 +249,28 @@ impl Windows {
         self.wait_for(self.window)
     }
 
-    fn wait_for(&self, window: u32) -> bool {
-        !doorbell::sleep_check(self.memory.word(DAEMON_WAITS_AT), || self.is_ours(window))
+    /// Asks to be told when the window comes back: of that one alone, or of one before it that is waited for already. Returns
+    /// true if it is back by now. The announcement stays then, for another wait may rest on it.
+    ///
+    /// Whatever waits here can go on only when everything before it is back as well, and announces itself anew when anything
+    /// is told ([`Self::told_of_release`]).
+    fn wait_for(&mut self, window: u32) -> bool {
+        let before = |w: &u32| *w != window && !self.is_ours(*w) && self.age(*w) < self.age(window);
+        let awaited = self.awaited.filter(before).unwrap_or(window);
+        self.awaited = Some(awaited);
+        !doorbell::announce(self.memory.word(DAEMON_WAITS_AT), doorbell::only(awaited), || {
+            self.is_ours(window)
+        })
+    }
+
+    /// The program has told of a release: nothing is announced any more.
+    pub fn told_of_release(&mut self) {
+        self.awaited = None;
+    }
+
+    /// How many windows were published before this one, of those that are out.
+    fn age(&self, window: u32) -> u32 {
+        (window + self.options.windows - self.window) % self.options.windows
     }
 
     /// No more data will come: the program is told behind what is there.
@@ -230,6 +281,7 @@ impl Windows {
                 self.publish();
             }
             self.tell_end();
+            self.tell();
         }
     }
 
@@ -242,6 +294,6 @@ impl Windows {
         self.memory.word(at + 4).store(0, Ordering::Relaxed);
         self.memory.word(at).store(POLL_END, Ordering::Release);
         self.ended = Ended::Told;
-        self.wake();
+        self.wake_due = true;
     }
 }

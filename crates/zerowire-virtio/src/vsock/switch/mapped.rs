@@ -107,6 +107,7 @@ impl Switch {
                 break;
             }
         }
+        windows.tell();
         if held.is_empty() {
             host.held = None;
         }
@@ -118,6 +119,7 @@ impl Switch {
         while let Some(slot) = self.filled.pop() {
             if let Some(windows) = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut()) {
                 while windows.settle() {}
+                windows.tell();
             }
         }
     }
@@ -125,8 +127,9 @@ impl Switch {
     /// A program released a window, and this side had asked to hear of it.
     pub fn released(&mut self, v: usize, place: Place) {
         let slot = place.slot;
-        if self.vms[v].connections.at(place).is_none() {
-            return;
+        let Some(c) = self.vms[v].connections.at(place) else { return };
+        if let Some(windows) = c.host().and_then(|h| h.windows.as_mut()) {
+            windows.told_of_release();
         }
         self.flush_windows(v, slot);
         self.filled.push(slot);
@@ -187,13 +190,16 @@ impl Switch {
         }
     }
 
-    /// Before sleeping: asks programs that hold chains to say when they release them. Returns whether some are back.
-    pub fn wait_for_chains(&mut self, v: usize) -> bool {
-        let lenders = std::mem::take(&mut self.vms[v].lenders);
+    /// Before sleeping: asks programs that hold chains to say when they release them. Those that are not `impatient`, and
+    /// leave the guest most of its ring, say it when they have released all. Returns whether some are back.
+    pub fn wait_for_chains(&mut self, v: usize, impatient: bool) -> bool {
+        let vm = &mut self.vms[v];
+        let many = vm.tx.as_ref().is_some_and(|t| vm.lent > usize::from(t.ring.size()) / 4);
+        let lenders = std::mem::take(&mut vm.lenders);
         let mut back = false;
         for slot in &lenders {
-            let windows = self.connection(v, *slot).and_then(|c| c.host()?.windows.as_ref());
-            back |= windows.is_some_and(|w| w.wait_for_chains());
+            let windows = self.connection(v, *slot).and_then(|c| c.host()?.windows.as_mut());
+            back |= windows.is_some_and(|w| w.wait_for_chains(many || impatient));
         }
         self.vms[v].lenders = lenders;
         back

@@ -64,6 +64,8 @@ pub(super) struct Switch {
     /// Mapped connections whose windows were filled in this turn.
     filled: Vec<u32>,
     hint: usize,
+    /// Whose payload came last in a batch, if a host program gets it: VM and slot.
+    last_sender: Option<(usize, u32)>,
     /// When deadlines are to be looked at.
     pub scan_at: Option<Instant>,
 }
@@ -90,6 +92,7 @@ impl Switch {
             clock: Clock::default(),
             filled: Vec::with_capacity(transmit::MAX_BATCH),
             hint: 0,
+            last_sender: None,
             scan_at: None,
         })
     }
@@ -104,6 +107,13 @@ impl Switch {
                 vm.counters.transmit.calls.add(1);
             }
         }
+    }
+
+    /// Whether the one that sent last has used up its credit, so that nothing more comes from it before the host program has
+    /// read: looking for more would only keep that program waiting, if this CPU is its.
+    pub fn guest_must_wait(&mut self) -> bool {
+        self.last_sender
+            .is_some_and(|(v, slot)| self.connection(v, slot).is_some_and(|c| c.incoming.is_used_up()))
     }
 
     /// The header of a packet for the guest of a connection; its credit fields count as told.

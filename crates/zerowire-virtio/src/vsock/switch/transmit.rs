@@ -61,6 +61,9 @@ impl Switch {
         self.vms[v].tx = Some(tx);
         let mut run = None;
         self.turn_at = None;
+        if !packets.is_empty() {
+            self.last_sender = None;
+        }
         for p in &mut packets {
             self.chain = Lent { head: p.head, descriptors: p.descriptors };
             self.packet(v, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run);
@@ -317,6 +320,7 @@ impl Switch {
             return;
         };
         counters.transmit.frames.add(run.packets);
+        self.last_sender = Some((v, run.slot));
         if host.windows.is_some() {
             return self.fill_windows(v, run.slot, parts, run.bytes, run.end);
         }
@@ -382,7 +386,8 @@ impl Switch {
                 h.in_socket = unread;
                 h.credit_waits = !c.incoming.is_news() && (c.incoming.lacks(unread) || (asked && unread > 0));
                 // Of a window the program tells, if it is asked to.
-                if !h.credit_waits || !h.windows.as_ref().is_some_and(|w| w.wait_for_oldest()) {
+                let wanted = if asked { 1 } else { c.incoming.short_of_news() };
+                if !h.credit_waits || !h.windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
                     break;
                 }
             }

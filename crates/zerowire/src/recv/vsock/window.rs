@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::core::View;
 use super::error::Error;
 use super::lease::{Entry, Place};
-use crate::recv::doorbell::wake_if_sleeping;
+use crate::recv::doorbell::wake_if_wanted;
 use crate::recv::layout::{
     DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, PAGE, POLL_NOTHING,
     PROGRAM_SLEEPS_AT, REGION_SHIFT,
@@ -26,7 +26,7 @@ impl View {
     /// Gives a window back.
     pub(super) fn release(&self, window: u32) {
         self.memory.word(self.header_at(window)).store(POLL_NOTHING, Ordering::Release);
-        if wake_if_sleeping(self.memory.word(DAEMON_WAITS_AT)) {
+        if wake_if_wanted(self.memory.word(DAEMON_WAITS_AT), window) {
             // The only error is a full counter, which wakes the daemon as well.
             let _ = rustix::io::write(&self.core.released, &1u64.to_ne_bytes());
         }

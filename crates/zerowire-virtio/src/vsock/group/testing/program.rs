@@ -11,6 +11,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
+use zerowire::recv::doorbell::{ANY, only};
 use zerowire::recv::layout::{
     DAEMON_WAITS_AT, DESCRIPTORS, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_LEN, MAX_REGIONS, MapOptions,
     PAGE, POLL_DATA, POLL_END, POLL_NOTHING, REGION_SHIFT, REPLY_LEN, Reply, Request,
@@ -237,7 +238,8 @@ impl Mapped {
     /// Gives a window back, and wakes the daemon if it waits.
     pub fn release(&self, window: u32) {
         self.set_poll(window, POLL_NOTHING);
-        if self.word(DAEMON_WAITS_AT) != 0 {
+        // As the library does (`doorbell::wake_if_wanted`): a daemon that waits for another window is left in peace.
+        if [ANY, only(window)].contains(&self.word(DAEMON_WAITS_AT)) {
             self.store(DAEMON_WAITS_AT, 0);
             self.ring(1);
         }

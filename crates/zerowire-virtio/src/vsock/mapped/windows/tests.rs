@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use zerowire::recv::doorbell::{ANY, only};
 use zerowire::recv::layout::PAGE;
 
 use super::*;
@@ -147,7 +148,7 @@ fn chains_of_a_window_that_is_filled_again_are_not_taken_for_those_before() {
     }
     release(&w, 0);
     assert!(w.lend(&memory, &parts[2..3], chain(2), None, now), "the first window again");
-    assert!(w.wait_for_chains(), "one is back");
+    assert!(w.wait_for_chains(true), "one is back");
     w.take_back(&mut heads);
     assert_eq!(heads, [chain(0)], "the program has not even seen the new one");
     assert!(w.lends());
@@ -173,11 +174,89 @@ fn a_window_that_is_waited_for_stays_so_when_chains_come_back() {
     w.publish();
     w.push_bytes(&[2; 100], None);
     assert!(!w.settle(), "the program has the window behind this one");
-    let announced = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed) == 1;
+    let announced = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed) == only(0);
     assert!(announced(&w));
     release(&w, 1);
-    assert!(w.wait_for_chains());
+    assert!(w.wait_for_chains(false));
     assert!(announced(&w), "the release of window 0 must be told");
+}
+
+#[test]
+fn the_program_is_asked_to_tell_of_the_release_that_matters() {
+    let options = MapOptions { windows: 8, data_pages: 1, ..Default::default() };
+    let mut w = windows(options, Kind::Stream);
+    let asked = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed);
+    assert!(w.wait_for_bytes(1), "none is out");
+    for _ in 0..6 {
+        assert_eq!(w.push_bytes(&[7; PAGE], None), PAGE);
+        w.settle();
+    }
+    assert!(!w.wait_for_bytes(2 * PAGE as u32 + 1));
+    assert_eq!(asked(&w), only(2), "three windows bring the bytes");
+    assert!(!w.wait_for_bytes(1));
+    assert_eq!(asked(&w), only(0), "one before it is told of first");
+    // Out of order: the ones that are back are not waited for.
+    release(&w, 0);
+    release(&w, 2);
+    w.told_of_release();
+    assert_eq!(w.take_released(), PAGE as u32);
+    assert!(!w.wait_for_bytes(2 * PAGE as u32));
+    assert_eq!(asked(&w), only(1));
+    // More than is out: the last one.
+    w.told_of_release();
+    assert!(!w.wait_for_bytes(u32::MAX));
+    assert_eq!(asked(&w), only(5));
+    (1..6).for_each(|i| release(&w, i));
+    assert!(w.wait_for_bytes(1), "all are back");
+    assert_eq!(w.take_released(), 5 * PAGE as u32);
+}
+
+#[test]
+fn chains_are_told_of_when_all_are_back_or_one_by_one() {
+    let (memory, mut w, parts) = direct_windows(MapOptions { windows: 4, ..Default::default() }, 1);
+    let asked = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed);
+    assert!(!w.wait_for_chains(false));
+    assert_eq!(asked(&w), 0, "nothing is lent");
+    for head in 0..3 {
+        assert!(w.lend(&memory, &parts, chain(head), None, Instant::now()));
+        w.publish();
+    }
+    assert!(!w.wait_for_chains(false));
+    assert_eq!(asked(&w), only(2));
+    assert!(!w.wait_for_chains(true));
+    assert_eq!(asked(&w), ANY);
+    release(&w, 1);
+    assert!(w.wait_for_chains(false), "one is back");
+}
+
+/// Windows that are published in one turn are told of once.
+#[test]
+fn a_sleeping_program_is_woken_once_a_turn() {
+    let options = MapOptions { windows: 8, data_pages: 1, ..Default::default() };
+    let (mut w, files) = Windows::new(options, Kind::Stream).expect("memory");
+    let sleeps = |w: &Windows| w.memory.word(PROGRAM_SLEEPS_AT).store(1, Ordering::Relaxed);
+    let words = || {
+        let mut bytes = [0; 8];
+        rustix::io::read(&files.ready, &mut bytes).unwrap_or(0)
+    };
+    sleeps(&w);
+    w.push_bytes(&[1; 3 * PAGE + 1], None);
+    assert_eq!(words(), 0, "the turn goes on");
+    w.settle();
+    w.tell();
+    assert_eq!(words(), 1);
+    w.tell();
+    sleeps(&w);
+    w.tell();
+    assert_eq!(words(), 0, "nothing new");
+    w.end();
+    assert_eq!(words(), 1, "the end");
+    // Not after a turn that publishes very much.
+    let options = MapOptions { windows: 8, data_pages: 64, ..Default::default() };
+    let (mut w, files) = Windows::new(options, Kind::Stream).expect("memory");
+    w.memory.word(PROGRAM_SLEEPS_AT).store(1, Ordering::Relaxed);
+    w.push_bytes(&vec![1; TELL_AFTER + 1], None);
+    assert_eq!(rustix::io::read(&files.ready, &mut [0; 8]), Ok(1));
 }
 
 #[test]
