@@ -5,6 +5,7 @@
 //! says so at once, where io_uring would otherwise park the request.
 
 mod fixed;
+mod lists;
 mod plain;
 mod uring;
 
@@ -13,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::memory::GuestMemory;
 pub use fixed::{FixedPiece, FixedPieces};
+pub use lists::{Full, Lists};
 use plain::Plain;
 use uring::Uring;
 
@@ -47,7 +49,7 @@ pub struct Op {
     pub slot: u16,
     /// Read into the segments, or write from them.
     pub write: bool,
-    /// The segments.
+    /// The segments: one of the [`Lists`] of the batch.
     pub iov: *const libc::iovec,
     /// How many.
     pub len: u32,

@@ -35,7 +35,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use super::policy::MAX_IOV;
 use super::transmit::{Turn, TurnError};
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
-use crate::io::{MAX_BATCH, Op, PortIo};
+use crate::io::{Full, Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, Mapping, access};
 use crate::port::TapOffloads;
 use crate::ring::SplitRing;
@@ -137,7 +137,7 @@ pub struct Receive {
     /// Frames that were read and for which the guest had too few buffers; at most a batch of them.
     pending: VecDeque<Vec<u8>>,
     waiting_since: Option<Instant>,
-    iov: Vec<libc::iovec>,
+    lists: Lists,
     reads: Vec<Read>,
     scratch: Mapping,
     scratch_dirty: bool,
@@ -161,7 +161,7 @@ impl Receive {
             long_batch: 1,
             pending: VecDeque::new(),
             waiting_since: None,
-            iov: Vec::with_capacity(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
+            lists: Lists::new(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
             reads: Vec::with_capacity(READ_BATCH),
             scratch: Mapping::private(SCRATCH_STRIDE * READ_BATCH)?,
             scratch_dirty: false,
@@ -384,12 +384,12 @@ impl Receive {
             if !self.chains.ensure(i, need, &mut self.ring, cx.memory, self.setup.header_len)? {
                 break;
             }
-            let start = self.iov.len();
-            if start + self.chains.segments(i).len() + 1 > self.iov.capacity() {
+            let start = self.lists.end();
+            let room = self.append(i, start);
+            if room.and_then(|room| self.read_into(1, room, start, i, cx)).is_err() {
+                self.lists.truncate(start);
                 break;
             }
-            let room = self.append(i, start);
-            self.read_into(1, room, start, i, cx);
         }
         Ok(self.reads.len())
     }
@@ -407,15 +407,17 @@ impl Receive {
         self.start(cx);
         let mut first = 0;
         for read in 0..want {
-            let start = self.iov.len();
+            let start = self.lists.end();
             let (n, room) = self.chains_for(need, first, private, cx)?;
-            if n == 0 {
-                self.iov.truncate(start);
+            let queued = n > 0
+                && match private {
+                    true => self.read_into(0, 0, start, read, cx),
+                    false => self.read_into(n, room, start, read, cx),
+                }
+                .is_ok();
+            if !queued {
+                self.lists.truncate(start);
                 break;
-            }
-            match private {
-                true => self.read_into(0, 0, start, read, cx),
-                false => self.read_into(n, room, start, read, cx),
             }
             first += n;
         }
@@ -432,7 +434,7 @@ impl Receive {
         private: bool,
         cx: &ReceiveContext<'_>,
     ) -> Result<(usize, usize), TurnError> {
-        let start = self.iov.len();
+        let start = self.lists.end();
         let (mut n, mut room, mut entries) = (0, 0, 0);
         while room < need {
             let i = first + n;
@@ -445,26 +447,35 @@ impl Receive {
             if entries > MAX_IOV - 1 {
                 break;
             }
-            room += if private { self.chains.room(i) } else { self.append(i, start) };
+            room += match private {
+                true => self.chains.room(i),
+                false => match self.append(i, start) {
+                    Ok(room) => room,
+                    Err(Full) => return Ok((0, 0)),
+                },
+            };
             n += 1;
         }
         Ok((n, room))
     }
 
     /// Appends chain `i` to the scatter list that begins at entry `start`. Returns how many bytes it holds.
+    ///
+    /// # Errors
+    /// There is no room for it, and the list is useless.
     #[inline]
-    fn append(&mut self, i: usize, start: usize) -> usize {
+    fn append(&mut self, i: usize, start: usize) -> Result<usize, Full> {
         for s in self.chains.segments(i) {
             let len = s.len as usize;
             // Buffers that lie one behind the other, as a guest cuts them out of larger blocks, are one entry.
-            match self.iov[start..].last_mut() {
+            match self.lists.last_from(start) {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == s.ptr.cast() => {
                     last.iov_len += len;
                 }
-                _ => self.iov.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: len }),
+                _ => self.lists.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: len })?,
             }
         }
-        self.chains.room(i)
+        Ok(self.chains.room(i))
     }
 
     /// The longest frame with its header, bytes.
@@ -474,35 +485,42 @@ impl Receive {
 
     #[inline]
     fn start(&mut self, cx: &mut ReceiveContext<'_>) {
-        self.iov.clear();
+        self.lists.clear();
         self.reads.clear();
         cx.io.clear();
     }
 
     /// Queues read number `read` into `n` chains, which hold `room` bytes and are the scatter list from entry `start` on, and
     /// into scratch memory behind them.
+    ///
+    /// # Errors
+    /// There is no room for it, and nothing was queued.
     #[inline]
-    fn read_into(&mut self, n: usize, room: usize, start: usize, read: usize, cx: &mut ReceiveContext<'_>) {
+    fn read_into(
+        &mut self,
+        n: usize,
+        room: usize,
+        start: usize,
+        read: usize,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<(), Full> {
         if room < self.longest() {
-            self.iov.push(libc::iovec { iov_base: self.scratch(read).cast(), iov_len: SCRATCH_BYTES });
+            let scratch = libc::iovec { iov_base: self.scratch(read).cast(), iov_len: SCRATCH_BYTES };
+            self.lists.push(scratch)?;
         }
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });
-        let op = Op {
-            slot: read as u16,
-            write: false,
-            iov: self.iov[start..].as_ptr(),
-            len: (self.iov.len() - start) as u32,
-            // READV_FIXED costs more here: guest buffers are pages, and the kernel copies page by page then.
-            fixed: None,
-        };
+        let (iov, len) = self.lists.list_from(start);
+        // READV_FIXED costs more here: guest buffers are pages, and the kernel copies page by page then.
+        let op = Op { slot: read as u16, write: false, iov, len, fixed: None };
         if n == 0 {
             // SAFETY: scratch memory is this side's own, a slot for each read.
             unsafe { cx.io.carry_out(op) };
-            return;
+            return Ok(());
         }
-        // SAFETY: the iovec array does not move (its capacity was checked), guest memory is held by `cx.memory`, and
+        // SAFETY: `lists` never moves, and is not cleared before the batch has run; guest memory is held by `cx.memory`, and
         // scratch memory is this side's own, a slot for each read.
         unsafe { cx.io.push(op) };
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@
 //! lent to the kernel across calls.
 
 mod hold;
+mod place;
 mod ring;
 
 use std::io;
@@ -24,7 +25,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
-use crate::io::{MAX_BATCH, Op, PortIo};
+use crate::io::{Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, MAX_REGIONS, Mapping, SLAB_BYTES, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
 pub use ring::FrameRing;
@@ -109,7 +110,7 @@ pub struct Transmit {
     header_len: usize,
     hint: usize,
     segments: Vec<Segment>,
-    iov: Vec<libc::iovec>,
+    lists: Lists,
     slots: Vec<Slot>,
     /// Where short frames are gathered: one slot of `policy.gather_max_bytes` for each of the batch.
     small: Mapping,
@@ -158,7 +159,7 @@ impl Transmit {
             header_len,
             hint: 0,
             segments: Vec::with_capacity(most),
-            iov: Vec::with_capacity(IOV_CAPACITY),
+            lists: Lists::new(IOV_CAPACITY),
             slots: Vec::with_capacity(MAX_BATCH),
             small: Mapping::private(small_slot * MAX_BATCH)?,
             small_slot,
@@ -224,14 +225,14 @@ impl Transmit {
             self.flush_waiting(cx.counters);
             return Ok(Turn::default());
         }
-        self.iov.clear();
+        self.lists.clear();
         self.large_used = 0;
         (self.by_ring, self.by_socket) = (0, 0);
         cx.io.clear();
         self.look_for_room(cx.io);
         let mut broken = None;
         for _ in 0..usize::from(available).min(MAX_BATCH) {
-            if self.iov.len() + MAX_IOV > IOV_CAPACITY || self.large_used == FRAME_SLOTS {
+            if self.lists.room() < MAX_IOV || self.large_used == FRAME_SLOTS {
                 break;
             }
             match self.chain(cx) {
@@ -299,35 +300,10 @@ impl Transmit {
         }
         let index = self.slots.len();
         let rings = self.frame_ring.is_some();
-        // For a frame ring a head is enough: the rest is copied into that.
-        let gather = match rings {
-            true => None,
-            false => self
-                .policy
-                .gather(len, self.segments.len(), || cx.io.fixed().common(&self.segments).is_some()),
-        };
-        let (private, fixed) = match gather {
-            Some(_) if len <= self.small_slot => {
-                (self.small.as_ptr().wrapping_add(index * self.small_slot), None)
-            }
-            Some(_) => {
-                self.large_used += 1;
-                (self.large.as_ptr().wrapping_add((self.large_used - 1) * FRAME_SLOT_BYTES), None)
-            }
-            None => match cx
-                .io
-                .fixed()
-                .common(&self.segments)
-                .filter(|_| !self.pressed && !rings && self.policy.fixed(len, self.segments.len()))
-            {
-                Some(f) => (f.slab().wrapping_add(index * HEADER_SLOT_BYTES), Some(f)),
-                None => (self.small.as_ptr().wrapping_add(index * self.small_slot), None),
-            },
-        };
-        let head_len = if gather.is_some() { len } else { self.head_len(len) };
+        let mut place = self.place(index, len, rings, cx.io);
         // SAFETY: the slot is this side's own: `small` has a slot for each of the batch, `large` one for each use, the
-        // slab one for each of the batch; head_len fits (len for gathered frames, HEADER_SLOT_BYTES else).
-        let head = unsafe { std::slice::from_raw_parts_mut(private, head_len) };
+        // slab one for each of the batch; the length fits (all of a gathered frame, HEADER_SLOT_BYTES else).
+        let head = unsafe { std::slice::from_raw_parts_mut(place.private, place.len) };
         access::read(&self.segments, 0, head);
         if let Err(e) = header::check(head, self.header_len, len - self.header_len, self.acked) {
             self.offload_errors += 1;
@@ -359,68 +335,33 @@ impl Transmit {
                     return Ok(true);
                 }
                 Pushed::NotNow => return Ok(false),
-                Pushed::Never => {}
+                Pushed::Never => self.gather_rest(&mut place, len),
             }
+        }
+        let first = self.lists.end();
+        if self.append(&place, len).is_err() {
+            // It is not taken as long as a turn begins no frame with less room than the longest list needs.
+            self.lists.truncate(first);
+            return Err(DropReason::PortRefused);
         }
         self.by_socket += 1;
-        let first = self.iov.len();
-        self.iov.push(libc::iovec { iov_base: private.cast(), iov_len: head_len });
-        if head_len < len {
-            let mut skip = head_len;
-            for s in &self.segments {
-                if skip >= s.len as usize {
-                    skip -= s.len as usize;
-                    continue;
-                }
-                let rest =
-                    Segment { ptr: s.ptr.wrapping_add(skip), len: s.len - skip as u32, piece: s.piece };
-                skip = 0;
-                self.iov.push(match fixed {
-                    Some(f) => f.iovec(&rest),
-                    None => libc::iovec { iov_base: rest.ptr.cast(), iov_len: rest.len as usize },
-                });
-            }
-        }
         self.room = self.room.saturating_sub(hold::cost(len));
         slot.sent = true;
-        slot.copied = head_len as u32;
-        slot.scattered = (len - head_len) as u32;
-        slot.reason = Some(gather.unwrap_or(CopyReason::Header));
-        let op = Op {
-            slot: index as u16,
-            write: true,
-            // The capacity is never exceeded, so that the array does not move before the batch has run.
-            iov: self.iov[first..].as_ptr(),
-            len: (self.iov.len() - first) as u32,
-            fixed: fixed.map(|f| f.index),
-        };
+        slot.copied = place.len as u32;
+        slot.scattered = (len - place.len) as u32;
+        slot.reason = Some(place.gather.unwrap_or(CopyReason::Header));
+        let (iov, entries) = self.lists.list_from(first);
+        let op =
+            Op { slot: index as u16, write: true, iov, len: entries, fixed: place.fixed.map(|f| f.index) };
         if self.pressed {
             // SAFETY: as below.
             unsafe { cx.io.carry_out(op) };
             return Ok(true);
         }
-        // SAFETY: the iovec array stays where it is until the batch has run (see above), the private slots are this
-        // side's own, and guest memory is held by `cx.memory`.
+        // SAFETY: `lists` never moves, and is not cleared before the batch has run; the private slots are this side's own, and
+        // guest memory is held by `cx.memory`.
         unsafe { cx.io.push(op) };
         Ok(true)
-    }
-
-    /// How many bytes of a scattered frame go through the private slot: whole segments as long as they fit, so that a
-    /// driver's separate header segment costs no extra entry, and at least what is inspected.
-    #[inline]
-    fn head_len(&self, len: usize) -> usize {
-        let mut whole = 0;
-        for s in &self.segments {
-            if whole + s.len as usize > HEADER_SLOT_BYTES {
-                break;
-            }
-            whole += s.len as usize;
-            if whole >= INSPECT_BYTES {
-                break;
-            }
-        }
-        // A short tail of headers is worth an entry less; less than the inspected bytes is not enough.
-        whole.max(INSPECT_BYTES).min(len)
     }
 
     /// Runs the batch, counts, and gives every chain back, or puts it back if the port was full and it may be taken again.

@@ -1,0 +1,127 @@
+//! Where the bytes lie of a frame that goes to the port's socket: a head of it, or all, in private memory, and the rest in the
+//! guest's.
+//!
+//! **Ownership.** The private slots are this side's own: each frame of a batch has one, from when it is taken until the batch has
+//! run.
+
+use zerowire::ledger::CopyReason;
+
+use super::{FRAME_SLOT_BYTES, HEADER_SLOT_BYTES, INSPECT_BYTES, Transmit};
+use crate::io::{FixedPiece, Full, PortIo};
+use crate::memory::{Segment, access};
+
+/// Where the private part of a frame is.
+pub(super) struct Place<'a> {
+    /// Room for `len` bytes.
+    pub private: *mut u8,
+    /// Bytes of the frame that are copied there, its virtio-net header included.
+    pub len: usize,
+    /// Why that is all of it; None for a head.
+    pub gather: Option<CopyReason>,
+    /// The registered buffer that has both parts.
+    pub fixed: Option<&'a FixedPiece>,
+}
+
+impl Transmit {
+    /// Finds a place for frame `index` of the batch, which has `len` bytes in `self.segments`; with `rings` it is to go by a ring,
+    /// for which a head is enough: the rest is copied into that.
+    #[inline]
+    pub(super) fn place<'a>(&mut self, index: usize, len: usize, rings: bool, io: &'a PortIo) -> Place<'a> {
+        let gather = match rings {
+            true => None,
+            false => {
+                let registered = || io.fixed().common(&self.segments).is_some();
+                self.policy.gather(len, self.segments.len(), registered)
+            }
+        };
+        let small = self.small.as_ptr().wrapping_add(index * self.small_slot);
+        let (private, fixed) = match gather {
+            Some(_) if len <= self.small_slot => (small, None),
+            Some(_) => (self.large_slot(), None),
+            None => match io
+                .fixed()
+                .common(&self.segments)
+                .filter(|_| !self.pressed && !rings && self.policy.fixed(len, self.segments.len()))
+            {
+                Some(f) => (f.slab().wrapping_add(index * HEADER_SLOT_BYTES), Some(f)),
+                None => (small, None),
+            },
+        };
+        let head = if gather.is_some() { len } else { self.head_len(len) };
+        Place { private, len: head, gather, fixed }
+    }
+
+    /// A slot of `large`; a turn ends before there is none left.
+    fn large_slot(&mut self) -> *mut u8 {
+        self.large_used += 1;
+        self.large.as_ptr().wrapping_add((self.large_used - 1) * FRAME_SLOT_BYTES)
+    }
+
+    /// For a frame that was to go by a ring and goes by the socket: gathers it as any other, if it is to be. Its head, which was
+    /// checked, stays as it is: the guest's memory is read behind it only.
+    #[cold]
+    pub(super) fn gather_rest(&mut self, place: &mut Place<'_>, len: usize) {
+        // No fixed operation serves it.
+        place.gather = self.policy.gather(len, self.segments.len(), || false);
+        if place.gather.is_none() {
+            return;
+        }
+        let head = place.len;
+        if len > self.small_slot {
+            let to = self.large_slot();
+            // SAFETY: `head` bytes of the slot in `small` have been filled, and the one in `large` is longer; they are different
+            // mappings.
+            unsafe { std::ptr::copy_nonoverlapping(place.private, to, head) };
+            place.private = to;
+        }
+        // SAFETY: the slot is this side's own and has room for `len` bytes: one of `small` as it is no longer than that, one of
+        // `large` for the longest frame.
+        let rest = unsafe { std::slice::from_raw_parts_mut(place.private.wrapping_add(head), len - head) };
+        access::read(&self.segments, head, rest);
+        place.len = len;
+    }
+
+    /// Appends the scatter list of a frame in that place: its private part first, then the segments behind it.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    #[inline]
+    pub(super) fn append(&mut self, place: &Place<'_>, len: usize) -> Result<(), Full> {
+        self.lists.push(libc::iovec { iov_base: place.private.cast(), iov_len: place.len })?;
+        if place.len == len {
+            return Ok(());
+        }
+        let mut skip = place.len;
+        for s in &self.segments {
+            if skip >= s.len as usize {
+                skip -= s.len as usize;
+                continue;
+            }
+            let rest = Segment { ptr: s.ptr.wrapping_add(skip), len: s.len - skip as u32, piece: s.piece };
+            skip = 0;
+            self.lists.push(match place.fixed {
+                Some(f) => f.iovec(&rest),
+                None => libc::iovec { iov_base: rest.ptr.cast(), iov_len: rest.len as usize },
+            })?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes of a scattered frame go through the private slot: whole segments as long as they fit, so that a
+    /// driver's separate header segment costs no extra entry, and at least what is inspected.
+    #[inline]
+    fn head_len(&self, len: usize) -> usize {
+        let mut whole = 0;
+        for s in &self.segments {
+            if whole + s.len as usize > HEADER_SLOT_BYTES {
+                break;
+            }
+            whole += s.len as usize;
+            if whole >= INSPECT_BYTES {
+                break;
+            }
+        }
+        // A short tail of headers is worth an entry less; less than the inspected bytes is not enough.
+        whole.max(INSPECT_BYTES).min(len)
+    }
+}
