@@ -13,7 +13,7 @@ use zerowire::send::frame::{FrameError, FrameSender};
 
 use super::{Slot, Transmit};
 use crate::memory::access;
-use crate::net::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
+use crate::net::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, headers_len};
 
 /// Places in the ring: as many frames may be under way. They take 17 MiB of the kernel's memory.
 const SLOTS: usize = 256;
@@ -103,10 +103,11 @@ impl FrameRing {
     }
 }
 
-/// The header that says the same; None where a ring has none.
-fn vnet(private: &[u8]) -> Option<VnetHeader> {
+/// The header that says the same of a frame whose checked head, the virtio-net header of `header_len` bytes first, is `private`;
+/// None where a ring has none.
+fn vnet(private: &[u8], header_len: usize) -> Option<VnetHeader> {
     let word = |at: usize| u16::from_le_bytes([private[at], private[at + 1]]);
-    let (hdr_len, size, start, offset) = (word(2), word(4), word(6), word(8));
+    let (size, start, offset) = (word(4), word(6), word(8));
     let gso = match private[1] {
         GSO_NONE if private[0] & NEEDS_CSUM == 0 => return Some(VnetHeader::NONE),
         GSO_NONE => return Some(VnetHeader::checksum(start, offset)),
@@ -115,7 +116,8 @@ fn vnet(private: &[u8]) -> Option<VnetHeader> {
         GSO_UDP_L4 => Gso::UdpL4,
         _ => return None,
     };
-    VnetHeader::segments(gso, hdr_len, size, start, offset).ok()
+    let headers = u16::try_from(headers_len(private, header_len)?).ok()?;
+    VnetHeader::segments(gso, headers, size, start, offset).ok()
 }
 
 impl Transmit {
@@ -131,7 +133,7 @@ impl Transmit {
     pub(super) fn push_by_ring(&mut self, head: &[u8], len: usize) -> Result<Pushed, DropReason> {
         let Some(ring) = &mut self.frame_ring else { return Ok(Pushed::Never) };
         let (header_len, segments) = (self.header_len, &self.segments);
-        let Some(header) = vnet(head) else {
+        let Some(header) = vnet(head, header_len) else {
             return Ok(if self.by_ring > 0 { Pushed::NotNow } else { Pushed::Never });
         };
         if self.by_socket > 0 {

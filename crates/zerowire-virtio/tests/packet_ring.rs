@@ -1,0 +1,69 @@
+//! The transmit ring of a packet port: which frames it takes, and what becomes of those that it holds when something ends.
+
+mod common;
+
+use common::frames::{self, TCP_HEADERS};
+use common::veth::veth;
+use common::{Backend, Peer, Vm, in_netns, options};
+use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_UDP_L4};
+use zerowire_guest::net::{Layout, VirtioNetHdr};
+
+const RING: &str = "packet:v0,rings=on";
+
+/// The length of the headers is a hint of the driver's (virtio 1.3 §5.1.6.2): Linux gives what lies in the first piece of a frame.
+#[test]
+fn the_drivers_hint_of_the_headers_length_decides_nothing() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let mut peer = Peer::new("v1");
+        for port in [RING, "packet:v0,rings=off"] {
+            let backend = Backend::start(&[Vm::on("a", port)]);
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            let before = backend.stats("a").transmit.totals;
+            let tcp = |hdr_len, gso_size| VirtioNetHdr {
+                flags: FLAG_NEEDS_CSUM,
+                gso_type: GSO_TCPV4,
+                hdr_len,
+                gso_size,
+                csum_start: 34,
+                csum_offset: 16,
+                num_buffers: 0,
+            };
+            let mut sent = 0;
+            for hdr_len in [0, 1, 34, 53, 54, 55, 66, 128, 1000, 4054] {
+                // The longest segments that the MTU lets pass, without and with 12 bytes of TCP options.
+                let mut with_options = frames::tcp_frame(sent, 4000);
+                with_options[34 + 12] = 0x80;
+                let plain = frames::tcp_frame(sent, 4000);
+                for (size, bytes) in [(1460, plain), (1448, with_options)] {
+                    guest.send(0, &[(tcp(hdr_len, size), bytes.clone())]);
+                    let got = peer.expect();
+                    assert!(got.bytes == bytes, "{port}: hdr_len {hdr_len}");
+                    assert_eq!(got.gso_type(), GSO_TCPV4);
+                    // A byte more and they are longer than the MTU.
+                    guest.send(0, &[(tcp(hdr_len, size + 1), bytes)]);
+                    sent += 1;
+                }
+                let mut udp = frames::udp_frame([10, 0, 0, 1], &[7; 5000]);
+                let pseudo = [&udp[26..34], &[0, 17], &5008u16.to_be_bytes()].concat();
+                let sum = frames::sum(&pseudo, 0).to_be_bytes();
+                udp[40..42].copy_from_slice(&sum);
+                let header = VirtioNetHdr { gso_type: GSO_UDP_L4, csum_offset: 6, ..tcp(hdr_len, 1472) };
+                guest.send(0, &[(header, udp.clone())]);
+                assert!(peer.expect().bytes == udp, "{port}: hdr_len {hdr_len}");
+                sent += 1;
+            }
+            let after = backend.stats("a").transmit.totals;
+            assert_eq!(after.frames - before.frames, u64::from(sent), "{port}");
+            assert_eq!(
+                after.dropped_frames.iter().map(|(k, n)| (*k, *n)).collect::<Vec<_>>(),
+                [("too_long", 20)]
+            );
+            if port == RING {
+                // None of them went beside the ring.
+                assert_eq!(after.copied_bytes.keys().collect::<Vec<_>>(), [&"outside"]);
+            }
+            assert!(TCP_HEADERS == 54 && peer.drain().is_empty());
+        }
+    });
+}
