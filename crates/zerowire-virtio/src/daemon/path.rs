@@ -33,6 +33,12 @@ pub(super) trait Path: Sized + 'static {
     /// The path that runs, and why, in words for the log and the statistics.
     fn describe(&self) -> String;
 
+    /// Whether [`Self::describe`] says something else than when this was asked last; asked before each sleep, behind
+    /// [`Self::sleep_at_most`].
+    fn changed(&mut self) -> bool {
+        false
+    }
+
     /// What becomes readable when frames have come; None while there is nothing to watch.
     fn port(&self) -> Option<BorrowedFd<'_>>;
 

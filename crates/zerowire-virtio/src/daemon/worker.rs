@@ -251,6 +251,9 @@ impl<P: Path> Worker<P> {
                     self.idle_time()
                 }
             };
+            if self.path.changed() {
+                self.describe();
+            }
             if !self.wait(&mut events, timeout) && !busy {
                 if timeout.is_none_or(|t| t >= TRIM_AFTER) {
                     self.trim();
@@ -374,6 +377,12 @@ impl<P: Path> Worker<P> {
             tracing::error!("queue pair {}: events of the port can't be watched: {e}", self.pair);
         }
         self.port_ready = true;
+        self.describe();
+    }
+
+    /// Says in the statistics which path runs.
+    #[cold]
+    fn describe(&self) {
         if self.pair == 0 {
             self.shared.set_path(self.path.describe());
         }

@@ -167,8 +167,8 @@ impl Path for PacketPath {
         Some(self.link.port())
     }
 
-    fn renewed(&mut self) -> bool {
-        self.link.renewed()
+    fn changed(&mut self) -> bool {
+        self.link.changed()
     }
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String> {

@@ -180,9 +180,7 @@ impl<P: Path> Worker<P> {
             self.shared.ring_errors.fetch_add(1, Ordering::Release);
             tracing::error!("{p}; this queue waits until its memory comes back");
         }
-        if self.pair == 0 {
-            self.shared.set_path(self.path.describe());
-        }
+        self.describe();
         if let Some(text) = registration {
             tracing::warn!("queue pair {}: {text}", self.pair);
         }

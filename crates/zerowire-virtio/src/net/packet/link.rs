@@ -31,7 +31,7 @@ const TURNS_UNTAGGED: u32 = 16;
 pub struct Link {
     untagged: PacketSocket,
     tagged: PacketSocket,
-    /// Readable when one of them is.
+    /// Readable when one of them is; the same as long as they live, so that who watches it misses nothing.
     watch: OwnedFd,
     interface: String,
     header_bytes: usize,
@@ -39,7 +39,8 @@ pub struct Link {
     /// Why it could not be bound again, for the log.
     problem: Option<String>,
     looked_at: Instant,
-    renewed: bool,
+    /// The description is another one.
+    changed: bool,
     buffer: Box<[u8]>,
     turns: u32,
     missed: u64,
@@ -74,7 +75,7 @@ impl Link {
             state: InterfaceState::Gone,
             problem: None,
             looked_at: Instant::now(),
-            renewed: false,
+            changed: false,
             buffer: vec![0; 12 + MAX_FRAME_BYTES + TAG_BYTES].into(),
             turns: 0,
             missed: 0,
@@ -108,9 +109,9 @@ impl Link {
         self.watch.as_fd()
     }
 
-    /// Whether that is another descriptor, or the description another one, than when this was asked last.
-    pub fn renewed(&mut self) -> bool {
-        std::mem::take(&mut self.renewed)
+    /// Whether the description is another one than when this was asked last.
+    pub fn changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// Another length of the virtio-net header.
@@ -169,11 +170,7 @@ impl Link {
 
     /// Has the worker look at the description anew.
     pub fn renew(&mut self) {
-        let at = &self.interface;
-        match watch(&self.untagged, &self.tagged) {
-            Ok(watch) => (self.watch, self.renewed) = (watch, true),
-            Err(e) => tracing::error!("interface {at}: {e}"),
-        }
+        self.changed = true;
     }
 
     /// How long the worker may sleep: an interface that is not up is looked for. To be called before each sleep.
