@@ -24,9 +24,9 @@
 pub(crate) mod chains;
 mod deliver;
 mod fit;
+mod pending;
 mod shape;
 
-use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,7 @@ use crate::memory::{GuestMemory, Mapping, access};
 use crate::port::TapOffloads;
 use crate::ring::SplitRing;
 use chains::Chains;
+use pending::Pending;
 pub use shape::SMALL_MAX_BYTES;
 use shape::{Forecast, Shape};
 
@@ -134,8 +135,8 @@ pub struct Receive {
     batch: usize,
     /// As `batch`, for reads of several chains.
     long_batch: usize,
-    /// Frames that were read and for which the guest had too few buffers; at most a batch of them.
-    pending: VecDeque<Vec<u8>>,
+    /// Frames that were read and for which the guest had too few buffers.
+    pending: Pending,
     waiting_since: Option<Instant>,
     lists: Lists,
     reads: Vec<Read>,
@@ -159,7 +160,7 @@ impl Receive {
             forecast: Forecast::new(setup.mergeable, ordinary),
             batch: 1,
             long_batch: 1,
-            pending: VecDeque::new(),
+            pending: Pending::default(),
             waiting_since: None,
             lists: Lists::new(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
             reads: Vec::with_capacity(READ_BATCH),
@@ -350,7 +351,7 @@ impl Receive {
                 }
             } else if since.elapsed() >= PATIENCE {
                 self.waiting_since = None;
-                self.pending.pop_front();
+                self.pending.pop();
                 cx.counters.dropped(DropReason::NoRoom);
             }
         }

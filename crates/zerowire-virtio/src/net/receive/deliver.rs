@@ -124,12 +124,12 @@ impl Receive {
     pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
         let asked = self.setup.mode == crate::net::PathMode::Copy;
         let reason = if asked { CopyReason::Asked } else { CopyReason::Overflow };
-        while let Some(frame) = self.pending.pop_front() {
+        while let Some(frame) = self.pending.pop() {
             match self.copy_out(&frame, reason, cx.memory, cx.counters)? {
                 Room::Taken => self.waiting_since = None,
                 Room::Never => cx.counters.dropped(DropReason::NoRoom),
                 Room::Short => {
-                    self.pending.push_front(frame);
+                    self.pending.put_back(frame);
                     break;
                 }
             }
@@ -137,24 +137,33 @@ impl Receive {
         Ok(())
     }
 
-    /// Gives the guest a frame, or keeps it until there are buffers; a frame behind one that is kept is kept as well.
+    /// Gives the guest a frame, or keeps it until there are buffers; a frame behind one that is kept is kept as well. Where too many
+    /// are kept already it is dropped. Returns whether there may be room for a further one.
     #[inline]
     fn copy_or_hold(
         &mut self,
         frame: &[u8],
         reason: CopyReason,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<bool, TurnError> {
         let room = match self.pending.is_empty() {
             true => self.copy_out(frame, reason, cx.memory, cx.counters)?,
             false => Room::Short,
         };
-        match room {
-            Room::Taken => {}
-            Room::Short => self.pending.push_back(frame.to_vec()),
-            Room::Never => cx.counters.dropped(DropReason::NoRoom),
-        }
-        Ok(())
+        Ok(match room {
+            Room::Taken => true,
+            Room::Short => {
+                let kept = self.pending.push(frame);
+                if !kept {
+                    cx.counters.dropped(DropReason::NoRoom);
+                }
+                kept
+            }
+            Room::Never => {
+                cx.counters.dropped(DropReason::NoRoom);
+                true
+            }
+        })
     }
 
     /// Copies the frame of read `i` out of its chains, which start at `chain`, and its scratch memory.
@@ -220,7 +229,7 @@ impl Receive {
                 cx.counters.dropped(DropReason::TooLong);
                 Ok(())
             }
-            _ => self.copy_or_hold(frame, reason, cx),
+            _ => self.copy_or_hold(frame, reason, cx).map(drop),
         }
     }
 
@@ -228,17 +237,17 @@ impl Receive {
     #[cold]
     fn rebuild(&mut self, frame: &mut [u8], cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
         let mut piece = std::mem::take(&mut self.piece);
-        let mut given = Ok(());
+        let mut given = Ok(true);
         let done = fit::rebuild(frame, self.setup.header_len, &mut piece, |frame| {
-            if given.is_ok() {
-                given = self.copy_or_hold(frame, CopyReason::Rebuilt, cx);
-            }
+            given = self.copy_or_hold(frame, CopyReason::Rebuilt, cx);
+            matches!(given, Ok(true))
         });
         self.piece = piece;
-        if done.is_err() {
-            cx.counters.dropped(DropReason::BadOffload);
+        match done {
+            Ok(left) => cx.counters.dropped_many(DropReason::NoRoom, left as u64),
+            Err(_) => cx.counters.dropped(DropReason::BadOffload),
         }
-        given
+        given.map(drop)
     }
 
     /// Copies a frame, header included, into the first chains, if there is room.

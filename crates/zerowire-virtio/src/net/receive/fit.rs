@@ -30,13 +30,13 @@ pub(super) fn passes(header: &[u8; HEADER_BYTES], accepts: TapOffloads) -> bool 
 }
 
 /// Makes of a frame, its virtio-net header in front, frames that ask for nothing, and gives them to `give` one after the
-/// other. Segments are built in `piece`.
+/// other, as long as that returns true. Segments are built in `piece`. Returns how many were not made.
 pub(super) fn rebuild(
     frame: &mut [u8],
     header_len: usize,
     piece: &mut Vec<u8>,
-    mut give: impl FnMut(&[u8]),
-) -> Result<(), Unfit> {
+    mut give: impl FnMut(&[u8]) -> bool,
+) -> Result<usize, Unfit> {
     let (header, bytes) = frame.split_at_mut_checked(header_len).ok_or(Unfit)?;
     match header.first_chunk().and_then(Request::read).ok_or(Unfit)? {
         Request::Plain => {}
@@ -59,14 +59,16 @@ pub(super) fn rebuild(
                 piece.resize(header_len + segmenter.headers_len(), 0);
                 segmenter.write(i, sum, &mut piece[header_len..]);
                 piece.extend_from_slice(part);
-                give(piece);
+                if !give(piece) {
+                    return Ok(segmenter.frames() - i - 1);
+                }
             }
-            return Ok(());
+            return Ok(0);
         }
     }
     header.fill(0);
     give(frame);
-    Ok(())
+    Ok(0)
 }
 
 #[cfg(test)]
@@ -165,6 +167,7 @@ mod tests {
         rebuild(&mut whole, header_len, &mut Vec::new(), |p| {
             assert!(p[..header_len].iter().all(|b| *b == 0), "asks for nothing");
             all.push(p[header_len..].to_vec());
+            true
         })?;
         Ok(all)
     }
@@ -214,6 +217,20 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn no_segment_is_made_that_nobody_takes() {
+        let (f, start) = frame(0, false, true, 10_000);
+        for taken in [1, 3, 9999, 10_000] {
+            let mut whole = [header(1, GSO_TCPV4, 1, start as u16, 16), f.clone()].concat();
+            let mut given = 0;
+            let left = rebuild(&mut whole, 12, &mut Vec::new(), |_| {
+                given += 1;
+                given < taken
+            });
+            assert_eq!((given, left), (taken, Ok(10_000 - taken)));
         }
     }
 

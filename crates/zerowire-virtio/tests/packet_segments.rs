@@ -1,0 +1,51 @@
+//! Frames that are segmented for a guest which does not take them whole: what senders on the network can make of that.
+
+mod common;
+
+use std::time::Duration;
+
+use common::veth::veth;
+use common::{Backend, Peer, Vm, frames, in_netns, options, wait_until};
+use zerowire_guest::features as f;
+use zerowire_guest::net::header::GSO_TCPV4;
+use zerowire_guest::net::{Layout, OFFLOADS};
+
+/// Whoever can send to the interface chooses how many segments a frame is cut into for a guest that does not take it whole.
+#[test]
+fn segments_that_wait_for_buffers_are_bounded() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "packet:v0")]);
+        let mut peer = Peer::new("v1");
+        for without in [OFFLOADS, OFFLOADS & !(f::NET_CSUM | f::NET_GUEST_CSUM)] {
+            let mut guest = backend.guest("a", &options(without, Layout::Single));
+            for _ in 0..3 {
+                let before = backend.stats("a").receive.totals;
+                let all = 60_000;
+                let whole = frames::tcp_frame(1, all as usize);
+                peer.send_with(&[1, GSO_TCPV4, 54, 0, 1, 0, 34, 0, 16, 0], &whole).expect("sent");
+                // What has no buffer and no place is dropped at once, not a frame a second.
+                let lost = || {
+                    let now = backend.stats("a").receive.totals;
+                    now.dropped_total() - before.dropped_total()
+                };
+                wait_until("most are dropped", || lost() >= all - 2 * 4096);
+                let mut came = 0u64;
+                while let Some((header, segment)) = guest.recv(0, Duration::from_millis(200)) {
+                    assert_eq!((header.gso_type, segment.len()), (0, 55));
+                    let sequence = u32::from_be_bytes(segment[38..42].try_into().expect("four bytes"));
+                    // One may have been given up for having waited long.
+                    assert!(u64::from(sequence) > came, "{sequence} as number {came}");
+                    came += 1;
+                }
+                assert!(came > 256, "those that found a buffer or a place came: {came}");
+                let after = backend.stats("a").receive.totals;
+                assert_eq!((after.frames - before.frames, lost() + came), (came, all));
+                assert_eq!(after.dropped_frames.keys().collect::<Vec<_>>(), [&"no_room"]);
+                guest.ping(&mut peer, 1);
+            }
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+        }
+    });
+}
