@@ -2,9 +2,12 @@
 
 mod common;
 
-use common::frames::{self, TCP_HEADERS};
+use std::time::Duration;
+
+use common::frames::{self, TCP_HEADERS, frame, number};
 use common::veth::veth;
-use common::{Backend, Peer, Vm, in_netns, options};
+use common::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
+use zerowire_guest::Transport;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_UDP_L4};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
 
@@ -64,6 +67,78 @@ fn the_drivers_hint_of_the_headers_length_decides_nothing() {
                 assert_eq!(after.copied_bytes.keys().collect::<Vec<_>>(), [&"outside"]);
             }
             assert!(TCP_HEADERS == 54 && peer.drain().is_empty());
+        }
+    });
+}
+
+/// A queue of the interface that takes few frames and lets them go slowly.
+fn slow(interface: &str) {
+    let queue = ["root", "tbf", "rate", "1mbit", "burst", "3000", "limit", "4000"];
+    let done = std::process::Command::new("tc").args(["qdisc", "add", "dev", interface]).args(queue).output();
+    let done = done.expect("the program tc (iproute2) to be there");
+    assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn dropped(backend: &Backend) -> u64 {
+    backend.stats("a").transmit.totals.dropped_total()
+}
+
+/// Has the guest send frames that the interface's queue has no room for yet, so that they wait in the ring.
+fn fill(backend: &Backend, guest: &mut Guest) -> Vec<Vec<u8>> {
+    let all: Vec<_> = (0..30).map(|n| frame(n, 1500)).collect();
+    guest.send_plain(&all);
+    assert_eq!(backend.stats("a").transmit.totals.frames, 30);
+    all
+}
+
+fn arrived(peer: &mut Peer) -> u64 {
+    let mut count = 0;
+    let mut last = None;
+    while let Some(f) = peer.recv(Duration::from_millis(500)) {
+        let n = number(&f.bytes);
+        assert!(last.is_none_or(|l| n > l), "{n} after {last:?}");
+        last = Some(n);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn frames_in_the_ring_of_a_guest_that_goes_are_sent_or_counted() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        slow("v0");
+        let mut peer = Peer::new("v1");
+        let backend = Backend::start(&[Vm::on("a", RING)]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        let all = fill(&backend, &mut guest);
+        drop(guest);
+        wait_until("the connection has ended", || !backend.stats("a").connected);
+        wait_until("frames that the queue had no room for are counted", || dropped(&backend) > 0);
+        let lost = dropped(&backend);
+        assert_eq!(arrived(&mut peer) + lost, all.len() as u64);
+        assert_eq!(backend.stats("a").transmit.totals.dropped_frames["port_refused"], lost);
+    });
+}
+
+#[test]
+fn frames_in_the_ring_go_out_when_the_guests_own_ring_is_stopped_or_disabled() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        slow("v0");
+        let mut peer = Peer::new("v1");
+        for stopped in [true, false] {
+            let backend = Backend::start(&[Vm::on("a", RING)]);
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            let all = fill(&backend, &mut guest);
+            match stopped {
+                true => guest.driver.stop().expect("stopped"),
+                false => guest.driver.transport().enable_queue(1, false).expect("disabled"),
+            }
+            for want in &all {
+                assert!(peer.expect().bytes == *want);
+            }
+            assert_eq!(dropped(&backend), 0);
         }
     });
 }

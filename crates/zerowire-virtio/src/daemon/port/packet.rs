@@ -13,6 +13,7 @@ use super::Port;
 use crate::daemon::command::RingStart;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
 use crate::daemon::rings::split_ring;
+use crate::daemon::stats::Shared;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
 use crate::io::{Engine, PortIo};
 use crate::memory::GuestMemory;
@@ -112,10 +113,11 @@ impl Port for PacketPort {
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
         let (interface, engine, policy) = (self.spec.interface.clone(), self.engine, self.policy);
         let rings = self.rings();
+        let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
             let (link, io) =
                 PacketLink::open(&interface, engine, policy.pin != Pin::Off).map_err(io::Error::other)?;
-            Ok(PacketPath { io, link, policy, interface, rings, ring: None })
+            Ok(PacketPath { io, link, policy, interface, rings, ring: None, shared, pair })
         })
     }
 }
@@ -132,6 +134,9 @@ pub(super) struct PacketPath {
     /// Whether there is to be a ring, or why not.
     rings: Result<(), String>,
     ring: Option<Box<FrameRing>>,
+    /// Where frames are counted that are lost in the ring when no ring of the guest's runs.
+    shared: Arc<Shared>,
+    pair: usize,
 }
 
 impl PacketPath {
@@ -146,6 +151,24 @@ impl PacketPath {
             }
         }
         self.link.renew();
+    }
+
+    /// Hands over frames that the kernel had no room for: they are on their way, whether the guest's own ring runs or not.
+    fn flush(&mut self) {
+        let Some(ring) = self.ring.as_mut().filter(|r| r.is_waiting()) else { return };
+        let there = ring.flush(&self.shared.pairs[self.pair].transmit);
+        self.ring.take_if(|r| r.is_gone());
+        if !there {
+            self.link.look();
+        }
+    }
+}
+
+impl Drop for PacketPath {
+    fn drop(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.end(&self.shared.pairs[self.pair].transmit);
+        }
     }
 }
 
@@ -176,6 +199,7 @@ impl Path for PacketPath {
     }
 
     fn sleep_at_most(&mut self) -> Option<Duration> {
+        self.flush();
         let ring = self.ring.as_ref().is_some_and(|r| r.is_waiting()).then_some(RING_NAP);
         [ring, self.link.sleep_at_most()].into_iter().flatten().min()
     }
@@ -200,7 +224,9 @@ impl Side<PacketPath> for Transmit {
         self.ring()
     }
 
-    fn release(&mut self, _path: &mut PacketPath, _memory: &GuestMemory, _counters: &Counters) {}
+    fn release(&mut self, path: &mut PacketPath, _memory: &GuestMemory, _counters: &Counters) {
+        path.flush();
+    }
 
     fn trim(&mut self) {
         self.trim();
@@ -229,7 +255,8 @@ impl TransmitSide<PacketPath> for Transmit {
         turn
     }
 
-    fn discard(&mut self, _path: &mut PacketPath, counters: &Counters) -> Result<Turn, TurnError> {
+    fn discard(&mut self, path: &mut PacketPath, counters: &Counters) -> Result<Turn, TurnError> {
+        path.flush();
         self.discard(counters)
     }
 }

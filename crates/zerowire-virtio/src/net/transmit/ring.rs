@@ -7,6 +7,8 @@
 //! A batch goes all by the ring, or all by the socket, so that no frame overtakes another. What a ring can't say (UDP
 //! fragmentation, ECN) goes by the socket.
 
+use std::ops::Range;
+
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::packet::{Gso, OpenError, Options, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
@@ -35,15 +37,6 @@ pub(super) enum Pushed {
     NotNow,
     /// It goes by the socket.
     Never,
-}
-
-/// What came of handing frames over.
-#[derive(Debug, Default)]
-pub(super) struct Flushed {
-    /// The one that the kernel refused.
-    refused: Option<u64>,
-    /// Those from this one on are lost: the interface is down or gone.
-    lost_from: Option<u64>,
 }
 
 impl FrameRing {
@@ -82,24 +75,40 @@ impl FrameRing {
         Ok(taken)
     }
 
-    /// Has the kernel look at the ring, until it took all or has no room.
-    fn flush(&mut self, mut each: impl FnMut(Flushed)) {
-        while self.ring.waiting() > 0 {
-            match self.ring.flush() {
+    /// Has the kernel look at the ring, until it took all or has no room. Frames that are lost are counted, and told to `lost` by
+    /// their numbers. Returns whether the interface was there.
+    fn hand_over(&mut self, counters: &Counters, mut lost: impl FnMut(Range<u64>)) -> bool {
+        let mut there = true;
+        while there && self.ring.waiting() > 0 {
+            let numbers = match self.ring.flush() {
                 Ok(()) => break,
                 Err(FrameError::Refused { number, .. } | FrameError::LongerThanMtu { number, .. }) => {
-                    each(Flushed { refused: Some(number), lost_from: None });
+                    number..number + 1
                 }
                 Err(e) => {
                     self.gone |= !matches!(e, FrameError::Down { .. });
-                    let lost = self.ring.take_back() as u64;
-                    each(Flushed { refused: None, lost_from: Some(self.next - lost) });
+                    there = false;
                     // Numbers go on from where the ring's own do.
-                    break;
+                    self.next - self.ring.take_back() as u64..self.next
                 }
-            }
+            };
+            counters.dropped_many(DropReason::PortRefused, numbers.end - numbers.start);
+            lost(numbers);
         }
         self.ring.reap();
+        there
+    }
+
+    /// Hands over frames that the kernel had no room for before, whatever became of the guest's ring that they came from. Returns
+    /// whether the interface was there.
+    pub fn flush(&mut self, counters: &Counters) -> bool {
+        self.hand_over(counters, |_| {})
+    }
+
+    /// Hands over what the kernel takes; the rest is lost and counted. To be called before the ring goes.
+    pub fn end(&mut self, counters: &Counters) {
+        self.flush(counters);
+        counters.dropped_many(DropReason::PortRefused, self.ring.take_back() as u64);
     }
 }
 
@@ -163,22 +172,13 @@ impl Transmit {
     #[inline(never)]
     pub(super) fn flush_ring(&mut self, counters: &Counters) {
         let Some(ring) = &mut self.frame_ring else { return };
-        let (slots, port_gone) = (&mut self.slots, &mut self.port_gone);
-        let next = ring.next;
-        ring.flush(|f| {
-            let lost = match (f.refused, f.lost_from) {
-                (Some(n), _) => n..n + 1,
-                (None, Some(n)) => {
-                    *port_gone = true;
-                    n..next
-                }
-                (None, None) => return,
-            };
-            counters.dropped_many(DropReason::PortRefused, lost.end - lost.start);
+        let slots = &mut self.slots;
+        let there = ring.hand_over(counters, |lost| {
             for slot in slots.iter_mut().filter(|s: &&mut Slot| s.number.is_some_and(|n| lost.contains(&n))) {
                 slot.sent = false;
             }
         });
+        self.port_gone |= !there;
     }
 
     /// Notes that the frame of a slot is in the ring.
