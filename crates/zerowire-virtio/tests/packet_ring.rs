@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::frames::{self, TCP_HEADERS, frame, number};
-use common::veth::veth;
-use common::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
+use common::veth::{ip, veth};
+use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::Transport;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_UDP_L4};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
@@ -139,6 +139,53 @@ fn frames_in_the_ring_go_out_when_the_guests_own_ring_is_stopped_or_disabled() {
                 assert!(peer.expect().bytes == *want);
             }
             assert_eq!(dropped(&backend), 0);
+        }
+    });
+}
+
+/// The worker's connection goes by the interface that it was bound to, whatever that is called now.
+#[test]
+fn frames_and_announcements_follow_an_interface_that_is_renamed() {
+    in_netns(|| {
+        for port in [RING, "packet:v0,rings=off"] {
+            veth("v0", "v1", 1, 1500);
+            let backend = Backend::start(&[Vm::on("a", port)]);
+            let mut peer = Peer::new("v1");
+            // The ring is opened when the interface is up, and that is under another name.
+            ip(&["link", "set", "v0", "down"]);
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            wait_until("the interface is down", || backend.stats("a").path.contains("which is down"));
+            ip(&["link", "set", "v0", "name", "other"]);
+            veth("v0", "v2", 1, 1500);
+            let mut stranger = Peer::new("v2");
+            ip(&["link", "set", "other", "up"]);
+            wait_until("the interface is up", || backend.stats("a").path.contains("io_uring"));
+            guest.ping(&mut peer, 1);
+            guest.driver.transport().send_rarp(frames::GUEST_MAC).expect("sent");
+            let announced = peer.recv(PATIENCE).expect("an announcement").bytes;
+            assert_eq!(announced[12..14], [0x80, 0x35]);
+            assert!(stranger.drain().is_empty(), "nothing goes to the interface that has the name now");
+            // Neither does anything come from there.
+            stranger.send(&frame(9, 100));
+            stranger.send(&frame(9, 100));
+            guest.ping(&mut peer, 2);
+            if port == RING {
+                assert_eq!(
+                    backend.stats("a").transmit.totals.copied_bytes.keys().collect::<Vec<_>>(),
+                    [&"outside"]
+                );
+            }
+            // Another connection goes by the name again, announcements as well as frames.
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            guest.ping(&mut stranger, 3);
+            guest.driver.transport().send_rarp(frames::GUEST_MAC).expect("sent");
+            assert_eq!(stranger.recv(PATIENCE).expect("an announcement").bytes[12..14], [0x80, 0x35]);
+            assert!(peer.drain().is_empty());
+            drop((guest, backend, stranger, peer));
+            ip(&["link", "del", "other"]);
+            ip(&["link", "del", "v0"]);
         }
     });
 }

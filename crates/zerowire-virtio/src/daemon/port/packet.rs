@@ -28,7 +28,7 @@ use crate::ring::SplitRing;
 /// An interface with what its workers need to know.
 pub(super) struct PacketPort {
     spec: PacketSpec,
-    /// Bound, so that it follows an interface that is renamed; it reads nothing.
+    /// Bound where the connection's frames pass, or passed last, so that it follows an interface that is renamed; it reads nothing.
     control: PacketSocket,
     policy: Policy,
     engine: Engine,
@@ -47,6 +47,14 @@ impl PacketPort {
             );
         }
         Ok(Self { spec: spec.clone(), control, policy, engine })
+    }
+
+    /// The control socket, bound to an interface if there is one: one that was deleted may be there again.
+    fn bound(&self) -> &PacketSocket {
+        if self.control.state() == InterfaceState::Gone {
+            let _ = self.control.bind();
+        }
+        &self.control
     }
 
     /// Whether frames of the guest go by a ring, and why not.
@@ -82,9 +90,7 @@ impl Port for PacketPort {
     }
 
     fn mtu(&self) -> usize {
-        // One that was deleted may be there again.
-        let again = || self.control.bind().ok().and_then(|()| self.control.mtu());
-        self.control.mtu().or_else(again).unwrap_or(1500)
+        self.bound().mtu().unwrap_or(1500)
     }
 
     fn set_features(&self, _acked: u64) -> Result<(), String> {
@@ -102,7 +108,8 @@ impl Port for PacketPort {
     }
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        super::send_through(&self.spec.interface, frame)
+        let name = self.bound().name();
+        super::send_through(name.as_deref().unwrap_or(&self.spec.interface), frame)
     }
 
     fn kernel_copies(&self) -> &'static str {
@@ -111,13 +118,16 @@ impl Port for PacketPort {
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
+        // The connection's sockets go by the name that was given, and this one with them.
+        self.control.unbind();
+        self.bound();
         let (interface, engine, policy) = (self.spec.interface.clone(), self.engine, self.policy);
         let rings = self.rings();
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
             let (link, io) =
                 PacketLink::open(&interface, engine, policy.pin != Pin::Off).map_err(io::Error::other)?;
-            Ok(PacketPath { io, link, policy, interface, rings, ring: None, shared, pair })
+            Ok(PacketPath { io, link, policy, rings, ring: None, shared, pair })
         })
     }
 }
@@ -130,7 +140,6 @@ pub(super) struct PacketPath {
     io: PortIo,
     link: PacketLink,
     policy: Policy,
-    interface: String,
     /// Whether there is to be a ring, or why not.
     rings: Result<(), String>,
     ring: Option<Box<FrameRing>>,
@@ -143,7 +152,7 @@ impl PacketPath {
     /// Opens the ring that is wanted and not there, as soon as the interface is.
     #[cold]
     fn open_ring(&mut self) {
-        match FrameRing::open(&self.interface) {
+        match FrameRing::open(&self.link.name()) {
             Ok(ring) => self.ring = Some(Box::new(ring)),
             Err(e) => {
                 tracing::warn!("{e}; frames go by the packet socket");

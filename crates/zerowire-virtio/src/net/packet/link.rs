@@ -98,6 +98,11 @@ impl Link {
         }
     }
 
+    /// What the interface is called now that frames pass by: another name than it was asked for by, if it was renamed since.
+    pub fn name(&self) -> String {
+        self.untagged.name().unwrap_or_else(|| self.interface.clone())
+    }
+
     /// Whether frames can pass.
     #[inline]
     pub fn is_up(&self) -> bool {
@@ -143,7 +148,9 @@ impl Link {
         self.looked_at = Instant::now();
         let mut state = self.untagged.state();
         let mut problem = None;
-        if state == InterfaceState::Gone {
+        // Frames pass by both, or by none that could be told from the other's.
+        if state == InterfaceState::Gone || self.tagged.state() == InterfaceState::Gone {
+            state = InterfaceState::Gone;
             match self.untagged.bind().and_then(|()| self.tagged.bind()) {
                 Ok(()) => state = self.untagged.state(),
                 Err(e) => problem = Some(e.to_string()),
@@ -270,4 +277,69 @@ fn watch(untagged: &PacketSocket, tagged: &PacketSocket) -> rustix::io::Result<O
         epoll::add(&watch, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
     Ok(watch)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::super::netns::in_netns;
+    use super::*;
+
+    fn ip(arguments: &str) {
+        let done = Command::new("ip").args(arguments.split(' ')).status().expect("the program ip (iproute2)");
+        assert!(done.success(), "ip {arguments}");
+    }
+
+    fn link() -> (Link, PortIo) {
+        ip("link add v0 type veth peer name v1");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        let (link, io) = Link::open("v0", Engine::Syscall, false).expect("a link");
+        assert!(link.is_up());
+        (link, io)
+    }
+
+    #[test]
+    fn a_link_is_up_only_with_both_sockets() {
+        in_netns(|| {
+            let (mut link, io) = link();
+            for of in [true, false] {
+                let socket = |link: &Link| (if of { &link.tagged } else { &link.untagged }).state();
+                // Binding it failed, for once.
+                if of { &link.tagged } else { &link.untagged }.unbind();
+                link.look();
+                assert_eq!((link.is_up(), socket(&link)), (true, InterfaceState::Up));
+                // And as long as it fails the link is not up, whatever the other one says.
+                ip("link set v0 down");
+                ip("link set v0 name other");
+                ip("link set other up");
+                if of { &link.tagged } else { &link.untagged }.unbind();
+                link.look();
+                assert!(!link.is_up());
+                let text = link.describe(&io);
+                assert!(text.contains("no interface v0"), "{text}");
+                ip("link set other down");
+                ip("link set other name v0");
+                ip("link set v0 up");
+                link.look();
+                assert_eq!((link.is_up(), socket(&link)), (true, InterfaceState::Up));
+            }
+        });
+    }
+
+    #[test]
+    fn a_link_follows_a_new_name() {
+        in_netns(|| {
+            let (mut link, _io) = link();
+            assert_eq!(link.name(), "v0");
+            ip("link set v0 down");
+            ip("link set v0 name other");
+            link.look();
+            assert_eq!((link.name().as_str(), link.state), ("other", InterfaceState::Down));
+            ip("link del other");
+            link.look();
+            assert_eq!((link.name().as_str(), link.state), ("v0", InterfaceState::Gone));
+        });
+    }
 }

@@ -16,3 +16,8 @@ mod tagged;
 
 pub use link::Link;
 pub use tagged::restore;
+
+#[cfg(test)]
+#[path = "../../../tests/common/netns.rs"]
+#[allow(dead_code, reason = "shared with the tests of the whole")]
+mod netns;

@@ -197,19 +197,27 @@ impl PacketSocket {
             kind => return Err(PacketError::NotEthernet { interface: named(), kind }),
         }
         let receives = self.frames != Frames::Nothing;
-        sys::bind(self.fd.as_fd(), index, receives).map_err(system("bind"))?;
+        // First, so that a socket that is bound gets all that it is to get.
         if receives {
             sys::be_promiscuous(self.fd.as_fd(), index).map_err(system("PACKET_ADD_MEMBERSHIP"))?;
         }
-        Ok(())
+        sys::bind(self.fd.as_fd(), index, receives).map_err(system("bind"))
+    }
+
+    /// Has the socket be bound to nothing: its interface counts as gone.
+    pub fn unbind(&self) {
+        // It fails for sockets without a protocol only where the descriptor is none.
+        let _ = sys::bind(self.fd.as_fd(), 0, false);
+    }
+
+    /// What the interface is called now that it is bound to; None where that is gone.
+    pub fn name(&self) -> Option<String> {
+        index_to_name(&self.fd, sys::bound_to(self.fd.as_fd())?).ok()
     }
 
     /// Where the interface stands that the socket is bound to.
     pub fn state(&self) -> InterfaceState {
-        let Some(index) = sys::bound_to(self.fd.as_fd()) else { return InterfaceState::Gone };
-        let flags =
-            index_to_name(&self.fd, index).ok().and_then(|name| sys::flags(self.fd.as_fd(), &name).ok());
-        match flags {
+        match self.name().and_then(|name| sys::flags(self.fd.as_fd(), &name).ok()) {
             None => InterfaceState::Gone,
             Some(f) if f & libc::IFF_UP == 0 => InterfaceState::Down,
             Some(_) => InterfaceState::Up,
@@ -218,8 +226,7 @@ impl PacketSocket {
 
     /// The MTU of the interface that it is bound to, bytes; None where that is gone.
     pub fn mtu(&self) -> Option<usize> {
-        let name = index_to_name(&self.fd, sys::bound_to(self.fd.as_fd())?).ok()?;
-        sys::mtu(self.fd.as_fd(), &name).ok()
+        sys::mtu(self.fd.as_fd(), &self.name()?).ok()
     }
 
     /// Frames that the kernel dropped since this was asked last, for which the socket had no room.
