@@ -21,7 +21,7 @@ use crate::port::{Frames, InterfaceState, PacketError, PacketSocket};
 /// How often an interface that is down or gone is looked for, and how often the kernel's counters are read.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Most tagged frames of a turn.
+/// Most tagged frames of a turn, those that are dropped among them: an error that comes again and again must not hold the thread.
 const TAGGED_BATCH: usize = 32;
 
 /// After so many turns in which untagged frames came the others are looked at.
@@ -232,7 +232,10 @@ impl Link {
             cx.counters.dropped_many(DropReason::NoRoom, std::mem::take(&mut self.missed));
         }
         let mut frames = 0;
-        while frames < TAGGED_BATCH && !side.is_waiting() {
+        for _ in 0..TAGGED_BATCH {
+            if side.is_waiting() {
+                break;
+            }
             cx.counters.system_calls.add(1);
             let room = self.buffer.len() - TAG_BYTES;
             let (len, tag) = match self.tagged.recv_tagged(&mut self.buffer[..room]) {
@@ -265,6 +268,7 @@ impl Link {
         turn.turn.notify |= side.ring().publish();
         turn.waiting = side.is_waiting();
         turn.starved |= turn.waiting;
+        // Where some were dropped there may be more: being watched again, the port says so at once.
         turn.port_empty &= frames < TAGGED_BATCH && !turn.waiting;
         Ok(())
     }
