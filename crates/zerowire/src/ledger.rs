@@ -60,11 +60,15 @@ pub enum CopyReason {
     /// A received frame was put together in private memory: the kernel had its VLAN tag apart, or it came with an offload that
     /// the guest does not take.
     Rebuilt,
+    /// A received frame fits the buffers that it was read into, but came behind one that had to be copied: it moved up.
+    Behind,
+    /// A received frame came over private memory: the guest takes no checksums, so that any frame may have to be rebuilt.
+    NoChecksums,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -86,6 +90,8 @@ impl CopyReason {
         Self::NotPinned,
         Self::Shifted,
         Self::Rebuilt,
+        Self::Behind,
+        Self::NoChecksums,
     ];
 
     /// The word that tables and JSON use.
@@ -112,6 +118,8 @@ impl CopyReason {
             Self::NotPinned => "bounce: not pinned",
             Self::Shifted => "bounce: shifted frame",
             Self::Rebuilt => "rebuilt",
+            Self::Behind => "behind",
+            Self::NoChecksums => "no checksums",
         }
     }
 }

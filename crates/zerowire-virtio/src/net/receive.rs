@@ -211,9 +211,10 @@ impl Receive {
         lost
     }
 
-    /// Lets go of scratch memory that overflows have touched, and of long segment lists.
+    /// Lets go of scratch memory that overflows have touched, and of long lists.
     pub fn trim(&mut self) {
         self.chains.trim();
+        self.pending.trim();
         if std::mem::take(&mut self.scratch_dirty) {
             // SAFETY: the range is this side's own anonymous memory, and no operation is under way.
             unsafe { libc::madvise(self.scratch.as_ptr().cast(), self.scratch.len(), libc::MADV_DONTNEED) };
@@ -285,11 +286,12 @@ impl Receive {
         if private {
             self.deliver_scratch(&order[..reads], cx)?;
         } else if !in_order {
-            self.deliver_staged(&order[..reads], 0, 0, cx)?;
+            self.deliver_staged(&order[..reads], 0, 0, false, cx)?;
         } else {
-            let (delivered, chains) = self.deliver_in_place(self.sound(frames), cx)?;
+            let sound = self.sound(frames);
+            let (delivered, chains) = self.deliver_in_place(sound, cx)?;
             if delivered < frames {
-                self.deliver_staged(&order[..frames], delivered, chains, cx)?;
+                self.deliver_staged(&order[..frames], delivered, chains, delivered == sound, cx)?;
             }
             self.long_batch = match delivered {
                 d if d < frames => 1,

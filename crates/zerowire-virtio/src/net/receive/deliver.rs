@@ -93,16 +93,17 @@ impl Receive {
     /// The slow way, for reads from `from` on in the order in which frames arrived, of whose chains `gone` have been
     /// given back already: copy them out, then into chains in
     /// order. It serves frames longer than their offer, frames that arrived behind a read that found none, and the
-    /// copying path.
+    /// copying path. With `unsound` the first of them is not what the guest takes; those behind it may have fitted where they were.
     #[cold]
     pub(super) fn deliver_staged(
         &mut self,
         order: &[u16],
         from: usize,
         gone: usize,
+        unsound: bool,
         cx: &mut ReceiveContext<'_>,
     ) -> Result<(), TurnError> {
-        let mut staged: Vec<Vec<u8>> = Vec::new();
+        let mut staged = Vec::new();
         for &i in &order[from..] {
             let i = usize::from(i);
             let read = self.reads[i];
@@ -110,10 +111,15 @@ impl Receive {
                 continue;
             }
             let before: usize = self.reads[..i].iter().map(|r| r.chains).sum();
-            staged.push(self.stage(i, before - gone, read.result as usize));
+            let len = read.result as usize;
+            let reason = match unsound && len <= read.room {
+                true => CopyReason::Behind,
+                false => CopyReason::Overflow,
+            };
+            staged.push((self.stage(i, before - gone, len), reason));
         }
-        for mut frame in staged {
-            self.fit_or_hold(&mut frame, CopyReason::Overflow, cx)?;
+        for (mut frame, reason) in staged {
+            self.fit_or_hold(&mut frame, reason, cx)?;
         }
         self.scratch_dirty = true;
         Ok(())
@@ -122,10 +128,8 @@ impl Receive {
     /// Gives the guest frames that waited, as far as there is room now.
     #[cold]
     pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
-        let asked = self.setup.mode == crate::net::PathMode::Copy;
-        let reason = if asked { CopyReason::Asked } else { CopyReason::Overflow };
         while let Some(frame) = self.pending.pop() {
-            match self.copy_out(&frame, reason, cx.memory, cx.counters)? {
+            match self.copy_out(&frame.bytes, frame.reason, cx.memory, cx.counters)? {
                 Room::Taken => self.waiting_since = None,
                 Room::Never => cx.counters.dropped(DropReason::NoRoom),
                 Room::Short => {
@@ -153,7 +157,7 @@ impl Receive {
         Ok(match room {
             Room::Taken => true,
             Room::Short => {
-                let kept = self.pending.push(frame);
+                let kept = self.pending.push(frame, reason);
                 if !kept {
                     cx.counters.dropped(DropReason::NoRoom);
                 }
@@ -206,7 +210,7 @@ impl Receive {
             let reason = match (asked, len <= SMALL_MAX_BYTES) {
                 (true, _) => CopyReason::Asked,
                 (false, true) => CopyReason::Small,
-                (false, false) if self.rebuilds_most() => CopyReason::Rebuilt,
+                (false, false) if self.rebuilds_most() => CopyReason::NoChecksums,
                 (false, false) => CopyReason::Overflow,
             };
             self.scratch_dirty |= len > SMALL_MAX_BYTES;

@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use zerowire::ledger::CopyReason;
+
 use super::{READ_BATCH, SCRATCH_BYTES};
 
 /// Most frames: more than a batch of the longest frames makes at an MTU of 1280.
@@ -13,10 +15,18 @@ const MAX_FRAMES: usize = 4096;
 /// Most bytes: as many as a batch of the longest frames has.
 const MAX_BYTES: usize = READ_BATCH * SCRATCH_BYTES;
 
+/// A frame, its virtio-net header included.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub bytes: Vec<u8>,
+    /// Why it did not go straight into the guest's buffers.
+    pub reason: CopyReason,
+}
+
 /// The frames, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    frames: VecDeque<Vec<u8>>,
+    frames: VecDeque<Waiting>,
     bytes: usize,
 }
 
@@ -34,26 +44,33 @@ impl Pending {
         *self = Self::default();
     }
 
+    /// Lets go of the list that a burst has made long.
+    pub(super) fn trim(&mut self) {
+        if self.frames.is_empty() {
+            self.clear();
+        }
+    }
+
     /// Keeps a frame; returns false, and has nothing of it, where there is no room.
-    pub(super) fn push(&mut self, frame: &[u8]) -> bool {
+    pub(super) fn push(&mut self, frame: &[u8], reason: CopyReason) -> bool {
         let fits = self.frames.len() < MAX_FRAMES && self.bytes + frame.len() <= MAX_BYTES;
         if fits {
             self.bytes += frame.len();
-            self.frames.push_back(frame.to_vec());
+            self.frames.push_back(Waiting { bytes: frame.to_vec(), reason });
         }
         fits
     }
 
     /// The oldest one.
-    pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
         let frame = self.frames.pop_front()?;
-        self.bytes -= frame.len();
+        self.bytes -= frame.bytes.len();
         Some(frame)
     }
 
     /// Takes back what [`Self::pop`] gave.
-    pub(super) fn put_back(&mut self, frame: Vec<u8>) {
-        self.bytes += frame.len();
+    pub(super) fn put_back(&mut self, frame: Waiting) {
+        self.bytes += frame.bytes.len();
         self.frames.push_front(frame);
     }
 }
@@ -62,23 +79,30 @@ impl Pending {
 mod tests {
     use super::*;
 
+    fn push(pending: &mut Pending, frame: &[u8]) -> bool {
+        pending.push(frame, CopyReason::Rebuilt)
+    }
+
     #[test]
     fn what_waits_is_bounded_in_frames_and_bytes() {
         for (len, most) in [(67, MAX_FRAMES), (SCRATCH_BYTES, READ_BATCH), (SCRATCH_BYTES - 1, READ_BATCH)] {
             let mut pending = Pending::default();
             let frame = vec![1; len];
-            let taken = (0..2 * MAX_FRAMES).filter(|_| pending.push(&frame)).count();
+            let taken = (0..2 * MAX_FRAMES).filter(|_| push(&mut pending, &frame)).count();
             assert_eq!((taken, pending.len()), (most, most), "frames of {len} bytes");
             // Room comes back with each that goes, and one that is put back takes it again.
             let first = pending.pop().expect("a frame");
+            assert_eq!((first.bytes.len(), first.reason), (len, CopyReason::Rebuilt));
             pending.put_back(first);
-            assert!(!pending.push(&frame));
-            assert!(pending.pop().is_some() && pending.push(&frame) && !pending.push(&frame));
+            assert!(!push(&mut pending, &frame));
+            assert!(pending.pop().is_some() && push(&mut pending, &frame) && !push(&mut pending, &frame));
             while pending.pop().is_some() {}
             assert_eq!((pending.bytes, pending.is_empty()), (0, true));
         }
         let mut pending = Pending::default();
-        assert!(pending.push(&[1; 100]));
+        assert!(push(&mut pending, &[1; 100]));
+        pending.trim();
+        assert_eq!(pending.len(), 1, "a frame that waits stays");
         pending.clear();
         assert_eq!((pending.len(), pending.bytes), (0, 0));
     }

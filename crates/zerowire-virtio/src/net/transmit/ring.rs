@@ -8,6 +8,7 @@
 //! fragmentation, ECN) goes by the socket.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::packet::{Gso, OpenError, Options, PacketRing, VnetHeader};
@@ -23,6 +24,9 @@ const SLOTS: usize = 256;
 /// A ring on an interface.
 pub struct FrameRing {
     ring: PacketRing,
+    /// What the ring counts itself, and how many of its system calls have been told.
+    own: Arc<Counters>,
+    told: u64,
     /// The number of the next frame.
     next: u64,
     /// The interface is gone: another ring is to be opened when it is back.
@@ -46,7 +50,8 @@ impl FrameRing {
     /// Those of [`PacketRing::open`].
     pub fn open(interface: &str) -> Result<Self, OpenError> {
         let options = Options { slots: SLOTS, offload: true, ..Options::default() };
-        Ok(Self { ring: PacketRing::open(interface, &options)?, next: 0, gone: false })
+        let ring = PacketRing::open(interface, &options)?;
+        Ok(Self { own: ring.counters(), ring, told: 0, next: 0, gone: false })
     }
 
     /// In words.
@@ -96,6 +101,8 @@ impl FrameRing {
             lost(numbers);
         }
         self.ring.reap();
+        let calls = self.own.system_calls.get();
+        counters.system_calls.add(calls - std::mem::replace(&mut self.told, calls));
         there
     }
 
