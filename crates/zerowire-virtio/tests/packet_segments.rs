@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::veth::veth;
+use common::veth::{ip, veth};
 use common::{Backend, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::header::GSO_TCPV4;
@@ -44,6 +44,42 @@ fn segments_that_wait_for_buffers_are_bounded() {
                 assert_eq!(after.dropped_frames.keys().collect::<Vec<_>>(), [&"no_room"]);
                 guest.ping(&mut peer, 1);
             }
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+        }
+    });
+}
+
+/// What reaches the interface encapsulated and not yet segmented has a virtio-net header that names the inner protocol, and where the
+/// inner checksum starts.
+#[test]
+fn an_encapsulated_frame_is_given_whole_or_not_at_all() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let mut peer = Peer::new("v1");
+        ip(&["addr", "add", "10.9.0.1/24", "dev", "v1"]);
+        ip(&["neigh", "add", "10.9.0.2", "lladdr", "02:00:00:00:00:01", "dev", "v1", "nud", "permanent"]);
+        let tunnel = ["type", "vxlan", "id", "1", "dev", "v1", "remote", "10.9.0.2", "dstport", "4789"];
+        ip(&[&["link", "add", "vx0"][..], &tunnel].concat());
+        ip(&["link", "set", "vx0", "up"]);
+        let inside = Peer::new("vx0");
+        let inner = frames::tcp_frame(1, 5000);
+        let backend = Backend::start(&[Vm::on("a", "packet:v0")]);
+        for (without, is_given) in [(0, true), (OFFLOADS, false)] {
+            let mut guest = backend.guest("a", &options(without, Layout::Single));
+            guest.ping(&mut peer, 1);
+            inside.send_with(&[1, GSO_TCPV4, 54, 0, 0x14, 5, 34, 0, 16, 0], &inner).expect("sent");
+            if is_given {
+                let (header, got) = guest.expect();
+                // Ethernet, IPv4, UDP and VXLAN (RFC 7348 §5) around it.
+                assert_eq!((header.gso_type, header.gso_size, header.csum_start), (GSO_TCPV4, 1300, 50 + 34));
+                assert!(got[50..] == inner, "{} bytes came", got.len());
+            } else {
+                let dropped = || backend.stats("a").receive.totals.dropped_frames;
+                wait_until("it is dropped", || dropped().get("bad_offload") == Some(&1));
+            }
+            peer.drain();
+            guest.ping(&mut peer, 2);
             drop(guest);
             wait_until("the connection has ended", || !backend.stats("a").connected);
         }
