@@ -12,6 +12,7 @@ use common::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_virtio::net::{PathMode, Policy};
 
 fn short_buffers(buffer_len: u32) -> NetOptions {
     let mode = RxMode::Mergeable { buffer_len };
@@ -191,5 +192,41 @@ fn a_frame_that_the_interface_refuses_is_not_counted_as_sent() {
         let sent = backend.stats("a").transmit.totals.frames;
         guest.send_plain(&all[1..11]);
         assert_eq!(backend.stats("a").transmit.totals.frames, sent + 10);
+    });
+}
+
+/// The kernel drops what lay in the ring as soon as the interface is up, and has no carrier yet: no call for a frame succeeds.
+#[test]
+fn frames_are_sent_again_when_the_carrier_comes_after_the_interface() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let policy = Policy { mode: PathMode::Copy, ..Policy::default() };
+        let backend = Backend::start(&[Vm { policy, ..Vm::on("a", "xdp:v0,mode=copy") }]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &Peer::new("v1"));
+        for round in 0..3 {
+            ip(&["link", "set", "v0", "down"]);
+            guest.send_plain(&[frame(1, 300)]);
+            ip(&["link", "set", "v1", "down"]);
+            let refused = || {
+                backend.stats("a").transmit.totals.dropped_frames.get("port_refused").copied().unwrap_or(0)
+            };
+            let before = refused();
+            ip(&["link", "set", "v0", "up"]);
+            wait_until("the frame is refused", || refused() > before);
+            ip(&["link", "set", "v1", "up"]);
+            let mut peer = Peer::new("v1");
+            guest.warm_up(0, &peer);
+            let mut tries = 0;
+            // The first ones may come before the carrier is there; none after that is lost.
+            while peer.drain().is_empty() {
+                tries += 1;
+                assert!(tries < 200, "round {round}: nothing is sent: {:?}", backend.stats("a"));
+                guest.send_plain(&[frame(tries, 100)]);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            peer.drain();
+            guest.ping(&mut peer, round);
+        }
     });
 }

@@ -224,10 +224,10 @@ impl Link {
     /// Waits, within bounds, until all that is under way has been sent.
     pub fn drain(&mut self) {
         let start = Instant::now();
-        while self.socket.is_some() && !self.down && start.elapsed() < DRAIN {
+        while self.socket.is_some() && start.elapsed() < DRAIN {
             self.kick();
             self.reap();
-            if self.loans.is_empty() {
+            if self.loans.is_empty() || self.down {
                 return;
             }
             std::thread::sleep(NAPS.0);
@@ -332,6 +332,9 @@ impl Link {
             self.account.taken(waiting, refused);
         }
         self.unsent = waiting > 0;
+        // An interface that is down takes nothing: what was taken shows that it is up, also where no call for it succeeded (it has
+        // no carrier yet, and refuses each frame) or none was made here (poll sends in copy mode, net/xdp/xsk.c, `xsk_poll`).
+        self.down &= self.unsent;
         if !self.loans.is_empty() {
             self.idle_since.get_or_insert_with(Instant::now);
         }
