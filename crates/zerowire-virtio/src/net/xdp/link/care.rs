@@ -6,7 +6,7 @@ use super::{HOLD, Link};
 use crate::net::xdp::trust;
 
 /// When a socket in zero-copy mode is looked at: so long after it was bound, twice as long after each time, and no more behind
-/// the last.
+/// the last, but while sent frames don't come back: then each [`HOLD`].
 const CHECKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
 /// While frames pass, the guest's memory is looked at so often.
@@ -20,6 +20,8 @@ const TURNS: u32 = 1024;
 pub(super) struct Care {
     /// The next check of a socket in zero-copy mode, and how long the pause behind it is.
     check: Option<(Instant, Duration)>,
+    /// When it was checked last since sent frames did not come back.
+    held: Option<Instant>,
     /// When the memory was looked at last.
     looked: Option<Instant>,
     turns: u32,
@@ -27,10 +29,31 @@ pub(super) struct Care {
     attention: bool,
 }
 
+impl Care {
+    /// A socket was bound, at this time.
+    fn begin(&mut self, zero_copy: bool, now: Instant) {
+        self.check = zero_copy.then(|| (now + CHECKS.0, CHECKS.0));
+        self.held = None;
+    }
+
+    /// Whether the socket is to be checked now; `held`: frames that it sent don't come back.
+    fn check_is_due(&mut self, held: bool, now: Instant) -> bool {
+        let timed = self.check.filter(|(at, _)| now >= *at);
+        if let Some((_, pause)) = timed {
+            self.check = (pause < CHECKS.1).then(|| (now + pause, (2 * pause).min(CHECKS.1)));
+        }
+        let held = held && self.held.is_none_or(|at| now >= at + HOLD);
+        if held {
+            self.held = Some(now);
+        }
+        timed.is_some() || held
+    }
+}
+
 impl Link {
     /// A socket was bound.
     pub(super) fn begin_checks(&mut self, zero_copy: bool) {
-        self.care.check = zero_copy.then(|| (Instant::now() + CHECKS.0, CHECKS.0));
+        self.care.begin(zero_copy, Instant::now());
         self.care.looked.get_or_insert_with(Instant::now);
     }
 
@@ -55,10 +78,8 @@ impl Link {
             self.care.attention = true;
         }
         let held = self.zero_copy() && self.idle_since.is_some_and(|since| now > since + HOLD);
-        let (at, pause) = self.care.check?;
-        if now >= at || held {
+        if self.care.check_is_due(held, now) {
             self.check_trust();
-            self.care.check = (pause < CHECKS.1 || held).then(|| (now + pause, (2 * pause).min(CHECKS.1)));
         }
         self.care.check.map(|(at, _)| at.saturating_duration_since(now))
     }
@@ -75,5 +96,34 @@ impl Link {
             self.options.registrar.set_distrust(&why);
             self.care.attention = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds after the bind at which the socket is checked; frames don't come back in `held`.
+    fn checks(zero_copy: bool, until: u64, held: std::ops::Range<u64>) -> Vec<u64> {
+        let start = Instant::now();
+        let mut care = Care::default();
+        care.begin(zero_copy, start);
+        (0..until)
+            .filter(|ms| care.check_is_due(held.contains(ms), start + Duration::from_millis(*ms)))
+            .collect()
+    }
+
+    #[test]
+    fn a_socket_is_checked_after_its_bind_and_then_left_alone() {
+        assert_eq!(checks(true, 60_000, 0..0), [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120]);
+        assert!(checks(false, 60_000, 0..0).is_empty());
+    }
+
+    #[test]
+    fn it_is_checked_whenever_frames_do_not_come_back() {
+        let late = checks(true, 60_000, 50_000..50_050);
+        assert_eq!(late[late.len() - 4..], [5120, 50_000, 50_020, 50_040], "long after the last one");
+        // It puts off none of the others.
+        assert_eq!(checks(true, 100, 15..60), [10, 15, 20, 35, 40, 55, 80]);
     }
 }
