@@ -349,6 +349,32 @@ fn the_limit_of_locked_memory_is_told_with_the_need() {
     }
 }
 
+/// The memory of a guest that changes: the one registration goes, and another one comes at once.
+#[test]
+fn memory_that_was_let_go_of_makes_room_for_other_memory() {
+    in_lab(|lab| {
+        lab.ifb("ifb0", false);
+        // Room for one registration, not for two.
+        let text = as_ordinary_user(6 << 20, || {
+            for round in 0..20 {
+                let umem = match Umem::new(1024 * CHUNK, UmemOptions::default(), false) {
+                    Ok(umem) => umem,
+                    Err(e) => return format!("round {round}: {e}"),
+                };
+                // Bound, or registered only.
+                let patient = SocketOptions { busy_timeout: PATIENCE, ..options("ifb0") };
+                if round % 2 == 0
+                    && let Err(e) = Socket::bind(&umem, &patient)
+                {
+                    return format!("round {round}: {e}");
+                }
+            }
+            "fine".to_owned()
+        });
+        assert_eq!(text, "fine");
+    });
+}
+
 #[test]
 fn memory_is_counted_against_the_limit_only_once_when_a_queue_is_bound_anew() {
     in_lab(|lab| {

@@ -33,6 +33,10 @@ pub const KERNEL_HEADROOM_BYTES: u32 = 256;
 /// Addresses have 48 bits with unaligned chunks.
 const MAX_UNALIGNED_BYTES: usize = 1 << 48;
 
+/// How long memory whose last socket was closed may still count against the limit of locked memory: the kernel lets go of it in a
+/// work queue (net/xdp/xdp_umem.c, `xdp_put_umem`; net/xdp/xsk_buff_pool.c, `xp_release_deferred`), as of a queue.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How a UMEM is cut and used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemOptions {
@@ -174,7 +178,8 @@ pub(super) enum Claim {
 
 impl Umem {
     /// Maps `len` bytes of zeroes and registers them. `len` is a multiple of the chunk length, and with `huge_pages` is
-    /// rounded up to 2 MiB.
+    /// rounded up to 2 MiB. Where the limit of locked memory is reached by what was closed just now, that is waited for, up to half
+    /// a second.
     ///
     /// # Errors
     /// [`XdpError::Value`], [`XdpError::NoMemory`], [`XdpError::NoHugePages`], [`XdpError::Memlock`],
@@ -224,7 +229,7 @@ impl Umem {
         own: Option<Mapping>,
     ) -> Result<Self, XdpError> {
         let umem = Self(Arc::new(Inner { base, len, options, sockets: Mutex::default(), own }));
-        let spare = umem.0.registered_socket()?;
+        let spare = umem.0.registered_socket(RELEASE_TIMEOUT)?;
         umem.lock().spare = Some(spare);
         Ok(umem)
     }
@@ -293,15 +298,7 @@ impl Umem {
         if let Some(other) = sockets.bound.first() {
             return Ok(Claim::Shares(new_socket()?, other.socket.clone()));
         }
-        let start = Instant::now();
-        loop {
-            match self.0.registered_socket() {
-                Err(XdpError::Memlock { .. }) if start.elapsed() < options.busy_timeout => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                done => return done.map(Claim::Registered),
-            }
-        }
+        self.0.registered_socket(options.busy_timeout).map(Claim::Registered)
     }
 
     /// Runs `f` with the other socket of a claim while nobody closes it; None where its owner is done with it.
@@ -330,7 +327,23 @@ impl Umem {
 }
 
 impl Inner {
-    fn registered_socket(&self) -> Result<OwnedFd, XdpError> {
+    /// A socket that the memory is registered with. What the kernel has not let go of yet, of this or of other memory, may take up
+    /// the limit of locked memory: so long is waited for that, where there is room without it.
+    fn registered_socket(&self, patience: Duration) -> Result<OwnedFd, XdpError> {
+        let start = Instant::now();
+        loop {
+            match self.try_register() {
+                Err(XdpError::Memlock { need_bytes, limit_bytes })
+                    if need_bytes <= limit_bytes && start.elapsed() < patience =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn try_register(&self) -> Result<OwnedFd, XdpError> {
         let socket = new_socket()?;
         let need_bytes = self.len as u64;
         let base = self.base.as_ptr() as u64;
