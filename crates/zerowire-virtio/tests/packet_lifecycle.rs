@@ -33,18 +33,10 @@ fn in_netns_each(test: fn(&'static str)) {
     PORTS.into_iter().for_each(|port| in_netns(move || test(port)));
 }
 
-/// Frames of both ends until one has come through each way.
-fn until_both_ways(guest: &mut Guest, peer: &mut Peer, n: u32) {
-    let mut came = [false; 2];
-    wait_until("frames pass again", || {
-        guest.send_plain(&[frame(n, 100)]);
-        let _ = peer.send_with(&[0; 10], &frame(n + 1, 100));
-        came[0] |= peer.recv(Duration::from_millis(20)).is_some_and(|f| number(&f.bytes) == n);
-        came[1] |= guest.recv(0, Duration::from_millis(20)).is_some_and(|f| number(&f.1) == n + 1);
-        came == [true; 2]
-    });
-    while guest.recv(0, Duration::from_millis(100)).is_some() {}
-    while peer.recv(Duration::from_millis(100)).is_some() {}
+/// Frames of both ends until one has come through each way, and no other is under way.
+fn until_both_ways(guest: &mut Guest, peer: &mut Peer) {
+    guest.warm_up_peer(peer);
+    guest.warm_up(0, peer);
 }
 
 fn path_is(backend: &Backend, word: &str) {
@@ -65,7 +57,7 @@ fn an_interface_that_goes_down_and_up_carries_frames_again() {
             assert_eq!(dropped["port_refused"], n + 1);
             ip(&["link", "set", "v0", "up"]);
             path_is(&backend, "io_uring");
-            until_both_ways(&mut guest, &mut peer, 10 * n as u32 + 10);
+            until_both_ways(&mut guest, &mut peer);
             guest.ping(&mut peer, 2);
         }
     });
@@ -77,7 +69,7 @@ fn an_interface_that_is_deleted_and_made_again_carries_frames_again() {
         let (backend, mut peer) = with(port);
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         guest.ping(&mut peer, 1);
-        for n in 0..3 {
+        for _ in 0..3 {
             drop(peer);
             ip(&["link", "del", "v0"]);
             guest.send_plain(&[frame(1, 100)]);
@@ -85,7 +77,7 @@ fn an_interface_that_is_deleted_and_made_again_carries_frames_again() {
             guest.send_plain(&[frame(1, 100)]);
             veth("v0", "v1", 1, 1500);
             peer = Peer::new("v1");
-            until_both_ways(&mut guest, &mut peer, 10 * n + 10);
+            until_both_ways(&mut guest, &mut peer);
             guest.ping(&mut peer, 2);
             path_is(&backend, "io_uring");
         }
@@ -114,14 +106,14 @@ fn an_interface_that_is_not_there_when_the_guest_comes_is_waited_for() {
         path_is(&backend, "no interface v0");
         veth("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
-        until_both_ways(&mut guest, &mut peer, 10);
+        until_both_ways(&mut guest, &mut peer);
         drop(guest);
         ip(&["link", "set", "v0", "down"]);
         wait_until("the connection has ended", || !backend.stats("a").connected);
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         path_is(&backend, "which is down");
         ip(&["link", "set", "v0", "up"]);
-        until_both_ways(&mut guest, &mut peer, 20);
+        until_both_ways(&mut guest, &mut peer);
     });
 }
 

@@ -20,6 +20,9 @@ pub fn frame(n: u32, len: usize) -> Vec<u8> {
     f
 }
 
+/// From this number on frames are probes: no test sends such ones otherwise.
+pub const PROBE: u32 = 0xf000_0000;
+
 /// The number in a frame of [`frame`].
 pub fn number(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[14..18].try_into().expect("four bytes"))

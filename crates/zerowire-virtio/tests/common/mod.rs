@@ -187,22 +187,36 @@ impl Guest {
     }
 
     /// Has the peer send until a frame arrives, as a port that hands buffers to the kernel takes frames only when the guest
-    /// has posted some. Returns how many arrived.
+    /// has posted some, and no other one is under way: the last one has come, and frames come in the order in which they are sent.
+    /// Returns how many arrived.
     pub fn warm_up(&mut self, pair: usize, peer: &Peer) -> u64 {
-        let probe = frames::frame(u32::MAX, 64);
-        let start = Instant::now();
-        loop {
+        let (start, mut arrived) = (Instant::now(), 0);
+        for probe in frames::PROBE.. {
             assert!(start.elapsed() < PATIENCE, "no frame arrives");
-            peer.send(&probe);
-            if self.recv(pair, Duration::from_millis(20)).is_some() {
-                break;
+            // The interface may be down yet.
+            let _ = peer.send_with(&[0; peer::PEER_HEADER], &frames::frame(probe, 64));
+            while let Some((_, bytes)) = self.recv(pair, Duration::from_millis(20)) {
+                arrived += 1;
+                if frames::number(&bytes) == probe {
+                    return arrived;
+                }
             }
         }
-        let mut arrived = 1;
-        while self.recv(pair, Duration::from_millis(20)).is_some() {
-            arrived += 1;
-        }
         arrived
+    }
+
+    /// The same the other way, for an interface that passes nothing on yet: sends until the peer has received the last one.
+    pub fn warm_up_peer(&mut self, peer: &mut Peer) {
+        let start = Instant::now();
+        for probe in frames::PROBE.. {
+            assert!(start.elapsed() < PATIENCE, "no frame arrives");
+            self.send_plain(&[frames::frame(probe, 100)]);
+            while let Some(got) = peer.recv(Duration::from_millis(20)) {
+                if frames::number(&got.bytes) == probe {
+                    return;
+                }
+            }
+        }
     }
 
     /// A frame each way, to see that everything works.
