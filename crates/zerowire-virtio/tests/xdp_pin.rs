@@ -3,13 +3,14 @@
 mod common;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::frames::{frame, number};
 use common::pattern::{DATA, Patterned};
-use common::veth::veth;
+use common::veth::{ip, veth};
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use rustix::fs::{FallocateFlags, fallocate};
+use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::net::{Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
 use zerowire_virtio::memory::PinBudget;
@@ -157,6 +158,54 @@ fn less_than_what_a_queue_needs_is_an_error_with_the_figure() {
         assert!(guest.is_err());
         let error = backend.stats("a").last_error.unwrap_or_default();
         assert!(error.contains("can't be pinned") && error.contains("1048576"), "{error}");
+    });
+}
+
+/// Nothing is registered for an interface that is down, so that it is no matter yet whether that could be done.
+#[test]
+fn nothing_is_pinned_while_the_interface_is_down() {
+    let _bound = Bound::new(1);
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        ip(&["link", "set", "v0", "down"]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        assert!(backend.stats("a").path.contains("not bound"), "{}", backend.stats("a").path);
+        assert_eq!(PinBudget::of_process().used(), 0);
+        PinBudget::of_process().limit(u64::MAX);
+        ip(&["link", "set", "v0", "up"]);
+        let mut peer = Peer::new("v1");
+        guest.warm_up_peer(&mut peer);
+        guest.warm_up(0, &peer);
+        guest.ping(&mut peer, 1);
+        assert!(PinBudget::of_process().used() > RAM);
+    });
+}
+
+/// Memory is registered once, however often the queue is found busy.
+#[test]
+fn memory_stays_pinned_while_the_queue_is_busy() {
+    let _bound = Bound::new(u64::MAX);
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let small = Umem::new(1 << 20, UmemOptions::default(), false).expect("memory");
+        let other = Socket::bind(&small, &SocketOptions::new("v0")).expect("a free queue");
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        wait_until("the queue is found busy", || backend.stats("a").path.contains("not bound"));
+        // For some tries: each waits for the queue half a second, and the next one comes as long after that.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(2500) {
+            assert!(PinBudget::of_process().used() > RAM, "it was let go of between two tries");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(other);
+        let mut peer = Peer::new("v1");
+        guest.warm_up_peer(&mut peer);
+        guest.warm_up(0, &peer);
+        guest.ping(&mut peer, 1);
+        drop(guest);
+        wait_until("nothing is pinned any more", || PinBudget::of_process().used() == 0);
     });
 }
 

@@ -397,6 +397,57 @@ fn memory_is_counted_against_the_limit_only_once_when_a_queue_is_bound_anew() {
     });
 }
 
+/// Memory that could not be registered a second time: a busy queue does not ask for that.
+#[test]
+fn a_busy_queue_leaves_the_memory_registered() {
+    in_lab(|lab| {
+        lab.ifb("ifb0", false);
+        let small = umem(4);
+        let other = Socket::bind(&small, &options("ifb0")).unwrap_or_else(|e| panic!("{e}"));
+        let file = rustix::fs::memfd_create("frames", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        let len = 64 * CHUNK;
+        rustix::fs::ftruncate(&file, len as u64).expect("a length");
+        // SAFETY: a new mapping of a file of that length.
+        let base = unsafe {
+            let (prot, flags) =
+                (rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE, rustix::mm::MapFlags::SHARED);
+            rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, &file, 0)
+        };
+        let base = NonNull::new(base.expect("a mapping").cast()).expect("an address");
+        // SAFETY: mapped until the process ends; no reference is made to it.
+        let umem =
+            unsafe { Umem::from_raw(base, len, UmemOptions::default()) }.unwrap_or_else(|e| panic!("{e}"));
+        let some = |first_chunks| SocketOptions { first_chunks, ..options("ifb0") };
+        assert!(matches!(refused(&umem, &some(vec![0, 4096])), XdpError::Busy { .. }));
+        // Whoever registers it now finds no pages.
+        rustix::fs::ftruncate(&file, 0).expect("a length");
+        for first in [vec![8192], vec![], vec![4096; 3]] {
+            assert!(matches!(refused(&umem, &some(first)), XdpError::Busy { .. }));
+        }
+        drop(other);
+        let patient = SocketOptions { busy_timeout: PATIENCE, ..some(vec![12_288]) };
+        let mut socket = Socket::bind(&umem, &patient).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(socket.fill().waiting(), 1, "what was put there for another bind is not");
+        drop(socket);
+        assert!(matches!(refused(&umem, &patient), XdpError::NotMapped { .. }), "the control");
+    });
+}
+
+#[test]
+fn rings_of_another_length_are_had_after_a_busy_queue() {
+    in_lab(|lab| {
+        lab.ifb("ifb0", false);
+        let (small, umem) = (umem(4), umem(64));
+        let other = Socket::bind(&small, &options("ifb0")).unwrap_or_else(|e| panic!("{e}"));
+        assert!(matches!(refused(&umem, &options("ifb0")), XdpError::Busy { .. }));
+        drop(other);
+        let rings = RingSizes { fill: 64, completion: 64, receive: 64, transmit: 64 };
+        let patient = SocketOptions { busy_timeout: PATIENCE, rings, ..options("ifb0") };
+        let mut socket = Socket::bind(&umem, &patient).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(socket.fill().size(), 64);
+    });
+}
+
 #[test]
 fn without_the_right_the_right_is_named() {
     let text = as_ordinary_user(1 << 20, || {

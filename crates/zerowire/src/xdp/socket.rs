@@ -20,7 +20,7 @@ pub use self::options::{Mode, RingSizes, SocketOptions};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::ring::{Consumer, Descriptor, Producer};
-use super::umem::{Claim, Umem};
+use super::umem::Umem;
 
 /// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel drops frames of more, yet
 /// completes them.
@@ -63,7 +63,7 @@ pub struct Socket {
 
 impl Socket {
     /// Binds a queue. The first socket on a UMEM has its own registration; further ones, on other queues or interfaces,
-    /// share it (`XDP_SHARED_UMEM`) and have its mode.
+    /// share it (`XDP_SHARED_UMEM`) and have its mode. The memory stays registered where the queue is busy.
     ///
     /// # Errors
     /// Per cause: [`XdpError::NoInterface`], [`XdpError::Down`], [`XdpError::NoQueue`], [`XdpError::Busy`],
@@ -71,12 +71,12 @@ impl Socket {
     pub fn bind(umem: &Umem, options: &SocketOptions) -> Result<Self, XdpError> {
         options.rings.check()?;
         let interface = Interface::open(&options.interface)?;
-        // A socket that can't be bound is closed: the kernel wouldn't take lengths of rings for it a second time.
+        // A socket that can't be bound is closed, but where the queue is busy: then it waits for the next bind with its rings.
         let claim = umem.claim(&interface, options)?;
-        let fresh = match &claim {
-            Claim::Registered(socket) | Claim::Shares(socket, _) => socket,
-        };
-        set_sizes(fresh, options)?;
+        let fresh = claim.socket();
+        if !claim.has_rings() {
+            set_sizes(fresh, options)?;
+        }
         let call =
             |call| move |e: Errno| XdpError::system(format!("interface {}", options.interface), call, e);
         let at = sockopt::xdp_mmap_offsets(fresh).map_err(call("getsockopt(XDP_MMAP_OFFSETS)"))?;
@@ -84,14 +84,18 @@ impl Socket {
         let (number, piece) = (size_of::<u64>(), size_of::<Descriptor>());
         let offset = libc::XDP_UMEM_PGOFF_FILL_RING;
         let mut fill: Producer<u64> = map(fresh, &at.fr, rings.fill, number, offset, Producer::new)?;
+        fill.take_back(|_| ());
         for chunk in &options.first_chunks {
             fill.push(*chunk);
         }
         fill.publish();
-        bind_claimed(umem, &claim, &interface, options)?;
-        let socket = match claim {
-            Claim::Registered(socket) | Claim::Shares(socket, _) => Arc::new(socket),
-        };
+        if let Err(e) = bind_claimed(umem, &claim, &interface, options) {
+            if let XdpError::Busy { .. } = e {
+                umem.give_back(claim, rings);
+            }
+            return Err(e);
+        }
+        let socket = Arc::new(claim.into_socket());
         let completion = {
             let offset = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
             map(&socket, &at.cr, rings.completion, number, offset, Consumer::new)?

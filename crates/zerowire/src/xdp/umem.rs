@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::memory::{HUGE_PAGE_BYTES, Mapping};
-use super::socket::SocketOptions;
+use super::socket::{RingSizes, SocketOptions};
 
 /// The shortest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`), bytes.
 pub const MIN_CHUNK_BYTES: u32 = 2048;
@@ -152,7 +152,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Sockets {
     /// Registered, and not yet bound.
-    spare: Option<OwnedFd>,
+    spare: Option<Spare>,
     bound: Vec<Bound>,
 }
 
@@ -168,12 +168,39 @@ unsafe impl Send for Inner {}
 // SAFETY: as above; the sockets are behind a lock.
 unsafe impl Sync for Inner {}
 
+/// A socket that the memory was registered with, not bound yet.
+#[derive(Debug)]
+pub(super) struct Spare {
+    pub socket: OwnedFd,
+    /// The lengths of its rings, once they were set: the kernel takes them once.
+    pub rings: Option<RingSizes>,
+}
+
 /// A socket that knows the memory, before it is bound.
 pub(super) enum Claim {
     /// The memory was registered with it.
-    Registered(OwnedFd),
+    Registered(Spare),
     /// It shares what was registered with the other one, which is bound as long as that one's owner keeps it.
     Shares(OwnedFd, Weak<OwnedFd>),
+}
+
+impl Claim {
+    pub(super) fn socket(&self) -> &OwnedFd {
+        match self {
+            Self::Registered(Spare { socket, .. }) | Self::Shares(socket, _) => socket,
+        }
+    }
+
+    pub(super) fn into_socket(self) -> OwnedFd {
+        match self {
+            Self::Registered(Spare { socket, .. }) | Self::Shares(socket, _) => socket,
+        }
+    }
+
+    /// Whether its rings have their lengths already.
+    pub(super) fn has_rings(&self) -> bool {
+        matches!(self, Self::Registered(Spare { rings: Some(_), .. }))
+    }
 }
 
 impl Umem {
@@ -230,7 +257,7 @@ impl Umem {
     ) -> Result<Self, XdpError> {
         let umem = Self(Arc::new(Inner { base, len, options, sockets: Mutex::default(), own }));
         let spare = umem.0.registered_socket(RELEASE_TIMEOUT)?;
-        umem.lock().spare = Some(spare);
+        umem.lock().spare = Some(Spare { socket: spare, rings: None });
         Ok(umem)
     }
 
@@ -280,15 +307,18 @@ impl Umem {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr().add(range.start), len) })
     }
 
-    /// A socket for the memory that is not bound yet: the one that was registered, or a new one.
+    /// A socket for the memory that is not bound yet: the one that was registered, or a new one. Its fill ring may hold what was
+    /// put there for a bind that failed.
     ///
     /// After the last socket was closed, the memory is registered again; the kernel may still hold the old registration
     /// against the limit of locked memory, which is waited for, as long as for a busy queue.
     pub(super) fn claim(&self, interface: &Interface, options: &SocketOptions) -> Result<Claim, XdpError> {
         let mut sockets = self.lock();
-        if let Some(socket) = sockets.spare.take() {
-            return Ok(Claim::Registered(socket));
+        if let Some(spare) = sockets.spare.take_if(|s| s.rings.is_none_or(|rings| rings == options.rings)) {
+            return Ok(Claim::Registered(spare));
         }
+        // Rings of other lengths take a registration of their own, once there is room for that.
+        sockets.spare = None;
         sockets.bound.retain(|s| s.socket.strong_count() > 0);
         // The kernel would let such a socket share the rings of the other one, which is of no use here.
         if sockets.bound.iter().any(|s| s.interface == interface.index() && s.queue == options.queue) {
@@ -298,7 +328,16 @@ impl Umem {
         if let Some(other) = sockets.bound.first() {
             return Ok(Claim::Shares(new_socket()?, other.socket.clone()));
         }
-        self.0.registered_socket(options.busy_timeout).map(Claim::Registered)
+        let socket = self.0.registered_socket(options.busy_timeout)?;
+        Ok(Claim::Registered(Spare { socket, rings: None }))
+    }
+
+    /// The queue that a socket was for is busy: it is kept with its registration, for the next claim. Registering a guest's memory
+    /// takes a while, and the memory is pinned anew each time.
+    pub(super) fn give_back(&self, claim: Claim, rings: RingSizes) {
+        if let Claim::Registered(spare) = claim {
+            self.lock().spare = Some(Spare { rings: Some(rings), ..spare });
+        }
     }
 
     /// Runs `f` with the other socket of a claim while nobody closes it; None where its owner is done with it.

@@ -63,9 +63,7 @@ pub(super) fn bind_claimed(
     interface: &Interface,
     options: &SocketOptions,
 ) -> Result<(), XdpError> {
-    let socket = match claim {
-        Claim::Registered(socket) | Claim::Shares(socket, _) => socket,
-    };
+    let socket = claim.socket();
     let start = Instant::now();
     let mut pause = Duration::from_micros(500);
     loop {

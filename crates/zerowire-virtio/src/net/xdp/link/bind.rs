@@ -197,6 +197,10 @@ impl Link {
 
     fn bind_as(&mut self, zero_copy: bool) -> Result<(), XdpError> {
         let interface = Interface::open(&self.options.interface)?;
+        // The kernel says so when it binds, and the memory would have been registered for nothing by then, at each try.
+        if let Ok((false, _)) = interface.up_and_running() {
+            return Err(XdpError::Down { interface: interface.name().to_owned() });
+        }
         let watch = Watch::new(interface.index()).map_err(|e| XdpError::System {
             what: format!("interface {}", interface.name()),
             call: "a socket for link events",
@@ -231,7 +235,12 @@ impl Link {
             rings,
             ..SocketOptions::new(self.options.interface.clone())
         };
-        let socket = Socket::bind(umem.umem(), &options)?;
+        let socket = Socket::bind(umem.umem(), &options).inspect_err(|e| {
+            // What was registered stays so for the next try.
+            if let XdpError::Busy { .. } = e {
+                self.umem = Some(umem.clone());
+            }
+        })?;
         // The name may have become another interface's since.
         if Interface::open(interface.name())?.index() != interface.index() {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
