@@ -151,5 +151,17 @@ fn metadata_is_answered_beside_many_frames() {
         let arp = 12 + arp_request().len() as u64;
         assert_eq!((out.copied_bytes["metadata"], to.copied_bytes["metadata"] >= 3 * arp), (3 * arp, true));
         assert_eq!((to.frames, to.dropped_total()), (u64::from(sent) + 1 + probes + 3, 0));
+        // Of each frame that goes out its begin was looked at, of a short one all of it.
+        for (len, small, header) in [(142, 154, 0), (143, 0, 154)] {
+            let before = backend.stats("a").transmit.totals;
+            guest.send_plain(&[frame(9, len)]);
+            assert_eq!(peer.expect().bytes, frame(9, len));
+            let after = backend.stats("a").transmit.totals;
+            let more = |reason| {
+                after.copied_bytes.get(reason).unwrap_or(&0) - before.copied_bytes.get(reason).unwrap_or(&0)
+            };
+            assert_eq!((more("small"), more("header")), (small, header), "{len} bytes");
+            assert_eq!(after.zero_copied_frames - before.zero_copied_frames, u64::from(header > 0));
+        }
     });
 }

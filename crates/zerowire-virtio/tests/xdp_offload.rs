@@ -153,6 +153,31 @@ fn checksums_are_completed_in_frames_of_every_length() {
     });
 }
 
+/// All of a frame that is no longer than what is looked at was copied: its chain is given back, and the ledger says so.
+#[test]
+fn short_frames_that_are_looked_at_are_copied_as_a_whole() {
+    both_paths(|backend, peer, asked| {
+        let mut guest = backend.guest("a", &options(0, Layout::Split));
+        let (mut bytes, mut sent) = (0, Vec::new());
+        for payload in [0, 1, 100, 202] {
+            let e = Example { options: 0, tags: 0, ..example(KINDS[0], payload, 5) };
+            sent.push((checksum_only(&e), e.frame()));
+            bytes += 12 + e.frame().len() as u64;
+        }
+        // The link is down: what is lent would not come back.
+        ip(&["link", "set", "v0", "down"]);
+        guest.send(0, &sent);
+        ip(&["link", "set", "v0", "up"]);
+        for (_, frame) in &sent {
+            assert_eq!(peer.expect().bytes.len(), frame.len());
+        }
+        let totals = backend.stats("a").transmit.totals;
+        let reason = if asked { "asked" } else { "small" };
+        let copied: Vec<_> = totals.copied_bytes.into_iter().collect();
+        assert_eq!((totals.zero_copied_frames, copied), (0, vec![(reason, bytes)]));
+    });
+}
+
 /// Many more frames than the TX ring has entries, out of one chain, with others before and behind it.
 #[test]
 fn a_chain_that_becomes_more_frames_than_the_ring_takes_goes_out_in_parts() {

@@ -11,7 +11,9 @@ use common::veth::{ip, veth};
 use common::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::features as f;
-use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions, VirtioNetHdr};
+use zerowire_virtio::net::offload::Kind;
+use zerowire_virtio::net::offload::testing::Example;
 use zerowire_virtio::net::{PathMode, Policy};
 
 fn short_buffers(buffer_len: u32) -> NetOptions {
@@ -166,33 +168,51 @@ fn frames_that_wait_for_buffers_come_with_them() {
     });
 }
 
+/// Whether they lie in the guest's memory, or were copied; and segments of long ones.
 #[test]
-fn a_frame_that_the_interface_refuses_is_not_counted_as_sent() {
-    in_netns(|| {
-        veth("v0", "v1", 1, 1500);
-        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
-        let mut peer = Peer::new("v1");
-        let mut guest = backend.guest("a", &options(0, Layout::Single));
-        guest.warm_up(0, &peer);
-        guest.ping(&mut peer, 1);
-        let before = backend.stats("a").transmit.totals;
-        // Without a carrier each frame is dropped (net/core/dev.c, __dev_direct_xmit).
-        ip(&["link", "set", "v1", "down"]);
-        let all: Vec<_> = (0..100).map(|n| frame(n, 500)).collect();
-        guest.send_plain(&all);
-        let after = backend.stats("a").transmit.totals;
-        assert_eq!((after.frames - before.frames, after.dropped_frames.get("port_refused")), (0, Some(&100)));
-        assert_eq!(after.zero_copied_bytes, before.zero_copied_bytes);
-        ip(&["link", "set", "v1", "up"]);
-        let mut peer = Peer::new("v1");
-        wait_until("frames pass again", || {
-            guest.send_plain(&all[..1]);
-            peer.recv(Duration::from_millis(20)).is_some()
+fn frames_that_the_interface_refuses_are_counted_as_that_and_nothing_else() {
+    for mode in [PathMode::Auto, PathMode::Copy] {
+        in_netns(move || {
+            veth("v0", "v1", 1, 1500);
+            let policy = Policy { mode, ..Policy::default() };
+            let backend = Backend::start(&[Vm { policy, ..Vm::on("a", "xdp:v0,mode=copy,offloads=on") }]);
+            let mut peer = Peer::new("v1");
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            guest.warm_up(0, &peer);
+            guest.ping(&mut peer, 1);
+            let before = backend.stats("a").transmit.totals;
+            // Without a carrier each frame is dropped (net/core/dev.c, __dev_direct_xmit).
+            ip(&["link", "set", "v1", "down"]);
+            let all: Vec<_> = (0..100).map(|n| frame(n, 500)).collect();
+            guest.send_plain(&all);
+            // Ten segments.
+            let e = Example {
+                kind: Kind::Tcp4,
+                v6: false,
+                tags: 0,
+                options: 0,
+                flags: 0x10,
+                payload: 10_000,
+                seed: 1,
+            };
+            let mut header = [0; 12];
+            header[..10].copy_from_slice(&e.header(1000));
+            guest.send(0, &[(VirtioNetHdr::decode(&header), e.frame())]);
+            let after = backend.stats("a").transmit.totals;
+            assert_eq!((after.frames, after.dropped_frames.get("port_refused")), (before.frames, Some(&110)));
+            assert_eq!((after.bytes, after.copied_bytes), (before.bytes, before.copied_bytes));
+            ip(&["link", "set", "v1", "up"]);
+            let mut peer = Peer::new("v1");
+            wait_until("frames pass again", || {
+                guest.send_plain(&all[..1]);
+                peer.recv(Duration::from_millis(20)).is_some()
+            });
+            let sent = backend.stats("a").transmit.totals;
+            guest.send_plain(&all[1..11]);
+            let now = backend.stats("a").transmit.totals;
+            assert_eq!((now.frames, now.bytes), (sent.frames + 10, sent.bytes + 10 * 512));
         });
-        let sent = backend.stats("a").transmit.totals.frames;
-        guest.send_plain(&all[1..11]);
-        assert_eq!(backend.stats("a").transmit.totals.frames, sent + 10);
-    });
+    }
 }
 
 /// The kernel drops what lay in the ring as soon as the interface is up, and has no carrier yet: no call for a frame succeeds.

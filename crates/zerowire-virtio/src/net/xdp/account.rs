@@ -5,17 +5,35 @@
 
 use std::collections::VecDeque;
 
-use zerowire::ledger::{Counters, DropReason};
+use zerowire::ledger::{CopyReason, Counters, DropReason};
 
 use super::RING_ENTRIES;
 
-/// A frame in the TX ring.
+/// A frame in the TX ring, and what it is counted as.
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+pub struct Frame {
     pieces: u16,
-    /// Nothing but what was inspected of it was copied.
-    whole: bool,
+    /// What was inspected, virtio-net header included, but for frames that were copied as a whole.
+    header_bytes: u16,
     lent_bytes: u32,
+    /// What was copied, and why; None where nothing was but headers.
+    copied: Option<(CopyReason, u32)>,
+}
+
+impl Frame {
+    /// Of so many pieces, `lent_bytes` of it in the guest's memory.
+    #[inline]
+    pub fn lent(pieces: usize, header_bytes: usize, lent_bytes: usize) -> Self {
+        let (header_bytes, lent_bytes) = (header_bytes as u16, lent_bytes as u32);
+        Self { pieces: pieces as u16, header_bytes, lent_bytes, copied: None }
+    }
+
+    /// In one piece of private memory.
+    #[inline]
+    pub fn copied(reason: CopyReason, bytes: usize, header_bytes: usize) -> Self {
+        let copied = Some((reason, bytes as u32));
+        Self { pieces: 1, header_bytes: header_bytes as u16, lent_bytes: 0, copied }
+    }
 }
 
 /// Frames in the TX ring, and sums of those that have left it since they were counted last.
@@ -27,6 +45,10 @@ pub struct Account {
     frames: u64,
     whole: u64,
     lent_bytes: u64,
+    header_bytes: u64,
+    /// By reason, and whether there are any.
+    copied: [u64; CopyReason::ALL.len()],
+    any_copied: bool,
     refused: u64,
     calls: u64,
 }
@@ -40,16 +62,19 @@ impl Account {
             frames: 0,
             whole: 0,
             lent_bytes: 0,
+            header_bytes: 0,
+            copied: [0; CopyReason::ALL.len()],
+            any_copied: false,
             refused: 0,
             calls: 0,
         }
     }
 
-    /// A frame of so many pieces was put into the ring. `lent_bytes` of it lie in the guest's memory.
+    /// A frame was put into the ring.
     #[inline]
-    pub fn queue(&mut self, pieces: u16, whole: bool, lent_bytes: u32) {
-        self.queued.push_back(Frame { pieces, whole, lent_bytes });
-        self.pieces += u32::from(pieces);
+    pub fn queue(&mut self, frame: Frame) {
+        self.queued.push_back(frame);
+        self.pieces += u32::from(frame.pieces);
     }
 
     /// A system call was made that moves frames.
@@ -81,8 +106,15 @@ impl Account {
 
     fn sent(&mut self, frame: Frame) {
         self.frames += 1;
-        self.whole += u64::from(frame.whole);
         self.lent_bytes += u64::from(frame.lent_bytes);
+        self.header_bytes += u64::from(frame.header_bytes);
+        match frame.copied {
+            None => self.whole += 1,
+            Some((reason, bytes)) => {
+                self.copied[reason as usize] += u64::from(bytes);
+                self.any_copied = true;
+            }
+        }
     }
 
     /// The ring is gone with what was left in it.
@@ -98,6 +130,12 @@ impl Account {
         counters.frames.add(std::mem::take(&mut self.frames));
         counters.zero_copied_frames.add(std::mem::take(&mut self.whole));
         counters.zero_copied_bytes.add(std::mem::take(&mut self.lent_bytes));
+        counters.copied(CopyReason::Header, std::mem::take(&mut self.header_bytes));
+        if std::mem::take(&mut self.any_copied) {
+            for reason in CopyReason::ALL {
+                counters.copied(reason, std::mem::take(&mut self.copied[reason as usize]));
+            }
+        }
         counters.system_calls.add(std::mem::take(&mut self.calls));
         for _ in 0..std::mem::take(&mut self.refused) {
             counters.dropped(DropReason::PortRefused);
@@ -107,21 +145,27 @@ impl Account {
 
 #[cfg(test)]
 mod tests {
+    use zerowire::ledger::Totals;
+
     use super::*;
 
     fn totals(a: &mut Account) -> (u64, u64, u64, u64) {
+        let t = all(a);
+        (t.frames, t.zero_copied_frames, t.zero_copied_bytes, t.dropped_total())
+    }
+
+    fn all(a: &mut Account) -> Totals {
         let c = Counters::default();
         a.settle(&c);
-        let t = c.snapshot();
-        (t.frames, t.zero_copied_frames, t.zero_copied_bytes, t.dropped_total())
+        c.snapshot()
     }
 
     #[test]
     fn a_frame_is_counted_once_and_when_its_last_piece_was_taken() {
         let mut a = Account::new();
-        a.queue(1, true, 100);
-        a.queue(3, true, 1000);
-        a.queue(1, false, 0);
+        a.queue(Frame::lent(1, 12, 100));
+        a.queue(Frame::lent(3, 12, 1000));
+        a.queue(Frame::copied(CopyReason::Held, 70, 0));
         a.taken(5, false);
         assert_eq!(totals(&mut a), (0, 0, 0, 0));
         a.taken(3, false);
@@ -136,14 +180,32 @@ mod tests {
     fn a_refused_frame_is_the_last_one_and_not_sent() {
         let mut a = Account::new();
         for _ in 0..4 {
-            a.queue(2, true, 50);
+            a.queue(Frame::lent(2, 12, 50));
         }
         a.taken(4, true);
         assert_eq!(totals(&mut a), (1, 1, 50, 1));
         a.lost();
         assert_eq!(totals(&mut a), (0, 0, 0, 2), "what is left when the socket closes was not sent");
-        a.queue(1, true, 7);
+        a.queue(Frame::lent(1, 12, 7));
         a.taken(0, false);
         assert_eq!(totals(&mut a), (1, 1, 7, 0));
+    }
+
+    #[test]
+    fn what_was_copied_is_counted_with_its_frame() {
+        let mut a = Account::new();
+        a.queue(Frame::copied(CopyReason::Cheaper, 100, 12));
+        a.queue(Frame::lent(2, 154, 500));
+        a.queue(Frame::copied(CopyReason::Small, 60, 0));
+        a.queue(Frame::copied(CopyReason::Cheaper, 1000, 0));
+        assert_eq!(all(&mut a).bytes, 0, "nothing was taken yet");
+        a.taken(1, false);
+        let copied: Vec<_> = all(&mut a).copied_bytes.into_iter().collect();
+        assert_eq!(copied, [("cheaper", 100), ("header", 166), ("small", 60)]);
+        a.taken(0, true);
+        a.queue(Frame::copied(CopyReason::Small, 60, 0));
+        a.lost();
+        let totals = all(&mut a);
+        assert_eq!((totals.bytes, totals.dropped_total()), (0, 2), "refused or lost");
     }
 }

@@ -89,7 +89,7 @@ impl Loans {
         None
     }
 
-    /// A free place of the slab, which is the caller's until it is lent or [put back](Self::put_back).
+    /// A free place of the slab, which is the caller's until it is lent.
     #[inline]
     pub fn place(&mut self) -> Option<u16> {
         self.places.pop()
@@ -99,11 +99,6 @@ impl Loans {
     #[inline]
     pub fn places(&self) -> usize {
         self.places.len()
-    }
-
-    /// A place that was not lent after all.
-    pub fn put_back(&mut self, place: u16) {
-        self.places.push(place);
     }
 
     /// Lends as the number that [`Self::next`] gave, in `pieces` pieces, 1 or more.
@@ -257,10 +252,7 @@ mod tests {
         }
         assert_eq!((l.place(), l.chains(), l.is_empty()), (None, 0, false));
         assert_eq!(l.back(5), None);
-        assert!(l.place().is_some_and(|p| l.place().is_none() && {
-            l.put_back(p);
-            true
-        }));
+        assert!(l.place().is_some() && l.place().is_none());
     }
 
     #[test]

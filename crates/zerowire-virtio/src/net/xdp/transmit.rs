@@ -10,6 +10,7 @@ mod offload;
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::xdp::{Descriptor, MAX_PIECES, address};
 
+use super::account::Frame;
 use super::geometry::CHUNK_BYTES;
 use super::link::Link;
 use super::loans::Lent;
@@ -48,13 +49,6 @@ enum Taken {
     Full,
 }
 
-/// What a batch comes to.
-#[derive(Default)]
-struct Sums {
-    frames: u64,
-    header_bytes: u64,
-}
-
 /// The transmit side of a queue pair.
 #[derive(Debug)]
 pub struct XdpTransmit {
@@ -70,6 +64,8 @@ pub struct XdpTransmit {
     pieces: Vec<(u64, u32)>,
     /// Heads of the batch, which go to the kernel together.
     handed: Vec<u16>,
+    /// Frames that were queued in this turn.
+    queued: usize,
     /// A frame that becomes many, of which not all are queued.
     long: Option<offload::Long>,
     /// Most places of the slab were taken when the turn began: the driver does not send at once.
@@ -93,6 +89,7 @@ impl XdpTransmit {
             segments: Vec::with_capacity(most),
             pieces: Vec::with_capacity(MAX_PIECES + 2),
             handed: Vec::with_capacity(MAX_BATCH),
+            queued: 0,
             long: None,
             scarce: false,
             offload_errors: 0,
@@ -185,17 +182,17 @@ impl XdpTransmit {
                 return self.discard(link, counters);
             }
         }
-        let mut sums = Sums::default();
         let mut broken = None;
         self.handed.clear();
+        self.queued = 0;
         self.scarce = link.loans.places() < SEND_PLACES / 4;
-        chains += self.go_on(link, counters, &mut sums);
+        chains += self.go_on(link, counters);
         for _ in 0..usize::from(available).min(MAX_BATCH) {
             let room = link.room(MAX_PIECES as u32) >= MAX_PIECES as u32 && link.loans.next().is_some();
             if !room || self.long.is_some() {
                 break;
             }
-            match self.chain(link, memory, counters, &mut detour, &mut sums) {
+            match self.chain(link, memory, counters, &mut detour) {
                 Ok(Taken::Done) => chains += 1,
                 Ok(Taken::Full) => break,
                 Err(e) => {
@@ -204,7 +201,7 @@ impl XdpTransmit {
                 }
             }
         }
-        if sums.frames > 0 || link.is_unsent() {
+        if self.queued > 0 || link.is_unsent() {
             self.ring.hand_on(self.handed.iter().copied());
             link.moved();
             link.kick();
@@ -212,9 +209,6 @@ impl XdpTransmit {
             link.reap();
             chains += self.give_back(link);
             link.account.settle(counters);
-            if sums.header_bytes > 0 {
-                counters.copied(CopyReason::Header, sums.header_bytes);
-            }
         }
         let turn = Turn { chains, notify: self.ring.publish() };
         match broken {
@@ -231,11 +225,10 @@ impl XdpTransmit {
         memory: &GuestMemory,
         counters: &Counters,
         detour: &mut Option<&mut dyn Detour>,
-        sums: &mut Sums,
     ) -> Result<Taken, RingError> {
         let Some(head) = self.ring.take()? else { return Ok(Taken::Full) };
         let len = parse(&self.ring, head, memory, &mut self.hint, &mut self.segments)?;
-        match self.frame(head, len, link, counters, detour, sums) {
+        match self.frame(head, len, link, counters, detour) {
             Ok(Taken::Full) => {
                 self.ring.untake(std::iter::once(head));
                 return Ok(Taken::Full);
@@ -258,7 +251,6 @@ impl XdpTransmit {
         link: &mut Link,
         counters: &Counters,
         detour: &mut Option<&mut dyn Detour>,
-        sums: &mut Sums,
     ) -> Result<Taken, DropReason> {
         let frame_len = len.checked_sub(self.header_len).filter(|n| *n >= ETH_HEADER_BYTES);
         let Some(frame_len) = frame_len else { return Err(DropReason::TooShort) };
@@ -269,7 +261,7 @@ impl XdpTransmit {
         let start = &mut private[..self.header_len + inspect];
         access::read(&self.segments, 0, start);
         if start.first_chunk().is_some_and(Request::is_any) {
-            return self.offloaded(chain, start, link, counters, detour, sums);
+            return self.offloaded(chain, start, link, counters, detour);
         }
         if frame_len > link.geometry().map_or(0, |g| g.frame_bytes() as usize) {
             return Err(DropReason::TooLong);
@@ -285,7 +277,7 @@ impl XdpTransmit {
             self.ring.push_used(head, 0);
             return Ok(Taken::Done);
         }
-        self.whole(chain, &private, inspect, link, counters, sums)
+        self.whole(chain, &private, inspect, link)
     }
 
     /// Queues the frame in `self.segments` as one, its first `inspect` bytes from `private`, where they lie behind the virtio-net
@@ -297,21 +289,18 @@ impl XdpTransmit {
         private: &[u8],
         inspect: usize,
         link: &mut Link,
-        counters: &Counters,
-        sums: &mut Sums,
     ) -> Result<Taken, DropReason> {
         let Chain { head, len, frame_len, summed } = chain;
         let Some(number) = link.loans.next() else { return Ok(Taken::Full) };
         let reason = if self.copy {
             Some(CopyReason::Asked)
+        } else if inspect == frame_len {
+            // All of it was read already.
+            Some(CopyReason::Small)
         } else if link.holds_enough(usize::from(self.ring.size() / 2).max(1)) {
             Some(CopyReason::Held)
         // As in `offload`: one piece is cheaper.
-        } else if summed
-            && inspect < frame_len
-            && frame_len <= self.gather_max_bytes
-            && link.loans.places() > 0
-        {
+        } else if summed && frame_len <= self.gather_max_bytes && link.loans.places() > 0 {
             Some(CopyReason::Cheaper)
         } else {
             self.cut(link, number, private, inspect, frame_len)
@@ -321,28 +310,24 @@ impl XdpTransmit {
             None => {
                 link.loans.lend(Lent::Chain(head), self.pieces.len() as u16);
                 let lent = self.lent_bytes(link);
-                sums.header_bytes += (len - lent) as u64;
-                link.account.queue(self.pieces.len() as u16, true, lent as u32);
+                link.account.queue(Frame::lent(self.pieces.len(), len - lent, lent));
             }
             Some(reason) => {
-                let Some(place) = link.loans.place() else { return Ok(Taken::Full) };
-                let Some((slab, _)) = link.memory() else {
-                    link.loans.put_back(place);
+                let Some((lent, bytes, at)) = private_memory(link, number, reason == CopyReason::Small)
+                else {
                     return Ok(Taken::Full);
                 };
-                let (bytes, at) = slab.send_place(place);
                 bytes[..inspected.len()].copy_from_slice(inspected);
                 let rest = &mut bytes[inspected.len()..frame_len];
                 access::read(&self.segments, self.header_len + inspected.len(), rest);
                 self.pieces.clear();
                 self.pieces.push((at, frame_len as u32));
-                link.loans.lend(Lent::Place(place), 1);
-                link.account.queue(1, false, 0);
+                link.loans.lend(lent, 1);
+                link.account.queue(Frame::copied(reason, len, 0));
                 self.ring.push_used(head, 0);
-                counters.copied(reason, len as u64);
             }
         }
-        sums.frames += 1;
+        self.queued += 1;
         self.handed.push(head);
         self.queue(link, number);
         Ok(Taken::Done)
@@ -422,6 +407,20 @@ impl XdpTransmit {
         }
         DropReason::BadOffload
     }
+}
+
+/// Private memory for a frame that is copied, and its address: the head of loan `number` if it fits in there, else a place of the
+/// slab. None where none is free.
+#[inline]
+fn private_memory(link: &mut Link, number: u16, in_head: bool) -> Option<(Lent, &mut [u8], u64)> {
+    link.memory()?;
+    let lent = if in_head { Lent::Head } else { Lent::Place(link.loans.place()?) };
+    let (slab, _) = link.memory()?;
+    let (bytes, at) = match lent {
+        Lent::Place(place) => slab.send_place(place),
+        _ => slab.head(usize::from(number)),
+    };
+    Some((lent, bytes, at))
 }
 
 /// Adds bytes of the UMEM to a frame, in pieces of a chunk's length at most. False where it then has more than `most`.

@@ -8,10 +8,11 @@
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::xdp::MAX_PIECES;
 
-use super::{Chain, FIRST_PIECE_BYTES, INSPECT_BYTES, Sums, Taken, XdpTransmit, add_piece};
+use super::{Chain, FIRST_PIECE_BYTES, INSPECT_BYTES, Taken, XdpTransmit, add_piece, private_memory};
 use crate::memory::access;
 use crate::net::offload::{Checksum, Cursor, HEADERS_BYTES, Headers, Request, Segmenter, complete};
 use crate::net::transmit::{Detour, take_out};
+use crate::net::xdp::account::Frame;
 use crate::net::xdp::link::Link;
 use crate::net::xdp::loans::Lent;
 use crate::net::xdp::slab::HEAD_BYTES;
@@ -42,7 +43,6 @@ impl XdpTransmit {
         link: &mut Link,
         counters: &Counters,
         detour: &mut Option<&mut dyn Detour>,
-        sums: &mut Sums,
     ) -> Result<Taken, DropReason> {
         let Chain { head, len, frame_len, .. } = chain;
         let header_len = self.header_len;
@@ -81,7 +81,7 @@ impl XdpTransmit {
                         Ok(s) => s,
                         Err(e) => return Err(self.bad_offload(&e)),
                     };
-                    return Ok(self.begin(head, segmenter, link, counters, sums));
+                    return Ok(self.begin(head, segmenter, link, counters));
                 }
                 // No longer than one segment: it stays as it is.
                 (start, offset)
@@ -98,30 +98,22 @@ impl XdpTransmit {
             let text = format!("csum_start {start} + csum_offset {offset} beyond {HEADERS_BYTES} bytes");
             return Err(self.bad_offload(&text));
         }
-        self.whole(Chain { summed: true, ..chain }, &private, inspect, link, counters, sums)
+        self.whole(Chain { summed: true, ..chain }, &private, inspect, link)
     }
 
     /// Begins with a long frame.
-    fn begin(
-        &mut self,
-        head: u16,
-        segmenter: Segmenter,
-        link: &mut Link,
-        counters: &Counters,
-        sums: &mut Sums,
-    ) -> Taken {
+    fn begin(&mut self, head: u16, segmenter: Segmenter, link: &mut Link, counters: &Counters) -> Taken {
         let Some(holder) = link.loans.next() else { return Taken::Full };
         link.loans.hold(head);
         self.handed.push(head);
-        sums.header_bytes += self.header_len as u64;
         let cursor = Cursor::at(&self.segments, self.header_len + segmenter.headers_len());
         self.long = Some(Long { holder, segmenter, next: 0, cursor });
-        self.go_on(link, counters, sums);
+        self.go_on(link, counters);
         Taken::Done
     }
 
     /// Goes on with a long frame, if one is under way, as far as there is room. Returns how many frames were queued.
-    pub(super) fn go_on(&mut self, link: &mut Link, counters: &Counters, sums: &mut Sums) -> usize {
+    pub(super) fn go_on(&mut self, link: &mut Link, counters: &Counters) -> usize {
         let Some(mut long) = self.long.take() else { return 0 };
         if !link.loans.is_held(long.holder) {
             // The socket is gone, and the chain came back with it.
@@ -129,7 +121,7 @@ impl XdpTransmit {
             return 0;
         }
         let (first, frames) = (long.next, long.segmenter.frames());
-        while long.next < frames && self.part(&mut long, link, counters, sums) {
+        while long.next < frames && self.part(&mut long, link) {
             long.next += 1;
         }
         let queued = long.next - first;
@@ -150,7 +142,7 @@ impl XdpTransmit {
     }
 
     /// Queues the next frame of a long one. False where there is no room.
-    fn part(&mut self, long: &mut Long, link: &mut Link, counters: &Counters, sums: &mut Sums) -> bool {
+    fn part(&mut self, long: &mut Long, link: &mut Link) -> bool {
         if link.room(MAX_PIECES as u32) < MAX_PIECES as u32 {
             return false;
         }
@@ -163,7 +155,7 @@ impl XdpTransmit {
         } else if link.holds_enough(usize::from(self.ring.size() / 2).max(1)) {
             Some(CopyReason::Held)
         } else if len > self.gather_max_bytes {
-            self.lend_part(long, number, link, sums)
+            self.lend_part(long, number, link)
         } else if link.loans.places() > 0 {
             // One piece: for each one behind the first the kernel takes a page and copies into that (net/xdp/xsk.c,
             // `xsk_build_skb`), which costs more than a copy of bytes that are read for their sum anyway. Measured with
@@ -173,27 +165,20 @@ impl XdpTransmit {
             // The places come back when the kernel is told to send.
             return false;
         } else {
-            self.lend_part(long, number, link, sums)
+            self.lend_part(long, number, link)
         };
-        if let Some(reason) = reason {
-            if !self.copy_part(long, number, len, link) {
-                return false;
-            }
-            counters.copied(reason, len as u64);
+        if let Some(reason) = reason
+            && !self.copy_part(long, number, reason, len, link)
+        {
+            return false;
         }
-        sums.frames += 1;
+        self.queued += 1;
         self.queue(link, number);
         true
     }
 
     /// Cuts the next frame of a long one into private headers and pieces of the chain, and lends it. Returns why that can't be.
-    fn lend_part(
-        &mut self,
-        long: &mut Long,
-        number: u16,
-        link: &mut Link,
-        sums: &mut Sums,
-    ) -> Option<CopyReason> {
+    fn lend_part(&mut self, long: &mut Long, number: u16, link: &mut Link) -> Option<CopyReason> {
         let (headers, payload) = (long.segmenter.headers_len(), long.segmenter.payload_len(long.next));
         let (slab, _) = link.memory()?;
         let (_, at) = slab.head(usize::from(number));
@@ -217,26 +202,21 @@ impl XdpTransmit {
         long.segmenter.write(long.next, sum, slab.head(usize::from(number)).0);
         long.cursor = cursor;
         link.loans.lend(Lent::Part(long.holder), self.pieces.len() as u16);
-        link.account.queue(self.pieces.len() as u16, true, payload as u32);
-        sums.header_bytes += headers as u64;
+        link.account.queue(Frame::lent(self.pieces.len(), self.chain_header(long) + headers, payload));
         None
     }
 
     /// Copies the next frame of a long one, `len` bytes with its headers, into the slab, and sums the copy. False where there is no
     /// room.
-    fn copy_part(&mut self, long: &mut Long, number: u16, len: usize, link: &mut Link) -> bool {
-        let place = if len > HEAD_BYTES { link.loans.place() } else { None };
-        if len > HEAD_BYTES && place.is_none() {
-            return false;
-        }
-        let Some((slab, _)) = link.memory() else {
-            place.into_iter().for_each(|p| link.loans.put_back(p));
-            return false;
-        };
-        let (bytes, at) = match place {
-            Some(place) => slab.send_place(place),
-            None => slab.head(usize::from(number)),
-        };
+    fn copy_part(
+        &mut self,
+        long: &mut Long,
+        number: u16,
+        reason: CopyReason,
+        len: usize,
+        link: &mut Link,
+    ) -> bool {
+        let Some((lent, bytes, at)) = private_memory(link, number, len <= HEAD_BYTES) else { return false };
         let payload = &mut bytes[long.segmenter.headers_len()..len];
         long.cursor.read(&self.segments, payload);
         let mut sum = Checksum::new();
@@ -244,9 +224,14 @@ impl XdpTransmit {
         long.segmenter.write(long.next, sum, bytes);
         self.pieces.clear();
         self.pieces.push((at, len as u32));
-        link.loans.lend(place.map_or(Lent::Head, Lent::Place), 1);
-        link.account.queue(1, false, 0);
+        link.loans.lend(lent, 1);
+        link.account.queue(Frame::copied(reason, len, self.chain_header(long)));
         true
+    }
+
+    /// Bytes of the chain's virtio-net header, which goes with the first frame.
+    fn chain_header(&self, long: &Long) -> usize {
+        if long.next == 0 { self.header_len } else { 0 }
     }
 }
 
