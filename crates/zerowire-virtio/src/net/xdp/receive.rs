@@ -197,11 +197,7 @@ impl XdpReceive {
         if !self.pending.is_empty() {
             frames += self.deliver_pending(link, memory, counters);
         }
-        let posted = self.post(link, memory, geometry);
-        if !self.pending.is_empty() {
-            // They may have waited for the very chains that were taken now.
-            frames += self.deliver_pending(link, memory, counters);
-        }
+        let posted = self.post(link, memory, geometry, counters, &mut frames);
         if frames > 0 {
             link.moved();
         }
@@ -299,19 +295,27 @@ impl XdpReceive {
         sums.bytes += whole as u64;
     }
 
-    /// Takes what the driver has made available: posts it, or keeps it.
+    /// Takes what the driver has made available: posts it, or keeps it. Frames that wait for chains have them first, and are added to
+    /// `frames` then.
     #[inline]
-    fn post(&mut self, link: &mut Link, memory: &GuestMemory, geometry: Geometry) -> Result<(), RingError> {
+    fn post(
+        &mut self,
+        link: &mut Link,
+        memory: &GuestMemory,
+        geometry: Geometry,
+        counters: &Counters,
+        frames: &mut usize,
+    ) -> Result<(), RingError> {
         let need = self.setup.header_len + geometry.frame_bytes() as usize;
         // Places of the slab that are there for the driver's sake need chains to go to.
-        let reserve = self.setup.reserve + link.first_places + usize::from(!self.pending.is_empty());
+        let reserve = self.setup.reserve + link.first_places;
         self.ring.refresh()?;
         while self.order.has_room() && self.posted.has_room() && link.fill_room() > 0 {
             let i = self.chains.len();
             if !self.chains.ensure(i, need, &mut self.ring, memory, self.setup.header_len)? {
                 break;
             }
-            let direct = if self.setup.copy || i < reserve {
+            let direct = if self.setup.copy || i < reserve || !self.pending.is_empty() {
                 None
             } else {
                 self.place_of(link, geometry, self.chains.segments(i))
@@ -328,6 +332,9 @@ impl XdpReceive {
                 None => {
                     let head = self.chains.heads().next_back().unwrap_or(0);
                     self.kept.push_back(self.order.take(head));
+                    if !self.pending.is_empty() {
+                        *frames += self.deliver_pending(link, memory, counters);
+                    }
                 }
             }
         }

@@ -1,0 +1,176 @@
+//! Both sides of a queue pair on an AF_XDP socket turn by turn, without a server: what is between two turns can be said exactly.
+
+mod common;
+
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use common::frames::frame;
+use common::lab::Lab;
+use common::veth::{ip, slow_peer, veth};
+use common::{PATIENCE, Peer, in_netns, wait_until};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerowire::ledger::{Counters, Totals};
+use zerowire::xdp::program::{Hook, Steering};
+use zerowire::xdp::{Interface, Mode, XdpError};
+use zerowire_guest::ring::{DESC_WRITE, RingMemory};
+use zerowire_virtio::memory::GuestMemory;
+use zerowire_virtio::net::offload::Kind;
+use zerowire_virtio::net::offload::testing::Example;
+use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
+use zerowire_virtio::net::xdp::{XdpReceive, XdpReceiveSetup, XdpTransmit};
+use zerowire_virtio::net::{PathMode, Policy};
+use zerowire_virtio::ring::SplitRing;
+use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
+
+const HEADER: usize = 12;
+/// Entries of the ring.
+const SIZE: u16 = 512;
+/// Where buffers lie, and how far apart.
+const BUFFERS: u64 = 1 << 32;
+const STRIDE: u64 = 0x2000;
+/// Where there is room for a long frame.
+const LONG: u64 = BUFFERS + (6 << 20);
+/// `VIRTIO_NET_F_CSUM`, `VIRTIO_NET_F_HOST_TSO4` (virtio 1.3 §5.1.3).
+const OFFLOADS: u64 = 1 | 1 << 11;
+
+/// A driver's ring, and the socket on interface `v0`.
+struct Pair {
+    driver: RingMemory,
+    memory: Arc<GuestMemory>,
+    link: Link,
+    counters: Counters,
+    offered: u16,
+    lab: Lab,
+}
+
+impl Pair {
+    fn new(receives: bool) -> Self {
+        let lab = Lab::new(&[(0, 1 << 20), (BUFFERS, 8 << 20)]);
+        let memory = Arc::new(lab.memory.with_log(None));
+        let attached: Mutex<Option<Arc<Steering>>> = Mutex::new(None);
+        let attach: Attach = Arc::new(move |interface: &Interface| -> Result<_, XdpError> {
+            let mut attached = attached.lock().expect("no panic");
+            if attached.is_none() {
+                *attached = Some(Arc::new(Steering::attach(interface.name(), 16, Hook::Auto)?));
+            }
+            Ok(attached.clone().expect("made above"))
+        });
+        let mut link = Link::new(LinkOptions {
+            interface: "v0".into(),
+            queue: 0,
+            pair: 0,
+            mode: Mode::Copy,
+            mtu: 1500,
+            registrar: Arc::new(Registrar::new("v0".into(), 1, false)),
+            attach,
+            address: None,
+        });
+        link.set_memory(&memory);
+        link.start(receives).expect("bound");
+        Self { driver: lab.ring(SIZE), memory, link, counters: Counters::default(), offered: 0, lab }
+    }
+
+    fn device(&self) -> SplitRing {
+        self.lab.device(&self.driver, 0, false)
+    }
+
+    fn receive(&self) -> XdpReceive {
+        let setup = XdpReceiveSetup { mergeable: true, header_len: HEADER, copy: false, reserve: 0 };
+        XdpReceive::new(self.device(), setup)
+    }
+
+    fn transmit(&self, ring: SplitRing, mode: PathMode) -> XdpTransmit {
+        XdpTransmit::new(ring, OFFLOADS, HEADER, Policy { mode, ..Policy::default() })
+    }
+
+    /// Offers buffers of these lengths, each where its number says.
+    fn post(&mut self, lengths: &[u32]) {
+        for len in lengths {
+            self.driver.write_desc(self.offered, self.place(self.offered), *len, DESC_WRITE, 0);
+            self.offer();
+        }
+    }
+
+    /// Offers a frame behind this virtio-net header.
+    fn send(&mut self, header: &[u8; HEADER], frame: &[u8]) {
+        self.write(self.offered, self.place(self.offered), header, frame);
+        self.offer();
+    }
+
+    fn write(&self, head: u16, place: u64, header: &[u8; HEADER], frame: &[u8]) {
+        self.lab.write(place, &[header.as_slice(), frame].concat());
+        self.driver.write_desc(head, place, (HEADER + frame.len()) as u32, 0, 0);
+    }
+
+    fn offer(&mut self) {
+        self.driver.write_avail(self.offered, self.offered);
+        self.offered += 1;
+        self.driver.publish_avail_idx(self.offered);
+    }
+
+    fn place(&self, head: u16) -> u64 {
+        BUFFERS + u64::from(head) * STRIDE
+    }
+
+    /// What was used: heads and bytes.
+    fn used(&self) -> Vec<(u32, u32)> {
+        (0..self.driver.used_idx()).map(|i| self.driver.used_entry(i)).collect()
+    }
+
+    /// Waits until a received frame lies in the socket.
+    fn wait_for_frame(&self) {
+        let port = self.link.port().expect("a socket");
+        let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&port, PollFlags::IN)], Some(&limit)), Ok(1), "no frame comes");
+    }
+
+    fn totals(&self) -> Totals {
+        self.counters.snapshot()
+    }
+}
+
+/// One turn.
+fn receive(side: &mut XdpReceive, pair: &mut Pair) {
+    side.run(&mut pair.link, &pair.memory, &pair.counters).expect("a sound ring");
+}
+
+/// One turn. Returns what was moved.
+fn transmit(side: &mut XdpTransmit, pair: &mut Pair) -> usize {
+    side.run(&mut pair.link, &pair.memory, &pair.counters, None).expect("a sound ring").chains
+}
+
+/// A buffer is kept for a frame of the slab that turns out to be longer.
+#[test]
+fn a_frame_that_waits_gets_the_next_buffers_whatever_their_length() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 3000);
+        let peer = Peer::new("v1");
+        let mut pair = Pair::new(true);
+        let mut side = pair.receive();
+        pair.post(&[1536]);
+        receive(&mut side, &mut pair);
+        peer.send(&frame(1, 2500));
+        pair.wait_for_frame();
+        receive(&mut side, &mut pair);
+        assert_eq!(pair.used(), []);
+        pair.post(&[4096, 4096, 4096]);
+        receive(&mut side, &mut pair);
+        let rest = HEADER as u32 + 2500 - 1536;
+        assert_eq!(pair.used(), [(0, 1536), (1, rest)]);
+        let got =
+            [pair.lab.bytes(pair.place(0), 1536), pair.lab.bytes(pair.place(1), rest as usize)].concat();
+        assert_eq!((got[10], &got[HEADER..] == frame(1, 2500)), (2, true));
+        // The others are with the kernel.
+        for n in [2, 3] {
+            peer.send(&frame(n, 2500));
+            pair.wait_for_frame();
+            receive(&mut side, &mut pair);
+            assert_eq!(pair.used()[n as usize..], [(n, 2512)]);
+        }
+        let totals = pair.totals();
+        assert_eq!((totals.frames, totals.zero_copied_frames, totals.dropped_total()), (3, 2, 0));
+        side.release(&mut pair.link, &pair.memory, &pair.counters);
+    });
+}
