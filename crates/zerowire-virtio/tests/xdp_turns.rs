@@ -174,3 +174,26 @@ fn a_frame_that_waits_gets_the_next_buffers_whatever_their_length() {
         side.release(&mut pair.link, &pair.memory, &pair.counters);
     });
 }
+
+#[test]
+fn frames_that_came_before_a_stop_reach_the_buffers_that_are_kept() {
+    // One buffer is too few.
+    for (buffers, used) in [(3, vec![(0, 700), (1, 312)]), (1, vec![])] {
+        in_netns(move || {
+            veth("v0", "v1", 1, 1500);
+            let peer = Peer::new("v1");
+            let mut pair = Pair::new(true);
+            let mut side = pair.receive();
+            pair.post(&vec![700; buffers]);
+            receive(&mut side, &mut pair);
+            peer.send(&frame(1, 1000));
+            pair.wait_for_frame();
+            side.release(&mut pair.link, &pair.memory, &pair.counters);
+            assert_eq!(pair.used(), used);
+            assert_eq!(usize::from(side.ring().next_avail()), used.len(), "the others are put back");
+            let totals = pair.totals();
+            let came = u64::from(!used.is_empty());
+            assert_eq!((totals.frames, totals.dropped_total()), (came, 1 - came), "{totals:?}");
+        });
+    }
+}

@@ -132,7 +132,9 @@ impl XdpReceive {
         }
         if link.generation() == self.generation {
             for _ in 0..RING_ENTRIES as usize / BATCH {
-                if self.harvest(link, memory, counters) == 0 {
+                let taken = self.harvest(link, memory, counters);
+                self.deliver_pending(link, memory, counters);
+                if taken == 0 {
                     break;
                 }
             }
