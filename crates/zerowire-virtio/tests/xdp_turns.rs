@@ -197,3 +197,69 @@ fn frames_that_came_before_a_stop_reach_the_buffers_that_are_kept() {
         });
     }
 }
+
+/// Has `w0` pass nothing on: a byte a second behind some frames.
+fn block() {
+    shape(&["replace", "dev", "w0", "root", "tbf", "rate", "8bit", "burst", "3000", "limit", "10000000"]);
+}
+
+fn shape(arguments: &[&str]) {
+    let done = Command::new("tc").arg("qdisc").args(arguments).output();
+    let done = done.expect("the program tc (iproute2) to be there");
+    assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// What the next process would find of the chains in flight: those that it would work on again, and those that it would not.
+fn after_a_crash(pair: &Pair, file: &OwnedFd) -> (usize, usize) {
+    let len = rustix::fs::fstat(file).expect("a file").st_size as u64;
+    let region = InflightRegion::open(file, 0, len, 1, SIZE).expect("the region");
+    let tracker = Box::new(Tracker::new(&Arc::new(region), 0).expect("a place"));
+    let recovered = pair.device().track(tracker).expect("the same ring");
+    (recovered.again, recovered.unsure)
+}
+
+/// Of a long frame that finds all places taken nothing is sent in its first turn.
+#[test]
+fn a_long_frame_is_marked_and_counted_in_the_turn_in_which_it_begins_to_go_out() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let _peer = slow_peer("v1", "w0", "w1");
+        block();
+        let mut pair = Pair::new(false);
+        let (region, file) = InflightRegion::create(1, SIZE).expect("a region");
+        let mut ring = pair.device();
+        let tracker = Tracker::new(&Arc::new(region), 0).expect("a place");
+        ring.track(Box::new(tracker)).expect("a new region");
+        let mut side = pair.transmit(ring, PathMode::Copy);
+        let mut plain = 0;
+        while usize::from(pair.offered) == pair.used().len() {
+            assert!(pair.offered < SIZE, "places are never all taken");
+            // Short ones, of which the kernel takes more at once than there are places.
+            pair.send(&[0; HEADER], &frame(plain, 60));
+            transmit(&mut side, &mut pair);
+            plain += 1;
+        }
+        // The frame that waits is a long one now, of more pieces than there are places.
+        let example = Example {
+            kind: Kind::Tcp4,
+            v6: false,
+            tags: 0,
+            options: 0,
+            flags: 0x10,
+            payload: 64_000,
+            seed: 1,
+        };
+        let mut header = [0; HEADER];
+        header[..10].copy_from_slice(&example.header(210));
+        let (before, head) = (pair.totals(), pair.offered - 1);
+        pair.write(head, LONG, &header, &example.frame());
+        transmit(&mut side, &mut pair);
+        assert_eq!(pair.totals(), Totals { system_calls: pair.totals().system_calls, ..before });
+        shape(&["del", "dev", "w0", "root"]);
+        wait_until("it begins to go out", || transmit(&mut side, &mut pair) > 0);
+        assert_eq!(pair.used().len(), usize::from(head), "it is under way");
+        assert_eq!(pair.totals().copied_bytes["header"], HEADER as u64);
+        assert_eq!(after_a_crash(&pair, &file), (0, 1), "part of it went out");
+        side.abandon(&mut pair.link, &pair.counters);
+    });
+}

@@ -24,6 +24,7 @@ const _: () = assert!(HEADERS_BYTES <= HEAD_BYTES);
 /// A long frame, as far as it has been cut. Its segments are those of [`XdpTransmit`]: no other chain is parsed meanwhile.
 #[derive(Debug)]
 pub(super) struct Long {
+    head: u16,
     /// The loan that holds the chain.
     holder: u16,
     segmenter: Segmenter,
@@ -105,9 +106,8 @@ impl XdpTransmit {
     fn begin(&mut self, head: u16, segmenter: Segmenter, link: &mut Link, counters: &Counters) -> Taken {
         let Some(holder) = link.loans.next() else { return Taken::Full };
         link.loans.hold(head);
-        self.handed.push(head);
         let cursor = Cursor::at(&self.segments, self.header_len + segmenter.headers_len());
-        self.long = Some(Long { holder, segmenter, next: 0, cursor });
+        self.long = Some(Long { head, holder, segmenter, next: 0, cursor });
         self.go_on(link, counters);
         Taken::Done
     }
@@ -125,6 +125,10 @@ impl XdpTransmit {
             long.next += 1;
         }
         let queued = long.next - first;
+        if first == 0 && queued > 0 {
+            // Not before: of a chain that waits for room nothing has gone out.
+            self.handed.push(long.head);
+        }
         if long.next < frames {
             self.long = Some(long);
         } else if let Some(head) = link.loans.let_go(long.holder) {
