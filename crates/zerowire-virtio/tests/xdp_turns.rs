@@ -263,3 +263,28 @@ fn a_long_frame_is_marked_and_counted_in_the_turn_in_which_it_begins_to_go_out()
         side.abandon(&mut pair.link, &pair.counters);
     });
 }
+
+#[test]
+fn a_ring_that_discards_still_sends_what_it_had_queued() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let mut pair = Pair::new(false);
+        let mut side = pair.transmit(pair.device(), PathMode::Auto);
+        ip(&["link", "set", "v0", "down"]);
+        let sent = frame(1, 700);
+        pair.send(&[0; HEADER], &sent);
+        transmit(&mut side, &mut pair);
+        assert_eq!(pair.used(), [], "the frame waits for its interface");
+        ip(&["link", "set", "v0", "up"]);
+        let mut peer = Peer::new("v1");
+        pair.send(&[0; HEADER], &frame(2, 700));
+        wait_until("both are back", || {
+            side.discard(&mut pair.link, &pair.counters).expect("a sound ring");
+            pair.used().len() == 2
+        });
+        assert_eq!(peer.expect().bytes, sent);
+        assert!(peer.recv(std::time::Duration::from_millis(50)).is_none(), "the other one was discarded");
+        let totals = pair.totals();
+        assert_eq!((totals.frames, totals.dropped_frames["port_refused"]), (1, 1));
+    });
+}

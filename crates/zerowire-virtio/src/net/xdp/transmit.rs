@@ -139,8 +139,15 @@ impl XdpTransmit {
         link.account.settle(counters);
     }
 
-    /// Gives back everything that the driver has made available without sending it.
+    /// Gives back everything that the driver has made available without sending it. What was queued before goes out.
     pub fn discard(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, TurnError> {
+        if link.is_unsent() {
+            link.kick();
+        }
+        self.refuse(link, counters)
+    }
+
+    fn refuse(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, TurnError> {
         self.end_long(link, counters);
         link.reap();
         link.account.settle(counters);
@@ -179,7 +186,7 @@ impl XdpTransmit {
                 return Ok(Turn { chains, notify: self.ring.publish() });
             }
             if !link.is_ready() || link.is_down() {
-                return self.discard(link, counters);
+                return self.refuse(link, counters);
             }
         }
         let mut broken = None;
