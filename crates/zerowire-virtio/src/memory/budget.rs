@@ -16,8 +16,9 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "{need_bytes} bytes can't be pinned: the budget (--memlock) is {limit_bytes} bytes for all VMs, of which {used_bytes} are \
-     in use; raise it to {}, give --pin partial, or use a port that pins nothing (tap with --pin off)",
-    used_bytes.saturating_add(*need_bytes)
+     in use{}; {}use a port that pins nothing (tap with --pin off)",
+    shares.text(),
+    remedy(*enough_bytes, *shares)
 )]
 pub struct OverBudget {
     /// Bytes that were to be pinned.
@@ -26,6 +27,37 @@ pub struct OverBudget {
     pub limit_bytes: u64,
     /// Bytes of it that are in use.
     pub used_bytes: u64,
+    /// A budget that would do, bytes; None where none would.
+    pub enough_bytes: Option<u64>,
+    /// What VMs that share the budget have to do with it.
+    pub shares: Shares,
+}
+
+/// What the shares of VMs with `--pin partial` have to do with memory that is over the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shares {
+    /// No VM has one.
+    None,
+    /// So many bytes are kept for them.
+    Kept(u64),
+    /// It is this VM's share, of so many bytes, that is too small.
+    Own(u64),
+}
+
+impl Shares {
+    fn text(self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Kept(bytes) => format!(", and {bytes} are the shares of VMs with --pin partial"),
+            Self::Own(bytes) => format!(", and {bytes} are each VM's share"),
+        }
+    }
+}
+
+fn remedy(enough_bytes: Option<u64>, shares: Shares) -> String {
+    let raise = enough_bytes.map_or(String::new(), |bytes| format!("raise it to {bytes}, "));
+    let partial = if let Shares::Own(_) = shares { "" } else { "give --pin partial, " };
+    format!("{raise}{partial}or ")
 }
 
 #[derive(Debug)]
@@ -47,7 +79,27 @@ impl State {
 
     /// What all together may have as a whole.
     fn for_whole(&self) -> u64 {
-        if self.limit == u64::MAX { self.limit } else { self.limit - self.share() * self.parts }
+        if self.limit == u64::MAX { self.limit } else { self.limit - self.shares() }
+    }
+
+    /// What is kept for the VMs that take a part.
+    fn shares(&self) -> u64 {
+        self.share() * self.parts
+    }
+
+    /// A budget with which `need` bytes more could be had as a whole; None where all VMs take a part.
+    fn enough_for_whole(&self, need: u64) -> Option<u64> {
+        let (vms, others) = (self.vms.max(1), self.vms.max(1) - self.parts);
+        if others == 0 {
+            return None;
+        }
+        let whole = self.whole.saturating_add(need).saturating_mul(vms).div_ceil(others);
+        Some(whole.max(self.used.saturating_add(need)))
+    }
+
+    /// The same for a VM's share of `least` bytes.
+    fn enough_for_part(&self, least: u64) -> u64 {
+        least.saturating_mul(self.vms.max(1)).max(self.used.saturating_add(least))
     }
 }
 
@@ -91,11 +143,15 @@ impl PinBudget {
     /// Takes `need_bytes` of the budget until the value is dropped.
     pub(crate) fn claim(&self, need_bytes: u64) -> Result<PinClaim<'_>, OverBudget> {
         let mut state = self.state();
-        let (limit_bytes, limit) = (state.for_whole(), state.limit);
         let fits = |used: u64, limit: u64| used.checked_add(need_bytes).is_some_and(|sum| sum <= limit);
-        if !fits(state.used, limit) || !fits(state.whole, limit_bytes) {
-            let used_bytes = if limit_bytes == limit { state.used } else { state.whole };
-            return Err(OverBudget { need_bytes, limit_bytes, used_bytes });
+        if !fits(state.used, state.limit) || !fits(state.whole, state.for_whole()) {
+            return Err(OverBudget {
+                need_bytes,
+                limit_bytes: state.limit,
+                used_bytes: state.used,
+                enough_bytes: state.enough_for_whole(need_bytes),
+                shares: if state.parts == 0 { Shares::None } else { Shares::Kept(state.shares()) },
+            });
         }
         state.used += need_bytes;
         state.whole += need_bytes;
@@ -107,8 +163,13 @@ impl PinBudget {
         let mut state = self.state();
         let bytes = most.min(state.share()).min(state.limit.saturating_sub(state.used));
         if bytes < least {
-            let (limit_bytes, used_bytes) = (state.limit, state.used);
-            return Err(OverBudget { need_bytes: least, limit_bytes, used_bytes });
+            return Err(OverBudget {
+                need_bytes: least,
+                limit_bytes: state.limit,
+                used_bytes: state.used,
+                enough_bytes: Some(state.enough_for_part(least)),
+                shares: Shares::Own(state.share()),
+            });
         }
         state.used += bytes;
         Ok(PinClaim { budget: self, bytes, whole: false })
@@ -153,7 +214,8 @@ mod tests {
         let budget = PinBudget::new(100);
         let first = budget.claim(60).expect("within the budget");
         let error = budget.claim(41).expect_err("too much");
-        assert_eq!(error, OverBudget { need_bytes: 41, limit_bytes: 100, used_bytes: 60 });
+        assert_eq!((error.need_bytes, error.limit_bytes, error.used_bytes), (41, 100, 60));
+        assert_eq!((error.enough_bytes, error.shares), (Some(101), Shares::None));
         assert!(error.to_string().contains("raise it to 101"), "{error}");
         let second = budget.claim(40).expect("exactly what is left");
         assert_eq!(budget.used(), 100);
@@ -192,5 +254,54 @@ mod tests {
         budget.share_among(2, 2);
         assert_eq!(budget.claim_part(1, 1 << 40).expect("all of it").bytes(), 1 << 40);
         assert!(budget.claim(1 << 40).is_ok());
+    }
+
+    /// With the budget that an error names the same claim succeeds.
+    fn is_enough(
+        vms: usize,
+        parts: usize,
+        limit: u64,
+        whole: u64,
+        claim: impl Fn(&PinBudget) -> Option<OverBudget>,
+    ) -> String {
+        let budget = PinBudget::new(limit);
+        budget.share_among(vms, parts);
+        let _held = (whole > 0).then(|| budget.claim(whole).expect("within the budget"));
+        let error = claim(&budget).expect("too much");
+        assert_eq!(error.limit_bytes, limit);
+        let enough = error.enough_bytes.expect("some budget does");
+        budget.limit(enough);
+        assert_eq!(claim(&budget), None, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn an_error_names_the_budget_that_would_do() {
+        // Eight VMs of which each needs a quarter of the budget.
+        let part = is_enough(8, 8, 10_000_000, 0, |b| b.claim_part(2_700_000, 20_000_000).err());
+        for word in
+            ["is 10000000 bytes", "0 are in use", "1250000 are each VM's share", "raise it to 21600000, or"]
+        {
+            assert!(part.contains(word), "no '{word}' in {part}");
+        }
+        assert!(!part.contains("--pin partial"), "the VM has that: {part}");
+        let whole = is_enough(3, 2, 100, 20, |b| b.claim(21).err());
+        for word in
+            ["is 100 bytes", "20 are in use", "66 are the shares", "raise it to 123, give --pin partial"]
+        {
+            assert!(whole.contains(word), "no '{word}' in {whole}");
+        }
+        is_enough(7, 3, 1000, 0, |b| b.claim(777).err());
+        is_enough(1, 0, 1000, 999, |b| b.claim(2).err());
+        is_enough(2, 1, 1000, 400, |b| b.claim_part(700, 700).err());
+    }
+
+    #[test]
+    fn no_budget_does_where_all_is_shared() {
+        let budget = PinBudget::new(100);
+        budget.share_among(2, 2);
+        let error = budget.claim(10).expect_err("all of it is shared");
+        assert_eq!(error.enough_bytes, None);
+        assert!(error.to_string().contains("partial; give --pin partial, or use"), "{error}");
     }
 }

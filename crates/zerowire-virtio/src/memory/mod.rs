@@ -19,7 +19,7 @@ mod sigbus;
 mod table;
 
 pub(crate) use budget::PinClaim;
-pub use budget::{OverBudget, PinBudget};
+pub use budget::{OverBudget, PinBudget, Shares};
 pub use composite::Composite;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub use map::{Mapping, Reservation};
