@@ -42,22 +42,37 @@ fn checksum_only(example: &Example) -> VirtioNetHdr {
     VirtioNetHdr { gso_type: 0, hdr_len: 0, gso_size: 0, ..header(example, 0) }
 }
 
-/// What arrives of wire frames: a receiving kernel takes the outer tag out of the frame.
+/// The same frame as a receiving kernel shows it: it takes the outer tag out of the frame.
+fn untagged(frame: &[u8]) -> Vec<u8> {
+    let tag = if frame[12..14] == [0x81, 0] { 12..16 } else { 0..0 };
+    [&frame[..tag.start], &frame[tag.end..]].concat()
+}
+
+/// The guest's next frame, which must come. A bridge says something of its own now and then.
+fn arrived(peer: &mut Peer) -> Option<Vec<u8>> {
+    std::iter::from_fn(|| peer.recv(PATIENCE)).map(|f| f.bytes).find(|bytes| bytes[6..12] == GUEST_MAC)
+}
+
+/// What arrives of wire frames.
 fn expect(peer: &mut Peer, wanted: &[Vec<u8>], what: &dyn std::fmt::Debug) {
     for (i, want) in wanted.iter().enumerate() {
-        let tag = if want[12..14] == [0x81, 0] { 12..16 } else { 0..0 };
-        let want = [&want[..tag.start], &want[tag.end..]].concat();
-        // A bridge says something of its own now and then.
-        let got = std::iter::from_fn(|| peer.recv(PATIENCE)).find(|f| f.bytes[6..12] == GUEST_MAC);
-        let got = got.unwrap_or_else(|| panic!("{what:?}: frame {i} of {}", wanted.len()));
-        let differs = got.bytes.iter().zip(&want).position(|(a, b)| a != b);
-        assert!(
-            got.bytes == want,
-            "{what:?}: frame {i}: {} and {} bytes, {differs:?}",
-            got.bytes.len(),
-            want.len()
-        );
+        let want = untagged(want);
+        let got = arrived(peer).unwrap_or_else(|| panic!("{what:?}: frame {i} of {}", wanted.len()));
+        let differs = got.iter().zip(&want).position(|(a, b)| a != b);
+        assert!(got == want, "{what:?}: frame {i}: {} and {} bytes, {differs:?}", got.len(), want.len());
     }
+}
+
+/// The same in any order, each of them `times` times: over a bridge and a shaper frames of several CPUs may overtake each other.
+fn expect_all(peer: &mut Peer, wanted: &[Vec<u8>], times: usize, what: &dyn std::fmt::Debug) {
+    let mut all: Vec<_> =
+        wanted.iter().map(|want| untagged(want)).cycle().take(times * wanted.len()).collect();
+    let mut came: Vec<_> = all.iter().map_while(|_| arrived(peer)).collect();
+    assert_eq!(came.len(), all.len(), "{what:?}: frames that came");
+    all.sort_unstable();
+    came.sort_unstable();
+    let differs = came.iter().zip(&all).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{what:?}: not the frames that were sent");
 }
 
 /// The same with the defaults, and where every frame is to be copied.
@@ -218,7 +233,7 @@ fn payload_can_be_lent() {
                     for e in [e, Example { seed: 78, ..e }] {
                         let wanted = naive(&e.frame(), &e, 1399);
                         guest.send(0, &vec![(header(&e, 1399), e.frame()); 12]);
-                        (0..12).for_each(|_| expect(&mut peer, &wanted, &(layout, &e)));
+                        expect_all(&mut peer, &wanted, 12, &(layout, &e));
                     }
                 }
                 let totals = backend.stats("a").transmit.totals;
