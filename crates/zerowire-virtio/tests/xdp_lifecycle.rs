@@ -41,35 +41,39 @@ fn nothing_is_written_to_buffers_of_a_stopped_queue_and_all_come_back() {
         let (backend, peer) = one_queue();
         let mut guest = Patterned::start(&backend, "a", 0);
         let place = |i: u64| (DATA + i * 0x1000 + 77, 1530);
-        let heads: Vec<u16> = (0..10).map(|i| guest.post(&[place(i)])).collect();
+        const BUFFERS: usize = 40;
+        let heads: Vec<u16> = (0..BUFFERS as u64).map(|i| guest.post(&[place(i)])).collect();
+        let mut next = 0;
+        let go_live = |guest: &mut Patterned, next: &mut usize| {
+            guest.go_live(&peer, |_| {
+                *next += 1;
+                place(*next as u64 - 1)
+            });
+        };
         let deliver = |guest: &mut Patterned, i: usize| {
             let bytes = frame(i as u32, 500);
-            let used = (0..200).find_map(|_| {
-                peer.send(&bytes);
-                guest.used(Duration::from_millis(100))
-            });
-            assert_eq!(used, Some((heads[i], 512)), "frame {i}");
+            peer.send(&bytes);
+            assert_eq!(guest.used(PATIENCE), Some((heads[i], 512)), "frame {i}");
             guest
                 .expect_in(&[place(i as u64)], &[&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0][..], &bytes].concat());
         };
-        for i in 0..4 {
-            deliver(&mut guest, i);
-        }
+        go_live(&mut guest, &mut next);
+        (next..next + 4).for_each(|i| deliver(&mut guest, i));
+        next += 4;
         let base = guest.transport.stop_queue(0).expect("stopped");
-        assert_eq!(base, 4, "the buffers that no frame came for are to be taken again");
+        assert_eq!(usize::from(base), next, "the buffers that no frame came for are to be taken again");
         for n in 0..200 {
             peer.send(&frame(1000 + n, 1000));
         }
-        assert_eq!(guest.rx.ring().used_idx(), 4);
+        assert_eq!(usize::from(guest.rx.ring().used_idx()), next);
         guest.check("frames for a stopped queue");
         // The same ring goes on.
         let setup = guest.rx.ring().setup(base);
         let handle = guest.transport.start_queue(0, &setup).expect("started");
         guest.transport.enable_queue(0, true).expect("enabled");
         handle.doorbell.ring().expect("a kick");
-        for i in 4..10 {
-            deliver(&mut guest, i);
-        }
+        go_live(&mut guest, &mut next);
+        (next..BUFFERS).for_each(|i| deliver(&mut guest, i));
         guest.check("after the queue went on");
     });
 }
