@@ -39,3 +39,4 @@ pub mod snapshot;
 pub mod stores;
 pub mod vsock;
 pub mod vsock_device;
+pub mod xdp;

@@ -1,4 +1,4 @@
-//! `zw-vsock`, the guest's program, run from here.
+//! `zw-vsock`, the guest's program, run from here; and other programs there that end with a line `ok …` or `failed: …`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -19,15 +19,16 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// The job fails; the message holds its own.
 pub fn run(guest: &mut Guest, line: &str) -> Result<String> {
-    let output = guest.run(&format!("zw-vsock {line}"), JOB)?;
-    verdict(line, &output.text)
+    let command = format!("zw-vsock {line}");
+    let output = guest.run(&command, JOB)?;
+    verdict(&command, &output.text)
 }
 
 /// A job that runs beside others in the guest.
 #[derive(Debug)]
 #[must_use]
 pub struct Background {
-    line: String,
+    command: String,
     file: String,
     pid: u32,
 }
@@ -38,10 +39,18 @@ impl Background {
     /// # Errors
     /// The guest does not answer.
     pub fn start(guest: &mut Guest, line: &str) -> Result<Self> {
+        Self::start_command(guest, &format!("zw-vsock {line}"))
+    }
+
+    /// Starts another program; the command line is a whole one.
+    ///
+    /// # Errors
+    /// As [`Background::start`].
+    pub fn start_command(guest: &mut Guest, command: &str) -> Result<Self> {
         let file = format!("/tmp/job{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let pid = guest.sh(&format!("zw-vsock {line} >{file} 2>&1 & echo $!"))?;
-        let pid = pid.parse().with_context(|| format!("the process id of `{line}` is '{pid}'"))?;
-        Ok(Self { line: line.to_owned(), file, pid })
+        let pid = guest.sh(&format!("{command} >{file} 2>&1 & echo $!"))?;
+        let pid = pid.parse().with_context(|| format!("the process id of `{command}` is '{pid}'"))?;
+        Ok(Self { command: command.to_owned(), file, pid })
     }
 
     /// Starts a job and waits until it listens.
@@ -63,8 +72,8 @@ impl Background {
         if said.lines().any(|line| line == word) {
             return Ok(());
         }
-        verdict(&self.line, &said)?;
-        bail!("in the guest: `zw-vsock {}` never said '{word}': {said}", self.line);
+        verdict(&self.command, &said)?;
+        bail!("in the guest: `{}` never said '{word}': {said}", self.command);
     }
 
     /// Sends it a signal, by name (`STOP`).
@@ -82,22 +91,22 @@ impl Background {
     /// As [`run`].
     pub fn finish(self, guest: &mut Guest) -> Result<String> {
         let said = self.wait(guest, "(ok|failed:) ")?;
-        verdict(&self.line, &said)
+        verdict(&self.command, &said)
     }
 
     /// Waits for a line of these words, or for the last one; returns all lines.
     fn wait(&self, guest: &mut Guest, words: &str) -> Result<String> {
-        let Self { line, file, .. } = self;
+        let Self { command, file, .. } = self;
         let wait =
             format!("until grep -qsE '^({words}|ok |failed: )' {file}; do usleep 20000; done; cat {file}");
-        Ok(guest.run(&wait, JOB).with_context(|| format!("`zw-vsock {line}`"))?.text)
+        Ok(guest.run(&wait, JOB).with_context(|| format!("`{command}`"))?.text)
     }
 }
 
-fn verdict(line: &str, said: &str) -> Result<String> {
+fn verdict(command: &str, said: &str) -> Result<String> {
     let last = said.lines().next_back().unwrap_or_default();
     match last.strip_prefix("ok") {
         Some(text) => Ok(text.trim().to_owned()),
-        None => bail!("in the guest: `zw-vsock {line}`: {said}"),
+        None => bail!("in the guest: `{command}`: {said}"),
     }
 }
