@@ -6,8 +6,6 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features as f};
 
-use super::{Backend, PATIENCE, Peer, frames};
-
 /// Two regions that touch, and one apart.
 pub const REGIONS: [(u64, usize); 3] = [(0, 1 << 20), (1 << 20, 1 << 20), (1 << 32, 1 << 20)];
 
@@ -33,13 +31,11 @@ pub struct Patterned {
 }
 
 impl Patterned {
-    /// Connects with these features beside VERSION_1.
-    pub fn start(backend: &Backend, vm: &str, features: u64) -> Self {
-        let regions: Vec<_> = REGIONS.iter().map(|&(at, len)| (GuestAddr(at), len)).collect();
-        let memory = GuestMemory::new(&regions).unwrap_or_else(|e| panic!("{e}"));
+    /// Starts on a new connection, in memory that nothing else uses, with these features beside VERSION_1.
+    pub fn over(mut transport: VhostUser, memory: GuestMemory, features: u64) -> Self {
         let mut state = 1_234_567u64;
         let mut shadow = Vec::new();
-        for (at, len) in REGIONS {
+        for (at, len) in memory.regions().iter().map(|r| (r.guest_addr().0, r.len())) {
             let bytes: Vec<u8> = (0..len)
                 .map(|_| {
                     state =
@@ -50,7 +46,6 @@ impl Patterned {
             memory.at(GuestAddr(at), len).unwrap_or_else(|e| panic!("{e}")).write(0, &bytes);
             shadow.push((at, bytes));
         }
-        let mut transport = backend.connect(vm);
         let offered = transport.device_features().unwrap_or_else(|e| panic!("{e}"));
         let acked = offered & (f::VERSION_1 | f::VHOST_USER_PROTOCOL_FEATURES | features);
         transport.negotiate(acked).unwrap_or_else(|e| panic!("{e}"));
@@ -88,37 +83,6 @@ impl Patterned {
         let (id, len) = self.rx.ring().used_entry(self.seen);
         self.seen = self.seen.wrapping_add(1);
         Some((id as u16, len))
-    }
-
-    /// Has the peer send until a frame reaches a buffer, and no other one is under way: as long as the device has not taken any
-    /// buffer a frame is lost, as on a wire. `place` names the buffer that is used next. When this returns the device has taken
-    /// all that was offered before.
-    pub fn go_live(&mut self, peer: &Peer, mut place: impl FnMut(&mut Self) -> (u64, u32)) {
-        const LEN: usize = 60;
-        let (start, mut at) = (Instant::now(), place(self));
-        for probe in frames::PROBE.. {
-            assert!(start.elapsed() < PATIENCE, "no frame arrives");
-            peer.send(&frames::frame(probe, LEN));
-            while let Some((_, len)) = self.used(Duration::from_millis(100)) {
-                let mut got = vec![0; 12 + LEN];
-                self.memory
-                    .at(GuestAddr(at.0), got.len())
-                    .unwrap_or_else(|e| panic!("{e}"))
-                    .read(0, &mut got);
-                // One that was sent before is of no less worth, but others come then.
-                let number = frames::number(&got[12..]);
-                assert_eq!(len as usize, got.len());
-                assert!((frames::PROBE..=probe).contains(&number), "{number:#x} after probe {probe:#x}");
-                self.expect_in(
-                    &[at],
-                    &[&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0][..], &frames::frame(number, LEN)].concat(),
-                );
-                if number == probe {
-                    return;
-                }
-                at = place(self);
-            }
-        }
     }
 
     /// Notes that the device may have put `bytes` into these places.

@@ -3,13 +3,21 @@
 //! ```text
 //! zw-xdp own MODE INTERFACE huge|small
 //! zw-xdp echo SOCKET PAIRS NAME
+//! zw-xdp posts INTERFACE
 //! ```
-//! `own` and `echo` send back what comes from the wire's end, until there is the file of `zerowire_vmtest::xdp::STOP`: with a back end in this process,
-//! the VM's memory on huge pages or not; or as the front end of another process, whose answers bear a name of one byte. The line
-//! `ready` says that frames may come. The last line is `ok …` or `failed: …`; the exit status is 0 or 1.
+//! `own` and `echo` send back what comes from the wire's end, until there is the file of `zerowire_vmtest::xdp::STOP`: with a
+//! back end in this process, the VM's memory on huge pages or not; or as the front end of another process, whose answers bear a
+//! name of one byte. The line `ready` says that frames may come. `posts` asks the wire's end for frames, and looks where they
+//! land in the VM's memory. The last line is `ok …` or `failed: …`;
+//! the exit status is 0 or 1.
 
 mod back_end;
 mod echo;
+#[allow(dead_code, reason = "shared with tests that have other memory")]
+#[path = "../../../../crates/zerowire-virtio/tests/common/pattern.rs"]
+mod pattern;
+mod posts;
+mod scene;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +27,7 @@ use anyhow::{Result, bail};
 /// How long the program waits for a frame.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-const USAGE: &str = "usage: zw-xdp own MODE INTERFACE huge|small, or echo SOCKET PAIRS NAME";
+const USAGE: &str = "usage: zw-xdp own MODE INTERFACE huge|small, echo SOCKET PAIRS NAME, or posts INTERFACE";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -40,6 +48,7 @@ fn run(words: &[&str]) -> Result<String> {
     match words {
         ["own", mode, interface, pages] => echo::own(mode, interface, pages),
         ["echo", socket, pairs, name] => echo::on(socket, pairs, name),
+        ["posts", interface] => posts::run(interface),
         _ => bail!("{USAGE}"),
     }
 }

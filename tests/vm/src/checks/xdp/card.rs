@@ -2,8 +2,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 use zerowire_vmtest::command;
 use zerowire_vmtest::guest::{COMMAND, Guest};
@@ -12,9 +14,13 @@ use zerowire_vmtest::vsock::remote::Background;
 use zerowire_vmtest::xdp::{CARD, STOP};
 
 use super::wire::Wire;
+use crate::checks::vsock::setup::together;
 
 /// Pages of 2 MiB for the VMs in the guest.
 const HUGE_PAGES: u32 = 24;
+
+/// For all that `zw-xdp` does with frames that it asks for.
+const RUN: Duration = Duration::from_secs(180);
 
 /// The tap's name.
 const TAP: &str = "card";
@@ -70,7 +76,25 @@ impl Card {
         used.with_context(|| format!("no used-idx in {status}"))
     }
 
-    /// Starts VMs that send frames back, `zw-xdp WORDS` each, and runs `exchange` while they do. Returns what each says at its end.
+    /// Runs `zw-xdp WORDS` in the guest while the wire's end gives it the frames that it asks for. Returns what it says at its
+    /// end.
+    pub fn serve(&mut self, words: &str) -> Result<String> {
+        let done = AtomicBool::new(false);
+        let Self { guest, wire, .. } = self;
+        let run = || {
+            let output = guest.run(&format!("zw-xdp {words}"), RUN);
+            done.store(true, Ordering::Relaxed);
+            output
+        };
+        let (output, ()) = together(|| wire.serve(&done), run)?;
+        match output.text.trim().lines().last().and_then(|line| line.strip_prefix("ok ")) {
+            Some(said) if output.status == 0 => Ok(said.to_owned()),
+            _ => bail!("zw-xdp {words}: {}", output.text),
+        }
+    }
+
+    /// Starts VMs that send frames back, `zw-xdp WORDS` each, and runs `exchange` while they do. Returns what each says at its
+    /// end.
     pub fn with_vms(
         &mut self,
         vms: &[String],

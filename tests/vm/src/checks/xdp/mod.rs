@@ -8,6 +8,7 @@
 
 mod card;
 pub mod modes;
+pub mod posts;
 pub mod program;
 pub mod queues;
 mod wire;

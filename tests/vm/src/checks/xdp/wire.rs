@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use zerowire_virtio::port::{Frames, PacketSocket};
-use zerowire_vmtest::xdp::{ADDRESSES_BYTES, HERE, THERE};
+use zerowire_vmtest::xdp::{ADDRESSES_BYTES, Ask, HERE, THERE};
 
 /// For a frame to come back; then it is sent once more.
 const ONCE: Duration = Duration::from_millis(500);
@@ -146,6 +147,17 @@ impl Wire {
         let known = self.sent().iter().any(|frame| frame[ADDRESSES_BYTES..] == *rest);
         ensure!(known, "a frame of {} bytes came back changed: {got:02x?}", got.len());
         Ok(Some(addresses[11]))
+    }
+
+    /// Gives VMs in the guest the frames that they ask for, until `done`.
+    pub fn serve(&self, done: &AtomicBool) -> Result<()> {
+        let mut buffer = vec![0; 4096];
+        while !done.load(Ordering::Relaxed) {
+            let Some(got) = self.recv(&mut buffer)? else { continue };
+            let Some(ask) = Ask::from_frame(got) else { continue };
+            ask.frames().try_for_each(|frame| self.send(&frame))?;
+        }
+        Ok(())
     }
 
     fn sent(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
