@@ -79,6 +79,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("xdp-two-queues", On::Linux7, xdp::queues::two),
     ("xdp-two-vms", On::Linux7, xdp::queues::two_vms),
     ("xdp-posts", On::Linux7, xdp::posts::bounds),
+    ("xdp-cycles", On::Linux7, xdp::cycles::many),
     ("zcrx", On::Linux7, zcrx::no_device),
     ("zcrx-stores", On::Linux7, zcrx_stores::count),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),

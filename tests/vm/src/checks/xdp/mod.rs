@@ -7,6 +7,7 @@
 //! vhost-user back ends.
 
 mod card;
+pub mod cycles;
 pub mod modes;
 pub mod posts;
 pub mod program;
