@@ -130,6 +130,54 @@ fn too_many_notifications_for_the_socket() {
     });
 }
 
+/// The socket's buffer is full when a batch comes: its first payload waits, and is lent all the same, though a short one
+/// behind it is copied. The first eight lent sends of a trial are asked for alike.
+#[test]
+fn what_a_batch_had_no_room_for_goes_by_its_own_turn() {
+    in_lab(|lab| {
+        lab.veth();
+        let area = area();
+        let (peer, address) = lab.udp();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut got = [0; 2000];
+        let socket = udp_to(address);
+        set_int(&socket, libc::SO_SNDBUF, 8 << 10);
+        let mut s =
+            Sender::new(socket.into(), Options { timeout: Some(LONG), ..options(Mode::Auto) }).unwrap();
+        for i in 0..COPIES {
+            s.send(lease(&area, i)).unwrap();
+            assert_eq!(peer.recv(&mut got).unwrap(), LEN);
+        }
+        // Some 20 ms a frame.
+        lab.tbf(lab::HERE, "500kbit", 1514, 1 << 20);
+        let mut lent = 0;
+        let waits = loop {
+            match s.try_send(lease(&area, lent)) {
+                Ok(_) => lent += 1,
+                Err(refused) => break refused,
+            }
+            assert!(lent < 8, "{lent} are lent: the buffer of the socket is too large for this test");
+        };
+        assert!(waits.error.is_would_block(), "{}", waits.error);
+        let mut all = vec![waits.payload, Payload::from(vec![1; 10])];
+        assert_eq!(s.send_many(&mut all).unwrap(), 2);
+        for i in 0..=lent {
+            let n = peer.recv(&mut got).unwrap();
+            assert!(got[..n] == pattern(i, LEN), "datagram {i}");
+        }
+        assert_eq!(peer.recv(&mut got).unwrap(), 10);
+        s.wait_all(LONG).unwrap();
+        let c = s.counters().snapshot();
+        // The peer is on this machine: the kernel copies for it what was lent.
+        assert_eq!(
+            (c.copied_bytes["cheaper"], c.copied_bytes["kernel"], c.copied_bytes["small"]),
+            ((COPIES * LEN) as u64, ((lent + 1) * LEN) as u64, 10),
+            "{c:?}"
+        );
+        assert_eq!(area.free(), area.buffers());
+    });
+}
+
 #[test]
 fn an_interface_that_is_removed_gives_everything_back() {
     for uring in [false, true] {

@@ -19,6 +19,31 @@ fn empty() -> Payload {
     Payload::from(&[][..])
 }
 
+/// Turns that were asked for payloads that are not sent yet. Each payload is asked for once, and goes by its own turn, also
+/// if only a part of those before it was taken, or none for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ahead {
+    turn: Turn,
+    /// How many payloads from the first on have this turn; at least 1.
+    same: usize,
+    /// The turn of the one behind them, if it was asked.
+    next: Option<Turn>,
+}
+
+impl Ahead {
+    const fn of(turn: Turn) -> Self {
+        Self { turn, same: 1, next: None }
+    }
+
+    /// What is left when the first `sent` were taken, which are not more than `same`.
+    fn behind(self, sent: usize) -> Option<Self> {
+        if sent < self.same {
+            return Some(Self { same: self.same - sent, ..self });
+        }
+        self.next.map(Self::of)
+    }
+}
+
 impl Sender {
     /// As `send_many`; counts in `done` what was sent.
     pub(super) fn send_batches(
@@ -26,14 +51,16 @@ impl Sender {
         payloads: &mut [Payload],
         done: &mut usize,
     ) -> Result<(), SendError> {
-        let mut decided = None;
+        let mut ahead = None;
         let mut blocked_since = None;
         while let Some(first) = payloads.get(*done) {
-            let turn = decided.take().unwrap_or_else(|| self.turn(first.len()));
-            let n = self.run_of(&payloads[*done..], turn, &mut decided);
+            let mut asked = ahead.take().unwrap_or_else(|| Ahead::of(self.turn(first.len())));
+            let n = self.run_of(&payloads[*done..], &mut asked);
+            let turn = asked.turn;
             let sent = if n > 1 { self.send_run(&mut payloads[*done..*done + n], turn) } else { 0 };
             if sent > 0 {
                 *done += sent;
+                ahead = asked.behind(sent);
                 blocked_since = None;
                 continue;
             }
@@ -42,6 +69,7 @@ impl Sender {
             match self.attempt(std::mem::replace(first, empty()), turn) {
                 Ok(_) => {
                     *done += 1;
+                    ahead = asked.behind(1);
                     blocked_since = None;
                 }
                 Err(refused) => {
@@ -52,18 +80,21 @@ impl Sender {
                     let since = *blocked_since.get_or_insert_with(Instant::now);
                     self.pause(since, self.options.timeout, self.blocked == Blocked::Room)?;
                     self.progress()?;
+                    // It comes again here, and no other payload may take its turn.
+                    self.again = None;
+                    ahead = Some(asked);
                 }
             }
         }
         Ok(())
     }
 
-    /// How many payloads from the first on can go together. `decided`: the turn of the one behind them, if it was asked.
-    fn run_of(&mut self, payloads: &[Payload], turn: Turn, decided: &mut Option<Turn>) -> usize {
+    /// How many payloads from the first on can go together, by the turn of the first.
+    fn run_of(&mut self, payloads: &[Payload], ahead: &mut Ahead) -> usize {
         if self.socket.stream || self.pending.is_some() || self.late.is_some() {
             return 1;
         }
-        let lend = turn.way == Way::Lend;
+        let lend = ahead.turn.way == Way::Lend;
         let (mut payloads_room, mut bytes_room) = (usize::MAX, usize::MAX);
         if lend {
             payloads_room = self.options.max_lent.saturating_sub(self.window.outstanding());
@@ -74,12 +105,13 @@ impl Sender {
             if lend && (p.is_empty() || p.segments().len() > MAX_LENT_SEGMENTS || p.len() > bytes_room) {
                 break;
             }
-            if n > 0 {
-                let next = self.turn(p.len());
-                if next != turn {
-                    *decided = Some(next);
+            if n == ahead.same {
+                let next = *ahead.next.get_or_insert_with(|| self.turn(p.len()));
+                if next != ahead.turn {
                     break;
                 }
+                ahead.same += 1;
+                ahead.next = None;
             }
             bytes_room -= p.len().min(bytes_room);
             n += 1;
@@ -164,5 +196,69 @@ impl Sender {
         if is_lost || is_of_an_earlier(errno) {
             self.late.get_or_insert_with(|| from_errno(errno));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COPY: Turn = Turn { way: Way::Copy, measure: false };
+    const LEND: Turn = Turn { way: Way::Lend, measure: true };
+
+    #[test]
+    fn turns_stay_with_their_payloads() {
+        let ahead = Ahead { turn: LEND, same: 3, next: Some(COPY) };
+        assert_eq!(ahead.behind(0), Some(ahead));
+        assert_eq!(ahead.behind(1), Some(Ahead { same: 2, ..ahead }));
+        assert_eq!(ahead.behind(3), Some(Ahead::of(COPY)));
+        assert_eq!(Ahead { next: None, ..ahead }.behind(3), None);
+    }
+
+    /// Three are asked for, and a fourth that goes another way. Then one is sent, and the rest asked for again.
+    #[test]
+    fn each_payload_is_asked_for_once() {
+        let (a, _b) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
+        let options = crate::send::Options { backend: crate::send::Backend::Socket, ..Default::default() };
+        let mut s = Sender::new(a.into(), options).expect("a sender");
+        s.auto = Some(crate::send::auto::Auto::new());
+        let payloads: Vec<_> =
+            [1000, 1000, 1000, 10].into_iter().map(|n| Payload::from(vec![0; n])).collect();
+        // The first sends of a class are not measured; then they are, unlike the short one.
+        for _ in 0..crate::send::auto::WARM_UP {
+            s.turn(1000);
+        }
+        let sends = |s: &Sender| s.choices().iter().map(|c| (c.from_bytes, c.sends)).collect::<Vec<_>>();
+        let mut ahead = Ahead::of(s.turn(1000));
+        assert_eq!(s.run_of(&payloads, &mut ahead), 3);
+        let mut ahead = ahead.behind(1).expect("three are left");
+        assert_eq!(s.run_of(&payloads[1..], &mut ahead), 2);
+        let mut ahead = ahead.behind(2).expect("one is left");
+        assert_eq!(ahead.turn, COPY);
+        assert_eq!(s.run_of(&payloads[3..], &mut ahead), 1);
+        assert_eq!(sends(&s), [(8, 1), (512, u64::from(crate::send::auto::WARM_UP) + 3)]);
+    }
+
+    /// A back end would give it a number and wait for a notification, which UDP sends for an empty datagram, but not every
+    /// socket.
+    #[test]
+    fn nothing_is_never_lent() {
+        let socket = || {
+            let s = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            s.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a timeout");
+            s
+        };
+        let (a, b) = (socket(), socket());
+        a.connect(b.local_addr().expect("an address")).expect("connected");
+        let options = crate::send::Options {
+            mode: crate::send::Mode::ZeroCopy,
+            backend: crate::send::Backend::Socket,
+            ..Default::default()
+        };
+        let mut s = Sender::new(a.into(), options).expect("a sender");
+        assert!(s.cannot_lend.is_none(), "{:?}", s.cannot_lend);
+        let (_, way) = s.lend(empty()).map_err(|r| r.error).expect("sent");
+        assert_eq!((way, s.window.ids_out()), (Way::Copy, 0));
+        assert_eq!(b.recv(&mut [0; 10]).expect("a datagram"), 0);
     }
 }

@@ -91,6 +91,10 @@ impl Sender {
 
     #[inline]
     pub(super) fn lend(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
+        if payload.is_empty() {
+            // There is no memory to lend, and not every socket gives an empty call a number.
+            return self.copy(payload, self.copy_reason(0));
+        }
         if !self.has_window(payload.len()) {
             if let Err(error) = self.reap() {
                 return Err(Refused { payload, error });
