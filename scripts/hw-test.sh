@@ -81,15 +81,23 @@ restore() {
         say "settings go back"
         awk '{ line[NR] = $0 } END { for (i = NR; i > 0; i--) print line[i] }' "$undo" >"$work/back"
         while read -r line; do
-            echo "  $line"
+            # A second command stands behind a bar.
+            first=${line%% | *}
+            second=''
+            case $line in *' | '*) second=${line#* | } ;; esac
+            echo "  $first"
             tries=0
             # The queue is given back some time after the program has ended; until then header split stays on.
             # shellcheck disable=SC2086
-            until $line 2>"$work/refusal"; do
+            until $first 2>"$work/refusal"; do
                 tries=$((tries + 1))
                 if [ $tries -ge 50 ]; then
                     cat "$work/refusal" >&2
-                    echo "hw-test: this failed; run it by hand: $line" >&2
+                    if [ -n "$second" ]; then
+                        echo "  $second"
+                        $second && break
+                    fi
+                    echo "hw-test: this failed; run it by hand: $first" >&2
                     status=1
                     break
                 fi
@@ -104,7 +112,8 @@ trap restore EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# change UNDO COMMAND...: runs a command and notes what takes it back.
+# change UNDO COMMAND...: runs a command and notes what takes it back. `FIRST | SECOND`: the second if the first is refused
+# for good.
 change() {
     back=$1
     shift
@@ -134,6 +143,9 @@ set_up() {
     split=$(ring_setting 'TCP data split')
     case $split in
         on) ;;
+        # A driver that tells "off" of its own choice may refuse to be told it (fbnic).
+        off) change "ethtool -G $interface tcp-data-split off | ethtool -G $interface tcp-data-split auto" \
+            ethtool -G "$interface" tcp-data-split on ;;
         *) change "ethtool -G $interface tcp-data-split auto" ethtool -G "$interface" tcp-data-split on ;;
     esac
     thresh=$(ring_setting 'HDS thresh')
