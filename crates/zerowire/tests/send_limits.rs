@@ -245,6 +245,51 @@ fn a_drain_that_fails_says_why_and_what_is_left() {
     assert_eq!(e.closed, Closed::default());
 }
 
+/// A unix socket has no error queue: what the peer said must not be taken for notifications, nor its end.
+#[test]
+fn a_socket_without_notifications_is_aborted_and_not_read_from() {
+    let (a, mut b) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut kept = a.try_clone().unwrap();
+    let mut s = Sender::new(a.into(), options(Mode::ZeroCopy)).unwrap();
+    std::io::Write::write_all(&mut b, b"words").unwrap();
+    s.try_send(vec![1; 16 << 20]).unwrap();
+    assert!(s.is_partly_sent());
+    assert!(matches!(s.wait_all(Duration::from_millis(20)), Err(SendError::TimedOut { .. })));
+    let mut words = [0; 5];
+    std::io::Read::read_exact(&mut kept, &mut words).unwrap();
+    assert_eq!(&words, b"words");
+    assert_eq!(s.close(Close::Abort).unwrap().aborted, 1);
+}
+
+/// As `send` waits, by hand.
+#[test]
+fn room_is_waited_for_between_two_tries() {
+    let (a, b) = tcp_pair();
+    set_int(&a, libc::SO_SNDBUF, 64 << 10);
+    let mut s = Sender::new(a.into(), options(Mode::Copy)).unwrap();
+    s.try_send(vec![1; 4 << 20]).unwrap();
+    assert!(s.is_partly_sent());
+    let refused = s.try_send(vec![2; 10]).unwrap_err();
+    assert!(refused.error.is_would_block(), "{}", refused.error);
+    // Nobody reads yet: it waits, and says nothing.
+    s.wait_room(Duration::from_millis(20)).unwrap();
+    s.wait_room(Duration::ZERO).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        std::io::Read::read_to_end(&mut &b, &mut all).unwrap();
+        all
+    });
+    let (mut payload, end) = (refused.payload, Instant::now() + LONG);
+    while let Err(refused) = s.try_send(payload) {
+        assert!(refused.error.is_would_block() && Instant::now() < end, "{}", refused.error);
+        payload = refused.payload;
+        s.wait_room(Duration::from_millis(100)).unwrap();
+    }
+    s.close(Close::Drain(LONG)).unwrap();
+    let all = reader.join().unwrap();
+    assert_eq!((all.len(), &all[4 << 20..]), ((4 << 20) + 10, &[2; 10][..]));
+}
+
 /// The callback panics while a sender with loans is dropped.
 #[test]
 fn a_panic_at_the_end_frees_nothing_too_early_and_loses_nothing() {

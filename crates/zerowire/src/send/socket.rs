@@ -298,6 +298,12 @@ impl Submit for SocketBackend {
     }
 
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
+        if self.cannot_lend.is_some() && !self.foreign {
+            // Nothing was ever lent. Sockets without an error queue (AF_UNIX, AF_VSOCK before Linux 6.7) would take this for
+            // reading from the peer, whose end never comes to an end.
+            self.idle = true;
+            return Ok(());
+        }
         let mut first_error = None;
         self.idle = true;
         loop {

@@ -224,6 +224,21 @@ impl Sender {
         self.wait_until(Some(timeout), |w| before == 0 || w.outstanding() < before)
     }
 
+    /// Waits for what kept [`try_send`](Sender::try_send) from taking a payload: room in the socket's buffer, or memory that
+    /// comes back. At most for `timeout`, and often less: try again, it may be refused again.
+    pub fn wait_room(&mut self, timeout: Duration) -> Result<(), SendError> {
+        match self.pause(Instant::now(), Some(timeout), self.blocked == Blocked::Room) {
+            Ok(()) | Err(SendError::TimedOut { .. }) => self.progress(),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether a stream has taken only a part of the last payload. The rest goes with the next calls of the sender, so a
+    /// program that has nothing more to send calls [`poll`](Sender::poll) when the socket is writable.
+    pub fn is_partly_sent(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// The next range of tickets whose memory is back, in the order in which it came back. Reads nothing by itself: call
     /// [`Sender::poll`] first. Up to 65536 ranges are kept; a program that never asks loses the oldest.
     pub fn next_completion(&mut self) -> Option<Completion> {
