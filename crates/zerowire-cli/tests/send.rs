@@ -1,48 +1,14 @@
 //! `zerowire send` to plain receivers on this machine: every byte arrives, the ledger adds up, and each wrong thing is named.
 
+mod send_common;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Instant;
 
-use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Bytes that repeat with a period no buffer length has.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i % 251) as u8 ^ (i / 65_521) as u8).collect()
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-    command.arg("send").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn spawn(args: &[&str]) -> Child {
-    command(args).spawn().expect("the program starts")
-}
-
-fn json(output: &Output) -> Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text)
-        .unwrap_or_else(|e| panic!("{e}: {text}\n{}", String::from_utf8_lossy(&output.stderr)))
-}
-
-/// Bytes in the ledger, however they went.
-fn booked(result: &Value) -> u64 {
-    let ledger = &result["ledger"];
-    let copied: u64 = ledger["copied_bytes"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
-    ledger["zero_copied_bytes"].as_u64().unwrap() + copied
-}
-
-fn file(content: &[u8]) -> tempfile::NamedTempFile {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(content).unwrap();
-    file
-}
+use send_common::{PATIENCE, booked, command, file, json, pattern, spawn};
 
 /// Everything that one TCP connection brings.
 fn receive_all(listener: TcpListener) -> std::thread::JoinHandle<Vec<u8>> {
@@ -222,17 +188,16 @@ fn a_stalled_peer_ends_it_after_the_timeout_with_what_is_left() {
 #[test]
 fn a_signal_ends_it_with_the_summary() {
     for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
-        // A peer that reads nothing, and an input that never comes.
+        // A peer that reads nothing more, and an input that doesn't come.
         for input in ["/dev/zero", "-"] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let to = listener.local_addr().unwrap().to_string();
             let mut child =
                 command(&["--to", &to, input, "--json", "-"]).stdin(Stdio::piped()).spawn().unwrap();
             let (mut stream, _) = listener.accept().unwrap();
-            if input == "/dev/zero" {
-                stream.read_exact(&mut [0; 1000]).unwrap();
-            }
-            // Connected, so the signals are blocked: they were before.
+            // Something has come, so a signal ends the sending from now on, with the summary.
+            child.stdin.as_mut().unwrap().write_all(&[0; 1000]).unwrap();
+            stream.read_exact(&mut [0; 1000]).unwrap();
             let start = Instant::now();
             // SAFETY: kill(2) has no memory effects; the child is this test's and not reaped.
             assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), signal) }, 0);

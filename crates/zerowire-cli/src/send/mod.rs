@@ -1,7 +1,9 @@
 //! `zerowire send`: a file or standard input to a peer, lent to the kernel where that pays.
 
+mod pump;
 mod report;
 mod source;
+mod stall;
 mod stop;
 mod target;
 
@@ -12,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use zerowire::send::{Backend, Close, Closed, Mode, Options, SendError, Sender};
+use zerowire::send::{Backend, Close, Closed, Mode, Options, Sender};
 
+use self::pump::Pump;
 use self::report::Report;
 use self::source::Source;
+use self::stall::Stall;
 use self::stop::Stop;
 use self::target::Target;
 use crate::outcome::Outcome;
@@ -90,7 +94,8 @@ pub struct SendArgs {
     /// (UDP_SEGMENT), unless there is room for only one.
     #[arg(long, value_name = "BYTES", default_value_t = 1400)]
     datagram: usize,
-    /// Give up when nothing moves for so long; without it, never.
+    /// Give up when the peer takes nothing for so long, or doesn't answer when it is connected to; without it, when the kernel
+    /// does. Input that is slow to come is waited for.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
     /// No progress and no summary, only errors.
@@ -102,16 +107,8 @@ pub struct SendArgs {
 }
 
 impl SendArgs {
-    fn options(&self, segment: Option<NonZeroU16>) -> Result<Options> {
-        let timeout = match self.timeout {
-            None => None,
-            Some(s) => {
-                Some(Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()).with_context(|| {
-                    format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
-                })?)
-            }
-        };
-        Ok(Options {
+    fn options(&self, segment: Option<NonZeroU16>) -> Options {
+        Options {
             mode: match self.mode {
                 ModeArg::Copy => Mode::Copy,
                 ModeArg::Zerocopy => Mode::ZeroCopy,
@@ -123,8 +120,15 @@ impl SendArgs {
                 BackendArg::Uring => Backend::Uring,
             },
             segment_bytes: segment.map(NonZeroU16::get),
-            timeout,
             ..Options::default()
+        }
+    }
+
+    fn timeout(&self) -> Result<Option<Duration>> {
+        let Some(s) = self.timeout else { return Ok(None) };
+        let timeout = Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero());
+        timeout.map(Some).with_context(|| {
+            format!("--timeout {s} is no time to wait: give seconds greater than 0, or leave it out")
         })
     }
 
@@ -153,13 +157,13 @@ impl SendArgs {
 /// Runs the command.
 pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let (chunk, segment) = args.sizes()?;
-    let options = args.options(segment)?;
-    let timeout = options.timeout.unwrap_or(Duration::MAX);
+    let options = args.options(segment);
+    let timeout = args.timeout()?;
     let target: Target = args.to.parse()?;
-    // Before any thread is started.
-    let stop = Stop::prepare()?;
+    // Before any other thread is started.
+    let stop = Stop::start()?;
     let mut source = Source::open(&args.file, chunk)?;
-    let socket = target.connect(args.udp)?;
+    let socket = target.connect(args.udp, timeout)?;
     let watched = stop.watch(&socket)?;
     let mut sender = Sender::with_areas(socket, options, source.areas())
         .with_context(|| format!("can't send to {target}"))?;
@@ -168,7 +172,9 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
 
     let begin = Instant::now();
     let cpu = process_cpu();
-    let (moved, failure) = pump(&mut source, &mut sender, &watched, &mut progress, timeout);
+    let mut pump = Pump { sender: &mut sender, watched: &watched, stall: Stall::new(timeout), moved: 0 };
+    let failure = pump.run(&mut source, &mut progress).err();
+    let moved = pump.moved;
     progress.finish();
     let took = begin.elapsed();
     let cpu_seconds = (process_cpu() - cpu).as_secs_f64();
@@ -218,55 +224,6 @@ struct Left {
 impl From<Closed> for Left {
     fn from(closed: Closed) -> Self {
         Self { payloads: closed.aborted, bytes: closed.aborted_bytes }
-    }
-}
-
-/// Moves everything from the source to the sender, and waits until all memory is back. Returns the bytes that were taken, and
-/// what ended it early.
-fn pump(
-    source: &mut Source,
-    sender: &mut Sender,
-    watched: &stop::Watched,
-    progress: &mut Progress,
-    timeout: Duration,
-) -> (u64, Option<anyhow::Error>) {
-    let mut moved = 0;
-    loop {
-        if watched.signal().is_some() {
-            return (moved, None);
-        }
-        let payload = match source.next(watched) {
-            source::Next::Payload(payload) => payload,
-            source::Next::End => break,
-            source::Next::NoBuffer => {
-                // All buffers are lent: the oldest comes back first.
-                match sender.wait_any(timeout) {
-                    Ok(()) => continue,
-                    Err(e) => return (moved, Some(e.into())),
-                }
-            }
-            source::Next::Failed(e) => return (moved, Some(e)),
-        };
-        let len = payload.len() as u64;
-        match sender.send(payload) {
-            Ok(_) => moved += len,
-            // Also when a datagram before this one found nobody: it is lost, so the whole can't arrive any more.
-            Err(e) => return (moved, Some(explain(e, source))),
-        }
-        progress.set(moved);
-    }
-    match sender.wait_all(timeout) {
-        Ok(()) => (moved, None),
-        Err(e) => (moved, Some(e.into())),
-    }
-}
-
-fn explain(e: SendError, source: &Source) -> anyhow::Error {
-    let is_fault = e.errno() == Some(libc::EFAULT);
-    let e = anyhow::Error::from(e);
-    match source {
-        Source::File(_) if is_fault => e.context("the file became shorter while it was sent"),
-        _ => e,
     }
 }
 

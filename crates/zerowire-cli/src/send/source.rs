@@ -2,14 +2,13 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::area::{Area, AreaOptions, Lease, MappedFile, Pages};
-use zerowire::send::Payload;
-
-use super::stop::Watched;
+use zerowire::send::{Payload, SendError};
 
 /// Buffers for what can't be mapped.
 const BUFFERS: usize = 32;
@@ -40,6 +39,8 @@ pub struct Stream {
 pub enum Next {
     /// This.
     Payload(Payload),
+    /// Nothing yet: wait until [`Source::input`] is readable.
+    Nothing,
     /// Nothing more.
     End,
     /// All buffers are lent.
@@ -89,11 +90,29 @@ impl Source {
         }
     }
 
-    /// The next payload. Reading waits until there is something, or until the program is asked to stop.
-    pub fn next(&mut self, stop: &Watched) -> Next {
+    /// The next payload. Never waits.
+    pub fn next(&mut self) -> Next {
         match self {
             Self::File(m) => m.next(),
-            Self::Stream(s) => s.next(stop),
+            Self::Stream(s) => s.next(),
+        }
+    }
+
+    /// What is read from, unless it is mapped.
+    pub fn input(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::File(_) => None,
+            Self::Stream(s) => Some(s.file.as_fd()),
+        }
+    }
+
+    /// An error of sending, with what it says of the source.
+    pub fn explain(&self, e: SendError) -> anyhow::Error {
+        let is_fault = e.errno() == Some(libc::EFAULT);
+        let e = anyhow::Error::from(e);
+        match self {
+            Self::File(_) if is_fault => e.context("the file became shorter while it was sent"),
+            _ => e,
         }
     }
 }
@@ -115,47 +134,42 @@ impl Mapped {
 }
 
 impl Stream {
-    fn next(&mut self, stop: &Watched) -> Next {
+    fn next(&mut self) -> Next {
         if self.ended {
             return Next::End;
         }
         let Some(buffer) = self.areas[0].lease() else { return Next::NoBuffer };
-        match self.fill(buffer, stop) {
-            Ok(Some(buffer)) => Next::Payload(buffer.into()),
-            Ok(None) => {
-                self.ended = true;
-                Next::End
+        match self.fill(buffer) {
+            Ok(next) => {
+                self.ended = matches!(next, Next::End);
+                next
             }
             Err(e) => Next::Failed(anyhow::Error::from(e).context("reading failed")),
         }
     }
 
     /// One read: what is there goes out at once, so that a person at a terminal need not fill a buffer.
-    fn fill(&mut self, mut buffer: Lease, stop: &Watched) -> std::io::Result<Option<Lease>> {
-        loop {
-            if stop.signal().is_some() {
-                return Ok(None);
+    fn fill(&mut self, mut buffer: Lease) -> std::io::Result<Next> {
+        // The file is not made non-blocking: others may have it open, too.
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Next::Nothing),
+            Ok(_) => {}
+            Err(e) => return Err(e.into()),
+        }
+        match self.file.read(&mut buffer) {
+            Ok(0) => Ok(Next::End),
+            Ok(n) => {
+                let fits = buffer.set_len(n);
+                debug_assert!(fits, "a read of at most the buffer");
+                Ok(Next::Payload(buffer.into()))
             }
-            let tick = rustix::event::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&tick)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
-                Ok(_) => {}
-                Err(e) => return Err(e.into()),
+            Err(e)
+                if matches!(e.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) =>
+            {
+                Ok(Next::Nothing)
             }
-            match self.file.read(&mut buffer) {
-                Ok(0) => return Ok(None),
-                Ok(n) => {
-                    let fits = buffer.set_len(n);
-                    debug_assert!(fits, "a read of at most the buffer");
-                    return Ok(Some(buffer));
-                }
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock
-                    ) => {}
-                Err(e) => return Err(e),
-            }
+            Err(e) => Err(e),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! SIGINT and SIGTERM while sending, and the end of the connection.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,8 +11,12 @@ use rustix::net::Shutdown;
 
 use crate::signals::Signals;
 
-/// Signals that are blocked, to be waited for by a thread of its own.
-pub struct Stop(Signals);
+/// Signals, waited for by a thread of their own.
+pub struct Stop {
+    signal: Arc<AtomicU8>,
+    /// What a signal shuts down. None: there is nothing to tell yet, and a signal ends the process.
+    cut: Arc<Mutex<Option<OwnedFd>>>,
+}
 
 /// A socket that a signal shuts down, so that a send that waits for the peer ends.
 pub struct Watched {
@@ -21,30 +25,39 @@ pub struct Watched {
 }
 
 impl Stop {
-    /// Blocks the signals. To be called before threads are started.
-    pub fn prepare() -> Result<Self> {
-        Ok(Self(Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?))
-    }
-
-    /// From now on a signal ends sending on `socket`.
-    pub fn watch(self, socket: &OwnedFd) -> Result<Watched> {
-        let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
-        let signal = Arc::new(AtomicU8::new(0));
-        let (told, cut) = (signal.clone(), duplicate()?);
+    /// Blocks the signals and waits for them. To be called before other threads are started. Until a socket is
+    /// [watched](Self::watch) a signal ends the program: opening a pipe and connecting may take for ever.
+    pub fn start() -> Result<Self> {
+        let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?;
+        let stop = Self { signal: Arc::default(), cut: Arc::default() };
+        let (told, cut) = (stop.signal.clone(), stop.cut.clone());
         let wait = move || {
             let number = loop {
-                match self.0.wait(None) {
+                match signals.wait(None) {
                     Ok(Some(number)) => break number,
                     Ok(None) => {}
                     Err(_) => return,
                 }
             };
+            let cut = cut.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(socket) = &*cut else {
+                eprintln!("zerowire: stopped by signal {number} before anything was sent");
+                std::process::exit(128 + number);
+            };
             told.store(u8::try_from(number).unwrap_or(u8::MAX), Ordering::SeqCst);
             // An error means that the connection is gone already.
-            let _ = rustix::net::shutdown(&cut, Shutdown::Both);
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
         };
         std::thread::Builder::new().name("signals".into()).spawn(wait).context("no thread for signals")?;
-        Ok(Watched { signal, socket: duplicate()? })
+        Ok(stop)
+    }
+
+    /// From now on a signal ends sending on `socket`, with a summary.
+    pub fn watch(self, socket: &OwnedFd) -> Result<Watched> {
+        let duplicate = || socket.as_fd().try_clone_to_owned().context("the socket can't be duplicated");
+        let watched = Watched { signal: self.signal, socket: duplicate()? };
+        *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(duplicate()?);
+        Ok(watched)
     }
 }
 
@@ -54,14 +67,19 @@ impl Watched {
         Some(self.signal.load(Ordering::SeqCst)).filter(|n| *n != 0)
     }
 
+    /// Whether bytes that were taken may still be lost without another call's error.
+    pub fn is_stream(&self) -> bool {
+        rustix::net::sockopt::socket_type(&self.socket)
+            .is_ok_and(|kind| kind == rustix::net::SocketType::STREAM)
+    }
+
     /// Tells the peer that no more will come, and reads away what it says until it closes, at most for `limit`: closing
     /// with unread bytes would reset the connection, and could cost the peer the last of the data.
     pub fn end_of_data(&self, limit: Duration) {
         if rustix::net::shutdown(&self.socket, Shutdown::Write).is_err() {
             return;
         }
-        let is_stream = rustix::net::sockopt::socket_type(&self.socket)
-            .is_ok_and(|kind| kind == rustix::net::SocketType::STREAM);
+        let is_stream = self.is_stream();
         let begin = Instant::now();
         let mut scrap = [0; 4096];
         while is_stream && self.signal().is_none() {

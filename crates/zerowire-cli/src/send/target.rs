@@ -4,8 +4,12 @@ use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
+use rustix::net::addr::SocketAddrArg;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// A peer.
@@ -67,8 +71,8 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// A connected socket.
-    pub fn connect(&self, datagrams: bool) -> Result<OwnedFd> {
+    /// A connected socket. Each address has `timeout` to answer, if one is given; AF_VSOCK has the kernel's 2 s.
+    pub fn connect(&self, datagrams: bool, timeout: Option<Duration>) -> Result<OwnedFd> {
         let kind = if datagrams { SocketType::DGRAM } else { SocketType::STREAM };
         match self {
             Self::Host(host, port) => {
@@ -79,14 +83,14 @@ impl Target {
                 for address in addresses {
                     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                     match socket_with(family, kind, SocketFlags::CLOEXEC, None)
-                        .and_then(|socket| rustix::net::connect(&socket, &address).map(|()| socket))
+                        .and_then(|socket| connect_within(&socket, &address, timeout).map(|()| socket))
                     {
                         Ok(socket) => return Ok(socket),
                         Err(e) => last = Some((address, e)),
                     }
                 }
                 match last {
-                    Some((address, e)) => Err(e).with_context(|| format!("can't connect to {address}")),
+                    Some((address, e)) => Err(refused(e, &address, timeout)),
                     None => bail!("{host} has no address"),
                 }
             }
@@ -102,11 +106,37 @@ impl Target {
                 let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
                 let address = rustix::net::SocketAddrUnix::new(path)
                     .with_context(|| format!("{} is no path of a unix socket", path.display()))?;
-                rustix::net::connect(&socket, &address)
-                    .with_context(|| format!("can't connect to {self}"))?;
+                connect_within(&socket, &address, timeout).map_err(|e| refused(e, self, timeout))?;
                 Ok(socket)
             }
         }
+    }
+}
+
+/// connect(2), which waits at most for `timeout`.
+fn connect_within(
+    socket: &OwnedFd,
+    address: &impl SocketAddrArg,
+    timeout: Option<Duration>,
+) -> rustix::io::Result<()> {
+    // SO_SNDTIMEO counts for connect, too (socket(7)); unlike with a non-blocking socket, for those of AF_UNIX as well.
+    if timeout.is_some() {
+        set_socket_timeout(socket, Timeout::Send, timeout)?;
+    }
+    rustix::net::connect(socket, address)?;
+    if timeout.is_some() {
+        set_socket_timeout(socket, Timeout::Send, None)?;
+    }
+    Ok(())
+}
+
+fn refused(e: Errno, to: &dyn std::fmt::Display, timeout: Option<Duration>) -> anyhow::Error {
+    match timeout {
+        // What connect says when SO_SNDTIMEO is over: the first of TCP, the second of AF_UNIX.
+        Some(limit) if matches!(e, Errno::INPROGRESS | Errno::AGAIN) => {
+            anyhow::anyhow!("can't connect to {to}: no answer within {limit:?} (--timeout)")
+        }
+        _ => anyhow::Error::from(e).context(format!("can't connect to {to}")),
     }
 }
 

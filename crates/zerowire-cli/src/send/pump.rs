@@ -1,0 +1,128 @@
+//! Moves everything from the source to the sender.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::AsFd as _;
+use zerowire::send::{Payload, SendError, Sender};
+
+use super::source::{Next, Source};
+use super::stall::Stall;
+use super::stop::Watched;
+use crate::progress::Progress;
+
+/// A socket that reports an error which nobody can take away is always ready: this long is slept instead of asking again
+/// at once.
+const DEAD_PAUSE: Duration = Duration::from_millis(1);
+
+/// What moves, and what it is watched by.
+pub struct Pump<'a> {
+    pub sender: &'a mut Sender,
+    pub watched: &'a Watched,
+    pub stall: Stall,
+    /// Bytes that were taken.
+    pub moved: u64,
+}
+
+impl Pump<'_> {
+    /// Sends all there is, and waits until all memory is back. Ends early, without an error, at a signal.
+    pub fn run(&mut self, source: &mut Source, progress: &mut Progress) -> Result<()> {
+        while self.watched.signal().is_none() {
+            match source.next() {
+                Next::Payload(payload) => {
+                    // Also when a datagram before this one found nobody: it is lost, so the whole can't arrive any more.
+                    self.give(payload).map_err(|e| source.explain(e))?;
+                    progress.set(self.moved);
+                }
+                Next::Nothing => self.wait_for_input(source)?,
+                // All buffers are lent: the oldest comes back first.
+                Next::NoBuffer => self.wait_for_memory()?,
+                Next::End => break,
+                Next::Failed(e) => return Err(e),
+            }
+        }
+        while self.sender.outstanding() > 0 && self.watched.signal().is_none() {
+            self.wait_for_memory()?;
+        }
+        // A reset gives memory back, too, and a copy may lie in the socket.
+        if self.watched.is_stream() && self.watched.signal().is_none() {
+            self.look_for_error()?;
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, mut payload: Payload) -> Result<(), SendError> {
+        let len = payload.len() as u64;
+        loop {
+            match self.sender.try_send(payload) {
+                Ok(_) => {
+                    self.moved += len;
+                    self.stall.reset();
+                    return Ok(());
+                }
+                Err(refused) if refused.error.is_would_block() => payload = refused.payload,
+                Err(refused) => return Err(refused.error),
+            }
+            if self.watched.signal().is_some() {
+                return Ok(());
+            }
+            self.sender.wait_room(self.stall.tick())?;
+            self.stall.check(self.sender)?;
+        }
+    }
+
+    fn wait_for_memory(&mut self) -> Result<(), SendError> {
+        match self.sender.wait_any(self.stall.tick()) {
+            Ok(()) | Err(SendError::TimedOut { .. }) => self.stall.check(self.sender),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Waits for the source, and looks after what is on its way meanwhile: the rest of a payload goes when the socket has
+    /// room, and the end of the connection is told.
+    fn wait_for_input(&mut self, source: &Source) -> Result<()> {
+        let room = if self.sender.is_partly_sent() { PollFlags::OUT } else { PollFlags::empty() };
+        let tick = Timespec { tv_sec: 0, tv_nsec: self.stall.tick().as_nanos() as _ };
+        let got = {
+            let socket = PollFd::from_borrowed_fd(self.sender.as_fd(), room);
+            let Some(input) = source.input() else { return Ok(()) };
+            let mut fds = [PollFd::from_borrowed_fd(input, PollFlags::IN), socket];
+            match poll(&mut fds, Some(&tick)) {
+                Ok(_) if !fds[0].revents().is_empty() => return Ok(()),
+                Ok(_) => fds[1].revents(),
+                Err(rustix::io::Errno::INTR) => PollFlags::empty(),
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let back = self.sender.poll()?;
+        if self.watched.signal().is_some() {
+            return Ok(());
+        }
+        if got.intersects(PollFlags::ERR | PollFlags::HUP) {
+            self.look_for_error()?;
+            if got.contains(PollFlags::HUP) {
+                return Err(SendError::Disconnected(rustix::io::Errno::PIPE.into()).into());
+            }
+            if back == 0 {
+                std::thread::sleep(DEAD_PAUSE);
+            }
+        }
+        if self.sender.outstanding() == 0 {
+            // Only the input is waited for, which may take as long as it likes.
+            self.stall.reset();
+            return Ok(());
+        }
+        Ok(self.stall.check(self.sender)?)
+    }
+
+    /// What the kernel has to say of the connection that nobody was told yet.
+    fn look_for_error(&self) -> Result<(), SendError> {
+        let asked = rustix::net::sockopt::socket_error(self.sender.as_fd());
+        match asked.and_then(|told| told) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::CONNREFUSED) => Err(SendError::NoListener),
+            Err(e) => Err(SendError::Disconnected(e.into())),
+        }
+    }
+}

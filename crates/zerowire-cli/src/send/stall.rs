@@ -1,0 +1,80 @@
+//! Notices that nothing moves any more.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use zerowire::send::{SendError, Sender};
+
+/// The time since something moved last, against a limit.
+pub struct Stall {
+    limit: Option<Duration>,
+    since: Instant,
+    last: Signs,
+}
+
+/// What is different when something has moved.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Signs {
+    outstanding: usize,
+    outstanding_bytes: usize,
+    /// Bytes in the socket that the peer has not taken: a slow peer takes a long time to give a whole payload back.
+    queued: Option<libc::c_int>,
+}
+
+impl Signs {
+    fn of(sender: &Sender) -> Self {
+        Self {
+            outstanding: sender.outstanding(),
+            outstanding_bytes: sender.outstanding_bytes(),
+            queued: queued(sender.as_fd()),
+        }
+    }
+}
+
+/// Bytes of a stream that the peer has not acknowledged, or memory that datagrams use; where the socket tells.
+fn queued(socket: BorrowedFd<'_>) -> Option<libc::c_int> {
+    use std::os::fd::AsRawFd as _;
+    let mut n: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int, which lives during the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut n) };
+    (result == 0).then_some(n)
+}
+
+impl Stall {
+    /// Without a limit it never ends.
+    pub fn new(limit: Option<Duration>) -> Self {
+        Self { limit, since: Instant::now(), last: Signs::default() }
+    }
+
+    /// How long to wait between two looks.
+    pub fn tick(&self) -> Duration {
+        const TICK: Duration = Duration::from_millis(100);
+        self.limit.map_or(TICK, |limit| limit.min(TICK))
+    }
+
+    /// Something has moved, or nothing is waited for.
+    pub fn reset(&mut self) {
+        if self.limit.is_some() {
+            self.since = Instant::now();
+        }
+    }
+
+    /// To be asked while something is waited for: an error if nothing has moved for as long as the limit says.
+    pub fn check(&mut self, sender: &Sender) -> Result<(), SendError> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        let now = Signs::of(sender);
+        if now != self.last {
+            self.last = now;
+            self.since = Instant::now();
+        }
+        let waited = self.since.elapsed();
+        if waited < limit {
+            return Ok(());
+        }
+        Err(SendError::TimedOut {
+            waited,
+            outstanding: now.outstanding,
+            outstanding_bytes: now.outstanding_bytes,
+        })
+    }
+}
