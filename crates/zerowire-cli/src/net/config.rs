@@ -97,7 +97,7 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
             "name" => name = Some(value.to_owned()),
             "socket" => socket = Some(PathBuf::from(value)),
             "port" => spec = Some(value),
-            "queue" | "queues" | "mode" | "match" | "offloads" => {
+            key if PortSpec::OPTIONS.contains(&key) => {
                 of_port.push(',');
                 of_port.push_str(part);
             }
@@ -135,11 +135,14 @@ mod tests {
         assert_eq!((v.pin, x.pin), (None, None));
         let partial = parse_vm("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
         assert_eq!(partial.pin, Some(PinArg::Partial));
+        let p = parse_vm("name=a,port=packet:e0,socket=/run/a,rings=on").unwrap();
+        assert_eq!(p.port.to_string(), "packet:e0,rings=on");
         for (bad, word) in [
             ("name=a,port=xdp:e0,socket=/s,pin=half", "partial or off"),
             ("name=a,socket=/s", "port"),
             ("socket=/s,port=tap:t", "name"),
             ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),
+            ("name=a,socket=/s,port=xdp:e,rings=on", "rings=on"),
             ("x", "'x'"),
             ("name=a,cpu=3", "'cpu'"),
         ] {

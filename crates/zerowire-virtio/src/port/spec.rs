@@ -143,6 +143,9 @@ impl XdpSpec {
 }
 
 impl PortSpec {
+    /// Names of all options that ports have, whichever port takes them.
+    pub const OPTIONS: &[&str] = &["queue", "queues", "mode", "match", "offloads", "rings"];
+
     /// Queue pairs of the device.
     pub fn queues(&self) -> usize {
         match self {
@@ -335,6 +338,8 @@ mod tests {
             "xdp:e0,queue=1,queues=1,mode=copy,match=mac:02:00:00:00:00:0a,offloads=on",
         ] {
             assert_eq!(port(text).map(|p| p.to_string()).as_deref(), Ok(text));
+            let mut options = text.split([',', '=']).skip(1).step_by(2);
+            assert!(options.all(|key| PortSpec::OPTIONS.contains(&key)), "{text}");
         }
     }
 
