@@ -150,6 +150,58 @@ fn a_new_name_and_another_mtu_change_nothing_else() {
     });
 }
 
+/// A guest whose interface comes up under another name, so that no ring can be opened on it, and has its own again when a frame
+/// has passed.
+fn up_under_another_name(port: &str, name: &str, without: &str) -> (Backend, Guest) {
+    let backend = Backend::start(&[Vm::on("a", port)]);
+    ip(&["link", "set", name, "down"]);
+    let mut guest = backend.guest("a", &options(0, Layout::Single));
+    path_is(&backend, "which is down");
+    ip(&["link", "set", name, "name", "other"]);
+    ip(&["link", "set", "other", "up"]);
+    let mut peer = Peer::new("v1");
+    wait_until("a frame passes without a ring", || {
+        guest.send_plain(&[frame(1, 100)]);
+        peer.recv(Duration::from_millis(20)).is_some_and(|f| f.bytes == frame(1, 100))
+    });
+    path_is(&backend, without);
+    ip(&["link", "set", "other", "name", name]);
+    (backend, guest)
+}
+
+#[test]
+fn a_ring_that_was_asked_for_is_tried_again_until_it_is_there() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let (backend, mut guest) = up_under_another_name("packet:v0,rings=on", "v0", "no ring: ");
+        assert!(backend.stats("a").path.contains("tried again"), "{}", backend.stats("a").path);
+        wait_until("a ring", || {
+            guest.send_plain(&[frame(2, 100)]);
+            backend.stats("a").path.contains("frames out by a ")
+        });
+        let outside = || backend.stats("a").transmit.totals.copied_bytes.get("outside").copied();
+        let before = outside();
+        guest.send_plain(&[frame(3, 100)]);
+        assert!(outside() > before, "{:?}", backend.stats("a").transmit);
+    });
+}
+
+#[test]
+fn a_ring_that_was_not_asked_for_is_given_up_with_a_word() {
+    in_netns(|| {
+        // A bridge, since a veth would have no ring by default.
+        veth("v0", "v1", 1, 1500);
+        ip(&["link", "add", "br0", "type", "bridge"]);
+        ip(&["link", "set", "v0", "master", "br0"]);
+        ip(&["link", "set", "br0", "up"]);
+        let (backend, mut guest) = up_under_another_name("packet:br0", "br0", "not tried again (rings=auto)");
+        std::thread::sleep(Duration::from_secs(1));
+        guest.send_plain(&[frame(2, 100)]);
+        path_is(&backend, "not tried again (rings=auto)");
+        assert_eq!(backend.stats("a").transmit.totals.copied_bytes.get("outside"), None);
+    });
+}
+
 #[test]
 fn stopped_queues_go_on_where_they_were() {
     in_netns_each(|port| {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire::netlink::Link;
@@ -123,17 +123,32 @@ impl Port for PacketPort {
         self.bound();
         let (interface, engine, policy) = (self.spec.interface.clone(), self.engine, self.policy);
         let rings = self.rings();
+        let insists = self.spec.rings == PacketRings::On;
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
             let (link, io) =
                 PacketLink::open(&interface, engine, policy.pin != Pin::Off).map_err(io::Error::other)?;
-            Ok(PacketPath { io, link, policy, rings, ring: None, shared, pair })
+            Ok(PacketPath {
+                io,
+                link,
+                policy,
+                rings,
+                insists,
+                ring: None,
+                problem: None,
+                retry_at: None,
+                shared,
+                pair,
+            })
         })
     }
 }
 
 /// How long a worker sleeps at most while the ring has frames that the kernel had no room for.
 const RING_NAP: Duration = Duration::from_millis(1);
+
+/// How long a ring that could not be opened waits until it is tried again.
+const RING_RETRY: Duration = Duration::from_millis(500);
 
 /// Frames go to the sockets of one queue pair, and nothing of the guest's memory is lent to the kernel between turns.
 pub(super) struct PacketPath {
@@ -142,21 +157,41 @@ pub(super) struct PacketPath {
     policy: Policy,
     /// Whether there is to be a ring, or why not.
     rings: Result<(), String>,
+    /// One that can't be opened is tried for again and again (`rings=on`).
+    insists: bool,
     ring: Option<Box<FrameRing>>,
+    /// Why there is none, although there is to be one.
+    problem: Option<String>,
+    retry_at: Option<Instant>,
     /// Where frames are counted that are lost in the ring when no ring of the guest's runs.
     shared: Arc<Shared>,
     pair: usize,
 }
 
 impl PacketPath {
-    /// Opens the ring that is wanted and not there, as soon as the interface is.
+    /// Opens the ring that is wanted and not there, as soon as the interface is, if it is time to.
     #[cold]
     fn open_ring(&mut self) {
+        let now = Instant::now();
+        if self.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let before = self.problem.take();
         match FrameRing::open(&self.link.name()) {
-            Ok(ring) => self.ring = Some(Box::new(ring)),
+            Ok(ring) => (self.ring, self.retry_at) = (Some(Box::new(ring)), None),
+            Err(e) if self.insists => {
+                (self.problem, self.retry_at) =
+                    (Some(format!("no ring: {e}; tried again")), Some(now + RING_RETRY));
+                if self.problem == before {
+                    return;
+                }
+                tracing::error!("{e}; frames go by the packet socket until there is a ring (rings=on)");
+            }
             Err(e) => {
-                tracing::warn!("{e}; frames go by the packet socket");
-                self.rings = Err(format!("no ring: {e}"));
+                tracing::warn!(
+                    "{e}; frames go by the packet socket from now on (rings=auto; with rings=on it would be tried again)"
+                );
+                self.rings = Err(format!("no ring: {e}; not tried again (rings=auto)"));
             }
         }
         self.link.renew();
@@ -190,7 +225,7 @@ impl Path for PacketPath {
         let out = match (&self.rings, &self.ring) {
             (_, Some(ring)) => format!("frames out by a {}", ring.path()),
             (Err(why), None) => why.clone(),
-            (Ok(()), None) => "no ring yet".to_owned(),
+            (Ok(()), None) => self.problem.clone().unwrap_or_else(|| "no ring yet".to_owned()),
         };
         format!("{}; {out}", self.link.describe(&self.io))
     }
