@@ -134,6 +134,57 @@ fn warm_up_both(peer: &Peer, mut received: impl FnMut(usize) -> bool) {
 }
 
 #[test]
+fn a_larger_mtu_counts_while_the_interface_is_up() {
+    for queues in [1, 2] {
+        in_netns(move || {
+            veth("v0", "v1", queues, 1500);
+            let backend = Backend::start(&[Vm::on("a", format!("xdp:v0,queues={queues},mode=copy"))]);
+            let mut peer = Peer::new("v1");
+            let options = NetOptions { queue_pairs: queues as u16, ..options(0, Layout::Single) };
+            let mut guest = backend.guest("a", &options);
+            for mtu in [2000, 1500, 3000] {
+                for name in ["v0", "v1"] {
+                    ip(&["link", "set", name, "mtu", &mtu.to_string()]);
+                }
+                let longest = frame(mtu, mtu as usize + 14);
+                for pair in 0..queues {
+                    let mut came = false;
+                    wait_until("a frame of the new length from the guest", || {
+                        guest.send(pair, &[(Default::default(), longest.clone())]);
+                        came |= peer.recv(Duration::from_millis(20)).is_some_and(|f| f.bytes == longest);
+                        came
+                    });
+                }
+                wait_until("a frame of the new length to the guest", || {
+                    peer.send(&longest);
+                    (0..queues).any(|pair| {
+                        guest.recv(pair, Duration::from_millis(20)).is_some_and(|f| f.1 == longest)
+                    })
+                });
+                peer.drain();
+            }
+            let stats = backend.stats("a");
+            assert_eq!((stats.connections, stats.ring_errors, stats.last_error), (1, 0, None));
+        });
+    }
+}
+
+#[test]
+fn another_name_takes_nothing_away() {
+    in_netns(|| {
+        let (backend, mut peer) = one_queue();
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &peer);
+        ip(&["link", "set", "v0", "name", "other"]);
+        for n in 0..20 {
+            guest.ping(&mut peer, n);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(backend.stats("a").path.contains("copy mode"), "{}", backend.stats("a").path);
+    });
+}
+
+#[test]
 fn two_queue_pairs_share_the_memory() {
     in_netns(|| {
         veth("v0", "v1", 2, 1500);

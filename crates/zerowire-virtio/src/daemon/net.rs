@@ -17,6 +17,7 @@ use super::worker::{WorkerHandle, WorkerSetup};
 use crate::memory::GuestMemory;
 use crate::net::announce::rarp;
 use crate::net::features::offered;
+use crate::net::xdp::Renewal;
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of every back end that
 /// offers ACCESS_PLATFORM; nothing is sent on that channel.
@@ -273,9 +274,11 @@ impl Device for NetDevice<'_> {
         {
             w.commands.send(Command::Tree(tree));
         }
-        if let Some(why) = self.vm.port.attend() {
+        if let Some(Renewal { why, is_error }) = self.vm.port.attend() {
             tracing::warn!("{}: {why}", self.vm.control.name);
-            self.vm.shared.set_error(why);
+            if is_error {
+                self.vm.shared.set_error(why);
+            }
             self.set_memory(&self.memory.clone());
         }
     }

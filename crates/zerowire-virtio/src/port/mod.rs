@@ -3,7 +3,9 @@
 mod packet;
 mod spec;
 mod tap;
+mod watch;
 
 pub use packet::{Frames, InterfaceState, PacketError, PacketSocket, Tag};
 pub use spec::{PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec};
 pub use tap::{MAX_QUEUES, Tap, TapError, TapOffloads, TapSpec};
+pub use watch::LinkWatch;

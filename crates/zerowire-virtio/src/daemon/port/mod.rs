@@ -13,6 +13,7 @@ use zerowire::xdp::XdpError;
 use super::worker::{WorkerHandle, WorkerSetup};
 use crate::io::Engine;
 use crate::net::Policy;
+use crate::net::xdp::Renewal;
 use crate::port::{PacketError, PortSpec, TapError, TapOffloads};
 use packet::PacketPort;
 use tap::TapPort;
@@ -85,7 +86,7 @@ pub(super) trait Port: Send + Sync {
 
     /// Looks after what the queue pairs share; called when one of them asks for it ([`super::path::Path::attention`]). Returns
     /// why all of them have to let go of the guest's memory and go on with it, if they do.
-    fn attend(&self) -> Option<String> {
+    fn attend(&self) -> Option<Renewal> {
         None
     }
 

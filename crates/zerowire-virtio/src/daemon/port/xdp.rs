@@ -21,7 +21,9 @@ use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
 use crate::net::transmit::{Detour, Turn, TurnError};
 use crate::net::xdp::geometry::MAX_MTU;
-use crate::net::xdp::{Attach, Link, LinkOptions, Registrar, XdpReceive, XdpReceiveSetup, XdpTransmit};
+use crate::net::xdp::{
+    Attach, Link, LinkOptions, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
+};
 use crate::net::{PathMode, Pin, Policy};
 use crate::port::{PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
 use crate::ring::SplitRing;
@@ -132,7 +134,7 @@ impl Port for XdpPort {
         true
     }
 
-    fn attend(&self) -> Option<String> {
+    fn attend(&self) -> Option<Renewal> {
         self.registrar.attend()
     }
 

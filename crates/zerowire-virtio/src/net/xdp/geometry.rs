@@ -48,6 +48,11 @@ impl Geometry {
         Self { frame_bytes, zero_copy: true }
     }
 
+    /// For one mode or the other.
+    pub fn new(mtu: usize, zero_copy: bool) -> Self {
+        if zero_copy { Self::for_zero_copy(mtu) } else { Self::for_mtu(mtu) }
+    }
+
     /// Whether it is made for zero-copy mode.
     pub fn zero_copy(&self) -> bool {
         self.zero_copy

@@ -6,7 +6,6 @@
 
 mod bind;
 mod care;
-mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,9 +21,9 @@ use super::loans::Loans;
 use super::slab::Slab;
 use super::umem::VmUmem;
 use crate::memory::{GuestMemory, Segment};
+use crate::port::LinkWatch;
 pub use bind::{Attach, LinkOptions};
 use care::Care;
-use watch::Watch;
 
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -46,8 +45,8 @@ pub struct Link {
     // Socket and slab go before the memory that they are in.
     socket: Option<Socket>,
     slab: Option<Slab>,
-    /// Tells when the socket's interface goes.
-    watch: Option<Watch>,
+    /// Tells when the socket's interface goes or changes, and which it is.
+    watch: Option<(LinkWatch, Interface)>,
     /// The program on the socket's interface.
     steering: Option<Arc<Steering>>,
     umem: Option<Arc<VmUmem>>,
@@ -147,19 +146,23 @@ impl Link {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// What becomes readable when the interface goes.
+    /// What becomes readable when the interface goes or changes.
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.as_ref().map(AsFd::as_fd)
+        self.watch.as_ref().map(|(watch, _)| watch.as_fd())
     }
 
-    /// [`Self::events`] became readable: where the interface of that name is gone, or another one, so is the socket.
+    /// [`Self::events`] became readable: where the interface is gone, so is the socket; one with a larger MTU than the memory was
+    /// registered for has it registered anew.
     #[cold]
     pub fn notice(&mut self) {
-        let Some(watch) = &self.watch else { return };
+        let Some((watch, interface)) = &self.watch else { return };
         watch.drain();
-        let now = Interface::open(&self.options.interface).map(|i| i.index());
-        if now.ok() != Some(watch.index()) {
-            self.lost(Errno::NODEV);
+        match (interface.mtu(), &self.umem) {
+            (Err(_), _) => self.lost(Errno::NODEV),
+            (Ok(mtu), Some(umem)) => {
+                self.care.attention |= self.options.registrar.is_outgrown(umem, mtu);
+            }
+            (Ok(_), None) => {}
         }
     }
 

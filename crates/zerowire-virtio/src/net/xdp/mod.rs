@@ -35,7 +35,7 @@ mod umem;
 
 pub use link::{Attach, Link, LinkOptions};
 pub use receive::{XdpReceive, XdpReceiveSetup};
-pub use registrar::Registrar;
+pub use registrar::{Registrar, Renewal};
 pub use transmit::XdpTransmit;
 pub use umem::{Pinned, VmUmem};
 

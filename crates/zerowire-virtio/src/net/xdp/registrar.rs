@@ -31,7 +31,16 @@ struct State {
     /// Why no device is to reach the memory itself.
     distrust: Option<String>,
     /// Why the memory is to be registered anew.
-    renew: Option<String>,
+    renew: Option<Renewal>,
+}
+
+/// Why all queue pairs have to let go of the memory and go on with it.
+#[derive(Debug)]
+pub struct Renewal {
+    /// In words.
+    pub why: String,
+    /// Whether something is wrong.
+    pub is_error: bool,
 }
 
 /// Registers the memory of one guest after another, for the queue pairs of one device.
@@ -71,7 +80,7 @@ impl Registrar {
         if state.of != of {
             (state.of, state.discards) = (of, 0);
         }
-        let geometry = if zero_copy { Geometry::for_zero_copy(mtu) } else { Geometry::for_mtu(mtu) };
+        let geometry = Geometry::new(mtu, zero_copy);
         let pinned = match (state.discards, self.partial) {
             (DISCARDS.., _) => Pinned::Nothing,
             (_, true) => Pinned::Share,
@@ -92,8 +101,21 @@ impl Registrar {
         let mut state = self.state();
         if state.distrust.is_none() {
             state.distrust = Some(why.to_owned());
-            state.renew = Some(format!("interface {}: no zero copy from now on: {why}", self.interface));
+            let why = format!("interface {}: no zero copy from now on: {why}", self.interface);
+            state.renew = Some(Renewal { why, is_error: true });
         }
+    }
+
+    /// Whether frames may be longer by this MTU of the interface than what the memory was registered for, so that the control
+    /// thread has to [attend](Self::attend). A smaller MTU changes nothing: longer frames don't come.
+    pub fn is_outgrown(&self, umem: &VmUmem, mtu: usize) -> bool {
+        let old = umem.geometry();
+        if Geometry::new(mtu, old.zero_copy()).frame_bytes() <= old.frame_bytes() {
+            return false;
+        }
+        let why = format!("interface {} has MTU {mtu} now: memory is registered anew for it", self.interface);
+        self.state().renew.get_or_insert(Renewal { why, is_error: false });
+        true
     }
 
     /// Frames have passed: whether pages were discarded is to be looked at. The control thread has to [attend](Self::attend).
@@ -103,7 +125,7 @@ impl Registrar {
 
     /// Looks after the registration, on a thread that no frame waits for. Returns why all queue pairs have to let go of the
     /// memory and go on with it, if they do.
-    pub fn attend(&self) -> Option<String> {
+    pub fn attend(&self) -> Option<Renewal> {
         let mut state = self.state();
         if let Some(why) = state.renew.take() {
             return Some(why);
@@ -120,12 +142,13 @@ impl Registrar {
         } else {
             "it is not registered any more, and all frames are copied ('bounce: not pinned')"
         };
-        Some(format!(
+        let why = format!(
             "interface {}: {} KiB of the guest's memory were discarded while they were registered, so that frames there may have \
              been lost; {next}; {REMEDY}",
             self.interface,
             bytes >> 10
-        ))
+        );
+        Some(Renewal { why, is_error: true })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -8,7 +8,6 @@ use thiserror::Error;
 use zerowire::xdp::program::Steering;
 use zerowire::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 
-use super::watch::Watch;
 use super::{Link, RETRY};
 use crate::memory::GuestMemory;
 use crate::net::xdp::RING_ENTRIES;
@@ -16,6 +15,7 @@ use crate::net::xdp::geometry::Geometry;
 use crate::net::xdp::registrar::Registrar;
 use crate::net::xdp::slab::FIRST_PLACES;
 use crate::net::xdp::trust;
+use crate::port::LinkWatch;
 
 /// Gives the program on an interface of this process's, which is attached where it is not there.
 pub type Attach = Arc<dyn Fn(&Interface) -> Result<Arc<Steering>, XdpError> + Send + Sync>;
@@ -201,7 +201,7 @@ impl Link {
         if let Ok((false, _)) = interface.up_and_running() {
             return Err(XdpError::Down { interface: interface.name().to_owned() });
         }
-        let watch = Watch::new(interface.index()).map_err(|e| XdpError::System {
+        let watch = LinkWatch::of(interface.index()).map_err(|e| XdpError::System {
             what: format!("interface {}", interface.name()),
             call: "a socket for link events",
             source: e.into(),
@@ -245,7 +245,7 @@ impl Link {
         if Interface::open(interface.name())?.index() != interface.index() {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
         }
-        self.watch = Some(watch);
+        self.watch = Some((watch, interface));
         self.steering = Some(steering);
         self.slab = Some(slab);
         self.first_places = first;

@@ -26,7 +26,7 @@ pub(super) struct Care {
     looked: Option<Instant>,
     turns: u32,
     moved: bool,
-    attention: bool,
+    pub(super) attention: bool,
 }
 
 impl Care {

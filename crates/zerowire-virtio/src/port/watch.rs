@@ -1,0 +1,124 @@
+//! Tells when an interface goes or changes: a receiver that waits for frames of one that is gone would wait for ever.
+//!
+//! The kernel tells a bound socket nothing that a waiting thread could see (net/xdp/xsk.c, `xsk_notifier`), but tells of
+//! interfaces by rtnetlink (man 7 rtnetlink, RTM_NEWLINK and RTM_DELLINK). A filter in the kernel lets only what was asked for
+//! through, so that nobody wakes for other things.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+
+/// `RTMGRP_LINK`, `RTM_NEWLINK`, `RTM_DELLINK` (include/uapi/linux/rtnetlink.h).
+const GROUP_LINK: u32 = 1;
+const NEWLINK: u16 = 16;
+const DELLINK: u16 = 17;
+
+/// Where the type is in `struct nlmsghdr`, and the index in `struct ifinfomsg` behind that, bytes.
+const TYPE_AT: u32 = 4;
+const INDEX_AT: u32 = 20;
+
+/// What is heard of.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    /// Any change of the interface with this number, and its end.
+    One(u32),
+    /// Any change of any interface.
+    Any,
+}
+
+/// Hears of interfaces; readable when there is something.
+#[derive(Debug)]
+pub struct LinkWatch {
+    socket: OwnedFd,
+}
+
+impl LinkWatch {
+    /// Hears of changes of the interface with this number in the thread's network namespace, its end among them, from now on.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn of(index: u32) -> Result<Self, Errno> {
+        Self::new(Of::One(index))
+    }
+
+    /// Hears of all changes of all interfaces in the thread's network namespace, from now on: for who waits for one that is
+    /// not there yet.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn of_all() -> Result<Self, Errno> {
+        Self::new(Of::Any)
+    }
+
+    fn new(of: Of) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // No protocol is NETLINK_ROUTE.
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        filter(&socket, of)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINK))?;
+        Ok(Self { socket })
+    }
+
+    /// Takes what has come, so that the next message is seen.
+    pub fn drain(&self) {
+        let mut byte = [0u8; 1];
+        // A message that does not fit is taken all the same; one that was lost counts as one that came.
+        while !matches!(
+            rustix::net::recv(&self.socket, &mut byte[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC),
+            Err(Errno::AGAIN)
+        ) {}
+    }
+}
+
+impl AsFd for LinkWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Lets only what is to be heard of through. Loads are in network order (Documentation/networking/filter.rst).
+fn filter(socket: &OwnedFd, of: Of) -> Result<(), Errno> {
+    let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = libc::BPF_LD | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let ret = libc::BPF_RET | libc::BPF_K;
+    let of_type = |t: u16| u16::from_be_bytes(t.to_ne_bytes()).into();
+    let load_type = code(load | libc::BPF_H, 0, 0, TYPE_AT);
+    let (pass, drop) = (code(ret, 0, 0, u32::MAX), code(ret, 0, 0, 0));
+    let mut program = match of {
+        Of::One(index) => vec![
+            load_type,
+            code(equal, 1, 0, of_type(NEWLINK)),
+            code(equal, 0, 3, of_type(DELLINK)),
+            code(load | libc::BPF_W, 0, 0, INDEX_AT),
+            code(equal, 0, 1, u32::from_be_bytes(index.to_ne_bytes())),
+            pass,
+            drop,
+        ],
+        Of::Any => vec![
+            load_type,
+            code(equal, 1, 0, of_type(NEWLINK)),
+            code(equal, 0, 1, of_type(DELLINK)),
+            pass,
+            drop,
+        ],
+    };
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the kernel reads the structure and the instructions that it points to, and copies both.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
