@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use zerowire::probe::Outcome;
-use zerowire::probe::queue::{Advice, QueueReport, QueueState};
+use zerowire::probe::queue::{Advice, QueueReport, QueueState, Settings};
 
 use super::render::{INDENT, MARK, Style, bold, line, machine, mark};
 use super::wrap::hang;
@@ -22,6 +22,13 @@ pub fn report(report: &QueueReport, style: &Style) -> String {
     if report.queue.is_none() && !report.queues.is_empty() {
         let _ = writeln!(out, "\n{}", bold("Receive queues", style));
         queues(&mut out, &report.queues);
+    }
+    if let Some(settings) = &report.settings {
+        let _ = writeln!(out, "\n{}", bold("As a port (zerowire net --port xdp:IF, packet:IF)", style));
+        for (word, text) in port(settings) {
+            let text = hang(text, INDENT + PORT_WORD, style.width);
+            let _ = writeln!(out, "{:INDENT$}{word:<PORT_WORD$}{text}", "");
+        }
     }
     if !report.commands.is_empty() {
         let possible = report.verdict.outcome != Outcome::Missing || !is_hopeless(report);
@@ -48,6 +55,26 @@ pub fn report(report: &QueueReport, style: &Style) -> String {
         count(Outcome::Missing)
     );
     out
+}
+
+/// Columns of the word that begins a line about ports.
+const PORT_WORD: usize = 12;
+
+/// What the interface is as a VM's port.
+fn port(settings: &Settings) -> [(&'static str, &'static str); 2] {
+    let zero_copy = match &settings.xdp {
+        Some(device) if device.has_xsk_zerocopy() => {
+            "the driver has AF_XDP's zero-copy mode; mode=auto takes it where it is safe for the guest, and offloads are off by \
+             default"
+        }
+        Some(_) => {
+            "the driver has no zero-copy mode of AF_XDP: the kernel copies each frame once (mode=copy)"
+        }
+        None => "the kernel does not tell whether the driver has AF_XDP's zero-copy mode (Linux 6.3)",
+    };
+    let link = "with link=follow the guest's link goes down and up with the interface's; its front end must connect again by \
+                itself (QEMU: reconnect=1)";
+    [("zero copy", zero_copy), ("link", link)]
 }
 
 /// No setting helps where the driver can't.
@@ -102,7 +129,26 @@ mod tests {
         assert!(
             !one.contains("Receive queues") && report(&run("lo", None), &PLAIN).contains("Receive queues")
         );
-        assert!(!report(&run("nowhere0", None), &PLAIN).contains("Commands"));
+        let none = report(&run("nowhere0", None), &PLAIN);
+        assert!(!none.contains("Commands") && !none.contains("As a port"));
+    }
+
+    #[test]
+    fn the_text_tells_of_zero_copy_what_the_kernel_does() {
+        let mut found = run("lo", None);
+        let Some(settings) = &mut found.settings else { panic!("no loopback: {found:?}") };
+        let mut device = settings.xdp.clone().unwrap_or_default();
+        for (features, word) in
+            [(Some(0x7f), "driver has AF_XDP's"), (Some(0x77), "has no zero-copy"), (None, "not tell")]
+        {
+            settings.xdp = features.map(|bits| {
+                device.xdp_features = bits;
+                device.clone()
+            });
+            assert!(port(settings)[0].1.contains(word), "{features:?}");
+        }
+        let text = report(&found, &PLAIN);
+        assert!(text.contains("As a port") && text.contains("link=follow"), "{text}");
     }
 
     #[test]
