@@ -23,6 +23,10 @@ fn vm_table(out: &mut String, vm: &VmStats) {
     if !vm.path.is_empty() {
         let _ = writeln!(out, "  path: {}", vm.path);
     }
+    if let Some(link) = &vm.link {
+        let state = if link.up { "up" } else { "down" };
+        let _ = writeln!(out, "  link: {state}; the front end was disconnected {} times", link.disconnects);
+    }
     let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
     let _ = writeln!(
         out,

@@ -1,7 +1,7 @@
 //! A VM's control thread: listens for its front end and serves one after another.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use zerowire_vhost_user::{Connection, WireError};
 
 use super::device::Device;
+use super::link::Follower;
 use super::listen::Listener;
 use super::session::{Session, SessionError};
 
@@ -97,12 +98,13 @@ pub(super) struct Served<B> {
 }
 
 impl<B: Backing> Served<B> {
-    pub(super) fn spawn(vm: Arc<B>, listener: Listener) -> io::Result<Self> {
+    /// With the link that its front end is to see, if there is one.
+    pub(super) fn spawn(vm: Arc<B>, listener: Listener, link: Option<Follower>) -> io::Result<Self> {
         let for_thread = vm.clone();
         let thread = std::thread::Builder::new()
             .name(format!("{}-ctl", vm.control().name))
             .stack_size(STACK_BYTES)
-            .spawn(move || control(&*for_thread, listener))?;
+            .spawn(move || control(&*for_thread, listener, link))?;
         Ok(Self { vm, thread: Some(thread) })
     }
 
@@ -135,17 +137,39 @@ pub(super) fn stop_all<'a, B: Backing>(served: impl Iterator<Item = &'a mut Serv
     }
 }
 
+/// How long to wait before something is tried again that the system refused.
+const RETRY: Duration = Duration::from_millis(500);
+
 /// The control thread: one front end after another.
-fn control(vm: &dyn Backing, mut listener: Listener) {
+fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Follower>) {
     let control = vm.control();
+    let mut refused = None;
     while !control.stopped() {
+        let mut patience = None;
+        if let Some(link) = &mut link {
+            link.look();
+            patience = link.due(false);
+            if !link.admits() {
+                listener.shut();
+            } else if let Err(e) = listener.reopen() {
+                let text = e.to_string();
+                if refused.as_ref() != Some(&text) {
+                    tracing::error!("{}: {text}; tried again", control.name);
+                    vm.set_error(text.clone());
+                    refused = Some(text);
+                }
+                patience = Some(RETRY);
+            } else {
+                refused = None;
+            }
+        }
         match listener.accept() {
             Ok(Some(stream)) => {
                 control.connections.fetch_add(1, Ordering::Relaxed);
                 control.connected.store(true, Ordering::Relaxed);
                 tracing::info!("{}: front end connected", control.name);
                 match stream.set_nonblocking(true) {
-                    Ok(()) => serve(vm, Connection::new(stream)),
+                    Ok(()) => serve(vm, Connection::new(stream), link.as_mut()),
                     Err(e) => tracing::error!("{}: {e}", control.name),
                 }
                 control.connected.store(false, Ordering::Relaxed);
@@ -161,21 +185,45 @@ fn control(vm: &dyn Backing, mut listener: Listener) {
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
-        let Some(fd) = listener.poll_fd() else { return };
-        let mut fds =
-            [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(&control.wake.0, PollFlags::IN)];
-        let _ = poll(&mut fds, None);
-        control.drain_wake();
+        if listener.poll_fd().is_none() && !listener.is_lasting() {
+            return;
+        }
+        sleep(control, listener.poll_fd(), link.as_ref(), patience);
     }
 }
 
+/// Sleeps until the descriptor is readable, or there is something else to look at.
+fn sleep(control: &Control, fd: Option<BorrowedFd<'_>>, link: Option<&Follower>, patience: Option<Duration>) {
+    let links = link.into_iter().flat_map(Follower::wakers);
+    let mut fds: Vec<_> = [control.wake.0.as_fd()]
+        .into_iter()
+        .chain(fd)
+        .chain(links)
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    // A little later rather than a little sooner, and once more.
+    let patience = patience.and_then(|p| (p + Duration::from_millis(1)).try_into().ok());
+    let _ = poll(&mut fds, patience.as_ref());
+    control.drain_wake();
+}
+
 /// Serves one connection until it ends, whatever the reason.
-fn serve(vm: &dyn Backing, mut connection: Connection) {
+fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Follower>) {
     let control = vm.control();
     let mut session = Session::new(vm);
+    if let Some(link) = &mut link {
+        link.connected();
+    }
     let end = loop {
         if control.stopped() {
             break Ok("server stops");
+        }
+        if let Some(link) = &mut link {
+            link.look();
+            if link.ends() {
+                link.turn_away(connection.stream());
+                break Ok("the port's interface can't carry frames (link=follow)");
+            }
         }
         session.attend();
         match connection.recv() {
@@ -186,13 +234,9 @@ fn serve(vm: &dyn Backing, mut connection: Connection) {
             }
             Ok(None) => break Ok("front end left"),
             Err(WireError::WouldBlock) => {
-                let stream = connection.stream().as_fd();
-                let mut fds = [
-                    PollFd::from_borrowed_fd(stream, PollFlags::IN),
-                    PollFd::new(&control.wake.0, PollFlags::IN),
-                ];
-                let _ = poll(&mut fds, None);
-                control.drain_wake();
+                let link = link.as_deref();
+                let patience = link.and_then(|l| l.due(true));
+                sleep(control, Some(connection.stream().as_fd()), link, patience);
             }
             Err(e) => break Err(SessionError::Wire(e)),
         }

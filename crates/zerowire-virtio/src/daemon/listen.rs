@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -95,7 +95,12 @@ pub(crate) fn bind_unix(path: &Path, kind: SocketType) -> Result<OwnedFd, Listen
 /// A listening socket, removed on drop if it was made here; or one connection.
 #[derive(Debug)]
 pub(super) enum Listener {
-    Listening { socket: UnixListener, remove: Option<PathBuf> },
+    /// Without a socket nobody listens: who connects is refused. The file stays, so that the path is not another's, and says
+    /// whose it is.
+    Listening {
+        socket: Option<UnixListener>,
+        remove: Option<PathBuf>,
+    },
     Connected(Option<UnixStream>),
 }
 
@@ -109,7 +114,7 @@ impl Listener {
 
     fn bind(path: &Path) -> Result<Self, ListenError> {
         let socket = UnixListener::from(bind_unix(path, SocketType::STREAM)?);
-        Ok(Self::Listening { socket, remove: Some(path.to_owned()) })
+        Ok(Self::Listening { socket: Some(socket), remove: Some(path.to_owned()) })
     }
 
     fn inherit(fd: RawFd) -> Result<Self, ListenError> {
@@ -133,7 +138,7 @@ impl Listener {
         if listening {
             let socket = UnixListener::from(owned);
             socket.set_nonblocking(true).map_err(bad)?;
-            return Ok(Self::Listening { socket, remove: None });
+            return Ok(Self::Listening { socket: Some(socket), remove: None });
         }
         Ok(Self::Connected(Some(UnixStream::from(owned))))
     }
@@ -141,7 +146,7 @@ impl Listener {
     /// The descriptor to wait on for a connection; None where one is there already or none will come.
     pub(super) fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         match self {
-            Self::Listening { socket, .. } => Some(socket.as_fd()),
+            Self::Listening { socket, .. } => socket.as_ref().map(AsFd::as_fd),
             Self::Connected(_) => None,
         }
     }
@@ -149,7 +154,8 @@ impl Listener {
     /// The next connection if there is one.
     pub(super) fn accept(&mut self) -> io::Result<Option<UnixStream>> {
         match self {
-            Self::Listening { socket, .. } => match socket.accept() {
+            Self::Listening { socket: None, .. } => Ok(None),
+            Self::Listening { socket: Some(socket), .. } => match socket.accept() {
                 Ok((s, _)) => Ok(Some(s)),
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
@@ -165,6 +171,28 @@ impl Listener {
     /// Whether a connection may come after this one.
     pub(super) fn is_lasting(&self) -> bool {
         matches!(self, Self::Listening { .. })
+    }
+
+    /// Refuses connections from now on; those that wait to be accepted end. For a socket that was made here.
+    pub(super) fn shut(&mut self) {
+        if let Self::Listening { socket, remove: Some(_) } = self {
+            *socket = None;
+        }
+    }
+
+    /// Listens again after [`Self::shut`], on a socket with the owner and the mode of the one before.
+    pub(super) fn reopen(&mut self) -> Result<(), ListenError> {
+        let Self::Listening { socket: socket @ None, remove: Some(path) } = self else { return Ok(()) };
+        let before = std::fs::symlink_metadata(&*path).ok();
+        *socket = Some(UnixListener::from(bind_unix(path, SocketType::STREAM)?));
+        if let Some(before) = before {
+            let kept = std::os::unix::fs::lchown(&*path, Some(before.uid()), Some(before.gid()))
+                .and_then(|()| std::fs::set_permissions(&*path, before.permissions()));
+            if let Err(e) = kept {
+                tracing::warn!("{}: owner and mode can't be as they were: {e}", path.display());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -213,6 +241,35 @@ mod tests {
             drop(listener);
             drop(bind_unix(&path, second).unwrap());
         }
+    }
+
+    #[test]
+    fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let mut listener = Listener::new(&Endpoint::Path(path.clone())).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::chown(&path, Some(123), Some(456)).unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        listener.shut();
+        assert!(listener.is_lasting() && listener.poll_fd().is_none());
+        assert!(listener.accept().unwrap().is_none());
+        assert_eq!(rustix::net::send(&waiting, &[0], rustix::net::SendFlags::NOSIGNAL), Err(Errno::PIPE));
+        assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
+        listener.reopen().unwrap();
+        let _client = client(&path, SocketType::STREAM).unwrap();
+        assert!(listener.accept().unwrap().is_some());
+        let now = std::fs::metadata(&path).unwrap();
+        assert_eq!((now.mode() & 0o7777, now.uid(), now.gid()), (0o640, 123, 456));
+
+        listener.shut();
+        let _taken = {
+            std::fs::remove_file(&path).unwrap();
+            bind_unix(&path, SocketType::STREAM).unwrap()
+        };
+        assert!(matches!(listener.reopen(), Err(ListenError::InUse(_))));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod command;
 mod control;
 mod device;
+mod link;
 mod listen;
 mod metadata;
 mod net;
@@ -20,6 +21,7 @@ mod vm;
 mod vsock;
 mod worker;
 
+pub use link::LinkStats;
 pub(crate) use listen::bind_unix;
 pub use listen::{Endpoint, ListenError};
 pub use metadata::MetadataSource;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use zerowire::ledger::{Counters, Totals};
 
 use super::control::Control;
+use super::link::{LinkShared, LinkStats};
 
 /// Counters of one queue pair.
 #[derive(Debug, Default)]
@@ -23,11 +24,17 @@ pub(super) struct Shared {
     pub unsure: AtomicU64,
     pub path: Mutex<String>,
     pub last_error: Mutex<Option<String>>,
+    /// Where the guest is to see the port's link.
+    pub link: Option<Arc<LinkShared>>,
 }
 
 impl Shared {
-    pub(super) fn new(pairs: usize) -> Arc<Self> {
-        Arc::new(Self { pairs: (0..pairs).map(|_| PairCounters::default()).collect(), ..Self::default() })
+    pub(super) fn new(pairs: usize, link: Option<Arc<LinkShared>>) -> Arc<Self> {
+        Arc::new(Self {
+            pairs: (0..pairs).map(|_| PairCounters::default()).collect(),
+            link,
+            ..Self::default()
+        })
     }
 
     pub(super) fn set_error(&self, text: String) {
@@ -78,6 +85,8 @@ pub struct VmStats {
     pub protocol_features: String,
     /// Device status as the front end last set it (virtio 1.3 §2.1).
     pub device_status: u64,
+    /// The state of the port's interface, where the guest is to see it (`link=follow`).
+    pub link: Option<LinkStats>,
     /// Copies on the way that this process does not make.
     pub kernel_copies: &'static str,
     /// From the guest to the port.
@@ -131,6 +140,7 @@ impl VmStats {
             features: zerowire_vhost_user::features::names(control.acked_features.load(Ordering::Relaxed)),
             protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
             device_status: control.status.load(Ordering::Relaxed),
+            link: shared.link.as_ref().map(|l| l.stats()),
             kernel_copies,
             transmit: sum(|p| &p.transmit),
             receive: sum(|p| &p.receive),

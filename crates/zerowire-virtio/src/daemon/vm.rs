@@ -11,6 +11,7 @@ use zerowire_metadata::{MetadataTree, TokenPolicy};
 
 use super::control::{Backing, Control, Served, process_cpu_seconds, stop_all};
 use super::device::Device;
+use super::link::Follower;
 use super::listen::{Endpoint, ListenError, Listener};
 use super::metadata::MetadataSource;
 use super::net::NetDevice;
@@ -267,6 +268,16 @@ impl Vm {
     fn start(config: VmConfig) -> Result<Self, ServerError> {
         let VmConfig { name, endpoint, port, metadata, policy, engine } = config;
         let vm = name.clone();
+        let followed = port.followed();
+        if followed.is_some()
+            && let Endpoint::Fd(fd) = endpoint
+        {
+            let text = format!(
+                "link=follow needs a socket path to listen on: a front end on descriptor {fd} that was disconnected could not be \
+                 refused and let in again; give --socket PATH in place of --fd, or link=ignore"
+            );
+            return Err(ServerError::Limit { vm, text });
+        }
         let tree = match &metadata {
             Some(source) => {
                 Some(source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?)
@@ -279,15 +290,29 @@ impl Vm {
         let listener =
             Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?;
         let resources = |source| ServerError::Resources { vm: vm.clone(), source };
+        let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()));
+        let link = match (followed, &shared.link) {
+            (Some(interface), Some(link)) => {
+                Some(Follower::new(&vm, interface, link.clone()).map_err(resources)?)
+            }
+            _ => None,
+        };
+        if link.is_none() && !matches!(port, PortSpec::Tap(_)) {
+            let interface = port.interface();
+            tracing::info!(
+                "{vm}: link=ignore: the guest does not see whether interface {interface} is up; with link=follow it does, if its \
+                 front end connects again by itself (QEMU: reconnect=1)"
+            );
+        }
         let context = Arc::new(VmContext {
             control: Control::new(name).map_err(resources)?,
-            shared: Shared::new(opened.pairs()),
+            shared,
             port: opened,
             source: metadata,
             tree: Mutex::new(tree),
             new_tree: AtomicBool::new(false),
         });
-        let served = Served::spawn(context, listener).map_err(resources)?;
+        let served = Served::spawn(context, listener, link).map_err(resources)?;
         Ok(Self { served, socket: endpoint.to_string(), port: port.to_string() })
     }
 }

@@ -6,6 +6,6 @@ mod tap;
 mod watch;
 
 pub use packet::{Frames, InterfaceState, PacketError, PacketSocket, Tag};
-pub use spec::{PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec};
+pub use spec::{FollowLink, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec};
 pub use tap::{MAX_QUEUES, Tap, TapError, TapOffloads, TapSpec};
 pub use watch::LinkWatch;

@@ -32,8 +32,38 @@ pub struct XdpSpec {
     /// Which received frames go to the guest.
     pub filter: XdpMatch,
     /// Whether the guest may leave checksums and segments to this process, which does them in software.
-    /// None: on, but for [`XdpMode::ZeroCopy`].
+    /// None: as [`Self::does_offloads`] says.
     pub offloads: Option<bool>,
+    /// Whether the guest sees the interface's state.
+    pub link: FollowLink,
+}
+
+/// Whether the guest is to see when the interface can't carry frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FollowLink {
+    /// It does not.
+    #[default]
+    Ignore,
+    /// The front end is disconnected while the interface is down or gone, which it takes for a link that is down.
+    Follow,
+}
+
+impl FollowLink {
+    fn parse(word: &str) -> Result<Self, String> {
+        match word {
+            "ignore" => Ok(Self::Ignore),
+            "follow" => Ok(Self::Follow),
+            other => Err(format!("link={other}: give follow or ignore")),
+        }
+    }
+
+    /// As it is given on the command line, if it is no default.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Ignore => "",
+            Self::Follow => ",link=follow",
+        }
+    }
 }
 
 /// Copy or not.
@@ -65,6 +95,35 @@ pub struct PacketSpec {
     pub interface: String,
     /// Whether frames of the guest go by a ring shared with the kernel.
     pub rings: PacketRings,
+    /// Whether the guest sees the interface's state.
+    pub link: FollowLink,
+}
+
+impl PacketSpec {
+    /// All defaults.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self { interface: interface.into(), rings: PacketRings::default(), link: FollowLink::default() }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match (key, value) {
+            ("rings", "auto") => self.rings = PacketRings::Auto,
+            ("rings", "on") => self.rings = PacketRings::On,
+            ("rings", "off") => self.rings = PacketRings::Off,
+            ("rings", other) => return Err(format!("rings={other}: give on, off or auto")),
+            ("link", word) => self.link = FollowLink::parse(word)?,
+            ("queues", "1") => {}
+            ("queues", n) => {
+                return Err(format!("queues={n}: a packet port has one queue pair; tap and xdp have more"));
+            }
+            _ => {
+                return Err(format!(
+                    "'{key}={value}' is not known, only rings=on|off|auto and link=follow|ignore"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Who copies a frame of the guest.
@@ -99,6 +158,7 @@ impl XdpSpec {
             mode: XdpMode::default(),
             filter: XdpMatch::default(),
             offloads: None,
+            link: FollowLink::default(),
         }
     }
 
@@ -124,6 +184,7 @@ impl XdpSpec {
             ("offloads", "on") => self.offloads = Some(true),
             ("offloads", "off") => self.offloads = Some(false),
             ("offloads", other) => return Err(format!("offloads={other}: give on or off")),
+            ("link", word) => self.link = FollowLink::parse(word)?,
             ("match", "all") => self.filter = XdpMatch::All,
             ("match", other) => {
                 let mac = other.strip_prefix("mac:").and_then(mac);
@@ -134,7 +195,7 @@ impl XdpSpec {
             _ => {
                 return Err(format!(
                     "'{key}={value}' is not known, only queue=N, queues=N, mode=zerocopy|copy|auto, \
-                     match=mac:…|all and offloads=on|off"
+                     match=mac:…|all, offloads=on|off and link=follow|ignore"
                 ));
             }
         }
@@ -144,7 +205,7 @@ impl XdpSpec {
 
 impl PortSpec {
     /// Names of all options that ports have, whichever port takes them.
-    pub const OPTIONS: &[&str] = &["queue", "queues", "mode", "match", "offloads", "rings"];
+    pub const OPTIONS: &[&str] = &["queue", "queues", "mode", "match", "offloads", "rings", "link"];
 
     /// Queue pairs of the device.
     pub fn queues(&self) -> usize {
@@ -181,6 +242,15 @@ impl PortSpec {
         }
     }
 
+    /// The interface whose state the guest is to see, if it is.
+    pub fn followed(&self) -> Option<&str> {
+        match self {
+            Self::Xdp(XdpSpec { link: FollowLink::Follow, .. })
+            | Self::Packet(PacketSpec { link: FollowLink::Follow, .. }) => Some(self.interface()),
+            _ => None,
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let first = parts.next().unwrap_or_default();
@@ -205,28 +275,16 @@ impl PortSpec {
                 Ok(Self::Xdp(spec))
             }
             Some(("packet", name)) => {
-                let mut spec = PacketSpec { interface: name.to_owned(), rings: PacketRings::default() };
+                let mut spec = PacketSpec::new(name);
                 for option in options {
-                    spec.rings = match option? {
-                        ("rings", "auto") => PacketRings::Auto,
-                        ("rings", "on") => PacketRings::On,
-                        ("rings", "off") => PacketRings::Off,
-                        ("rings", other) => return Err(format!("rings={other}: give on, off or auto")),
-                        ("queues", "1") => continue,
-                        ("queues", n) => {
-                            return Err(format!(
-                                "queues={n}: a packet port has one queue pair; tap and xdp have more"
-                            ));
-                        }
-                        (key, value) => {
-                            return Err(format!("'{key}={value}' is not known, only rings=on|off|auto"));
-                        }
-                    };
+                    let (key, value) = option?;
+                    spec.set(key, value)?;
                 }
                 Ok(Self::Packet(spec))
             }
             _ => Err("give tap:NAME[,queues=N], xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto]\
-                      [,match=mac:…|all][,offloads=on|off] or packet:IF[,rings=on|off|auto]"
+                      [,match=mac:…|all][,offloads=on|off][,link=follow|ignore] or \
+                      packet:IF[,rings=on|off|auto][,link=follow|ignore]"
                 .to_owned()),
         }
     }
@@ -254,10 +312,11 @@ impl fmt::Display for PortSpec {
             Self::Packet(p) => {
                 write!(f, "packet:{}", p.interface)?;
                 match p.rings {
-                    PacketRings::Auto => Ok(()),
-                    PacketRings::On => f.write_str(",rings=on"),
-                    PacketRings::Off => f.write_str(",rings=off"),
+                    PacketRings::Auto => {}
+                    PacketRings::On => f.write_str(",rings=on")?,
+                    PacketRings::Off => f.write_str(",rings=off")?,
                 }
+                f.write_str(p.link.option())
             }
             Self::Xdp(x) => {
                 write!(f, "xdp:{},queue={},queues={}", x.interface, x.queue, x.queues)?;
@@ -273,10 +332,11 @@ impl fmt::Display for PortSpec {
                     }
                 }
                 match x.offloads {
-                    None => Ok(()),
-                    Some(true) => f.write_str(",offloads=on"),
-                    Some(false) => f.write_str(",offloads=off"),
+                    None => {}
+                    Some(true) => f.write_str(",offloads=on")?,
+                    Some(false) => f.write_str(",offloads=off")?,
                 }
+                f.write_str(x.link.option())
             }
         }
     }
@@ -323,15 +383,15 @@ mod tests {
         assert_eq!(by_default(XdpSpec { mode: XdpMode::Copy, ..XdpSpec::new("e0") }), [true; 2]);
         assert_eq!(by_default(XdpSpec { mode: XdpMode::ZeroCopy, ..XdpSpec::new("e0") }), [false; 2]);
         assert_eq!(by_default(XdpSpec { filter: XdpMatch::Mac([2; 6]), ..XdpSpec::new("e0") }), [true; 2]);
-        assert_eq!(
-            port("packet:e0"),
-            Ok(PortSpec::Packet(PacketSpec { interface: "e0".into(), rings: PacketRings::Auto }))
-        );
+        assert_eq!(port("packet:e0"), Ok(PortSpec::Packet(PacketSpec::new("e0"))));
         for text in [
             "tap:t0,queues=3",
             "packet:e0",
             "packet:e0,rings=on",
             "packet:e0,rings=off",
+            "packet:e0,link=follow",
+            "packet:e0,rings=on,link=follow",
+            "xdp:e0,queue=0,queues=1,link=follow",
             "xdp:e0,queue=0,queues=1",
             "xdp:e0,queue=2,queues=4,mode=zerocopy,match=mac:02:00:00:00:00:0a",
             "xdp:e0,queue=0,queues=1,mode=copy",
@@ -340,6 +400,21 @@ mod tests {
             assert_eq!(port(text).map(|p| p.to_string()).as_deref(), Ok(text));
             let mut options = text.split([',', '=']).skip(1).step_by(2);
             assert!(options.all(|key| PortSpec::OPTIONS.contains(&key)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_followed_where_that_is_asked_for() {
+        for (text, followed) in [
+            ("tap:t0", None),
+            ("packet:e0", None),
+            ("xdp:e0", None),
+            ("packet:e0,link=ignore", None),
+            ("xdp:e0,link=ignore", None),
+            ("packet:e0,link=follow", Some("e0")),
+            ("xdp:e0,link=follow", Some("e0")),
+        ] {
+            assert_eq!(port(text).unwrap().followed(), followed, "{text}");
         }
     }
 
@@ -358,6 +433,9 @@ mod tests {
             ("xdp:e0,zero", "'zero'"),
             ("packet:e0,queues=2", "queues=2"),
             ("packet:e0,rings=2", "rings=2"),
+            ("packet:e0,link=up", "link=up"),
+            ("xdp:e0,link=up", "link=up"),
+            ("tap:t0,link=follow", "link=follow"),
             ("packet:e0,mode=copy", "mode=copy"),
         ] {
             let text = port(bad).err().map(|e| e.to_string()).unwrap_or_default();

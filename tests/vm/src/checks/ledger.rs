@@ -75,6 +75,11 @@ impl Ledger {
         self.0[name].as_u64().with_context(|| format!("no number '{name}' in {}", self.0))
     }
 
+    /// Connections that ended since the port's link was down.
+    pub fn disconnects(&self) -> Result<u64> {
+        self.0["link"]["disconnects"].as_u64().with_context(|| format!("no link in {}", self.0))
+    }
+
     /// Whether a front end is connected.
     pub fn is_connected(&self) -> bool {
         self.0["connected"] == true

@@ -3,6 +3,7 @@
 mod change;
 mod harness;
 mod ledger;
+mod link;
 mod migration;
 mod net;
 mod send;
@@ -46,6 +47,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("migration-xdp", On::Qemu10, migration::over_xdp),
     ("memory-plug", On::All, change::memory_plug),
     ("reboot", On::Qemu10, change::reboot),
+    ("link-state", On::All, link::state),
     ("net", On::All, net::full),
     ("net-packet", On::Qemu10, net::packet),
     ("net-packet-ring", On::Linux7, net::packet_ring),

@@ -29,7 +29,7 @@ pub const GUEST: &str = "10.77.0.2";
 pub const TAP: &str = "tap0";
 
 /// The near end of the veth that takes the tap's place.
-const VETH: &str = "zw0";
+pub const VETH: &str = "zw0";
 
 /// The VM's name in the statistics.
 pub const NAME: &str = "vm";
@@ -59,6 +59,8 @@ pub struct Plan {
     pub access_platform: bool,
     /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port with this value of `rings`.
     pub packet: Option<&'static str>,
+    /// The guest sees the state of the packet port's interface.
+    pub follow_link: bool,
     /// Further arguments of QEMU.
     pub qemu_arguments: Vec<OsString>,
 }
@@ -75,6 +77,7 @@ impl Default for Plan {
             mergeable: true,
             access_platform: false,
             packet: None,
+            follow_link: false,
             qemu_arguments: Vec::new(),
         }
     }
@@ -187,7 +190,8 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
     let socket = dir.join("net");
     let mut port = format!("tap:{TAP}");
     if let Some(rings) = plan.packet {
-        port = format!("packet:{VETH},rings={rings}");
+        let link = if plan.follow_link { ",link=follow" } else { "" };
+        port = format!("packet:{VETH},rings={rings}{link}");
         if namespace.ip(&["link", "show", "dev", VETH]).is_err() {
             namespace.ip(&["link", "add", VETH, "type", "veth", "peer", "name", TAP])?;
         }
@@ -210,10 +214,15 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
     wait_for("the back end's tap", LINK, || {
         Ok(namespace.ip(&["link", "show", "dev", TAP]).is_ok().then_some(()))
     })?;
-    let mtu = plan.mtu.to_string();
-    namespace.ip(&["link", "set", "dev", TAP, "mtu", &mtu, "up"])?;
-    namespace.ip(&["addr", "replace", &format!("{HOST}/24"), "dev", TAP])?;
+    set_host_up(namespace, plan.mtu)?;
     Ok(backend)
+}
+
+/// Gives the host's end of the link its address.
+pub fn set_host_up(namespace: &Netns, mtu: u16) -> Result<()> {
+    namespace.ip(&["link", "set", "dev", TAP, "mtu", &mtu.to_string(), "up"])?;
+    namespace.ip(&["addr", "replace", &format!("{HOST}/24"), "dev", TAP])?;
+    Ok(())
 }
 
 fn write_config(dir: &Path, socket: &Path, port: &str, plan: &Plan) -> Result<PathBuf> {

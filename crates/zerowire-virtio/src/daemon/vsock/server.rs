@@ -45,7 +45,7 @@ impl Prepared {
             place,
         };
         Ok(Vm {
-            served: Served::spawn(Arc::new(context), listener).map_err(resources)?,
+            served: Served::spawn(Arc::new(context), listener, None).map_err(resources)?,
             socket: config.endpoint.to_string(),
             uds: config.uds.display().to_string(),
             groups: config.groups,

@@ -1,0 +1,210 @@
+//! Has a guest see whether its port's interface can carry frames (`link=follow`).
+//!
+//! vhost-user has no message for a link's state that QEMU acts on. But QEMU takes a back end that is gone for a link that is down
+//! (net/vhost-user.c: the network client is set down when its connection closes, and up when there is one again). So while
+//! the interface is down or gone the front end is disconnected, and its attempts to connect are refused: by a socket on which
+//! nobody listens. One that accepts and says nothing would stop QEMU's main loop, which waits for answers.
+//!
+//! **Front ends that start meanwhile.** QEMU waits, and does nothing else, until the first connection of a device is there. So that a
+//! VM can start with its cable unplugged, a front end that has not been turned away yet is let in, and turned away [`LET_IN`]
+//! later. Which one it is says its process.
+
+mod steady;
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::Serialize;
+use zerowire::xdp::Interface;
+
+use crate::port::LinkWatch;
+use steady::Steady;
+
+/// How long a front end stays that comes while the link is down: until it has set up what it needs at its start.
+const LET_IN: Duration = Duration::from_secs(2);
+
+/// What is told of a link that is followed.
+#[derive(Debug, Default)]
+pub(super) struct LinkShared {
+    down: AtomicBool,
+    disconnects: AtomicU64,
+}
+
+/// A link that is followed.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkStats {
+    /// Whether the interface counts as up, so that front ends are let in.
+    pub up: bool,
+    /// Connections that were ended since it was not.
+    pub disconnects: u64,
+}
+
+impl LinkShared {
+    pub(super) fn stats(&self) -> LinkStats {
+        LinkStats {
+            up: !self.down.load(Ordering::Relaxed),
+            disconnects: self.disconnects.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Who was turned away.
+#[derive(Debug)]
+enum Away {
+    /// Nobody since the link went down.
+    Nobody,
+    /// A front end; readable when its process has ended. None where the kernel does not tell (before Linux 6.5).
+    Somebody(Option<OwnedFd>),
+}
+
+/// Follows one interface; belongs to a control thread.
+pub(super) struct Follower {
+    vm: String,
+    interface: String,
+    /// The interface that was up last: it may bear another name by now.
+    held: Option<Interface>,
+    watch: LinkWatch,
+    steady: Steady,
+    away: Away,
+    /// When the connection that is served began.
+    since: Instant,
+    shared: std::sync::Arc<LinkShared>,
+}
+
+impl Follower {
+    /// Follows the interface of that name in this thread's network namespace, which must be the control thread's as well.
+    ///
+    /// # Errors
+    /// No socket for link events can be had.
+    pub(super) fn new(
+        vm: &str,
+        interface: &str,
+        shared: std::sync::Arc<LinkShared>,
+    ) -> std::io::Result<Self> {
+        let now = Instant::now();
+        let mut this = Self {
+            vm: vm.to_owned(),
+            interface: interface.to_owned(),
+            held: None,
+            watch: LinkWatch::of_all()?,
+            steady: Steady::new(true, now),
+            away: Away::Nobody,
+            since: now,
+            shared,
+        };
+        let problem = this.problem();
+        this.steady = Steady::new(problem.is_none(), now);
+        this.shared.down.store(problem.is_some(), Ordering::Relaxed);
+        if let Some(why) = problem {
+            tracing::warn!("{vm}: {why}: a front end is let in, and disconnected after {LET_IN:?}");
+        }
+        Ok(this)
+    }
+
+    /// Why the interface can't carry frames, if it can't.
+    fn problem(&mut self) -> Option<String> {
+        let name = &self.interface;
+        // One that was renamed while it carried frames goes on to do so.
+        let state = self.held.as_ref().and_then(|i| i.up_and_running().ok()).or_else(|| {
+            self.held = Interface::open(name).ok();
+            self.held.as_ref()?.up_and_running().ok()
+        });
+        let why = match state {
+            Some((true, true)) => return None,
+            Some((false, _)) => format!("interface {name} is down ('ip link set {name} up')"),
+            Some((true, false)) => {
+                format!("interface {name} has no carrier (a cable, the other end of a veth)")
+            }
+            None => format!("interface {name} is gone"),
+        };
+        // Ports look for it by name when a front end comes.
+        self.held = None;
+        Some(why)
+    }
+
+    /// Looks at the interface, and says so where another state counts from now on.
+    pub(super) fn look(&mut self) {
+        self.watch.drain();
+        let problem = self.problem();
+        if self.steady.update(problem.is_none(), Instant::now()) {
+            self.shared.down.store(problem.is_some(), Ordering::Relaxed);
+            match problem {
+                Some(why) => tracing::warn!("{}: {why}: the guest's link goes down", self.vm),
+                None => tracing::info!(
+                    "{}: interface {} is up: the front end may connect",
+                    self.vm,
+                    self.interface
+                ),
+            }
+        }
+        let ended = match &self.away {
+            Away::Somebody(Some(process)) => is_readable(process),
+            _ => false,
+        };
+        if ended || self.steady.is_up() {
+            self.away = Away::Nobody;
+        }
+    }
+
+    /// Whether a front end is let in.
+    pub(super) fn admits(&self) -> bool {
+        self.steady.is_up() || matches!(self.away, Away::Nobody)
+    }
+
+    /// A front end has connected.
+    pub(super) fn connected(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// Whether the connection has to end.
+    pub(super) fn ends(&self) -> bool {
+        !self.steady.is_up() && self.since.elapsed() >= LET_IN
+    }
+
+    /// The connection ends since it has to.
+    pub(super) fn turn_away(&mut self, stream: &UnixStream) {
+        self.away = Away::Somebody(peer_process(stream));
+        self.shared.disconnects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What becomes readable when there is something to look at.
+    pub(super) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let process = match &self.away {
+            Away::Somebody(Some(process)) => Some(process.as_fd()),
+            _ => None,
+        };
+        [Some(self.watch.as_fd()), process].into_iter().flatten()
+    }
+
+    /// How long it is at most until it has to be looked at.
+    pub(super) fn due(&self, connected: bool) -> Option<Duration> {
+        let ends = (connected && !self.steady.is_up()).then(|| LET_IN.saturating_sub(self.since.elapsed()));
+        [self.steady.due(Instant::now()), ends].into_iter().flatten().min()
+    }
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+}
+
+/// The process that made the connection, as a descriptor (SO_PEERPIDFD, Linux 6.5).
+fn peer_process(stream: &UnixStream) -> Option<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to the number.
+    let done = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    // SAFETY: a new descriptor that nobody else owns.
+    (done == 0 && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,287 @@
+//! A guest sees whether its port's interface can carry frames: front ends are disconnected and refused while it can't, with
+//! `link=follow`.
+
+mod common;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::frames::{frame, number};
+use common::veth::{ip, veth};
+use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use zerowire_guest::net::{Layout, NetOptions};
+use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
+use zerowire_virtio::io::Engine;
+use zerowire_virtio::net::Policy;
+
+const PORTS: [&str; 4] = ["packet:v0", "packet:v0,rings=on", "xdp:v0,mode=copy", "xdp:v0,queues=2,mode=copy"];
+
+/// Queue pairs of a port.
+fn pairs(port: &str) -> usize {
+    if port.contains("queues=2") { 2 } else { 1 }
+}
+
+fn start(port: &str, link: &str) -> Backend {
+    veth("v0", "v1", pairs(port), 1500);
+    Backend::start(&[Vm::on("a", format!("{port},link={link}"))])
+}
+
+fn guest(backend: &Backend) -> Guest {
+    let queue_pairs = pairs(&backend.stats("a").port) as u16;
+    backend.guest("a", &NetOptions { queue_pairs, ..options(0, Layout::Single) })
+}
+
+/// Frames of both ends until one has come through each way.
+fn frames_pass(guest: &mut Guest, peer: &mut Peer, n: u32) {
+    let mut came = [false; 2];
+    wait_until("frames pass", || {
+        guest.send_plain(&[frame(n, 100)]);
+        let _ = peer.send_with(&[0; 10], &frame(n + 1, 100));
+        came[0] |= peer.recv(Duration::from_millis(20)).is_some_and(|f| number(&f.bytes) == n);
+        for pair in 0..guest.pairs.len() {
+            came[1] |= guest.recv(pair, Duration::from_millis(20)).is_some_and(|f| number(&f.1) == n + 1);
+        }
+        came == [true; 2]
+    });
+}
+
+fn connect(backend: &Backend) -> std::io::Result<UnixStream> {
+    UnixStream::connect(backend.stats("a").socket)
+}
+
+fn is_refused(backend: &Backend) -> bool {
+    match connect(backend) {
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => true,
+        Err(e) => panic!("{e}"),
+        Ok(_) => false,
+    }
+}
+
+fn is_up(backend: &Backend) -> bool {
+    backend.stats("a").link.expect("a link that is followed").up
+}
+
+/// The connection that was there has ended, and there is no other one.
+fn is_turned_away(guest: Guest, backend: &Backend, before: u64) {
+    wait_until("the connection has ended", || !backend.stats("a").connected);
+    let stats = backend.stats("a");
+    let link = stats.link.expect("a link that is followed");
+    assert_eq!((link.up, link.disconnects), (false, before + 1));
+    assert_eq!((stats.connection_errors, stats.ring_errors), (0, 0));
+    assert!(is_refused(backend));
+    drop(guest);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(is_refused(backend), "the same process is refused as long as the link is down");
+}
+
+#[test]
+fn a_guest_is_disconnected_while_the_interface_is_down_and_served_again_after() {
+    for port in PORTS {
+        in_netns(move || {
+            let backend = start(port, "follow");
+            let mut peer = Peer::new("v1");
+            for (n, which) in (0..).zip(["v0", "v1", "v0"]) {
+                let mut guest = guest(&backend);
+                frames_pass(&mut guest, &mut peer, 10 * n);
+                ip(&["link", "set", which, "down"]);
+                is_turned_away(guest, &backend, u64::from(n));
+                ip(&["link", "set", which, "up"]);
+                wait_until("the link is up", || is_up(&backend));
+            }
+            let mut guest = guest(&backend);
+            frames_pass(&mut guest, &mut peer, 100);
+            assert_eq!(backend.stats("a").connections, 4);
+        });
+    }
+}
+
+#[test]
+fn an_interface_that_is_deleted_and_made_again_is_followed_as_well() {
+    for port in PORTS {
+        in_netns(move || {
+            let backend = start(port, "follow");
+            for n in 0..2u32 {
+                let mut peer = Peer::new("v1");
+                let mut guest = guest(&backend);
+                frames_pass(&mut guest, &mut peer, 10 * n);
+                drop(peer);
+                ip(&["link", "del", "v0"]);
+                is_turned_away(guest, &backend, n.into());
+                veth("v0", "v1", pairs(port), 1500);
+                wait_until("the link is up", || is_up(&backend));
+            }
+            frames_pass(&mut guest(&backend), &mut Peer::new("v1"), 100);
+        });
+    }
+}
+
+#[test]
+fn another_name_is_no_other_state() {
+    in_netns(|| {
+        let backend = start(PORTS[0], "follow");
+        let mut peer = Peer::new("v1");
+        let mut guest = guest(&backend);
+        frames_pass(&mut guest, &mut peer, 10);
+        ip(&["link", "set", "v0", "name", "other"]);
+        ip(&["link", "add", "v0", "type", "bridge"]);
+        std::thread::sleep(Duration::from_secs(1));
+        frames_pass(&mut guest, &mut peer, 20);
+        assert_eq!((backend.stats("a").connections, is_up(&backend)), (1, true));
+        // The one that has the name is down, and so is the one that it had before.
+        ip(&["link", "set", "other", "down"]);
+        is_turned_away(guest, &backend, 0);
+        ip(&["link", "set", "other", "up"]);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!is_up(&backend), "front ends would get the one of that name");
+    });
+}
+
+#[test]
+fn without_it_a_guest_stays_connected() {
+    for port in PORTS {
+        in_netns(move || {
+            let backend = start(port, "ignore");
+            let mut peer = Peer::new("v1");
+            let mut guest = guest(&backend);
+            frames_pass(&mut guest, &mut peer, 10);
+            for which in ["v0", "v1"] {
+                ip(&["link", "set", which, "down"]);
+                std::thread::sleep(Duration::from_secs(1));
+                let stats = backend.stats("a");
+                assert!(stats.connected && stats.link.is_none());
+                ip(&["link", "set", which, "up"]);
+            }
+            frames_pass(&mut guest, &mut peer, 20);
+            assert_eq!(backend.stats("a").connections, 1);
+        });
+    }
+}
+
+#[test]
+fn a_link_that_flaps_carries_frames_when_it_has_come_to_rest() {
+    for port in [PORTS[0], PORTS[2]] {
+        in_netns(move || {
+            let backend = start(port, "follow");
+            let mut guests = vec![guest(&backend)];
+            for n in 0..20 {
+                ip(&["link", "set", "v1", if n % 2 == 0 { "down" } else { "up" }]);
+                if is_up(&backend) && !backend.stats("a").connected {
+                    guests.push(guest(&backend));
+                }
+            }
+            let stats = backend.stats("a");
+            assert!(stats.connections <= 11 && stats.connection_errors == 0, "{stats:?}");
+            drop(guests);
+            wait_until("the link is up", || is_up(&backend) && !backend.stats("a").connected);
+            frames_pass(&mut guest(&backend), &mut Peer::new("v1"), 100);
+        });
+    }
+}
+
+/// A front end that is a process of its own.
+struct Other {
+    process: Child,
+}
+
+const SOCKET: &str = "ZEROWIRE_TEST_SOCKET";
+
+/// Not a test: what runs in the other process.
+#[test]
+#[ignore = "runs in a process that a test starts"]
+fn other_process() {
+    let socket = std::env::var(SOCKET).expect("the test that starts this one");
+    let mut stream = UnixStream::connect(socket).expect("a connection");
+    println!("\nconnected");
+    assert_eq!(stream.read(&mut [0]).expect("the end of the connection"), 0);
+    println!("ended");
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("the end of the input");
+}
+
+impl Other {
+    fn start(socket: &str) -> (Self, BufReader<std::process::ChildStdout>) {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "other_process", "--ignored", "--nocapture"])
+            .env(SOCKET, socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let out = BufReader::new(process.stdout.take().expect("its output"));
+        (Self { process }, out)
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn says(out: &mut impl BufRead, word: &str) {
+    let mut line = String::new();
+    while line.trim() != word {
+        line.clear();
+        assert!(out.read_line(&mut line).expect("output") > 0, "it ends before '{word}'");
+    }
+}
+
+#[test]
+fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        ip(&["link", "set", "v1", "down"]);
+        let backend = Backend::start(&[Vm::on("a", "packet:v0,link=follow")]);
+        let stats = backend.stats("a");
+        assert!(!is_up(&backend));
+        let (other, mut out) = Other::start(&stats.socket);
+        says(&mut out, "connected");
+        says(&mut out, "ended");
+        assert_eq!(backend.stats("a").link.expect("a link").disconnects, 1);
+        for _ in 0..20 {
+            assert!(is_refused(&backend), "as long as that process runs");
+        }
+        // Its process ends: whoever comes next has just started.
+        drop(other);
+        let mut stream = None;
+        wait_until("another one is let in", || {
+            stream = connect(&backend).ok();
+            stream.is_some()
+        });
+        let mut stream = stream.expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        assert_eq!(stream.read(&mut [0]).expect("the end of the connection"), 0);
+        wait_until("this one is refused as well", || is_refused(&backend));
+        ip(&["link", "set", "v1", "up"]);
+        wait_until("the link is up", || is_up(&backend));
+        frames_pass(&mut guest(&backend), &mut Peer::new("v1"), 100);
+    });
+}
+
+#[test]
+fn a_descriptor_can_not_be_followed() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let dir = tempfile::tempdir().expect("a directory");
+        let listening = UnixListener::bind(dir.path().join("s")).expect("a socket").into_raw_fd();
+        let (near, mut far) = UnixStream::pair().expect("a pair");
+        for fd in [listening, near.into_raw_fd()] {
+            let config = |link: &str| VmConfig {
+                name: "a".to_owned(),
+                endpoint: Endpoint::Fd(fd),
+                port: format!("packet:v0,link={link}").parse().expect("a port"),
+                metadata: None,
+                policy: Policy::default(),
+                engine: Engine::Auto,
+            };
+            let error = Server::start(vec![config("follow")]).err().expect("an error").to_string();
+            assert!(error.contains("link=follow") && error.contains(&format!("descriptor {fd}")), "{error}");
+            assert!(error.contains("--socket PATH") && error.contains("link=ignore"), "{error}");
+            drop(Server::start(vec![config("ignore")]).expect("a server"));
+        }
+        assert!(far.write(&[0]).is_err(), "the servers have taken and closed the descriptors");
+    });
+}
