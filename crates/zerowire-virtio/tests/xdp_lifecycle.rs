@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::frames::{EXPERIMENT, frame, number, udp_frame};
 use common::pattern::{DATA, Patterned};
-use common::veth::{slow_peer, veth};
+use common::veth::{ip, slow_peer, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_guest::{GuestAddr, Transport};
