@@ -161,7 +161,7 @@ fn a_frame_that_waits_gets_the_next_buffers_whatever_their_length() {
         assert_eq!(pair.used(), [(0, 1536), (1, rest)]);
         let got =
             [pair.lab.bytes(pair.place(0), 1536), pair.lab.bytes(pair.place(1), rest as usize)].concat();
-        assert_eq!((got[10], &got[HEADER..] == frame(1, 2500)), (2, true));
+        assert_eq!((got[10], got[HEADER..] == frame(1, 2500)), (2, true));
         // The others are with the kernel.
         for n in [2, 3] {
             peer.send(&frame(n, 2500));
