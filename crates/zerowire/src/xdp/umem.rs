@@ -7,6 +7,8 @@
 //!
 //! Registration follows `struct xdp_umem_reg` (include/uapi/linux/if_xdp.h); the limits are those of net/xdp/xdp_umem.c.
 
+mod options;
+
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -15,124 +17,18 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_xdp_umem_reg;
-use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
+use rustix::net::xdp::XdpUmemReg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+pub use self::options::{KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, UmemOptions};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::memory::{HUGE_PAGE_BYTES, Mapping};
 use super::socket::{RingSizes, SocketOptions};
 
-/// The shortest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`), bytes.
-pub const MIN_CHUNK_BYTES: u32 = 2048;
-
-/// Bytes at the start of each chunk that a received frame leaves free, beside the headroom that was asked for
-/// (`XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h).
-pub const KERNEL_HEADROOM_BYTES: u32 = 256;
-
-/// Addresses have 48 bits with unaligned chunks.
-const MAX_UNALIGNED_BYTES: usize = 1 << 48;
-
 /// How long memory whose last socket was closed may still count against the limit of locked memory: the kernel lets go of it in a
 /// work queue (net/xdp/xdp_umem.c, `xdp_put_umem`; net/xdp/xsk_buff_pool.c, `xp_release_deferred`), as of a queue.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// How a UMEM is cut and used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UmemOptions {
-    /// Bytes of a chunk: 2048 to the page size; a power of two unless `unaligned`. No piece of a frame is longer.
-    pub chunk_bytes: u32,
-    /// Bytes that a received frame leaves free behind the kernel's 256: less than `chunk_bytes - 256`.
-    pub headroom_bytes: u32,
-    /// Chunks may start at any byte (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`); pages that a chunk crosses must be neighbours in
-    /// memory for zero-copy mode, for copy mode they needn't.
-    pub unaligned: bool,
-    /// Bytes of metadata before each frame that is sent (`struct xsk_tx_metadata`), 0 for none; a multiple of 8, less
-    /// than 256.
-    pub tx_metadata_bytes: u32,
-    /// The kernel fills in the checksums that the metadata asks for in software (`XDP_UMEM_TX_SW_CSUM`). Wrong for frames of
-    /// several buffers.
-    pub software_checksum: bool,
-}
-
-impl Default for UmemOptions {
-    /// Aligned chunks of 4096 bytes, nothing else.
-    fn default() -> Self {
-        Self {
-            chunk_bytes: 4096,
-            headroom_bytes: 0,
-            unaligned: false,
-            tx_metadata_bytes: 0,
-            software_checksum: false,
-        }
-    }
-}
-
-impl UmemOptions {
-    /// The kernel says no more than EINVAL: so the rules are checked here, and the value is named.
-    fn check(&self, base: usize, len: usize) -> Result<(), XdpError> {
-        let page = rustix::param::page_size();
-        let wrong = |name, value: u64, rule: String| Err(XdpError::Value { name, value, rule });
-        let chunk = self.chunk_bytes;
-        if chunk < MIN_CHUNK_BYTES || chunk as usize > page {
-            return wrong(
-                "the chunk length",
-                chunk.into(),
-                format!("take {MIN_CHUNK_BYTES} to {page} bytes"),
-            );
-        }
-        if !self.unaligned && !chunk.is_power_of_two() {
-            return wrong(
-                "the chunk length",
-                chunk.into(),
-                "take a power of two, or unaligned chunks".into(),
-            );
-        }
-        let room = chunk - KERNEL_HEADROOM_BYTES;
-        if self.headroom_bytes >= room {
-            let rule = format!("take less than {room} bytes (chunk length less the kernel's 256)");
-            return wrong("the headroom", self.headroom_bytes.into(), rule);
-        }
-        if !self.tx_metadata_bytes.is_multiple_of(8) || self.tx_metadata_bytes >= KERNEL_HEADROOM_BYTES {
-            let rule = "take a multiple of 8 bytes below 256".into();
-            return wrong("the length of transmit metadata", self.tx_metadata_bytes.into(), rule);
-        }
-        if !base.is_multiple_of(page) {
-            return wrong("the start of the memory", base as u64, format!("take a multiple of {page}"));
-        }
-        if len < chunk as usize {
-            return wrong(
-                "the length of the memory",
-                len as u64,
-                format!("take {chunk} bytes (a chunk) or more"),
-            );
-        }
-        if !self.unaligned && !len.is_multiple_of(chunk as usize) {
-            let rule = format!("take a multiple of {chunk} bytes (a chunk)");
-            return wrong("the length of the memory", len as u64, rule);
-        }
-        let most =
-            if self.unaligned { MAX_UNALIGNED_BYTES } else { (u32::MAX as usize).saturating_mul(page) };
-        if len > most {
-            return wrong("the length of the memory", len as u64, format!("take at most {most} bytes"));
-        }
-        Ok(())
-    }
-
-    fn flags(&self) -> XdpUmemRegFlags {
-        let mut bits = 0;
-        if self.unaligned {
-            bits |= libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG;
-        }
-        if self.software_checksum {
-            bits |= libc::XDP_UMEM_TX_SW_CSUM;
-        }
-        if self.tx_metadata_bytes > 0 {
-            bits |= libc::XDP_UMEM_TX_METADATA_LEN;
-        }
-        XdpUmemRegFlags::from_bits_retain(bits)
-    }
-}
 
 /// Registered memory. A clone is another handle of the same memory.
 #[derive(Clone, Debug)]
@@ -425,38 +321,5 @@ fn memlock(need_bytes: u64) -> XdpError {
         // Without a limit it was the memory itself.
         None => XdpError::NoMemory { need_bytes },
         Some(limit_bytes) => XdpError::Memlock { need_bytes, limit_bytes },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rule(options: UmemOptions, base: usize, len: usize) -> Option<String> {
-        options.check(base, len).err().map(|e| e.to_string())
-    }
-
-    #[test]
-    fn each_rule_names_the_value() {
-        let good = UmemOptions::default();
-        assert_eq!(rule(good, 0, 4096), None);
-        let cases = [
-            (UmemOptions { chunk_bytes: 2047, ..good }, 0, 4096, "2047"),
-            (UmemOptions { chunk_bytes: 8192, ..good }, 0, 8192, "8192"),
-            (UmemOptions { chunk_bytes: 3000, ..good }, 0, 3000, "3000"),
-            (UmemOptions { headroom_bytes: 3840, ..good }, 0, 4096, "3840"),
-            (UmemOptions { tx_metadata_bytes: 12, ..good }, 0, 4096, "12"),
-            (UmemOptions { tx_metadata_bytes: 256, ..good }, 0, 4096, "256"),
-            (good, 1, 4096, "is 1:"),
-            (good, 0, 4095, "4095"),
-            (good, 0, 4097, "4097"),
-            (UmemOptions { unaligned: true, ..good }, 0, (1 << 48) + 1, "281474976710657"),
-        ];
-        for (options, base, len, word) in cases {
-            let text = rule(options, base, len).unwrap_or_else(|| panic!("{options:?}, {len} passed"));
-            assert!(text.contains(word), "{text}");
-        }
-        let unaligned = UmemOptions { unaligned: true, chunk_bytes: 3000, headroom_bytes: 2743, ..good };
-        assert_eq!(rule(unaligned, 4096, 4097), None);
     }
 }

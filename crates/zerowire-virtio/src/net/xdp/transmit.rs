@@ -6,12 +6,12 @@
 //! back at once. Before the ring stops all chains are back ([`XdpTransmit::release`]).
 
 mod offload;
+mod pieces;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::xdp::{Descriptor, MAX_PIECES, address};
 
 use super::account::Frame;
-use super::geometry::CHUNK_BYTES;
 use super::link::Link;
 use super::loans::Lent;
 use super::slab::SEND_PLACES;
@@ -21,6 +21,7 @@ use crate::net::offload::Request;
 use crate::net::transmit::{Detour, Turn, TurnError, parse, take_out};
 use crate::net::{ETH_HEADER_BYTES, PathMode, Policy, header};
 use crate::ring::{RingError, SplitRing};
+use pieces::{add_piece, private_memory};
 
 /// How much of a frame is read into private memory where something inspects it, bytes behind the virtio-net header: Ethernet
 /// with two tags, IPv6 or IPv4 with options, TCP with options.
@@ -414,43 +415,4 @@ impl XdpTransmit {
         }
         DropReason::BadOffload
     }
-}
-
-/// Private memory for a frame that is copied, and its address: the head of loan `number` if it fits in there, else a place of the
-/// slab. None where none is free.
-#[inline]
-fn private_memory(link: &mut Link, number: u16, in_head: bool) -> Option<(Lent, &mut [u8], u64)> {
-    link.memory()?;
-    let lent = if in_head { Lent::Head } else { Lent::Place(link.loans.place()?) };
-    let (slab, _) = link.memory()?;
-    let (bytes, at) = match lent {
-        Lent::Place(place) => slab.send_place(place),
-        _ => slab.head(usize::from(number)),
-    };
-    Some((lent, bytes, at))
-}
-
-/// Adds bytes of the UMEM to a frame, in pieces of a chunk's length at most. False where it then has more than `most`.
-#[inline]
-fn add_piece(pieces: &mut Vec<(u64, u32)>, mut at: u64, mut left: u32, most: usize) -> bool {
-    while left > 0 {
-        let have = pieces.len();
-        let n = match pieces.last_mut() {
-            // What lies one behind the other is one piece.
-            Some(p) if p.0 + u64::from(p.1) == at && p.1 < CHUNK_BYTES => {
-                let n = left.min(CHUNK_BYTES - p.1);
-                p.1 += n;
-                n
-            }
-            _ if have == most => return false,
-            _ => {
-                let n = left.min(CHUNK_BYTES);
-                pieces.push((at, n));
-                n
-            }
-        };
-        at += u64::from(n);
-        left -= n;
-    }
-    true
 }

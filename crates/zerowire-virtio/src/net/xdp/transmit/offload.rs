@@ -8,7 +8,8 @@
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::xdp::MAX_PIECES;
 
-use super::{Chain, FIRST_PIECE_BYTES, INSPECT_BYTES, Taken, XdpTransmit, add_piece, private_memory};
+use super::pieces::{add_piece, private_memory};
+use super::{Chain, FIRST_PIECE_BYTES, INSPECT_BYTES, Taken, XdpTransmit};
 use crate::memory::access;
 use crate::net::offload::{Checksum, Cursor, HEADERS_BYTES, Headers, Request, Segmenter, complete};
 use crate::net::transmit::{Detour, take_out};
