@@ -57,3 +57,11 @@ impl Cycle {
 pub fn play_multishot(script: &[u8]) {
     super::multishot::play::play(script);
 }
+
+/// The same for the state machine of zero-copy receive (zcrx).
+///
+/// # Panics
+/// When a piece of the area is lent twice or lost, or a lease lies outside the area.
+pub fn play_zcrx(script: &[u8]) {
+    super::zcrx::play::play(script);
+}

@@ -24,6 +24,8 @@ mod engine;
 mod export;
 mod open;
 mod options;
+#[cfg(feature = "testing")]
+pub(in crate::recv) mod play;
 mod refill;
 mod refusal;
 mod shared;

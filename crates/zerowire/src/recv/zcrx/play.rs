@@ -1,0 +1,244 @@
+//! For fuzzing: the state machine under completions that bytes describe, with checks after each.
+
+use super::state::{BELL, CANCEL_ALL, Cut, EVENT, State, cancel_data, recv_data};
+use crate::recv::core::{Connection, Core, Kind, State as Life};
+use crate::recv::receiver::new_core;
+use crate::recv::{Arrival, Backend, ConnectionId, Options, What};
+use crate::uring::wide::{CQE_F_MORE, WideCqe};
+use crate::uring::zcrx::AREA_SHIFT;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const PAGES: usize = 6;
+const BYTES: usize = 4096;
+const AREA_BYTES: usize = PAGES * BYTES;
+const PLACES: u32 = 3;
+/// The area's number, above the offset's bits.
+const TOKEN: u64 = 5 << AREA_SHIFT;
+const ERRORS: [i32; 8] =
+    [0, libc::ENOMEM, libc::ENOSPC, libc::ECANCELED, libc::EINTR, libc::ECONNRESET, libc::EIO, libc::EINVAL];
+
+/// The side of the kernel, and of the program that holds leases.
+struct Play {
+    core: Core,
+    state: State,
+    /// Pages that the kernel may fill.
+    free: Vec<u64>,
+    /// What is left of the bound of each request in the kernel; `u64::MAX`: it has none.
+    armed: [Option<u64>; PLACES as usize],
+    /// Completions that nobody has taken, since slots had run out.
+    queue: VecDeque<WideCqe>,
+    /// Pages that completions name of which nothing was lent yet.
+    unseen: usize,
+    held: Vec<Arrival>,
+    /// Only what a kernel does has happened.
+    is_sound: bool,
+}
+
+/// Bytes as instructions: eight each. Of the first byte of all the lowest bit says whether completions may be such that no
+/// kernel sends, and the next one whether there is a device.
+///
+/// # Panics
+/// When a piece is lent twice or lost, or a lease lies outside the area.
+pub(in crate::recv) fn play(script: &[u8]) {
+    let options = Options {
+        backend: Backend::NoDevice,
+        buffer_bytes: BYTES,
+        buffers: PAGES,
+        share: Some(3),
+        ..Options::default()
+    };
+    let Ok(core) = new_core(&options) else { return };
+    let Some((mode, script)) = script.split_first() else { return };
+    let cut = Cut { area_bytes: AREA_BYTES, buffer_bytes: BYTES as u32, token: TOKEN };
+    let state = State::new(core.holdings.slots(), cut, (mode & 2 != 0).then(Arc::default));
+    let mut play = Play {
+        core,
+        state,
+        free: (0..PAGES as u64).map(|p| p * BYTES as u64).collect(),
+        armed: [None; PLACES as usize],
+        queue: VecDeque::new(),
+        unseen: 0,
+        held: Vec::new(),
+        is_sound: true,
+    };
+    for place in 0..PLACES {
+        play.connect(place);
+    }
+    for step in script.chunks_exact(8) {
+        let place = u32::from(step[1]) % PLACES;
+        let number = u32::from_le_bytes([step[2], step[3], step[4], step[5]]);
+        match (step[0] % 8, mode & 1) {
+            (0..=2, _) => play.receive(place, number),
+            (3, _) => play.end(place, ERRORS[number as usize % ERRORS.len()]),
+            (4, _) => play.give_back(step[1].into(), step[2] & 1 == 1),
+            (5, _) => play.submit(),
+            (6, _) => play.change(place, step[2]),
+            (_, 0) => play.submit(),
+            _ => play.nonsense(step),
+        }
+        play.check();
+    }
+    while !play.queue.is_empty() || play.state.is_blocked() {
+        play.give_back(usize::MAX, true);
+        play.take();
+    }
+    play.give_back(usize::MAX, true);
+    assert_eq!(play.core.holdings.lent(), 0, "all leases are back");
+    play.check();
+}
+
+impl Play {
+    fn connect(&mut self, place: u32) {
+        let id = ConnectionId { place, generation: 1 };
+        let (kind, state) = (Kind::Stream, Life::Open);
+        let connection = Connection { id, socket: None, kind, state, limit: None, paused: false };
+        match self.core.connections.get_mut(place as usize) {
+            Some(old) => *old = connection,
+            None => self.core.connections.push(connection),
+        }
+        self.core.holdings.grow(self.core.connections.len());
+        self.state.add(place);
+    }
+
+    /// As the back end submits, and what the kernel answers to cancellations.
+    fn submit(&mut self) {
+        while let Some(place) = self.state.next_cancel() {
+            let found = self.armed[place as usize].take().is_some();
+            if found {
+                self.complete(recv_data(place), -libc::ECANCELED, 0, 0);
+            }
+            self.complete(cancel_data(place), if found { 0 } else { -libc::ENOENT }, 0, 0);
+        }
+        while let Some((place, bound)) = self.state.next_arm(&self.core) {
+            let bound = if bound == 0 { u64::MAX } else { bound.into() };
+            let before = self.armed[place as usize].replace(bound);
+            assert!(before.is_none() || !self.is_sound, "armed twice");
+        }
+    }
+
+    fn complete(&mut self, user_data: u64, result: i32, flags: u32, extra: u64) {
+        self.unseen += usize::from(result > 0);
+        self.queue.push_back(WideCqe { user_data, result, flags, extra });
+        self.take();
+    }
+
+    fn take(&mut self) {
+        let Self { state, core, held, queue, .. } = self;
+        let before = held.len();
+        let all = state.take_all(core, held, || queue.pop_front());
+        assert!(all || core.holdings.free() == 0, "there was a slot for it");
+        let data = held[before..].iter().filter(|a| matches!(&a.what, What::Data(_))).count();
+        self.unseen = self.unseen.saturating_sub(data);
+    }
+
+    /// A request fills a page, or a part of one; without any it ends.
+    fn receive(&mut self, place: u32, number: u32) {
+        let Some(bound) = self.armed[place as usize] else { return };
+        let Some(page) = self.free.pop() else { return self.end(place, libc::ENOMEM) };
+        let len = (u64::from(number) % BYTES as u64 + 1).min(bound);
+        let at = u64::from(number >> 16) % (BYTES as u64 - len + 1);
+        self.complete(recv_data(place), len as i32, CQE_F_MORE, TOKEN | (page + at));
+        let left = if bound == u64::MAX { bound } else { bound - len };
+        if left == 0 {
+            self.end(place, 0);
+        } else {
+            self.armed[place as usize] = Some(left);
+        }
+    }
+
+    fn end(&mut self, place: u32, errno: i32) {
+        if self.armed[place as usize].take().is_some() {
+            self.complete(recv_data(place), -errno, 0, 0);
+        }
+    }
+
+    /// The program drops leases; the kernel takes the entries of the refill ring.
+    fn give_back(&mut self, count: usize, flush: bool) {
+        let keep = self.held.len().saturating_sub(count);
+        drop(self.held.split_off(keep));
+        let Self { state, core, .. } = self;
+        core.collect(|slot| state.returned(slot));
+        while let Some(place) = core.eased.pop() {
+            if core.may_receive(place) {
+                state.want(place);
+            }
+        }
+        if flush {
+            for entry in self.state.waiting.drain(..) {
+                let offset = entry.off & ((1 << AREA_SHIFT) - 1);
+                assert_eq!(entry.off - offset, TOKEN, "another area");
+                assert!(
+                    entry.len > 0 && offset + u64::from(entry.len) <= AREA_BYTES as u64,
+                    "no piece of it"
+                );
+                self.free.push(offset / BYTES as u64 * BYTES as u64);
+            }
+            self.state.feed();
+        }
+    }
+
+    /// The program stops a connection, goes on with it, or removes it, so that its place is used again.
+    fn change(&mut self, place: u32, how: u8) {
+        match how % 3 {
+            0 => drop(self.state.unwant(place)),
+            1 if self.core.may_receive(place) => self.state.want(place),
+            1 => {}
+            _ => {
+                if self.core.holdings.held(place) == 0 && !self.state.is_armed(place) {
+                    self.state.unwant(place);
+                    self.connect(place);
+                }
+            }
+        }
+    }
+
+    fn nonsense(&mut self, step: &[u8]) {
+        self.is_sound = false;
+        let number = u32::from_le_bytes([step[2], step[3], step[4], step[5]]);
+        let user_data = match step[1] % 16 {
+            0 => BELL,
+            1 => EVENT,
+            2 => CANCEL_ALL,
+            3 => cancel_data(number % 5),
+            4 => u64::from(number) << 32 | u64::from(step[6]),
+            n => recv_data(u32::from(n) % 5),
+        };
+        let result = match step[6] % 4 {
+            0 => -ERRORS[usize::from(step[2]) % ERRORS.len()],
+            1 => number as i32,
+            _ => (number % 5000) as i32,
+        };
+        let extra = match step[7] % 8 {
+            0 => u64::from(number) << 20,
+            1 => u64::MAX - u64::from(step[3]),
+            n => TOKEN | (u64::from(number >> 8) % (AREA_BYTES as u64 + 5000)) | u64::from(n == 2) << 63,
+        };
+        self.state.copied(number.into());
+        self.complete(user_data, result, u32::from(step[7] >> 3), extra);
+    }
+
+    fn check(&self) {
+        let base = self.core.pool.area(0).map_or(0, |a| a.base() as usize);
+        let mut pages = 0u64;
+        let mut data = 0;
+        for arrival in &self.held {
+            let What::Data(lease) = &arrival.what else { continue };
+            data += 1;
+            let offset = (lease.as_ptr() as usize).wrapping_sub(base);
+            assert!(!lease.is_empty() && offset + lease.len() <= AREA_BYTES, "a lease outside of the area");
+            let page = 1 << (offset / BYTES);
+            assert!(pages & page == 0 || !self.is_sound, "a page is lent twice");
+            pages |= page;
+        }
+        let holdings = &self.core.holdings;
+        assert_eq!(holdings.free() + holdings.lent() as usize, holdings.slots(), "a slot is lost");
+        assert!(holdings.lent() as usize >= data);
+        let armed = (0..PLACES).filter(|p| self.state.is_armed(*p)).count();
+        assert_eq!(armed, self.state.armed());
+        if self.is_sound {
+            let all = self.free.len() + self.state.waiting.len() + data + self.unseen;
+            assert_eq!(all, PAGES, "a page is lost or in two hands");
+        }
+    }
+}
