@@ -115,6 +115,19 @@
 // A way to receive: TCP_ZEROCOPY_RECEIVE; whole pages are mapped (Linux 4.18).
 #define ZW_RECV_MAPPED 5u
 
+// Flag of a receiver: without a device the refill ring is handed over only when a receive found no buffer, and not when
+// half of the buffers wait there.
+#define ZW_RECV_LAZY_FLUSH 2u
+
+// Flag of a receiver: zero-copy receive with completions of 16 bytes where that is enough (Linux 6.18).
+#define ZW_RECV_MIXED 4u
+
+// Flag of a receiver: zero-copy receive with the refill ring in memory of the kernel, and not of this process.
+#define ZW_RECV_KERNEL_RING 8u
+
+// A gather_us: nothing is gathered, for programs that wait for each answer.
+#define ZW_RECV_GATHER_NOTHING 4294967295u
+
 // A kind of arrival: bytes.
 #define ZW_ARRIVAL_DATA 1u
 
@@ -248,7 +261,8 @@ typedef struct zw_receiver_options {
     size_t size;
     // ZW_RECV_...
     uint32_t backend;
-    // ZW_HUGE_PAGES: the memory is of huge pages.
+    // ZW_HUGE_PAGES: the memory is of huge pages. ZW_RECV_LAZY_FLUSH, ZW_RECV_MIXED, ZW_RECV_KERNEL_RING: for
+    // ZW_RECV_QUEUE and ZW_RECV_NO_DEVICE, the others have no use for them. Several are combined by |.
     uint32_t flags;
     // Bytes of a buffer, a multiple of 64 from 64 to 2^30; longer datagrams are cut to it. 0: 65536.
     size_t buffer_bytes;
@@ -266,6 +280,12 @@ typedef struct zw_receiver_options {
     uint32_t queue;
     // ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
     const char *interface;
+    // Microseconds that a wait may last beyond the first arrival to gather more, while much is coming: fewer wake-ups for
+    // the same bytes. 0: 80. ZW_RECV_GATHER_NOTHING: not at all.
+    uint32_t gather_us;
+    // ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
+    // drivers; above a page with ZW_HUGE_PAGES). 0: a page.
+    uint32_t rx_buf_len;
 } zw_receiver_options;
 
 // What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with

@@ -1,9 +1,10 @@
 //! The types of the receivers' interface.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::time::Duration;
 
 use zerowire::area::Pages;
-use zerowire::recv::{Arrival, Backend, Lease, Options, What};
+use zerowire::recv::{Arrival, Backend, Flush, Lease, Options, What};
 
 use crate::area::ZW_HUGE_PAGES;
 use crate::guard::Failure;
@@ -22,6 +23,16 @@ pub const ZW_RECV_NO_DEVICE: u32 = 4u32;
 /// A way to receive: TCP_ZEROCOPY_RECEIVE; whole pages are mapped (Linux 4.18).
 pub const ZW_RECV_MAPPED: u32 = 5u32;
 
+/// Flag of a receiver: without a device the refill ring is handed over only when a receive found no buffer, and not when
+/// half of the buffers wait there.
+pub const ZW_RECV_LAZY_FLUSH: u32 = 2u32;
+/// Flag of a receiver: zero-copy receive with completions of 16 bytes where that is enough (Linux 6.18).
+pub const ZW_RECV_MIXED: u32 = 4u32;
+/// Flag of a receiver: zero-copy receive with the refill ring in memory of the kernel, and not of this process.
+pub const ZW_RECV_KERNEL_RING: u32 = 8u32;
+/// A gather_us: nothing is gathered, for programs that wait for each answer.
+pub const ZW_RECV_GATHER_NOTHING: u32 = 0xffff_ffffu32;
+
 /// A kind of arrival: bytes.
 pub const ZW_ARRIVAL_DATA: u32 = 1u32;
 /// A kind of arrival: the peer sends no more.
@@ -39,7 +50,8 @@ pub struct ReceiverOptions {
     pub size: libc::size_t,
     /// ZW_RECV_...
     pub backend: u32,
-    /// ZW_HUGE_PAGES: the memory is of huge pages.
+    /// ZW_HUGE_PAGES: the memory is of huge pages. ZW_RECV_LAZY_FLUSH, ZW_RECV_MIXED, ZW_RECV_KERNEL_RING: for
+    /// ZW_RECV_QUEUE and ZW_RECV_NO_DEVICE, the others have no use for them. Several are combined by |.
     pub flags: u32,
     /// Bytes of a buffer, a multiple of 64 from 64 to 2^30; longer datagrams are cut to it. 0: 65536.
     pub buffer_bytes: libc::size_t,
@@ -57,6 +69,12 @@ pub struct ReceiverOptions {
     pub queue: u32,
     /// ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
     pub interface: *const c_char,
+    /// Microseconds that a wait may last beyond the first arrival to gather more, while much is coming: fewer wake-ups for
+    /// the same bytes. 0: 80. ZW_RECV_GATHER_NOTHING: not at all.
+    pub gather_us: u32,
+    /// ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
+    /// drivers; above a page with ZW_HUGE_PAGES). 0: a page.
+    pub rx_buf_len: u32,
 }
 
 /// What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
@@ -180,10 +198,22 @@ pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<Op
         ZW_RECV_MAPPED => Backend::TcpMapped,
         n => return wrong(format!("backend {n}: use ZW_RECV_AUTO (0) to ZW_RECV_MAPPED (5)")),
     };
-    options.pages = match o.flags {
-        0 => Pages::Normal,
-        ZW_HUGE_PAGES => Pages::Huge,
-        n => return wrong(format!("flags {n:#x}: the only one is ZW_HUGE_PAGES, 1")),
+    let has = |flag: u32| o.flags & flag != 0;
+    if has(!(ZW_HUGE_PAGES | ZW_RECV_LAZY_FLUSH | ZW_RECV_MIXED | ZW_RECV_KERNEL_RING)) {
+        return wrong(format!(
+            "flags {:#x}: there are ZW_HUGE_PAGES (1), ZW_RECV_LAZY_FLUSH (2), ZW_RECV_MIXED (4), ZW_RECV_KERNEL_RING (8)",
+            o.flags
+        ));
+    }
+    options.pages = if has(ZW_HUGE_PAGES) { Pages::Huge } else { Pages::Normal };
+    options.zcrx.flush = if has(ZW_RECV_LAZY_FLUSH) { Flush::Lazy } else { Flush::Eager };
+    options.zcrx.mixed = has(ZW_RECV_MIXED);
+    options.zcrx.kernel_ring = has(ZW_RECV_KERNEL_RING);
+    options.zcrx.rx_buf_len = (o.rx_buf_len != 0).then_some(o.rx_buf_len);
+    options.gather = match o.gather_us {
+        0 => options.gather,
+        ZW_RECV_GATHER_NOTHING => Duration::ZERO,
+        us => Duration::from_micros(us.into()),
     };
     let chosen = |n: usize| (n != 0).then_some(n);
     options.buffer_bytes = chosen(o.buffer_bytes).unwrap_or(options.buffer_bytes);
@@ -195,4 +225,53 @@ pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<Op
         options.completions = o.completions;
     }
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: impl FnOnce(&mut ReceiverOptions)) -> Result<Options, Failure> {
+        // SAFETY: all zeros is a valid value of a struct of integers and pointers.
+        let mut from: ReceiverOptions = unsafe { std::mem::zeroed() };
+        from.size = size_of::<ReceiverOptions>();
+        set(&mut from);
+        // SAFETY: the size is true, and there is no interface.
+        unsafe { receiver_options(&raw const from) }
+    }
+
+    #[test]
+    fn zero_is_the_default_of_each_field() {
+        assert_eq!(read(|_| ()).ok(), Some(Options::default()));
+    }
+
+    #[test]
+    fn each_field_means_what_it_says() {
+        let options = read(|o| {
+            o.gather_us = 250;
+            o.rx_buf_len = 32768;
+            o.flags = ZW_HUGE_PAGES | ZW_RECV_LAZY_FLUSH | ZW_RECV_MIXED | ZW_RECV_KERNEL_RING;
+        });
+        let options = options.expect("good options");
+        assert_eq!((options.gather, options.pages), (Duration::from_micros(250), Pages::Huge));
+        let zcrx = &options.zcrx;
+        assert_eq!((zcrx.rx_buf_len, zcrx.flush), (Some(32768), Flush::Lazy));
+        assert!(zcrx.mixed && zcrx.kernel_ring);
+        for (flag, pages, flush, mixed, kernel_ring) in [
+            (ZW_HUGE_PAGES, Pages::Huge, Flush::Eager, false, false),
+            (ZW_RECV_LAZY_FLUSH, Pages::Normal, Flush::Lazy, false, false),
+            (ZW_RECV_MIXED, Pages::Normal, Flush::Eager, true, false),
+            (ZW_RECV_KERNEL_RING, Pages::Normal, Flush::Eager, false, true),
+        ] {
+            let got = read(|o| o.flags = flag).expect("a good flag");
+            let zcrx = &got.zcrx;
+            assert_eq!(
+                (got.pages, zcrx.flush, zcrx.mixed, zcrx.kernel_ring),
+                (pages, flush, mixed, kernel_ring)
+            );
+        }
+        let nothing = read(|o| o.gather_us = ZW_RECV_GATHER_NOTHING).expect("good options");
+        assert_eq!(nothing.gather, Duration::ZERO);
+        assert!(read(|o| o.flags = 16).is_err());
+    }
 }

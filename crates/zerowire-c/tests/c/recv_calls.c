@@ -46,8 +46,14 @@ static void options_are_checked(void)
     options.interface = "lo";
     CHECK(zw_receiver_new(&options, &receiver) < 0 && strstr(zw_last_error(), "lo") != NULL);
     options.backend = ZW_RECV_AUTO;
-    options.flags = 2;
-    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL);
+    options.flags = 16;
+    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "flags 0x10") != NULL);
+    options.flags = ZW_RECV_LAZY_FLUSH | ZW_RECV_MIXED | ZW_RECV_KERNEL_RING;
+    options.backend = ZW_RECV_QUEUE;
+    options.rx_buf_len = 5000;
+    CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "5000") != NULL);
+    options.backend = ZW_RECV_AUTO;
+    options.rx_buf_len = 0;
     options.flags = 0;
     options.buffers = 1;
     CHECK(zw_receiver_new(&options, &receiver) == -EINVAL && strstr(zw_last_error(), "1 receive buffers") != NULL);
@@ -72,6 +78,7 @@ static void calls(uint32_t backend)
     options.buffer_bytes = 4096;
     options.buffers = 16;
     options.max_connections = 1;
+    options.gather_us = ZW_RECV_GATHER_NOTHING;
     CHECK(zw_receiver_new(&options, &receiver) == 0);
     CHECK(zw_receiver_path(receiver, NULL, 0) > 0);
     CHECK(zw_receiver_path(receiver, text, sizeof text) == (int)strlen(text));
