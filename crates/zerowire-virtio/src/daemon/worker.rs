@@ -214,6 +214,10 @@ impl<P: Path> Worker<P> {
             if busy {
                 self.note_sending();
             }
+            // Sending may have opened the port; the receive side asks for its next event.
+            if self.path.renewed() {
+                self.watch_new_port();
+            }
             self.port_ready |= self.watching.is_out();
             busy |= self.receive();
             if self.detour.is_some() {
@@ -225,7 +229,7 @@ impl<P: Path> Worker<P> {
             if self.path.attention() {
                 self.control.wake();
             }
-            let timeout = if busy {
+            let mut timeout = if busy {
                 self.trimmed = false;
                 self.linger = LINGER;
                 self.blocked = 0;
@@ -251,6 +255,11 @@ impl<P: Path> Worker<P> {
                     self.idle_time()
                 }
             };
+            // What is looked at before a sleep may have opened the port, too.
+            if self.path.renewed() {
+                self.watch_new_port();
+                timeout = Some(Duration::ZERO);
+            }
             if self.path.changed() {
                 self.describe();
             }
