@@ -203,7 +203,7 @@ impl XdpReceive {
         if frames > 0 {
             link.moved();
         }
-        if link.publish_fill() {
+        if link.publish_fill(self.posted.len()) {
             counters.system_calls.add(1);
         }
         if let Err(e) = link.steer() {
@@ -309,8 +309,9 @@ impl XdpReceive {
         frames: &mut usize,
     ) -> Result<(), RingError> {
         let need = self.setup.header_len + geometry.frame_bytes() as usize;
-        // Places of the slab that are there for the driver's sake need chains to go to.
-        let reserve = self.setup.reserve + link.first_places;
+        // Places of the slab that are there for the driver's sake need chains to go to, until they were used.
+        let places = self.posted.len() - self.posted_chains + self.pending.len();
+        let reserve = self.setup.reserve + link.first_places.min(places);
         self.ring.refresh()?;
         while self.order.has_room() && self.posted.has_room() && link.fill_room() > 0 {
             let i = self.chains.len();
