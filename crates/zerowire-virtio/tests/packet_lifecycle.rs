@@ -7,8 +7,10 @@ use std::time::Duration;
 use common::attack::attack;
 use common::dirty::{Migration, without_mark};
 use common::frames::{self, frame, number};
+use common::netns::in_own_process;
 use common::veth::{ip, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, guest_memory, in_netns, options, wait_until};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use zerowire_guest::misbehave::RingAttack;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
@@ -150,55 +152,53 @@ fn a_new_name_and_another_mtu_change_nothing_else() {
     });
 }
 
-/// A guest whose interface comes up under another name, so that no ring can be opened on it, and has its own again when a frame
-/// has passed.
-fn up_under_another_name(port: &str, name: &str, without: &str) -> (Backend, Guest) {
+/// A guest whose first frame comes when the process may open nothing, so that it goes without a ring; and after that it may.
+fn without_descriptors(port: &str, says: &str) -> (Backend, Guest) {
     let backend = Backend::start(&[Vm::on("a", port)]);
-    ip(&["link", "set", name, "down"]);
     let mut guest = backend.guest("a", &options(0, Layout::Single));
-    path_is(&backend, "which is down");
-    ip(&["link", "set", name, "name", "other"]);
-    ip(&["link", "set", "other", "up"]);
     let mut peer = Peer::new("v1");
-    wait_until("a frame passes without a ring", || {
-        guest.send_plain(&[frame(1, 100)]);
-        peer.recv(Duration::from_millis(20)).is_some_and(|f| f.bytes == frame(1, 100))
-    });
-    path_is(&backend, without);
-    ip(&["link", "set", "other", "name", name]);
+    let usual = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..usual }).expect("a lower limit");
+    guest.send_plain(&[frame(1, 100)]);
+    assert_eq!(peer.expect().bytes, frame(1, 100));
+    path_is(&backend, says);
+    setrlimit(Resource::Nofile, usual).expect("the former limit");
     (backend, guest)
 }
 
 #[test]
 fn a_ring_that_was_asked_for_is_tried_again_until_it_is_there() {
-    in_netns(|| {
-        veth("v0", "v1", 1, 1500);
-        let (backend, mut guest) = up_under_another_name("packet:v0,rings=on", "v0", "no ring: ");
-        assert!(backend.stats("a").path.contains("tried again"), "{}", backend.stats("a").path);
-        wait_until("a ring", || {
-            guest.send_plain(&[frame(2, 100)]);
-            backend.stats("a").path.contains("frames out by a ")
+    in_own_process("a_ring_that_was_asked_for_is_tried_again_until_it_is_there", || {
+        in_netns(|| {
+            veth("v0", "v1", 1, 1500);
+            let (backend, mut guest) = without_descriptors("packet:v0,rings=on", "tried again");
+            wait_until("a ring", || {
+                guest.send_plain(&[frame(2, 100)]);
+                backend.stats("a").path.contains("frames out by a ")
+            });
+            let outside = || backend.stats("a").transmit.totals.copied_bytes.get("outside").copied();
+            let before = outside();
+            guest.send_plain(&[frame(3, 100)]);
+            wait_until("a frame is copied to the ring", || outside() > before);
         });
-        let outside = || backend.stats("a").transmit.totals.copied_bytes.get("outside").copied();
-        let before = outside();
-        guest.send_plain(&[frame(3, 100)]);
-        assert!(outside() > before, "{:?}", backend.stats("a").transmit);
     });
 }
 
 #[test]
 fn a_ring_that_was_not_asked_for_is_given_up_with_a_word() {
-    in_netns(|| {
-        // A bridge, since a veth would have no ring by default.
-        veth("v0", "v1", 1, 1500);
-        ip(&["link", "add", "br0", "type", "bridge"]);
-        ip(&["link", "set", "v0", "master", "br0"]);
-        ip(&["link", "set", "br0", "up"]);
-        let (backend, mut guest) = up_under_another_name("packet:br0", "br0", "not tried again (rings=auto)");
-        std::thread::sleep(Duration::from_secs(1));
-        guest.send_plain(&[frame(2, 100)]);
-        path_is(&backend, "not tried again (rings=auto)");
-        assert_eq!(backend.stats("a").transmit.totals.copied_bytes.get("outside"), None);
+    in_own_process("a_ring_that_was_not_asked_for_is_given_up_with_a_word", || {
+        in_netns(|| {
+            // A bridge, since a veth would have no ring by default.
+            veth("v0", "v1", 1, 1500);
+            ip(&["link", "add", "br0", "type", "bridge"]);
+            ip(&["link", "set", "v0", "master", "br0"]);
+            ip(&["link", "set", "br0", "up"]);
+            let (backend, mut guest) = without_descriptors("packet:br0", "not tried again (rings=auto)");
+            std::thread::sleep(Duration::from_secs(1));
+            guest.send_plain(&[frame(2, 100)]);
+            path_is(&backend, "not tried again (rings=auto)");
+            assert_eq!(backend.stats("a").transmit.totals.copied_bytes.get("outside"), None);
+        });
     });
 }
 
