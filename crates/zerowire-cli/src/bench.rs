@@ -63,12 +63,12 @@ struct NetBenchArgs {
     /// hot, cold or both.
     #[arg(long, value_delimiter = ',', value_name = "SET,…", default_values_t = ["hot".to_owned(), "cold".to_owned()])]
     working_set: Vec<String>,
-    /// Numbers of VMs in the scaling table, each 1 to 64; 0 leaves the table out.
-    #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = 1..=12)]
+    /// Numbers of VMs in the scaling table, each 1 to 64; 0 leaves the table out [default: 1 to 12]. Taps only.
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
     vms: Vec<usize>,
-    /// Bytes of the pieces in which the guest sends large frames.
-    #[arg(long, default_value_t = 32 << 10, value_name = "BYTES")]
-    fragment_len: usize,
+    /// Bytes of the pieces in which the guest sends large frames [default: 32768]. Taps only.
+    #[arg(long, value_name = "BYTES")]
+    fragment_len: Option<usize>,
     /// A further variant of the back end, as arguments of 'zerowire net': --with '--io syscall'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
@@ -200,8 +200,11 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         sizes: if args.sizes.is_empty() { NetOptions::default().sizes } else { args.sizes },
         directions: parse::<Direction>(&args.direction)?,
         working_sets: working_sets(&args.working_set)?,
-        fragment_len: args.fragment_len,
-        vms: args.vms.into_iter().filter(|n| *n > 0).collect(),
+        fragment_len: args.fragment_len.unwrap_or(32 << 10),
+        vms: match args.vms.is_empty() {
+            true => (1..=12).collect(),
+            false => args.vms.into_iter().filter(|n| *n > 0).collect(),
+        },
         program,
         variants: args.with,
         json: args.json,
@@ -213,8 +216,13 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
 }
 
 fn ports(args: NetBenchArgs) -> Result<ExitCode> {
-    if args.threshold {
-        bail!("--threshold measures a tap: leave out --port {}", args.port.join(","));
+    let for_taps = [
+        (args.threshold, "--threshold"),
+        (!args.vms.is_empty(), "--vms"),
+        (args.fragment_len.is_some(), "--fragment-len"),
+    ];
+    if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {
+        bail!("{name} is for taps: leave it out, or --port {}", args.port.join(","));
     }
     let options = PortOptions {
         ports: parse::<PortKind>(&args.port)?,

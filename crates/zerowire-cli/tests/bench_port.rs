@@ -21,6 +21,8 @@ fn wrong_arguments_are_named_with_the_choice() {
         (&["--port", "tap,xdp"], &["tap", "xdp"]),
         (&["--port", "xdp", "--sizes", "9000"], &["9000", "1514", "--port tap"]),
         (&["--port", "xdp", "--threshold"], &["--threshold", "--port xdp"]),
+        (&["--port", "xdp", "--vms", "2"], &["--vms", "--port xdp"]),
+        (&["--port", "packet", "--fragment-len", "4096"], &["--fragment-len", "--port packet"]),
         (&["--port", "xdp,packet", "--rounds", "0"], &["0 rounds"]),
         (&["--port", "xdp", "--direction", "up"], &["up", "tx or rx"]),
     ] {

@@ -33,6 +33,10 @@ struct Scene {
 
 impl Scene {
     fn new(windows: u32) -> Self {
+        Self::with(MapOptions { windows, data_pages: 4, direct: true, ..MapOptions::default() })
+    }
+
+    fn with(options: MapOptions) -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         let policy = MapPolicy { share_guest_memory: true, hold: HOLD, ..MapPolicy::default() };
         let mut harness =
@@ -41,7 +45,7 @@ impl Scene {
         harness.set_memory(0, guest.memory());
         harness.start(0, &guest).expect("rings");
         while guest.post(4096, Layout(0)) {}
-        let listening = listen(dir.path(), windows);
+        let listening = listen(dir.path(), options);
         harness.rest();
         assert!(matches!(listening.take(), Answer::Reply(r) if r.status == 0), "it listens");
         let flow = Flow::new(3, 100, PORT, Kind::Stream);
@@ -91,8 +95,7 @@ impl Scene {
     }
 }
 
-fn listen(dir: &Path, windows: u32) -> Program {
-    let options = MapOptions { windows, data_pages: 4, direct: true, ..MapOptions::default() };
+fn listen(dir: &Path, options: MapOptions) -> Program {
     Program::ask(&dir.join("3.map"), &Request { op: MapOp::Listen, port: PORT, kind: 1, options })
         .expect("the device listens")
 }
@@ -232,6 +235,31 @@ fn a_program_that_gives_nothing_back_stops_its_sender_by_credit_alone() {
         s.rest();
     }
     assert_eq!((bytes, s.harness.held_bytes(0), s.guest.lent(TX_QUEUE)), (s.flow.sent as usize, 0, 0));
+}
+
+/// What it waits for may be behind what it keeps: a message that is longer than half of the credit, say.
+#[test]
+fn a_program_that_keeps_windows_while_it_waits_gets_more() {
+    let options = MapOptions { windows: 32, data_pages: 4, credit: 16 * LEN, ..MapOptions::default() };
+    let mut s = Scene::with(options);
+    let mut kept = Vec::new();
+    for n in 0..3 {
+        while s.flow.credit() >= LEN {
+            s.send(FOUR);
+        }
+        while let Next::Window(w) = s.program.dequeue() {
+            kept.push(w);
+        }
+        let all: usize = kept.iter().map(|w| w.bytes.len()).sum();
+        assert!(all > 12 * LEN as usize, "{all}");
+        let before = s.flow.credit();
+        let back = kept.remove(0);
+        s.program.release(back.window);
+        // Nothing else happens; the device says it within a moment.
+        s.rest();
+        s.rest();
+        assert_eq!(s.flow.credit(), before + back.bytes.len() as u32, "{n}: less than half of it");
+    }
 }
 
 /// A ring that stops, as before its guest migrates, has all its chains back, whatever programs hold.

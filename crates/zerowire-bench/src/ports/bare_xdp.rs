@@ -12,21 +12,21 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::xdp::program::{Hook, Rule, Steering};
 use zerowire::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptions, Umem, UmemOptions};
 
-use super::bursts::{self, BATCH, POSTED, wait_for};
+use super::bursts::{self, BATCH, POSTED};
 use super::hold::Hold;
 use super::measured::{KernelTime, measured};
 use super::options::LONGEST;
 use super::veth::Veth;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
-use crate::cpu::{Placement, thread_time};
+use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
@@ -136,8 +136,13 @@ impl Variant for BareXdp {
             bail!("the bare loop was not prepared for {case}");
         };
         measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
-            Direction::Transmit => transmit(&self.placement, ready, frames),
-            Direction::Receive => receive(&self.hold, &self.placement, ready, frames),
+            Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
+            Direction::Receive => {
+                let Ready { case, socket, slots, generator, next } = ready;
+                bursts::receive_on_worker(&self.hold, &self.placement, generator, frames, |done| {
+                    receive_all(socket, *slots, next, case.frame_len, frames, done)
+                })
+            }
         })
     }
 
@@ -146,19 +151,6 @@ impl Variant for BareXdp {
         self.kernel.note(&mut ledger);
         Ok(ledger)
     }
-}
-
-/// Sends `frames` frames on a thread of its own; CPU and wall time of the loop.
-fn transmit(placement: &Placement, ready: &mut Ready, frames: usize) -> Result<(Duration, Duration)> {
-    std::thread::scope(|scope| {
-        let run = || {
-            placement.pin_worker()?;
-            let (wall, cpu) = (Instant::now(), thread_time());
-            send_all(ready, frames)?;
-            Ok((thread_time() - cpu, wall.elapsed()))
-        };
-        scope.spawn(run).join().map_err(|_| anyhow!("the thread of the bare loop panicked"))?
-    })
 }
 
 fn send_all(ready: &mut Ready, frames: usize) -> Result<()> {
@@ -201,33 +193,6 @@ fn wake_until_sent(socket: &mut Socket) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Receives `frames` frames, sent in bursts by the calling thread, on a thread of its own; CPU and wall time of the loop.
-fn receive(
-    hold: &Hold,
-    placement: &Placement,
-    ready: &mut Ready,
-    frames: usize,
-) -> Result<(Duration, Duration)> {
-    let done = AtomicUsize::new(0);
-    let Ready { case, socket, slots, generator, next } = ready;
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            placement.pin_worker()?;
-            let cpu = thread_time();
-            receive_all(socket, *slots, next, case.frame_len, frames, &done)?;
-            anyhow::Ok(thread_time() - cpu)
-        });
-        let mut target = 0;
-        let wall = bursts::send(hold, generator, frames, |count| {
-            target += count;
-            wait_for(&done, target)
-        });
-        // Where frames are missing both sides say so: the loop knows more.
-        let cpu = thread.join().map_err(|_| anyhow!("the thread of the bare loop panicked"))??;
-        Ok((cpu, wall?))
-    })
 }
 
 fn receive_all(

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use super::hold::Hold;
 use super::veth::QUEUE;
 use crate::area::Slots;
 use crate::case::Case;
+use crate::cpu::{Placement, thread_time};
 use crate::generator::Generator;
 use crate::guest::{QUEUE_SIZE, STALL_LIMIT};
 
@@ -76,4 +77,48 @@ pub fn wait_for(done: &AtomicUsize, target: usize) -> Result<()> {
             bail!("{got} of {target} frames were received, and no further one within {STALL_LIMIT:?}");
         }
     }
+}
+
+/// Runs `work` on a thread of its own, on the CPU of a back end; its CPU and wall time.
+pub fn on_worker(
+    placement: &Placement,
+    work: impl FnOnce() -> Result<()> + Send,
+) -> Result<(Duration, Duration)> {
+    std::thread::scope(|scope| {
+        let run = || {
+            placement.pin_worker()?;
+            let (wall, cpu) = (Instant::now(), thread_time());
+            work()?;
+            Ok((thread_time() - cpu, wall.elapsed()))
+        };
+        scope.spawn(run).join().map_err(|_| anyhow!("the thread of the bare loop panicked"))?
+    })
+}
+
+/// Receives `frames` frames, sent in bursts by the calling thread: `work` does so on a thread of its own and counts them.
+/// CPU time of that thread, and wall time of the bursts.
+pub fn receive_on_worker(
+    hold: &Hold,
+    placement: &Placement,
+    generator: &Generator,
+    frames: usize,
+    work: impl FnOnce(&AtomicUsize) -> Result<()> + Send,
+) -> Result<(Duration, Duration)> {
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            placement.pin_worker()?;
+            let cpu = thread_time();
+            work(&done)?;
+            anyhow::Ok(thread_time() - cpu)
+        });
+        let mut target = 0;
+        let wall = send(hold, generator, frames, |count| {
+            target += count;
+            wait_for(&done, target)
+        });
+        // Where frames are missing both sides say so: the loop knows more.
+        let cpu = thread.join().map_err(|_| anyhow!("the thread of the bare loop panicked"))??;
+        Ok((cpu, wall?))
+    })
 }

@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-use super::bursts::{self, wait_for};
+use super::bursts;
 use super::hold::Hold;
 use super::measured::{KernelTime, measured};
 use super::veth::Veth;
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
-use crate::cpu::{Placement, thread_time};
+use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
@@ -97,8 +96,20 @@ impl Variant for RawSocket {
             bail!("the raw socket was not prepared for {case}");
         };
         measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
-            Direction::Transmit => transmit(&self.placement, ready, frames),
-            Direction::Receive => receive(&self.hold, &self.placement, ready, frames),
+            Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
+            Direction::Receive => {
+                let Ready { case, area, slots, socket, generator, next } = ready;
+                bursts::receive_on_worker(&self.hold, &self.placement, generator, frames, |done| {
+                    receive_all(
+                        socket.as_fd(),
+                        area.bytes_mut(),
+                        *slots,
+                        next,
+                        (case.frame_len, frames),
+                        done,
+                    )
+                })
+            }
         })
     }
 
@@ -109,52 +120,18 @@ impl Variant for RawSocket {
     }
 }
 
-/// Sends `frames` frames on a thread of its own; CPU and wall time of the loop.
-fn transmit(placement: &Placement, ready: &mut Ready, frames: usize) -> Result<(Duration, Duration)> {
+fn send_all(ready: &mut Ready, frames: usize) -> Result<()> {
     let Ready { case, area, slots, socket, next, .. } = ready;
     let (bytes, len) = (area.bytes(), case.frame_len);
-    std::thread::scope(|scope| {
-        let run = || {
-            placement.pin_worker()?;
-            let (wall, cpu) = (Instant::now(), thread_time());
-            for _ in 0..frames {
-                let at = slots.offset(*next) + VNET_HEADER_LEN;
-                *next += 1;
-                let sent = send(&*socket, &bytes[at..at + len], SendFlags::empty())?;
-                if sent != len {
-                    bail!("the socket took {sent} of {len} bytes");
-                }
-            }
-            Ok((thread_time() - cpu, wall.elapsed()))
-        };
-        scope.spawn(run).join().map_err(|_| anyhow!("the thread of the raw socket panicked"))?
-    })
-}
-
-/// Receives `frames` frames, sent in bursts by the calling thread, on a thread of its own; CPU and wall time of the loop.
-fn receive(
-    hold: &Hold,
-    placement: &Placement,
-    ready: &mut Ready,
-    frames: usize,
-) -> Result<(Duration, Duration)> {
-    let done = AtomicUsize::new(0);
-    let Ready { case, area, slots, socket, generator, next } = ready;
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            placement.pin_worker()?;
-            let cpu = thread_time();
-            receive_all(socket.as_fd(), area.bytes_mut(), *slots, next, (case.frame_len, frames), &done)?;
-            anyhow::Ok(thread_time() - cpu)
-        });
-        let mut target = 0;
-        let wall = bursts::send(hold, generator, frames, |count| {
-            target += count;
-            wait_for(&done, target)
-        });
-        let cpu = thread.join().map_err(|_| anyhow!("the thread of the raw socket panicked"))??;
-        Ok((cpu, wall?))
-    })
+    for _ in 0..frames {
+        let at = slots.offset(*next) + VNET_HEADER_LEN;
+        *next += 1;
+        let sent = send(&*socket, &bytes[at..at + len], SendFlags::empty())?;
+        if sent != len {
+            bail!("the socket took {sent} of {len} bytes");
+        }
+    }
+    Ok(())
 }
 
 fn receive_all(

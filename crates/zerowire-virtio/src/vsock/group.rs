@@ -29,7 +29,7 @@ const LINGER: u32 = 64;
 const TURNS_UNASKED: u32 = 4;
 
 /// How long a starved guest has to post a good part of its ring, before any buffer will do; and a program to release all
-/// that is lent to it, before it is asked to tell of each window.
+/// that is lent to it, or so much that its guest is told, before it is asked to tell of each window.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
 
 /// How long the end of a group waits for its thread.
@@ -149,23 +149,22 @@ impl Loop {
             if self.arm() {
                 return true;
             }
-            let settle = self
-                .switch
-                .vms
-                .iter()
-                .any(|vm| (vm.starved && !vm.impatient) || (vm.lent > 0 && !self.impatient));
+            let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.lent > 0 && !self.impatient);
+            let settle = self.switch.spares_credit || self.switch.vms.iter().any(waits);
             [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
         };
         let came = self.wait(events, sleep.or(timeout));
         self.impatient &= !came;
+        let mut spared = false;
         if !came && timeout.is_some_and(|t| t > Duration::ZERO) {
             self.impatient = true;
             for vm in &mut self.switch.vms {
                 vm.impatient |= vm.starved;
                 vm.starved = false;
             }
+            spared = self.switch.spare_no_credit();
         }
-        busy || came
+        busy || came || spared
     }
 
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.

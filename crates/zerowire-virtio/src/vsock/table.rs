@@ -70,6 +70,8 @@ pub struct HostEnd {
     pub in_socket: u32,
     /// The guest waits for that credit.
     pub credit_waits: bool,
+    /// The program keeps windows while it waits: the guest is to be told of any room.
+    pub stingy: bool,
     /// News of room for writing are asked for.
     pub room_watched: bool,
     /// Writing was shut down.
@@ -96,6 +98,7 @@ impl HostEnd {
             room: 0,
             in_socket: 0,
             credit_waits: false,
+            stingy: false,
             room_watched: false,
             held: None,
             windows: None,

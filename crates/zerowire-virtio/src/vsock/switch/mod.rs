@@ -66,6 +66,8 @@ pub(super) struct Switch {
     hint: usize,
     /// Whose payload came last in a batch, if a host program gets it: VM and slot.
     last_sender: Option<(usize, u32)>,
+    /// A program has not given back enough of its windows for the guest to be told.
+    pub spares_credit: bool,
     /// When deadlines are to be looked at.
     pub scan_at: Option<Instant>,
 }
@@ -93,6 +95,7 @@ impl Switch {
             filled: Vec::with_capacity(transmit::MAX_BATCH),
             hint: 0,
             last_sender: None,
+            spares_credit: false,
             scan_at: None,
         })
     }

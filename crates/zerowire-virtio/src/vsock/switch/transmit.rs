@@ -371,11 +371,31 @@ impl Switch {
         self.look_at_credit(v, slot, false);
     }
 
+    /// Nothing has happened for a while. Programs that have given back less than half of what their guests may send, and hold the
+    /// rest, may be waiting for more before they go on: their guests are told of any room once. Returns whether there are any.
+    pub fn spare_no_credit(&mut self) -> bool {
+        if !std::mem::take(&mut self.spares_credit) {
+            return false;
+        }
+        for v in 0..self.vms.len() {
+            for slot in 0..self.vms[v].connections.slots() {
+                let host = self.connection(v, slot).and_then(|c| c.host());
+                if let Some(h) = host.filter(|h| h.credit_waits && h.windows.is_some()) {
+                    h.stingy = true;
+                    self.tell_credit(v, slot);
+                }
+            }
+        }
+        true
+    }
+
     /// As [`Self::tell_credit`]; `asked` by the guest, which wants to know also of little.
     fn look_at_credit(&mut self, v: usize, slot: u32, asked: bool) {
-        let Some(c) = self.connection(v, slot) else { return };
+        let vm = &mut self.vms[v];
+        let Some(c) = vm.connections.get(slot) else { return };
         // A message that is not complete takes room until its end comes, for which the guest may need all the rest.
         let part = c.host().is_some_and(|h| h.held.as_ref().is_some_and(|held| held.has_partial()));
+        let mut due = c.incoming.is_news();
         if let End::Host(h) = &mut c.end
             && h.in_socket > 0
             && (part || asked || c.incoming.lacks(h.in_socket))
@@ -384,15 +404,20 @@ impl Switch {
                 let unread = if part { 0 } else { h.unread() };
                 c.incoming.forward(h.in_socket - unread);
                 h.in_socket = unread;
-                h.credit_waits = !c.incoming.is_news() && (c.incoming.lacks(unread) || (asked && unread > 0));
+                due = c.incoming.is_news() || (h.stingy && c.incoming.untold() > 0);
+                h.credit_waits = !due && (c.incoming.lacks(unread) || (asked && unread > 0));
                 // Of a window the program tells, if it is asked to.
-                let wanted = if asked { 1 } else { c.incoming.short_of_news() };
+                let wanted = if asked || h.stingy { 1 } else { c.incoming.short_of_news() };
                 if !h.credit_waits || !h.windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
                     break;
                 }
             }
+            if h.credit_waits && h.windows.is_some() && !h.stingy {
+                self.spares_credit = true;
+            }
+            h.stingy &= !due;
         }
-        if c.incoming.is_news() || (part && c.incoming.untold() > 0) {
+        if due || (part && c.incoming.untold() > 0) {
             c.life.owe_update();
             self.vms[v].mark_ready(slot);
         }
