@@ -37,9 +37,6 @@ const HOLD: Duration = Duration::from_millis(20);
 /// Sleeps while frames are under way: from the shortest, twice as long each time that nothing has come back, to the longest.
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
 
-/// Buffers that a driver in zero-copy mode may have, and still be short of some for its next frame.
-const FEW_BUFFERS: usize = 32;
-
 /// Calls in a row that do nothing before the rest is left to the next turn.
 const IDLE_CALLS: u32 = 3;
 
@@ -393,16 +390,12 @@ impl Link {
         self.socket.as_mut().is_some_and(|s| s.fill().push(chunk))
     }
 
-    /// Gives the kernel the chunks that were posted; `posted` are out, these among them. Returns whether that took a system call.
+    /// Gives the kernel the chunks that were posted. Returns whether that took a system call.
     #[inline]
-    pub(super) fn publish_fill(&mut self, posted: usize) -> bool {
+    pub(super) fn publish_fill(&mut self) -> bool {
         let Some(socket) = &mut self.socket else { return false };
-        let zero_copy = socket.zero_copy();
         let ring = socket.fill();
-        let new = ring.publish() as usize;
-        // A driver that has found a buffer asks for no more, though the next frame may need several (virtio-net).
-        let starves = zero_copy && posted.saturating_sub(new) < FEW_BUFFERS;
-        if new == 0 || !(ring.needs_wakeup() || starves) {
+        if ring.publish() == 0 || !ring.needs_wakeup() {
             return false;
         }
         match socket.wake_receive().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {

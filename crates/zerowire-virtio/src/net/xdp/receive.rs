@@ -203,7 +203,7 @@ impl XdpReceive {
         if frames > 0 {
             link.moved();
         }
-        if link.publish_fill(self.posted.len()) {
+        if link.publish_fill() {
             counters.system_calls.add(1);
         }
         if let Err(e) = link.steer() {
