@@ -267,7 +267,7 @@ mod tests {
         let mut kernel = KernelTime::default();
         kernel.note(&mut ledger);
         assert!(ledger.is_empty());
-        kernel.add(Duration::from_micros(3), 10);
+        kernel.add(std::time::Duration::from_micros(3), 10);
         kernel.note(&mut ledger);
         assert_eq!(ledger["kernel_thread_ns_per_frame"], 300);
     }
