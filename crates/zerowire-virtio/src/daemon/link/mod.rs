@@ -9,9 +9,10 @@
 //! VM can start with its cable unplugged, a front end that has not been turned away yet is let in, and turned away [`LET_IN`]
 //! later. Which one it is says its process.
 
+mod peer;
 mod steady;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -166,7 +167,7 @@ impl Follower {
 
     /// The connection ends since it has to.
     pub(super) fn turn_away(&mut self, stream: &UnixStream) {
-        self.away = Away::Somebody(peer_process(stream));
+        self.away = Away::Somebody(peer::process(stream));
         self.shared.disconnects.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -189,22 +190,4 @@ impl Follower {
 fn is_readable(fd: &OwnedFd) -> bool {
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
-}
-
-/// The process that made the connection, as a descriptor (SO_PEERPIDFD, Linux 6.5).
-fn peer_process(stream: &UnixStream) -> Option<OwnedFd> {
-    let mut fd: libc::c_int = -1;
-    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to the number.
-    let done = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERPIDFD,
-            (&raw mut fd).cast(),
-            &raw mut len,
-        )
-    };
-    // SAFETY: a new descriptor that nobody else owns.
-    (done == 0 && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
