@@ -214,7 +214,7 @@ impl<P: Path> Worker<P> {
             if busy {
                 self.note_sending();
             }
-            // Sending may have opened the port; the receive side asks for its next event.
+            // Sending may have opened the port, or the turn before; the receive side asks for its next event.
             if self.path.renewed() {
                 self.watch_new_port();
             }
@@ -222,9 +222,6 @@ impl<P: Path> Worker<P> {
             busy |= self.receive();
             if self.detour.is_some() {
                 busy |= self.pump_metadata();
-            }
-            if self.path.renewed() {
-                self.watch_new_port();
             }
             if self.path.attention() {
                 self.control.wake();
@@ -255,7 +252,7 @@ impl<P: Path> Worker<P> {
                     self.idle_time()
                 }
             };
-            // What is looked at before a sleep may have opened the port, too.
+            // Receiving, and what is looked at before a sleep, may have opened the port, too.
             if self.path.renewed() {
                 self.watch_new_port();
                 timeout = Some(Duration::ZERO);
