@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::case::Case;
-use crate::interleave::{Runs, Turn, interleave};
+use crate::interleave::{Turn, interleave};
 use crate::progress::Progress;
+use crate::record::{Failure, Record, conclude, each_case};
 use crate::stats::Summary;
 use crate::variant::{Sample, Variant};
 
@@ -39,15 +40,6 @@ pub struct CaseReport {
     pub failures: Vec<Failure>,
 }
 
-/// A variant that failed in one case.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Failure {
-    /// Its name.
-    pub variant: String,
-    /// The error with its causes.
-    pub reason: String,
-}
-
 /// The figures of one variant in one case.
 #[derive(Debug, Clone, Serialize)]
 pub struct VariantReport {
@@ -70,16 +62,8 @@ pub struct VariantReport {
 
 /// Runs all cases. The first variant is the floor that the others are compared with.
 pub fn compare(cases: &[Case], variants: &mut [Box<dyn Variant>], plan: Plan) -> Result<Vec<CaseReport>> {
-    if variants.is_empty() || plan.rounds == 0 {
-        bail!("nothing to measure: give at least one round and one variant");
-    }
-    let mut progress = Progress::new("bench", cases.len() * (plan.rounds + 1));
-    let mut reports = Vec::with_capacity(cases.len());
-    for case in cases {
-        reports.push(compare_case(case, variants, plan, &mut progress)?);
-    }
-    progress.finish();
-    Ok(reports)
+    let count = variants.len();
+    each_case(cases, count, plan, |case, progress| compare_case(case, variants, plan, progress))
 }
 
 fn compare_case(
@@ -97,76 +81,31 @@ fn compare_case(
         }
         Turn::Round(_) => variants[index].run(case, frames),
     });
-    let mut records: Vec<Record> =
-        runs.into_iter().zip(variants).map(|(runs, variant)| Record::close(variant, runs)).collect();
-    // Without a floor there is nothing to compare with: that is no result.
-    if let Some(error) = records.first_mut().and_then(|floor| floor.failed.take()) {
-        return Err(error.context(format!("the floor failed ({case})")));
-    }
-    let floor = records.first().map(Record::costs).unwrap_or_default();
-    let failures = records.iter().filter_map(Record::failure).collect();
-    let variants = records
-        .into_iter()
-        .enumerate()
-        .filter_map(|(index, record)| record.report(if index == 0 { &[] } else { &floor }));
-    Ok(CaseReport {
-        case: *case,
-        working_set_bytes: case.working_set.bytes(),
-        rounds: plan.rounds,
-        frames,
-        variants: variants.collect(),
-        failures,
+    let records = runs.into_iter().zip(variants);
+    let records =
+        records.map(|(runs, variant)| Record::new(runs, variant.ledger(), variant.name())).collect();
+    let (variants, failures) = conclude(case, records, Sample::cpu_ns_per_frame, report)?;
+    let working_set_bytes = case.working_set.bytes();
+    Ok(CaseReport { case: *case, working_set_bytes, rounds: plan.rounds, frames, variants, failures })
+}
+
+fn report(record: Record<Sample>, ratio_to_floor: Option<Summary>) -> Option<VariantReport> {
+    Some(VariantReport {
+        cpu_ns_per_frame: record.summary(Sample::cpu_ns_per_frame)?,
+        ratio_to_floor,
+        frames_per_second: record.summary(Sample::frames_per_second)?,
+        gigabits_per_second: record.summary(Sample::gigabits_per_second)?,
+        name: record.name,
+        ledger: record.ledger,
+        samples: record.samples,
     })
-}
-
-/// What one variant did in one case.
-struct Record {
-    name: String,
-    samples: Vec<Sample>,
-    ledger: BTreeMap<String, u64>,
-    failed: Option<Error>,
-}
-
-impl Record {
-    /// Takes the ledger.
-    fn close(variant: &mut Box<dyn Variant>, runs: Runs<Sample>) -> Self {
-        let (ledger, failed) = match variant.ledger() {
-            Ok(ledger) => (ledger, runs.failed),
-            Err(error) => (BTreeMap::new(), runs.failed.or(Some(error))),
-        };
-        Self { name: variant.name().to_owned(), samples: runs.samples, ledger, failed }
-    }
-
-    fn costs(&self) -> Vec<f64> {
-        self.samples.iter().map(Sample::cpu_ns_per_frame).collect()
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        let error = self.failed.as_ref()?;
-        Some(Failure { variant: self.name.clone(), reason: format!("{error:#}; ledger: {:?}", self.ledger) })
-    }
-
-    /// The figures, compared with the floor's of the same rounds; `None` for a variant that failed.
-    fn report(self, floor: &[f64]) -> Option<VariantReport> {
-        if self.failed.is_some() {
-            return None;
-        }
-        let summary = |figure: fn(&Sample) -> f64| Summary::of(self.samples.iter().map(figure));
-        Some(VariantReport {
-            cpu_ns_per_frame: summary(Sample::cpu_ns_per_frame)?,
-            ratio_to_floor: Summary::ratio(&self.costs(), floor),
-            frames_per_second: summary(Sample::frames_per_second)?,
-            gigabits_per_second: summary(Sample::gigabits_per_second)?,
-            name: self.name,
-            ledger: self.ledger,
-            samples: self.samples,
-        })
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::time::Duration;
+
+    use anyhow::bail;
 
     use super::*;
     use crate::case::{Direction, WorkingSet};

@@ -36,6 +36,7 @@ pub mod others;
 pub mod packet_tx;
 pub mod ports;
 pub mod progress;
+pub mod record;
 pub mod report;
 pub mod scaling;
 pub mod stats;

@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use crate::case::Direction;
 use crate::chart::{Bars, Series};
-use crate::compare::{CaseReport, Failure, VariantReport};
+use crate::compare::{CaseReport, VariantReport};
 use crate::idle::IdleReport;
 use crate::machine::Machine;
+use crate::record::Failure;
 use crate::scaling::{self, ScalingRow};
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};

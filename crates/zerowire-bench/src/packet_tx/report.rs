@@ -15,8 +15,8 @@ use super::replay::ReplayReport;
 use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
 use crate::chart::{Bars, Series};
-use crate::compare::Failure;
 use crate::machine::Machine;
+use crate::record::Failure;
 use crate::stats::Summary;
 
 /// The result of `zerowire bench packet-tx`.

@@ -17,13 +17,13 @@ use super::report::{Kind, Line, TxCaseReport, TxReport};
 use super::source::Source;
 use super::way::{Proof, TxSample, Way};
 use super::{bare, library};
-use crate::compare::Failure;
 use crate::cpu::Placement;
 use crate::interleave::{Runs, Turn, interleave};
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::others::Usage;
 use crate::progress::Progress;
+use crate::record::Failure;
 use crate::report::give_out;
 
 /// Measures every column in every row; text goes to `out`, files where the options say.

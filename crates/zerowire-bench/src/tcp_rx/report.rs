@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::way::{Tally, WayName};
 use crate::chart::{Bars, Series};
-use crate::compare::Failure;
 use crate::machine::Machine;
+use crate::record::Failure;
 use crate::stats::Summary;
 
 /// The result of `zerowire bench tcp-rx`.

@@ -12,13 +12,13 @@ use super::options::{Client, TcpRxOptions};
 use super::report::{Line, Memory, Sample, TcpRxCase, TcpRxReport};
 use super::traffic::Traffic;
 use super::way::{self, Goal, Way, WayName};
-use crate::compare::Failure;
 use crate::cpu::{Placement, thread_time};
 use crate::interleave::{Runs, interleave};
 use crate::machine::Machine;
 use crate::netns::{Link, in_new_namespace};
 use crate::others::Usage;
 use crate::progress::Progress;
+use crate::record::Failure;
 use crate::report::give_out;
 
 /// Measures every way with every number of connections; text goes to `out`, files where the options say.

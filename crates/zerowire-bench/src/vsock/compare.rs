@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::case::VsockCase;
 use super::variant::{Sample, Variant};
-use crate::compare::{Failure, Plan};
-use crate::interleave::{Runs, Turn, interleave};
+use crate::compare::Plan;
+use crate::interleave::{Turn, interleave};
 use crate::progress::Progress;
+use crate::record::{Failure, Record, conclude, each_case};
 use crate::stats::Summary;
 
 /// The figures of one case.
@@ -68,16 +69,8 @@ pub fn compare(
     variants: &mut [Box<dyn Variant>],
     plan: Plan,
 ) -> Result<Vec<CaseReport>> {
-    if variants.is_empty() || plan.rounds == 0 {
-        bail!("nothing to measure: give at least one round and one variant");
-    }
-    let mut progress = Progress::new("bench", cases.len() * (plan.rounds + 1));
-    let mut reports = Vec::with_capacity(cases.len());
-    for case in cases {
-        reports.push(compare_case(case, variants, plan, &mut progress)?);
-    }
-    progress.finish();
-    Ok(reports)
+    let count = variants.len();
+    each_case(cases, count, plan, |case, progress| compare_case(case, variants, plan, progress))
 }
 
 fn compare_case(
@@ -96,86 +89,34 @@ fn compare_case(
         Turn::Round(_) => variants[index].run(case, bytes, false),
     });
     let moved = (case.warm_up_bytes() + plan.rounds * bytes) as u64;
-    let mut records: Vec<Record> =
-        runs.into_iter().zip(variants).map(|(runs, variant)| Record::close(variant, runs, moved)).collect();
-    // Without a floor there is nothing to compare with: that is no result.
-    if let Some(error) = records.first_mut().and_then(|floor| floor.failed.take()) {
-        return Err(error.context(format!("the floor failed ({case})")));
-    }
-    let floor = records.first().map(Record::costs).unwrap_or_default();
-    let failures = records.iter().filter_map(Record::failure).collect();
-    let variants = records
-        .into_iter()
-        .enumerate()
-        .filter_map(|(index, record)| record.report(if index == 0 { &[] } else { &floor }));
-    Ok(CaseReport {
-        case: *case,
-        working_set_bytes: case.set_bytes(),
-        rounds: plan.rounds,
-        bytes,
-        variants: variants.collect(),
-        failures,
+    // The ledger must account for every byte.
+    let record = |(runs, variant): (_, &mut Box<dyn Variant>)| {
+        Record::new(runs, variant.ledger(), variant.name()).must_account_for(moved)
+    };
+    let records = runs.into_iter().zip(variants).map(record).collect();
+    let (variants, failures) = conclude(case, records, Sample::cpu_per_gb, report)?;
+    let working_set_bytes = case.set_bytes();
+    Ok(CaseReport { case: *case, working_set_bytes, rounds: plan.rounds, bytes, variants, failures })
+}
+
+fn report(record: Record<Sample>, ratio_to_floor: Option<Summary>) -> Option<VariantReport> {
+    let packets = record.ledger.get("frames").copied().filter(|packets| *packets > 0);
+    let per_packet = |key: &str| {
+        packets.map(|packets| record.ledger.get(key).copied().unwrap_or(0) as f64 / packets as f64)
+    };
+    Some(VariantReport {
+        cpu_s_per_gb: record.summary(Sample::cpu_per_gb)?,
+        ratio_to_floor,
+        host_cpu_s_per_gb: record.summary(Sample::host_cpu_per_gb)?,
+        megabytes_per_second: record.summary(Sample::megabytes_per_second)?,
+        sleeps_per_mb: record.summary(Sample::sleeps_per_mb)?,
+        packets,
+        packet_len: per_packet("bytes"),
+        system_calls_per_packet: per_packet("system_calls"),
+        name: record.name,
+        ledger: record.ledger,
+        samples: record.samples,
     })
-}
-
-/// What one variant did in one case.
-struct Record {
-    name: String,
-    samples: Vec<Sample>,
-    ledger: BTreeMap<String, u64>,
-    failed: Option<Error>,
-}
-
-impl Record {
-    /// Takes the ledger, which must account for every byte.
-    fn close(variant: &mut Box<dyn Variant>, runs: Runs<Sample>, moved: u64) -> Self {
-        let (ledger, mut failed) = match variant.ledger() {
-            Ok(ledger) => (ledger, runs.failed),
-            Err(error) => (BTreeMap::new(), runs.failed.or(Some(error))),
-        };
-        let counted = ledger.get("bytes").copied();
-        if failed.is_none()
-            && let Some(counted) = counted.filter(|counted| *counted != moved)
-        {
-            failed =
-                Some(anyhow::anyhow!("{moved} bytes were moved and the back end's ledger has {counted}"));
-        }
-        Self { name: variant.name().to_owned(), samples: runs.samples, ledger, failed }
-    }
-
-    fn costs(&self) -> Vec<f64> {
-        self.samples.iter().map(Sample::cpu_per_gb).collect()
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        let error = self.failed.as_ref()?;
-        Some(Failure { variant: self.name.clone(), reason: format!("{error:#}; ledger: {:?}", self.ledger) })
-    }
-
-    /// The figures, compared with the floor's of the same rounds; `None` for a variant that failed.
-    fn report(self, floor: &[f64]) -> Option<VariantReport> {
-        if self.failed.is_some() {
-            return None;
-        }
-        let summary = |figure: fn(&Sample) -> f64| Summary::of(self.samples.iter().map(figure));
-        let packets = self.ledger.get("frames").copied().filter(|packets| *packets > 0);
-        let per_packet = |key: &str| {
-            packets.map(|packets| self.ledger.get(key).copied().unwrap_or(0) as f64 / packets as f64)
-        };
-        Some(VariantReport {
-            cpu_s_per_gb: summary(Sample::cpu_per_gb)?,
-            ratio_to_floor: Summary::ratio(&self.costs(), floor),
-            host_cpu_s_per_gb: summary(Sample::host_cpu_per_gb)?,
-            megabytes_per_second: summary(Sample::megabytes_per_second)?,
-            sleeps_per_mb: summary(Sample::sleeps_per_mb)?,
-            packets,
-            packet_len: per_packet("bytes"),
-            system_calls_per_packet: per_packet("system_calls"),
-            name: self.name,
-            ledger: self.ledger,
-            samples: self.samples,
-        })
-    }
 }
 
 #[cfg(test)]

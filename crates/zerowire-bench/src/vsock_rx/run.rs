@@ -12,12 +12,12 @@ use super::options::{TableOptions, windows_for};
 use super::report::{LineReport, RxCaseReport, RxReport};
 use super::variant::{Line, RxCase, RxSample};
 use crate::case::Direction;
-use crate::compare::Failure;
 use crate::cpu::Placement;
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::others::Usage;
 use crate::progress::Progress;
+use crate::record::Failure;
 use crate::report::give_out;
 
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
