@@ -1,7 +1,10 @@
 //! The floors: one memcpy plus the program's look, and the look alone, without any device.
 //!
 //! The memcpy runs on a thread on the back end's CPU and the look on one where the host's program runs, in turns. If these are
-//! two CPUs, the second one has to fetch what the first one has written. Waiting for the turn is not counted.
+//! two CPUs, the second one has to fetch what the first one has written. Waiting for the turn is not counted, but in the floors
+//! of [`woken`].
+
+mod woken;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -24,18 +27,21 @@ pub struct Floor {
     walk: Walk,
     host_cpu: HostCpu,
     placement: Placement,
+    /// Bytes at a time, where threads wake each other.
+    credit: usize,
 }
 
 impl Floor {
     /// Memory for a case, written once.
-    pub fn new(case: &RxCase, host_cpu: HostCpu, placement: &Placement) -> Result<Self> {
+    pub fn new(case: &RxCase, host_cpu: HostCpu, placement: &Placement, credit: u32) -> Result<Self> {
         let mut source = Area::new(case.working_set.bytes())?;
         for (at, byte) in source.bytes_mut().iter_mut().enumerate() {
             *byte = (at ^ at >> 8 ^ at >> 16) as u8;
         }
         let mut ring = Area::new(case.windows as usize * case.len)?;
         ring.bytes_mut().fill(1);
-        Ok(Self { case: *case, source, ring, walk: Walk::default(), host_cpu, placement: placement.clone() })
+        let (placement, credit) = (placement.clone(), credit as usize);
+        Ok(Self { case: *case, source, ring, walk: Walk::default(), host_cpu, placement, credit })
     }
 
     /// Moves `bytes` bytes, or looks at them.
@@ -43,6 +49,8 @@ impl Floor {
         self.host_cpu.pin(&self.placement)?;
         let sample = match line {
             Line::FloorTouch => Ok(self.touch_alone(bytes)),
+            Line::FloorTouchWoken => self.woken(bytes, false),
+            Line::FloorCopyTouchWoken => self.woken(bytes, true),
             _ => self.copy_and_touch(bytes),
         };
         self.placement.pin_driver()?;
@@ -150,7 +158,7 @@ mod tests {
         for len in [4096, 512 << 10] {
             let case =
                 RxCase { direction: Direction::Transmit, len, working_set: WorkingSet::Hot, windows: 4 };
-            let mut floor = Floor::new(&case, HostCpu::Guest, &placement).unwrap();
+            let mut floor = Floor::new(&case, HostCpu::Guest, &placement, 256 << 10).unwrap();
             let bytes = (8 << 20) + 100;
             for line in [Line::FloorTouch, Line::FloorCopyTouch] {
                 let sample = floor.run(line, bytes).unwrap();
@@ -159,6 +167,14 @@ mod tests {
                 assert!(sample.program_cpu_seconds > 0.0);
                 assert_eq!(sample.backend_cpu_seconds > 0.0, line == Line::FloorCopyTouch);
             }
+            for line in [Line::FloorTouchWoken, Line::FloorCopyTouchWoken] {
+                let sample = floor.run(line, bytes).unwrap();
+                let portion = (4 * len).min((256 << 10).max(len)) as u64;
+                assert_eq!(sample.bytes, bytes.next_multiple_of(portion));
+                assert_eq!(sample.wake_ups, sample.bytes / portion);
+                assert!(sample.program_cpu_seconds > 0.0 && sample.backend_cpu_seconds > 0.0);
+            }
+            floor.run(Line::FloorCopyTouch, bytes).unwrap();
             // The last ring that was filled holds what the walk was at.
             let all = floor.source.bytes();
             assert_eq!(floor.ring.bytes()[..100], all[floor.walk_start()..][..100]);

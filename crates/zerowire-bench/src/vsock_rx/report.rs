@@ -384,9 +384,11 @@ fn ratios(direction: Direction, cases: &[&RxCaseReport]) -> Table {
         reference::ratio(direction, report.case.len).map(|ratio| format!("{ratio:.2}"))
     });
     for (line, floor) in [
+        (Line::FloorCopyTouchWoken, "memcpy + touch"),
         (Line::Copy, "memcpy + touch"),
         (Line::Mapped, "memcpy + touch"),
         (Line::MappedCopied, "memcpy + touch"),
+        (Line::FloorTouchWoken, "touch"),
         (Line::Direct, "touch"),
     ] {
         row(&mut table, format!("{} / {floor}, CPU", line.name()), cases, |report| {

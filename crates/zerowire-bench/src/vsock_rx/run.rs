@@ -104,7 +104,7 @@ impl<'a> Ends<'a> {
 
     fn lines(&self, case: &RxCase, options: &TableOptions) -> Vec<Line> {
         let wanted = |line: &Line| match line {
-            Line::FloorTouch | Line::FloorCopyTouch => true,
+            line if line.is_floor() => true,
             _ if self.plain.is_none() => false,
             Line::Direct => self.direct.is_some() && case.direction == Direction::Transmit,
             line => line.mode().is_some_and(|mode| options.modes.contains(&mode)),
@@ -119,7 +119,7 @@ impl<'a> Ends<'a> {
         placement: &Placement,
         progress: &mut Progress,
     ) -> Result<RxCaseReport> {
-        let mut floor = Floor::new(case, options.host_cpu, placement)?;
+        let mut floor = Floor::new(case, options.host_cpu, placement, options.credit)?;
         let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();
         let transmit = case.direction == Direction::Transmit;
         let mut guests = Guests {
@@ -151,7 +151,7 @@ impl<'a> Ends<'a> {
         check: bool,
     ) -> Result<RxSample> {
         let (end, guest) = match line {
-            Line::FloorTouch | Line::FloorCopyTouch => return floor.run(line, bytes),
+            line if line.is_floor() => return floor.run(line, bytes),
             Line::Direct => (&self.direct, &mut guests.direct),
             _ => (&self.plain, &mut guests.plain),
         };
@@ -189,7 +189,7 @@ fn report_of(case: &RxCase, options: &TableOptions, records: Vec<Record>) -> RxC
     let lines = records.iter().filter(|record| record.failed.is_none()).filter_map(|record| {
         let floor = match record.line {
             Line::FloorTouch | Line::FloorCopyTouch => None,
-            Line::Direct => Some(Line::FloorTouch),
+            Line::Direct | Line::FloorTouchWoken => Some(Line::FloorTouch),
             // Host to guest, what is mapped is the device's own buffer: the one copy is the back end's read().
             _ => Some(Line::FloorCopyTouch),
         };

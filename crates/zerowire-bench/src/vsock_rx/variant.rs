@@ -62,6 +62,10 @@ pub enum Line {
     FloorTouch,
     /// One memcpy by a thread on the back end's CPU, and the look on the program's CPU.
     FloorCopyTouch,
+    /// The look alone, by a program that is woken for each credit of bytes.
+    FloorTouchWoken,
+    /// Memcpy and look by two threads that wake each other for each credit of bytes.
+    FloorCopyTouchWoken,
     /// Copying receive.
     Copy,
     /// Mapped receive, sleeping.
@@ -76,9 +80,11 @@ pub enum Line {
 
 impl Line {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::FloorTouch,
         Self::FloorCopyTouch,
+        Self::FloorTouchWoken,
+        Self::FloorCopyTouchWoken,
         Self::Copy,
         Self::Mapped,
         Self::Polling,
@@ -91,6 +97,8 @@ impl Line {
         match self {
             Self::FloorTouch => "floor: touch",
             Self::FloorCopyTouch => "floor: memcpy + touch",
+            Self::FloorTouchWoken => "woken: touch",
+            Self::FloorCopyTouchWoken => "woken: memcpy + touch",
             Self::Copy => "copy",
             Self::Mapped => "mapped",
             Self::Polling => "polling",
@@ -99,10 +107,17 @@ impl Line {
         }
     }
 
+    /// Whether it is one without a device.
+    pub fn is_floor(self) -> bool {
+        self.mode().is_none()
+    }
+
     /// The tool's mode behind it; `None` for the floors.
     pub fn mode(self) -> Option<Mode> {
         match self {
-            Self::FloorTouch | Self::FloorCopyTouch => None,
+            Self::FloorTouch | Self::FloorCopyTouch | Self::FloorTouchWoken | Self::FloorCopyTouchWoken => {
+                None
+            }
             Self::Copy => Some(Mode::Copy),
             Self::Mapped | Self::MappedCopied => Some(Mode::Mapped),
             Self::Polling => Some(Mode::Polling),
