@@ -19,6 +19,14 @@ use zerowire_virtio::net::Policy;
 
 const PORTS: [&str; 4] = ["packet:v0", "packet:v0,rings=on", "xdp:v0,mode=copy", "xdp:v0,queues=2,mode=copy"];
 
+/// Runs a test on each of the ports at once, as most of it is waiting; each has a namespace of its own.
+fn on_each_port(test: impl Fn(&'static str) + Copy + Send + 'static) {
+    let runs = PORTS.map(|port| std::thread::spawn(move || in_netns(move || test(port))));
+    for (run, port) in runs.into_iter().zip(PORTS) {
+        assert!(run.join().is_ok(), "it failed on {port}");
+    }
+}
+
 /// Queue pairs of a port.
 fn pairs(port: &str) -> usize {
     if port.contains("queues=2") { 2 } else { 1 }
@@ -79,43 +87,39 @@ fn is_turned_away(guest: Guest, backend: &Backend, before: u64) {
 
 #[test]
 fn a_guest_is_disconnected_while_the_interface_is_down_and_served_again_after() {
-    for port in PORTS {
-        in_netns(move || {
-            let backend = start(port, "follow");
-            let mut peer = Peer::new("v1");
-            for (n, which) in (0..).zip(["v0", "v1", "v0"]) {
-                let mut guest = guest(&backend);
-                frames_pass(&mut guest, &mut peer, 10 * n);
-                ip(&["link", "set", which, "down"]);
-                is_turned_away(guest, &backend, u64::from(n));
-                ip(&["link", "set", which, "up"]);
-                wait_until("the link is up", || is_up(&backend));
-            }
+    on_each_port(|port| {
+        let backend = start(port, "follow");
+        let mut peer = Peer::new("v1");
+        for (n, which) in (0..).zip(["v0", "v1", "v0"]) {
             let mut guest = guest(&backend);
-            frames_pass(&mut guest, &mut peer, 100);
-            assert_eq!(backend.stats("a").connections, 4);
-        });
-    }
+            frames_pass(&mut guest, &mut peer, 10 * n);
+            ip(&["link", "set", which, "down"]);
+            is_turned_away(guest, &backend, u64::from(n));
+            ip(&["link", "set", which, "up"]);
+            wait_until("the link is up", || is_up(&backend));
+        }
+        let mut guest = guest(&backend);
+        frames_pass(&mut guest, &mut peer, 100);
+        assert_eq!(backend.stats("a").connections, 4);
+    });
 }
 
 #[test]
 fn an_interface_that_is_deleted_and_made_again_is_followed_as_well() {
-    for port in PORTS {
-        in_netns(move || {
-            let backend = start(port, "follow");
-            for n in 0..2u32 {
-                let mut peer = Peer::new("v1");
-                let mut guest = guest(&backend);
-                frames_pass(&mut guest, &mut peer, 10 * n);
-                drop(peer);
-                ip(&["link", "del", "v0"]);
-                is_turned_away(guest, &backend, n.into());
-                veth("v0", "v1", pairs(port), 1500);
-                wait_until("the link is up", || is_up(&backend));
-            }
-            frames_pass(&mut guest(&backend), &mut Peer::new("v1"), 100);
-        });
-    }
+    on_each_port(|port| {
+        let backend = start(port, "follow");
+        for n in 0..2u32 {
+            let mut peer = Peer::new("v1");
+            let mut guest = guest(&backend);
+            frames_pass(&mut guest, &mut peer, 10 * n);
+            drop(peer);
+            ip(&["link", "del", "v0"]);
+            is_turned_away(guest, &backend, n.into());
+            veth("v0", "v1", pairs(port), 1500);
+            wait_until("the link is up", || is_up(&backend));
+        }
+        frames_pass(&mut guest(&backend), &mut Peer::new("v1"), 100);
+    });
 }
 
 #[test]
@@ -141,23 +145,21 @@ fn another_name_is_no_other_state() {
 
 #[test]
 fn without_it_a_guest_stays_connected() {
-    for port in PORTS {
-        in_netns(move || {
-            let backend = start(port, "ignore");
-            let mut peer = Peer::new("v1");
-            let mut guest = guest(&backend);
-            frames_pass(&mut guest, &mut peer, 10);
-            for which in ["v0", "v1"] {
-                ip(&["link", "set", which, "down"]);
-                std::thread::sleep(Duration::from_secs(1));
-                let stats = backend.stats("a");
-                assert!(stats.connected && stats.link.is_none());
-                ip(&["link", "set", which, "up"]);
-            }
-            frames_pass(&mut guest, &mut peer, 20);
-            assert_eq!(backend.stats("a").connections, 1);
-        });
-    }
+    on_each_port(|port| {
+        let backend = start(port, "ignore");
+        let mut peer = Peer::new("v1");
+        let mut guest = guest(&backend);
+        frames_pass(&mut guest, &mut peer, 10);
+        for which in ["v0", "v1"] {
+            ip(&["link", "set", which, "down"]);
+            std::thread::sleep(Duration::from_secs(1));
+            let stats = backend.stats("a");
+            assert!(stats.connected && stats.link.is_none());
+            ip(&["link", "set", which, "up"]);
+        }
+        frames_pass(&mut guest, &mut peer, 20);
+        assert_eq!(backend.stats("a").connections, 1);
+    });
 }
 
 #[test]
