@@ -43,9 +43,11 @@ $CARGO build --release --locked --manifest-path fuzz/Cargo.toml --target "$host"
 }
 unset RUSTFLAGS
 
-passed=0 failed=0
 mkdir -p fuzz/artifacts target/fuzz/logs
-for t in $targets; do
+
+# run TARGET: for its time; says what came of it in one line with `: ok, ` or `: FAILED: `.
+run() {
+    t=$1
     case $mode in
         long) corpus=fuzz/corpus/$t ;;
         short)
@@ -59,16 +61,33 @@ for t in $targets; do
         -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$t-" "$corpus" "fuzz/seeds/$t" >"$log" 2>&1; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         case $runs in
-            '' | 0) echo "fuzz: $t: FAILED: it ended without a run (see $log)"; failed=$((failed + 1)) ;;
-            *) echo "fuzz: $t: ok, $runs inputs in $seconds s"; passed=$((passed + 1)) ;;
+            '' | 0) echo "fuzz: $t: FAILED: it ended without a run (see $log)" ;;
+            *) echo "fuzz: $t: ok, $runs inputs in $seconds s" ;;
         esac
     else
-        failed=$((failed + 1))
-        grep -E 'panicked at|ERROR:' -A 2 "$log" | head -n 12
         input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
-        echo "fuzz: $t: FAILED: input ${input:-none written}; messages in $log"
+        echo "fuzz: $t: FAILED: input ${input:-none written}; messages in $log
+$(grep -E 'panicked at|ERROR:' -A 2 "$log" | head -n 12)"
     fi
+}
+
+# Each target has one thread: as many at once as there are CPUs.
+results=target/fuzz/logs/results
+: >$results
+lanes=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+lane=0
+while [ "$lane" -lt "$lanes" ]; do
+    n=0
+    for t in $targets; do
+        [ $((n % lanes)) != "$lane" ] || run "$t"
+        n=$((n + 1))
+    done | tee -a $results &
+    lane=$((lane + 1))
 done
+wait
+passed=$(grep -c '^fuzz: [a-z_]*: ok, ' $results)
+# One without a result has failed, too.
+failed=$(($(echo "$targets" | wc -w) - passed))
 rmdir fuzz/artifacts 2>/dev/null
 echo "fuzz-tests: $passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]
