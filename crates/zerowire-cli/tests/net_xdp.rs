@@ -69,6 +69,57 @@ fn killed_at_any_time_it_leaves_nothing_and_the_next_one_starts() {
     });
 }
 
+/// The kernel undoes it.
+#[test]
+fn killed_it_leaves_no_interface_promiscuous() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        for (port, want) in [("xdp:v0", 1), ("xdp:v0,promisc=off", 0)] {
+            let mut program = start(dir.path(), "a", port, &[], Restrict::default());
+            let mut guest = Guest::start(connect(&dir.path().join("a")));
+            let mut peer = Peer::new("v1");
+            guest.send(&frames::frame(1, 900));
+            assert_eq!(peer.expect().bytes, frames::frame(1, 900));
+            assert_eq!(veth::promiscuity("v0"), want, "{port}");
+            program.signal(libc::SIGKILL);
+            program.wait();
+            assert_eq!(veth::promiscuity("v0"), 0, "{port}");
+        }
+    });
+}
+
+/// The port runs, and says what it does without.
+#[test]
+fn without_packet_sockets_the_log_says_that_the_interface_may_filter() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        for (errno, port, says) in [
+            (libc::EPERM, "xdp:v0", true),
+            (libc::EAFNOSUPPORT, "xdp:v0", true),
+            (libc::EPERM, "xdp:v0,promisc=off", false),
+        ] {
+            let restrict = Restrict { no_packets: Some(errno), ..Restrict::default() };
+            let program = start(dir.path(), "a", port, &["--json"], restrict);
+            ping(dir.path(), "a");
+            ping(dir.path(), "a");
+            assert_eq!(veth::promiscuity("v0"), 0, "{port}");
+            let (out, log) = program.stop();
+            let lines =
+                log.lines().filter(|l| l.contains("v0 can't be made promiscuous")).collect::<Vec<_>>();
+            assert_eq!(lines.is_empty(), !says, "{log}");
+            for line in lines {
+                for word in ["CAP_NET_RAW", "AF_PACKET", "ip link set v0 promisc on", "promisc=off"] {
+                    assert!(line.contains(word), "no '{word}' in {line}");
+                }
+            }
+            let stats: serde_json::Value = serde_json::from_str(&out).expect("statistics");
+            assert_eq!(stats["vms"][0]["transmit"]["frames"], 2, "{stats}");
+        }
+    });
+}
+
 #[test]
 fn one_that_starts_while_the_other_is_killed_takes_over() {
     in_netns(|| {

@@ -58,6 +58,7 @@ impl Pair {
             Ok(attached.clone().expect("made above"))
         });
         let mut link = Link::new(LinkOptions {
+            promiscuous: false,
             interface: "v0".into(),
             queue: 0,
             pair: 0,

@@ -75,7 +75,8 @@ pub struct NetArgs {
     fd: Option<i32>,
     /// Where frames go, in this process's network namespace: tap:NAME[,queues=N], a tap, which is created, set up, and
     /// removed at the end if it is not there; or xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all]
-    /// [,offloads=on|off][,link=follow|ignore], queues of an interface by AF_XDP, with the guest's memory as the interface's; or
+    /// [,offloads=on|off][,promisc=on|off][,link=follow|ignore], queues of an interface by AF_XDP, with the guest's memory as the
+    /// interface's, which takes frames for any address while the guest runs (promisc=off: only for its own); or
     /// packet:IF[,rings=on|off|auto][,link=follow|ignore], any Ethernet interface by packet sockets, with checksum and
     /// segmentation offloads (Linux 6.3, CAP_NET_RAW; one queue pair). 1 to 128 queues (queue pairs of the device). With
     /// link=follow the front end is disconnected and refused while the interface is down or gone, so that the guest's link is

@@ -18,6 +18,8 @@ pub struct Restrict {
     pub memlock: Option<u64>,
     /// io_uring_setup(2) fails with this error.
     pub no_uring: Option<i32>,
+    /// socket(2) for AF_PACKET fails with this error.
+    pub no_packets: Option<i32>,
     /// Soft and hard limit of open files.
     pub descriptors: Option<(u64, u64)>,
     /// This descriptor of the test becomes number [`HANDED_FD`] of the child.
@@ -171,6 +173,8 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 const CAP_IPC_LOCK: libc::c_ulong = 14;
 /// System call number, the same on all architectures.
 const SYS_IO_URING_SETUP: u32 = 425;
+/// Where the first argument lies in struct seccomp_data, its lower half.
+const ARGUMENT_AT: u32 = 16;
 
 fn apply(restrict: Restrict) -> std::io::Result<()> {
     let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
@@ -191,19 +195,35 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
         check(unsafe { libc::dup2(fd, HANDED_FD) })?;
     }
     if let Some(errno) = restrict.no_uring {
-        let mut filter = [
-            // The number of the system call is the first field of struct seccomp_data.
-            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, SYS_IO_URING_SETUP, 0, 1),
-            instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
-            instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: takes numbers only.
-        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-        // SAFETY: the program and its instructions live until the call returns.
-        check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })?;
+        refuse(SYS_IO_URING_SETUP, None, errno)?;
     }
+    if let Some(errno) = restrict.no_packets {
+        refuse(libc::SYS_socket as u32, Some(libc::AF_PACKET as u32), errno)?;
+    }
+    Ok(())
+}
+
+/// Has a system call fail from now on, with any first argument or with this one.
+fn refuse(call: u32, argument: Option<u32>, errno: i32) -> std::io::Result<()> {
+    let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    // Where any argument will do, the comparison leads to the same place either way.
+    let other = u8::from(argument.is_some());
+    let mut filter = [
+        // The number of the system call is the first field of struct seccomp_data.
+        instruction(load, 0, 0, 0),
+        instruction(equal, call, 0, 3),
+        instruction(load, ARGUMENT_AT, 0, 0),
+        instruction(equal, argument.unwrap_or(0), 0, other),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: the program and its instructions live until the call returns.
+    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ mod spec;
 mod tap;
 mod watch;
 
-pub use packet::{Frames, InterfaceState, PacketError, PacketSocket, Tag};
+pub use packet::{Frames, InterfaceState, PacketError, PacketSocket, Promiscuous, Tag};
 pub use spec::{FollowLink, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec};
 pub use tap::{MAX_QUEUES, Tap, TapError, TapOffloads, TapSpec};
 pub use watch::LinkWatch;

@@ -34,6 +34,8 @@ pub struct XdpSpec {
     /// Whether the guest may leave checksums and segments to this process, which does them in software.
     /// None: as [`Self::does_offloads`] says.
     pub offloads: Option<bool>,
+    /// Whether the interface takes frames for any address while a guest runs.
+    pub promiscuous: bool,
     /// Whether the guest sees the interface's state.
     pub link: FollowLink,
 }
@@ -158,6 +160,7 @@ impl XdpSpec {
             mode: XdpMode::default(),
             filter: XdpMatch::default(),
             offloads: None,
+            promiscuous: true,
             link: FollowLink::default(),
         }
     }
@@ -184,6 +187,9 @@ impl XdpSpec {
             ("offloads", "on") => self.offloads = Some(true),
             ("offloads", "off") => self.offloads = Some(false),
             ("offloads", other) => return Err(format!("offloads={other}: give on or off")),
+            ("promisc", "on") => self.promiscuous = true,
+            ("promisc", "off") => self.promiscuous = false,
+            ("promisc", other) => return Err(format!("promisc={other}: give on or off")),
             ("link", word) => self.link = FollowLink::parse(word)?,
             ("match", "all") => self.filter = XdpMatch::All,
             ("match", other) => {
@@ -195,7 +201,7 @@ impl XdpSpec {
             _ => {
                 return Err(format!(
                     "'{key}={value}' is not known, only queue=N, queues=N, mode=zerocopy|copy|auto, \
-                     match=mac:…|all, offloads=on|off and link=follow|ignore"
+                     match=mac:…|all, offloads=on|off, promisc=on|off and link=follow|ignore"
                 ));
             }
         }
@@ -205,7 +211,8 @@ impl XdpSpec {
 
 impl PortSpec {
     /// Names of all options that ports have, whichever port takes them.
-    pub const OPTIONS: &[&str] = &["queue", "queues", "mode", "match", "offloads", "rings", "link"];
+    pub const OPTIONS: &[&str] =
+        &["queue", "queues", "mode", "match", "offloads", "promisc", "rings", "link"];
 
     /// Queue pairs of the device.
     pub fn queues(&self) -> usize {
@@ -283,7 +290,7 @@ impl PortSpec {
                 Ok(Self::Packet(spec))
             }
             _ => Err("give tap:NAME[,queues=N], xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto]\
-                      [,match=mac:…|all][,offloads=on|off][,link=follow|ignore] or \
+                      [,match=mac:…|all][,offloads=on|off][,promisc=on|off][,link=follow|ignore] or \
                       packet:IF[,rings=on|off|auto][,link=follow|ignore]"
                 .to_owned()),
         }
@@ -336,6 +343,9 @@ impl fmt::Display for PortSpec {
                     Some(true) => f.write_str(",offloads=on")?,
                     Some(false) => f.write_str(",offloads=off")?,
                 }
+                if !x.promiscuous {
+                    f.write_str(",promisc=off")?;
+                }
                 f.write_str(x.link.option())
             }
         }
@@ -378,6 +388,7 @@ mod tests {
             assert_eq!([true, false].map(|zero_copy| spec.does_offloads(zero_copy)), [offloads; 2]);
             assert_eq!(port(&format!("xdp:e0,offloads={word}")), Ok(PortSpec::Xdp(spec)));
         }
+        assert_eq!(port("xdp:e0,promisc=on"), port("xdp:e0"));
         let by_default = |spec: XdpSpec| [false, true].map(|zero_copy| spec.does_offloads(zero_copy));
         assert_eq!(by_default(XdpSpec::new("e0")), [true, false]);
         assert_eq!(by_default(XdpSpec { mode: XdpMode::Copy, ..XdpSpec::new("e0") }), [true; 2]);
@@ -396,6 +407,8 @@ mod tests {
             "xdp:e0,queue=2,queues=4,mode=zerocopy,match=mac:02:00:00:00:00:0a",
             "xdp:e0,queue=0,queues=1,mode=copy",
             "xdp:e0,queue=1,queues=1,mode=copy,match=mac:02:00:00:00:00:0a,offloads=on",
+            "xdp:e0,queue=0,queues=1,promisc=off",
+            "xdp:e0,queue=0,queues=1,offloads=off,promisc=off,link=follow",
         ] {
             assert_eq!(port(text).map(|p| p.to_string()).as_deref(), Ok(text));
             let mut options = text.split([',', '=']).skip(1).step_by(2);
@@ -428,6 +441,8 @@ mod tests {
             ("xdp:e0,queue=x", "queue=x"),
             ("xdp:e0,mode=fast", "mode=fast"),
             ("xdp:e0,offloads=some", "offloads=some"),
+            ("xdp:e0,promisc=maybe", "promisc=maybe"),
+            ("packet:e0,promisc=off", "promisc=off"),
             ("xdp:e0,match=mac:02:00", "mac:02:00"),
             ("xdp:e0,match=mac:02:00:00:00:00:00:00", "match=mac"),
             ("xdp:e0,zero", "'zero'"),

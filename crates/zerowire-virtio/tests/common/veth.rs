@@ -54,6 +54,15 @@ pub fn ip(arguments: &[&str]) {
     assert!(done.status.success(), "ip {}: {error}", arguments.join(" "));
 }
 
+/// How many have an interface take frames for any address (`promiscuity`, IFLA_PROMISCUITY).
+pub fn promiscuity(name: &str) -> u32 {
+    let out =
+        Command::new("ip").args(["-d", "link", "show", name]).output().expect("the program ip (iproute2)");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mut words = text.split_ascii_whitespace().skip_while(|w| *w != "promiscuity");
+    words.nth(1).and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no promiscuity of {name}: {text}"))
+}
+
 /// Puts a bridge behind interface `port`, and behind that a link between two new interfaces, so slow that frames stay in the kernel.
 /// Returns a socket on its end.
 pub fn slow_peer(port: &str, near: &str, far: &str) -> super::Peer {

@@ -161,6 +161,7 @@ impl Port for XdpPort {
             mtu: self.mtu(),
             registrar: self.registrar.clone(),
             attach,
+            promiscuous: self.spec.promiscuous,
             address: match self.spec.filter {
                 XdpMatch::All => None,
                 XdpMatch::Mac(address) => Some(address),

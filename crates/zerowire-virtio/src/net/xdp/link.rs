@@ -6,6 +6,7 @@
 
 mod bind;
 mod care;
+mod promiscuity;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::memory::{GuestMemory, Segment};
 use crate::port::LinkWatch;
 pub use bind::{Attach, LinkOptions};
 use care::Care;
+use promiscuity::Promiscuity;
 
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -47,6 +49,8 @@ pub struct Link {
     slab: Option<Slab>,
     /// Tells when the socket's interface goes or changes, and which it is.
     watch: Option<(LinkWatch, Interface)>,
+    /// What a NIC that filters lets through while there is a socket.
+    promiscuity: Promiscuity,
     /// The program on the socket's interface.
     steering: Option<Arc<Steering>>,
     umem: Option<Arc<VmUmem>>,
@@ -93,6 +97,7 @@ impl Link {
             socket: None,
             slab: None,
             watch: None,
+            promiscuity: Promiscuity::new(options.promiscuous),
             steering: None,
             umem: None,
             memory: Arc::default(),
@@ -130,11 +135,12 @@ impl Link {
                 all >> 20
             )
         });
+        let deaf = self.promiscuity.problem();
         match (&self.socket, &self.problem) {
-            (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy{part}"),
+            (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy{part}{deaf}"),
             (Some(_), _) => {
                 let why = self.why_copy.as_ref().map_or(String::new(), |w| format!("; no zero copy: {w}"));
-                format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}{part}")
+                format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}{part}{deaf}")
             }
             (None, Some(problem)) => format!("AF_XDP, {at}, not bound: {problem}"),
             (None, None) => format!("AF_XDP, {at}, not bound yet"),

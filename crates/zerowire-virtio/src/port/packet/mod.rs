@@ -5,6 +5,7 @@
 //! another. So there are two kinds of sockets, each with a filter in the kernel: one that gets frames without a tag, and one that
 //! gets the others and is told the tag with each ([`PacketSocket::recv_tagged`]). On the way out a tag is just bytes of the frame.
 
+mod promiscuous;
 mod sys;
 
 use std::io;
@@ -13,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::netdevice::{index_to_name, name_to_index};
 use thiserror::Error;
 
+pub use promiscuous::Promiscuous;
 pub use sys::Tag;
 
 /// Bytes that a socket may have in the kernel each way: some dozens of the longest frames, or some thousand short ones. Its

@@ -40,6 +40,8 @@ pub struct LinkOptions {
     pub registrar: Arc<Registrar>,
     /// Where the program comes from that gives received frames to the socket.
     pub attach: Attach,
+    /// Whether the interface is promiscuous while there is a socket.
+    pub promiscuous: bool,
     /// The guest's address where only its own frames and those to groups are to come; None for all of the queue's.
     pub address: Option<[u8; 6]>,
 }
@@ -245,6 +247,7 @@ impl Link {
         if Interface::open(interface.name())?.index() != interface.index() {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
         }
+        self.promiscuity.begin(&interface);
         self.watch = Some((watch, interface));
         self.steering = Some(steering);
         self.slab = Some(slab);
@@ -285,6 +288,7 @@ impl Link {
         self.slab = None;
         self.socket = None;
         self.watch = None;
+        self.promiscuity.end();
         self.steered = false;
         self.posted = false;
         self.unsent = false;
