@@ -1,12 +1,12 @@
 /*
  * libzerowire: receiving a guest's streams and messages in mapped memory, from `zerowire vsock` (zw_vsock_..., zw_window_...;
  * docs/mapped-receive.md describes the memory and the handshake), and sending memory that is lent to the kernel
- * (zw_sender_..., zw_area_..., zw_lease_...; docs/send.md), and receiving from many sockets in place (zw_receiver_...,
+ * (zw_sender_..., zw_area_..., zw_lease_...) and whole frames (zw_frames_...; docs/send.md), and receiving from many sockets in place (zw_receiver_...,
  * zw_arrival_...; docs/recv.md).
  *
  * Results: 0 or more for success, a negative errno for a failure; zw_last_error() then says in words what was wrong and
- * what to do. Functions that take a connection or an area may be called by any thread; a sender, a window and a lease are
- * used by one thread at a time, a receiver by the thread that made it. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
+ * what to do. Functions that take a connection or an area may be called by any thread; a sender, of frames too, a window and a lease
+ * are used by one thread at a time, a receiver by the thread that made it. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
  *
  * ZW_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory, version 1: for programs that do
  * without the functions.
@@ -97,6 +97,49 @@
 // zw_sender_close: at once; a TCP connection with payloads that are lent or wait is reset.
 #define ZW_CLOSE_ABORT 1u
 
+// A way: a transmit ring of a packet socket (PACKET_TX_RING). On any interface, with checksum and segmentation offload.
+#define ZW_FRAMES_RING 0u
+
+// A way: an AF_XDP socket on one queue of an interface.
+#define ZW_FRAMES_XDP 1u
+
+// A mode of AF_XDP: zero copy where the driver can, else one copy by the kernel; zw_frames_path says which.
+#define ZW_XDP_AUTO 0u
+
+// A mode of AF_XDP: one copy, by the kernel. On any interface.
+#define ZW_XDP_COPY 1u
+
+// A mode of AF_XDP: the interface reads frames in place; -EOPNOTSUPP where its driver can't.
+#define ZW_XDP_ZEROCOPY 2u
+
+// A flag of zw_frames_options, ring only: frames may have a zw_vnet_header.
+#define ZW_FRAMES_OFFLOAD 2u
+
+// A flag of zw_frames_options, ring only: past the interface's queue, without traffic control (PACKET_QDISC_BYPASS).
+#define ZW_FRAMES_BYPASS_QUEUE 4u
+
+// A flag of zw_frames_options, ring only: the kernel skips frames that it refuses, without an error (PACKET_LOSS).
+#define ZW_FRAMES_SKIP_REFUSED 8u
+
+// A flag of zw_frames_options, AF_XDP only: memory in pages of 2 MiB.
+#define ZW_FRAMES_HUGE_PAGES 16u
+
+// A flag of zw_vnet_header: the checksum from csum_start on is to be put at csum_start + csum_offset, where the frame has the
+// sum of the pseudo header (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+#define ZW_VNET_NEEDS_CSUM 1u
+
+// A gso_type of zw_vnet_header: the frame is not cut.
+#define ZW_VNET_GSO_NONE 0u
+
+// A gso_type of zw_vnet_header: TCP segments over IPv4.
+#define ZW_VNET_GSO_TCPV4 1u
+
+// A gso_type of zw_vnet_header: TCP segments over IPv6.
+#define ZW_VNET_GSO_TCPV6 4u
+
+// A gso_type of zw_vnet_header: UDP datagrams (Linux 6.2).
+#define ZW_VNET_GSO_UDP_L4 5u
+
 // A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN. zw_receiver_path says which and why.
 #define ZW_RECV_AUTO 0u
 
@@ -139,6 +182,9 @@
 
 // A kind of arrival: the connection is new, it was accepted from listener. Comes before all else of it.
 #define ZW_ARRIVAL_ACCEPTED 4u
+
+// Sends whole frames on one interface, built in memory that the kernel sends from.
+typedef struct zw_frames zw_frames;
 
 // Receives from many sockets.
 typedef struct zw_receiver zw_receiver;
@@ -254,6 +300,49 @@ typedef struct zw_ledger {
     // System calls that sent.
     uint64_t system_calls;
 } zw_ledger;
+
+// How frames are sent. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field. A field or flag
+// of the other way than the one that is chosen has to be 0 (-EINVAL).
+typedef struct zw_frames_options {
+    // sizeof(struct zw_frames_options). Later versions append fields.
+    size_t size;
+    // ZW_FRAMES_RING or ZW_FRAMES_XDP.
+    uint32_t way;
+    // ZW_XDP_...; AF_XDP only.
+    uint32_t mode;
+    // Queue of the interface, from 0; AF_XDP only.
+    uint32_t queue;
+    // Places for frames: those that can be built or on their way at once. 0: 256 (ring), 2048 (AF_XDP).
+    uint32_t places;
+    // Entries of AF_XDP's rings, a power of two. 0: 2048.
+    uint32_t entries;
+    // Ring only: frames of up to so many bytes, 65535 at most, are copied by the kernel in place of lent: for interfaces that copy
+    // lent frames anyway (veth, tap, lo). 0: all are lent.
+    uint32_t copy_up_to;
+    // Bytes of the longest frame, Ethernet header included. 0: what the MTU allows; with ZW_FRAMES_OFFLOAD the longest there is.
+    size_t frame_bytes;
+    // AF_XDP only: milliseconds to wait for a queue whose last socket was closed. 0: 500.
+    uint32_t busy_ms;
+    // ZW_CHECKED, ZW_FRAMES_...
+    uint32_t flags;
+} zw_frames_options;
+
+// A virtio-net header in the machine's byte order (virtio 1.3 §5.1.6.2): what the kernel or the interface is to do to a frame.
+// Offsets count from the start of the Ethernet header. All 0: nothing.
+typedef struct zw_vnet_header {
+    // ZW_VNET_NEEDS_CSUM.
+    uint8_t flags;
+    // ZW_VNET_GSO_...
+    uint8_t gso_type;
+    // Bytes of all headers, which each segment gets; 0 where nothing is cut.
+    uint16_t hdr_len;
+    // Bytes of payload of a segment; 0 where nothing is cut.
+    uint16_t gso_size;
+    // Where the TCP or UDP header begins.
+    uint16_t csum_start;
+    // Where its checksum is in it: 16 (TCP), 6 (UDP).
+    uint16_t csum_offset;
+} zw_vnet_header;
 
 // How a receiver works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
 typedef struct zw_receiver_options {
@@ -607,6 +696,98 @@ int zw_sender_path(const struct zw_sender *sender, char *text, size_t size);
 // zw_sender_path does. Empty in other modes.
 int zw_sender_choices(const struct zw_sender *sender, char *text, size_t size);
 
+// Opens a sender of frames on an interface of this thread's network namespace. options NULL: the defaults, a ring.
+//
+// A frame begins with its Ethernet header and ends before the checksum that the interface appends. Nothing is received, but that a
+// queue of an AF_XDP socket in zero-copy mode throws away what it receives.
+//
+// -EPERM: no CAP_NET_RAW; -ENODEV: no such interface; -EINVAL: wrong options; -E2BIG: options of a later version; -EBUSY,
+// -EOPNOTSUPP (AF_XDP): the queue has another socket, the driver no zero-copy mode; -ENOBUFS: the limit of locked memory; -ENOMEM.
+int zw_frames_open(const char *interface,
+                   const struct zw_frames_options *options,
+                   struct zw_frames **frames);
+
+// Bytes of the longest frame without a VLAN tag that goes uncut, Ethernet header included; 0 for NULL.
+size_t zw_frames_max(const struct zw_frames *frames);
+
+// Takes a place for a frame of `length` bytes: 0, and where to build it; -EAGAIN, without words, if none is free: it never waits.
+// The bytes are those of older frames: write all of them.
+//
+// One place can be had at a time: until zw_frames_commit it is the same one, with what you wrote there. An error of
+// zw_frames_flush, _wait or _drain may take it away, which zw_frames_commit says.
+//
+// -EMSGSIZE: longer than the MTU (with ZW_FRAMES_OFFLOAD zw_frames_commit says so) or than a place; -EINVAL: no whole Ethernet header.
+int zw_frames_reserve(struct zw_frames *frames,
+                      size_t length,
+                      void **data);
+
+// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with what `header` asks for (NULL:
+// nothing). zw_frames_flush hands it over. An error leaves the place reserved.
+//
+// From here on the place is the sender's: don't write to it. With ZW_CHECKED, and always in a debug build of the library, a checksum
+// of the frame is taken here, and compared when it is back; if it differs the process aborts, with the number of the frame (from 0)
+// and the offset on standard error. After an error of zw_frames_flush that names a frame those that are on their way then are not checked.
+//
+// -EMSGSIZE: longer than the MTU; -EINVAL: longer than the place, nothing reserved, or a header that breaks a rule, or AF_XDP, or no
+// ZW_FRAMES_OFFLOAD.
+int zw_frames_commit(struct zw_frames *frames,
+                     size_t length,
+                     const struct zw_vnet_header *header);
+
+// Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header into its checksum field, and fills
+// in the header for zw_frames_commit. gso_size: bytes of payload of the segments that it is cut into; 0: only its checksum is to
+// be done.
+//
+// -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above 65535.
+int zw_vnet_prepare(void *frame,
+                    size_t length,
+                    uint32_t gso_size,
+                    struct zw_vnet_header *header);
+
+// Hands over what was committed, with one system call where one is needed. It doesn't wait: frames that the kernel has no room for
+// go with the next call.
+//
+// -ENETDOWN: the interface is down; the frames stay. -ENODEV: it is gone; open a new sender. -EMSGSIZE and others that name a frame:
+// it was taken out, the others stay.
+int zw_frames_flush(struct zw_frames *frames);
+
+// Takes back the places of frames that were sent: how many came back since the last call. Mostly without a system call.
+int zw_frames_reap(struct zw_frames *frames);
+
+// As zw_frames_flush, and waits until a place is free: at most timeout_ms; negative: no limit. -ETIMEDOUT.
+int zw_frames_wait(struct zw_frames *frames, int timeout_ms);
+
+// As zw_frames_flush, and waits until all frames are back: at most timeout_ms; negative: no limit. -ETIMEDOUT: the words say what
+// is not back; the sender can go on.
+int zw_frames_drain(struct zw_frames *frames,
+                    int timeout_ms);
+
+// Frames that were committed and are not back; 0 for NULL.
+size_t zw_frames_outstanding(const struct zw_frames *frames);
+
+// The descriptor of its socket, for event loops; -EINVAL for NULL. A ring's tells of frames that are back edge-triggered (EPOLLOUT |
+// EPOLLET) only; AF_XDP's says when the ring is at most half full. It stays the sender's.
+int zw_frames_fd(const struct zw_frames *frames);
+
+// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless NULL: frames that were not sent.
+int zw_frames_ledger(const struct zw_frames *frames,
+                     struct zw_ledger *ledger,
+                     uint64_t *dropped);
+
+// Bytes copied for a reason, and its name, as zw_sender_copied.
+int zw_frames_copied(const struct zw_frames *frames, uint32_t reason, const char **name, uint64_t *bytes);
+
+// What runs, for people, into your buffer as zw_sender_path does.
+int zw_frames_path(const struct zw_frames *frames, char *text, size_t size);
+
+// Ends the sender. The handle is gone, whatever is returned, and with it all places. NULL is allowed.
+//
+// It hands over what was committed, and waits until all is back, at most timeout_ms (negative: no limit; 0: ends at once, without
+// handing anything over, and without an error). -ETIMEDOUT, and others as zw_frames_drain: frames were not handed over, or not
+// back; those that the kernel has may still be sent, from memory that it holds itself.
+int zw_frames_close(struct zw_frames *frames,
+                    int timeout_ms);
+
 // Makes a receiver. options NULL: the defaults. It is used by the thread that made it; others get -EEXIST.
 //
 // -EINVAL: wrong options; -E2BIG: options of a later version; -ENOMEM; -EOPNOTSUPP, -EPERM, -ENODEV and others: the way to
@@ -702,6 +883,8 @@ ZW_ASSERT(offsetof(struct zw_control, daemon_waits) == 64);
 ZW_ASSERT(offsetof(struct zw_control, version) == 128);
 ZW_ASSERT(sizeof(struct zw_vsock_options) == 32);
 ZW_ASSERT(offsetof(struct zw_sender_options, size) == 0);
+ZW_ASSERT(offsetof(struct zw_frames_options, size) == 0);
+ZW_ASSERT(sizeof(struct zw_vnet_header) == 10);
 ZW_ASSERT(offsetof(struct zw_receiver_options, size) == 0);
 
 #endif /* ZEROWIRE_H */

@@ -21,6 +21,25 @@ struct Piece {
     sums: Vec<u64>,
 }
 
+impl Piece {
+    /// Of memory as it is now.
+    fn of(bytes: &[u8]) -> Self {
+        Self {
+            at: bytes.as_ptr() as usize,
+            len: bytes.len(),
+            sums: sums(bytes.as_ptr(), bytes.len()).collect(),
+        }
+    }
+
+    /// Where the first block begins that is another one now, and its length. `bytes` is the memory of then.
+    fn change(&self, bytes: &[u8]) -> Option<(usize, usize)> {
+        let now = sums(bytes.as_ptr(), self.len.min(bytes.len()));
+        let block = now.zip(&self.sums).position(|(now, then)| now != *then)?;
+        let at = block * BLOCK;
+        Some((at, BLOCK.min(self.len - at)))
+    }
+}
+
 /// The pieces that are lent, by ticket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Checks(Arc<Mutex<HashMap<u32, Vec<Piece>>>>);
@@ -32,12 +51,7 @@ impl Checks {
 
     /// Takes the checksums of what `ticket` will stand for. Before the submission: what is copied comes back within it.
     pub(crate) fn lend(&self, ticket: u32, payload: &Payload) {
-        let pieces = payload.segments().iter().filter_map(|s| s.bytes()).map(|b| Piece {
-            at: b.as_ptr() as usize,
-            len: b.len(),
-            sums: sums(b.as_ptr(), b.len()).collect(),
-        });
-        let pieces = pieces.collect();
+        let pieces = payload.segments().iter().filter_map(|s| s.bytes()).map(Piece::of).collect();
         self.lock().insert(ticket, pieces);
     }
 
@@ -50,8 +64,44 @@ impl Checks {
     pub(crate) fn back(&self, ticket: u32, payload: &Payload) {
         let pieces = self.lock().remove(&ticket);
         if let Some((offset, len)) = pieces.and_then(|pieces| changed(&pieces, payload)) {
-            abort(ticket, offset, len);
+            let until = "the ticket is done (zw_sender_wait, zw_sender_next_completion)";
+            abort(&format!("the memory of ticket {ticket}"), offset, len, until);
         }
+    }
+}
+
+/// The frames of a frame sender that are on their way, by their places.
+#[derive(Debug, Default)]
+pub(crate) struct FrameChecks(HashMap<usize, (u64, Piece)>);
+
+impl FrameChecks {
+    /// Takes the checksums of frame `number`, which is at this place.
+    pub(crate) fn lend(&mut self, place: usize, number: u64, bytes: &[u8]) {
+        self.0.insert(place, (number, Piece::of(bytes)));
+    }
+
+    /// Those that are not out are back. Aborts the process if one of them was changed.
+    ///
+    /// # Safety
+    /// What [`Self::lend`] was given is still mapped, and nobody but C has a pointer to it.
+    pub(crate) unsafe fn settle(&mut self, is_out: impl Fn(usize) -> bool) {
+        self.0.retain(|&place, (number, piece)| {
+            let out = is_out(place);
+            if !out {
+                // SAFETY: by this function's contract.
+                let now = unsafe { std::slice::from_raw_parts(piece.at as *const u8, piece.len) };
+                if let Some((offset, len)) = piece.change(now) {
+                    let until = "the frame is back (zw_frames_reap, zw_frames_drain)";
+                    abort(&format!("frame {number}"), offset, len, until);
+                }
+            }
+            out
+        });
+    }
+
+    /// Frames have moved to other places: they are not looked at any more.
+    pub(crate) fn forget(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -67,12 +117,8 @@ fn changed(pieces: &[Piece], payload: &Payload) -> Option<(usize, usize)> {
     }
     let mut before = 0;
     for (piece, segment) in pieces.iter().zip(segments) {
-        if let Some(bytes) = segment.bytes() {
-            let now = sums(bytes.as_ptr(), piece.len);
-            if let Some(block) = now.zip(&piece.sums).position(|(now, then)| now != *then) {
-                let at = block * BLOCK;
-                return Some((before + at, BLOCK.min(piece.len - at)));
-            }
+        if let Some((at, len)) = segment.bytes().and_then(|bytes| piece.change(bytes)) {
+            return Some((before + at, len));
         }
         before += piece.len;
     }
@@ -99,13 +145,13 @@ fn sum(block: &[u8; BLOCK]) -> u64 {
     })
 }
 
-fn abort(ticket: u32, offset: usize, len: usize) -> ! {
+fn abort(what: &str, offset: usize, len: usize, until: &str) -> ! {
     let last = offset + len - 1;
     // A standard error that is closed is no reason not to abort.
     let _ = writeln!(
         std::io::stderr(),
-        "libzerowire: the memory of ticket {ticket} was changed while it was lent, between offset {offset} and {last}: \
-         it must not be changed, reused or freed until the ticket is done (zw_sender_wait, zw_sender_next_completion)"
+        "libzerowire: {what} was changed while it was lent, between offset {offset} and {last}: it must not be changed, \
+         reused or freed until {until}"
     );
     std::process::abort()
 }

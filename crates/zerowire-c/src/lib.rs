@@ -7,6 +7,8 @@
 #![warn(missing_docs)]
 
 mod area;
+mod frames;
+mod frames_types;
 mod guard;
 mod handle;
 mod lent;
@@ -20,6 +22,8 @@ mod types;
 mod vsock;
 
 pub use area::*;
+pub use frames::*;
+pub use frames_types::*;
 pub use guard::zw_last_error;
 pub use memory::*;
 pub use recv::*;

@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_char, c_int};
 use std::sync::OnceLock;
 
-use zerowire::ledger::CopyReason;
+use zerowire::ledger::{CopyReason, Counters};
 
 use crate::guard::guard_int;
 use crate::handle::{get, get_mut, null, print};
@@ -69,6 +69,30 @@ fn names() -> &'static [CString] {
     NAMES.get_or_init(|| CopyReason::ALL.iter().map(|r| CString::new(r.name()).unwrap_or_default()).collect())
 }
 
+/// Fills in what was copied for a reason, and its name: 1, or 0 behind the last one.
+///
+/// # Safety
+/// The results are NULL or valid for writes.
+pub(crate) unsafe fn reason(
+    counters: &Counters,
+    reason: u32,
+    name: *mut *const c_char,
+    bytes: *mut u64,
+) -> i32 {
+    let reason = reason as usize;
+    let (Some(text), Some(known)) = (names().get(reason), CopyReason::ALL.get(reason)) else { return 0 };
+    if !name.is_null() {
+        // SAFETY: not NULL, and by this function's contract.
+        unsafe { name.write(text.as_ptr()) };
+    }
+    if !bytes.is_null() {
+        let copied = counters.snapshot().copied_bytes;
+        // SAFETY: as above.
+        unsafe { bytes.write(copied.get(known.name()).copied().unwrap_or(0)) };
+    }
+    1
+}
+
 /// Bytes copied for a reason, and its name ("kernel", "small"...: docs/send.md). Reasons are numbered from 0 on: returns 1,
 /// or 0 behind the last one. The name is the library's, and stays. NULL is allowed for both results.
 #[unsafe(no_mangle)]
@@ -80,21 +104,9 @@ pub unsafe extern "C" fn zw_sender_copied(
 ) -> c_int {
     guard_int(|| {
         // SAFETY: by the module's contract.
-        let sender = unsafe { get(sender, "sender") }?;
-        let reason = reason as usize;
-        let (Some(text), Some(known)) = (names().get(reason), CopyReason::ALL.get(reason)) else {
-            return Ok(0);
-        };
-        if !name.is_null() {
-            // SAFETY: not NULL, and by the module's contract.
-            unsafe { name.write(text.as_ptr()) };
-        }
-        if !bytes.is_null() {
-            let copied = sender.sender.counters().snapshot().copied_bytes;
-            // SAFETY: as above.
-            unsafe { bytes.write(copied.get(known.name()).copied().unwrap_or(0)) };
-        }
-        Ok(1)
+        let counters = unsafe { get(sender, "sender") }?.sender.counters();
+        // SAFETY: by the module's contract.
+        Ok(unsafe { self::reason(&counters, reason, name, bytes) })
     })
 }
 

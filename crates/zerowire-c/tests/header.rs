@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use zerowire::recv::layout;
 
 /// In the order of the header.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 12] = [
     "src/memory.rs",
     "src/types.rs",
     "src/guard.rs",
@@ -18,6 +18,8 @@ const SOURCES: [&str; 10] = [
     "src/send_types.rs",
     "src/send.rs",
     "src/send_report.rs",
+    "src/frames_types.rs",
+    "src/frames.rs",
     "src/recv_types.rs",
     "src/recv.rs",
 ];
@@ -87,7 +89,7 @@ fn compiles(compiler: &str, arguments: &[&str], lines: &str) {
 /// The examples include it, too.
 #[test]
 fn the_examples_are_c_and_c_plus_plus() {
-    for name in ["recv_vsock", "send_file", "recv_sockets"] {
+    for name in ["recv_vsock", "send_file", "send_frames", "recv_sockets"] {
         let example =
             std::fs::read_to_string(here().join(format!("examples/c/{name}.c"))).expect("the example");
         compiles("cc", &["-std=c11", "-D_GNU_SOURCE", "-xc"], &example);
@@ -118,6 +120,8 @@ fn the_header_agrees_with_the_layout() {
         ("sizeof(struct zw_vsock_options)", size_of::<zerowire_c::VsockOptions>() as u64),
         ("sizeof(struct zw_packet)", size_of::<zerowire_c::VsockPacket>() as u64),
         ("sizeof(struct zw_sender_options)", size_of::<zerowire_c::SenderOptions>() as u64),
+        ("sizeof(struct zw_frames_options)", size_of::<zerowire_c::FramesOptions>() as u64),
+        ("sizeof(struct zw_vnet_header)", size_of::<zerowire_c::FrameHeader>() as u64),
         ("sizeof(struct zw_ledger)", size_of::<zerowire_c::SendLedger>() as u64),
         ("sizeof(struct zw_completion)", size_of::<zerowire_c::SendCompletion>() as u64),
         ("sizeof(struct zw_receiver_options)", size_of::<zerowire_c::ReceiverOptions>() as u64),

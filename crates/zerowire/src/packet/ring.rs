@@ -12,6 +12,7 @@
 //! taken out by moving the requested ones behind it up by one slot: a copy, on this path only.
 
 mod ethertypes;
+mod in_place;
 mod loaded;
 mod open;
 #[cfg(feature = "testing")]

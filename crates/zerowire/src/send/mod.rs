@@ -5,7 +5,7 @@
 //! * [`Ticket`], [`Completion`]: the name of a submission, and the notice that its memory is back.
 //! * [`Window`]: the book of what is lent. Plain code without a socket.
 //! * [`auto`]: the choice between copying and lending, by measurement.
-//! * [`frame`]: senders of whole frames.
+//! * [`frame`]: senders of whole frames; [`in_place`]: the same without a closure.
 //!
 //! # Who owns which bytes
 //! A payload is moved into the sender, and the sender keeps it until the kernel's notification: nothing can change,
@@ -32,6 +32,7 @@ mod close;
 mod error;
 mod errqueue;
 pub mod frame;
+pub mod in_place;
 mod kind;
 mod limits;
 mod open;

@@ -72,7 +72,7 @@ impl PacketRing {
     }
 
     /// Whether a slot's frame is between tail and head.
-    fn in_use(&self, slot: usize) -> bool {
+    pub(super) fn in_use(&self, slot: usize) -> bool {
         let n = self.slots.len();
         (slot + n - self.tail.slot) % n < self.used()
     }

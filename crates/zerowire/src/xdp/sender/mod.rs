@@ -5,6 +5,7 @@
 //! ring. Resident frames are written when they are loaded and only read from then on, so that one can be on its way
 //! many times at once.
 
+mod in_place;
 mod kick;
 mod options;
 mod resident;
@@ -142,7 +143,7 @@ impl XdpSender {
     /// no room for it.
     pub fn load(&mut self, frame: &[u8]) -> Result<Resident, FrameError> {
         self.check_len(frame.len())?;
-        self.check_tag(frame)?;
+        self.check_tag(frame.len(), [frame[12], frame[13]])?;
         let full = FrameError::Slot {
             slot: self.residents.used(),
             slots: self.residents.bytes(),
@@ -228,10 +229,10 @@ impl XdpSender {
 
     /// Only a frame with a VLAN tag may be longer than the MTU, by the tag.
     #[inline]
-    fn check_tag(&self, frame: &[u8]) -> Result<(), FrameError> {
-        let longer = frame.len() > self.mtu + ETHERNET_HEADER_BYTES;
-        if longer && !VLAN.iter().any(|tag| frame.get(12..14) == Some(tag)) {
-            return Err(self.longer_than_mtu(frame.len()));
+    fn check_tag(&self, len: usize, ethertype: [u8; 2]) -> Result<(), FrameError> {
+        let longer = len > self.mtu + ETHERNET_HEADER_BYTES;
+        if longer && !VLAN.contains(&ethertype) {
+            return Err(self.longer_than_mtu(len));
         }
         Ok(())
     }
@@ -343,22 +344,16 @@ impl FrameSender for XdpSender {
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> Result<bool, FrameError> {
         self.check_len(len)?;
         let pieces = len.div_ceil(self.cut.chunk) as u32;
-        let Some(slot) = self.slots.next() else { return Ok(false) };
-        if !self.ring_has(pieces) {
-            return Ok(false);
-        }
-        let address = u64::from(slot) * self.cut.slot as u64;
-        // SAFETY: the place is free, so no piece of it is with the kernel, and `&mut self` says that nobody else builds in it;
-        // the borrow ends here.
-        let frame = unsafe { self.socket.umem().bytes_mut(address, len) };
-        let frame = frame.map_err(|e| self.system("push", io::Error::other(e)))?;
+        let Some(slot) = self.free_place(len) else { return Ok(false) };
+        let frame = self.place(slot, len)?;
         build(frame);
-        if let Err(e) = self.check_tag(frame) {
+        let ethertype = [frame[12], frame[13]];
+        if let Err(e) = self.check_tag(len, ethertype) {
             self.read_mtu();
             return Err(e);
         }
         self.slots.lend(self.pushed, len as u32, pieces);
-        self.post(address, len);
+        self.post(u64::from(slot) * self.cut.slot as u64, len);
         Ok(true)
     }
 

@@ -17,23 +17,28 @@ pub(super) struct Slots {
     slots: Vec<Slot>,
     /// Used as a stack: the place that came back last is still in the cache.
     free: Vec<u32>,
+    /// Taken from there, and not lent yet: whoever was told of it may be building in it.
+    next: Option<u32>,
 }
 
 impl Slots {
     pub(super) fn new(count: u32) -> Self {
-        Self { slots: vec![Slot::default(); count as usize], free: (0..count).rev().collect() }
+        Self { slots: vec![Slot::default(); count as usize], free: (0..count).rev().collect(), next: None }
     }
 
-    /// A free place, which stays free until [`lend`](Self::lend).
+    /// A free place, which stays free, and the next one, until [`lend`](Self::lend).
     #[inline]
-    pub(super) fn next(&self) -> Option<u32> {
-        self.free.last().copied()
+    pub(super) fn next(&mut self) -> Option<u32> {
+        if self.next.is_none() {
+            self.next = self.free.pop();
+        }
+        self.next
     }
 
     /// Gives the place of [`next`](Self::next) to the kernel.
     #[inline]
     pub(super) fn lend(&mut self, number: u64, len: u32, pieces: u32) {
-        if let Some(slot) = self.free.pop() {
+        if let Some(slot) = self.next.take() {
             self.slots[slot as usize] = Slot { number, len, pieces };
         }
     }
@@ -50,6 +55,11 @@ impl Slots {
         }
         self.free.push(slot);
         Some(len)
+    }
+
+    /// Whether the place's frame is with the kernel.
+    pub(super) fn is_out(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|s| s.pieces > 0)
     }
 
     /// Number and length of the oldest frame that is with the kernel.
@@ -78,12 +88,26 @@ mod tests {
     }
 
     #[test]
+    fn the_next_place_stays_that_whatever_comes_back() {
+        let mut slots = Slots::new(3);
+        assert_eq!(slots.next(), Some(0));
+        slots.lend(0, 60, 1);
+        assert_eq!(slots.next(), Some(1));
+        assert_eq!(slots.piece_back(0), Some(60));
+        assert_eq!(slots.next(), Some(1));
+        slots.lend(1, 60, 1);
+        assert_eq!(slots.next(), Some(0), "the one that came back last");
+    }
+
+    #[test]
     fn a_piece_that_was_not_lent_changes_nothing() {
         let mut slots = Slots::new(1);
         assert_eq!((slots.piece_back(0), slots.piece_back(9)), (None, None));
+        assert_eq!((slots.next(), slots.is_out(0)), (Some(0), false));
         slots.lend(0, 60, 1);
+        assert!(slots.is_out(0) && !slots.is_out(9));
         assert_eq!(slots.piece_back(0), Some(60));
-        assert_eq!(slots.piece_back(0), None);
+        assert_eq!((slots.piece_back(0), slots.is_out(0)), (None, false));
         assert_eq!(slots.free, [0]);
     }
 }

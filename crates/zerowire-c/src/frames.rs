@@ -1,0 +1,360 @@
+//! Senders of whole frames, for C.
+//!
+//! SAFETY, for all functions: as src/handle.rs says; a sender of frames is used by one thread at a time.
+#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use zerowire::packet::{PacketRing, VnetHeader};
+use zerowire::send::frame::FrameError;
+use zerowire::send::in_place::InPlace;
+use zerowire::xdp::XdpSender;
+
+use crate::frames_types::{FrameHeader, FramesOptions, Way, way};
+use crate::guard::{Failure, guard_int};
+use crate::handle::{get, get_mut, null, print, put, timeout};
+use crate::lent::FrameChecks;
+use crate::send_report::reason;
+use crate::send_types::{SendLedger, borrowed};
+
+/// Sends whole frames on one interface, built in memory that the kernel sends from.
+pub struct Frames {
+    sender: Box<dyn InPlace>,
+    checks: Option<FrameChecks>,
+    /// The place that C builds in, and its length.
+    reserved: Option<(usize, usize)>,
+    /// Frames committed: the number of the next one.
+    committed: u64,
+}
+
+impl std::fmt::Debug for Frames {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frames")
+            .field("path", &self.sender.path())
+            .field("committed", &self.committed)
+            .finish()
+    }
+}
+
+impl Frames {
+    /// Looks at frames that came back.
+    fn settle(&mut self) {
+        if let Some(checks) = &mut self.checks {
+            // SAFETY: the memory is the sender's, and mapped as long as that lives; this library has no slice of it now.
+            unsafe { checks.settle(|place| self.sender.is_out(place)) };
+        }
+    }
+
+    /// Makes a call that hands frames over. An error may have moved them.
+    fn handing<T>(
+        &mut self,
+        call: impl FnOnce(&mut dyn InPlace) -> Result<T, FrameError>,
+    ) -> Result<T, Failure> {
+        let result = call(self.sender.as_mut());
+        match &result {
+            // They are where they were.
+            Ok(_) | Err(FrameError::Stuck { .. } | FrameError::Down { .. }) => {}
+            Err(_) => {
+                self.reserved = None;
+                if let Some(checks) = &mut self.checks {
+                    checks.forget();
+                }
+            }
+        }
+        self.settle();
+        Ok(result?)
+    }
+
+    fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<i32, Failure> {
+        let Some((place, room)) = self.reserved else {
+            let text = "no place is reserved: call zw_frames_reserve first, once for each frame, and again after an error";
+            return Err(Failure::new(libc::EINVAL, text));
+        };
+        if len > room {
+            return Err(Failure::new(libc::EINVAL, format!("{len} bytes: only {room} were reserved")));
+        }
+        if let Some(checks) = &mut self.checks
+            && let Some(now) = self.sender.reserve(len)?
+        {
+            checks.lend(place, self.committed, now.bytes);
+        }
+        match self.sender.commit(len, header) {
+            Ok(true) => {
+                (self.reserved, self.committed) = (None, self.committed + 1);
+                Ok(0)
+            }
+            other => {
+                // Not lent: it is not out.
+                self.settle();
+                other.map(|_| -libc::EAGAIN).map_err(Failure::from)
+            }
+        }
+    }
+}
+
+/// Opens a sender of frames on an interface of this thread's network namespace. options NULL: the defaults, a ring.
+///
+/// A frame begins with its Ethernet header and ends before the checksum that the interface appends. Nothing is received, but that a
+/// queue of an AF_XDP socket in zero-copy mode throws away what it receives.
+///
+/// -EPERM: no CAP_NET_RAW; -ENODEV: no such interface; -EINVAL: wrong options; -E2BIG: options of a later version; -EBUSY,
+/// -EOPNOTSUPP (AF_XDP): the queue has another socket, the driver no zero-copy mode; -ENOBUFS: the limit of locked memory; -ENOMEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_open(
+    interface: *const c_char,
+    options: *const FramesOptions,
+    frames: *mut *mut Frames,
+) -> c_int {
+    guard_int(|| {
+        if interface.is_null() || frames.is_null() {
+            return Err(null(if interface.is_null() { "interface" } else { "frames" }));
+        }
+        // SAFETY: not NULL, and by the module's contract a string.
+        let interface = unsafe { CStr::from_ptr(interface) }.to_string_lossy();
+        // SAFETY: by the module's contract.
+        let (way, checked) = unsafe { way(&interface, options) }?;
+        let sender: Box<dyn InPlace> = match way {
+            Way::Ring(options) => Box::new(PacketRing::open(&interface, &options)?),
+            Way::Xdp(options) => Box::new(XdpSender::open(options)?),
+        };
+        let checks = checked.then(FrameChecks::default);
+        // SAFETY: not NULL.
+        unsafe { put(Frames { sender, checks, reserved: None, committed: 0 }, frames) };
+        Ok(0)
+    })
+}
+
+/// Bytes of the longest frame without a VLAN tag that goes uncut, Ethernet header included; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_max(frames: *const Frames) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { frames.as_ref() }.map_or(0, |f| f.sender.max_frame_bytes())
+}
+
+/// Takes a place for a frame of `length` bytes: 0, and where to build it; -EAGAIN, without words, if none is free: it never waits.
+/// The bytes are those of older frames: write all of them.
+///
+/// One place can be had at a time: until zw_frames_commit it is the same one, with what you wrote there. An error of
+/// zw_frames_flush, _wait or _drain may take it away, which zw_frames_commit says.
+///
+/// -EMSGSIZE: longer than the MTU (with ZW_FRAMES_OFFLOAD zw_frames_commit says so) or than a place; -EINVAL: no whole Ethernet header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_reserve(
+    frames: *mut Frames,
+    length: libc::size_t,
+    data: *mut *mut c_void,
+) -> c_int {
+    guard_int(|| {
+        if data.is_null() {
+            return Err(null("data"));
+        }
+        // SAFETY: by the module's contract.
+        let this = unsafe { get_mut(frames, "frames") }?;
+        let Some(place) = this.sender.reserve(length)? else {
+            this.settle();
+            return Ok(-libc::EAGAIN);
+        };
+        let (number, at) = (place.number, place.bytes.as_mut_ptr());
+        // Before C writes there: what was sent from this place is back.
+        this.settle();
+        this.reserved = Some((number, length));
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { data.write(at.cast()) };
+        Ok(0)
+    })
+}
+
+/// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with what `header` asks for (NULL:
+/// nothing). zw_frames_flush hands it over. An error leaves the place reserved.
+///
+/// From here on the place is the sender's: don't write to it. With ZW_CHECKED, and always in a debug build of the library, a checksum
+/// of the frame is taken here, and compared when it is back; if it differs the process aborts, with the number of the frame (from 0)
+/// and the offset on standard error. After an error of zw_frames_flush that names a frame those that are on their way then are not checked.
+///
+/// -EMSGSIZE: longer than the MTU; -EINVAL: longer than the place, nothing reserved, or a header that breaks a rule, or AF_XDP, or no
+/// ZW_FRAMES_OFFLOAD.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_commit(
+    frames: *mut Frames,
+    length: libc::size_t,
+    header: *const FrameHeader,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let (this, header) = unsafe { (get_mut(frames, "frames")?, header.as_ref()) };
+        let header = header.map_or(Ok(VnetHeader::NONE), FrameHeader::check)?;
+        this.commit(length, &header)
+    })
+}
+
+/// Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header into its checksum field, and fills
+/// in the header for zw_frames_commit. gso_size: bytes of payload of the segments that it is cut into; 0: only its checksum is to
+/// be done.
+///
+/// -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above 65535.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_vnet_prepare(
+    frame: *mut c_void,
+    length: libc::size_t,
+    gso_size: u32,
+    header: *mut FrameHeader,
+) -> c_int {
+    guard_int(|| {
+        if header.is_null() || frame.is_null() {
+            return Err(null(if header.is_null() { "header" } else { "frame" }));
+        }
+        let Ok(size) = u16::try_from(gso_size) else {
+            return Err(Failure::new(libc::EINVAL, format!("gso_size {gso_size}: at most 65535")));
+        };
+        // SAFETY: by the module's contract; this only checks that there can be such memory.
+        unsafe { borrowed(frame, length) }?;
+        // SAFETY: the caller's, valid for reads and writes during the call.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(frame.cast::<u8>(), length) };
+        let made = VnetHeader::prepare(bytes, (size > 0).then_some(size))
+            .map_err(|e| Failure::new(libc::EINVAL, e.to_string()))?;
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { header.write(made.into()) };
+        Ok(0)
+    })
+}
+
+/// Hands over what was committed, with one system call where one is needed. It doesn't wait: frames that the kernel has no room for
+/// go with the next call.
+///
+/// -ENETDOWN: the interface is down; the frames stay. -ENODEV: it is gone; open a new sender. -EMSGSIZE and others that name a frame:
+/// it was taken out, the others stay.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_flush(frames: *mut Frames) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        unsafe { get_mut(frames, "frames") }?.handing(|s| s.flush())?;
+        Ok(0)
+    })
+}
+
+/// Takes back the places of frames that were sent: how many came back since the last call. Mostly without a system call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_reap(frames: *mut Frames) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let this = unsafe { get_mut(frames, "frames") }?;
+        let back = this.sender.reap();
+        this.settle();
+        Ok(i32::try_from(back).unwrap_or(i32::MAX))
+    })
+}
+
+/// As zw_frames_flush, and waits until a place is free: at most timeout_ms; negative: no limit. -ETIMEDOUT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_wait(frames: *mut Frames, timeout_ms: c_int) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let this = unsafe { get_mut(frames, "frames") }?;
+        let limit = timeout(timeout_ms).unwrap_or(Duration::MAX);
+        if this.handing(|s| s.wait(limit))? {
+            return Ok(0);
+        }
+        let all = this.sender.outstanding();
+        Err(Failure::new(libc::ETIMEDOUT, format!("none of {all} frames is back in {timeout_ms} ms")))
+    })
+}
+
+/// As zw_frames_flush, and waits until all frames are back: at most timeout_ms; negative: no limit. -ETIMEDOUT: the words say what
+/// is not back; the sender can go on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_drain(frames: *mut Frames, timeout_ms: c_int) -> c_int {
+    guard_int(|| {
+        let limit = timeout(timeout_ms).unwrap_or(Duration::MAX);
+        // SAFETY: by the module's contract.
+        unsafe { get_mut(frames, "frames") }?.handing(|s| s.drain(limit))?;
+        Ok(0)
+    })
+}
+
+/// Frames that were committed and are not back; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_outstanding(frames: *const Frames) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { frames.as_ref() }.map_or(0, |f| f.sender.outstanding())
+}
+
+/// The descriptor of its socket, for event loops; -EINVAL for NULL. A ring's tells of frames that are back edge-triggered (EPOLLOUT |
+/// EPOLLET) only; AF_XDP's says when the ring is at most half full. It stays the sender's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_fd(frames: *const Frames) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(unsafe { get(frames, "frames") }?.sender.as_fd().as_raw_fd()))
+}
+
+/// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless NULL: frames that were not sent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_ledger(
+    frames: *const Frames,
+    ledger: *mut SendLedger,
+    dropped: *mut u64,
+) -> c_int {
+    guard_int(|| {
+        if ledger.is_null() {
+            return Err(null("ledger"));
+        }
+        // SAFETY: by the module's contract.
+        let t = unsafe { get(frames, "frames") }?.sender.counters().snapshot();
+        // SAFETY: not NULL, and by the module's contract.
+        unsafe { ledger.write(SendLedger::from(&t)) };
+        if !dropped.is_null() {
+            // SAFETY: as above.
+            unsafe { dropped.write(t.dropped_total()) };
+        }
+        Ok(0)
+    })
+}
+
+/// Bytes copied for a reason, and its name, as zw_sender_copied.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_copied(
+    frames: *const Frames,
+    reason: u32,
+    name: *mut *const c_char,
+    bytes: *mut u64,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let counters = unsafe { get(frames, "frames") }?.sender.counters();
+        // SAFETY: by the module's contract.
+        Ok(unsafe { self::reason(&counters, reason, name, bytes) })
+    })
+}
+
+/// What runs, for people, into your buffer as zw_sender_path does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_path(
+    frames: *const Frames,
+    text: *mut c_char,
+    size: libc::size_t,
+) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(unsafe { print(&get(frames, "frames")?.sender.path(), text, size) }))
+}
+
+/// Ends the sender. The handle is gone, whatever is returned, and with it all places. NULL is allowed.
+///
+/// It hands over what was committed, and waits until all is back, at most timeout_ms (negative: no limit; 0: ends at once, without
+/// handing anything over, and without an error). -ETIMEDOUT, and others as zw_frames_drain: frames were not handed over, or not
+/// back; those that the kernel has may still be sent, from memory that it holds itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_frames_close(frames: *mut Frames, timeout_ms: c_int) -> c_int {
+    guard_int(|| {
+        if frames.is_null() {
+            return Ok(0);
+        }
+        // SAFETY: made by `put`, and not closed yet.
+        let mut this = unsafe { Box::from_raw(frames) };
+        if timeout_ms != 0 {
+            this.handing(|s| s.drain(timeout(timeout_ms).unwrap_or(Duration::MAX)))?;
+        }
+        this.settle();
+        Ok(0)
+    })
+}

@@ -1,0 +1,42 @@
+//! A ring's slots, given out before their frames are pushed.
+
+use std::time::Duration;
+
+use super::super::vnet::VnetHeader;
+use super::PacketRing;
+use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
+use crate::send::in_place::{InPlace, Place};
+
+impl InPlace for PacketRing {
+    fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError> {
+        let capacity = self.slot_frame_bytes();
+        if !self.link.offloads() || len < ETHERNET_HEADER_BYTES {
+            self.link.check(self.next_number, len, capacity, &VnetHeader::NONE)?;
+        } else if len > capacity {
+            return Err(FrameError::TooLong { frame_bytes: len, slot_bytes: capacity });
+        }
+        self.collect();
+        if self.used() == self.slots.len() {
+            return Ok(None);
+        }
+        let (number, skip) = (self.head.slot, self.header_bytes);
+        self.slots[number].loaded = false;
+        Ok(self.memory.data_mut(number).map(|data| Place { number, bytes: &mut data[skip..skip + len] }))
+    }
+
+    fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<bool, FrameError> {
+        self.place(header, len, false, |_| {})
+    }
+
+    fn is_out(&self, place: usize) -> bool {
+        self.in_use(place)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        self.wait(timeout)
+    }
+
+    fn path(&self) -> String {
+        self.path()
+    }
+}

@@ -1,0 +1,49 @@
+//! Building frames without a closure: a place is taken first, and committed when the frame in it is whole. For callers whose
+//! frames are made step by step, or by code that knows nothing of this library (C).
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::frame::{FrameError, FrameSender};
+use crate::packet::VnetHeader;
+
+/// Where the next frame is built.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// Which of the sender's places it is, from 0.
+    pub number: usize,
+    /// The bytes, of unspecified content (older frames), but for what was written there since the last [`InPlace::commit`].
+    pub bytes: &'a mut [u8],
+}
+
+/// A sender whose places can be had before their frames are pushed. Its descriptor is for event loops.
+pub trait InPlace: FrameSender + AsFd {
+    /// The place of the next frame, `len` bytes of it. None: no place is free; flush, reap, and try again.
+    ///
+    /// It stays that of the next frame until that is pushed, whatever comes back meanwhile; asked for again it is the same one
+    /// with what was written there. Errors of `flush`, [`InPlace::wait`] and `drain` may make it another one.
+    ///
+    /// # Errors
+    /// As those of [`FrameSender::push`] that are about the length. With offload the MTU is not looked at: the frame may be
+    /// one that is cut.
+    fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError>;
+
+    /// Pushes the first `len` bytes of that place as they lie there. `header` is [`VnetHeader::NONE`] without offload. False: no
+    /// place is free, so that none was given out.
+    ///
+    /// # Errors
+    /// As `push`, and [`FrameError::BadOffload`].
+    fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<bool, FrameError>;
+
+    /// Whether a frame of that place was pushed and is not back; what is back shows after a `reap`.
+    fn is_out(&self, place: usize) -> bool;
+
+    /// Flushes, and waits until a place is free, `timeout` at the longest; returns whether one is.
+    ///
+    /// # Errors
+    /// As `flush`.
+    fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError>;
+
+    /// What runs, in words.
+    fn path(&self) -> String;
+}

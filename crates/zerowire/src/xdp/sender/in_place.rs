@@ -1,0 +1,81 @@
+//! A sender's places, given out before their frames are pushed.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use super::{PAUSE, XdpSender};
+use crate::packet::VnetHeader;
+use crate::send::frame::{FrameError, FrameSender};
+use crate::send::in_place::{InPlace, Place};
+
+impl XdpSender {
+    /// The next place, if there is one and the ring has room for a frame of `len` bytes.
+    #[inline]
+    pub(super) fn free_place(&mut self, len: usize) -> Option<u32> {
+        let pieces = len.div_ceil(self.cut.chunk) as u32;
+        self.slots.next().filter(|_| self.ring_has(pieces))
+    }
+
+    /// The first `len` bytes of a place that is free.
+    #[inline]
+    pub(super) fn place(&mut self, slot: u32, len: usize) -> Result<&mut [u8], FrameError> {
+        let address = u64::from(slot) * self.cut.slot as u64;
+        // SAFETY: the place is free, so no piece of it is with the kernel, and `&mut self` says that nobody else builds in it
+        // as long as the slice is borrowed.
+        let frame = unsafe { self.socket.umem().bytes_mut(address, len) };
+        frame.map_err(|e| self.system("push", io::Error::other(e)))
+    }
+}
+
+impl InPlace for XdpSender {
+    fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError> {
+        self.check_len(len)?;
+        self.collect();
+        let Some(slot) = self.free_place(len) else { return Ok(None) };
+        Ok(Some(Place { number: slot as usize, bytes: self.place(slot, len)? }))
+    }
+
+    fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<bool, FrameError> {
+        if *header != VnetHeader::NONE {
+            let rule = "AF_XDP has no virtio-net headers: finish checksums and segments before, or use a packet ring";
+            return Err(FrameError::BadOffload { frame_bytes: len, rule: rule.to_owned() });
+        }
+        self.push(len, &mut |_| {})
+    }
+
+    fn is_out(&self, place: usize) -> bool {
+        self.slots.is_out(place)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        let start = Instant::now();
+        let mut pause = PAUSE.start;
+        loop {
+            // A driver that stopped is found out by a call only.
+            self.kick(pause >= PAUSE.end)?;
+            self.collect();
+            if self.free_place(self.cut.slot).is_some() {
+                return Ok(true);
+            }
+            let waited = start.elapsed();
+            if waited >= timeout {
+                return Ok(false);
+            }
+            std::thread::sleep(pause.min(timeout - waited));
+            pause = (pause * 2).min(PAUSE.end);
+        }
+    }
+
+    fn path(&self) -> String {
+        self.path()
+    }
+}
+
+impl AsFd for XdpSender {
+    /// The socket, for event loops: writable while its transmit ring is at most half full (`xsk_tx_writeable`, net/xdp/xsk.c); in copy
+    /// mode polling it sends. Nothing tells of completions.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
