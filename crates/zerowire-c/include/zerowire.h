@@ -5,7 +5,7 @@
  * zw_arrival_...; docs/recv.md).
  *
  * Results: 0 or more for success, a negative errno for a failure; zw_last_error() then says in words what was wrong and
- * what to do. Functions that take a connection or an area may be called by any thread; a sender, of frames too, a window and a lease
+ * what to do. Functions that take a connection, an area or a DMA buffer may be called by any thread; a sender, of frames too, a window and a lease
  * are used by one thread at a time, a receiver by the thread that made it. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
  *
  * ZW_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory, version 1: for programs that do
@@ -188,6 +188,12 @@ typedef struct zw_frames zw_frames;
 
 // Receives from many sockets.
 typedef struct zw_receiver zw_receiver;
+
+// The area of a receiver, for others to use. Any thread may use it.
+typedef struct zw_shared_area zw_shared_area;
+
+// A DMA buffer that is to be the area of a receiver. Any thread may use it.
+typedef struct zw_dmabuf zw_dmabuf;
 
 // Memory cut into buffers of one length. Any thread may use it.
 typedef struct zw_area zw_area;
@@ -375,6 +381,9 @@ typedef struct zw_receiver_options {
     // ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
     // drivers; above a page with ZW_HUGE_PAGES). 0: a page.
     uint32_t rx_buf_len;
+    // ZW_RECV_QUEUE: the area is this DMA buffer as a whole (zw_dmabuf_new, Linux 6.16); buffer_bytes is of no meaning then, and
+    // buffers only for share and depth. It stays yours. NULL: memory of this process. With other ways: -EINVAL.
+    const struct zw_dmabuf *dmabuf;
 } zw_receiver_options;
 
 // What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
@@ -858,6 +867,53 @@ int zw_receiver_events(struct zw_receiver *receiver, struct zw_recv_events *even
 // What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
 // bytes and a 0; NULL and 0 ask for the length.
 int zw_receiver_path(struct zw_receiver *receiver, char *text, size_t size);
+
+// Lets other receivers of this process use this one's area (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.0): zw_receiver_import. The
+// memory and, with a queue, the queue are kept until the last receiver, the last buffer that is held of all of them, and this handle
+// have gone.
+//
+// What each of them was given is told by its own ledger; which of them counts a piece that the kernel copied is left to chance,
+// the sums are right.
+//
+// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EMFILE, -ENFILE: no descriptor is free.
+int zw_receiver_export(struct zw_receiver *receiver,
+                       struct zw_shared_area **area);
+
+// Makes a receiver on the area of another one, for the thread that calls this, which may be another one: with a ring and sockets of
+// its own. A receiver that holds many buffers leaves fewer to the others.
+//
+// Of the options, buffers times buffer_bytes is how much of the area it may hold; the way to receive and the memory are those of
+// the area. Where that is a DMA buffer, give dmabuf here as well: then this process sees what the device wrote on every machine.
+//
+// -EPERM: no CAP_NET_ADMIN; others as zw_receiver_new.
+int zw_receiver_import(const struct zw_shared_area *area,
+                       const struct zw_receiver_options *options,
+                       struct zw_receiver **receiver);
+
+// Bytes of the area; 0 for NULL.
+size_t zw_shared_area_bytes(const struct zw_shared_area *area);
+
+// Buffers of the area, as the kernel cuts it; 0 for NULL.
+size_t zw_shared_area_buffers(const struct zw_shared_area *area);
+
+// Gives the handle up; receivers that were made of it go on. NULL is allowed.
+void zw_shared_area_close(struct zw_shared_area *area);
+
+// Takes the descriptor of a DMA buffer, of the udmabuf device, a DMA heap or a GPU whose memory can be mapped, for the options of
+// a receiver (ZW_RECV_QUEUE, Linux 6.16). The descriptor is the library's from this call on, also if it fails: then it is closed.
+//
+// The NIC places payload in it; what the NIC leaves beside the headers the kernel can't copy there, so that such a connection waits
+// for ever. Not tested with a NIC. Whoever else has the buffer mapped must leave it alone while the receiver and its buffers are there.
+//
+// -EBADF; -ENOTTY: no DMA buffer.
+int zw_dmabuf_new(int fd,
+                  struct zw_dmabuf **dmabuf);
+
+// Its length in bytes; 0 for NULL.
+size_t zw_dmabuf_length(const struct zw_dmabuf *dmabuf);
+
+// Gives the handle up; receivers that have the buffer keep it. NULL is allowed.
+void zw_dmabuf_close(struct zw_dmabuf *dmabuf);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::thread::ThreadId;
 
-use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError};
+use zerowire::recv::{self, Arrival, Backend, ConnectionId, ListenerId, RecvError};
 
 use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{get, get_mut, null, print, put, timeout};
@@ -19,12 +19,20 @@ use crate::send_types::SendLedger;
 /// Receives from many sockets.
 #[derive(Debug)]
 pub struct Receiver {
-    receiver: recv::Receiver,
+    pub(crate) receiver: recv::Receiver,
     thread: ThreadId,
     /// What came and was not asked for yet.
     waiting: VecDeque<Arrival>,
     /// Kept from call to call.
     batch: Vec<Arrival>,
+}
+
+impl Receiver {
+    /// Of this thread.
+    pub(crate) fn of(receiver: recv::Receiver) -> Self {
+        let thread = std::thread::current().id();
+        Self { receiver, thread, waiting: VecDeque::new(), batch: Vec::new() }
+    }
 }
 
 impl From<RecvError> for Failure {
@@ -35,7 +43,7 @@ impl From<RecvError> for Failure {
 
 /// # Safety
 /// As the module says, but for the thread.
-unsafe fn own<'a>(receiver: *mut Receiver) -> Result<&'a mut Receiver, Failure> {
+pub(crate) unsafe fn own<'a>(receiver: *mut Receiver) -> Result<&'a mut Receiver, Failure> {
     // SAFETY: the thread never changes.
     if unsafe { get(receiver, "receiver") }?.thread != std::thread::current().id() {
         return Err(RecvError::WrongThread.into());
@@ -48,7 +56,7 @@ unsafe fn own<'a>(receiver: *mut Receiver) -> Result<&'a mut Receiver, Failure> 
 ///
 /// # Safety
 /// Nobody else closes it.
-unsafe fn given(fd: c_int) -> Result<OwnedFd, Failure> {
+pub(crate) unsafe fn given(fd: c_int) -> Result<OwnedFd, Failure> {
     // SAFETY: takes a number only.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor")));
@@ -71,11 +79,13 @@ pub unsafe extern "C" fn zw_receiver_new(
             return Err(null("receiver"));
         }
         // SAFETY: by the module's contract.
-        let made = recv::Receiver::new(unsafe { receiver_options(options) }?)?;
-        let thread = std::thread::current().id();
-        let made = Receiver { receiver: made, thread, waiting: VecDeque::new(), batch: Vec::new() };
+        let options = unsafe { receiver_options(options) }?;
+        if options.zcrx.dmabuf.is_some() && !matches!(options.backend, Backend::Queue { .. }) {
+            return Err(RecvError::DmabufNeedsQueue.into());
+        }
+        let made = recv::Receiver::new(options)?;
         // SAFETY: not NULL.
-        unsafe { put(made, receiver) };
+        unsafe { put(Receiver::of(made), receiver) };
         Ok(0)
     })
 }

@@ -9,6 +9,7 @@ use zerowire::recv::{Arrival, Backend, Flush, Lease, Options, What};
 use crate::area::ZW_HUGE_PAGES;
 use crate::guard::Failure;
 use crate::handle::{null, sized};
+use crate::recv_shared::RecvDmabuf;
 
 /// A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN. zw_receiver_path says which and why.
 pub const ZW_RECV_AUTO: u32 = 0u32;
@@ -75,6 +76,9 @@ pub struct ReceiverOptions {
     /// ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
     /// drivers; above a page with ZW_HUGE_PAGES). 0: a page.
     pub rx_buf_len: u32,
+    /// ZW_RECV_QUEUE: the area is this DMA buffer as a whole (zw_dmabuf_new, Linux 6.16); buffer_bytes is of no meaning then, and
+    /// buffers only for share and depth. It stays yours. NULL: memory of this process. With other ways: -EINVAL.
+    pub dmabuf: *const RecvDmabuf,
 }
 
 /// What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
@@ -209,6 +213,8 @@ pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<Op
     options.zcrx.flush = if has(ZW_RECV_LAZY_FLUSH) { Flush::Lazy } else { Flush::Eager };
     options.zcrx.mixed = has(ZW_RECV_MIXED);
     options.zcrx.kernel_ring = has(ZW_RECV_KERNEL_RING);
+    // SAFETY: NULL or a handle by this function's contract.
+    options.zcrx.dmabuf = unsafe { o.dmabuf.as_ref() }.map(|d| d.0.clone());
     options.zcrx.rx_buf_len = (o.rx_buf_len != 0).then_some(o.rx_buf_len);
     options.gather = match o.gather_us {
         0 => options.gather,

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use zerowire::recv::layout;
 
 /// In the order of the header.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "src/memory.rs",
     "src/types.rs",
     "src/guard.rs",
@@ -22,6 +22,7 @@ const SOURCES: [&str; 12] = [
     "src/frames.rs",
     "src/recv_types.rs",
     "src/recv.rs",
+    "src/recv_shared.rs",
 ];
 
 fn here() -> PathBuf {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zerowire.h>
@@ -22,9 +23,10 @@ static zw_receiver *shared;
 static void *elsewhere(void *held)
 {
     struct zw_arrival arrival;
+    zw_shared_area *area;
 
     CHECK(zw_receiver_recv(shared, &arrival, 1, 0) == -EEXIST && strstr(zw_last_error(), "thread") != NULL);
-    CHECK(zw_receiver_close(shared) == -EEXIST);
+    CHECK(zw_receiver_close(shared) == -EEXIST && zw_receiver_export(shared, &area) == -EEXIST);
     /* But a buffer may be given back by any thread. */
     zw_arrival_release((struct zw_arrival *)held, 1);
     return NULL;
@@ -60,6 +62,47 @@ static void options_are_checked(void)
     CHECK(receiver == NULL);
 }
 
+/* Only zero-copy receive has an area that others can use, and only a DMA buffer is one. */
+static void areas_are_checked(zw_receiver *receiver)
+{
+    struct zw_receiver_options options;
+    zw_shared_area *area = NULL;
+    zw_dmabuf *dmabuf = NULL;
+    zw_receiver *other = NULL;
+    int fd;
+
+    CHECK(zw_receiver_export(receiver, &area) == -EOPNOTSUPP && area == NULL);
+    CHECK(strstr(zw_last_error(), "only those of zero-copy receive") != NULL);
+    CHECK(zw_receiver_export(receiver, NULL) == -EINVAL && zw_receiver_export(NULL, &area) == -EINVAL);
+    CHECK(zw_receiver_import(NULL, NULL, &other) == -EINVAL && strstr(zw_last_error(), "area is NULL") != NULL);
+    CHECK(zw_receiver_import(NULL, NULL, NULL) == -EINVAL && other == NULL);
+    CHECK(zw_shared_area_bytes(NULL) == 0 && zw_shared_area_buffers(NULL) == 0);
+    zw_shared_area_close(NULL);
+
+    fd = memfd_create("zerowire", MFD_CLOEXEC);
+    CHECK(fd >= 0 && zw_dmabuf_new(fd, &dmabuf) == -ENOTTY && dmabuf == NULL);
+    CHECK(strstr(zw_last_error(), "no DMA buffer") != NULL && strstr(zw_last_error(), "/dev/udmabuf") != NULL);
+    CHECK(fcntl(fd, F_GETFD) < 0 && zw_dmabuf_new(-1, &dmabuf) == -EBADF);
+    fd = open("/dev/null", O_RDONLY);
+    CHECK(zw_dmabuf_new(fd, NULL) == -EINVAL && fcntl(fd, F_GETFD) < 0);
+    CHECK(zw_dmabuf_length(NULL) == 0);
+    zw_dmabuf_close(NULL);
+
+    /* Without a device: with an area to share from Linux 7.1 on; before, the kernel that is needed is named. */
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.backend = ZW_RECV_NO_DEVICE;
+    options.buffer_bytes = 4096;
+    options.buffers = 16;
+    if (zw_receiver_new(&options, &other) < 0) {
+        CHECK(strstr(zw_last_error(), "Linux 7.1") != NULL || strstr(zw_last_error(), "CAP_NET_ADMIN") != NULL);
+        return;
+    }
+    CHECK(zw_receiver_export(other, &area) == 0 && zw_shared_area_buffers(area) == 16);
+    CHECK(zw_receiver_close(other) == 0);
+    zw_shared_area_close(area);
+}
+
 static void calls(uint32_t backend)
 {
     struct zw_receiver_options options;
@@ -84,6 +127,7 @@ static void calls(uint32_t backend)
     CHECK(zw_receiver_path(receiver, text, sizeof text) == (int)strlen(text));
     CHECK(zw_receiver_path(receiver, small, sizeof small) == (int)strlen(text) && strncmp(small, text, 4) == 0);
 
+    areas_are_checked(receiver);
     CHECK(zw_receiver_add(receiver, -1, &connection) == -EBADF);
     CHECK(zw_receiver_add(receiver, open("/dev/null", O_RDONLY), &connection) == -ENOTSOCK);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);

@@ -10,13 +10,13 @@ use zerowire::recv::{Arrival, Backend, Flush, Options, Receiver, RecvError, What
 use zerowire_vmtest::vsock::pattern::Pattern;
 
 use super::wire::{Book, Load, PATIENCE, add_all, join, sender};
-use super::{killed, shared};
+use super::{c_calls, killed, shared};
 
 /// A case.
 pub type Case = fn(Backend) -> Result<String>;
 
 /// All of them.
-pub const ALL: [(&str, Case); 25] = [
+pub const ALL: [(&str, Case); 27] = [
     ("streams", |b| streams(options(b, 256))),
     ("kernel-ring", |b| streams(with(options(b, 256), |z| z.kernel_ring = true))),
     ("kernel-ring-tiny", |b| tiny(with(options(b, 4), |z| (z.kernel_ring, z.mixed) = (true, true)))),
@@ -40,6 +40,8 @@ pub const ALL: [(&str, Case); 25] = [
     ("shared", |b| shared::two(options(b, 64))),
     ("shared-tiny", |b| shared::two(with(options(b, 6), |z| (z.mixed, z.flush) = (true, Flush::Lazy)))),
     ("left-behind", shared::left_behind),
+    ("c-shared", c_calls::shared),
+    ("c-dmabuf", c_calls::dmabuf),
     ("killed", killed::killed),
     ("refused", refused),
 ];

@@ -13,6 +13,7 @@
 //! receiver. `iperf3` is an iperf3 server for one test. The last line is `ok …` or
 //! `failed: …`; the exit status is 0 or 1.
 
+mod c_calls;
 mod cases;
 mod iperf;
 mod killed;

@@ -1,0 +1,131 @@
+//! Areas that several receivers use, and areas that are DMA buffers, for C.
+//!
+//! SAFETY, for all functions: as src/handle.rs says; a receiver is used by the thread that made it.
+#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
+
+use std::ffi::c_int;
+
+use zerowire::recv::{self, Dmabuf, SharedArea};
+
+use crate::guard::{Failure, guard_int};
+use crate::handle::{close, get, null, put};
+use crate::recv::{Receiver, given, own};
+use crate::recv_types::{ReceiverOptions, receiver_options};
+
+/// The area of a receiver, for others to use. Any thread may use it.
+#[derive(Debug)]
+pub struct RecvArea(SharedArea);
+
+/// A DMA buffer that is to be the area of a receiver. Any thread may use it.
+#[derive(Debug)]
+pub struct RecvDmabuf(pub(crate) Dmabuf);
+
+/// Lets other receivers of this process use this one's area (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.0): zw_receiver_import. The
+/// memory and, with a queue, the queue are kept until the last receiver, the last buffer that is held of all of them, and this handle
+/// have gone.
+///
+/// What each of them was given is told by its own ledger; which of them counts a piece that the kernel copied is left to chance,
+/// the sums are right.
+///
+/// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EMFILE, -ENFILE: no descriptor is free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_export(receiver: *mut Receiver, area: *mut *mut RecvArea) -> c_int {
+    guard_int(|| {
+        if area.is_null() {
+            return Err(null("area"));
+        }
+        // SAFETY: by the module's contract.
+        let shared = unsafe { own(receiver) }?.receiver.export()?;
+        // SAFETY: not NULL.
+        unsafe { put(RecvArea(shared), area) };
+        Ok(0)
+    })
+}
+
+/// Makes a receiver on the area of another one, for the thread that calls this, which may be another one: with a ring and sockets of
+/// its own. A receiver that holds many buffers leaves fewer to the others.
+///
+/// Of the options, buffers times buffer_bytes is how much of the area it may hold; the way to receive and the memory are those of
+/// the area. Where that is a DMA buffer, give dmabuf here as well: then this process sees what the device wrote on every machine.
+///
+/// -EPERM: no CAP_NET_ADMIN; others as zw_receiver_new.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_import(
+    area: *const RecvArea,
+    options: *const ReceiverOptions,
+    receiver: *mut *mut Receiver,
+) -> c_int {
+    guard_int(|| {
+        if receiver.is_null() {
+            return Err(null("receiver"));
+        }
+        // SAFETY: by the module's contract.
+        let (area, options) = unsafe { (get(area, "area")?, receiver_options(options)?) };
+        let made = recv::Receiver::import(&area.0, options)?;
+        // SAFETY: not NULL.
+        unsafe { put(Receiver::of(made), receiver) };
+        Ok(0)
+    })
+}
+
+/// Bytes of the area; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_shared_area_bytes(area: *const RecvArea) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { area.as_ref() }.map_or(0, |a| a.0.area_bytes())
+}
+
+/// Buffers of the area, as the kernel cuts it; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_shared_area_buffers(area: *const RecvArea) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { area.as_ref() }.map_or(0, |a| a.0.buffers())
+}
+
+/// Gives the handle up; receivers that were made of it go on. NULL is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_shared_area_close(area: *mut RecvArea) {
+    // SAFETY: by the module's contract.
+    unsafe { close(area) }
+}
+
+/// Takes the descriptor of a DMA buffer, of the udmabuf device, a DMA heap or a GPU whose memory can be mapped, for the options of
+/// a receiver (ZW_RECV_QUEUE, Linux 6.16). The descriptor is the library's from this call on, also if it fails: then it is closed.
+///
+/// The NIC places payload in it; what the NIC leaves beside the headers the kernel can't copy there, so that such a connection waits
+/// for ever. Not tested with a NIC. Whoever else has the buffer mapped must leave it alone while the receiver and its buffers are there.
+///
+/// -EBADF; -ENOTTY: no DMA buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_dmabuf_new(fd: c_int, dmabuf: *mut *mut RecvDmabuf) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the function's contract.
+        let buffer = unsafe { given(fd) }?;
+        if dmabuf.is_null() {
+            return Err(null("dmabuf"));
+        }
+        let made = Dmabuf::new(buffer).map_err(|e| {
+            let text = format!(
+                "descriptor {fd} is no DMA buffer ({e}): take one of /dev/udmabuf, of a DMA heap, or of a driver"
+            );
+            Failure::new(e.raw_os_error().unwrap_or(libc::EIO), text)
+        })?;
+        // SAFETY: not NULL.
+        unsafe { put(RecvDmabuf(made), dmabuf) };
+        Ok(0)
+    })
+}
+
+/// Its length in bytes; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_dmabuf_length(dmabuf: *const RecvDmabuf) -> libc::size_t {
+    // SAFETY: by the module's contract.
+    unsafe { dmabuf.as_ref() }.map_or(0, |d| d.0.len())
+}
+
+/// Gives the handle up; receivers that have the buffer keep it. NULL is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_dmabuf_close(dmabuf: *mut RecvDmabuf) {
+    // SAFETY: by the module's contract.
+    unsafe { close(dmabuf) }
+}
