@@ -77,6 +77,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
     ("xdp", On::Linux7, xdp::modes::zero_copy),
     ("xdp-program", On::Linux7, xdp::program::frames),
+    ("xdp-memlock", On::Linux7, xdp::memlock::ordinary_user),
     ("xdp-vlan", On::Linux7, xdp::program::vlan),
     ("xdp-two-queues", On::Linux7, xdp::queues::two),
     ("xdp-two-vms", On::Linux7, xdp::queues::two_vms),

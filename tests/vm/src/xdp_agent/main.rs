@@ -5,13 +5,16 @@
 //! zw-xdp echo SOCKET PAIRS NAME
 //! zw-xdp posts INTERFACE
 //! zw-xdp cycles INTERFACE COUNT
+//! zw-xdp as-user BYTES PROGRAM ARGUMENT…
 //! ```
 //! `own` and `echo` send back what comes from the wire's end, until there is the file of `zerowire_vmtest::xdp::STOP`: with a
 //! back end in this process, the VM's memory on huge pages or not; or as the front end of another process, whose answers bear a
 //! name of one byte. The line `ready` says that frames may come. `posts` asks the wire's end for frames, and looks where they
-//! land in the VM's memory. `cycles` attaches and detaches so often, and looks what is left. The last line is `ok …` or `failed: …`;
+//! land in the VM's memory. `cycles` attaches and detaches so often, and looks what is left. `as-user` becomes a program of an
+//! ordinary user who may lock so many bytes. The last line is `ok …` or `failed: …`;
 //! the exit status is 0 or 1.
 
+mod as_user;
 mod back_end;
 mod cycles;
 mod echo;
@@ -30,7 +33,7 @@ use anyhow::{Result, bail};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "usage: zw-xdp own MODE INTERFACE huge|small, echo SOCKET PAIRS NAME, posts INTERFACE, \
-                     or cycles INTERFACE COUNT";
+                     cycles INTERFACE COUNT, or as-user BYTES PROGRAM ARGUMENT…";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -52,6 +55,7 @@ fn run(words: &[&str]) -> Result<String> {
         ["own", mode, interface, pages] => echo::own(mode, interface, pages),
         ["echo", socket, pairs, name] => echo::on(socket, pairs, name),
         ["posts", interface] => posts::run(interface),
+        ["as-user", bytes, program @ ..] => as_user::run(bytes, program),
         ["cycles", interface, count] => cycles::run(interface, count),
         _ => bail!("{USAGE}"),
     }

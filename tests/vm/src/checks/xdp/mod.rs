@@ -8,6 +8,7 @@
 
 mod card;
 pub mod cycles;
+pub mod memlock;
 pub mod modes;
 pub mod posts;
 pub mod program;

@@ -33,9 +33,14 @@ pub struct Program {
 impl Program {
     /// Starts it; one at a time.
     pub fn start(guest: &mut Guest, arguments: &str) -> Result<Self> {
+        Self::start_by(guest, "", arguments)
+    }
+
+    /// Starts it by a command that becomes it.
+    pub fn start_by(guest: &mut Guest, by: &str, arguments: &str) -> Result<Self> {
         backend::static_program()?;
         guest.sh(&format!(
-            "rm -f {STATUS}; (sh -c 'echo $$ >{PID}; exec zerowire net --json {arguments}'; echo $? >{STATUS}) \
+            "rm -f {STATUS}; (sh -c 'echo $$ >{PID}; exec {by} zerowire net --json {arguments}'; echo $? >{STATUS}) \
              >{OUT} 2>{LOG} &"
         ))?;
         let mut program = Self { answers: 0 };
@@ -52,7 +57,17 @@ impl Program {
 
     /// What it has written to standard error.
     pub fn log(&self, guest: &mut Guest) -> String {
+        Self::last_log(guest)
+    }
+
+    /// The same of the one that was started last.
+    pub fn last_log(guest: &mut Guest) -> String {
         guest.sh(&format!("cat {LOG}")).unwrap_or_else(|error| format!("{error:#}"))
+    }
+
+    /// What the kernel says of the process.
+    pub fn status(&self, guest: &mut Guest) -> Result<String> {
+        guest.sh(&format!("cat /proc/$(cat {PID})/status"))
     }
 
     /// Its statistics now.
