@@ -78,6 +78,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("xdp", On::Linux7, xdp::modes::zero_copy),
     ("xdp-program", On::Linux7, xdp::program::frames),
     ("xdp-memlock", On::Linux7, xdp::memlock::ordinary_user),
+    ("xdp-address", On::Linux7, xdp::program::address),
     ("xdp-vlan", On::Linux7, xdp::program::vlan),
     ("xdp-two-queues", On::Linux7, xdp::queues::two),
     ("xdp-two-vms", On::Linux7, xdp::queues::two_vms),

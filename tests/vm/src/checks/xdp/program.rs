@@ -127,6 +127,29 @@ pub fn vlan(env: &Env<'_>) -> Result<String> {
     check_zero_copy(&vm, (lengths.len() * kinds.len()) as u64)
 }
 
+/// The card filters: frames for the VM's own address come only where the program has the interface promiscuous.
+pub fn address(env: &Env<'_>) -> Result<String> {
+    let mut card = Card::plug(env)?;
+    // Another last byte than the card's address has.
+    let mut other = frame(2, 300);
+    other[5] ^= 8;
+    for (promisc, comes) in [("off", false), ("on", true)] {
+        let socket = format!("/tmp/{promisc}");
+        let port = format!("--socket {socket} --port xdp:{},mode=zerocopy,promisc={promisc}", card.interface);
+        let program = Program::start(&mut card.guest, &port)?;
+        card.with_vms(&[format!("echo {socket} 1 0")], |card| {
+            card.wire.round_trip(&frame(1, 300)).with_context(|| program.log(&mut card.guest))?;
+            ensure!(
+                card.wire.comes_back(&other)? == comes,
+                "promisc={promisc}: {}",
+                program.log(&mut card.guest)
+            );
+            program.stop(&mut card.guest).map(drop)
+        })?;
+    }
+    Ok("frames for another address than the card's with promisc=on only".to_owned())
+}
+
 /// Sends frames back and forth through the program with one VM. Returns its log, and the VM's statistics at its end.
 fn through(card: &mut Card, frames: impl Iterator<Item = Vec<u8>>) -> Result<(String, Value)> {
     let port = format!("--socket /tmp/vm --port xdp:{},mode=zerocopy", card.interface);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use zerowire_virtio::port::{Frames, PacketSocket};
@@ -16,6 +16,8 @@ use zerowire_vmtest::xdp::{ADDRESSES_BYTES, Ask, HERE, THERE};
 /// For a frame to come back; then it is sent once more.
 const ONCE: Duration = Duration::from_millis(500);
 const TRIES: usize = 60;
+/// Where it may be that none comes.
+const FEW: usize = 6;
 
 /// For a frame, before the wire is looked at in another way.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -116,24 +118,34 @@ impl Wire {
 
     /// Sends a frame until a VM has sent it back, byte for byte. Returns that VM's name.
     pub fn round_trip(&self, frame: &[u8]) -> Result<u8> {
+        let name = self.attempts(frame, TRIES)?;
+        name.with_context(|| format!("a frame of {} bytes never came back", frame.len()))
+    }
+
+    /// The same a few times; whether it came back.
+    pub fn comes_back(&self, frame: &[u8]) -> Result<bool> {
+        Ok(self.attempts(frame, FEW)?.is_some())
+    }
+
+    fn attempts(&self, frame: &[u8], tries: usize) -> Result<Option<u8>> {
         {
             let mut sent = self.sent();
             sent.truncate(REMEMBERED - 1);
             sent.push_front(frame.to_vec());
         }
         let mut buffer = vec![0; 4096];
-        for _ in 0..TRIES {
+        for _ in 0..tries {
             self.send(frame)?;
             let start = Instant::now();
             while start.elapsed() < ONCE {
                 let Some(got) = self.recv(&mut buffer)? else { continue };
                 let Some(name) = self.answer(got)? else { continue };
                 if got[ADDRESSES_BYTES..] == frame[ADDRESSES_BYTES..] {
-                    return Ok(name);
+                    return Ok(Some(name));
                 }
             }
         }
-        bail!("a frame of {} bytes never came back", frame.len());
+        Ok(None)
     }
 
     /// The name of the VM that sent this; None where it was none of them. What is not the answer to a frame that was sent is an
