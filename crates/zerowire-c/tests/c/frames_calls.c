@@ -1,6 +1,6 @@
 /* Calls each function of the interface of whole frames, well and badly. Arguments: a way ("ring", "xdp") and the interface. The
  * test program reads what comes, and knows what has to come. With the interface's other end as well: what happens when the
- * interface goes down, and away. Ends with 0, or says which line is wrong. */
+ * interface is slow, goes down, and away. Ends with 0, or says which line is wrong. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -276,6 +276,35 @@ static void what_is_cut_may_be_long(void)
     CHECK(zw_frames_close(frames, -1) == 0);
 }
 
+/* A queue that lets one frame through at once at most, and others after minutes. */
+static void what_is_not_back_in_time_is_told(void)
+{
+    static const char slow[] = "tc qdisc add dev %s root tbf rate 100bit burst 1600 limit 100000";
+    struct zw_frames_options o = defaults();
+    zw_frames *frames;
+    void *data;
+
+    o.places = 2;
+    frames = opened(&o);
+    run(slow, interface);
+    do
+        put(frames, 1500, 1500);
+    while (zw_frames_wait(frames, 50) == 0);
+    CHECK(zw_frames_wait(frames, 50) == -ETIMEDOUT);
+    SAYS("none of 2 frames is back in 50 ms");
+    CHECK(zw_frames_reserve(frames, 60, &data) == -EAGAIN && zw_frames_wait(frames, 0) == -ETIMEDOUT);
+    CHECK(zw_frames_drain(frames, 50) == -ETIMEDOUT && zw_frames_outstanding(frames) == 2);
+    SAYS("2 frames are not back");
+    /* It goes on when they are. */
+    run("tc qdisc del dev %s root", interface);
+    CHECK(zw_frames_drain(frames, WAIT_MS) == 0 && zw_frames_reap(frames) >= 2);
+    run(slow, interface);
+    put(frames, 1500, 1500);
+    put(frames, 1500, 1500);
+    CHECK(zw_frames_close(frames, 50) == -ETIMEDOUT);
+    run("tc qdisc del dev %s root", interface);
+}
+
 /* Down: the frames stay, and go when it is up again. Gone: said so. */
 static void an_interface_goes(const char *peer)
 {
@@ -311,6 +340,8 @@ int main(int argc, char **argv)
     xdp = strcmp(argv[1], "xdp") == 0;
     interface = argv[2];
     if (argc == 4) {
+        if (!xdp)
+            what_is_not_back_in_time_is_told();
         an_interface_goes(argv[3]);
         return 0;
     }
