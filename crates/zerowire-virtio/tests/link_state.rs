@@ -17,7 +17,12 @@ use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
-const PORTS: [&str; 4] = ["packet:v0", "packet:v0,rings=on", "xdp:v0,mode=copy", "xdp:v0,queues=2,mode=copy"];
+const PORTS: [&str; 4] = [
+    "packet:v0,receive=socket",
+    "packet:v0,rings=on,receive=ring",
+    "xdp:v0,mode=copy",
+    "xdp:v0,queues=2,mode=copy",
+];
 
 /// Runs a test on each of the ports at once, as most of it is waiting; each has a namespace of its own.
 fn on_each_port(test: impl Fn(&'static str) + Copy + Send + 'static) {

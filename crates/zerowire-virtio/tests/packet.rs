@@ -13,19 +13,34 @@ use zerowire_virtio::daemon::MetadataSource;
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::port::{Frames, PacketSocket};
 
-/// The kernel copies frames of the guest, by either engine; or they are copied into a ring.
+/// The kernel copies frames, by either engine; or they are copied into a ring, out of one, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Uring,
     Calls,
     Ring,
+    Slots,
+    SlotsAndCalls,
 }
 
-const WAYS: [Way; 3] = [Way::Uring, Way::Calls, Way::Ring];
+const WAYS: [Way; 5] = [Way::Uring, Way::Calls, Way::Ring, Way::Slots, Way::SlotsAndCalls];
+
+impl Way {
+    /// Frames to the guest come by a ring.
+    fn in_slots(self) -> bool {
+        matches!(self, Self::Slots | Self::SlotsAndCalls)
+    }
+}
 
 fn vm(way: Way) -> Vm {
-    let port = if way == Way::Ring { "packet:v0,rings=on" } else { "packet:v0" };
-    Vm { engine: if way == Way::Calls { Engine::Syscall } else { Engine::Auto }, ..Vm::on("a", port) }
+    let port = match way {
+        Way::Uring | Way::Calls => "packet:v0,receive=socket",
+        Way::Ring => "packet:v0,rings=on,receive=socket",
+        Way::Slots => "packet:v0,rings=on,receive=ring",
+        Way::SlotsAndCalls => "packet:v0,receive=ring",
+    };
+    let calls = matches!(way, Way::Calls | Way::SlotsAndCalls);
+    Vm { engine: if calls { Engine::Syscall } else { Engine::Auto }, ..Vm::on("a", port) }
 }
 
 /// Frames of each of these lengths, numbered from `first`.
@@ -37,10 +52,16 @@ fn of_lengths(first: u32, lengths: impl Iterator<Item = usize>) -> Vec<Vec<u8>> 
 fn frames_pass_both_ways() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        for (way, word) in [
-            (Way::Uring, "pieces of guest memory registered; no ring, since a veth copies what it is lent"),
-            (Way::Calls, "plain system calls, as asked"),
-            (Way::Ring, "frames out by a TPACKET_V3 ring of 256 slots"),
+        const OUT: &str = "frames out by a TPACKET_V3 ring of 256 slots";
+        const IN: &str = "frames in by a TPACKET_V2 ring of 1024 slots of 2048 bytes";
+        const SOCKET: &str = "no receive ring, as asked";
+        const COPIED: &str = "no ring, since a veth copies what it is lent";
+        for (way, words) in [
+            (Way::Uring, ["pieces of guest memory registered", SOCKET, COPIED]),
+            (Way::Calls, ["plain system calls, as asked", SOCKET, COPIED]),
+            (Way::Ring, ["io_uring", SOCKET, OUT]),
+            (Way::Slots, ["io_uring", IN, OUT]),
+            (Way::SlotsAndCalls, ["plain system calls, as asked", IN, COPIED]),
         ] {
             let backend = Backend::start(&[vm(way)]);
             let mut peer = Peer::new("v1");
@@ -49,7 +70,7 @@ fn frames_pass_both_ways() {
             // A frame may pass before the path that it took is described.
             wait_until("the path is described", || {
                 let path = backend.stats("a").path;
-                path.starts_with("AF_PACKET, interface v0, ") && path.contains(word)
+                path.starts_with("AF_PACKET, interface v0, ") && words.iter().all(|w| path.contains(w))
             });
             let stats = backend.stats("a");
             assert_eq!((stats.port, stats.last_error), (vm(way).port, None));
@@ -80,7 +101,7 @@ fn every_length_goes_out_from_every_layout() {
             }
             let totals = backend.stats("a").transmit.totals;
             assert_eq!((totals.frames, totals.dropped_total()), (u64::from(sent), 0));
-            let reason = if way == Way::Ring { "outside" } else { "small" };
+            let reason = if matches!(way, Way::Ring | Way::Slots) { "outside" } else { "small" };
             assert_eq!(totals.copied_bytes.keys().collect::<Vec<_>>(), [&reason]);
             assert_eq!(totals.copied_total(), totals.bytes);
         }
@@ -144,7 +165,9 @@ fn every_length_comes_in_to_every_kind_of_buffer() {
             }
             let totals = backend.stats("a").receive.totals;
             assert_eq!((totals.frames, totals.dropped_total()), (u64::from(sent), 0));
-            assert!(totals.zero_copied_frames > 0);
+            // They all fit into a slot.
+            assert_eq!(totals.zero_copied_frames > 0, !way.in_slots());
+            assert!(!way.in_slots() || totals.copied_bytes.keys().eq(["outside"].iter()), "{totals:?}");
         }
     });
 }
@@ -212,7 +235,10 @@ fn segmentation_frames_of_up_to_64_kib_pass_whole_both_ways() {
                 assert!(!stats.receive.totals.copied_bytes.contains_key("rebuilt"));
                 assert!(stats.receive.totals.zero_copied_frames > 0);
                 if layout != Layout::Segments(60) {
-                    assert_eq!(stats.transmit.totals.zero_copied_frames > 0, way != Way::Ring);
+                    assert_eq!(
+                        stats.transmit.totals.zero_copied_frames > 0,
+                        !matches!(way, Way::Ring | Way::Slots)
+                    );
                 }
             }
         }
@@ -264,11 +290,14 @@ fn rebuilt(backend: &Backend) -> u64 {
 fn a_guest_gets_segments_of_what_it_does_not_take_whole() {
     let uso = f::NET_HOST_USO | f::NET_GUEST_USO4 | f::NET_GUEST_USO6;
     for (without, kinds) in [(OFFLOADS, 3), (uso, 1), (OFFLOADS & !(f::NET_CSUM | f::NET_GUEST_CSUM), 3)] {
-        for without in [without, without | f::NET_MRG_RXBUF] {
+        for (without, way) in [without, without | f::NET_MRG_RXBUF]
+            .into_iter()
+            .flat_map(|w| [Way::Uring, Way::Slots].map(|way| (w, way)))
+        {
             in_netns(move || {
                 veth("v0", "v1", 1, 1500);
                 let peer = Peer::new("v1");
-                let backend = Backend::start(&[vm(Way::Uring)]);
+                let backend = Backend::start(&[vm(way)]);
                 let mut guest = backend.guest("a", &options(without, Layout::Single));
                 let mut before = 0;
                 for (n, payload) in [3000, 14_000, 3000].into_iter().enumerate() {
@@ -300,38 +329,40 @@ fn a_guest_gets_segments_of_what_it_does_not_take_whole() {
 
 #[test]
 fn a_partial_checksum_passes_or_is_completed() {
-    in_netns(|| {
-        veth("v0", "v1", 1, 1500);
-        let mut peer = Peer::new("v1");
-        let backend = Backend::start(&[vm(Way::Uring)]);
-        let header = VirtioNetHdr { gso_type: 0, gso_size: 0, hdr_len: 0, ..tso() };
-        let frame = frames::tcp_frame(3, 1000);
-        let mut guest = backend.guest("a", &options(0, Layout::Single));
-        for _ in 0..50 {
-            guest.send(0, &[(header, frame.clone())]);
-            let got = peer.expect();
-            assert_eq!((&got.bytes, got.needs_csum()), (&frame, true));
-            peer.send_with(&fields(&header), &frame).expect("sent");
-            let (got, bytes) = guest.expect();
-            assert_eq!(
-                (got.flags & FLAG_NEEDS_CSUM, got.csum_start, got.csum_offset),
-                (FLAG_NEEDS_CSUM, 34, 16)
-            );
-            assert_eq!(bytes, frame);
-        }
-        assert_eq!(rebuilt(&backend), 0);
-        drop(guest);
-        wait_until("the connection has ended", || !backend.stats("a").connected);
-        let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
-        for _ in 0..50 {
-            peer.send_with(&fields(&header), &frame).expect("sent");
-            let (got, bytes) = guest.expect();
-            assert_eq!((got.flags, got.gso_type), (0, 0));
-            check_sum(&bytes);
-            assert_eq!((&bytes[..50], &bytes[52..]), (&frame[..50], &frame[52..]));
-        }
-        assert_eq!(rebuilt(&backend), 50 * (12 + frame.len() as u64));
-    });
+    for way in [Way::Uring, Way::Slots] {
+        in_netns(move || {
+            veth("v0", "v1", 1, 1500);
+            let mut peer = Peer::new("v1");
+            let backend = Backend::start(&[vm(way)]);
+            let header = VirtioNetHdr { gso_type: 0, gso_size: 0, hdr_len: 0, ..tso() };
+            let frame = frames::tcp_frame(3, 1000);
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            for _ in 0..50 {
+                guest.send(0, &[(header, frame.clone())]);
+                let got = peer.expect();
+                assert_eq!((&got.bytes, got.needs_csum()), (&frame, true));
+                peer.send_with(&fields(&header), &frame).expect("sent");
+                let (got, bytes) = guest.expect();
+                assert_eq!(
+                    (got.flags & FLAG_NEEDS_CSUM, got.csum_start, got.csum_offset),
+                    (FLAG_NEEDS_CSUM, 34, 16)
+                );
+                assert_eq!(bytes, frame);
+            }
+            assert_eq!(rebuilt(&backend), 0);
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+            let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
+            for _ in 0..50 {
+                peer.send_with(&fields(&header), &frame).expect("sent");
+                let (got, bytes) = guest.expect();
+                assert_eq!((got.flags, got.gso_type), (0, 0));
+                check_sum(&bytes);
+                assert_eq!((&bytes[..50], &bytes[52..]), (&frame[..50], &frame[52..]));
+            }
+            assert_eq!(rebuilt(&backend), 50 * (12 + frame.len() as u64));
+        });
+    }
 }
 
 fn with_tag(frame: &[u8], tag: [u8; 4]) -> Vec<u8> {
@@ -409,23 +440,25 @@ fn tagged_frames_keep_their_tags_both_ways() {
 /// The segments of a tagged frame that the guest does not take whole have the tag, each.
 #[test]
 fn a_tag_and_segments_at_once() {
-    in_netns(|| {
-        veth("v0", "v1", 1, 1500);
-        let peer = Peer::new("v1");
-        let backend = Backend::start(&[vm(Way::Uring)]);
-        let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
-        let whole = with_tag(&frames::tcp_frame(9, 5000), [0x81, 0, 0, 9]);
-        let header = VirtioNetHdr { csum_start: 38, hdr_len: 58, ..tso() };
-        peer.send_with(&fields(&header), &whole).expect("sent");
-        let mut payload = Vec::new();
-        while payload.len() < 5000 {
-            let (header, frame) = guest.expect();
-            assert_eq!((header.flags, &frame[12..16]), (0, &[0x81, 0, 0, 9][..]));
-            check_sum(&[&frame[..12], &frame[16..]].concat());
-            payload.extend_from_slice(&frame[58..]);
-        }
-        assert_eq!(payload, whole[58..]);
-    });
+    for way in [Way::Uring, Way::Slots] {
+        in_netns(move || {
+            veth("v0", "v1", 1, 1500);
+            let peer = Peer::new("v1");
+            let backend = Backend::start(&[vm(way)]);
+            let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
+            let whole = with_tag(&frames::tcp_frame(9, 5000), [0x81, 0, 0, 9]);
+            let header = VirtioNetHdr { csum_start: 38, hdr_len: 58, ..tso() };
+            peer.send_with(&fields(&header), &whole).expect("sent");
+            let mut payload = Vec::new();
+            while payload.len() < 5000 {
+                let (header, frame) = guest.expect();
+                assert_eq!((header.flags, &frame[12..16]), (0, &[0x81, 0, 0, 9][..]));
+                check_sum(&[&frame[..12], &frame[16..]].concat());
+                payload.extend_from_slice(&frame[58..]);
+            }
+            assert_eq!(payload, whole[58..]);
+        });
+    }
 }
 
 #[test]
@@ -436,7 +469,7 @@ fn metadata_is_answered_beside_frames() {
         let file = dir.path().join("metadata.json");
         std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
         let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
-        let backend = Backend::start(&[Vm { metadata, ..vm(Way::Ring) }]);
+        let backend = Backend::start(&[Vm { metadata, ..vm(Way::Slots) }]);
         let mut peer = Peer::new("v1");
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         for n in 0..20 {
@@ -453,19 +486,21 @@ fn metadata_is_answered_beside_frames() {
 /// What the host itself sends there is on the wire, and not the guest's; what the guest sends does not come back.
 #[test]
 fn frames_of_the_host_itself_are_not_the_guests() {
-    in_netns(|| {
-        veth("v0", "v1", 1, 1500);
-        let backend = Backend::start(&[vm(Way::Uring)]);
-        let (mut peer, host) = (Peer::new("v1"), Peer::new("v0"));
-        let mut guest: Guest = backend.guest("a", &options(0, Layout::Single));
-        for n in 0..20 {
-            host.send(&frame(n, 100));
-            host.send(&with_tag(&frame(n, 100), [0x81, 0, 0, 5]));
-            guest.send_plain(&[with_tag(&frame(n, 100), [0x81, 0, 0, 5])]);
-            // With and without its tag, and the guest's.
-            (0..3).for_each(|_| assert_eq!(peer.expect().bytes, frame(n, 100)));
-            guest.ping(&mut peer, n);
-        }
-        assert_eq!(backend.stats("a").receive.totals.frames, 20);
-    });
+    for way in [Way::Uring, Way::Slots] {
+        in_netns(move || {
+            veth("v0", "v1", 1, 1500);
+            let backend = Backend::start(&[vm(way)]);
+            let (mut peer, host) = (Peer::new("v1"), Peer::new("v0"));
+            let mut guest: Guest = backend.guest("a", &options(0, Layout::Single));
+            for n in 0..20 {
+                host.send(&frame(n, 100));
+                host.send(&with_tag(&frame(n, 100), [0x81, 0, 0, 5]));
+                guest.send_plain(&[with_tag(&frame(n, 100), [0x81, 0, 0, 5])]);
+                // With and without its tag, and the guest's.
+                (0..3).for_each(|_| assert_eq!(peer.expect().bytes, frame(n, 100)));
+                guest.ping(&mut peer, n);
+            }
+            assert_eq!(backend.stats("a").receive.totals.frames, 20);
+        });
+    }
 }

@@ -32,7 +32,7 @@ fn frames_that_waited_are_counted_by_why_they_were_copied() {
         veth("v0", "v1", 1, 1500);
         let peer = Peer::new("v1");
         for (without, only) in [(OFFLOADS & !(f::NET_CSUM | f::NET_GUEST_CSUM), "rebuilt"), (0, "rebuilt")] {
-            let backend = Backend::start(&[Vm::on("a", "packet:v0")]);
+            let backend = Backend::start(&[Vm::on("a", "packet:v0,receive=socket")]);
             let mut guest = backend.guest("a", &options(without, Layout::Single));
             // More than the guest has buffers for; they wait until it takes some.
             if without == 0 {
@@ -55,7 +55,7 @@ fn sound_frames_behind_one_that_is_rebuilt_are_named() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
-        let backend = Backend::start(&[Vm::on("a", "packet:v0")]);
+        let backend = Backend::start(&[Vm::on("a", "packet:v0,receive=socket")]);
         let without = OFFLOADS & !(f::NET_CSUM | f::NET_GUEST_CSUM);
         let mut guest = backend.guest("a", &options(without, Layout::Single));
         // Reads come in batches after a run of frames.
@@ -86,7 +86,7 @@ fn a_guest_that_takes_no_checksums_is_named_as_the_reason() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let peer = Peer::new("v1");
-        let backend = Backend::start(&[Vm::on("a", "packet:v0")]);
+        let backend = Backend::start(&[Vm::on("a", "packet:v0,receive=socket")]);
         let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
         for n in 0..20 {
             peer.send(&frame(n, 1500));
@@ -106,7 +106,7 @@ fn system_calls_are_counted_with_a_ring_and_without() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
-        for port in ["packet:v0,rings=on", "packet:v0,rings=off"] {
+        for port in ["packet:v0,rings=on,receive=socket", "packet:v0,rings=off,receive=ring"] {
             let backend = Backend::start(&[Vm::on("a", port)]);
             let mut guest = backend.guest("a", &options(0, Layout::Single));
             for n in 0..50 {

@@ -19,16 +19,12 @@ use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
-/// The kernel copies frames of the guest, or they are copied into a ring.
-const PORTS: [&str; 2] = ["packet:v0", "packet:v0,rings=on"];
+/// The kernel copies frames, or they are copied into a ring and out of one.
+const PORTS: [&str; 2] = ["packet:v0,receive=socket", "packet:v0,rings=on,receive=ring"];
 
 fn with(port: &str) -> (Backend, Peer) {
     veth("v0", "v1", 1, 1500);
     (Backend::start(&[Vm::on("a", port)]), Peer::new("v1"))
-}
-
-fn one() -> (Backend, Peer) {
-    with(PORTS[0])
 }
 
 fn in_netns_each(test: fn(&'static str)) {
@@ -261,8 +257,8 @@ fn guests_come_and_go_and_leave_nothing() {
 
 #[test]
 fn every_write_to_memory_is_noted_and_no_other() {
-    in_netns(|| {
-        let (backend, mut peer) = one();
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
         for without in [0, zerowire_guest::net::OFFLOADS] {
             let mut guest = backend.guest("a", &options(without, Layout::Split));
             guest.ping(&mut peer, 1);
@@ -368,8 +364,8 @@ fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
 
 #[test]
 fn a_front_end_that_went_without_a_word_is_followed_by_another() {
-    in_netns(|| {
-        let (backend, mut peer) = one();
+    in_netns_each(|port| {
+        let (backend, mut peer) = with(port);
         let memory = guest_memory();
         let (driver, pairs) =
             NetDriver::start(tracked(&backend), &memory, &options(0, Layout::Single)).expect("a guest");

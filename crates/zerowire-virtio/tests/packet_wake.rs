@@ -52,7 +52,7 @@ fn errors() -> Vec<String> {
 #[test]
 fn an_idle_worker_sees_the_interface_come_up_and_logs_no_error() {
     tracing::subscriber::set_global_default(Log).expect("the only log of this program");
-    for port in ["packet:v0", "packet:v0,rings=on"] {
+    for port in ["packet:v0,receive=socket", "packet:v0,rings=on,receive=ring"] {
         in_netns(move || {
             veth("v0", "v1", 1, 1500);
             let backend = Backend::start(&[Vm::on("a", port)]);

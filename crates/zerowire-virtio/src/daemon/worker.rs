@@ -48,7 +48,7 @@ const TRIM_AFTER: Duration = Duration::from_secs(1);
 
 /// After work a worker looks at its rings this many times more before it sleeps, one to two microseconds: a driver on
 /// another CPU that is about to add a buffer is met awake, where waking up costs more than ten.
-const LINGER: u32 = 32;
+pub(super) const LINGER: u32 = 32;
 
 /// A busy worker asks for events each so many turns.
 const TURNS_UNASKED: u32 = 16;

@@ -21,11 +21,13 @@
 //! **Ownership.** Parsed chains belong to this side until they are given back; the kernel holds them only within
 //! [`Receive::run`].
 
+mod batch;
 pub(crate) mod chains;
 mod deliver;
 mod fit;
 mod pending;
 mod shape;
+mod slots;
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -53,17 +55,6 @@ const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 /// From one read's scratch memory to the next, bytes: not a multiple of the page size, so that the starts of all of
 /// them don't share the same few lines of the first-level cache.
 const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
-
-/// The usual order of results.
-const IN_ORDER: [u16; READ_BATCH] = {
-    let mut order = [0; READ_BATCH];
-    let mut i = 0;
-    while i < READ_BATCH {
-        order[i] = i as u16;
-        i += 1;
-    }
-    order
-};
 
 /// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual CPU from running.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -138,6 +129,8 @@ pub struct Receive {
     /// Frames that were read and for which the guest had too few buffers.
     pending: Pending,
     waiting_since: Option<Instant>,
+    /// Waiting for more buffers was in vain: what there are is to be used.
+    settled: bool,
     lists: Lists,
     reads: Vec<Read>,
     scratch: Mapping,
@@ -162,6 +155,7 @@ impl Receive {
             long_batch: 1,
             pending: Pending::default(),
             waiting_since: None,
+            settled: false,
             lists: Lists::new(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
             reads: Vec::with_capacity(READ_BATCH),
             scratch: Mapping::private(SCRATCH_STRIDE * READ_BATCH)?,
@@ -228,83 +222,38 @@ impl Receive {
     /// Reads one batch of frames.
     #[inline]
     pub fn run(&mut self, cx: &mut ReceiveContext<'_>) -> Result<ReceiveTurn, TurnError> {
-        if !self.pending.is_empty() {
-            self.deliver_pending(cx)?;
-            if !self.pending.is_empty() {
-                return Ok(self.wait(cx));
-            }
+        if !self.deliver_pending(cx)? {
+            return Ok(self.wait(cx));
         }
         let private = self.is_private();
         let likely = self.forecast.likely().clamp(1, self.longest());
         let offered = match self.forecast.shape() {
-            _ if private => self.offer_runs(self.batch, likely, true, cx),
-            Shape::Long if self.setup.mergeable => self.offer_runs(self.long_batch, likely, false, cx),
-            _ => self.offer_each(cx),
+            _ if private => self.offer_runs(self.batch, |_| likely, true, cx),
+            Shape::Long if self.setup.mergeable => self.offer_runs(self.long_batch, |_| likely, false, cx),
+            // A guest without mergeable buffers posts chains for the longest frame: parse them only that far, if long
+            // frames come.
+            Shape::Long => self.offer_each(self.batch, self.longest(), cx),
+            _ => self.offer_each(self.batch, self.ordinary, cx),
         };
-        // A broken chain stops the ring, but only behind the reads that were queued before it: none may stay queued.
-        let (reads, broken) = match offered {
-            Ok(n) => (n, None),
-            Err(e) if self.reads.is_empty() => return Err(e),
-            Err(e) => (self.reads.len(), Some(e)),
+        let Some((done, broken)) = self.read(offered, private, cx)? else { return Ok(self.wait(cx)) };
+        let port_empty = done.frames < done.reads;
+        self.batch = match port_empty {
+            true => (done.frames + 1).min(READ_BATCH),
+            false => (self.batch * 2).min(READ_BATCH),
         };
-        if reads == 0 {
-            return Ok(self.wait(cx));
-        }
-        self.waiting_since = None;
-        self.ring.prefetch(MAX_BATCH as u16);
-        self.ring.prefetch_used(self.chains.len() as u16);
-        let (done, calls) = cx.io.run()?;
-        cx.counters.system_calls.add(calls);
-        // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are
-        // the same, with the reads that found nothing at the end.
-        let mut in_order = true;
-        let mut port_gone = false;
-        let mut frames = 0;
-        for (i, d) in done.iter().enumerate() {
-            if let Some(r) = self.reads.get_mut(usize::from(d.slot)) {
-                r.result = d.result;
-            }
-            if d.result >= 0 {
-                in_order &= usize::from(d.slot) == frames && i == frames;
-                frames += 1;
-            } else if d.result == -libc::EBADFD || d.result == -libc::ENETDOWN {
-                port_gone = true;
-            } else if d.result != -libc::EAGAIN {
-                // The frame was taken out of the port and could not be put into the guest's memory.
-                cx.counters.dropped(DropReason::PortRefused);
-            }
-        }
-        if cx.memory.log().is_some() {
-            note_reads(&self.reads, &self.chains, cx.memory);
-        }
-        let order: [u16; READ_BATCH] = match in_order && !private {
-            true => IN_ORDER,
-            false => std::array::from_fn(|i| done.get(i).map_or(0, |d| d.slot)),
-        };
-        let port_empty = frames < reads;
-        self.batch = if port_empty { (frames + 1).min(READ_BATCH) } else { (self.batch * 2).min(READ_BATCH) };
-        if private {
-            self.deliver_scratch(&order[..reads], cx)?;
-        } else if !in_order {
-            self.deliver_staged(&order[..reads], 0, 0, false, cx)?;
-        } else {
-            let sound = self.sound(frames);
-            let (delivered, chains) = self.deliver_in_place(sound, cx)?;
-            if delivered < frames {
-                self.deliver_staged(&order[..frames], delivered, chains, delivered == sound, cx)?;
-            }
-            self.long_batch = match delivered {
-                d if d < frames => 1,
+        if let Some(in_place) = done.in_place {
+            self.long_batch = match in_place {
+                d if d < done.frames => 1,
                 d if d == self.long_batch => (self.long_batch * 2).min(LONG_BATCH),
                 d => d.clamp(1, LONG_BATCH),
             };
         }
-        let turn = Turn { chains: frames, notify: self.ring.publish() };
+        let turn = Turn { chains: done.frames, notify: self.ring.publish() };
         if let Some(e) = broken {
             return Err(e);
         }
         let waiting = !self.pending.is_empty();
-        Ok(ReceiveTurn { turn, port_empty, port_gone, starved: waiting, waiting })
+        Ok(ReceiveTurn { turn, port_empty, port_gone: done.port_gone, starved: waiting, waiting })
     }
 
     /// Whether frames go into private memory first.
@@ -349,6 +298,7 @@ impl Receive {
             if self.pending.is_empty() {
                 if since.elapsed() >= SETTLE_AFTER {
                     self.waiting_since = None;
+                    self.settled = true;
                     self.forecast.settle_for_less();
                 }
             } else if since.elapsed() >= PATIENCE {
@@ -375,13 +325,14 @@ impl Receive {
         Ok(room && self.copy_out(&with_header, CopyReason::Metadata, memory, counters)? == Room::Taken)
     }
 
-    /// One read for each of several chains.
+    /// One read for each of up to `want` chains, parsed for `need` bytes.
     #[inline]
-    fn offer_each(&mut self, cx: &mut ReceiveContext<'_>) -> Result<usize, TurnError> {
-        let want = self.batch;
-        // A guest without mergeable buffers posts chains for the longest frame: parse them only that far, if long
-        // frames come.
-        let need = if self.forecast.shape() == Shape::Long { self.longest() } else { self.ordinary };
+    fn offer_each(
+        &mut self,
+        want: usize,
+        need: usize,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<usize, TurnError> {
         self.start(cx);
         for i in 0..want {
             if !self.chains.ensure(i, need, &mut self.ring, cx.memory, self.setup.header_len)? {
@@ -397,13 +348,13 @@ impl Receive {
         Ok(self.reads.len())
     }
 
-    /// Up to `want` reads, each for as many chains as hold `need` bytes: into them, or into scratch memory alone if
+    /// Up to `want` reads, each for as many chains as hold the bytes that it needs: into them, or into scratch memory alone if
     /// `private`, so that what arrives fits into what the guest has posted.
     #[inline]
     fn offer_runs(
         &mut self,
         want: usize,
-        need: usize,
+        need: impl Fn(usize) -> usize,
         private: bool,
         cx: &mut ReceiveContext<'_>,
     ) -> Result<usize, TurnError> {
@@ -411,7 +362,7 @@ impl Receive {
         let mut first = 0;
         for read in 0..want {
             let start = self.lists.end();
-            let (n, room) = self.chains_for(need, first, private, cx)?;
+            let (n, room) = self.chains_for(need(read), first, private, cx)?;
             let queued = n > 0
                 && match private {
                     true => self.read_into(0, 0, start, read, cx),
@@ -524,27 +475,6 @@ impl Receive {
         // scratch memory is this side's own, a slot for each read.
         unsafe { cx.io.push(op) };
         Ok(())
-    }
-}
-
-/// Notes what a batch of reads wrote to the guest's chains, wherever its frames go afterwards.
-#[cold]
-fn note_reads(reads: &[Read], chains: &Chains, memory: &GuestMemory) {
-    let mut first = 0;
-    for r in reads {
-        let mut left = match r.result {
-            len if len >= 0 => len as usize,
-            // Nothing was there to be read.
-            e if e == -libc::EAGAIN || e == -libc::EBADFD || e == -libc::ENETDOWN => 0,
-            // The kernel failed half-way and does not say where.
-            _ => r.room,
-        };
-        for i in first..first + r.chains {
-            let n = chains.room(i).min(left);
-            memory.wrote(chains.segments(i), 0, n);
-            left -= n;
-        }
-        first += r.chains;
     }
 }
 

@@ -5,7 +5,9 @@ mod spec;
 mod tap;
 mod watch;
 
-pub use packet::{Frames, InterfaceState, PacketError, PacketSocket, Promiscuous, Tag};
-pub use spec::{FollowLink, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec};
+pub use packet::{Arrived, Frames, InterfaceState, PacketError, PacketSocket, Promiscuous, SLOT_BYTES, SLOTS, Slots, Tag};
+pub use spec::{
+    FollowLink, PacketReceive, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec,
+};
 pub use tap::{MAX_QUEUES, Tap, TapError, TapOffloads, TapSpec};
 pub use watch::LinkWatch;

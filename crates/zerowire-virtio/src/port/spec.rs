@@ -14,7 +14,7 @@ pub enum PortSpec {
     Tap(TapSpec),
     /// `xdp:IF[,…]`: queues of any interface by AF_XDP, with the guest's memory as the UMEM.
     Xdp(XdpSpec),
-    /// `packet:IF[,rings=on|off|auto]`: packet sockets on an interface.
+    /// `packet:IF[,…]`: packet sockets on an interface.
     Packet(PacketSpec),
 }
 
@@ -97,6 +97,8 @@ pub struct PacketSpec {
     pub interface: String,
     /// Whether frames of the guest go by a ring shared with the kernel.
     pub rings: PacketRings,
+    /// Whether frames to the guest come by a ring shared with the kernel.
+    pub receive: PacketReceive,
     /// Whether the guest sees the interface's state.
     pub link: FollowLink,
 }
@@ -104,7 +106,12 @@ pub struct PacketSpec {
 impl PacketSpec {
     /// All defaults.
     pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), rings: PacketRings::default(), link: FollowLink::default() }
+        Self {
+            interface: interface.into(),
+            rings: PacketRings::default(),
+            receive: PacketReceive::default(),
+            link: FollowLink::default(),
+        }
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -113,6 +120,10 @@ impl PacketSpec {
             ("rings", "on") => self.rings = PacketRings::On,
             ("rings", "off") => self.rings = PacketRings::Off,
             ("rings", other) => return Err(format!("rings={other}: give on, off or auto")),
+            ("receive", "auto") => self.receive = PacketReceive::Auto,
+            ("receive", "ring") => self.receive = PacketReceive::Ring,
+            ("receive", "socket") => self.receive = PacketReceive::Socket,
+            ("receive", other) => return Err(format!("receive={other}: give ring, socket or auto")),
             ("link", word) => self.link = FollowLink::parse(word)?,
             ("queues", "1") => {}
             ("queues", n) => {
@@ -120,7 +131,7 @@ impl PacketSpec {
             }
             _ => {
                 return Err(format!(
-                    "'{key}={value}' is not known, only rings=on|off|auto and link=follow|ignore"
+                    "'{key}={value}' is not known, only rings=on|off|auto, receive=ring|socket|auto and link=follow|ignore"
                 ));
             }
         }
@@ -138,6 +149,18 @@ pub enum PacketRings {
     On,
     /// The kernel.
     Off,
+}
+
+/// Where frames to the guest are taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketReceive {
+    /// The ring, and the socket where that can't be opened or stands still.
+    #[default]
+    Auto,
+    /// A ring, opened again and again where that fails.
+    Ring,
+    /// The socket.
+    Socket,
 }
 
 /// A port that can't be understood. The text is what the user reads.
@@ -212,7 +235,7 @@ impl XdpSpec {
 impl PortSpec {
     /// Names of all options that ports have, whichever port takes them.
     pub const OPTIONS: &[&str] =
-        &["queue", "queues", "mode", "match", "offloads", "promisc", "rings", "link"];
+        &["queue", "queues", "mode", "match", "offloads", "promisc", "rings", "receive", "link"];
 
     /// Queue pairs of the device.
     pub fn queues(&self) -> usize {
@@ -291,7 +314,7 @@ impl PortSpec {
             }
             _ => Err("give tap:NAME[,queues=N], xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto]\
                       [,match=mac:…|all][,offloads=on|off][,promisc=on|off][,link=follow|ignore] or \
-                      packet:IF[,rings=on|off|auto][,link=follow|ignore]"
+                      packet:IF[,rings=on|off|auto][,receive=ring|socket|auto][,link=follow|ignore]"
                 .to_owned()),
         }
     }
@@ -322,6 +345,11 @@ impl fmt::Display for PortSpec {
                     PacketRings::Auto => {}
                     PacketRings::On => f.write_str(",rings=on")?,
                     PacketRings::Off => f.write_str(",rings=off")?,
+                }
+                match p.receive {
+                    PacketReceive::Auto => {}
+                    PacketReceive::Ring => f.write_str(",receive=ring")?,
+                    PacketReceive::Socket => f.write_str(",receive=socket")?,
                 }
                 f.write_str(p.link.option())
             }
@@ -371,92 +399,4 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn port(text: &str) -> Result<PortSpec, PortSpecError> {
-        text.parse()
-    }
-
-    #[test]
-    fn ports_are_parsed_and_shown_as_they_are_given() {
-        assert_eq!(port("tap:t0"), Ok(PortSpec::Tap(TapSpec { name: "t0".into(), queues: 1 })));
-        assert_eq!(port("tap:t0,queues=4").map(|p| p.queues()), Ok(4));
-        assert_eq!(port("xdp:e0"), Ok(PortSpec::Xdp(XdpSpec::new("e0"))));
-        for (word, offloads) in [("on", true), ("off", false)] {
-            let spec = XdpSpec { offloads: Some(offloads), ..XdpSpec::new("e0") };
-            assert_eq!([true, false].map(|zero_copy| spec.does_offloads(zero_copy)), [offloads; 2]);
-            assert_eq!(port(&format!("xdp:e0,offloads={word}")), Ok(PortSpec::Xdp(spec)));
-        }
-        assert_eq!(port("xdp:e0,promisc=on"), port("xdp:e0"));
-        let by_default = |spec: XdpSpec| [false, true].map(|zero_copy| spec.does_offloads(zero_copy));
-        assert_eq!(by_default(XdpSpec::new("e0")), [true, false]);
-        assert_eq!(by_default(XdpSpec { mode: XdpMode::Copy, ..XdpSpec::new("e0") }), [true; 2]);
-        assert_eq!(by_default(XdpSpec { mode: XdpMode::ZeroCopy, ..XdpSpec::new("e0") }), [false; 2]);
-        assert_eq!(by_default(XdpSpec { filter: XdpMatch::Mac([2; 6]), ..XdpSpec::new("e0") }), [true; 2]);
-        assert_eq!(port("packet:e0"), Ok(PortSpec::Packet(PacketSpec::new("e0"))));
-        for text in [
-            "tap:t0,queues=3",
-            "packet:e0",
-            "packet:e0,rings=on",
-            "packet:e0,rings=off",
-            "packet:e0,link=follow",
-            "packet:e0,rings=on,link=follow",
-            "xdp:e0,queue=0,queues=1,link=follow",
-            "xdp:e0,queue=0,queues=1",
-            "xdp:e0,queue=2,queues=4,mode=zerocopy,match=mac:02:00:00:00:00:0a",
-            "xdp:e0,queue=0,queues=1,mode=copy",
-            "xdp:e0,queue=1,queues=1,mode=copy,match=mac:02:00:00:00:00:0a,offloads=on",
-            "xdp:e0,queue=0,queues=1,promisc=off",
-            "xdp:e0,queue=0,queues=1,offloads=off,promisc=off,link=follow",
-        ] {
-            assert_eq!(port(text).map(|p| p.to_string()).as_deref(), Ok(text));
-            let mut options = text.split([',', '=']).skip(1).step_by(2);
-            assert!(options.all(|key| PortSpec::OPTIONS.contains(&key)), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_link_is_followed_where_that_is_asked_for() {
-        for (text, followed) in [
-            ("tap:t0", None),
-            ("packet:e0", None),
-            ("xdp:e0", None),
-            ("packet:e0,link=ignore", None),
-            ("xdp:e0,link=ignore", None),
-            ("packet:e0,link=follow", Some("e0")),
-            ("xdp:e0,link=follow", Some("e0")),
-        ] {
-            assert_eq!(port(text).unwrap().followed(), followed, "{text}");
-        }
-    }
-
-    #[test]
-    fn errors_name_the_value() {
-        for (bad, word) in [
-            ("veth:a", "veth:a"),
-            ("tap:t0,queues=0", "queues=0"),
-            ("tap:t0,mtu=9", "mtu=9"),
-            ("xdp:e0,queues=129", "queues=129"),
-            ("xdp:e0,queue=x", "queue=x"),
-            ("xdp:e0,mode=fast", "mode=fast"),
-            ("xdp:e0,offloads=some", "offloads=some"),
-            ("xdp:e0,promisc=maybe", "promisc=maybe"),
-            ("packet:e0,promisc=off", "promisc=off"),
-            ("xdp:e0,match=mac:02:00", "mac:02:00"),
-            ("xdp:e0,match=mac:02:00:00:00:00:00:00", "match=mac"),
-            ("xdp:e0,zero", "'zero'"),
-            ("packet:e0,queues=2", "queues=2"),
-            ("packet:e0,rings=2", "rings=2"),
-            ("packet:e0,link=up", "link=up"),
-            ("xdp:e0,link=up", "link=up"),
-            ("tap:t0,link=follow", "link=follow"),
-            ("packet:e0,mode=copy", "mode=copy"),
-        ] {
-            let text = port(bad).err().map(|e| e.to_string()).unwrap_or_default();
-            assert!(text.contains(word) && text.contains(bad), "{bad}: {text}");
-        }
-        let two = port("packet:e0").and_then(|p| p.with_queues(2));
-        assert!(two.is_err_and(|e| e.to_string().contains("queues=2")));
-    }
-}
+mod tests;

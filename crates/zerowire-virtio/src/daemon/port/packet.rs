@@ -14,12 +14,12 @@ use crate::daemon::command::RingStart;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
 use crate::daemon::rings::split_ring;
 use crate::daemon::stats::Shared;
-use crate::daemon::worker::{WorkerHandle, WorkerSetup};
+use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
 use crate::io::{Engine, PortIo};
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
-use crate::net::packet::Link as PacketLink;
-use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
+use crate::net::packet::{LOOKS, Link as PacketLink};
+use crate::net::receive::{ReceiveSetup, ReceiveTurn};
 use crate::net::transmit::{Detour, FrameRing, TransmitContext, Turn, TurnError};
 use crate::net::{PathMode, Pin, Policy, Receive, Transmit};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
@@ -113,8 +113,8 @@ impl Port for PacketPort {
     }
 
     fn kernel_copies(&self) -> &'static str {
-        "one each way, between the frame and the packet socket's buffer; with a transmit ring none on the way out, but where \
-         the interface copies itself (net/packet/af_packet.c)"
+        "one each way, between the frame and the packet socket's buffer or its receive ring; with a transmit ring none on the \
+         way out, but where the interface copies itself (net/packet/af_packet.c)"
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
@@ -124,10 +124,13 @@ impl Port for PacketPort {
         let (interface, engine, policy) = (self.spec.interface.clone(), self.engine, self.policy);
         let rings = self.rings();
         let insists = self.spec.rings == PacketRings::On;
+        let receive = self.spec.receive;
+        let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
+            let pin = policy.pin != Pin::Off;
             let (link, io) =
-                PacketLink::open(&interface, engine, policy.pin != Pin::Off).map_err(io::Error::other)?;
+                PacketLink::open(&interface, receive, no_ring, engine, pin).map_err(io::Error::other)?;
             Ok(PacketPath {
                 io,
                 link,
@@ -143,6 +146,9 @@ impl Port for PacketPort {
         })
     }
 }
+
+/// The port is watched again before the worker sleeps.
+const _: () = assert!(LOOKS < LINGER);
 
 /// How long a worker sleeps at most while the ring has frames that the kernel had no room for.
 const RING_NAP: Duration = Duration::from_millis(1);
@@ -348,8 +354,7 @@ impl ReceiveSide<PacketPath> for Receive {
         memory: &GuestMemory,
         counters: &Counters,
     ) -> Result<ReceiveTurn, TurnError> {
-        let turn = self.run(&mut ReceiveContext { memory, io: &mut path.io, counters })?;
-        path.link.after_receive(self, turn, &mut path.io, memory, counters)
+        path.link.receive(self, &mut path.io, memory, counters)
     }
 
     fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError> {

@@ -10,16 +10,24 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
+use super::inbound::Inbound;
 use super::tagged::{TAG_BYTES, restore};
 use crate::io::{Engine, PortIo};
 use crate::memory::GuestMemory;
 use crate::net::receive::{ReceiveContext, ReceiveTurn};
 use crate::net::transmit::TurnError;
 use crate::net::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Receive};
-use crate::port::{Frames, InterfaceState, PacketError, PacketSocket};
+use crate::port::{Frames, InterfaceState, PacketError, PacketReceive, PacketSocket};
 
 /// How often an interface that is down or gone is looked for, and how often the kernel's counters are read.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether a receive ring stands still.
+const RING_LOOK: Duration = Duration::from_secs(1);
+
+/// So many turns more a ring that was found empty is looked at before its socket is watched: a look costs nothing, where to be woken
+/// costs this thread and the sender more than a frame does. Fewer than a worker makes before it sleeps.
+pub const LOOKS: u32 = 24;
 
 /// Most tagged frames of a turn, those that are dropped among them: an error that comes again and again must not hold the thread.
 const TAGGED_BATCH: usize = 32;
@@ -31,6 +39,7 @@ const TURNS_UNTAGGED: u32 = 16;
 pub struct Link {
     untagged: PacketSocket,
     tagged: PacketSocket,
+    inbound: Inbound,
     /// Readable when one of them is; the same as long as they live, so that who watches it misses nothing.
     watch: OwnedFd,
     interface: String,
@@ -42,6 +51,8 @@ pub struct Link {
     /// The description is another one.
     changed: bool,
     buffer: Box<[u8]>,
+    /// Looks at the ring that are left.
+    looks: u32,
     turns: u32,
     missed: u64,
     segment_bytes: usize,
@@ -49,11 +60,17 @@ pub struct Link {
 
 impl Link {
     /// Opens both sockets in this thread's network namespace, and the engine for untagged frames. An interface that is down or
-    /// gone is waited for.
+    /// gone is waited for. With `no_ring` there is no receive ring for that reason, whatever `receive` asks for.
     ///
     /// # Errors
     /// Those of opening sockets and engine.
-    pub fn open(interface: &str, engine: Engine, pin: bool) -> Result<(Self, PortIo), PacketError> {
+    pub fn open(
+        interface: &str,
+        receive: PacketReceive,
+        no_ring: Option<&str>,
+        engine: Engine,
+        pin: bool,
+    ) -> Result<(Self, PortIo), PacketError> {
         let system =
             |call| move |source| PacketError::System { interface: interface.to_owned(), call, source };
         let header_bytes = 12;
@@ -69,6 +86,7 @@ impl Link {
         let mut this = Self {
             untagged,
             tagged,
+            inbound: Inbound::new(receive, no_ring),
             watch,
             interface: interface.to_owned(),
             header_bytes,
@@ -77,19 +95,28 @@ impl Link {
             looked_at: Instant::now(),
             changed: false,
             buffer: vec![0; 12 + MAX_FRAME_BYTES + TAG_BYTES].into(),
+            looks: 0,
             turns: 0,
             missed: 0,
             segment_bytes: usize::MAX,
         };
+        // Before the socket is bound: none of its frames are lost with what is purged then.
+        this.open_ring();
         this.look();
         Ok((this, io))
+    }
+
+    fn open_ring(&mut self) {
+        self.changed |= self.inbound.open(&self.untagged, &self.interface, self.header_bytes);
     }
 
     /// In words, for the log and the statistics.
     pub fn describe(&self, io: &PortIo) -> String {
         let at = &self.interface;
         match (self.state, &self.problem) {
-            (InterfaceState::Up, _) => format!("AF_PACKET, interface {at}, {}", io.describe()),
+            (InterfaceState::Up, _) => {
+                format!("AF_PACKET, interface {at}, {}; {}", io.describe(), self.inbound.describe())
+            }
             (InterfaceState::Down, _) => {
                 format!("AF_PACKET, interface {at}, which is down: 'ip link set {at} up'")
             }
@@ -125,9 +152,12 @@ impl Link {
     /// The kernel refuses it.
     pub fn set_header_bytes(&mut self, header_bytes: usize) -> Result<(), PacketError> {
         if self.header_bytes != header_bytes {
+            // A socket with a ring keeps its headers.
+            self.missed += self.inbound.close(&self.untagged, &self.interface);
             self.untagged.set_header_bytes(header_bytes)?;
             self.tagged.set_header_bytes(header_bytes)?;
             self.header_bytes = header_bytes;
+            self.open_ring();
         }
         Ok(())
     }
@@ -180,17 +210,74 @@ impl Link {
         self.changed = true;
     }
 
-    /// How long the worker may sleep: an interface that is not up is looked for. To be called before each sleep.
+    /// How long the worker may sleep: an interface that is not up is looked for, and a ring that stands still wakes nobody. To be called before each sleep.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
         if self.looked_at.elapsed() >= LOOK {
             self.looked_at = Instant::now();
             self.read_mtu();
-            self.missed += u64::from(self.untagged.missed()) + u64::from(self.tagged.missed());
+            self.count_missed();
+            self.missed += u64::from(self.tagged.missed());
+            self.open_ring();
             if self.state != InterfaceState::Up {
                 self.look();
             }
         }
-        (self.state != InterfaceState::Up).then_some(LOOK)
+        match (self.state, self.inbound.slots()) {
+            (InterfaceState::Up, None) => None,
+            (InterfaceState::Up, Some(_)) => Some(RING_LOOK),
+            _ => Some(LOOK),
+        }
+    }
+
+    /// Notes what the kernel dropped, and whether the ring stands still.
+    fn count_missed(&mut self) {
+        let dropped = self.untagged.missed();
+        self.missed += u64::from(dropped);
+        self.changed |= self.inbound.check(&self.untagged, &self.interface, dropped);
+    }
+
+    /// Receives a batch, by the ring if there is one.
+    ///
+    /// # Errors
+    /// The guest broke a rule of its ring, or the engine failed.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        side: &mut Receive,
+        io: &mut PortIo,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<ReceiveTurn, TurnError> {
+        let cx = &mut ReceiveContext { memory, io, counters };
+        let Some(slots) = self.inbound.slots() else {
+            let turn = side.run(cx)?;
+            return self.after_receive(side, turn, cx);
+        };
+        if self.looks > 0 && slots.arrived(0).is_none() && !side.is_waiting() {
+            self.looks -= 1;
+            return Ok(ReceiveTurn { port_empty: self.looks == 0, ..ReceiveTurn::default() });
+        }
+        let mut turn = side.run_slots(slots, cx)?;
+        // The socket is readable as soon as a long frame is in its queue, some time before its slot says so.
+        if turn.turn.chains == 0 && turn.port_empty && (0..LOOKS).any(|_| slots.arrived(0).is_some()) {
+            turn = side.run_slots(slots, cx)?;
+        }
+        self.looks = 0;
+        match (turn.turn.chains, turn.port_empty) {
+            // What woke this thread may be an error, which no read of an empty ring tells.
+            (0, true) => self.look_behind_ring(),
+            (_, true) if !turn.waiting => (self.looks, turn.port_empty) = (LOOKS, false),
+            _ => {}
+        }
+        self.after_receive(side, turn, cx)
+    }
+
+    #[cold]
+    fn look_behind_ring(&mut self) {
+        self.count_missed();
+        if self.untagged.take_error().is_err() {
+            self.look();
+        }
     }
 
     /// What is left to be done in a receive turn: tagged frames, and an interface that went.
@@ -198,13 +285,11 @@ impl Link {
     /// # Errors
     /// The guest broke a rule of the ring.
     #[inline]
-    pub fn after_receive(
+    fn after_receive(
         &mut self,
         side: &mut Receive,
         mut turn: ReceiveTurn,
-        io: &mut PortIo,
-        memory: &GuestMemory,
-        counters: &Counters,
+        cx: &mut ReceiveContext<'_>,
     ) -> Result<ReceiveTurn, TurnError> {
         self.turns += 1;
         if turn.port_gone {
@@ -215,7 +300,7 @@ impl Link {
         if turn.turn.chains == 0 || self.turns >= TURNS_UNTAGGED {
             self.turns = 0;
             if !turn.waiting {
-                self.take_tagged(side, &mut turn, &mut ReceiveContext { memory, io, counters })?;
+                self.take_tagged(side, &mut turn, cx)?;
             }
         }
         Ok(turn)
@@ -299,7 +384,7 @@ mod tests {
         ip("link add v0 type veth peer name v1");
         ip("link set v0 up");
         ip("link set v1 up");
-        let (link, io) = Link::open("v0", Engine::Syscall, false).expect("a link");
+        let (link, io) = Link::open("v0", PacketReceive::Auto, None, Engine::Syscall, false).expect("a link");
         assert!(link.is_up());
         (link, io)
     }

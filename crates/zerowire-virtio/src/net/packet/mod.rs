@@ -1,7 +1,8 @@
 //! virtio-net over packet sockets: what stands between a queue pair and an interface.
 //!
 //! ```text
-//!  guest's buffers ◄── readv(2), io_uring ── socket of untagged frames ◄─┐
+//!  guest's buffers ◄── copy ── receive ring, short frames ◄──────────────┐
+//!  guest's buffers ◄── readv(2), io_uring ── socket of untagged frames ◄─┤
 //!  guest's buffers ◄── copy ── private memory ◄── socket of tagged ones ◄─┤ interface
 //!  guest's chains ──── writev(2), io_uring ─► socket of untagged frames ──┘
 //! ```
@@ -9,12 +10,14 @@
 //! Frames pass by [`super::Transmit`] and [`super::Receive`], as on a tap: the kernel copies each once, between the guest's
 //! memory and its own. This module has what a tap doesn't need: two sockets of which one is for frames with a VLAN tag, an
 //! interface that comes and goes by itself, and offloads that nobody can ask the kernel to leave out
-//! ([`super::Receive::accept_only`]).
+//! ([`super::Receive::accept_only`]). And a ring that the kernel puts short frames into ([`super::Receive::run_slots`]), which spares a
+//! system call a frame.
 
+mod inbound;
 mod link;
 mod tagged;
 
-pub use link::Link;
+pub use link::{LOOKS, Link};
 pub use tagged::restore;
 
 #[cfg(test)]

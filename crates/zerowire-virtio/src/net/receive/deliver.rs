@@ -125,9 +125,17 @@ impl Receive {
         Ok(())
     }
 
-    /// Gives the guest frames that waited, as far as there is room now.
+    /// Gives the guest frames that waited, as far as there is room now. Returns whether none waits any more.
+    #[inline]
+    pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<bool, TurnError> {
+        if !self.pending.is_empty() {
+            self.deliver_some_pending(cx)?;
+        }
+        Ok(self.pending.is_empty())
+    }
+
     #[cold]
-    pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
+    fn deliver_some_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
         while let Some(frame) = self.pending.pop() {
             match self.copy_out(&frame.bytes, frame.reason, cx.memory, cx.counters)? {
                 Room::Taken => self.waiting_since = None,
@@ -141,33 +149,38 @@ impl Receive {
         Ok(())
     }
 
-    /// Gives the guest a frame, or keeps it until there are buffers; a frame behind one that is kept is kept as well. Where too many
-    /// are kept already it is dropped. Returns whether there may be room for a further one.
+    /// Gives the guest a frame, if nothing waits that came before it.
     #[inline]
-    fn copy_or_hold(
+    fn copy_in_turn(
         &mut self,
         frame: &[u8],
         reason: CopyReason,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<bool, TurnError> {
-        let room = match self.pending.is_empty() {
-            true => self.copy_out(frame, reason, cx.memory, cx.counters)?,
-            false => Room::Short,
-        };
-        Ok(match room {
+    ) -> Result<Room, RingError> {
+        match self.pending.is_empty() {
+            true => self.copy_out(frame, reason, cx.memory, cx.counters),
+            false => Ok(Room::Short),
+        }
+    }
+
+    /// Keeps a frame for which there was no `room` until there are buffers; where too many are kept already it is dropped. Returns
+    /// whether there may be room for a further one.
+    #[inline]
+    pub(super) fn hold(&mut self, room: Room, frame: &[u8], reason: CopyReason, counters: &Counters) -> bool {
+        match room {
             Room::Taken => true,
             Room::Short => {
                 let kept = self.pending.push(frame, reason);
                 if !kept {
-                    cx.counters.dropped(DropReason::NoRoom);
+                    counters.dropped(DropReason::NoRoom);
                 }
                 kept
             }
             Room::Never => {
-                cx.counters.dropped(DropReason::NoRoom);
+                counters.dropped(DropReason::NoRoom);
                 true
             }
-        })
+        }
     }
 
     /// Copies the frame of read `i` out of its chains, which start at `chain`, and its scratch memory.
@@ -219,7 +232,7 @@ impl Receive {
         Ok(())
     }
 
-    /// As [`Self::copy_or_hold`], for a frame of the port's, which may have to be changed to be what the guest takes.
+    /// Gives the guest a frame of the port's, or keeps it until there are buffers.
     #[inline]
     pub(super) fn fit_or_hold(
         &mut self,
@@ -227,13 +240,29 @@ impl Receive {
         reason: CopyReason,
         cx: &mut ReceiveContext<'_>,
     ) -> Result<(), TurnError> {
+        let room = self.fit(frame, reason, cx)?;
+        self.hold(room, frame, reason, cx.counters);
+        Ok(())
+    }
+
+    /// Gives the guest a frame of the port's, which may have to be changed to be what it takes: what comes of that, and finds no room,
+    /// is kept. Otherwise the frame is as it was unless it was taken.
+    #[inline]
+    pub(super) fn fit(
+        &mut self,
+        frame: &mut [u8],
+        reason: CopyReason,
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<Room, TurnError> {
         match (self.accepts, frame.first_chunk()) {
-            (Some(accepts), Some(header)) if !fit::passes(header, accepts) => self.rebuild(frame, cx),
+            (Some(accepts), Some(header)) if !fit::passes(header, accepts) => {
+                self.rebuild(frame, cx).map(|()| Room::Taken)
+            }
             _ if frame.len() > self.longest() => {
                 cx.counters.dropped(DropReason::TooLong);
-                Ok(())
+                Ok(Room::Taken)
             }
-            _ => self.copy_or_hold(frame, reason, cx).map(drop),
+            _ => Ok(self.copy_in_turn(frame, reason, cx)?),
         }
     }
 
@@ -241,17 +270,23 @@ impl Receive {
     #[cold]
     fn rebuild(&mut self, frame: &mut [u8], cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
         let mut piece = std::mem::take(&mut self.piece);
-        let mut given = Ok(true);
+        let mut given = Ok(());
+        let reason = CopyReason::Rebuilt;
         let done = fit::rebuild(frame, self.setup.header_len, &mut piece, |frame| {
-            given = self.copy_or_hold(frame, CopyReason::Rebuilt, cx);
-            matches!(given, Ok(true))
+            match self.copy_in_turn(frame, reason, cx) {
+                Ok(room) => self.hold(room, frame, reason, cx.counters),
+                Err(e) => {
+                    given = Err(e.into());
+                    false
+                }
+            }
         });
         self.piece = piece;
         match done {
             Ok(left) => cx.counters.dropped_many(DropReason::NoRoom, left as u64),
             Err(_) => cx.counters.dropped(DropReason::BadOffload),
         }
-        given.map(drop)
+        given
     }
 
     /// Copies a frame, header included, into the first chains, if there is room.

@@ -6,6 +6,7 @@
 //! gets the others and is told the tag with each ([`PacketSocket::recv_tagged`]). On the way out a tag is just bytes of the frame.
 
 mod promiscuous;
+mod slots;
 mod sys;
 
 use std::io;
@@ -15,6 +16,7 @@ use rustix::net::netdevice::{index_to_name, name_to_index};
 use thiserror::Error;
 
 pub use promiscuous::Promiscuous;
+pub use slots::{Arrived, SLOT_BYTES, SLOTS, Slots};
 pub use sys::Tag;
 
 /// Bytes that a socket may have in the kernel each way: some dozens of the longest frames, or some thousand short ones. Its
@@ -246,6 +248,37 @@ impl PacketSocket {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             other => other.map(Some),
         }
+    }
+
+    /// Has frames come by a ring, with virtio-net headers of `header_bytes`, the socket's length. What waits in the socket is lost:
+    /// to be called before it is bound.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it, or no room for its mapping.
+    pub fn open_slots(&self, header_bytes: usize) -> io::Result<Slots> {
+        Slots::open(self.fd.as_fd(), header_bytes)
+    }
+
+    /// Has frames come by the socket again. What waits in the ring, or with it, is lost.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn close_slots(&self, slots: Slots) -> io::Result<()> {
+        drop(slots);
+        Slots::close(self.fd.as_fd())
+    }
+
+    /// The error that the socket has met since this was asked last, where no read tells it.
+    ///
+    /// # Errors
+    /// ENETDOWN: the interface went down or away.
+    pub fn take_error(&self) -> io::Result<()> {
+        sys::take_error(self.fd.as_fd())
+    }
+
+    /// Whether a frame waits in the socket's receive queue.
+    pub fn has_queued(&self) -> bool {
+        sys::next_bytes(self.fd.as_fd()) > 0
     }
 
     /// Another descriptor of the socket.

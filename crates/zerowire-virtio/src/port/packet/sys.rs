@@ -61,6 +61,33 @@ pub(super) fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<
     set_to(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
+/// Gives the socket a receive ring of so many slots, in blocks of `block_bytes`, or none.
+pub(super) fn set_ring(
+    socket: BorrowedFd<'_>,
+    block_bytes: usize,
+    slot_bytes: usize,
+    slots: usize,
+) -> io::Result<()> {
+    let request = libc::tpacket_req {
+        tp_block_size: block_bytes as u32,
+        tp_block_nr: (slots * slot_bytes).checked_div(block_bytes).unwrap_or(0) as u32,
+        tp_frame_size: slot_bytes as u32,
+        tp_frame_nr: slots as u32,
+    };
+    set_to(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+/// Bytes of the first frame of the receive queue; 0 where there is none.
+pub(super) fn next_bytes(socket: BorrowedFd<'_>) -> usize {
+    // `packet_ioctl` has it as SIOCINQ, which is the same number.
+    rustix::io::ioctl_fionread(socket).map_or(0, |n| n as usize)
+}
+
+/// The error that the socket has met since this was asked last.
+pub(super) fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::net::sockopt::socket_error(socket)?.map_err(io::Error::from)
+}
+
 /// Binds to the interface of this index, for all protocols, or for sending only.
 pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, receives: bool) -> io::Result<()> {
     // SAFETY: a structure of integers: all zeroes is a valid value.
