@@ -137,7 +137,10 @@ mod tests {
         assert_eq!(partial.pin, Some(PinArg::Partial));
         let p = parse_vm("name=a,port=packet:e0,socket=/run/a,rings=on").unwrap();
         assert_eq!(p.port.to_string(), "packet:e0,rings=on");
+        let p = parse_vm("name=a,port=packet:e0,receive=socket,socket=/run/a").unwrap();
+        assert_eq!(p.port.to_string(), "packet:e0,receive=socket");
         for (bad, word) in [
+            ("name=a,port=packet:e0,socket=/s,receive=tap", "receive=tap: give ring, socket or auto"),
             ("name=a,port=xdp:e0,socket=/s,pin=half", "partial or off"),
             ("name=a,socket=/s", "port"),
             ("socket=/s,port=tap:t", "name"),

@@ -77,8 +77,9 @@ pub struct NetArgs {
     /// removed at the end if it is not there; or xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all]
     /// [,offloads=on|off][,promisc=on|off][,link=follow|ignore], queues of an interface by AF_XDP, with the guest's memory as the
     /// interface's, which takes frames for any address while the guest runs (promisc=off: only for its own); or
-    /// packet:IF[,rings=on|off|auto][,link=follow|ignore], any Ethernet interface by packet sockets, with checksum and
-    /// segmentation offloads (Linux 6.3, CAP_NET_RAW; one queue pair). 1 to 128 queues (queue pairs of the device). With
+    /// packet:IF[,rings=on|off|auto][,receive=ring|socket|auto][,link=follow|ignore], any Ethernet interface by packet sockets, with
+    /// checksum and segmentation offloads (Linux 6.3, CAP_NET_RAW; one queue pair; rings take 17 MiB of the kernel's memory to
+    /// send by, and 2 MiB, 1024 frames of up to 1970 bytes, to receive by). 1 to 128 queues (queue pairs of the device). With
     /// link=follow the front end is disconnected and refused while the interface is down or gone, so that the guest's link is
     /// down; it must connect again by itself (QEMU: reconnect=1), and needs a socket path.
     #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]

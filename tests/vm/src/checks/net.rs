@@ -40,7 +40,7 @@ pub fn packet(env: &Env<'_>) -> Result<String> {
     carry_zero_copied(net)
 }
 
-/// The same, with frames of the guest copied into a ring.
+/// The same, with frames of the guest copied into a ring, and short frames to it out of one.
 pub fn packet_ring(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { packet: Some("on"), ..Plan::default() })?;
     traffic::ping(&mut net)?;
@@ -49,6 +49,9 @@ pub fn packet_ring(env: &Env<'_>) -> Result<String> {
     let ledger = net.ledger()?;
     let (bytes, copied) = (ledger.count(Way::FromGuest, "bytes")?, ledger.copied(Way::FromGuest, "outside"));
     ensure!(bytes == copied && bytes > 0, "{copied} of {bytes} bytes went by the ring");
+    let (short, long) =
+        (ledger.copied(Way::ToGuest, "outside"), ledger.count(Way::ToGuest, "zero_copied_bytes")?);
+    ensure!(short > 0 && long > 0, "{short} bytes came by the receive ring, {long} by the socket");
     net.finish()?;
     Ok(text)
 }
