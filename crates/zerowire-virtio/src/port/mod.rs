@@ -5,7 +5,9 @@ mod spec;
 mod tap;
 mod watch;
 
-pub use packet::{Arrived, Frames, InterfaceState, PacketError, PacketSocket, Promiscuous, SLOT_BYTES, SLOTS, Slots, Tag};
+pub use packet::{
+    Arrived, Frames, InterfaceState, PacketError, PacketSocket, Promiscuous, SLOT_BYTES, SLOTS, Slots, Tag,
+};
 pub use spec::{
     FollowLink, PacketReceive, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec,
 };
