@@ -80,8 +80,7 @@ pub fn find_program(name: &str) -> Result<PathBuf> {
 
 fn add_program(archive: &mut Archive, path: &Path) -> Result<()> {
     let name = path.file_name().with_context(|| format!("{} is no file", path.display()))?;
-    let data = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    archive.file(&format!("/bin/{}", name.to_string_lossy()), data, true);
+    archive.file(&format!("/bin/{}", name.to_string_lossy()), without_debug_info(path)?, true);
     for library in libraries(path)? {
         if !archive.contains(&library) {
             let data = std::fs::read(&library).with_context(|| format!("read {library}"))?;
@@ -89,6 +88,18 @@ fn add_program(archive: &mut Archive, path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A program without what the guest's memory is too small for: the archive is in it twice while it is unpacked. Where there is no
+/// strip(1), which comes with each C compiler, it is taken as it is.
+fn without_debug_info(path: &Path) -> Result<Vec<u8>> {
+    let short = tempfile::NamedTempFile::new().context("create a temporary file")?;
+    let strip = Command::new("strip").arg("--strip-debug").arg("-o").arg(short.path()).arg(path).output();
+    let read = match strip {
+        Ok(output) if output.status.success() => short.path(),
+        _ => path,
+    };
+    std::fs::read(read).with_context(|| format!("read {}", read.display()))
 }
 
 /// The libraries of a program as `ldd` finds them; none for a static one.
