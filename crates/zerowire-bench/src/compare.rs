@@ -8,18 +8,9 @@ use serde::Serialize;
 use crate::case::Case;
 use crate::interleave::{Turn, interleave};
 use crate::progress::Progress;
-use crate::record::{Failure, Record, conclude, each_case};
+use crate::record::{Failure, Plan, Record, conclude, each_case};
 use crate::stats::Summary;
 use crate::variant::{Sample, Variant};
-
-/// How often and how much.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// Rounds of a case; each variant runs once a round.
-    pub rounds: usize,
-    /// Half as many frames a run.
-    pub quick: bool,
-}
 
 /// The figures of one case.
 #[derive(Debug, Clone, Serialize)]

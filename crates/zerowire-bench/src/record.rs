@@ -6,10 +6,18 @@ use std::fmt::Display;
 use anyhow::{Error, Result, bail};
 use serde::Serialize;
 
-use crate::compare::Plan;
 use crate::interleave::Runs;
 use crate::progress::Progress;
 use crate::stats::Summary;
+
+/// How often and how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Rounds of a case; each variant runs once a round.
+    pub rounds: usize,
+    /// Half as many frames a run.
+    pub quick: bool,
+}
 
 /// A variant that failed in one case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

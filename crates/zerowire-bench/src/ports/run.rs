@@ -15,12 +15,13 @@ use super::raw::RawSocket;
 use super::report::PortReport;
 use super::served::Served;
 use crate::case::{Case, Direction};
-use crate::compare::{Plan, compare};
+use crate::compare::compare;
 use crate::cpu::Placement;
 use crate::floor::Floor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::others::Usage;
+use crate::record::Plan;
 use crate::report::give_out;
 use crate::variant::Variant;
 

@@ -7,10 +7,9 @@ use serde::Serialize;
 
 use super::case::VsockCase;
 use super::variant::{Sample, Variant};
-use crate::compare::Plan;
 use crate::interleave::{Turn, interleave};
 use crate::progress::Progress;
-use crate::record::{Failure, Record, conclude, each_case};
+use crate::record::{Failure, Plan, Record, conclude, each_case};
 use crate::stats::Summary;
 
 /// The figures of one case.

@@ -13,10 +13,10 @@ use super::options::VsockBenchOptions;
 use super::report::VsockReport;
 use super::variant::Variant;
 use super::{crowd, idle, latency, sibling};
-use crate::compare::Plan;
 use crate::cpu::Placement;
 use crate::machine::Machine;
 use crate::others::Usage;
+use crate::record::Plan;
 use crate::report::give_out;
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
