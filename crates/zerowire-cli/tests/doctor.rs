@@ -119,6 +119,7 @@ fn a_user_is_told_what_to_ask_for() {
     assert!(admin["remedy"].as_str().is_some_and(|r| r.contains("cap_net_admin")), "{admin}");
     assert_eq!(check(&report, "net.tap")["outcome"], "missing");
     assert_eq!(check(&report, "send.packet_ring")["outcome"], "missing");
+    assert_eq!(check(&report, "net.packet_port")["outcome"], "missing");
     assert_eq!(check(&report, "send.zerocopy")["outcome"], "ok");
     assert_eq!(verdict(&report, "net")["outcome"], "missing");
     assert_eq!(output.status.code(), Some(1));

@@ -1,16 +1,22 @@
-//! AF_PACKET with a ring shared with the kernel (Documentation/networking/packet_mmap.rst).
+//! AF_PACKET with rings shared with the kernel (Documentation/networking/packet_mmap.rst).
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::errno;
 use super::sys::{set_option, socket};
 use super::{Finding, Group, Job, Subject, Todo};
 
 /// Socket options of include/uapi/linux/if_packet.h.
+const PACKET_RX_RING: i32 = 5;
 const PACKET_VERSION: i32 = 10;
 const PACKET_TX_RING: i32 = 13;
+const PACKET_VNET_HDR_SZ: i32 = 24;
+const TPACKET_V2: u32 = 1;
 const TPACKET_V3: u32 = 2;
+
+/// Bytes of a virtio-net header, num_buffers included (virtio 1.3 §5.1.6).
+const HEADER_BYTES: u32 = 12;
 
 const BLOCK_BYTES: u32 = 64 << 10;
 const FRAME_BYTES: u32 = 2048;
@@ -24,18 +30,31 @@ pub(super) fn check(todo: &mut Todo) {
         title: "packet ring",
     };
     todo.add(subject, || translate(make_ring()));
+    let port = Subject {
+        id: "net.packet_port",
+        group: Group::Net,
+        jobs: &[Job::Net],
+        path: "net: packet port",
+        title: "packet ports",
+    };
+    todo.add(port, || translate_port(make_port()));
 }
 
 /// Where the attempt stopped.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     Socket(i32),
+    Header(i32),
     Ring(i32),
+}
+
+fn raw_socket() -> Result<OwnedFd, Stop> {
+    socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|e| Stop::Socket(errno::number(&e)))
 }
 
 /// Makes a transmit ring on a socket bound to no interface and no protocol, so that no frame passes it.
 fn make_ring() -> Result<(), Stop> {
-    let socket = socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|e| Stop::Socket(errno::number(&e)))?;
+    let socket = raw_socket()?;
     let ring = || -> io::Result<()> {
         set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_VERSION, &[TPACKET_V3])?;
         // struct tpacket_req3: block size, blocks, frame size, frames, and three fields that transmit leaves zero.
@@ -45,6 +64,51 @@ fn make_ring() -> Result<(), Stop> {
     ring().map_err(|e| Stop::Ring(errno::number(&e)))
 }
 
+/// Makes a socket with virtio-net headers and a receive ring, bound to nothing as well.
+fn make_port() -> Result<(), Stop> {
+    let socket = raw_socket()?;
+    let set = |option, words: &[u32]| set_option(socket.as_fd(), libc::SOL_PACKET, option, words);
+    set(PACKET_VNET_HDR_SZ, &[HEADER_BYTES]).map_err(|e| Stop::Header(errno::number(&e)))?;
+    // struct tpacket_req.
+    let request = [BLOCK_BYTES, 1, FRAME_BYTES, BLOCK_BYTES / FRAME_BYTES];
+    set(PACKET_VERSION, &[TPACKET_V2])
+        .and_then(|()| set(PACKET_RX_RING, &request))
+        .map_err(|e| Stop::Ring(errno::number(&e)))
+}
+
+/// Packet sockets are refused.
+fn no_socket(e: i32, lost: &str) -> Finding {
+    match e {
+        libc::EPERM | libc::EACCES => {
+            Finding::missing(format!("socket refused ({})", errno::words(e)), lost).remedy(
+                "Grant CAP_NET_RAW: root, 'setcap cap_net_raw+ep PROGRAM', or --cap-add NET_RAW for a container.",
+            )
+        }
+        _ => Finding::missing(format!("no AF_PACKET socket ({})", errno::words(e)), lost)
+            .remedy("Load the module ('modprobe af_packet'), or boot a kernel with CONFIG_PACKET."),
+    }
+}
+
+fn translate_port(made: Result<(), Stop>) -> Finding {
+    let lost = "No port packet:IF; taps are not touched by this.";
+    match made {
+        Ok(()) => Finding::ok(
+            "packet socket with virtio-net headers and a receive ring made",
+            "A VM can be on any Ethernet interface (--port packet:IF), with offloads.",
+        ),
+        Err(Stop::Socket(e)) => no_socket(e, lost),
+        Err(Stop::Header(e)) => {
+            Finding::missing(format!("12-byte virtio-net headers refused ({})", errno::words(e)), lost)
+                .remedy("Boot Linux 6.3 or newer (PACKET_VNET_HDR_SZ).")
+        }
+        Err(Stop::Ring(e)) => Finding::degraded(
+            format!("receive ring refused ({})", errno::words(e)),
+            "Each frame to a guest is read by a call or a place in a batch (receive=socket).",
+        )
+        .remedy("Free memory, or raise the container's memory limit."),
+    }
+}
+
 fn translate(made: Result<(), Stop>) -> Finding {
     let lost = "Raw frames can't be sent on an interface; taps are not touched by this.";
     match made {
@@ -52,15 +116,7 @@ fn translate(made: Result<(), Stop>) -> Finding {
             "TPACKET_V3 transmit ring of 64 KiB made",
             "Raw frames built in the ring leave without a copy through most NICs (a veth copies).",
         ),
-        Err(Stop::Socket(e @ (libc::EPERM | libc::EACCES))) => Finding::missing(
-            format!("socket refused ({})", errno::words(e)),
-            lost,
-        )
-        .remedy(
-            "Grant CAP_NET_RAW: root, 'setcap cap_net_raw+ep PROGRAM', or --cap-add NET_RAW for a container.",
-        ),
-        Err(Stop::Socket(e)) => Finding::missing(format!("no AF_PACKET socket ({})", errno::words(e)), lost)
-            .remedy("Load the module ('modprobe af_packet'), or boot a kernel with CONFIG_PACKET."),
+        Err(Stop::Socket(e) | Stop::Header(e)) => no_socket(e, lost),
         Err(Stop::Ring(e @ libc::ENOMEM)) => Finding::degraded(
             format!("no memory for a ring ({})", errno::words(e)),
             "Each frame is copied once.",
@@ -88,5 +144,20 @@ mod tests {
         assert!(absent.remedy.is_some_and(|r| r.contains("af_packet")));
         assert_eq!(translate(Err(Stop::Ring(libc::ENOMEM))).outcome, Outcome::Degraded);
         assert!(translate(Err(Stop::Ring(libc::EINVAL))).remedy.is_some_and(|r| r.contains("4.11")));
+    }
+
+    #[test]
+    fn refusals_of_a_port_by_stage() {
+        assert_eq!(translate_port(Ok(())).outcome, Outcome::Ok);
+        for (stop, outcome, remedy) in [
+            (Stop::Socket(libc::EPERM), Outcome::Missing, "CAP_NET_RAW"),
+            (Stop::Socket(libc::EAFNOSUPPORT), Outcome::Missing, "af_packet"),
+            (Stop::Header(libc::ENOPROTOOPT), Outcome::Missing, "6.3"),
+            (Stop::Ring(libc::ENOMEM), Outcome::Degraded, "memory"),
+        ] {
+            let finding = translate_port(Err(stop));
+            assert_eq!(finding.outcome, outcome, "{stop:?}");
+            assert!(finding.remedy.is_some_and(|r| r.contains(remedy)), "{stop:?}");
+        }
     }
 }

@@ -8,17 +8,17 @@ use super::errno;
 use super::sys::{Mapping, load_xdp_program, register_umem, set_option, socket};
 use super::{Finding, Group, Job, Subject, Todo};
 
-const USERS: &[Job] = &[Job::Recv, Job::Send];
+const USERS: &[Job] = &[Job::Net, Job::Recv, Job::Send];
 
 /// Memory that is registered: 16 chunks.
 const UMEM_BYTES: usize = 64 << 10;
 
 pub(super) fn check(todo: &mut Todo) {
     let subject = |id, path, title| Subject { id, group: Group::Recv, jobs: USERS, path, title };
-    todo.add(subject("xdp.socket", "recv, send: AF_XDP", "AF_XDP sockets"), || {
+    todo.add(subject("xdp.socket", "net, recv, send: AF_XDP", "AF_XDP sockets"), || {
         translate_socket(make_socket())
     });
-    todo.add(subject("xdp.program", "recv, send: XDP program", "XDP programs"), || {
+    todo.add(subject("xdp.program", "net, recv, send: XDP program", "XDP programs"), || {
         translate_program(load_xdp_program().map(drop).map_err(|e| errno::number(&e)))
     });
 }
