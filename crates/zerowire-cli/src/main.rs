@@ -34,7 +34,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap and back.
+    /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap or an interface, and back.
     Net(Box<net::NetArgs>),
     /// A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and
     /// the host's programs by unix sockets.

@@ -79,7 +79,7 @@ pub(super) fn machine(m: &Machine, style: &Style) -> String {
 fn heading(group: Group) -> &'static str {
     match group {
         Group::Shared => "Common ground",
-        Group::Net => "net: a VM's frames to a tap and back",
+        Group::Net => "net: a VM's frames to a tap or an interface, and back",
         Group::Vm => "Virtual machines to attach",
         Group::Send => "send: programs that send",
         Group::Recv => "recv: programs that receive",
