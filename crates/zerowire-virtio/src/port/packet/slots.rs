@@ -127,7 +127,7 @@ impl Slots {
         let header = self.header(0);
         let (mac, len) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
         let start = mac.checked_sub(self.header_bytes).filter(|s| *s >= size_of::<libc::tpacket2_hdr>())?;
-        if len > SLOT_BYTES - mac.min(SLOT_BYTES) {
+        if mac + len > SLOT_BYTES {
             return None;
         }
         // SAFETY: the range is inside the slot (above), behind its header. The slot is this process's until it is given back, which
