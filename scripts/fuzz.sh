@@ -71,7 +71,8 @@ $(grep -E 'panicked at|ERROR:' -A 2 "$log" | head -n 12)"
     fi
 }
 
-# Each target has one thread: as many at once as there are CPUs.
+# Each target has one thread: as many at once as there are CPUs. What a shell runs beside itself does not hear of an interrupt.
+trap 'trap "" TERM; kill 0; exit 130' INT
 results=target/fuzz/logs/results
 : >$results
 lanes=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)

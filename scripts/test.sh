@@ -180,6 +180,9 @@ hw_tests() {
     skipped=$((skipped + 1))
 }
 
+# What a shell runs beside itself does not hear of an interrupt.
+trap 'trap "" TERM; kill 0; exit 130' INT
+
 begin=$(date +%s)
 not_run=
 if [ "$1" = all ]; then
