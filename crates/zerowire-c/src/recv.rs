@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::thread::ThreadId;
 
-use zerowire::recv::{self, Arrival, Backend, ConnectionId, ListenerId, RecvError};
+use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError};
 
 use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{get, get_mut, null, print, put, timeout};
@@ -80,9 +80,6 @@ pub unsafe extern "C" fn zw_receiver_new(
         }
         // SAFETY: by the module's contract.
         let options = unsafe { receiver_options(options) }?;
-        if options.zcrx.dmabuf.is_some() && !matches!(options.backend, Backend::Queue { .. }) {
-            return Err(RecvError::DmabufNeedsQueue.into());
-        }
         let made = recv::Receiver::new(options)?;
         // SAFETY: not NULL.
         unsafe { put(Receiver::of(made), receiver) };

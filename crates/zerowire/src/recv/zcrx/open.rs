@@ -39,11 +39,12 @@ pub(in crate::recv) struct Plan {
 }
 
 impl Plan {
-    /// For these options, which are in range; `None` for other back ends.
+    /// For these options, which are in range; `None` for other back ends, which have no use for a DMA buffer.
     pub(in crate::recv) fn of(options: &Options) -> Result<Option<Self>, RecvError> {
         let has_device = match options.backend {
             Backend::Queue { .. } => true,
             Backend::NoDevice => false,
+            _ if options.zcrx.dmabuf.is_some() => return Err(RecvError::DmabufNeedsQueue),
             _ => return Ok(None),
         };
         let page = rustix::param::page_size();
