@@ -20,6 +20,7 @@ mod vsock;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use zerowire::syscall::Choice;
 
 /// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
 #[derive(Parser)]
@@ -30,6 +31,28 @@ struct Cli {
     /// What to log to standard error: error, warn, info, debug or trace.
     #[arg(long, global = true, default_value = "info", value_name = "LEVEL")]
     log: String,
+    /// How system calls of the busiest paths are made: plain, refilled (the processor's return predictor is filled anew behind
+    /// each), or auto: what costs less here. 'zerowire doctor' says what they cost.
+    #[arg(long, global = true, default_value = "auto", value_name = "WAY")]
+    syscalls: Syscalls,
+}
+
+/// [`zerowire::syscall::Choice`], as an argument.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Syscalls {
+    Auto,
+    Plain,
+    Refilled,
+}
+
+impl From<Syscalls> for Choice {
+    fn from(way: Syscalls) -> Self {
+        match way {
+            Syscalls::Auto => Self::Auto,
+            Syscalls::Plain => Self::Plain,
+            Syscalls::Refilled => Self::Refilled,
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -59,6 +82,7 @@ fn main() -> ExitCode {
         eprintln!("zerowire: {e}");
         return ExitCode::from(2);
     }
+    zerowire::syscall::choose(cli.syscalls.into());
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
         Command::Vsock(args) => vsock::run(*args),
