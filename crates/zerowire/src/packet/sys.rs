@@ -5,6 +5,8 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::syscall;
+
 /// Socket options of include/uapi/linux/if_packet.h.
 pub(super) const PACKET_VERSION: i32 = 10;
 pub(super) const PACKET_TX_RING: i32 = 13;
@@ -56,12 +58,14 @@ pub(super) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
 pub(super) fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<usize> {
     let to = to.map(|(index, protocol)| address(index, protocol));
     let (at, len) = match &to {
-        Some(to) => (std::ptr::from_ref(to).cast(), size_of::<libc::sockaddr_ll>() as libc::socklen_t),
+        Some(to) => (std::ptr::from_ref(to), size_of::<libc::sockaddr_ll>() as libc::socklen_t),
         None => (std::ptr::null(), 0),
     };
     // SAFETY: the frames are in the ring; the address is none, or lives until the call returns.
-    let n = unsafe { libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, at, len) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    unsafe {
+        let flags = libc::MSG_DONTWAIT as usize;
+        syscall::checked(libc::SYS_sendto, [fd(socket), 0, 0, flags, at as usize, len as usize])
+    }
 }
 
 /// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the kernel took.
@@ -85,18 +89,14 @@ pub(super) fn send_many<'a>(
     }
     // SAFETY: the messages point at the vectors, which point at the frames that are borrowed until this returns. The
     // kernel reads the frames and writes the messages only.
-    let sent = check(unsafe {
-        libc::sendmmsg(
-            socket.as_raw_fd(),
-            scratch.messages.as_mut_ptr(),
-            scratch.messages.len() as libc::c_uint,
-            libc::MSG_DONTWAIT,
-        )
-    });
+    let sent = unsafe {
+        let (at, len) = (scratch.messages.as_mut_ptr() as usize, scratch.messages.len());
+        syscall::checked(libc::SYS_sendmmsg, [fd(socket), at, len, libc::MSG_DONTWAIT as usize, 0, 0])
+    };
     // No pointer outlives the borrow.
     scratch.vectors.clear();
     scratch.messages.clear();
-    sent.map(|n| n as usize)
+    sent
 }
 
 /// Arrays of [`send_many`]; empty between calls.
@@ -112,8 +112,14 @@ unsafe impl Send for Scratch {}
 /// Sends one frame, without waiting.
 pub(super) fn send(socket: BorrowedFd<'_>, frame: &[u8]) -> io::Result<usize> {
     // SAFETY: the kernel reads `frame` until it returns.
-    let n = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    unsafe {
+        let (at, flags) = (frame.as_ptr() as usize, libc::MSG_DONTWAIT as usize);
+        syscall::checked(libc::SYS_sendto, [fd(socket), at, frame.len(), flags, 0, 0])
+    }
+}
+
+fn fd(socket: BorrowedFd<'_>) -> usize {
+    socket.as_raw_fd() as usize
 }
 
 fn request(name: &str) -> io::Result<libc::ifreq> {

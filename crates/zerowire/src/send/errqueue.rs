@@ -8,6 +8,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::syscall;
+
 /// `SO_EE_ORIGIN_TIMESTAMPING` (include/uapi/linux/errqueue.h).
 const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;
 /// `SO_EE_ORIGIN_ZEROCOPY` (include/uapi/linux/errqueue.h).
@@ -46,28 +48,23 @@ pub(super) fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Not
         m.msg_hdr.msg_control = c.as_mut_ptr().cast();
         m.msg_hdr.msg_controllen = size_of::<Control>();
     }
-    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    let flags = (libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) as usize;
+    let fd = fd.as_raw_fd() as usize;
     let n = loop {
-        let n = if N == 1 {
+        let read = if N == 1 {
+            let at = &raw mut messages[0].msg_hdr as usize;
             // SAFETY: the header points to a control buffer of the length it says, alive for the call.
-            match unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut messages[0].msg_hdr, flags) } {
-                ..0 => -1,
-                _ => 1,
-            }
+            unsafe { syscall::call(libc::SYS_recvmsg, [fd, at, flags, 0, 0, 0]) }.map(|_| 1)
         } else {
+            let at = messages.as_mut_ptr() as usize;
             // SAFETY: as above, for each of the headers.
-            unsafe {
-                libc::recvmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), N as u32, flags, std::ptr::null_mut())
-            }
+            unsafe { syscall::call(libc::SYS_recvmmsg, [fd, at, N, flags, 0, 0]) }
         };
-        if n >= 0 {
-            break n as usize;
-        }
-        let e = io::Error::last_os_error();
-        match e.raw_os_error() {
-            Some(libc::EAGAIN) => return Ok(0),
-            Some(libc::EINTR) => {}
-            _ => return Err(e),
+        match read {
+            Ok(n) => break n,
+            Err(libc::EAGAIN) => return Ok(0),
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(io::Error::from_raw_os_error(errno)),
         }
     };
     for m in messages.iter().take(n) {

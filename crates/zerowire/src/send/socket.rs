@@ -10,6 +10,7 @@ use super::backend::{Sent, Submit};
 use super::errqueue::{self, BATCH, Note};
 use super::kind::{Kind, SocketKind, get_int, set_int};
 use super::{Notifications, Options, Payload, SendError, Way, Window};
+use crate::syscall;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -107,6 +108,10 @@ impl SocketBackend {
         meminfo(&self.socket)
     }
 
+    fn fd(&self) -> usize {
+        self.socket.as_raw_fd() as usize
+    }
+
     fn flags(way: Way) -> i32 {
         let lend = match way {
             Way::Copy => 0,
@@ -123,20 +128,20 @@ impl SocketBackend {
     }
 
     #[inline]
-    fn send_once(&mut self, payload: &Payload, from: usize, way: Way) -> isize {
+    fn send_once(&mut self, payload: &Payload, from: usize, way: Way) -> Result<usize, i32> {
         self.calls += 1;
-        let (flags, max) = (Self::flags(way), self.max_bytes(way));
+        let (flags, max) = (Self::flags(way) as usize, self.max_bytes(way));
         if let [segment] = payload.segments() {
             let len = payload.len().saturating_sub(from).min(max);
             // SAFETY: the kernel reads len bytes behind `from` of the segment, which the caller keeps for the call, and
             // after it for as long as Submit says; the kernel checks the addresses itself.
             return unsafe {
-                libc::send(self.socket.as_raw_fd(), segment.as_ptr().wrapping_add(from).cast(), len, flags)
+                let at = segment.as_ptr() as usize + from;
+                syscall::call(libc::SYS_sendto, [self.fd(), at, len, flags, 0, 0])
             };
         }
         if !self.kind.stream && payload.segments().len() > MAX_SEGMENTS {
-            set_errno(libc::EMSGSIZE);
-            return -1;
+            return Err(libc::EMSGSIZE);
         }
         payload.iovecs(from, max, MAX_SEGMENTS, &mut self.scratch.iovecs);
         // SAFETY: all zeroes is a valid msghdr.
@@ -144,7 +149,7 @@ impl SocketBackend {
         header.msg_iov = self.scratch.iovecs.as_mut_ptr();
         header.msg_iovlen = self.scratch.iovecs.len();
         // SAFETY: as above; the header and its array live for the call.
-        unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const header, flags) }
+        unsafe { syscall::call(libc::SYS_sendmsg, [self.fd(), &raw const header as usize, flags, 0, 0, 0]) }
     }
 
     fn take_id(&mut self, way: Way) -> Option<u32> {
@@ -230,34 +235,29 @@ impl SocketBackend {
     }
 }
 
-fn set_errno(errno: i32) {
-    // SAFETY: the address is this thread's own errno.
-    unsafe { *libc::__errno_location() = errno };
-}
-
 impl Submit for SocketBackend {
     #[inline]
     fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
         loop {
-            let n = self.send_once(payload, from, way);
-            if n >= 0 {
-                return Ok(Sent { bytes: n as usize, id: self.take_id(way), refused: None });
-            }
-            let e = io::Error::last_os_error();
+            let errno = match self.send_once(payload, from, way) {
+                Ok(bytes) => return Ok(Sent { bytes, id: self.take_id(way), refused: None }),
+                Err(errno) => errno,
+            };
             if way == Way::Lend {
                 self.failed = self.failed.saturating_add(1);
             }
-            match e.raw_os_error() {
-                Some(libc::EINTR) if way == Way::Copy => {}
+            match errno {
+                libc::EINTR if way == Way::Copy => {}
                 // Not again before the queue was read: the call may have used its number up.
-                Some(libc::EINTR) => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
-                _ => return Err(e),
+                libc::EINTR => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+                _ => return Err(io::Error::from_raw_os_error(errno)),
             }
         }
     }
 
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
         let payloads = &payloads[..payloads.len().min(MAX_MESSAGES)];
+        let fd = self.fd();
         let Scratch { iovecs, piece, messages } = &mut self.scratch;
         iovecs.clear();
         messages.clear();
@@ -280,17 +280,19 @@ impl Submit for SocketBackend {
         let asked = messages.len();
         self.calls += 1;
         // SAFETY: the headers and the array that they point into live for the call; the payloads as in `send_once`.
-        let n = unsafe {
-            libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), asked as u32, Self::flags(way))
+        let done = unsafe {
+            let (at, flags) = (messages.as_mut_ptr() as usize, Self::flags(way) as usize);
+            syscall::call(libc::SYS_sendmmsg, [fd, at, asked, flags, 0, 0])
         };
-        let e = io::Error::last_os_error();
-        if way == Way::Lend && (n < 0 || (n as usize) < asked) {
+        if way == Way::Lend && done.map_or(true, |n| n < asked) {
             self.failed = self.failed.saturating_add(1);
         }
-        if n < 0 {
-            return if e.raw_os_error() == Some(libc::EINTR) { Ok(()) } else { Err(e) };
-        }
-        for p in payloads.iter().take(n as usize) {
+        let taken = match done {
+            Ok(taken) => taken,
+            Err(libc::EINTR) => return Ok(()),
+            Err(errno) => return Err(io::Error::from_raw_os_error(errno)),
+        };
+        for p in payloads.iter().take(taken) {
             let id = self.take_id(way);
             sent.push(Sent { bytes: p.len(), id, refused: None });
         }

@@ -1,6 +1,7 @@
 //! What io_uring can do here, and what the `io-uring` crate does not name.
 
 pub(crate) mod buffer_ring;
+mod enter;
 mod features;
 mod mapping;
 pub mod ring;

@@ -3,14 +3,12 @@
 //! Memory: the ring never owns what an entry points to. [`SendRing::push`] is unsafe for that reason, and its one caller
 //! keeps the memory until the last completion of the entry.
 
-use io_uring::{IoUring, squeue, types};
+use io_uring::{IoUring, squeue};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// No wait is longer, 136 years: the kernel adds the time to its clock, in nanoseconds of 63 bits, and a sum beyond that is in the
-/// past (io_uring/io_uring.c, `io_cqring_wait`).
-pub(super) const LONGEST: Duration = Duration::from_secs(1 << 32);
+use super::enter::{Patience, enter};
 
 /// Which threads use a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,27 +140,17 @@ impl SendRing {
     /// # Errors
     /// As [`SendRing::enter`].
     pub fn enter_with(&mut self, count: usize, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
-        /// `IORING_ENTER_GETEVENTS`, `IORING_ENTER_EXT_ARG` (include/uapi/linux/io_uring.h).
-        const GETEVENTS: u32 = 1;
-        const EXT_ARG: u32 = 1 << 3;
+        self.hand_over(count, want, Patience { timeout, ..Patience::default() })
+    }
+
+    fn hand_over(&mut self, count: usize, want: usize, patience: Patience) -> io::Result<usize> {
         let held = self.held();
         let count = count.min(held) as u32;
-        let submitter = self.ring.0.submitter();
-        let result = match timeout {
-            Some(timeout) if want > 0 => {
-                let time = types::Timespec::from(timeout.min(LONGEST));
-                let args = types::SubmitArgs::new().timespec(&time);
-                // SAFETY: the arguments live across the call; the flags say what they are.
-                unsafe { submitter.enter(count, want as u32, GETEVENTS | EXT_ARG, Some(&args)) }
-            }
-            // SAFETY: no arguments; submitting and waiting touches no memory of ours but the rings.
-            _ => unsafe { submitter.enter::<libc::sigset_t>(count, want as u32, GETEVENTS, None) },
-        };
-        match result {
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => {
-                Ok(held.saturating_sub(self.held()))
-            }
-            other => other,
+        // SAFETY: whoever pushed an entry has promised what it names.
+        match unsafe { enter(self.ring.0.as_raw_fd(), count, want as u32, patience) } {
+            Ok(taken) => Ok(taken),
+            Err(libc::ETIME | libc::EINTR) => Ok(held.saturating_sub(self.held())),
+            Err(errno) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 
@@ -177,25 +165,8 @@ impl SendRing {
         gather: Duration,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
-        /// As above.
-        const GETEVENTS_EXT_ARG: u32 = 1 | 1 << 3;
         let held = self.held();
-        let gather = u32::try_from(gather.as_micros()).unwrap_or(u32::MAX);
-        let time = timeout.map(|t| types::Timespec::from(t.min(LONGEST)));
-        let mut args = types::SubmitArgs::new().min_wait_usec(gather);
-        if let Some(time) = &time {
-            args = args.timespec(time);
-        }
-        // SAFETY: the arguments live across the call; the flags say what they are.
-        let result = unsafe {
-            self.ring.0.submitter().enter(held as u32, want as u32, GETEVENTS_EXT_ARG, Some(&args))
-        };
-        match result {
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => {
-                Ok(held.saturating_sub(self.held()))
-            }
-            other => other,
-        }
+        self.hand_over(held, want, Patience { timeout, gather })
     }
 
     /// Whether [`SendRing::enter_gathering`] works.
@@ -323,7 +294,7 @@ mod tests {
     fn a_wait_without_end_waits() {
         let mut ring = SendRing::new(4, 8, Threads::Any).expect("a ring");
         for gathers in [false, ring.has_gathering()] {
-            let time = types::Timespec::new().nsec(20_000_000);
+            let time = io_uring::types::Timespec::new().nsec(20_000_000);
             let entry = opcode::Timeout::new(&time).build().user_data(7);
             // SAFETY: the time lives until the entry's completion, which is waited for.
             assert!(unsafe { ring.push(&entry) });

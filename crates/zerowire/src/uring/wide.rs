@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::enter::{Patience, enter};
 use super::mapping::Mapping;
-use super::ring::LONGEST;
 
 const SETUP_CQSIZE: u32 = 1 << 3;
 const SETUP_CLAMP: u32 = 1 << 4;
@@ -31,9 +31,6 @@ const SETUP_DEFER_TASKRUN: u32 = 1 << 13;
 const SETUP_NO_SQARRAY: u32 = 1 << 16;
 /// Linux 6.18.
 const SETUP_CQE_MIXED: u32 = 1 << 18;
-
-const ENTER_GETEVENTS: u32 = 1;
-const ENTER_EXT_ARG: u32 = 1 << 3;
 
 const OFF_SQ_RING: u64 = 0;
 const OFF_SQES: u64 = 0x1000_0000;
@@ -104,16 +101,6 @@ struct Params {
     cq: CqOffsets,
 }
 const _: () = assert!(size_of::<Params>() == 120);
-
-/// `struct io_uring_getevents_arg`.
-#[repr(C)]
-struct WaitArg {
-    sigmask: u64,
-    sigmask_len: u32,
-    min_wait_usec: u32,
-    time: u64,
-}
-const _: () = assert!(size_of::<WaitArg>() == 24);
 
 /// `struct io_uring_sqe`, of requests that name no memory.
 #[repr(C)]
@@ -372,35 +359,11 @@ impl WideRing {
     /// # Errors
     /// EEXIST from another thread; EBUSY and EAGAIN mean: take completions first.
     pub(crate) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        let time = timeout
-            .map(|t| t.min(LONGEST))
-            .map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos() as _ });
-        let arg = WaitArg {
-            sigmask: 0,
-            sigmask_len: 0,
-            min_wait_usec: 0,
-            time: time.as_ref().map_or(0, |t| std::ptr::from_ref(t) as u64),
-        };
-        let count = self.held();
-        // SAFETY: the argument and the time live until the call returns; entries name no memory.
-        let r = unsafe {
-            libc::syscall(
-                libc::SYS_io_uring_enter,
-                self.fd.as_raw_fd(),
-                count,
-                want,
-                ENTER_GETEVENTS | ENTER_EXT_ARG,
-                &raw const arg,
-                size_of::<WaitArg>(),
-            )
-        };
-        if r >= 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::ETIME | libc::EINTR) => Ok(()),
-            _ => Err(error),
+        let patience = Patience { timeout, ..Patience::default() };
+        // SAFETY: entries name no memory.
+        match unsafe { enter(self.fd.as_raw_fd(), self.held(), want, patience) } {
+            Ok(_) | Err(libc::ETIME | libc::EINTR) => Ok(()),
+            Err(errno) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 

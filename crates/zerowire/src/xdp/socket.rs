@@ -7,13 +7,12 @@ mod bind;
 mod options;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::XdpOptionsFlags;
-use rustix::net::{RecvFlags, SendFlags};
 
 use self::bind::{bind_claimed, map, raise_budget, set_sizes};
 pub use self::options::{Mode, RingSizes, SocketOptions};
@@ -21,6 +20,7 @@ use super::error::XdpError;
 use super::interface::Interface;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::Umem;
+use crate::syscall;
 
 /// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel drops frames of more, yet
 /// completes them.
@@ -218,7 +218,9 @@ impl Socket {
     /// again for the others. ENOBUFS: no memory, call again later. ENETDOWN: the interface is down. ENXIO: it is gone.
     #[inline]
     pub fn wake_transmit(&self) -> io::Result<()> {
-        rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT).map(drop).map_err(io::Error::from)
+        let arguments = [self.socket.as_raw_fd() as usize, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0];
+        // SAFETY: a message of no bytes; the kernel is given no memory.
+        unsafe { syscall::checked(libc::SYS_sendto, arguments) }.map(drop)
     }
 
     /// Asks the kernel to look at the fill ring. Needed when [`Producer::needs_wakeup`] of it says so.
@@ -227,9 +229,11 @@ impl Socket {
     /// ENETDOWN: the interface is down. ENXIO: it is gone.
     #[inline]
     pub fn wake_receive(&self) -> io::Result<()> {
-        match rustix::net::recv(&*self.socket, &mut [0u8; 0], RecvFlags::DONTWAIT) {
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(e) => Err(e.into()),
+        let arguments = [self.socket.as_raw_fd() as usize, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0];
+        // SAFETY: as above.
+        match unsafe { syscall::call(libc::SYS_recvfrom, arguments) } {
+            Ok(_) | Err(libc::EAGAIN) => Ok(()),
+            Err(errno) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 

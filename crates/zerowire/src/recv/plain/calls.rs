@@ -1,6 +1,7 @@
 //! The system calls of plain receiving.
 
 use crate::recv::core::Core;
+use crate::syscall;
 use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -53,8 +54,10 @@ pub(super) unsafe fn receive(fd: RawFd, pieces: &mut [libc::iovec]) -> Result<us
     message.msg_iov = pieces.as_mut_ptr();
     message.msg_iovlen = pieces.len() as _;
     // SAFETY: the header and its vector live across the call; the caller vouches for the pieces.
-    let got = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
-    usize::try_from(got).map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    unsafe {
+        let (at, flags) = (&raw mut message as usize, libc::MSG_DONTWAIT as usize);
+        syscall::call(libc::SYS_recvmsg, [fd as usize, at, flags, 0, 0, 0])
+    }
 }
 
 /// A descriptor of a connection that the core keeps open during the call.
