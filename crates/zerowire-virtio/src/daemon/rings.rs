@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use zerowire::ledger::Counters;
+use zerowire::syscall;
 
 use super::command::{Direction, RingStart};
 use super::path::{Path, Side};
@@ -142,7 +143,7 @@ impl<T> Running<T> {
 }
 
 fn notify(fd: &OwnedFd) -> bool {
-    rustix::io::write(fd.as_fd(), &1u64.to_ne_bytes()).is_ok()
+    syscall::write(fd.as_fd(), &1u64.to_ne_bytes()).is_ok()
 }
 
 /// A worker's rings and the memory that they lie in.

@@ -70,6 +70,8 @@ pub struct PortIo {
     backend: Backend,
     file: OwnedFd,
     done: Vec<Done>,
+    /// Operations that are system calls of their own.
+    alone: Vec<Op>,
     /// System calls made for the batch so far.
     calls: u64,
     /// Why plain system calls run although io_uring was wanted.
@@ -98,7 +100,14 @@ impl PortIo {
                 }
             },
         };
-        Ok(Self { backend, file, done: Vec::with_capacity(MAX_BATCH), calls: 0, fallback })
+        Ok(Self {
+            backend,
+            file,
+            done: Vec::with_capacity(MAX_BATCH),
+            alone: Vec::with_capacity(MAX_BATCH),
+            calls: 0,
+            fallback,
+        })
     }
 
     /// The path that runs, and why, in words for the log.
@@ -143,20 +152,29 @@ impl PortIo {
         match &mut self.backend {
             // SAFETY: the caller's promise.
             Backend::Uring(u) => unsafe { u.push(op) },
-            // SAFETY: the caller's promise.
-            Backend::Plain(_) => unsafe { self.carry_out(op) },
+            Backend::Plain(_) => self.alone.push(op),
         }
     }
 
-    /// Carries out an operation at once, by a system call of its own. For reads into one buffer that is cheaper than a place
-    /// in a batch (`zerowire bench net --direction rx --sizes 64`); not to be mixed with [`Self::push`] in one batch.
+    /// As [`Self::push`], to be carried out by a system call of its own. For reads of one or two pieces that is cheaper than a
+    /// place in a ring (`zerowire bench net --direction rx --sizes 64,1500`); not to be mixed with `push` in one batch.
+    ///
+    /// # Safety
+    /// As [`Self::push`].
+    #[inline]
+    pub unsafe fn push_alone(&mut self, op: Op) {
+        self.alone.push(op);
+    }
+
+    /// Carries out an operation at once, by a system call of its own; not to be mixed with [`Self::push`] in one batch.
     ///
     /// # Safety
     /// As [`Self::push`], until this returns.
     #[inline]
     pub unsafe fn carry_out(&mut self, op: Op) {
         // SAFETY: the caller's promise.
-        self.calls += unsafe { plain::push(self.file.as_raw_fd(), op, &mut self.done) };
+        self.done.push(unsafe { plain::carry_out(self.file.as_raw_fd(), op) });
+        self.calls += 1;
     }
 
     /// Bytes that can be handed to a socket before it is full, as it counts them: what it may have in the kernel less what it
@@ -180,6 +198,8 @@ impl PortIo {
     #[inline]
     pub fn run(&mut self) -> io::Result<(&[Done], u64)> {
         let mut calls = std::mem::take(&mut self.calls);
+        // SAFETY: the callers of `push` and `push_alone` have promised that all is valid until this returns.
+        calls += unsafe { plain::run(self.file.as_raw_fd(), &mut self.alone, &mut self.done) };
         if let Backend::Uring(u) = &mut self.backend {
             calls += u.run(self.file.as_raw_fd(), &mut self.done)?;
         }
@@ -190,7 +210,7 @@ impl PortIo {
     #[inline]
     pub fn clear(&mut self) {
         debug_assert!(
-            !matches!(&self.backend, Backend::Uring(u) if !u.is_idle()),
+            self.alone.is_empty() && !matches!(&self.backend, Backend::Uring(u) if !u.is_idle()),
             "the last batch was pushed and not run"
         );
         self.done.clear();

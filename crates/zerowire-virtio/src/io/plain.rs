@@ -1,6 +1,8 @@
-//! The engine without io_uring: an operation is a system call, made at once.
+//! The engine without io_uring: an operation is a system call.
 
 use std::os::fd::RawFd;
+
+use zerowire::syscall;
 
 use super::{Done, FixedPieces, Op};
 
@@ -19,21 +21,27 @@ impl Plain {
     }
 }
 
-/// Carries out an operation of a batch; how many system calls it took.
+/// Carries out operations of a batch, one behind the other; how many system calls it took. Nothing else is done between two of
+/// them: what a program does there costs the kernel's code its place in the processor's first-level cache and predictors.
 ///
 /// # Safety
-/// As [`super::PortIo::push`].
-#[inline]
-pub(super) unsafe fn push(fd: RawFd, op: Op, done: &mut Vec<Done>) -> u64 {
-    // Behind a read that found nothing a further one is in vain.
-    let empty = !op.write && done.last().is_some_and(|d| d.result == -libc::EAGAIN);
-    if empty {
-        done.push(Done { slot: op.slot, result: -libc::EAGAIN });
-        return 0;
+/// As [`super::PortIo::push`], for each of them.
+pub(super) unsafe fn run(fd: RawFd, ops: &mut Vec<Op>, done: &mut Vec<Done>) -> u64 {
+    let mut calls = 0;
+    let mut empty = false;
+    for op in ops.drain(..) {
+        // Behind a read that found nothing a further one is in vain.
+        if empty && !op.write {
+            done.push(Done { slot: op.slot, result: -libc::EAGAIN });
+            continue;
+        }
+        // SAFETY: the caller's promise.
+        let result = unsafe { carry_out(fd, op) };
+        empty = result.result == -libc::EAGAIN;
+        done.push(result);
+        calls += 1;
     }
-    // SAFETY: the caller's promise.
-    done.push(unsafe { carry_out(fd, op) });
-    1
+    calls
 }
 
 /// One operation as one system call on a descriptor that does not block.
@@ -44,17 +52,18 @@ pub(super) unsafe fn push(fd: RawFd, op: Op, done: &mut Vec<Done>) -> u64 {
 pub(super) unsafe fn carry_out(fd: RawFd, op: Op) -> Done {
     // SAFETY: the caller promises that the array is valid.
     let first = unsafe { *op.iov };
-    let n = match (op.write, op.len) {
-        // SAFETY: the caller promises that the memory is valid.
-        (true, 1) => unsafe { libc::write(fd, first.iov_base, first.iov_len) },
-        // SAFETY: as above.
-        (false, 1) => unsafe { libc::read(fd, first.iov_base, first.iov_len) },
-        // SAFETY: as above.
-        (true, len) => unsafe { libc::writev(fd, op.iov, len as libc::c_int) },
-        // SAFETY: as above.
-        (false, len) => unsafe { libc::readv(fd, op.iov, len as libc::c_int) },
+    let one = (first.iov_base as usize, first.iov_len);
+    let list = (op.iov as usize, op.len as usize);
+    let (number, (at, len)) = match (op.write, op.len) {
+        (true, 1) => (libc::SYS_write, one),
+        (false, 1) => (libc::SYS_read, one),
+        (true, _) => (libc::SYS_writev, list),
+        (false, _) => (libc::SYS_readv, list),
     };
-    let result =
-        if n < 0 { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { n as i32 };
+    // SAFETY: the caller promises that the memory is valid.
+    let result = match unsafe { syscall::call(number, [fd as usize, at, len, 0, 0, 0]) } {
+        Ok(n) => n as i32,
+        Err(errno) => -errno,
+    };
     Done { slot: op.slot, result }
 }

@@ -468,7 +468,7 @@ impl Receive {
         let op = Op { slot: read as u16, write: false, iov, len, fixed: None };
         if n == 0 {
             // SAFETY: scratch memory is this side's own, a slot for each read.
-            unsafe { cx.io.carry_out(op) };
+            unsafe { cx.io.push_alone(op) };
             return Ok(());
         }
         // SAFETY: `lists` never moves, and is not cleared before the batch has run; guest memory is held by `cx.memory`, and

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use zerowire::syscall;
 
 use super::packet::Kind;
 
@@ -55,8 +56,10 @@ pub unsafe fn send(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<usize> {
     message.msg_iovlen = iov.len() as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the list and what it names are sound, as the caller promises; the kernel does not write the list.
-    let n = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, flags) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    unsafe {
+        let at = &raw const message as usize;
+        syscall::checked(libc::SYS_sendmsg, [fd(socket), at, flags as usize, 0, 0, 0])
+    }
 }
 
 /// Sends private bytes that lie in two runs.
@@ -77,11 +80,15 @@ pub unsafe fn receive(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<Recei
     message.msg_iov = iov.as_ptr().cast_mut();
     message.msg_iovlen = iov.len() as _;
     // SAFETY: the list and what it names are sound, as the caller promises.
-    let n = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Received { len: n as usize, interrupted: message.msg_flags & libc::MSG_CTRUNC != 0 })
+    let len = unsafe {
+        let at = &raw mut message as usize;
+        syscall::checked(libc::SYS_recvmsg, [fd(socket), at, libc::MSG_DONTWAIT as usize, 0, 0, 0])
+    }?;
+    Ok(Received { len, interrupted: message.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+fn fd(socket: &OwnedFd) -> usize {
+    socket.as_raw_fd() as usize
 }
 
 /// Length of the next message, without taking it.

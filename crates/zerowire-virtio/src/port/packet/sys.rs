@@ -4,6 +4,8 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use zerowire::syscall;
+
 /// A VLAN tag that the kernel took out of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
@@ -147,10 +149,10 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
     message.msg_controllen = control.0.len();
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     // SAFETY: the message points to the buffer and to the room for control messages, which live until this returns.
-    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let n = unsafe {
+        let (fd, at) = (socket.as_raw_fd() as usize, &raw mut message as usize);
+        syscall::checked(libc::SYS_recvmsg, [fd, at, flags as usize, 0, 0, 0])
+    }?;
     // SAFETY: the kernel has filled the message in, and its control messages lie in `control`.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     // SAFETY: null, or a whole header in `control`.
@@ -161,12 +163,12 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
             let data: libc::tpacket_auxdata =
                 unsafe { libc::CMSG_DATA(next).cast::<libc::tpacket_auxdata>().read_unaligned() };
             let tag = Tag { protocol: data.tp_vlan_tpid, control: data.tp_vlan_tci };
-            return Ok((n as usize, (data.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tag)));
+            return Ok((n, (data.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tag)));
         }
         // SAFETY: `next` is a header of this message.
         next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
     }
-    Ok((n as usize, None))
+    Ok((n, None))
 }
 
 fn ask(socket: BorrowedFd<'_>, code: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
