@@ -17,8 +17,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rustix::event::{Timespec, epoll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const UNKNOWN: u8 = 0;
@@ -132,6 +133,41 @@ pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let arguments = [fd.as_raw_fd() as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
     // SAFETY: the kernel reads bytes that are borrowed until it returns.
     unsafe { checked(libc::SYS_write, arguments) }
+}
+
+/// epoll_wait(2) for at most `timeout`, for ever without one: as many events as `events` has room for take the place of what is in
+/// it.
+///
+/// # Errors
+/// Those of the system call; EINTR is one.
+pub fn epoll_wait(
+    epoll: BorrowedFd<'_>,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<Duration>,
+) -> io::Result<()> {
+    const _: () = assert!(size_of::<epoll::Event>() == size_of::<libc::epoll_event>());
+    events.clear();
+    let time = timeout.map(|t| Timespec {
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    let at = time.as_ref().map_or(0, |t| std::ptr::from_ref(t) as usize);
+    let arguments = [epoll.as_raw_fd() as usize, events.as_mut_ptr() as usize, events.capacity(), at, 0, 0];
+    // SAFETY: the kernel writes at most as many events as the list has room for, and reads the time, which lives until it
+    // returns.
+    match unsafe { call(libc::SYS_epoll_pwait2, arguments) } {
+        Ok(count) => {
+            // SAFETY: so many events were written.
+            unsafe { events.set_len(count) };
+            Ok(())
+        }
+        // Before Linux 5.11, or forbidden.
+        Err(libc::ENOSYS | libc::EPERM) => {
+            epoll::wait(epoll, rustix::buffer::spare_capacity(events), time.as_ref())?;
+            Ok(())
+        }
+        Err(errno) => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 #[cold]
@@ -295,6 +331,28 @@ mod tests {
                 assert_eq!(deep(depth, usize::MAX, &mut bytes), Err(libc::EBADF));
             }
         }
+    }
+
+    #[test]
+    fn waits_end_with_an_event_or_their_time() {
+        use std::os::fd::AsFd;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
+        epoll::add(&epoll, &b, epoll::EventData::new_u64(7), epoll::EventFlags::IN).expect("watched");
+        let mut events = Vec::with_capacity(4);
+        for time in [Duration::ZERO, Duration::from_micros(200)] {
+            let start = Instant::now();
+            epoll_wait(epoll.as_fd(), &mut events, Some(time)).expect("nothing");
+            assert!(events.is_empty() && start.elapsed() >= time);
+        }
+        assert_eq!(write(a.as_fd(), b"bell").expect("room"), 4);
+        for timeout in [None, Some(Duration::from_secs(60)), Some(Duration::MAX)] {
+            epoll_wait(epoll.as_fd(), &mut events, timeout).expect("an event");
+            assert_eq!(events.iter().map(|e| e.data.u64()).collect::<Vec<_>>(), [7], "{timeout:?}");
+        }
+        let error = epoll_wait(a.as_fd(), &mut events, None).expect_err("no epoll");
+        assert_eq!((error.raw_os_error(), events.len()), (Some(libc::EINVAL), 0));
     }
 
     #[test]

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
+use zerowire::syscall;
 
 use super::command::{Command, CommandSender};
 use super::control::Waker;
@@ -513,16 +514,13 @@ impl<P: Path> Worker<P> {
 
     /// Waits for events. Returns whether any came.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
-        events.clear();
         self.unasked = 0;
         if timeout != Some(Duration::ZERO) {
             self.put_port_in();
         }
-        let timeout =
-            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return true,
+        match syscall::epoll_wait(self.epoll.as_fd(), events, timeout) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return true,
             Err(e) => {
                 tracing::error!("queue pair {}: epoll_wait failed: {e}", self.pair);
                 self.quit = true;

@@ -1,12 +1,13 @@
 //! The thread that serves a group of VMs.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
+use zerowire::syscall;
 
 use super::command::{Command, CommandSender, RingStart};
 use super::queues::{Queue, Receive};
@@ -214,13 +215,10 @@ impl Loop {
 
     /// Waits for events. Returns whether any came.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
-        events.clear();
         self.unasked = 0;
-        let timeout =
-            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-        match epoll::wait(&self.switch.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return true,
+        match syscall::epoll_wait(self.switch.epoll.as_fd(), events, timeout) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return true,
             Err(e) => {
                 tracing::error!("epoll_wait failed: {e}");
                 self.quit = true;

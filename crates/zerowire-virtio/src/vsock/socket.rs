@@ -114,8 +114,9 @@ pub fn has_ended(socket: &OwnedFd) -> bool {
 /// are less than a quarter of `room`, when the kernel calls the socket writable (net/unix/af_unix.c, `unix_writable`).
 pub fn unread(socket: &OwnedFd, room: usize) -> usize {
     let mut n: libc::c_int = 0;
+    let arguments = [fd(socket), libc::TIOCOUTQ as usize, &raw mut n as usize, 0, 0, 0];
     // SAFETY: SIOCOUTQ, which has TIOCOUTQ's number, writes one int.
-    let failed = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &mut n) } < 0;
+    let failed = unsafe { syscall::call(libc::SYS_ioctl, arguments) }.is_err();
     if failed || 4 * n as usize <= room { 0 } else { n as usize }
 }
 

@@ -14,13 +14,14 @@ use super::core::{Core, Kind};
 use super::listen::ACCEPT;
 use super::tcp_mapped::Windows;
 use super::{Arrival, Options, RecvError};
+use crate::syscall;
 use calls::{accept, borrow, limit_of, receive, set_blocking, timespec};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Buffers a `recvmsg` at most.
@@ -201,18 +202,14 @@ impl Plain {
             return Ok(());
         }
         core.called();
-        self.events.clear();
-        let result = epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut self.events),
-            timespec(timeout).as_ref(),
-        );
+        let result = syscall::epoll_wait(self.epoll.as_fd(), &mut self.events, timeout);
         if sleeps {
             core.pool.returns().awake();
         }
         match result {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(RecvError::system("epoll_wait")(e.into())),
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(RecvError::system("epoll_wait")(e)),
         }
         for i in 0..self.events.len() {
             let Event { flags, data } = self.events[i];
