@@ -6,6 +6,7 @@
 
 mod fixed;
 mod lists;
+mod messages;
 mod plain;
 mod uring;
 
@@ -15,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use crate::memory::GuestMemory;
 pub use fixed::{FixedPiece, FixedPieces};
 pub use lists::{Full, Lists};
+use messages::Messages;
 use plain::Plain;
 use uring::Uring;
 
@@ -72,6 +74,8 @@ pub struct PortIo {
     done: Vec<Done>,
     /// Operations that are system calls of their own.
     alone: Vec<Op>,
+    /// The port is a socket: writes from private memory are messages.
+    messages: Option<Messages>,
     /// System calls made for the batch so far.
     calls: u64,
     /// Why plain system calls run although io_uring was wanted.
@@ -105,13 +109,26 @@ impl PortIo {
             file,
             done: Vec::with_capacity(MAX_BATCH),
             alone: Vec::with_capacity(MAX_BATCH),
+            messages: None,
             calls: 0,
             fallback,
         })
     }
 
+    /// The port is a socket: writes that name no registered memory go out as messages, a batch a system call (sendmmsg).
+    #[must_use]
+    pub fn to_socket(mut self) -> Self {
+        self.messages = Some(Messages::default());
+        self
+    }
+
     /// The path that runs, and why, in words for the log.
     pub fn describe(&self) -> String {
+        let messages = if self.messages.is_some() { "sendmmsg; " } else { "" };
+        format!("{messages}{}", self.describe_engine())
+    }
+
+    fn describe_engine(&self) -> String {
         match (&self.backend, &self.fallback) {
             (Backend::Uring(u), _) => u.describe(),
             (Backend::Plain(_), None) => "plain system calls, as asked".to_owned(),
@@ -149,7 +166,10 @@ impl PortIo {
     /// `fixed` they must be addresses of that registered buffer.
     #[inline]
     pub unsafe fn push(&mut self, op: Op) {
+        // What was pushed before goes out before: once the ring has something, all that follows goes there.
+        let is_message = self.messages.is_some() && op.write && op.fixed.is_none();
         match &mut self.backend {
+            Backend::Uring(u) if is_message && u.is_idle() => self.alone.push(op),
             // SAFETY: the caller's promise.
             Backend::Uring(u) => unsafe { u.push(op) },
             Backend::Plain(_) => self.alone.push(op),
@@ -199,11 +219,28 @@ impl PortIo {
     pub fn run(&mut self) -> io::Result<(&[Done], u64)> {
         let mut calls = std::mem::take(&mut self.calls);
         // SAFETY: the callers of `push` and `push_alone` have promised that all is valid until this returns.
-        calls += unsafe { plain::run(self.file.as_raw_fd(), &mut self.alone, &mut self.done) };
+        calls += unsafe { self.run_alone() };
         if let Backend::Uring(u) = &mut self.backend {
             calls += u.run(self.file.as_raw_fd(), &mut self.done)?;
         }
         Ok((&self.done, calls))
+    }
+
+    /// # Safety
+    /// As [`Self::push`], for all that was pushed.
+    #[inline]
+    unsafe fn run_alone(&mut self) -> u64 {
+        let fd = self.file.as_raw_fd();
+        match &mut self.messages {
+            Some(messages) if self.alone.first().is_some_and(|op| op.write) => {
+                // SAFETY: the caller's promise.
+                let calls = unsafe { messages.run(fd, &self.alone, &mut self.done) };
+                self.alone.clear();
+                calls
+            }
+            // SAFETY: the caller's promise.
+            _ => unsafe { plain::run(fd, &mut self.alone, &mut self.done) },
+        }
     }
 
     /// Forgets the results of the last batch; to be called before the next one is pushed.

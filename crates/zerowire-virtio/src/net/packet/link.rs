@@ -82,7 +82,7 @@ impl Link {
         let _ = tagged.enlarge_buffers();
         let watch = watch(&untagged, &tagged).map_err(|e| system("epoll")(e.into()))?;
         let port = untagged.try_clone_fd().map_err(system("dup"))?;
-        let io = PortIo::with_pinning(port, engine, pin).map_err(system("io_uring"))?;
+        let io = PortIo::with_pinning(port, engine, pin).map_err(system("io_uring"))?.to_socket();
         let mut this = Self {
             untagged,
             tagged,
