@@ -76,6 +76,8 @@ pub struct PortIo {
     alone: Vec<Op>,
     /// The port is a socket: writes from private memory are messages.
     messages: Option<Messages>,
+    /// Operations for the ring that come behind messages, which may find the socket full.
+    behind: Vec<Op>,
     /// System calls made for the batch so far.
     calls: u64,
     /// Why plain system calls run although io_uring was wanted.
@@ -110,6 +112,7 @@ impl PortIo {
             done: Vec::with_capacity(MAX_BATCH),
             alone: Vec::with_capacity(MAX_BATCH),
             messages: None,
+            behind: Vec::new(),
             calls: 0,
             fallback,
         })
@@ -169,7 +172,8 @@ impl PortIo {
         // What was pushed before goes out before: once the ring has something, all that follows goes there.
         let is_message = self.messages.is_some() && op.write && op.fixed.is_none();
         match &mut self.backend {
-            Backend::Uring(u) if is_message && u.is_idle() => self.alone.push(op),
+            Backend::Uring(u) if is_message && self.behind.is_empty() && u.is_idle() => self.alone.push(op),
+            Backend::Uring(_) if !self.alone.is_empty() => self.behind.push(op),
             // SAFETY: the caller's promise.
             Backend::Uring(u) => unsafe { u.push(op) },
             Backend::Plain(_) => self.alone.push(op),
@@ -221,6 +225,15 @@ impl PortIo {
         // SAFETY: the callers of `push` and `push_alone` have promised that all is valid until this returns.
         calls += unsafe { self.run_alone() };
         if let Backend::Uring(u) = &mut self.backend {
+            let full = self.done.last().is_some_and(|d| d.result == -libc::EAGAIN);
+            for op in self.behind.drain(..) {
+                match full {
+                    // A frame must not overtake those that are tried again.
+                    true => self.done.push(Done { slot: op.slot, result: -libc::EAGAIN }),
+                    // SAFETY: the callers of `push` have promised that all is valid until this returns.
+                    false => unsafe { u.push(op) },
+                }
+            }
             calls += u.run(self.file.as_raw_fd(), &mut self.done)?;
         }
         Ok((&self.done, calls))
@@ -247,7 +260,9 @@ impl PortIo {
     #[inline]
     pub fn clear(&mut self) {
         debug_assert!(
-            self.alone.is_empty() && !matches!(&self.backend, Backend::Uring(u) if !u.is_idle()),
+            self.alone.is_empty()
+                && self.behind.is_empty()
+                && !matches!(&self.backend, Backend::Uring(u) if !u.is_idle()),
             "the last batch was pushed and not run"
         );
         self.done.clear();
