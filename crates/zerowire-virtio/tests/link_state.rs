@@ -12,6 +12,7 @@ use std::time::Duration;
 use common::frames::{frame, number};
 use common::veth::{ip, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use zerowire::xdp::Interface;
 use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
 use zerowire_virtio::io::Engine;
@@ -84,7 +85,7 @@ fn is_turned_away(guest: Guest, backend: &Backend, before: u64) {
     let link = stats.link.expect("a link that is followed");
     assert_eq!((link.up, link.disconnects), (false, before + 1));
     assert_eq!((stats.connection_errors, stats.ring_errors), (0, 0));
-    assert!(is_refused(backend));
+    wait_until("nobody listens", || is_refused(backend));
     drop(guest);
     std::thread::sleep(Duration::from_millis(50));
     assert!(is_refused(backend), "the same process is refused as long as the link is down");
@@ -241,6 +242,9 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         ip(&["link", "set", "v1", "down"]);
+        // The kernel takes up to a second to tell of a carrier that is gone (net/core/link_watch.c).
+        let interface = Interface::open("v0").expect("v0");
+        wait_until("v0 has no carrier", || matches!(interface.up_and_running(), Ok((true, false))));
         let backend = Backend::start(&[Vm::on("a", "packet:v0,link=follow")]);
         let stats = backend.stats("a");
         assert!(!is_up(&backend));

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use common::attack::attack;
@@ -334,9 +335,11 @@ fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
             let before = backend.stats("a").transmit.totals;
             let all: Vec<_> = (0..5000).map(|n| frame(n, 1500)).collect();
             guest.send_plain(&all);
-            for want in &all {
+            // The shaper sends from the CPU of whoever is there, and a veth has a queue a CPU: their order is not kept.
+            let mut missing: HashSet<_> = all.iter().collect();
+            while !missing.is_empty() {
                 let got = peer.expect().bytes;
-                assert!(got == *want, "frame {}, came {}", number(want), number(&got));
+                assert!(missing.remove(&got), "frame {} came twice, or was never sent", number(&got));
             }
             let after = backend.stats("a").transmit.totals;
             assert_eq!((after.frames - before.frames, after.dropped_total()), (5000, 0));
@@ -350,11 +353,9 @@ fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
             let Guest { driver, pairs, .. } = &mut guest;
             driver.resume(pairs).expect("resumed");
             assert!(guest.pairs[0].tx.drain(PATIENCE).expect("drained"));
-            let mut last = None;
+            let mut came = HashSet::new();
             while let Some(f) = peer.recv(Duration::from_millis(200)) {
-                let n = number(&f.bytes);
-                assert!(last.is_none_or(|l| n > l), "{n} after {last:?}");
-                last = Some(n);
+                assert!(came.insert(number(&f.bytes)), "frame {} came twice", number(&f.bytes));
             }
             drop(guest);
             wait_until("the connection has ended", || !backend.stats("a").connected);

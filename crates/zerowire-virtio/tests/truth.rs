@@ -1,5 +1,5 @@
 //! That no byte of a payload is copied in user space: the scatter lists that go to the kernel are looked at themselves.
-//! This program has its own `writev` and `readv`, which note what they were given.
+//! They are noted where the system call is made.
 
 mod common;
 
@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use common::frames;
 use common::lab::{Lab, read_frame, wire};
 use zerowire::ledger::Counters;
+use zerowire::syscall::testing;
 use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE};
 use zerowire_virtio::io::{Engine, PortIo};
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
@@ -19,42 +20,22 @@ thread_local! {
     static LAST: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
-fn note(iov: *const libc::iovec, count: libc::c_int) {
-    // SAFETY: the caller of writev or readv promises so many entries.
-    let list = unsafe { std::slice::from_raw_parts(iov, count as usize) };
+/// Notes the lists of this thread's writev and readv calls that moved anything.
+fn note(number: libc::c_long, arguments: &[usize; 6], result: Result<usize, i32>) {
+    if result.is_err() || ![libc::SYS_writev, libc::SYS_readv].contains(&number) {
+        return;
+    }
+    // SAFETY: the call has just read the list at that address, of so many entries, and whoever made it keeps it until it returns.
+    let list = unsafe { std::slice::from_raw_parts(arguments[1] as *const libc::iovec, arguments[2]) };
     let list = list.iter().map(|v| (v.iov_base.addr(), v.iov_len)).collect();
     let _ = LAST.try_with(|last| *last.borrow_mut() = list);
-}
-
-/// Takes the place of the C library's for this program.
-///
-/// # Safety
-/// As writev(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: libc::c_int, iov: *const libc::iovec, count: libc::c_int) -> isize {
-    note(iov, count);
-    // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_writev, fd, iov, count) as isize }
-}
-
-/// Takes the place of the C library's for this program.
-///
-/// # Safety
-/// As readv(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: libc::c_int, iov: *const libc::iovec, count: libc::c_int) -> isize {
-    // SAFETY: the caller's promise.
-    let moved = unsafe { libc::syscall(libc::SYS_readv, fd, iov, count) as isize };
-    if moved >= 0 {
-        note(iov, count);
-    }
-    moved
 }
 
 const PAGE: usize = 4096;
 const BUFFERS: u64 = 0x10_0000;
 
 fn lab() -> Lab {
+    testing::watch(note);
     Lab::new(&[(0, 0x10_0000), (BUFFERS, 0x10_0000)])
 }
 

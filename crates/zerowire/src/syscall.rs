@@ -108,9 +108,36 @@ pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize,
             _ => arch::plain(number, arguments),
         }
     };
-    match result {
+    let result = match result {
         -4095..=-1 => Err(-result as i32),
         done => Ok(done as usize),
+    };
+    #[cfg(feature = "testing")]
+    testing::note(number, &arguments, result);
+    result
+}
+
+/// For tests that look at what is handed to the kernel.
+#[cfg(feature = "testing")]
+pub mod testing {
+    use std::cell::Cell;
+
+    /// Is told the number of a call, its arguments, and what came of it.
+    pub type Watcher = fn(libc::c_long, &[usize; 6], Result<usize, i32>);
+
+    thread_local! {
+        static WATCHER: Cell<Option<Watcher>> = const { Cell::new(None) };
+    }
+
+    /// Tells `watcher` of all calls of this thread from now on.
+    pub fn watch(watcher: Watcher) {
+        WATCHER.set(Some(watcher));
+    }
+
+    pub(super) fn note(number: libc::c_long, arguments: &[usize; 6], result: Result<usize, i32>) {
+        if let Ok(Some(watcher)) = WATCHER.try_with(Cell::get) {
+            watcher(number, arguments, result);
+        }
     }
 }
 

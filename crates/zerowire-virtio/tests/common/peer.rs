@@ -101,6 +101,9 @@ impl Peer {
                     assert!(n >= PEER_HEADER, "a packet of {n} bytes without its header");
                     let mut header = [0; PEER_HEADER];
                     header.copy_from_slice(&self.buffer[..PEER_HEADER]);
+                    if is_igmp(&self.buffer[PEER_HEADER..n]) {
+                        continue;
+                    }
                     return Some(PeerFrame { header, bytes: self.buffer[PEER_HEADER..n].to_vec() });
                 }
                 Err(rustix::io::Errno::AGAIN) => {}
@@ -121,6 +124,11 @@ impl Peer {
     pub fn drain(&mut self) -> Vec<PeerFrame> {
         std::iter::from_fn(|| self.recv(Duration::ZERO)).collect()
     }
+}
+
+/// Whether it is a report of the kernel's own, which it makes of the groups that an interface has joined, some time after that.
+fn is_igmp(frame: &[u8]) -> bool {
+    matches!(frame, [1, 0, 0x5e, ..]) && frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&2)
 }
 
 fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
