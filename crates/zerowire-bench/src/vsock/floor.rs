@@ -3,12 +3,15 @@
 //! One thread writes, one reads, both wait in their calls. The thread in the back end's place
 //! (guest to host: the writer; host to guest: the reader) walks the case's working set on the CPU
 //! where back ends run; the other one uses a buffer of the write's length on the CPU of the host's
-//! program. The copying variant puts every byte through a private buffer.
+//! program. The copying variant puts every byte through a private buffer. The bounded one has a send buffer
+//! of as many bytes as the case has credit, as the kernel counts them: like guest and device its two
+//! threads wait for each other where a write takes all of it.
 
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::case::VsockCase;
 use super::host::{self, HostCpu, Walk};
@@ -21,6 +24,7 @@ use crate::cpu::Placement;
 #[derive(Debug)]
 pub struct Floor {
     copies: bool,
+    bounded: bool,
     host_cpu: HostCpu,
     placement: Placement,
     ready: Option<Ready>,
@@ -41,18 +45,27 @@ struct Ready {
 impl Floor {
     /// The floor itself.
     pub fn new(host_cpu: HostCpu, placement: Placement) -> Self {
-        Self { copies: false, host_cpu, placement, ready: None }
+        Self { copies: false, bounded: false, host_cpu, placement, ready: None }
     }
 
     /// The negative control: every byte is copied once more.
     pub fn copying(host_cpu: HostCpu, placement: Placement) -> Self {
-        Self { copies: true, host_cpu, placement, ready: None }
+        Self { copies: true, bounded: false, host_cpu, placement, ready: None }
+    }
+
+    /// The floor with no more room between writer and reader than a connection has credit.
+    pub fn bounded(host_cpu: HostCpu, placement: Placement) -> Self {
+        Self { copies: false, bounded: true, host_cpu, placement, ready: None }
     }
 }
 
 impl Variant for Floor {
     fn name(&self) -> &str {
-        if self.copies { "copy + floor" } else { "floor" }
+        match (self.copies, self.bounded) {
+            (true, _) => "copy + floor",
+            (false, true) => "floor, room as credit",
+            (false, false) => "floor",
+        }
     }
 
     fn prepare(&mut self, case: &VsockCase) -> Result<()> {
@@ -65,6 +78,10 @@ impl Variant for Floor {
         let (writer, reader) = UnixStream::pair()?;
         host::patient(&writer)?;
         host::patient(&reader)?;
+        if self.bounded {
+            // What is asked for is doubled (net/core/sock.c), and what the kernel needs itself counts, too.
+            set_socket_send_buffer_size(&writer, case.credit as usize / 2)?;
+        }
         let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
         self.ready = Some(Ready { case: *case, area, walk: Walk::default(), buffer, writer, reader });
         Ok(())
@@ -127,6 +144,7 @@ mod tests {
             for mut floor in [
                 Floor::new(HostCpu::Guest, placement.clone()),
                 Floor::copying(HostCpu::Any, placement.clone()),
+                Floor::bounded(HostCpu::Guest, placement.clone()),
             ] {
                 let case =
                     VsockCase { direction, write_len: 5000, credit: 65_536, working_set: WorkingSet::Hot };

@@ -58,6 +58,7 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
     let mut variants: Vec<Box<dyn Variant>> = vec![
         Box::new(Floor::new(options.host_cpu, placement.clone())),
         Box::new(Floor::copying(options.host_cpu, placement.clone())),
+        Box::new(Floor::bounded(options.host_cpu, placement.clone())),
     ];
     match &options.program {
         Some(program) => {
