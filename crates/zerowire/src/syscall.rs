@@ -59,6 +59,9 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Where no pair of unix sockets can be had: neither way is known to be better.
+    const NOTHING: Self = Self { plain_ns: 0, refilled_ns: 0 };
+
     /// Whether the return predictor is worth filling.
     pub fn is_refilled_better(self) -> bool {
         self.refilled_ns + WORTH_NS <= self.plain_ns
@@ -69,6 +72,9 @@ impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { plain_ns, refilled_ns } = self;
         match self.is_refilled_better() {
+            _ if *self == Self::NOTHING => {
+                f.write_str("plain: not measured, for want of a pair of unix sockets")
+            }
             true => write!(f, "return predictor refilled: {refilled_ns} ns instead of {plain_ns}"),
             false => write!(f, "plain: {plain_ns} ns, with the return predictor refilled {refilled_ns}"),
         }
@@ -206,18 +212,17 @@ fn first_way() -> u8 {
 fn measure() -> Measured {
     let Ok((from, to)) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
     else {
-        // Nothing can be said; neither way is better.
-        return Measured { plain_ns: 0, refilled_ns: 0 };
+        return Measured::NOTHING;
     };
-    let shortest = |pass: fn(usize, usize)| {
+    let shortest = |one: Once| {
         let start = Instant::now();
-        (0..BYTES).for_each(|_| pass(from.as_raw_fd() as usize, to.as_raw_fd() as usize));
+        (0..BYTES).for_each(|_| pass(one, from.as_raw_fd() as usize, to.as_raw_fd() as usize));
         u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX) / (2 * BYTES)
     };
     let mut measured = Measured { plain_ns: u32::MAX, refilled_ns: u32::MAX };
     for _ in 0..TURNS {
-        measured.plain_ns = measured.plain_ns.min(shortest(pass_plain));
-        measured.refilled_ns = measured.refilled_ns.min(shortest(pass_refilled));
+        measured.plain_ns = measured.plain_ns.min(shortest(plain_once));
+        measured.refilled_ns = measured.refilled_ns.min(shortest(refilled_once));
     }
     measured
 }
@@ -227,28 +232,26 @@ fn one_byte(fd: usize, byte: &mut u8) -> [usize; 6] {
     [fd, std::ptr::from_mut(byte) as usize, 1, libc::MSG_DONTWAIT as usize, 0, 0]
 }
 
-// Functions of their own, so that there is a return behind each call.
-
-fn pass_plain(from: usize, to: usize) {
-    #[inline(never)]
-    fn one(number: libc::c_long, arguments: [usize; 6]) {
-        // SAFETY: the byte is its caller's.
-        std::hint::black_box(unsafe { arch::plain(number, arguments) });
-    }
+/// Sends a byte and receives it.
+fn pass(one: Once, from: usize, to: usize) {
     let mut byte = 1;
     one(libc::SYS_sendto, one_byte(from, &mut byte));
     one(libc::SYS_recvfrom, one_byte(to, &mut byte));
 }
 
-fn pass_refilled(from: usize, to: usize) {
-    #[inline(never)]
-    fn one(number: libc::c_long, arguments: [usize; 6]) {
-        // SAFETY: as above.
-        std::hint::black_box(unsafe { arch::refilled(number, arguments) });
-    }
-    let mut byte = 1;
-    one(libc::SYS_sendto, one_byte(from, &mut byte));
-    one(libc::SYS_recvfrom, one_byte(to, &mut byte));
+/// Makes a call whose arguments are those of [`one_byte`]; a function of its own, so that there is a return behind the call.
+type Once = fn(libc::c_long, [usize; 6]);
+
+#[inline(never)]
+fn plain_once(number: libc::c_long, arguments: [usize; 6]) {
+    // SAFETY: the byte is that of `pass`, which waits for this.
+    std::hint::black_box(unsafe { arch::plain(number, arguments) });
+}
+
+#[inline(never)]
+fn refilled_once(number: libc::c_long, arguments: [usize; 6]) {
+    // SAFETY: as above.
+    std::hint::black_box(unsafe { arch::refilled(number, arguments) });
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -276,7 +279,7 @@ mod arch {
     }
 
     /// 16 calls that never return: each leaves an entry in the return predictor and eight bytes on the stack, which are taken
-    /// off at the end. Each call behind which the caller's own functions return uses up one entry; few paths are deeper than 16.
+    /// off at the end. Each return of a function around the call uses up one; few calls lie deeper than 16.
     /// (A process with user shadow stacks must not do this; nothing that Rust builds asks for them.)
     ///
     /// # Safety
@@ -389,6 +392,8 @@ mod tests {
         assert!(better(250, 230));
         assert!(!better(249, 230));
         assert!(!better(200, 230));
+        assert!(!Measured::NOTHING.is_refilled_better());
+        assert!(Measured::NOTHING.to_string().starts_with("plain: not measured"));
         let here = measured();
         assert!(here.plain_ns > 0 && here.plain_ns < u32::MAX && here.refilled_ns < u32::MAX, "{here:?}");
         assert_eq!(here, measured(), "measured once");

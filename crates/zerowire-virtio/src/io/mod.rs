@@ -180,8 +180,8 @@ impl PortIo {
         }
     }
 
-    /// As [`Self::push`], to be carried out by a system call of its own. For reads of one or two pieces that is cheaper than a
-    /// place in a ring (`zerowire bench net --direction rx --sizes 64,1500`); not to be mixed with `push` in one batch.
+    /// As [`Self::push`], to be carried out by a system call of its own. For reads into one buffer that is cheaper than a place in
+    /// a ring (`zerowire bench net --direction rx --sizes 64`); not to be mixed with `push` in one batch.
     ///
     /// # Safety
     /// As [`Self::push`].
