@@ -356,8 +356,9 @@ fn memory_that_was_let_go_of_makes_room_for_other_memory() {
         lab.ifb("ifb0", false);
         // Room for one registration, not for two.
         let text = as_ordinary_user(6 << 20, || {
+            let registered = UmemOptions { release_timeout: PATIENCE, ..UmemOptions::default() };
             for round in 0..20 {
-                let umem = match Umem::new(1024 * CHUNK, UmemOptions::default(), false) {
+                let umem = match Umem::new(1024 * CHUNK, registered, false) {
                     Ok(umem) => umem,
                     Err(e) => return format!("round {round}: {e}"),
                 };

@@ -26,10 +26,6 @@ use super::interface::Interface;
 use super::memory::{HUGE_PAGE_BYTES, Mapping};
 use super::socket::{RingSizes, SocketOptions};
 
-/// How long memory whose last socket was closed may still count against the limit of locked memory: the kernel lets go of it in a
-/// work queue (net/xdp/xdp_umem.c, `xdp_put_umem`; net/xdp/xsk_buff_pool.c, `xp_release_deferred`), as of a queue.
-const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// Registered memory. A clone is another handle of the same memory.
 #[derive(Clone, Debug)]
 pub struct Umem(Arc<Inner>);
@@ -101,8 +97,8 @@ impl Claim {
 
 impl Umem {
     /// Maps `len` bytes of zeroes and registers them. `len` is a multiple of the chunk length, and with `huge_pages` is
-    /// rounded up to 2 MiB. Where the limit of locked memory is reached by what was closed just now, that is waited for, up to half
-    /// a second.
+    /// rounded up to 2 MiB. Where the limit of locked memory is reached by what was closed just now, that is waited for
+    /// ([`UmemOptions::release_timeout`]).
     ///
     /// # Errors
     /// [`XdpError::Value`], [`XdpError::NoMemory`], [`XdpError::NoHugePages`], [`XdpError::Memlock`],
@@ -152,7 +148,7 @@ impl Umem {
         own: Option<Mapping>,
     ) -> Result<Self, XdpError> {
         let umem = Self(Arc::new(Inner { base, len, options, sockets: Mutex::default(), own }));
-        let spare = umem.0.registered_socket(RELEASE_TIMEOUT)?;
+        let spare = umem.0.registered_socket(options.release_timeout)?;
         umem.lock().spare = Some(Spare { socket: spare, rings: None });
         Ok(umem)
     }

@@ -77,7 +77,11 @@ impl XdpSender {
             XdpError::system(format!("interface {}", options.interface), "ioctl(SIOCGIFMTU)", e)
         })?;
         let cut = Cut::new(&options, mtu)?;
-        let umem_options = UmemOptions { chunk_bytes: cut.chunk as u32, ..UmemOptions::default() };
+        let umem_options = UmemOptions {
+            chunk_bytes: cut.chunk as u32,
+            release_timeout: options.busy_timeout,
+            ..UmemOptions::default()
+        };
         let umem = Umem::new(cut.building + cut.resident, umem_options, options.huge_pages)?;
         let socket_options = SocketOptions {
             interface: options.interface,

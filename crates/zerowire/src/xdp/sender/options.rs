@@ -34,7 +34,7 @@ pub struct SenderOptions {
     /// Entries of the transmit and the completion ring, a power of two: pieces of frames that can be on their way at
     /// once.
     pub ring: u32,
-    /// How long to wait for the kernel to let go of a queue whose socket was closed.
+    /// How long to wait for the kernel to let go of a queue whose socket was closed, or of locked memory.
     pub busy_timeout: Duration,
 }
 

@@ -1,5 +1,7 @@
 //! How a UMEM is cut and used, and the kernel's rules for that (`xdp_umem_reg`, net/xdp/xdp_umem.c).
 
+use std::time::Duration;
+
 use rustix::net::xdp::XdpUmemRegFlags;
 
 use crate::xdp::error::XdpError;
@@ -30,10 +32,14 @@ pub struct UmemOptions {
     /// The kernel fills in the checksums that the metadata asks for in software (`XDP_UMEM_TX_SW_CSUM`). Wrong for frames of
     /// several buffers.
     pub software_checksum: bool,
+    /// How long to wait, at the registration, for what the kernel has not let go of yet and what counts against the limit of
+    /// locked memory: it does so in a work queue (net/xdp/xdp_umem.c, `xdp_put_umem`; net/xdp/xsk_buff_pool.c,
+    /// `xp_release_deferred`), on a busy machine late.
+    pub release_timeout: Duration,
 }
 
 impl Default for UmemOptions {
-    /// Aligned chunks of 4096 bytes, nothing else.
+    /// Aligned chunks of 4096 bytes, half a second of waiting, nothing else.
     fn default() -> Self {
         Self {
             chunk_bytes: 4096,
@@ -41,6 +47,7 @@ impl Default for UmemOptions {
             unaligned: false,
             tx_metadata_bytes: 0,
             software_checksum: false,
+            release_timeout: Duration::from_millis(500),
         }
     }
 }
