@@ -66,8 +66,12 @@ pub struct HostEnd {
     pub closed_unread: bool,
     /// Bytes that the socket keeps unread at most, with what the kernel needs for them.
     pub room: usize,
-    /// Bytes that the socket took and for which the guest has no credit again: the program may not have read them.
+    /// Bytes of the socket for which the guest has credit again, whether or not the program has read them.
+    pub ahead: u32,
+    /// Bytes that the socket, or the windows, took and that the program may not have read or given back.
     pub in_socket: u32,
+    /// Those of them for which the guest has no credit again.
+    pub uncredited: u32,
     /// The guest waits for that credit.
     pub credit_waits: bool,
     /// The program keeps windows while it waits: the guest is to be told of any room.
@@ -96,7 +100,9 @@ impl HostEnd {
             write_shut: false,
             closed_unread: false,
             room: 0,
+            ahead: 0,
             in_socket: 0,
+            uncredited: 0,
             credit_waits: false,
             stingy: false,
             room_watched: false,
@@ -110,6 +116,20 @@ impl HostEnd {
     pub fn has_pending(&self) -> bool {
         let waits = |w: &Windows| w.ended() == Ended::Due || w.lends();
         self.held.is_some() || self.windows.as_ref().is_some_and(|w| waits(w))
+    }
+
+    /// The socket, or the windows, took `n` bytes.
+    pub fn took(&mut self, n: usize) {
+        self.in_socket += n as u32;
+        self.uncredited += n as u32;
+    }
+
+    /// `unread` bytes are left of those that were taken at most. Returns for how many the guest has credit again with that.
+    pub fn leaves(&mut self, unread: u32) -> u32 {
+        self.in_socket = unread;
+        let ahead = if self.windows.is_some() { 0 } else { self.ahead };
+        let left = self.uncredited.min(unread.saturating_sub(ahead));
+        std::mem::replace(&mut self.uncredited, left) - left
     }
 
     /// Bytes of those that the socket, or the windows, took which the program has not read or given back yet.
@@ -183,7 +203,7 @@ impl Connection {
     /// What lies in the socket counts as read.
     pub fn read_all(&mut self) {
         if let End::Host(h) = &mut self.end {
-            self.incoming.forward(std::mem::take(&mut h.in_socket));
+            self.incoming.forward(h.leaves(0));
             h.credit_waits = false;
         }
     }
@@ -310,5 +330,33 @@ impl Table {
     /// Slots that are or were in use: all connections are in `0..slots()`.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn credit_comes_back_for_what_was_read_and_for_what_the_socket_keeps_beside_it() {
+        let (ours, _theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
+        let mut end = HostEnd::new(ours);
+        end.ahead = 100;
+        end.took(80);
+        assert_eq!((end.leaves(80), end.uncredited), (80, 0), "all of it may stay unread");
+        end.took(60);
+        assert_eq!((end.leaves(140), end.uncredited), (20, 40));
+        assert_eq!((end.leaves(140), end.uncredited), (0, 40), "only once");
+        assert_eq!((end.leaves(110), end.uncredited), (30, 10), "30 were read");
+        end.took(50);
+        assert_eq!((end.in_socket, end.uncredited), (160, 60));
+        assert_eq!((end.leaves(0), end.in_socket, end.uncredited), (60, 0, 0));
+        // Without room of its own each byte takes credit until it was read.
+        end.ahead = 0;
+        end.took(7);
+        assert_eq!((end.leaves(7), end.leaves(2), end.uncredited), (0, 5, 2));
     }
 }

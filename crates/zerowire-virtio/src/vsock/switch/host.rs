@@ -16,6 +16,10 @@ use crate::vsock::vm::{GroupVm, Handshake, MAX_HANDSHAKES};
 /// The longest line that a host program may begin with: "CONNECT 4294967295\n" and some room.
 const MAX_LINE: usize = 32;
 
+/// Bytes that a connection's socket is to keep unread at least, as far as the system lets it: about what unix sockets keep
+/// unasked. With a smaller buffer than that, guest and program would wait for each other with each bufferful.
+const SOCKET_BYTES: usize = 192 * 1024;
+
 /// Programs that are accepted at once: those behind them come with the next look at deadlines.
 pub(super) const MAX_ACCEPTS: usize = 64;
 
@@ -91,11 +95,14 @@ impl Switch {
     /// Gives a connection its socket.
     pub(super) fn attach(&mut self, v: usize, slot: u32, socket: OwnedFd) -> io::Result<()> {
         let vm = &mut self.vms[v];
-        let room = socket::reserve(&socket, vm.limits.buffer_bytes as usize);
+        let buffer = vm.limits.buffer_bytes as usize;
+        let room = socket::reserve(&socket, buffer.max(SOCKET_BYTES));
         watch(&self.epoll, &socket, Event::Connection { vm: v, place: vm.connections.place(slot) })?;
         if let Some(c) = vm.connections.get(slot) {
             let mut end = HostEnd::new(socket);
             end.room = room;
+            // Half of the room is the kernel's own need.
+            end.ahead = (room / 2).min(SOCKET_BYTES).saturating_sub(buffer) as u32;
             c.end = End::Host(end);
         }
         Ok(())
@@ -141,7 +148,7 @@ impl Switch {
             return self.flush_windows(v, slot);
         }
         let Some(held) = &mut host.held else { return };
-        let mut failed = None;
+        let (mut took, mut failed) = (0, None);
         while host.writable && !held.is_empty() {
             let n = match kind {
                 Kind::Stream => held.len(),
@@ -154,7 +161,7 @@ impl Switch {
             match socket::send_runs(&host.socket, held.first(n)) {
                 Ok(sent) => {
                     held.consume(sent);
-                    host.in_socket += sent as u32;
+                    took += sent;
                     host.writable = sent == n;
                 }
                 Err(e) if socket::would_block(&e) => host.writable = false,
@@ -167,6 +174,7 @@ impl Switch {
         if held.is_empty() {
             host.held = None;
         }
+        host.took(took);
         self.watch_room(v, slot);
         match failed {
             Some(e) => self.host_refuses(v, slot, &e),

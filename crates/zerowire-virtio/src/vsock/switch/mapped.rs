@@ -65,7 +65,7 @@ impl Switch {
             return self.abort(v, slot);
         }
         vm.counters.transmit.copied(reason, done as u64);
-        host.in_socket += done as u32;
+        host.took(done);
         let rest = bytes - done;
         if rest > 0 || (bytes == 0 && host.held.is_some()) {
             let held = host.held.get_or_insert_with(|| Box::new(Held::default()));
@@ -88,6 +88,7 @@ impl Switch {
         let kind = c.kind;
         let End::Host(host) = &mut c.end else { return };
         let (Some(held), Some(windows)) = (&mut host.held, &mut host.windows) else { return };
+        let mut took = 0;
         while !held.is_empty() {
             let (n, end) = match kind {
                 Kind::Stream => (held.len(), None),
@@ -102,7 +103,7 @@ impl Switch {
                 done += windows.push_bytes(b, end);
             }
             held.consume(done);
-            host.in_socket += done as u32;
+            took += done;
             if done < n && !windows.wait_for_room() {
                 break;
             }
@@ -111,6 +112,7 @@ impl Switch {
         if held.is_empty() {
             host.held = None;
         }
+        host.took(took);
         self.settle(v, slot);
     }
 

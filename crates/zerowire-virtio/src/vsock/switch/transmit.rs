@@ -345,7 +345,7 @@ impl Switch {
             host.writable = taken;
         }
         counters.transmit.zero_copied_bytes.add(sent as u64);
-        host.in_socket += sent as u32;
+        host.took(sent);
         let rest = run.bytes - sent;
         if taken {
             counters.transmit.zero_copied_frames.add(run.packets);
@@ -364,9 +364,9 @@ impl Switch {
 
     /// Has the guest told that it may send again, once that is news.
     ///
-    /// Its credit is for bytes that the program has read, not for those that lie in the socket: so the socket always has room
-    /// for what comes, and nothing is copied to wait for a program that is merely slower than the guest. The kernel tells how
-    /// much is unread when asked, and of its own accord when most of it was read.
+    /// Its credit is for bytes that the program has read, and for as many more as the socket keeps beside a buffer full of them:
+    /// so the socket always has room for what comes, and nothing is copied to wait for a program that is merely slower than the
+    /// guest. The kernel tells how much is unread when asked, and of its own accord when most of it was read.
     pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
         self.look_at_credit(v, slot, false);
     }
@@ -395,17 +395,19 @@ impl Switch {
         let Some(c) = vm.connections.get(slot) else { return };
         // A message that is not complete takes room until its end comes, for which the guest may need all the rest.
         let part = c.host().is_some_and(|h| h.held.as_ref().is_some_and(|held| held.has_partial()));
+        if let End::Host(h) = &mut c.end {
+            c.incoming.forward(h.leaves(h.in_socket));
+        }
         let mut due = c.incoming.is_news();
         if let End::Host(h) = &mut c.end
-            && h.in_socket > 0
-            && (part || asked || c.incoming.lacks(h.in_socket))
+            && h.uncredited > 0
+            && (part || asked || c.incoming.lacks(h.uncredited))
         {
             loop {
                 let unread = if part { 0 } else { h.unread() };
-                c.incoming.forward(h.in_socket - unread);
-                h.in_socket = unread;
+                c.incoming.forward(h.leaves(unread));
                 due = c.incoming.is_news() || (h.stingy && c.incoming.untold() > 0);
-                h.credit_waits = !due && (c.incoming.lacks(unread) || (asked && unread > 0));
+                h.credit_waits = !due && (c.incoming.lacks(h.uncredited) || (asked && h.uncredited > 0));
                 // Of a window the program tells, if it is asked to.
                 let wanted = if asked || h.stingy { 1 } else { c.incoming.short_of_news() };
                 if !h.credit_waits || !h.windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
