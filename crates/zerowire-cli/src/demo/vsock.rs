@@ -61,6 +61,11 @@ pub(super) fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Res
 
     story.step("The ledger: what zerowire vsock did with the bytes");
     drop(guest);
+    // A guest that has left has no connections any more.
+    let left = Instant::now() + PATIENCE;
+    while backend.statistics()?["vms"][0]["connected"] == true && Instant::now() < left {
+        std::thread::sleep(NAP);
+    }
     let last = backend.stop()?;
     let vm = &last["vms"][0];
     story.say(ledger::table_of("zerowire vsock", "packets", vm, &cpu));
