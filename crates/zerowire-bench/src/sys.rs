@@ -70,18 +70,11 @@ pub fn request_mac(request: &libc::ifreq) -> [u8; 6] {
 pub const ETHTOOL_STSO: u32 = 0x1f;
 /// `ETHTOOL_SGRO`: joining of received frames (include/uapi/linux/ethtool.h).
 pub const ETHTOOL_SGRO: u32 = 0x2c;
-/// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 /// A command of ethtool that takes one number (`struct ethtool_value`), for the interface `name`.
 pub fn ethtool_set(fd: BorrowedFd<'_>, name: &str, command: u32, value: u32) -> io::Result<()> {
-    let mut pair = [command, value];
-    let mut request = ifreq(name)?;
-    request.ifr_ifru.ifru_data = pair.as_mut_ptr().cast();
-    // SAFETY: the commands of this crate read two numbers where the request points, and may write them back; both live until
-    // the call returns.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), SIOCETHTOOL, &raw mut request) })?;
-    Ok(())
+    // SAFETY: the commands of this crate read two numbers, and may write them back.
+    unsafe { zerowire::netdevice::ethtool(fd, name, &mut [command, value]) }
 }
 
 /// Gives the calling thread the lowest real-time priority: it runs before all usual threads (sched(7)). Needs CAP_SYS_NICE.

@@ -15,6 +15,7 @@
 
 pub mod area;
 pub mod ledger;
+pub mod netdevice;
 pub mod netlink;
 pub mod packet;
 pub mod probe;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
+use zerowire::netdevice;
 
 /// At most this many queue pairs: vhost-user names rings by 8 bits in SET_VRING_KICK, two a pair. (A tap would take 256
 /// queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
@@ -306,24 +307,19 @@ impl Tap {
 
     fn set_up(&self) -> Result<(), TapError> {
         let socket = self.socket()?;
-        let mut req = self.request();
-        // SAFETY: SIOCGIFFLAGS fills the ifreq, which is long enough.
-        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut req) };
-        self.check(r, "SIOCGIFFLAGS")?;
-        req.flags |= libc::IFF_UP as libc::c_short;
+        let flags = netdevice::flags(&socket, &self.name).map_err(|source| TapError::Setup {
+            name: self.name.clone(),
+            what: "SIOCGIFFLAGS",
+            source,
+        })?;
+        let req = request(&self.name, (flags | libc::IFF_UP) as libc::c_short);
         // SAFETY: SIOCSIFFLAGS reads the ifreq.
         let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const req) };
         self.check(r, "SIOCSIFFLAGS")
     }
 
     fn mtu_by_ioctl(&self) -> Option<usize> {
-        let socket = self.socket().ok()?;
-        let mut req = self.request();
-        // SAFETY: SIOCGIFMTU fills the ifreq, which is long enough.
-        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut req) };
-        let low = u16::from_ne_bytes(req.flags.to_ne_bytes());
-        let high = u16::from_ne_bytes([req.pad[0], req.pad[1]]);
-        (r == 0).then(|| usize::from(low) | usize::from(high) << 16)
+        netdevice::mtu(self.socket().ok()?, &self.name).ok()
     }
 
     fn socket(&self) -> Result<OwnedFd, TapError> {

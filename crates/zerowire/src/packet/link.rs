@@ -5,10 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::net::netdevice::{index_to_name, name_to_index};
+
 use super::error::OpenError;
 use super::options::{Options, VLAN_TAG_BYTES};
 use super::sys;
 use super::vnet::VnetHeader;
+use crate::netdevice;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
 
 /// Where the kernel leaves the MTU to this process, it is read again this often.
@@ -36,9 +39,10 @@ impl Link {
             _ => OpenError::System { interface: interface.to_owned(), call: "socket", source },
         })?;
         let missing = |source| OpenError::NoInterface { interface: interface.to_owned(), source };
-        let index = sys::index(socket.as_fd(), interface).map_err(missing)?;
-        let mtu = sys::mtu(socket.as_fd(), index).map_err(missing)?;
-        let ethernet = sys::is_ethernet(socket.as_fd(), interface).map_err(missing)?;
+        // First, since it checks the name.
+        let mtu = netdevice::mtu(&socket, interface).map_err(missing)?;
+        let index = name_to_index(&socket, interface).map_err(|e| missing(e.into()))?;
+        let ethernet = netdevice::is_ethernet(&socket, interface).map_err(missing)?;
         let switches = [
             (options.has_headers(), sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload, copy_up_to)"),
             (options.bypass_queue, sys::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS (bypass_queue)"),
@@ -166,7 +170,8 @@ impl Link {
 
     fn read_mtu(&mut self) {
         // An interface that is gone gives its own error when frames are handed over.
-        if let Ok(mtu) = sys::mtu(self.socket.as_fd(), self.index) {
+        let name = index_to_name(&self.socket, self.index);
+        if let Ok(mtu) = name.map_err(io::Error::from).and_then(|name| netdevice::mtu(&self.socket, &name)) {
             self.mtu = mtu;
         }
     }

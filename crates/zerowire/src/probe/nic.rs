@@ -1,9 +1,8 @@
 //! The interfaces of this network namespace, by driver: which can receive without a copy.
 
-use std::os::fd::AsFd;
-
-use super::sys::{driver, socket};
+use super::sys::socket;
 use super::{Finding, Group, Job, Subject, Todo};
+use crate::netdevice::driver;
 
 /// Drivers whose queues io_uring can take over, with headers split from data (as of Linux 7.3).
 pub(super) const SPLITTING: [&str; 4] = ["bnxt_en", "mlx5_core", "gve", "fbnic"];
@@ -17,7 +16,7 @@ pub(super) fn check(todo: &mut Todo) {
             .into_iter()
             .filter(|name| name != "lo")
             .map(|name| {
-                let driver = driver(socket.as_fd(), &name).unwrap_or_else(|_| "no driver name".to_owned());
+                let driver = driver(&socket, &name).map_or_else(|_| "no driver name".to_owned(), |d| d.name);
                 (name, driver)
             })
             .collect();

@@ -19,9 +19,6 @@ const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 pub(super) const KVM_GET_API_VERSION: libc::Ioctl = 0xae00;
 /// `IORING_REGISTER_ZCRX_IFQ` (include/uapi/linux/io_uring.h, since Linux 6.15).
 const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
-/// `ETHTOOL_GDRVINFO` (include/uapi/linux/ethtool.h).
-const ETHTOOL_GDRVINFO: u32 = 3;
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 
@@ -29,26 +26,19 @@ fn check(r: libc::c_int) -> io::Result<libc::c_int> {
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
 }
 
-/// `struct ifreq`, as far as flags and a pointer need it.
+/// `struct ifreq`, as far as flags need it.
 #[repr(C)]
 struct IfReq {
     name: [u8; 16],
-    data: IfData,
-}
-
-#[repr(C)]
-union IfData {
     flags: libc::c_short,
-    pointer: *mut libc::c_void,
-    pad: [u8; 24],
+    pad: [u8; 22],
 }
 
 /// Makes a temporary interface on an open /dev/net/tun. It has no address, is never set up, and goes with `fd`.
 pub(super) fn set_interface(fd: BorrowedFd<'_>, flags: libc::c_short) -> io::Result<()> {
-    let mut req = IfReq { name: [0; 16], data: IfData { pad: [0; 24] } };
+    let mut req = IfReq { name: [0; 16], flags, pad: [0; 22] };
     req.name[..TAP_PREFIX.len()].copy_from_slice(TAP_PREFIX.as_bytes());
     req.name[TAP_PREFIX.len()..TAP_PREFIX.len() + 2].copy_from_slice(b"%d");
-    req.data.flags = flags;
     // SAFETY: TUNSETIFF reads and fills an ifreq, which `req` is long enough for.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut req) }).map(drop)
 }
@@ -68,21 +58,6 @@ pub(super) fn ioctl_number(
     debug_assert!([TUNSETOFFLOAD, KVM_GET_API_VERSION].contains(&request));
     // SAFETY: the ioctls named above follow no address.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) })
-}
-
-/// The driver of an interface of the calling thread's network namespace.
-pub(super) fn driver(socket: BorrowedFd<'_>, name: &str) -> io::Result<String> {
-    // struct ethtool_drvinfo: a command, then 32 bytes of driver name; 196 bytes in all.
-    let mut info = [0u32; 49];
-    info[0] = ETHTOOL_GDRVINFO;
-    let mut req =
-        IfReq { name: [0; 16], data: IfData { pointer: ptr::from_mut(&mut info).cast::<libc::c_void>() } };
-    let len = name.len().min(15);
-    req.name[..len].copy_from_slice(&name.as_bytes()[..len]);
-    // SAFETY: ETHTOOL_GDRVINFO fills the drvinfo that the ifreq points to; both live until it returns.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })?;
-    let bytes: Vec<u8> = info[1..9].iter().flat_map(|w| w.to_ne_bytes()).take_while(|b| *b != 0).collect();
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A socket that is closed on exec; constants of libc.

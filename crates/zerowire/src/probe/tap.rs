@@ -10,8 +10,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{IoSliceMut, ReadWriteFlags};
 
 use super::errno;
-use super::sys::{TUNSETOFFLOAD, driver, ioctl_number, set_header_len, set_interface, socket};
+use super::sys::{TUNSETOFFLOAD, ioctl_number, set_header_len, set_interface, socket};
 use super::{Finding, Group, Job, Machine, Subject, Todo};
+use crate::netdevice::driver;
 
 const IFF_TAP: libc::c_short = 0x0002;
 const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
@@ -117,7 +118,7 @@ fn own_taps(user: u32) -> Vec<String> {
     let Ok(socket) = socket(libc::AF_INET, libc::SOCK_DGRAM, 0) else { return Vec::new() };
     super::nic::interfaces()
         .into_iter()
-        .filter(|name| driver(socket.as_fd(), name).is_ok_and(|d| d == "tun"))
+        .filter(|name| driver(&socket, name).is_ok_and(|d| d.name == "tun"))
         .filter(|name| {
             let read = |what| std::fs::read_to_string(format!("/sys/class/net/{name}/{what}"));
             let is =

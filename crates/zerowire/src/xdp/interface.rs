@@ -3,20 +3,13 @@
 //! The names are those of the network namespace of the thread that opens the value, whatever thread uses it later.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::net::netdevice::{index_to_name, name_to_index};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::error::XdpError;
-
-/// `ETHTOOL_GCHANNELS` (include/uapi/linux/ethtool.h).
-const ETHTOOL_GCHANNELS: u32 = 0x3c;
-/// `ETHTOOL_GDRVINFO` and `struct ethtool_drvinfo`: its length, and where the address on the bus is in it, bytes.
-const ETHTOOL_GDRVINFO: u32 = 0x3;
-const DRVINFO_BYTES: usize = 196;
-const BUS_INFO: std::ops::Range<usize> = 100..132;
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
+use crate::netdevice;
 
 /// An interface that there was when the value was made.
 #[derive(Debug)]
@@ -24,21 +17,6 @@ pub struct Interface {
     name: String,
     index: u32,
     control: OwnedFd,
-}
-
-/// `struct ifreq`, as far as it is needed here.
-#[repr(C)]
-struct Request {
-    name: [u8; libc::IFNAMSIZ],
-    data: Data,
-}
-
-#[repr(C)]
-union Data {
-    number: libc::c_int,
-    flags: libc::c_short,
-    pointer: *mut libc::c_void,
-    pad: [u8; 24],
 }
 
 impl Interface {
@@ -73,9 +51,7 @@ impl Interface {
     /// # Errors
     /// ENODEV or ENXIO: it is gone.
     pub fn mtu(&self) -> io::Result<usize> {
-        let data = self.ask(libc::SIOCGIFMTU, Data { pad: [0; 24] })?;
-        // SAFETY: the kernel filled in a number.
-        Ok(usize::try_from(unsafe { data.number }).unwrap_or(0))
+        netdevice::mtu(&self.control, &self.name_now()?)
     }
 
     /// Whether it is up, and whether frames can leave it (the other side of a veth is up, a cable is plugged in).
@@ -83,41 +59,23 @@ impl Interface {
     /// # Errors
     /// ENODEV or ENXIO: it is gone.
     pub fn up_and_running(&self) -> io::Result<(bool, bool)> {
-        let data = self.ask(libc::SIOCGIFFLAGS, Data { pad: [0; 24] })?;
-        // SAFETY: the kernel filled in the flags.
-        let flags = libc::c_int::from(unsafe { data.flags });
+        let flags = netdevice::flags(&self.control, &self.name_now()?)?;
         Ok((flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0))
     }
 
     /// Queues that sockets can be bound to, where the driver tells.
     pub fn queues(&self) -> Option<u32> {
-        // struct ethtool_channels: command; maxima of receive, transmit, other, combined; then the same in use.
-        let mut channels = [0u32; 9];
-        channels[0] = ETHTOOL_GCHANNELS;
-        self.ask(SIOCETHTOOL, Data { pointer: channels.as_mut_ptr().cast() }).ok()?;
-        let queues = channels[5].max(channels[6]).saturating_add(channels[8]);
-        (queues > 0).then_some(queues)
+        netdevice::queues(&self.control, &self.name_now().ok()?).ok().filter(|queues| *queues > 0)
     }
 
     /// The address of its device on the bus (a PCI device: `0000:03:00.0`), where the driver tells.
     pub fn bus_address(&self) -> Option<String> {
-        let mut info = [0u8; DRVINFO_BYTES];
-        info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
-        self.ask(SIOCETHTOOL, Data { pointer: info.as_mut_ptr().cast() }).ok()?;
-        let text = info.get(BUS_INFO)?.split(|b| *b == 0).next()?;
-        (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
+        let driver = netdevice::driver(&self.control, &self.name_now().ok()?).ok()?;
+        Some(driver.bus_address).filter(|address| !address.is_empty())
     }
 
-    /// The name is looked up by the index first: an interface may be renamed at any time.
-    fn ask(&self, what: libc::Ioctl, data: Data) -> io::Result<Data> {
-        let name = index_to_name(&self.control, self.index)?;
-        let mut request = Request { name: [0; libc::IFNAMSIZ], data };
-        let n = name.len().min(libc::IFNAMSIZ - 1);
-        request.name[..n].copy_from_slice(&name.as_bytes()[..n]);
-        // SAFETY: these ioctls read the name, and fill in the data or the array that it points to, which are long enough.
-        if unsafe { libc::ioctl(self.control.as_raw_fd(), what, &raw mut request) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(request.data)
+    /// An interface may be renamed at any time.
+    fn name_now(&self) -> io::Result<String> {
+        Ok(index_to_name(&self.control, self.index)?)
     }
 }

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::netdevice::{index_to_name, name_to_index};
 use thiserror::Error;
+use zerowire::netdevice;
 
 pub use promiscuous::Promiscuous;
 pub use slots::{Arrived, SLOT_BYTES, SLOTS, Slots};
@@ -195,7 +196,7 @@ impl PacketSocket {
             return Err(PacketError::NoInterface { interface: named() });
         }
         let index = name_to_index(&self.fd, &self.interface).map_err(missing)?;
-        match sys::hardware_kind(self.fd.as_fd(), &self.interface).map_err(system("SIOCGIFHWADDR"))? {
+        match netdevice::hardware_kind(&self.fd, &self.interface).map_err(system("SIOCGIFHWADDR"))? {
             libc::ARPHRD_ETHER => {}
             libc::ARPHRD_LOOPBACK => return Err(PacketError::Loopback { interface: named() }),
             kind => return Err(PacketError::NotEthernet { interface: named(), kind }),
@@ -221,7 +222,7 @@ impl PacketSocket {
 
     /// Where the interface stands that the socket is bound to.
     pub fn state(&self) -> InterfaceState {
-        match self.name().and_then(|name| sys::flags(self.fd.as_fd(), &name).ok()) {
+        match self.name().and_then(|name| netdevice::flags(&self.fd, &name).ok()) {
             None => InterfaceState::Gone,
             Some(f) if f & libc::IFF_UP == 0 => InterfaceState::Down,
             Some(_) => InterfaceState::Up,
@@ -230,7 +231,7 @@ impl PacketSocket {
 
     /// The MTU of the interface that it is bound to, bytes; None where that is gone.
     pub fn mtu(&self) -> Option<usize> {
-        sys::mtu(self.fd.as_fd(), &self.name()?).ok()
+        netdevice::mtu(&self.fd, &self.name()?).ok()
     }
 
     /// Frames that the kernel dropped since this was asked last, for which the socket had no room.

@@ -170,36 +170,3 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
     }
     Ok((n, None))
 }
-
-fn ask(socket: BorrowedFd<'_>, code: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: a structure of integers and a union of such: all zeroes is a valid value.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    // SAFETY: the codes of this file (SIOCGIFHWADDR, SIOCGIFFLAGS, SIOCGIFMTU) read and fill one ifreq.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut request) })?;
-    Ok(request)
-}
-
-/// `ARPHRD_…` (include/uapi/linux/if_arp.h): what kind of header frames have.
-pub(super) fn hardware_kind(socket: BorrowedFd<'_>, name: &str) -> io::Result<u16> {
-    let request = ask(socket, libc::SIOCGIFHWADDR, name)?;
-    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
-    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
-}
-
-/// `IFF_…` flags.
-pub(super) fn flags(socket: BorrowedFd<'_>, name: &str) -> io::Result<i32> {
-    let request = ask(socket, libc::SIOCGIFFLAGS, name)?;
-    // SAFETY: as above.
-    Ok(i32::from(unsafe { request.ifr_ifru.ifru_flags }))
-}
-
-/// Bytes that a frame can carry behind its Ethernet header.
-pub(super) fn mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
-    let request = ask(socket, libc::SIOCGIFMTU, name)?;
-    // SAFETY: as above.
-    Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
-}

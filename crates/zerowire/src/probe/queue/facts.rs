@@ -2,12 +2,12 @@
 //! opened.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use serde::Serialize;
 
 use super::super::{errno, nic, recv, sys, uring};
 use super::rules::{self, Rule};
+use crate::netdevice;
 use crate::netlink::{Channels, DataSplit, Device, Ethtool, Link, Netdev, NetlinkError, Queue, Rings, Rss};
 
 /// The interface as the kernel tells it. An error is its number.
@@ -51,8 +51,9 @@ impl Facts {
         let mut ethtool = Ethtool::open().map_err(|e| number(&e));
         let mut netdev = Netdev::open().map_err(|e| number(&e));
         let driver = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
-            .and_then(|s| sys::driver(s.as_fd(), &link.name))
+            .and_then(|s| netdevice::driver(s, &link.name))
             .ok()
+            .map(|d| d.name)
             .filter(|d| !d.is_empty());
         Ok(Self {
             driver,

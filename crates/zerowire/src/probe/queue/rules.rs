@@ -9,13 +9,13 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use serde::Serialize;
 
 use super::super::sys::socket;
+use crate::netdevice;
 
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
@@ -79,24 +79,12 @@ pub(super) fn read(interface: &str) -> io::Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// `struct ifreq` with a pointer.
-#[repr(C)]
-struct Request {
-    name: [u8; libc::IFNAMSIZ],
-    data: *mut libc::c_void,
-    pad: [u64; 2],
-}
-
 /// One of the three commands above, which is `words[0]`; `words` has room for as many locations as its count says.
 fn ask(socket: &impl AsFd, interface: &str, words: &mut [u32]) -> io::Result<()> {
     debug_assert!(words.len() >= LOCATIONS + words[COUNT] as usize);
-    let mut request = Request { name: [0; libc::IFNAMSIZ], data: words.as_mut_ptr().cast(), pad: [0; 2] };
-    let len = interface.len().min(libc::IFNAMSIZ - 1);
-    request.name[..len].copy_from_slice(&interface.as_bytes()[..len]);
-    // SAFETY: these commands read and fill the structure that the request points to and, behind it, at most as many
-    // locations as its count says; the words have that length and live until the call returns.
-    let r = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    // SAFETY: these commands read and fill the structure and, behind it, at most as many locations as its count says, which the words
+    // have room for; they follow no address.
+    unsafe { netdevice::ethtool(socket, interface, words) }
 }
 
 /// What a filled-in structure says.

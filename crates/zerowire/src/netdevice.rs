@@ -1,0 +1,175 @@
+//! What a network interface says of itself: netdevice(7) and the ioctl of ethtool(8). Nothing is changed.
+//!
+//! Any socket will do to ask by; the names are those of the network namespace that it was made in.
+//!
+//! # Errors
+//! Those of the system calls: ENODEV, the interface is gone; EOPNOTSUPP, its driver does not tell. InvalidInput where the name
+//! can't be that of an interface.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+/// `ETHTOOL_GDRVINFO` (include/uapi/linux/ethtool.h), and the 32-bit words of `struct ethtool_drvinfo`.
+const ETHTOOL_GDRVINFO: u32 = 0x3;
+const DRIVER_INFO_WORDS: usize = 49;
+/// `ETHTOOL_GCHANNELS`, and the words of `struct ethtool_channels`.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const CHANNELS_WORDS: usize = 9;
+
+/// What drives an interface (`struct ethtool_drvinfo`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Name of the driver, or of the kind of interface where it has none, such as `veth`.
+    pub name: String,
+    /// Address of the device on its bus (PCI: `0000:03:00.0`); empty where there is none.
+    pub bus_address: String,
+}
+
+/// Bytes that a frame can carry behind its Ethernet header.
+///
+/// # Errors
+/// See the module.
+pub fn mtu(socket: impl AsFd, name: &str) -> io::Result<usize> {
+    let request = ask(socket, libc::SIOCGIFMTU, name)?;
+    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
+}
+
+/// `IFF_…` flags.
+///
+/// # Errors
+/// See the module.
+pub fn flags(socket: impl AsFd, name: &str) -> io::Result<libc::c_int> {
+    let request = ask(socket, libc::SIOCGIFFLAGS, name)?;
+    // SAFETY: as above.
+    Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
+}
+
+/// `ARPHRD_…` (include/uapi/linux/if_arp.h): what kind of header frames have.
+///
+/// # Errors
+/// See the module.
+pub fn hardware_kind(socket: impl AsFd, name: &str) -> io::Result<u16> {
+    let request = ask(socket, libc::SIOCGIFHWADDR, name)?;
+    // SAFETY: as above.
+    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+}
+
+/// Whether frames begin with an Ethernet header, as those of Ethernet and of the loopback do.
+///
+/// # Errors
+/// See the module.
+pub fn is_ethernet(socket: impl AsFd, name: &str) -> io::Result<bool> {
+    Ok(matches!(hardware_kind(socket, name)?, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK))
+}
+
+/// What drives it (net/ethtool/ioctl.c, `ethtool_get_drvinfo`).
+///
+/// # Errors
+/// See the module.
+pub fn driver(socket: impl AsFd, name: &str) -> io::Result<Driver> {
+    let mut info = [0; DRIVER_INFO_WORDS];
+    info[0] = ETHTOOL_GDRVINFO;
+    // SAFETY: the array is as long as the structure of that command.
+    unsafe { ethtool(socket, name, &mut info) }?;
+    // Texts of 32 bytes: the driver, its version, the firmware's, the address on the bus.
+    let text = |words: &[u32]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).take_while(|b| *b != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    Ok(Driver { name: text(&info[1..9]), bus_address: text(&info[25..33]) })
+}
+
+/// Queues that take frames, or queues that frames come from, whichever are more.
+///
+/// # Errors
+/// See the module.
+pub fn queues(socket: impl AsFd, name: &str) -> io::Result<u32> {
+    let mut channels = [0; CHANNELS_WORDS];
+    channels[0] = ETHTOOL_GCHANNELS;
+    // SAFETY: the array is as long as the structure of that command.
+    unsafe { ethtool(socket, name, &mut channels) }?;
+    // Behind the maxima those in use: receive, transmit, other, combined.
+    Ok(channels[5].max(channels[6]).saturating_add(channels[8]))
+}
+
+/// A command of ethtool's, which is the first of the words; the answer is put into them.
+///
+/// # Safety
+/// The words are as long as the structure of that command, with all that the counts in it promise behind it, and the command makes
+/// the kernel follow no address in them.
+///
+/// # Errors
+/// See the module.
+pub unsafe fn ethtool(socket: impl AsFd, name: &str, words: &mut [u32]) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the caller answers for the words, which live until the call returns.
+    match unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
+        r if r < 0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// One of the three codes of this file that fill in an ifreq and follow no address.
+fn ask(socket: impl AsFd, code: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
+    let mut request = request(name)?;
+    // SAFETY: SIOCGIFMTU, SIOCGIFFLAGS and SIOCGIFHWADDR read the name and fill in the rest of one ifreq.
+    match unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), code, &raw mut request) } {
+        r if r < 0 => Err(io::Error::last_os_error()),
+        _ => Ok(request),
+    }
+}
+
+/// A request for `name`, zeroed besides.
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: a structure of integers and a union of integers and addresses: all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        let text =
+            format!("interface name {name:?} has {} bytes: give 1 to 15, none of them zero", name.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+    use super::*;
+
+    #[test]
+    fn the_loopback_tells() {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.expect("a socket");
+        let text = std::fs::read_to_string("/sys/class/net/lo/mtu").expect("sysfs");
+        assert_eq!(mtu(&socket, "lo").expect("its MTU"), text.trim().parse::<usize>().expect("a number"));
+        assert_ne!(flags(&socket, "lo").expect("its flags") & libc::IFF_LOOPBACK, 0);
+        assert_eq!(hardware_kind(&socket, "lo").expect("its kind"), libc::ARPHRD_LOOPBACK);
+        assert!(is_ethernet(&socket, "lo").expect("its kind"));
+        // It has neither a driver nor queues to tell of (EOPNOTSUPP).
+        let errors = [driver(&socket, "lo").map(drop), queues(&socket, "lo").map(drop)];
+        for e in errors.map(|r| r.expect_err("nothing to tell")) {
+            assert_eq!(e.raw_os_error(), Some(libc::EOPNOTSUPP), "{e}");
+        }
+    }
+
+    #[test]
+    fn names_are_checked_and_looked_up() {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.expect("a socket");
+        for name in ["", "sixteen-bytes-xx", "l\0"] {
+            let e = mtu(&socket, name).expect_err("no such name");
+            assert_eq!(e.kind(), io::ErrorKind::InvalidInput, "{e}");
+            assert!(e.to_string().contains("give 1 to 15"), "{e}");
+        }
+        let e = flags(&socket, "none-here").expect_err("no such interface");
+        assert_eq!(e.raw_os_error(), Some(libc::ENODEV), "{e}");
+    }
+}
