@@ -1,10 +1,12 @@
 //! `bench vsock`: the floor alone, and the back end of the program `zerowire` of the same build.
 
-use std::path::PathBuf;
+mod common;
 
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
 use zerowire_bench::{VsockBenchOptions, run_vsock};
+
+use common::program;
 
 fn small() -> VsockBenchOptions {
     VsockBenchOptions {
@@ -16,19 +18,6 @@ fn small() -> VsockBenchOptions {
         idle_connections: vec![1, 20],
         ..Default::default()
     }
-}
-
-/// The program beside this test's folder. Cargo builds it with the workspace's tests, and not with
-/// `cargo test -p zerowire-bench`.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.ancestors().nth(2).unwrap().join("zerowire");
-    assert!(
-        program.is_file(),
-        "{} is missing: 'cargo build -p zerowire-cli' first, with the same profile",
-        program.display()
-    );
-    program
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `bench vsock-rx`: client and server by themselves, and the table with the program `zerowire` of the same build.
 
+mod common;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use zerowire_bench::vsock_rx::{
     ClientOptions, Mode, Place, ServerOptions, TableOptions, run_client, run_server, run_table,
 };
 
+use common::program;
+
 fn small() -> TableOptions {
     TableOptions {
         quick: true,
@@ -19,19 +23,6 @@ fn small() -> TableOptions {
         working_sets: vec![WorkingSet::Hot],
         ..Default::default()
     }
-}
-
-/// The program beside this test's folder. Cargo builds it with the workspace's tests, and not with
-/// `cargo test -p zerowire-bench`.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.ancestors().nth(2).unwrap().join("zerowire");
-    assert!(
-        program.is_file(),
-        "{} is missing: 'cargo build -p zerowire-cli' first, with the same profile",
-        program.display()
-    );
-    program
 }
 
 #[test]
