@@ -12,6 +12,7 @@
 pub mod access;
 mod budget;
 mod composite;
+mod error;
 mod log;
 mod map;
 mod present;
@@ -21,11 +22,12 @@ mod table;
 pub(crate) use budget::PinClaim;
 pub use budget::{OverBudget, PinBudget, Shares};
 pub use composite::Composite;
+pub use error::MemoryError;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub use map::{Mapping, Reservation};
 pub(crate) use sigbus::Guarded;
 pub(crate) use table::page_size;
 pub use table::{
-    GuestMemory, MAX_REGIONS, MemoryError, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, SLAB_BYTES,
-    Segment, SegmentList,
+    GuestMemory, MAX_REGIONS, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, SLAB_BYTES, Segment,
+    SegmentList,
 };

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use thiserror::Error;
 
+use super::error::MemoryError;
 use super::log::DirtyLog;
 use super::map::{Mapping, Reservation};
 use super::sigbus::Guarded;
@@ -16,7 +16,7 @@ pub const SLAB_BYTES: usize = 32 * 1024;
 pub const PIECE_MAX_BYTES: usize = (1 << 30) - (2 << 20);
 
 /// Pieces at most: an index of 16 bits names them, and no guest has so much memory.
-const MAX_PIECES: u64 = 16 << 10;
+pub(super) const MAX_PIECES: u64 = 16 << 10;
 
 /// At most this many memory regions: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers, and the default of vhost in the kernel
 /// (drivers/vhost/vhost.c, `max_mem_regions`).
@@ -35,72 +35,6 @@ pub struct RegionConfig {
     pub offset: u64,
     /// The file.
     pub file: OwnedFd,
-}
-
-/// What can be wrong with a memory table. The text is what the log shows.
-#[derive(Debug, Error)]
-pub enum MemoryError {
-    /// A region of no bytes.
-    #[error("memory region at guest address {0:#x} is empty")]
-    Empty(u64),
-    /// Addresses that leave the address space.
-    #[error("memory region {what} {start:#x} + {len:#x} leaves the 64-bit address space")]
-    Overflow {
-        /// Which address.
-        what: &'static str,
-        /// Where it starts.
-        start: u64,
-        /// The region's length.
-        len: u64,
-    },
-    /// Not on page bounds.
-    #[error(
-        "memory region at guest address {guest_addr:#x}: length {len:#x} or file offset {offset:#x} is not a multiple of its file's page size {page}"
-    )]
-    Unaligned {
-        /// The region's guest-physical address.
-        guest_addr: u64,
-        /// Its length.
-        len: u64,
-        /// Its offset in the file.
-        offset: u64,
-        /// Page size of the file.
-        page: u64,
-    },
-    /// The file is shorter than the region: touching the rest would kill the process with SIGBUS.
-    #[error(
-        "memory region at guest address {guest_addr:#x} needs {need:#x} bytes of its file, which has {have:#x}: use a memory-backend-memfd or -file of the full size with share=on"
-    )]
-    FileTooShort {
-        /// The region's guest-physical address.
-        guest_addr: u64,
-        /// Bytes needed.
-        need: u64,
-        /// Bytes there.
-        have: u64,
-    },
-    /// Two regions overlap.
-    #[error("memory regions at guest addresses {0:#x} and {1:#x} overlap")]
-    Overlap(u64, u64),
-    /// Too many regions.
-    #[error("more than {MAX_REGIONS} memory regions, or more than {} TiB of memory", MAX_PIECES >> 10)]
-    TooMany,
-    /// A region to remove that is not there.
-    #[error("no memory region at guest address {guest_addr:#x} with length {len:#x} to remove")]
-    NotFound {
-        /// The address asked for.
-        guest_addr: u64,
-        /// The length asked for.
-        len: u64,
-    },
-    /// The kernel refused the mapping.
-    #[error("memory region at guest address {guest_addr:#x} can't be mapped: {source}")]
-    Map {
-        /// The region's guest-physical address.
-        guest_addr: u64,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 #[derive(Debug)]

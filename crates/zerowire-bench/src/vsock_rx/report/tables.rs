@@ -1,0 +1,143 @@
+//! The tables of a report as text.
+
+use super::{LineReport, RxCaseReport, way};
+use crate::case::{Direction, WorkingSet};
+use crate::stats::Summary;
+use crate::table::{Table, bytes, figure};
+use crate::vsock_rx::reference;
+use crate::vsock_rx::variant::Line;
+
+/// The tables of one direction and working set.
+pub(super) fn section(direction: Direction, working_set: WorkingSet, cases: &[&RxCaseReport]) -> String {
+    let sets: Vec<String> = cases.iter().map(|report| bytes(report.working_set_bytes)).collect();
+    let mut set = sets.first().cloned().unwrap_or_default();
+    if let Some(last) = sets.last().filter(|last| **last != set) {
+        set = format!("{set} to {last}");
+    }
+    let mut out = format!("{}, {working_set} ({set}).\n", capital(way(direction)));
+    out.push_str(
+        "A/B: seconds of the send loop and of the receive loop; C: seconds in dequeue calls; D: nanoseconds in them for each \
+         dequeue of the column's length; D+: the same and the program's look at each cache line.\n",
+    );
+    out.push_str(&times(cases).render());
+    out.push_str("\nCPU seconds a GB, back end + program (quartiles of the sum); a polling program's include its waiting.\n");
+    out.push_str(&cpu(cases).render());
+    out.push_str("\nRatios, round by round (quartiles).\n");
+    out.push_str(&ratios(direction, cases).render());
+    out
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+fn headings(first: &str, cases: &[&RxCaseReport]) -> Table {
+    let lens: Vec<String> = cases.iter().map(|report| bytes(report.case.len)).collect();
+    Table::new(std::iter::once(first).chain(lens.iter().map(String::as_str)))
+}
+
+/// Adds a row with a cell a case; none if all are empty.
+fn row(
+    table: &mut Table,
+    name: String,
+    cases: &[&RxCaseReport],
+    cell: impl Fn(&RxCaseReport) -> Option<String>,
+) {
+    let cells: Vec<Option<String>> = cases.iter().map(|report| cell(report)).collect();
+    if cells.iter().any(Option::is_some) {
+        table.row(
+            std::iter::once(name).chain(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".into()))),
+        );
+    }
+}
+
+fn times(cases: &[&RxCaseReport]) -> Table {
+    let mut table = headings("", cases);
+    for line in Line::ALL.into_iter().filter(|line| line.mode().is_some()) {
+        let name = line.name();
+        let of =
+            |figure: fn(&LineReport) -> String| move |report: &RxCaseReport| report.line(line).map(figure);
+        row(
+            &mut table,
+            format!("{name}  A/B"),
+            cases,
+            of(|l| format!("{:.3}/{:.3}", l.send_seconds.median, l.loop_seconds.median)),
+        );
+        row(&mut table, format!("{name}  C"), cases, of(|l| format!("{:.4}", l.dequeue_seconds.median)));
+        row(&mut table, format!("{name}  D"), cases, of(|l| format!("{:.0}", l.dequeue_ns.median)));
+        row(
+            &mut table,
+            format!("{name}  D+"),
+            cases,
+            of(|l| format!("{:.0}", l.dequeue_and_touch_ns.median)),
+        );
+        row(&mut table, format!("{name}  bytes a dequeue"), cases, of(|l| format!("{:.0}", l.dequeue_len)));
+    }
+    for (index, name) in ["copy", "mapped"].into_iter().enumerate() {
+        row(&mut table, format!("published, {name}  A/B"), cases, |report| {
+            report
+                .published
+                .map(|cells| format!("{}/{}", cells[index].send_seconds, cells[index].loop_seconds))
+        });
+        row(&mut table, format!("published, {name}  D"), cases, |report| {
+            report.published.map(|cells| format!("{:.0}", cells[index].dequeue_ns))
+        });
+    }
+    table
+}
+
+fn cpu(cases: &[&RxCaseReport]) -> Table {
+    let mut table = headings("", cases);
+    for line in Line::ALL {
+        row(&mut table, line.name().to_owned(), cases, |report| {
+            let l = report.line(line)?;
+            let all = &l.cpu_s_per_gb;
+            Some(format!("{:.3} ({:.3}..{:.3})", all.median, all.q1, all.q3))
+        });
+        row(&mut table, "  back end + program".to_owned(), cases, |report| {
+            let l = report.line(line)?;
+            Some(format!("{:.3} + {:.3}", l.backend_cpu_s_per_gb.median, l.program_cpu_s_per_gb.median))
+        });
+    }
+    table
+}
+
+fn ratios(direction: Direction, cases: &[&RxCaseReport]) -> Table {
+    let mut table = headings("", cases);
+    let shown =
+        |ratio: &Summary| format!("{} ({}..{})", figure(ratio.median), figure(ratio.q1), figure(ratio.q3));
+    for line in [Line::Mapped, Line::Polling, Line::Direct, Line::MappedCopied] {
+        let name = line.name();
+        row(&mut table, format!("{name} / copy, D+"), cases, |report| {
+            report.line(line)?.time_to_copy.as_ref().map(shown)
+        });
+        row(&mut table, format!("{name} / copy, CPU"), cases, |report| {
+            report.line(line)?.cpu_to_copy.as_ref().map(shown)
+        });
+    }
+    row(&mut table, "published: mapped / copy, D".to_owned(), cases, |report| {
+        reference::ratio(direction, report.case.len).map(|ratio| format!("{ratio:.2}"))
+    });
+    for (line, floor) in [
+        (Line::FloorCopyTouchWoken, "memcpy + touch"),
+        (Line::Copy, "memcpy + touch"),
+        (Line::Mapped, "memcpy + touch"),
+        (Line::MappedCopied, "memcpy + touch"),
+        (Line::FloorTouchWoken, "touch"),
+        (Line::Direct, "touch"),
+    ] {
+        row(&mut table, format!("{} / {floor}, CPU", line.name()), cases, |report| {
+            report.line(line)?.cpu_to_floor.as_ref().map(shown)
+        });
+    }
+    for line in [Line::Copy, Line::Mapped, Line::Polling] {
+        row(&mut table, format!("{}: copied twice (held)", line.name()), cases, |report| {
+            report.line(line).map(|l| format!("{:.0} %", 100.0 * l.held_share))
+        });
+    }
+    row(&mut table, "direct: left in place".to_owned(), cases, |report| {
+        report.line(Line::Direct).map(|l| format!("{:.0} %", 100.0 * l.direct_share))
+    });
+    table
+}

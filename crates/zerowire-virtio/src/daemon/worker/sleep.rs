@@ -1,0 +1,128 @@
+//! How a worker goes to sleep, for how long, and what woke it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::epoll;
+use zerowire::syscall;
+
+use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, TAG_WAKE, Worker};
+use crate::daemon::metadata::MetadataDetour;
+use crate::daemon::path::{Path, Side};
+use crate::daemon::rings::Running;
+use crate::net::receive::SETTLE_AFTER;
+
+/// A starved worker sleeps until the driver has posted this part of its ring, so that it is woken for more than one
+/// frame; at most [`SETTLE_AFTER`] long, then any buffer wakes it.
+const STARVED_PART: u16 = 4;
+
+/// How long a worker has slept before it lets go of memory that bursts have touched.
+pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
+
+impl<P: Path> Worker<P> {
+    /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
+    pub(super) fn arm(&mut self) -> bool {
+        let mut work = false;
+        let mut error = None;
+        let counters = &self.shared.pairs[self.pair];
+        if let Some(r) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) {
+            match r.side.ring().arm() {
+                Ok(more) => work |= more,
+                Err(e) => {
+                    r.fail(&mut self.path, &counters.transmit);
+                    error = Some(e);
+                }
+            }
+        }
+        if let Some(r) = self.rings.receive.as_mut().filter(|r| r.is_active() && self.starved) {
+            let ring = r.side.ring();
+            let wanted = if self.impatient { 1 } else { (ring.size() / STARVED_PART).max(1) };
+            match ring.arm_for(wanted) {
+                Ok(more) => {
+                    self.starved = !more;
+                    self.port_ready |= more && P::POSTS_AHEAD;
+                    work |= more && (self.port_ready || self.waiting);
+                }
+                Err(e) => {
+                    r.fail(&mut self.path, &counters.receive);
+                    error = Some(e);
+                }
+            }
+        }
+        if let Some(e) = error {
+            self.failed(&e.into());
+        }
+        if work && let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
+            r.side.ring().disarm();
+        }
+        work
+    }
+
+    /// How long to sleep at most; None without bound.
+    pub(super) fn idle_time(&mut self) -> Option<Duration> {
+        let trim = (!self.trimmed).then_some(TRIM_AFTER);
+        let can_answer = !self.starved && self.rings.receive.as_ref().is_some_and(Running::is_active);
+        let metadata = match &mut self.detour {
+            Some(MetadataDetour::Service(s)) if can_answer => s.delay(),
+            _ => None,
+        };
+        let receives = self.rings.receive.as_ref().is_some_and(Running::is_active);
+        let patience =
+            (receives && (self.waiting || (self.starved && !self.impatient))).then_some(SETTLE_AFTER);
+        [trim, metadata, patience, self.path.sleep_at_most()].into_iter().flatten().min()
+    }
+
+    pub(super) fn trim(&mut self) {
+        if !self.trimmed {
+            self.trimmed = true;
+            if let Some(r) = &mut self.rings.transmit {
+                r.side.trim();
+            }
+            if let Some(r) = &mut self.rings.receive {
+                r.side.trim();
+            }
+        }
+    }
+
+    /// Waits for events. Returns whether any came.
+    pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
+        self.unasked = 0;
+        if timeout != Some(Duration::ZERO) {
+            self.put_port_in();
+        }
+        match syscall::epoll_wait(self.epoll.as_fd(), events, timeout) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return true,
+            Err(e) => {
+                tracing::error!("queue pair {}: epoll_wait failed: {e}", self.pair);
+                self.quit = true;
+                return false;
+            }
+        }
+        for event in events.iter() {
+            match event.data.u64() {
+                TAG_PORT => self.port_ready = true,
+                TAG_EVENTS => self.path.notice(),
+                TAG_WAKE => self.take_commands(),
+                TAG_TRANSMIT => {
+                    self.shared.pairs[self.pair].transmit.kicks.add(1);
+                    // A broken ring may lie in memory that is gone.
+                    if let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
+                        r.side.ring().disarm();
+                    }
+                }
+                TAG_RECEIVE => {
+                    self.shared.pairs[self.pair].receive.kicks.add(1);
+                    self.starved = false;
+                    self.port_ready |= P::POSTS_AHEAD;
+                    if let Some(r) = self.rings.receive.as_mut().filter(|r| !r.broken) {
+                        r.side.ring().disarm();
+                    }
+                }
+                _ => {}
+            }
+        }
+        !events.is_empty()
+    }
+}
