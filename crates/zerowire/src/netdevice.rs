@@ -27,6 +27,16 @@ pub struct Driver {
     pub bus_address: String,
 }
 
+/// Its number in the namespace, which stays when it is renamed.
+///
+/// # Errors
+/// See the module.
+pub fn index(socket: impl AsFd, name: &str) -> io::Result<u32> {
+    // rustix would panic on a longer name.
+    request(name)?;
+    Ok(rustix::net::netdevice::name_to_index(socket, name)?)
+}
+
 /// Bytes that a frame can carry behind its Ethernet header.
 ///
 /// # Errors
@@ -150,6 +160,8 @@ mod tests {
         let socket = socket.expect("a socket");
         let text = std::fs::read_to_string("/sys/class/net/lo/mtu").expect("sysfs");
         assert_eq!(mtu(&socket, "lo").expect("its MTU"), text.trim().parse::<usize>().expect("a number"));
+        let text = std::fs::read_to_string("/sys/class/net/lo/ifindex").expect("sysfs");
+        assert_eq!(index(&socket, "lo").expect("its index"), text.trim().parse::<u32>().expect("a number"));
         assert_ne!(flags(&socket, "lo").expect("its flags") & libc::IFF_LOOPBACK, 0);
         assert_eq!(hardware_kind(&socket, "lo").expect("its kind"), libc::ARPHRD_LOOPBACK);
         assert!(is_ethernet(&socket, "lo").expect("its kind"));
@@ -168,8 +180,11 @@ mod tests {
             let e = mtu(&socket, name).expect_err("no such name");
             assert_eq!(e.kind(), io::ErrorKind::InvalidInput, "{e}");
             assert!(e.to_string().contains("give 1 to 15"), "{e}");
+            assert_eq!(index(&socket, name).expect_err("no such name").kind(), io::ErrorKind::InvalidInput);
         }
         let e = flags(&socket, "none-here").expect_err("no such interface");
+        assert_eq!(e.raw_os_error(), Some(libc::ENODEV), "{e}");
+        let e = index(&socket, "none-here").expect_err("no such interface");
         assert_eq!(e.raw_os_error(), Some(libc::ENODEV), "{e}");
     }
 }

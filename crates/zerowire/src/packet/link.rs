@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::net::netdevice::{index_to_name, name_to_index};
+use rustix::net::netdevice::index_to_name;
 
 use super::error::OpenError;
 use super::options::{Options, VLAN_TAG_BYTES};
@@ -39,9 +39,8 @@ impl Link {
             _ => OpenError::System { interface: interface.to_owned(), call: "socket", source },
         })?;
         let missing = |source| OpenError::NoInterface { interface: interface.to_owned(), source };
-        // First, since it checks the name.
+        let index = netdevice::index(&socket, interface).map_err(missing)?;
         let mtu = netdevice::mtu(&socket, interface).map_err(missing)?;
-        let index = name_to_index(&socket, interface).map_err(|e| missing(e.into()))?;
         let ethernet = netdevice::is_ethernet(&socket, interface).map_err(missing)?;
         let switches = [
             (options.has_headers(), sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload, copy_up_to)"),

@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::net::netdevice::{index_to_name, name_to_index};
+use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::error::XdpError;
@@ -26,13 +26,10 @@ impl Interface {
     /// [`XdpError::NoInterface`], [`XdpError::System`].
     pub fn open(name: &str) -> Result<Self, XdpError> {
         let missing = || XdpError::NoInterface { interface: name.to_owned() };
-        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
-            return Err(missing());
-        }
         let control =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
                 .map_err(|e| XdpError::system(format!("interface {name}"), "socket", e))?;
-        let index = name_to_index(&control, name).map_err(|_| missing())?;
+        let index = netdevice::index(&control, name).map_err(|_| missing())?;
         Ok(Self { name: name.to_owned(), index, control })
     }
 

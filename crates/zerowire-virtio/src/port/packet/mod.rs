@@ -12,7 +12,7 @@ mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::netdevice::{index_to_name, name_to_index};
+use rustix::net::netdevice::index_to_name;
 use thiserror::Error;
 use zerowire::netdevice;
 
@@ -188,14 +188,7 @@ impl PacketSocket {
         let named = || self.interface.clone();
         let system = |call| move |source| PacketError::System { interface: named(), call, source };
         let missing = |_| PacketError::NoInterface { interface: named() };
-        // rustix would panic on a longer name.
-        if self.interface.is_empty()
-            || self.interface.len() >= libc::IFNAMSIZ
-            || self.interface.contains('\0')
-        {
-            return Err(PacketError::NoInterface { interface: named() });
-        }
-        let index = name_to_index(&self.fd, &self.interface).map_err(missing)?;
+        let index = netdevice::index(&self.fd, &self.interface).map_err(missing)?;
         match netdevice::hardware_kind(&self.fd, &self.interface).map_err(system("SIOCGIFHWADDR"))? {
             libc::ARPHRD_ETHER => {}
             libc::ARPHRD_LOOPBACK => return Err(PacketError::Loopback { interface: named() }),
