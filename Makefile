@@ -39,7 +39,7 @@ demo: ## A stock Debian guest on both devices (root; installs and downloads what
 demo-soft: build ## The same story without a VM: no QEMU, no download, no root
 	@target/release/zerowire demo
 
-test: ## Everything that CI runs (root; some 20 minutes on 2 CPUs)
+test: ## Everything that CI runs (root; some 25 minutes on 2 CPUs)
 	@scripts/test.sh all
 
 check: ## Lint and the tests without QEMU
