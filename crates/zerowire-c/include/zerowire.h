@@ -183,6 +183,16 @@
 // A kind of arrival: the connection is new, it was accepted from listener. Comes before all else of it.
 #define ZW_ARRIVAL_ACCEPTED 4u
 
+// What zw_receiver_zero_copied says: zero_copied_bytes of the ledger are so many.
+#define ZW_ZERO_COPIED_EXACT 0
+
+// The same: so many at most. The kernel counts what it copies of a frame's fragments, but not what it copies from beside the
+// headers (headers too long, no header split).
+#define ZW_ZERO_COPIED_AT_MOST 1
+
+// The same: nobody knows, they are all bytes. The kernel counts no copies (before Linux 7.2).
+#define ZW_ZERO_COPIED_UNKNOWN 2
+
 // Sends whole frames on one interface, built in memory that the kernel sends from.
 typedef struct zw_frames zw_frames;
 
@@ -376,7 +386,7 @@ typedef struct zw_receiver_options {
     // ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
     const char *interface;
     // Microseconds that a wait may last beyond the first arrival to gather more, while much is coming: fewer wake-ups for
-    // the same bytes. 0: 80. ZW_RECV_GATHER_NOTHING: not at all.
+    // the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING: not at all.
     uint32_t gather_us;
     // ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
     // drivers; above a page with ZW_HUGE_PAGES). 0: a page.
@@ -426,6 +436,9 @@ typedef struct zw_recv_events {
     uint64_t accept_pauses;
     // System calls, all of them.
     uint64_t system_calls;
+    // ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE: times that the kernel told by a completion of its own that it copied or found no buffer
+    // (Linux 7.2).
+    uint64_t notices;
 } zw_recv_events;
 
 // The start of a window's header pages.
@@ -679,7 +692,11 @@ size_t zw_orphans(void);
 
 // The next range of tickets that are done: 1, or 0 if there is none. In the order in which they came back. It reads
 // nothing by itself: call zw_sender_poll before. The last 65536 ranges are kept.
-int zw_sender_next_completion(struct zw_sender *sender, struct zw_completion *completion);
+//
+// On AF_VSOCK the kernel's notifications can't be told apart by payload: all that is lent comes back together, when the last of
+// it does, and counts as copied when the kernel copied any of it.
+int zw_sender_next_completion(struct zw_sender *sender,
+                              struct zw_completion *completion);
 
 // Payloads that are lent or wait to be sent; 0 for NULL.
 size_t zw_sender_outstanding(const struct zw_sender *sender);
@@ -857,9 +874,13 @@ void zw_arrival_release(struct zw_arrival *arrivals,
 ssize_t zw_receiver_connections(struct zw_receiver *receiver);
 
 // The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with bytes; zero-copied: placed
-// by the NIC, or mapped; copied: by the kernel.
+// by the NIC, or mapped; copied: by the kernel. On a NIC's queue ask zw_receiver_zero_copied how far that can be told.
 int zw_receiver_ledger(struct zw_receiver *receiver,
                        struct zw_ledger *ledger);
+
+// How far zero_copied_bytes of zw_receiver_ledger can be believed: ZW_ZERO_COPIED_EXACT for all ways but ZW_RECV_QUEUE, else
+// ZW_ZERO_COPIED_AT_MOST or ZW_ZERO_COPIED_UNKNOWN. It stays the same for the receiver's life.
+int zw_receiver_zero_copied(struct zw_receiver *receiver);
 
 // What happened besides bytes.
 int zw_receiver_events(struct zw_receiver *receiver, struct zw_recv_events *events);
@@ -867,6 +888,18 @@ int zw_receiver_events(struct zw_receiver *receiver, struct zw_recv_events *even
 // What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
 // bytes and a 0; NULL and 0 ask for the length.
 int zw_receiver_path(struct zw_receiver *receiver, char *text, size_t size);
+
+// Gives a receiver one more area, at any time (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.3): so many buffers more that the program
+// may hold and the kernel can fill. buffers * buffer_bytes counts, which is cut into buffers of the length that the first area
+// has. flags: 0, ZW_HUGE_PAGES. It stays until the receiver and all buffers that are held of it have gone. Receivers that share the
+// area use it, too; this one may hold more from now on.
+//
+// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EINVAL: out of range, or its area is a DMA buffer; -ENOMEM: no
+// memory, or beyond RLIMIT_MEMLOCK. The receiver is as it was before then.
+int zw_receiver_add_area(struct zw_receiver *receiver,
+                         size_t buffer_bytes,
+                         size_t buffers,
+                         uint32_t flags);
 
 // Lets other receivers of this process use this one's area (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.0): zw_receiver_import. The
 // memory and, with a queue, the queue are kept until the last receiver, the last buffer that is held of all of them, and this handle

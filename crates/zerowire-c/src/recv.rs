@@ -13,7 +13,7 @@ use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError};
 
 use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{get, get_mut, null, print, put, timeout};
-use crate::recv_types::{ReceiverOptions, RecvArrival, RecvEvents, receiver_options};
+use crate::recv_types::{ReceiverOptions, RecvArrival, RecvEvents, receiver_options, zero_copied};
 use crate::send_types::SendLedger;
 
 /// Receives from many sockets.
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn zw_receiver_connections(receiver: *mut Receiver) -> lib
 }
 
 /// The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with bytes; zero-copied: placed
-/// by the NIC, or mapped; copied: by the kernel.
+/// by the NIC, or mapped; copied: by the kernel. On a NIC's queue ask zw_receiver_zero_copied how far that can be told.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mut SendLedger) -> c_int {
     guard_int(|| {
@@ -246,6 +246,14 @@ pub unsafe extern "C" fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mu
         unsafe { ledger.write(totals) };
         Ok(0)
     })
+}
+
+/// How far zero_copied_bytes of zw_receiver_ledger can be believed: ZW_ZERO_COPIED_EXACT for all ways but ZW_RECV_QUEUE, else
+/// ZW_ZERO_COPIED_AT_MOST or ZW_ZERO_COPIED_UNKNOWN. It stays the same for the receiver's life.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_zero_copied(receiver: *mut Receiver) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(zero_copied(unsafe { own(receiver) }?.receiver.zero_copied())))
 }
 
 /// What happened besides bytes.
@@ -267,6 +275,7 @@ pub unsafe extern "C" fn zw_receiver_events(receiver: *mut Receiver, events: *mu
             accepted: e.accepted,
             accept_pauses: e.accept_pauses,
             system_calls: e.system_calls,
+            notices: e.notices,
         };
         // SAFETY: not NULL, and by the module's contract.
         unsafe { events.write(told) };

@@ -1,12 +1,14 @@
-//! Areas that several receivers use, and areas that are DMA buffers, for C.
+//! Areas that several receivers use, that are added to a receiver, and that are DMA buffers, for C.
 //!
 //! SAFETY, for all functions: as src/handle.rs says; a receiver is used by the thread that made it.
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::c_int;
 
+use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{self, Dmabuf, SharedArea};
 
+use crate::area::ZW_HUGE_PAGES;
 use crate::guard::{Failure, guard_int};
 use crate::handle::{close, get, null, put};
 use crate::recv::{Receiver, given, own};
@@ -19,6 +21,36 @@ pub struct RecvArea(SharedArea);
 /// A DMA buffer that is to be the area of a receiver. Any thread may use it.
 #[derive(Debug)]
 pub struct RecvDmabuf(pub(crate) Dmabuf);
+
+/// Gives a receiver one more area, at any time (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.3): so many buffers more that the program
+/// may hold and the kernel can fill. buffers * buffer_bytes counts, which is cut into buffers of the length that the first area
+/// has. flags: 0, ZW_HUGE_PAGES. It stays until the receiver and all buffers that are held of it have gone. Receivers that share the
+/// area use it, too; this one may hold more from now on.
+///
+/// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EINVAL: out of range, or its area is a DMA buffer; -ENOMEM: no
+/// memory, or beyond RLIMIT_MEMLOCK. The receiver is as it was before then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_receiver_add_area(
+    receiver: *mut Receiver,
+    buffer_bytes: libc::size_t,
+    buffers: libc::size_t,
+    flags: u32,
+) -> c_int {
+    guard_int(|| {
+        let pages = match flags {
+            0 => Pages::Normal,
+            ZW_HUGE_PAGES => Pages::Huge,
+            n => {
+                let text = format!("flags {n:#x}: the only one is ZW_HUGE_PAGES, 1");
+                return Err(Failure::new(libc::EINVAL, text));
+            }
+        };
+        // SAFETY: by the module's contract.
+        let receiver = unsafe { own(receiver) }?;
+        receiver.receiver.add_area(AreaOptions { buffer_bytes, buffers, pages })?;
+        Ok(0)
+    })
+}
 
 /// Lets other receivers of this process use this one's area (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.0): zw_receiver_import. The
 /// memory and, with a queue, the queue are kept until the last receiver, the last buffer that is held of all of them, and this handle

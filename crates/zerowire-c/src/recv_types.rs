@@ -1,10 +1,10 @@
 //! The types of the receivers' interface.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
 use zerowire::area::Pages;
-use zerowire::recv::{Arrival, Backend, Flush, Lease, Options, What};
+use zerowire::recv::{Arrival, Backend, Flush, Lease, Options, What, ZeroCopied};
 
 use crate::area::ZW_HUGE_PAGES;
 use crate::guard::Failure;
@@ -43,6 +43,14 @@ pub const ZW_ARRIVAL_FAILED: u32 = 3u32;
 /// A kind of arrival: the connection is new, it was accepted from listener. Comes before all else of it.
 pub const ZW_ARRIVAL_ACCEPTED: u32 = 4u32;
 
+/// What zw_receiver_zero_copied says: zero_copied_bytes of the ledger are so many.
+pub const ZW_ZERO_COPIED_EXACT: c_int = 0i32;
+/// The same: so many at most. The kernel counts what it copies of a frame's fragments, but not what it copies from beside the
+/// headers (headers too long, no header split).
+pub const ZW_ZERO_COPIED_AT_MOST: c_int = 1i32;
+/// The same: nobody knows, they are all bytes. The kernel counts no copies (before Linux 7.2).
+pub const ZW_ZERO_COPIED_UNKNOWN: c_int = 2i32;
+
 /// How a receiver works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +79,7 @@ pub struct ReceiverOptions {
     /// ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
     pub interface: *const c_char,
     /// Microseconds that a wait may last beyond the first arrival to gather more, while much is coming: fewer wake-ups for
-    /// the same bytes. 0: 80. ZW_RECV_GATHER_NOTHING: not at all.
+    /// the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING: not at all.
     pub gather_us: u32,
     /// ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
     /// drivers; above a page with ZW_HUGE_PAGES). 0: a page.
@@ -128,6 +136,18 @@ pub struct RecvEvents {
     pub accept_pauses: u64,
     /// System calls, all of them.
     pub system_calls: u64,
+    /// ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE: times that the kernel told by a completion of its own that it copied or found no buffer
+    /// (Linux 7.2).
+    pub notices: u64,
+}
+
+/// For C.
+pub(crate) fn zero_copied(is: ZeroCopied) -> c_int {
+    match is {
+        ZeroCopied::Exact => ZW_ZERO_COPIED_EXACT,
+        ZeroCopied::AtMost => ZW_ZERO_COPIED_AT_MOST,
+        ZeroCopied::Unknown => ZW_ZERO_COPIED_UNKNOWN,
+    }
 }
 
 impl From<Arrival> for RecvArrival {

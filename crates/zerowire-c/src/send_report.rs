@@ -15,6 +15,9 @@ use crate::send_types::{SendCompletion, SendLedger};
 
 /// The next range of tickets that are done: 1, or 0 if there is none. In the order in which they came back. It reads
 /// nothing by itself: call zw_sender_poll before. The last 65536 ranges are kept.
+///
+/// On AF_VSOCK the kernel's notifications can't be told apart by payload: all that is lent comes back together, when the last of
+/// it does, and counts as copied when the kernel copied any of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_next_completion(
     sender: *mut Sender,

@@ -23,6 +23,7 @@ fn command_with(signals: &[&str], args: &[&str]) -> Command {
 /// All bytes are in the ledger, once.
 fn assert_booked(result: &serde_json::Value, bytes: usize) {
     assert_eq!(result["bytes"], bytes, "{result}");
+    assert_eq!(result["zero_copied_is"], "exact", "{result}");
     let sum = result["copied_bytes"].as_u64().unwrap() + result["zero_copied_bytes"].as_u64().unwrap();
     assert_eq!(sum, bytes as u64, "{result}");
     assert_eq!(result["ledger"]["bytes"], bytes, "{result}");

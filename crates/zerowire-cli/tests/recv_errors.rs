@@ -11,33 +11,45 @@ use recv_common::{Recv, command};
 fn what_is_wrong_is_named_with_the_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    for (args, words) in [
-        (vec!["-r", "0"], vec!["-r 0", "1 megabyte"]),
-        (vec!["-r", "99999999999999999"], vec!["-r 99999999999999999", "at most"]),
-        (vec!["--timeout=-1"], vec!["--timeout -1", "greater than 0"]),
-        (vec!["--mode", "queue"], vec!["--mode queue", "-i IF -q QUEUE"]),
-        (vec!["--mode", "plain", "-i", "lo", "-q", "3"], vec!["-i lo -q 3", "--mode plain"]),
-        (vec!["--to", "-", "--connections", "2"], vec!["--connections 2", "FILE.1"]),
-        (vec!["--to", "-", "--json", "-"], vec!["--to -", "--json FILE"]),
-        (vec!["--to", "/no/such/file"], vec!["--to /no/such/file"]),
-        (vec!["--buffer", "100"], vec!["100 bytes", "multiple of 64"]),
-        (vec!["--buffer", "4160", "--mode", "mapped"], vec!["4160", "4096"]),
-        (vec!["--buffers", "1"], vec!["1 receive buffers", "2 to 32768"]),
-        (vec!["--bind", "no.such.name.invalid"], vec!["no.such.name.invalid"]),
-        (vec!["--bind", "192.0.2.7"], vec!["192.0.2.7", "no interface"]),
-        (vec!["--bind", "127.0.0.1", "-p", &port], vec![&port, "is in use", "another -p"]),
-        (vec!["-i", "lo", "-q", "0"], vec!["queue 0 of lo", "mlx5_core"]),
-        (vec!["-i", "nowhere0", "-q", "0"], vec!["nowhere0"]),
-        (vec!["-i", "lo", "-q", "0", "--rx-buf-len", "5000"], vec!["5000", "power of two"]),
+    // Wrong arguments end it with 2, what can't be had here with 1.
+    for (status, args, words) in [
+        (2, vec!["-r", "0"], vec!["-r 0", "1 megabyte"]),
+        (2, vec!["-r", "99999999999999999"], vec!["-r 99999999999999999", "at most"]),
+        (2, vec!["--timeout=-1"], vec!["--timeout -1", "greater than 0"]),
+        (2, vec!["--mode", "queue"], vec!["--mode queue", "-i IF -q QUEUE"]),
+        (2, vec!["--mode", "plain", "-i", "lo", "-q", "3"], vec!["-i lo -q 3", "--mode plain"]),
+        (2, vec!["--to", "-", "--connections", "2"], vec!["--connections 2", "FILE.1"]),
+        (2, vec!["--to", "-", "--json", "-"], vec!["--to -", "--json FILE"]),
+        (1, vec!["--to", "/no/such/file"], vec!["--to /no/such/file"]),
+        (2, vec!["--buffer", "100"], vec!["100 bytes", "multiple of 64"]),
+        (2, vec!["--buffer", "4160", "--mode", "mapped"], vec!["4160", "4096"]),
+        (2, vec!["--buffers", "1"], vec!["1 receive buffers", "2 to 32768"]),
+        (1, vec!["--bind", "no.such.name.invalid"], vec!["no.such.name.invalid"]),
+        (1, vec!["--bind", "192.0.2.7"], vec!["192.0.2.7", "no interface"]),
+        (1, vec!["--bind", "127.0.0.1", "-p", &port], vec![&port, "is in use", "another -p"]),
+        (1, vec!["-i", "lo", "-q", "0"], vec!["queue 0 of lo", "mlx5_core"]),
+        (1, vec!["-i", "nowhere0", "-q", "0"], vec!["nowhere0"]),
+        (2, vec!["-i", "lo", "-q", "0", "--rx-buf-len", "5000"], vec!["5000", "power of two"]),
+        (
+            1,
+            vec!["--huge", "--buffers", "32768", "--buffer", "1073741824"],
+            vec!["16777216 huge pages", "nr_hugepages"],
+        ),
     ] {
         let mut all = if args.contains(&"-p") { vec![] } else { vec!["-p", "0"] };
         all.extend(&args);
         let output = command(&all).stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
         for word in words {
             assert!(text.contains(word), "{args:?}: no '{word}' in {text}");
         }
+        // Not the same twice, as an error and its cause.
+        let parts: Vec<_> = text.trim().split(": ").collect();
+        assert!(
+            parts.windows(2).all(|p| p[0] != p[1]) && !text.contains("nr_hugepages, or use normal pages: "),
+            "{text}"
+        );
         assert!(output.stdout.is_empty());
     }
 }

@@ -1,34 +1,16 @@
-//! Leases: held long, given back elsewhere, outliving their receiver; areas that run empty; receivers dropped anywhere.
+//! Leases: held long, given back elsewhere, outliving their receiver; areas that run empty.
 
 mod streams;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use streams::{ALL, BOTH, LONG, Reader, byte, pattern, receiver, tcp_pair, write_stream};
-use zerowire::recv::{Arrival, Lease, Receiver, What};
+use streams::{ALL, BOTH, LONG, Reader, byte, pattern, receiver, stuff, tcp_pair, write_stream};
+use zerowire::recv::{Arrival, Lease, What};
 
 fn leases(batch: Vec<Arrival>) -> Vec<Lease> {
     batch.into_iter().filter_map(|a| if let What::Data(l) = a.what { Some(l) } else { None }).collect()
-}
-
-/// Writes until the socket takes no more; returns the bytes.
-fn stuff(to: &mut TcpStream, seed: usize) -> usize {
-    to.set_nonblocking(true).unwrap();
-    let (mut at, mut quiet) = (0, 0);
-    while quiet < 20 {
-        match to.write(&pattern(seed, at, 50_000)) {
-            Ok(n) => (at, quiet) = (at + n, 0),
-            Err(e) => {
-                assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
-                quiet += 1;
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-    }
-    to.set_nonblocking(false).unwrap();
-    at
 }
 
 /// One connection's leases are kept. It gets its share, and what was posted when that was full; the other one receives
@@ -211,56 +193,47 @@ fn leases_outlive_the_receiver() {
     }
 }
 
-/// Dropped before the first turn, in the middle of a multishot, with completions unread, while paused, with the area empty:
-/// no descriptor stays open, whatever was going on.
+/// A program that holds leases fills its share and the sockets' buffers, and then the sender's write blocks: the TCP window is closed.
+/// It goes on when the leases are given back.
 #[test]
-fn a_receiver_may_be_dropped_at_every_point() {
-    type Point = fn(&mut Receiver, &mut Vec<Arrival>);
-    let points: [(&str, Point); 6] = [
-        ("before the first turn", |_, _| {}),
-        ("armed", |r, out| {
-            r.recv(out, Some(Duration::ZERO)).unwrap();
-        }),
-        ("after one batch", |r, out| {
-            r.recv(out, Some(LONG)).unwrap();
-        }),
-        ("leases dropped", |r, out| {
-            r.recv(out, Some(LONG)).unwrap();
-            out.clear();
-        }),
-        ("everything held", |r, out| while r.recv(out, Some(Duration::from_millis(20))).unwrap() > 0 {}),
-        ("in the middle", |r, out| {
-            for _ in 0..40 {
-                r.recv(out, Some(LONG)).unwrap();
-                out.clear();
-            }
-        }),
-    ];
+fn a_sender_blocks_while_leases_are_held() {
+    const MUCH: usize = 64 << 20;
     for backend in ALL {
-        for (name, point) in points {
-            let mut r = receiver(backend.clone(), |o| {
-                (o.buffer_bytes, o.buffers, o.completions) = (4096, 16, 4);
-            });
-            let mut far = Vec::new();
-            for seed in 0..4 {
-                let (mut a, b) = tcp_pair();
-                r.add(b.into()).unwrap();
-                stuff(&mut a, seed);
-                far.push(a);
+        let mut r = receiver(backend.clone(), |o| (o.buffer_bytes, o.buffers, o.share) = (4096, 32, Some(8)));
+        let (mut a, b) = tcp_pair();
+        let mut reader = Reader::default();
+        reader.expect(r.add(b.into()).unwrap(), 6);
+        let written = Arc::new(AtomicUsize::new(0));
+        let writer = std::thread::spawn({
+            let written = Arc::clone(&written);
+            move || {
+                while written.load(Relaxed) < MUCH {
+                    let piece = pattern(6, written.load(Relaxed), 50_000.min(MUCH - written.load(Relaxed)));
+                    a.write_all(&piece).unwrap();
+                    written.fetch_add(piece.len(), Relaxed);
+                }
             }
-            let mut batch = Vec::new();
-            point(&mut r, &mut batch);
-            drop(r);
-            for mut a in far {
-                // Closed on the other side: reading ends, it doesn't hang.
-                a.set_read_timeout(Some(LONG)).unwrap();
-                let e = a.read(&mut [0]).map(|n| assert_eq!(n, 0, "{name}")).err();
-                let errno = e.and_then(|e| e.raw_os_error());
-                assert!(matches!(errno, None | Some(libc::ECONNRESET)), "{name}: {errno:?}");
+        });
+        // Held until nothing more comes, and the sender stands still.
+        let (mut before, end) = (usize::MAX, Instant::now() + LONG);
+        loop {
+            assert!(Instant::now() < end, "{backend:?}: the sender doesn't stop at {before}");
+            let from = reader.batch.len();
+            let count = r.recv(&mut reader.batch, Some(Duration::from_millis(300))).unwrap();
+            reader.check(from);
+            let now = written.load(Relaxed);
+            if count == 0 && now == before {
+                break;
             }
-            // What is held is sound.
-            assert!(leases(batch).iter().all(|l| l.iter().all(|b| *b == *std::hint::black_box(b))));
+            before = now;
         }
+        assert!(before < MUCH && !writer.is_finished(), "{backend:?}: {before} bytes were written");
+        assert!(r.events().paused > 0 && reader.bytes() < before, "{backend:?}: {:?}", r.events());
+        let held = reader.bytes();
+        reader.batch.clear();
+        reader.until(&mut r, Reader::all_ended);
+        writer.join().unwrap();
+        assert_eq!(reader.bytes(), MUCH, "{backend:?}, after {held} were held");
     }
 }
 

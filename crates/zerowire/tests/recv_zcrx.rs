@@ -4,6 +4,7 @@
 mod common;
 
 use common::lab::{HERE, in_lab, run};
+use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{Backend, Dmabuf, Options, Receiver, RecvError, ZcrxOptions};
 
 fn refusal(options: Options) -> (Option<i32>, String) {
@@ -115,6 +116,12 @@ fn the_area_of_another_way_is_not_shared() {
         let mut receiver = Receiver::new(Options { backend, ..Options::default() }).unwrap();
         let error = receiver.export().expect_err("its area is its own");
         assert!(matches!(error, RecvError::NotShareable), "{error}");
+        let area = AreaOptions { buffer_bytes: 4096, buffers: 16, pages: Pages::Normal };
+        let error = receiver.add_area(area).expect_err("it has one area");
+        assert!(matches!(error, RecvError::OneArea), "{error}");
+        assert!(error.to_string().contains("zero-copy receive"), "{error}");
+        let error = receiver.add_area(AreaOptions { buffers: 1, ..area }).expect_err("one buffer");
+        assert!(matches!(error, RecvError::Buffers(1)), "{error}");
     }
 }
 

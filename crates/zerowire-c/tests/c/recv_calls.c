@@ -27,6 +27,7 @@ static void *elsewhere(void *held)
 
     CHECK(zw_receiver_recv(shared, &arrival, 1, 0) == -EEXIST && strstr(zw_last_error(), "thread") != NULL);
     CHECK(zw_receiver_close(shared) == -EEXIST && zw_receiver_export(shared, &area) == -EEXIST);
+    CHECK(zw_receiver_add_area(shared, 4096, 16, 0) == -EEXIST);
     /* But a buffer may be given back by any thread. */
     zw_arrival_release((struct zw_arrival *)held, 1);
     return NULL;
@@ -76,6 +77,10 @@ static void areas_are_checked(zw_receiver *receiver)
     CHECK(zw_receiver_export(receiver, NULL) == -EINVAL && zw_receiver_export(NULL, &area) == -EINVAL);
     CHECK(zw_receiver_import(NULL, NULL, &other) == -EINVAL && strstr(zw_last_error(), "area is NULL") != NULL);
     CHECK(zw_receiver_import(NULL, NULL, NULL) == -EINVAL && other == NULL);
+    CHECK(zw_receiver_add_area(receiver, 4096, 16, 0) == -EOPNOTSUPP);
+    CHECK(strstr(zw_last_error(), "one area") != NULL && strstr(zw_last_error(), "zero-copy receive") != NULL);
+    CHECK(zw_receiver_add_area(receiver, 4096, 1, 0) == -EINVAL && zw_receiver_add_area(receiver, 4096, 16, 2) == -EINVAL);
+    CHECK(strstr(zw_last_error(), "ZW_HUGE_PAGES") != NULL && zw_receiver_add_area(NULL, 4096, 16, 0) == -EINVAL);
     CHECK(zw_shared_area_bytes(NULL) == 0 && zw_shared_area_buffers(NULL) == 0);
     zw_shared_area_close(NULL);
 
@@ -99,6 +104,11 @@ static void areas_are_checked(zw_receiver *receiver)
         return;
     }
     CHECK(zw_receiver_export(other, &area) == 0 && zw_shared_area_buffers(area) == 16);
+    /* More of it from Linux 7.3 on. */
+    if (zw_receiver_add_area(other, 4096, 4, 0) == 0)
+        CHECK(zw_shared_area_buffers(area) == 20 && zw_shared_area_bytes(area) == 20 * 4096);
+    else
+        CHECK(strstr(zw_last_error(), "Linux 7.3") != NULL);
     CHECK(zw_receiver_close(other) == 0);
     zw_shared_area_close(area);
 }
@@ -180,7 +190,9 @@ static void calls(uint32_t backend)
     CHECK(zw_receiver_recv(receiver, arrivals, 8, 0) == 0);
     CHECK(zw_receiver_ledger(receiver, &ledger) == 0 && ledger.bytes == 12 && ledger.payloads == 2);
     CHECK(ledger.copied_bytes == 12 && ledger.zero_copied_bytes == 0);
+    CHECK(zw_receiver_zero_copied(receiver) == ZW_ZERO_COPIED_EXACT && zw_receiver_zero_copied(NULL) == -EINVAL);
     CHECK(zw_receiver_events(receiver, &events) == 0 && events.refills == 2 && events.system_calls > 0);
+    CHECK(events.notices == 0);
     CHECK(zw_receiver_ledger(receiver, NULL) == -EINVAL && zw_receiver_events(receiver, NULL) == -EINVAL);
 
     /* A buffer outlives the receiver, and a connection that failed says why. */

@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use zerowire::recv::Receiver;
+use zerowire::recv::{Receiver, RecvError};
 
 use self::output::Outputs;
 use self::report::Report;
 use self::session::{Session, Told};
 use self::stop::Stop;
-use crate::configure::Setup;
+use crate::configure::{Setup, say};
 use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::table::process_cpu;
@@ -26,7 +26,10 @@ pub use self::args::RecvArgs;
 
 /// Runs the command.
 pub fn run(args: &RecvArgs) -> Result<ExitCode> {
-    let plan = args.plan()?;
+    let plan = match args.plan() {
+        Ok(plan) => plan,
+        Err(e) => return Ok(wrong_arguments(&e)),
+    };
     // Before any thread is started.
     let setup = Setup::default();
     let stop = Stop::start(setup.clone())?;
@@ -36,16 +39,22 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     // Before the receiver, which goes first: what a registered queue needs can't be changed.
     let _guard = setup.guard();
     args.configure(&setup)?;
-    let mut receiver = Receiver::new(plan.options.clone())
-        .with_context(|| format!("can't receive by the mode '{}'", plan.mode))?;
+    let mut receiver = match Receiver::new(plan.options.clone()) {
+        Ok(receiver) => receiver,
+        Err(e) => {
+            let is_out_of_range = is_out_of_range(&e);
+            let e = anyhow::Error::new(e).context(format!("can't receive by the mode '{}'", plan.mode));
+            return if is_out_of_range { Ok(wrong_arguments(&e)) } else { Err(e) };
+        }
+    };
     // Last: what is there is not cut off in vain.
     let outputs = Outputs::open(args.to.as_deref(), plan.connections)?;
     let listener = receiver.listen(socket).with_context(|| format!("can't accept on {address}"))?;
     if !args.quiet {
         args.steering(address.port()).iter().for_each(|command| eprintln!("to be given by hand: {command}"));
     }
-    let mut progress = Progress::new(plan.bytes, args.quiet || args.json.is_some());
-    progress.announce(&format!("listening on {address}: {}", receiver.path()), args.quiet);
+    let mut progress = Progress::new(plan.bytes, args.quiet);
+    progress.say(&format!("listening on {address}: {}", receiver.path()));
 
     let cpu = process_cpu();
     let told = Told { connections: plan.connections, bytes: plan.bytes, timeout: plan.timeout };
@@ -72,4 +81,21 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
         (Some(e), None) => Err(e),
         (None, None) => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Tells what is wrong with the arguments, as clap does of those that it sees.
+fn wrong_arguments(e: &anyhow::Error) -> ExitCode {
+    say(format_args!("zerowire: {e:#}"));
+    ExitCode::from(2)
+}
+
+/// Whether an argument is out of range that only the library knows.
+fn is_out_of_range(e: &RecvError) -> bool {
+    matches!(
+        e,
+        RecvError::BufferBytes(_)
+            | RecvError::Buffers(_)
+            | RecvError::NotPages { .. }
+            | RecvError::ZeroCopyArea { .. }
+    )
 }

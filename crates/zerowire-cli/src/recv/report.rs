@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 use zerowire::ledger::Totals;
-use zerowire::recv::{Events, Receiver};
+use zerowire::recv::{Events, Receiver, ZeroCopied};
 
 use super::session::{Connection, Counts, Session, State};
 use crate::outcome::{self, Destination, Outcome};
@@ -30,10 +30,12 @@ pub struct Report {
     pub outcome: Outcome,
     /// What failed.
     pub error: Option<String>,
-    /// Bytes that the kernel copied into the area.
+    /// Bytes that the kernel copied into the area, as far as is known.
     pub copied_bytes: u64,
-    /// Bytes that the NIC placed there, or that were mapped.
+    /// The others: bytes that the NIC placed there, or that were mapped.
     pub zero_copied_bytes: u64,
+    /// How far that can be told.
+    pub zero_copied_is: ZeroCopied,
     /// Both.
     pub bytes: u64,
     /// From the first connection to the last byte or end.
@@ -74,6 +76,7 @@ impl Report {
             error,
             copied_bytes,
             zero_copied_bytes: ledger.zero_copied_bytes,
+            zero_copied_is: receiver.zero_copied(),
             bytes,
             nanoseconds,
             gigabits_per_second: bytes as f64 * 8.0 / (nanoseconds.max(1) as f64),
@@ -92,9 +95,10 @@ impl Report {
     }
 
     fn text(&self) -> String {
+        let [copied, zero_copied] = told(self.zero_copied_is, self.copied_bytes, self.zero_copied_bytes);
         let mut text = format!(
-            "  copy bytes: {}\n    ZC bytes: {}\n Total bytes: {}, nsec: {}\n        Rate: {:.2} Gb/s\n",
-            self.copied_bytes, self.zero_copied_bytes, self.bytes, self.nanoseconds, self.gigabits_per_second
+            "  copy bytes: {copied}\n    ZC bytes: {zero_copied}\n Total bytes: {}, nsec: {}\n        Rate: {:.2} Gb/s\n",
+            self.bytes, self.nanoseconds, self.gigabits_per_second
         );
         // Writing to a String doesn't fail.
         let _ = write!(text, "         CPU: {:.3} s", self.cpu_seconds);
@@ -135,5 +139,44 @@ impl Report {
         .filter(|(n, _)| *n > 0)
         .map(|(n, what)| format!("{n} {what}"))
         .collect()
+    }
+}
+
+/// Copied and zero-copied bytes, with what can't be told.
+fn told(is: ZeroCopied, copied: u64, zero_copied: u64) -> [String; 2] {
+    match is {
+        ZeroCopied::Exact => [copied.to_string(), zero_copied.to_string()],
+        ZeroCopied::AtMost => [
+            format!("at least {copied}"),
+            format!(
+                "at most {zero_copied} (the kernel doesn't count what it copies from beside the headers)"
+            ),
+        ],
+        ZeroCopied::Unknown => [
+            format!("can't be told, at least {copied}"),
+            format!("can't be told, at most {zero_copied} (Linux 7.2 is the first to count what it copies)"),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_told_is_no_bare_number() {
+        assert_eq!(told(ZeroCopied::Exact, 1, 2), ["1", "2"]);
+        for (is, word) in
+            [(ZeroCopied::AtMost, "at most 2"), (ZeroCopied::Unknown, "can't be told, at most 2")]
+        {
+            let [copied, zero_copied] = told(is, 1, 2);
+            assert!(
+                copied.ends_with("at least 1") && zero_copied.starts_with(word),
+                "{copied}, {zero_copied}"
+            );
+        }
+        let json =
+            [ZeroCopied::Exact, ZeroCopied::AtMost, ZeroCopied::Unknown].map(|is| serde_json::json!(is));
+        assert_eq!(json, ["exact", "at_most", "unknown"]);
     }
 }

@@ -92,6 +92,15 @@ impl FileSlice {
         base.wrapping_add(self.offset)
     }
 
+    /// A part of it.
+    ///
+    /// # Panics
+    /// When the range is not within it.
+    pub fn part(&self, range: Range<usize>) -> FileSlice {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        Self { file: self.file.clone(), offset: self.offset + range.start, len: range.end - range.start }
+    }
+
     /// Copies the bytes behind the first `from` into `out` with `pread`. An error when the file has become shorter.
     pub fn read_at(&self, from: usize, out: &mut [u8]) -> io::Result<()> {
         self.file.0.file.read_exact_at(out, (self.offset + from) as u64)

@@ -2,13 +2,19 @@
 //! them, counts, and keeps the connections; a back end decides nothing about who may hold how much.
 
 use super::core::Core;
-use super::{Arrival, RecvError, SharedArea};
+use super::{Arrival, RecvError, SharedArea, ZeroCopied};
+use crate::area::AreaOptions;
 use std::time::Duration;
 
 /// One way to receive. All methods are called by one thread, with the same [`Core`].
 pub(crate) trait Engine {
     /// What it is, with the features in use, as words for people.
     fn path(&self) -> String;
+
+    /// Whether what it lends as placed by the NIC or mapped is just that.
+    fn zero_copied(&self) -> ZeroCopied {
+        ZeroCopied::Exact
+    }
 
     /// A connection was put at `place` (`core.connections[place]`, open, not paused). Receiving begins at the next turn, so
     /// that a limit that is set before holds from the first byte.
@@ -43,6 +49,11 @@ pub(crate) trait Engine {
     /// Makes the area usable by other receivers.
     fn export(&mut self, _core: &mut Core) -> Result<SharedArea, RecvError> {
         Err(RecvError::NotShareable)
+    }
+
+    /// Adds an area to the one there is.
+    fn add_area(&mut self, _core: &mut Core, _area: AreaOptions) -> Result<(), RecvError> {
+        Err(RecvError::OneArea)
     }
 
     /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most `timeout` (`None`: for ever) when

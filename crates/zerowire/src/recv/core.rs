@@ -186,6 +186,21 @@ impl Core {
         }
     }
 
+    /// Leases for `slots` buffers more; a connection that holds `share` of all is paused from now on, and one that holds less
+    /// goes on. Returns how many slots there are.
+    pub(crate) fn add_slots(&mut self, slots: usize, share: usize) -> usize {
+        let all = self.holdings.add_slots(slots, share);
+        self.pool.returns().grow(all);
+        for connection in self.connections.iter_mut().filter(|c| c.paused) {
+            if self.holdings.may_resume(self.holdings.held(connection.id.place)) {
+                connection.paused = false;
+                self.paused -= 1;
+                self.eased.push(connection.id.place);
+            }
+        }
+        all
+    }
+
     /// Takes back what the program gave back.
     pub(super) fn collect(&mut self, mut each: impl FnMut(u32)) {
         let pool = Arc::clone(&self.pool);

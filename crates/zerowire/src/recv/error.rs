@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum RecvError {
     /// The area could not be made.
-    #[error("{0}")]
+    #[error(transparent)]
     Area(#[from] AreaError),
     /// The length of a buffer is out of range.
     #[error("a receive buffer of {0} bytes is out of range: give a multiple of 64 from 64 bytes to 1 GiB")]
@@ -80,6 +80,11 @@ pub enum RecvError {
         "this receiver's area can't be used by others: only those of zero-copy receive can (a queue, or without a device)"
     )]
     NotShareable,
+    /// Only zero-copy receive takes areas beside the first one.
+    #[error(
+        "this receiver has one area: only those of zero-copy receive (a queue, or without a device) take more; give it more buffers when it is made"
+    )]
+    OneArea,
     /// Zero-copy receive is for TCP.
     #[error("zero-copy receive takes TCP sockets only: use the receive path multishot or plain for this one")]
     NotTcp,
@@ -156,7 +161,9 @@ impl RecvError {
             | Self::Buffers(_)
             | Self::NotListening
             | Self::NotPages { .. } => Some(libc::EINVAL),
-            Self::NotAvailable(_) | Self::NotShareable | Self::TooOld { .. } => Some(libc::EOPNOTSUPP),
+            Self::NotAvailable(_) | Self::NotShareable | Self::OneArea | Self::TooOld { .. } => {
+                Some(libc::EOPNOTSUPP)
+            }
             Self::TooManyConnections(_) => Some(libc::EMFILE),
             Self::Area(_) | Self::Uring(_) => None,
         }

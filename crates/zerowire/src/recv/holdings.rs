@@ -11,7 +11,7 @@ const TAKEN: u32 = u32::MAX - 1;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Holdings {
-    owner: Box<[u32]>,
+    owner: Vec<u32>,
     /// The slot that came back last is used first: its buffer may still be in the cache.
     free: Vec<u32>,
     held: Vec<u32>,
@@ -23,7 +23,7 @@ impl Holdings {
     pub(crate) fn new(slots: usize, share: usize) -> Self {
         let slots = slots.min(super::refill::MAX_SLOTS);
         Self {
-            owner: vec![FREE; slots].into(),
+            owner: vec![FREE; slots],
             free: (0..slots as u32).rev().collect(),
             held: Vec::new(),
             share: share.clamp(1, slots.max(1)) as u32,
@@ -35,6 +35,18 @@ impl Holdings {
         if self.held.len() < places {
             self.held.resize(places, 0);
         }
+    }
+
+    /// Makes `slots` more, all free; a connection that holds `share` of all is paused from now on. Returns how many there
+    /// are.
+    pub(crate) fn add_slots(&mut self, slots: usize, share: usize) -> usize {
+        let before = self.owner.len();
+        let all = before.saturating_add(slots).min(super::refill::MAX_SLOTS);
+        self.owner.resize(all, FREE);
+        // Below those that are free now, which may be in the cache.
+        self.free.splice(0..0, (before as u32..all as u32).rev());
+        self.share = share.clamp(1, all.max(1)) as u32;
+        all
     }
 
     /// Slots in all.
@@ -190,5 +202,18 @@ mod tests {
         assert!(book.may_resume(12) && !book.may_resume(13));
         assert!(Holdings::new(1, 1).may_resume(0), "a share of one resumes when it is given back");
         assert_eq!(Holdings::new(4, 100).share, 4);
+    }
+
+    #[test]
+    fn slots_that_are_added_are_taken_last() {
+        let mut book = Holdings::new(2, 1);
+        book.grow(1);
+        let first = book.take().unwrap();
+        assert!(book.lend(first, 0));
+        assert_eq!((book.room(0), book.add_slots(3, 4), book.slots(), book.free()), (0, 5, 5, 4));
+        assert_eq!(book.room(0), 3);
+        assert_eq!(std::iter::from_fn(|| book.take()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(book.give_back(first), Some((0, 0)));
+        assert_eq!((book.take(), book.take()), (Some(first), None));
     }
 }

@@ -13,11 +13,16 @@ use std::sync::{Arc, OnceLock};
 /// Slot of a lease of no bytes, which has nothing to give back.
 const NO_SLOT: u32 = u32::MAX;
 
+/// The most areas that are added to those at the start; io_uring has 1024 of one registration (`ZCRX_MAX_AREAS`).
+pub(crate) const MOST_ADDED: usize = 1023;
+
 /// What a receiver and all of its leases share. It goes away with the last of them.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// Keeps the memory mapped.
     areas: Box<[Area]>,
+    /// The same of areas that were added later: places for as many as there can be.
+    added: OnceLock<Box<[OnceLock<Area>]>>,
     returns: Returns,
     bell: OwnedFd,
     /// See [`Pool::keep`].
@@ -28,7 +33,8 @@ impl Pool {
     /// Memory of `areas`, and room for `slots` leases at a time.
     pub(crate) fn new(areas: Box<[Area]>, slots: usize) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { areas, returns: Returns::new(slots), bell, kept: OnceLock::new() })
+        let added = OnceLock::new();
+        Ok(Self { areas, added, returns: Returns::new(slots), bell, kept: OnceLock::new() })
     }
 
     /// Keeps a value as long as the pool: one that, when it is dropped, lets others write the memory.
@@ -37,8 +43,15 @@ impl Pool {
     }
 
     /// The memory.
+    #[inline]
     pub(crate) fn area(&self, index: usize) -> Option<&Area> {
-        self.areas.get(index)
+        self.areas.get(index).or_else(|| self.added.get()?.get(index - self.areas.len())?.get())
+    }
+
+    /// Takes one more area, which gets the next index. False: there are [`MOST_ADDED`] already. The receiver's thread only.
+    pub(crate) fn add(&self, area: Area) -> bool {
+        let places = self.added.get_or_init(|| (0..MOST_ADDED).map(|_| OnceLock::new()).collect());
+        places.iter().find(|p| p.get().is_none()).is_some_and(|p| p.set(area).is_ok())
     }
 
     /// The list of slots that came back.

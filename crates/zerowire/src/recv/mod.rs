@@ -7,9 +7,10 @@
 //! * [`refill`]: how buffers come back from any thread.
 //!
 //! # Who owns which bytes
-//! A receiver owns one area, cut into buffers. A buffer is free, or the kernel may write it, or it is lent to the program
-//! as a [`Lease`]; never two of these. Dropping the lease, on any thread, puts the buffer on a list that the receiver
-//! empties when it is next asked for data. The area stays mapped as long as the receiver or any lease lives.
+//! A receiver owns one area, cut into buffers; zero-copy receive may have several. A buffer is free, or the kernel may write
+//! it, or it is lent to the program as a [`Lease`]; never two of these. Dropping the lease, on any thread, puts the buffer on
+//! a list that the receiver empties when it is next asked for data. An area stays mapped as long as the receiver or any lease
+//! lives.
 
 pub mod doorbell;
 pub mod layout;
@@ -33,7 +34,7 @@ pub mod testing;
 mod zcrx;
 
 pub use error::RecvError;
-pub use events::Events;
+pub use events::{Events, ZeroCopied};
 pub use lease::Lease;
 pub use listen::ListenerId;
 pub use options::{Backend, Options};

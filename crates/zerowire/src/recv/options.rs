@@ -79,7 +79,7 @@ impl Default for Options {
             depth: None,
             max_connections: 65536,
             completions: 2048,
-            gather: Duration::from_micros(80),
+            gather: Duration::from_micros(160),
             zcrx: ZcrxOptions::default(),
         }
     }

@@ -9,7 +9,7 @@ use super::multishot::Multishot;
 use super::plain::Plain;
 use super::tcp_mapped;
 use super::zcrx::{self, Zcrx};
-use super::{Backend, Events, Lease, ListenerId, Options, RecvError, SharedArea};
+use super::{Backend, Events, Lease, ListenerId, Options, RecvError, SharedArea, ZeroCopied};
 use crate::area::{Area, AreaOptions};
 use crate::ledger::Counters;
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ pub struct Arrival {
     pub what: What,
 }
 
-/// Receives from many sockets into one area. One thread makes and uses it; leases may go anywhere.
+/// Receives from many sockets into one area, or several ([`Receiver::add_area`]). One thread makes and uses it; leases may go anywhere.
 ///
 /// Nothing is lost when the program is slow: connections wait (a TCP window closes) while no buffer is free, and a
 /// connection whose leases hold its share ([`Options::share`]) is not received on, so that the others are unaffected.
@@ -134,6 +134,24 @@ impl Receiver {
     /// The back end is not zero-copy receive, the kernel is older than Linux 7.0, no descriptor is free.
     pub fn export(&mut self) -> Result<SharedArea, RecvError> {
         self.engine.export(&mut self.core)
+    }
+
+    /// Gives a receiver of zero-copy receive ([`Backend::Queue`], [`Backend::NoDevice`]) one more area, at any time (Linux
+    /// 7.3, `ZCRX_CTRL_ADD_AREA`): so many buffers more that the program may hold and the kernel can fill. Connections, leases
+    /// and receivers that share the area ([`Receiver::export`]) go on; this receiver may hold more of it than before.
+    ///
+    /// As at the start, `buffers * buffer_bytes` counts, which the kernel cuts into buffers of the length that the first area
+    /// has; there must be two such buffers or more. A connection's share ([`Options::share`]) is a quarter of all buffers
+    /// then, or what was asked for. The refill ring stays as long as the first area needs: a receiver that starts with very few
+    /// buffers calls the kernel more often. An area stays until the receiver and all of its leases have gone; there can be
+    /// 1024.
+    ///
+    /// # Errors
+    /// Out of range, no memory, another back end, the area is a DMA buffer ([`ZcrxOptions::dmabuf`](super::ZcrxOptions)), an
+    /// older kernel: the text says what is needed. The receiver is as it was before.
+    pub fn add_area(&mut self, area: AreaOptions) -> Result<(), RecvError> {
+        check_cut(area.buffer_bytes, area.buffers)?;
+        self.engine.add_area(&mut self.core, area)
     }
 
     fn of(engine: Box<dyn Engine>, core: Core, max_connections: usize, note: Option<String>) -> Self {
@@ -320,9 +338,15 @@ impl Receiver {
     }
 
     /// The ledger. `zero_copied_bytes`: placed by the NIC, or mapped; copied with the reason "kernel": copied by the kernel into the
-    /// area.
+    /// area. On a NIC's queue the first is too high where the kernel didn't tell that it copied:
+    /// [`Receiver::zero_copied`].
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.core.counters)
+    }
+
+    /// How far the ledger's `zero_copied_bytes` can be believed. It stays the same for the receiver's life.
+    pub fn zero_copied(&self) -> ZeroCopied {
+        self.engine.zero_copied()
     }
 
     /// What happened besides bytes.
@@ -373,12 +397,7 @@ impl Drop for Receiver {
 /// Checks the options and makes the memory.
 pub(super) fn new_core(options: &Options) -> Result<Core, RecvError> {
     let Options { buffer_bytes, buffers, pages, .. } = *options;
-    if !(64..=1 << 30).contains(&buffer_bytes) || !buffer_bytes.is_multiple_of(64) {
-        return Err(RecvError::BufferBytes(buffer_bytes));
-    }
-    if !(2..=32768).contains(&buffers) {
-        return Err(RecvError::Buffers(buffers));
-    }
+    check_cut(buffer_bytes, buffers)?;
     // Zero-copy receive lends pieces, not whole buffers.
     let plan = zcrx::Plan::of(options)?;
     let (slots, share) = plan.map_or((buffers, options.share.unwrap_or(buffers / 4)), |p| (p.slots, p.share));
@@ -390,6 +409,16 @@ pub(super) fn new_core(options: &Options) -> Result<Core, RecvError> {
         None => Area::new(AreaOptions { buffer_bytes, buffers, pages })?,
     };
     core_on(area, buffer_bytes, slots, share)
+}
+
+fn check_cut(buffer_bytes: usize, buffers: usize) -> Result<(), RecvError> {
+    if !(64..=1 << 30).contains(&buffer_bytes) || !buffer_bytes.is_multiple_of(64) {
+        return Err(RecvError::BufferBytes(buffer_bytes));
+    }
+    if !(2..=32768).contains(&buffers) {
+        return Err(RecvError::Buffers(buffers));
+    }
+    Ok(())
 }
 
 /// With `slots` leases at a time on memory that is there, `share` of them for one connection.

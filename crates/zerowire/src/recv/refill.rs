@@ -12,6 +12,7 @@
 //! Nothing here touches a buffer's bytes. What a program did with them happens before [`Returns::push`], and what comes
 //! after [`Returns::take`] sees that: the exchanges release and acquire.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// No slot.
@@ -24,6 +25,11 @@ const CLOSED: u32 = u32::MAX - 2;
 
 /// The most slots of one list.
 pub const MAX_SLOTS: usize = CLOSED as usize;
+
+/// Slots of the first block that is added; each further one is twice as long as the one before.
+const FIRST_BLOCK: usize = 64;
+/// As many blocks as [`MAX_SLOTS`] can need.
+const BLOCKS: usize = 27;
 
 /// What came of giving a slot back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +87,19 @@ impl Word for AtomicU32 {
     }
 }
 
+/// Block and place of the slot that was added as number `at`.
+fn block_of(at: usize) -> (usize, usize) {
+    let block = (at / FIRST_BLOCK + 1).ilog2() as usize;
+    (block, at - FIRST_BLOCK * ((1 << block) - 1))
+}
+
 /// The list of slots that came back.
 #[derive(Debug)]
 pub struct Returns<W: Word = AtomicU32> {
     head: W,
     next: Box<[W]>,
+    /// Successors of slots that were added later.
+    more: [OnceLock<Box<[W]>>; BLOCKS],
     /// After [`Returns::close`]: leases that are not back. Below zero (it wraps) while the receiver is about to say how many.
     left: W,
 }
@@ -94,13 +108,36 @@ impl<W: Word> Returns<W> {
     /// For the slots `0..slots`, none of which has come back.
     pub fn new(slots: usize) -> Self {
         let next = (0..slots.min(MAX_SLOTS)).map(|_| W::new(NONE)).collect();
-        Self { head: W::new(NONE), next, left: W::new(0) }
+        Self { head: W::new(NONE), next, more: [const { OnceLock::new() }; BLOCKS], left: W::new(0) }
+    }
+
+    /// From now on for the slots `0..slots`, at least. The receiver's thread only, before it hands out the first of them.
+    pub fn grow(&self, slots: usize) {
+        let Some(last) = slots.min(MAX_SLOTS).checked_sub(self.next.len() + 1) else { return };
+        for (block, more) in self.more.iter().enumerate().take(block_of(last).0 + 1) {
+            more.get_or_init(|| (0..FIRST_BLOCK << block).map(|_| W::new(NONE)).collect());
+        }
+    }
+
+    /// Where the successor of `slot` is.
+    #[inline]
+    fn next(&self, slot: u32) -> Option<&W> {
+        self.next.get(slot as usize).or_else(|| self.next_added(slot))
+    }
+
+    #[cold]
+    fn next_added(&self, slot: u32) -> Option<&W> {
+        if slot as usize >= MAX_SLOTS {
+            return None;
+        }
+        let (block, at) = block_of(slot as usize - self.next.len());
+        self.more.get(block)?.get()?.get(at)
     }
 
     /// Gives `slot` back; its holder does so once. Any thread. `hold` is called before the receiver can find the slot when
     /// it has to be woken: it keeps alive what that takes.
     pub fn push<H>(&self, slot: u32, hold: impl Fn() -> H) -> Back<H> {
-        let Some(next) = self.next.get(slot as usize) else { return Back::Late };
+        let Some(next) = self.next(slot) else { return Back::Late };
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head == CLOSED {
@@ -125,7 +162,7 @@ impl<W: Word> Returns<W> {
     pub fn close(&self, lent: u32, leave: impl FnOnce()) -> bool {
         let mut slot = self.head.swap(CLOSED, Ordering::AcqRel);
         let mut away = lent;
-        while let Some(next) = self.next.get(slot as usize) {
+        while let Some(next) = self.next(slot) {
             away = away.saturating_sub(1);
             slot = next.load(Ordering::Relaxed);
         }
@@ -145,7 +182,7 @@ impl<W: Word> Returns<W> {
         }
         let mut slot = self.head.swap(NONE, Ordering::Acquire);
         let mut count = 0;
-        while let Some(next) = self.next.get(slot as usize) {
+        while let Some(next) = self.next(slot) {
             // Before the slot is handed on: it may come back at once, and overwrite its successor.
             let below = next.load(Ordering::Relaxed);
             each(slot);
@@ -198,6 +235,30 @@ mod tests {
         assert_eq!(taken(), [0]);
         assert_eq!(push(9), Back::Late, "no such slot");
         assert_eq!(taken(), []);
+    }
+
+    #[test]
+    fn slots_that_were_added_come_back_as_the_others() {
+        let list: Returns = Returns::new(3);
+        list.grow(2);
+        assert_eq!(list.push(3, || ()), Back::Late, "no such slot");
+        let mut slots = 3;
+        for more in [1, 62, 65, 128, 1000] {
+            slots += more;
+            list.grow(slots as usize);
+            (0..slots).for_each(|s| assert_eq!(list.push(s, || ()), Back::Listed));
+            let mut all = Vec::new();
+            assert_eq!(list.take(|s| all.push(s)), slots as usize);
+            assert!(all.into_iter().eq((0..slots).rev()));
+        }
+        for never in [NONE, SLEEPS, CLOSED, CLOSED - 1] {
+            assert_eq!(list.push(never, || ()), Back::Late);
+        }
+        assert_eq!(list.take(|_| ()), 0);
+        // Places follow each other without gap or overlap.
+        let places = (0..BLOCKS.min(6)).flat_map(|b| (0..FIRST_BLOCK << b).map(move |at| (b, at)));
+        places.enumerate().for_each(|(at, place)| assert_eq!(block_of(at), place));
+        assert!(block_of(MAX_SLOTS).0 < BLOCKS);
     }
 
     #[test]

@@ -2,7 +2,15 @@
 
 use super::core::{Connection, Core, Kind, State};
 use super::receiver::new_core;
-use super::{Arrival, ConnectionId, Options, RecvError};
+use super::{Arrival, ConnectionId, Options, RecvError, multishot, zcrx};
+
+/// A connection without a socket.
+pub(super) fn connect(core: &mut Core) {
+    let id = ConnectionId { place: 0, generation: 0 };
+    let (kind, state) = (Kind::Stream, State::Open);
+    core.connections.push(Connection { id, socket: None, kind, state, limit: None, paused: false });
+    core.holdings.grow(1);
+}
 
 /// The receiver's own part: buffers are lent, dropped by whoever took them, and collected, with no kernel involved.
 pub struct Cycle {
@@ -16,17 +24,7 @@ impl Cycle {
     /// As [`Receiver::new`](super::Receiver::new).
     pub fn new(options: &Options) -> Result<Self, RecvError> {
         let mut core = new_core(options)?;
-        let id = ConnectionId { place: 0, generation: 0 };
-        let kind = Kind::Stream;
-        core.connections.push(Connection {
-            id,
-            socket: None,
-            kind,
-            state: State::Open,
-            limit: None,
-            paused: false,
-        });
-        core.holdings.grow(1);
+        connect(&mut core);
         Ok(Self { core })
     }
 
@@ -49,6 +47,49 @@ impl Cycle {
     }
 }
 
+/// All that a lease and its refill cost the program's side: a completion is taken, its buffers are lent, dropped by whoever took them,
+/// collected, and handed to the kernel, which is not there.
+pub struct Refill(Way);
+
+enum Way {
+    Multishot(Box<multishot::cycle::Cycle>),
+    Zcrx(Box<zcrx::cycle::Cycle>),
+}
+
+impl Refill {
+    /// By the ring of provided buffers (`multishot`), whatever back end the options name.
+    ///
+    /// # Errors
+    /// As [`Receiver::new`](super::Receiver::new).
+    pub fn multishot(options: &Options) -> Result<Self, RecvError> {
+        Ok(Self(Way::Multishot(Box::new(multishot::cycle::Cycle::new(options)?))))
+    }
+
+    /// By the refill ring of zero-copy receive (`nodev`, `queue`); the options name one of them.
+    ///
+    /// # Errors
+    /// As [`Receiver::new`](super::Receiver::new).
+    pub fn zcrx(options: &Options) -> Result<Self, RecvError> {
+        Ok(Self(Way::Zcrx(Box::new(zcrx::cycle::Cycle::new(options)?))))
+    }
+
+    /// Lends up to `count` full buffers.
+    pub fn lend(&mut self, count: usize, out: &mut Vec<Arrival>) {
+        match &mut self.0 {
+            Way::Multishot(cycle) => cycle.lend(count, out),
+            Way::Zcrx(cycle) => cycle.lend(count, out),
+        }
+    }
+
+    /// Collects what was dropped and hands it over. Also to be called before the first lease.
+    pub fn refill(&mut self) {
+        match &mut self.0 {
+            Way::Multishot(cycle) => cycle.refill(),
+            Way::Zcrx(cycle) => cycle.refill(),
+        }
+    }
+}
+
 /// Plays completions to the state machine of multishot receive, as `script` says: those of a kernel, and, if its first byte is
 /// odd, those that no kernel sends.
 ///
@@ -64,4 +105,28 @@ pub fn play_multishot(script: &[u8]) {
 /// When a piece of the area is lent twice or lost, or a lease lies outside the area.
 pub fn play_zcrx(script: &[u8]) {
     super::zcrx::play::play(script);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recv::{Backend, What};
+
+    /// What is measured is what happens: each buffer is lent in turn, and again when it has come back.
+    #[test]
+    fn buffers_go_round() {
+        let options = Options { buffer_bytes: 4096, buffers: 64, share: Some(64), ..Options::default() };
+        let nodev = Options { backend: Backend::NoDevice, ..options.clone() };
+        for mut refill in [Refill::multishot(&options).unwrap(), Refill::zcrx(&nodev).unwrap()] {
+            let mut out = Vec::new();
+            for round in 0..100 {
+                refill.refill();
+                refill.lend(8, &mut out);
+                assert_eq!(out.len(), 8, "round {round}");
+                for arrival in out.drain(..) {
+                    assert!(matches!(&arrival.what, What::Data(lease) if lease.len() == 4096), "{arrival:?}");
+                }
+            }
+        }
+    }
 }

@@ -277,6 +277,28 @@ impl Lab {
     }
 }
 
+/// Has each processor handle a packet. What a reader has read is given back by the processor that made it, when it handles its
+/// next packet (`skb_attempt_defer_free`, net/core/skbuff.c): on a machine without other traffic that may be never.
+pub fn stir() {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::spawn(move || {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        for cpu in 0..cpus {
+            // SAFETY: all zeroes is an empty set, which lives for the calls.
+            let moved = unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(cpu, &mut set);
+                libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+            };
+            if moved == 0 {
+                socket.send_to(&[], socket.local_addr().expect("an address")).expect("sent");
+            }
+        }
+    })
+    .join()
+    .unwrap_or_else(|e| std::panic::resume_unwind(e));
+}
+
 /// Sends one frame of the lab's own through an interface of this thread's namespace.
 fn lab_frame(name: &str, len: usize) {
     let socket = packet_socket(name, 0);
@@ -335,7 +357,7 @@ fn packet_socket(name: &str, protocol: u16) -> OwnedFd {
     socket
 }
 
-fn force_buffer(fd: i32, option: i32, bytes: i32) {
+pub fn force_buffer(fd: i32, option: i32, bytes: i32) {
     // SAFETY: the kernel reads an int.
     let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
     assert_eq!(set, 0, "a large buffer: {}", io::Error::last_os_error());

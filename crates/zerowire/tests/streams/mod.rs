@@ -39,6 +39,24 @@ pub fn write_stream(to: &mut TcpStream, seed: usize, len: usize, step: usize) {
     }
 }
 
+/// Writes until the socket takes no more; returns the bytes.
+pub fn stuff(to: &mut TcpStream, seed: usize) -> usize {
+    to.set_nonblocking(true).unwrap();
+    let (mut at, mut quiet) = (0, 0);
+    while quiet < 20 {
+        match to.write(&pattern(seed, at, 50_000)) {
+            Ok(n) => (at, quiet) = (at + n, 0),
+            Err(e) => {
+                assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+                quiet += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+    to.set_nonblocking(false).unwrap();
+    at
+}
+
 pub fn receiver(backend: Backend, change: impl FnOnce(&mut Options)) -> Receiver {
     let mut options = Options { backend: backend.clone(), ..Options::default() };
     change(&mut options);

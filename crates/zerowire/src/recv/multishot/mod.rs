@@ -7,6 +7,8 @@
 //! Memory: with `IORING_SETUP_DEFER_TASKRUN` the kernel receives only while this thread is inside `io_uring_enter`, so no
 //! byte of the area changes between two turns, and none after the ring was closed, whatever is still on its way.
 
+#[cfg(feature = "testing")]
+pub(in crate::recv) mod cycle;
 mod machine;
 #[cfg(test)]
 mod machine_tests;
@@ -37,7 +39,7 @@ const CHUNK: usize = 64;
 const HOT_BYTES: usize = 512 << 10;
 /// A call to the kernel that brings so many bytes is one of many, and the next one gathers: it waits for [`GATHER`] completions.
 const BUSY_BYTES: usize = 64 << 10;
-const GATHER: usize = 16;
+const GATHER: usize = 32;
 /// With fewer requests than these in the kernel, a call that starts one doesn't gather: that one has found no buffer before,
 /// and has more to give at once.
 const MANY_REQUESTS: usize = 32;

@@ -24,6 +24,12 @@ impl Posted {
         self.count
     }
 
+    /// The slot at `position`, which may run on beyond the ring.
+    #[cfg(feature = "testing")]
+    pub(super) fn slot_at(&self, position: u16) -> u16 {
+        self.slots.get(usize::from(position) % self.slots.len().max(1)).copied().unwrap_or(0)
+    }
+
     /// The buffer of `slot` was put at `position`.
     pub(super) fn put(&mut self, slot: u16, position: u16) {
         if let (Some(s), Some(p)) =

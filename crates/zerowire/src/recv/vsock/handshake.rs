@@ -92,11 +92,14 @@ fn receive(
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS + MAX_REGIONS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut was_reset = false;
     let got = loop {
         let mut iov = [IoSliceMut::new(bytes)];
         match rustix::net::recvmsg(socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Ok(got) => break got,
             Err(Errno::INTR) => {}
+            // The daemon closed it with the request unread. The news comes once, before an answer that waits, a refusal say.
+            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET) => return Err(Error::Disconnected { path: path.to_owned() }),
             Err(errno) => return Err(Error::System { call: "recvmsg (the answer)", errno }),
         }

@@ -1,9 +1,10 @@
 //! What the receiver asks of zero-copy receive.
 
 use super::{CANCEL_TRIES, CANCEL_WAIT, SharedArea, Zcrx, failed, state};
+use crate::area::AreaOptions;
 use crate::recv::backend::Engine;
 use crate::recv::core::Core;
-use crate::recv::{Arrival, RecvError};
+use crate::recv::{Arrival, RecvError, ZeroCopied};
 use crate::uring::wide::{Completions, Entry};
 use rustix::net::{SocketType, ipproto, sockopt};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -61,18 +62,27 @@ impl Engine for Zcrx {
             Completions::Wide => "CQE32",
             Completions::Mixed => "CQE_MIXED",
         };
-        let events = match (self.shared.has_events(), &self.shared.queue) {
-            (false, Some(_)) => {
-                "; this kernel doesn't tell what it copies, so that all counts as placed by the NIC"
+        let events = match self.shared.zero_copied() {
+            ZeroCopied::Exact => "",
+            ZeroCopied::AtMost => "; the kernel doesn't count what it copies from beside the headers",
+            ZeroCopied::Unknown => {
+                "; this kernel doesn't tell what it copies (Linux 7.2 does), so that it can't be told what the NIC placed"
             }
-            _ => "",
         };
         let (buffers, bytes, room) =
-            (self.shared.buffers(), self.shared.cut.buffer_bytes, self.ring.completions());
+            (self.shared.buffers(), self.shared.areas.buffer_bytes(), self.ring.completions());
+        let areas = match self.shared.areas.count() {
+            1 => String::new(),
+            count => format!(" in {count} areas"),
+        };
         let of = if self.shared.is_exported() { " that other receivers use, too" } else { "" };
         format!(
-            "io_uring zero-copy receive, {from}: {buffers} buffers of {bytes} bytes{of}, {room} completions ({ring}){events}"
+            "io_uring zero-copy receive, {from}: {buffers} buffers of {bytes} bytes{areas}{of}, {room} completions ({ring}){events}"
         )
+    }
+
+    fn zero_copied(&self) -> ZeroCopied {
+        self.shared.zero_copied()
     }
 
     fn add(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
@@ -139,6 +149,10 @@ impl Engine for Zcrx {
             }
             Err(e) => Err(failed("io_uring_register(ZCRX_CTRL_EXPORT)")(e)),
         }
+    }
+
+    fn add_area(&mut self, core: &mut Core, area: AreaOptions) -> Result<(), RecvError> {
+        self.append(core, area)
     }
 
     fn turn(

@@ -28,12 +28,12 @@ impl SharedArea {
         Self(Arc::new(Export { shared, fd }))
     }
 
-    /// Bytes of the area.
+    /// Bytes of the area, with those that were added ([`Receiver::add_area`](crate::recv::Receiver::add_area)).
     pub fn area_bytes(&self) -> usize {
-        self.0.shared.cut.area_bytes
+        self.0.shared.areas.bytes()
     }
 
-    /// Buffers of the area, as the kernel cuts it.
+    /// Buffers of the area, as the kernel cuts it, with those of areas that were added.
     pub fn buffers(&self) -> usize {
         self.0.shared.buffers()
     }
@@ -49,6 +49,9 @@ impl SharedArea {
     /// What a receiver on it needs.
     pub(in crate::recv) fn core(&self, options: &Options) -> Result<Core, RecvError> {
         let plan = Plan::part(&self.0.shared, options);
-        core_on(self.0.shared.area.clone(), options.buffer_bytes, plan.slots, plan.share)
+        let areas = self.0.shared.areas.after(0).into_iter();
+        // The others follow, see `State::new`.
+        let first = areas.map(|(area, _)| area).next().ok_or(RecvError::NotShareable)?;
+        core_on(first, options.buffer_bytes, plan.slots, plan.share)
     }
 }

@@ -19,6 +19,9 @@
 //! The kernel doesn't take entries of the refill ring by itself (io_uring/zcrx.c): it is told to ([`Flush`]). A receive that
 //! finds the area empty ends with ENOMEM and is started again; the bytes stay in the socket meanwhile.
 
+mod areas;
+#[cfg(feature = "testing")]
+pub(in crate::recv) mod cycle;
 mod dmabuf;
 mod engine;
 mod export;
@@ -41,6 +44,7 @@ use super::listen::{ACCEPT, Step};
 use super::{Arrival, RecvError};
 use crate::uring::wide::{Entry, WideRing};
 use crate::uring::zcrx::{Event, Zcrx as Registered};
+use areas::Share;
 pub(super) use open::{Plan, device_memory};
 use shared::{Leftover, Shared};
 use state::State;
@@ -69,6 +73,7 @@ pub(super) struct Zcrx {
     left: Arc<Leftover>,
     /// The area, if it is one.
     dmabuf: Option<Dmabuf>,
+    share: Share,
     flush: Flush,
     /// The kernel has no flush (device queues before Linux 7.0).
     no_flush: bool,

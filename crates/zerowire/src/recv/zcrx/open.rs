@@ -1,9 +1,10 @@
 //! Set-up: how the area is cut, the ring, the registration, and what its refusal means.
 
 use super::Dmabuf;
-use super::refusal::{explained, refused};
+use super::areas::{Areas, Cut, Share};
+use super::refusal::{explained, import_refused, refused};
 use super::shared::{Leftover, Shared};
-use super::state::{self, Cut, State};
+use super::state::{self, State};
 use super::{SUBMISSIONS, SharedArea, Zcrx};
 use crate::area::Area;
 use crate::recv::core::Core;
@@ -47,33 +48,41 @@ impl Plan {
             _ if options.zcrx.dmabuf.is_some() => return Err(RecvError::DmabufNeedsQueue),
             _ => return Ok(None),
         };
-        let page = rustix::param::page_size();
-        let chunk = options.zcrx.rx_buf_len.map_or(page, |b| b as usize);
+        let chunk = options.zcrx.rx_buf_len.map_or_else(rustix::param::page_size, |b| b as usize);
         let bytes = match &options.zcrx.dmabuf {
             Some(_) if !has_device => return Err(RecvError::DmabufNeedsQueue),
             Some(dmabuf) => dmabuf.len(),
             None => options.buffers.saturating_mul(options.buffer_bytes),
         };
+        let registered = Self::registered(bytes, chunk)?;
+        Ok(Some(Self { chunk, registered, ..Self::leases(registered / chunk, has_device, options) }))
+    }
+
+    /// How many bytes of an area are registered, in buffers of `chunk`.
+    pub(super) fn registered(bytes: usize, chunk: usize) -> Result<usize, RecvError> {
+        let page = rustix::param::page_size();
         if !chunk.is_power_of_two() || chunk < page || bytes / chunk < 2 {
             return Err(RecvError::ZeroCopyArea { bytes, chunk, page });
         }
-        let buffers = bytes / chunk;
-        Ok(Some(Self { chunk, registered: buffers * chunk, ..Self::leases(buffers, has_device, options) }))
+        Ok(bytes / chunk * chunk)
+    }
+
+    /// Leases at a time that an area of so many buffers is good for.
+    pub(super) fn slots(buffers: usize, has_device: bool) -> usize {
+        // Without a device every completion has a buffer of its own, so that slots never run out before buffers.
+        if has_device { (buffers * PIECES).min(MOST_SLOTS).max(buffers) } else { buffers }
     }
 
     /// For a receiver that uses the area of another one: `buffers * buffer_bytes` is what it may hold of it.
     pub(super) fn part(shared: &Shared, options: &Options) -> Self {
         let bytes = options.buffers.saturating_mul(options.buffer_bytes);
-        let buffers = bytes / shared.cut.buffer_bytes.max(1) as usize;
+        let buffers = bytes / shared.areas.buffer_bytes().max(1) as usize;
         Self::leases(buffers.clamp(1, shared.buffers().max(1)), shared.queue.is_some(), options)
     }
 
     fn leases(buffers: usize, has_device: bool, options: &Options) -> Self {
-        // Without a device every completion has a buffer of its own, so that slots never run out before buffers.
-        let slots = if has_device { (buffers * PIECES).min(MOST_SLOTS).max(buffers) } else { buffers };
-        let whole = options.buffers.max(1);
-        let share = options.share.unwrap_or(whole / 4);
-        let share = (share.min(whole) * slots / whole).max(1);
+        let slots = Self::slots(buffers, has_device);
+        let share = Share { asked: options.share, buffers: options.buffers }.of(slots);
         Self { slots, share, chunk: 0, registered: 0 }
     }
 }
@@ -117,7 +126,7 @@ impl Zcrx {
         });
         let (zcrx, answer) = registered.map_err(|e| explained(e, &queue, &request))?;
         let cut = Cut { area_bytes: plan.registered, buffer_bytes: answer.buffer_bytes, token: answer.token };
-        let shared = Shared::new(area, cut, queue, Arc::clone(zcrx.region()));
+        let shared = Shared::new(Areas::new(area, cut), queue, Arc::clone(zcrx.region()));
         Ok(Self::on(core, options, ring, zcrx, Arc::new(shared)))
     }
 
@@ -131,7 +140,7 @@ impl Zcrx {
         // SAFETY: the area lives in this core's pool, too, as long as any lease; only leases, of what completions of this
         // ring named, read it.
         let zcrx = unsafe { Registered::import(&ring, area.fd().as_fd(), area.shared().region()) };
-        let zcrx = zcrx.map_err(RecvError::system("io_uring_register(ZCRX_REG_IMPORT)"))?;
+        let zcrx = zcrx.map_err(import_refused)?;
         Ok(Self::on(core, options, ring, zcrx, Arc::clone(area.shared())))
     }
 
@@ -139,7 +148,8 @@ impl Zcrx {
         // The ring goes with the last lease, see the module.
         let left = Arc::new(Leftover::new(Arc::clone(&shared), Arc::clone(ring.fd())));
         core.pool.keep(Arc::clone(&left) as _);
-        let state = State::new(core.holdings.slots(), shared.cut, shared.owed.clone());
+        let areas = Arc::clone(&shared.areas);
+        let state = State::new(core.holdings.slots(), &core.pool, areas, shared.owed.clone());
         Self {
             ring,
             zcrx,
@@ -148,6 +158,7 @@ impl Zcrx {
             pool: Arc::clone(&core.pool),
             flush: options.zcrx.flush,
             no_flush: false,
+            share: Share { asked: options.share, buffers: options.buffers },
             dmabuf: options.zcrx.dmabuf.clone().filter(|_| shared.queue.is_some()),
             shared,
             turns: 0,

@@ -20,10 +20,10 @@ pub enum Flush {
 /// [`ZcrxOptions::rx_buf_len`] bytes.
 ///
 /// # Several areas
-/// The kernel takes one area for one queue (one pointer in `struct io_uring_zcrx_ifq_reg`, and `io_zcrx_append_area` refuses
-/// another one, up to Linux 7.3 at least). So several areas are several receivers, one a queue or without a device; a thread
-/// may have many, and their leases are of one type. The other way round, several receivers may use one area:
-/// [`Receiver::export`](crate::recv::Receiver::export).
+/// More can be added while the receiver works, from Linux 7.3 on: [`Receiver::add_area`](crate::recv::Receiver::add_area).
+/// Older kernels take one area for one registration: there, several areas are several receivers, one a queue or without a
+/// device; a thread may have many, and their leases are of one type. The other way round, several receivers may use one area,
+/// with all that was added to it: [`Receiver::export`](crate::recv::Receiver::export).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZcrxOptions {
     /// Bytes of a buffer that the driver is asked for: a power of two, a page or more (Linux 7.0, some drivers; above a page

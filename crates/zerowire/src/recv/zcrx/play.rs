@@ -1,6 +1,8 @@
 //! For fuzzing: the state machine under completions that bytes describe, with checks after each.
 
-use super::state::{BELL, CANCEL_ALL, Cut, EVENT, State, cancel_data, recv_data};
+use super::areas::{Areas, Cut};
+use super::state::{BELL, CANCEL_ALL, EVENT, State, cancel_data, recv_data};
+use crate::area::{Area, AreaOptions, Pages};
 use crate::recv::core::{Connection, Core, Kind, State as Life};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, Backend, ConnectionId, Options, What};
@@ -9,12 +11,15 @@ use crate::uring::zcrx::AREA_SHIFT;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Of the first area, and of the one that may be added.
 const PAGES: usize = 6;
+const ADDED: usize = 3;
 const BYTES: usize = 4096;
 const AREA_BYTES: usize = PAGES * BYTES;
 const PLACES: u32 = 3;
-/// The area's number, above the offset's bits.
+/// The areas' numbers, above the offsets' bits.
 const TOKEN: u64 = 5 << AREA_SHIFT;
+const TOKEN_ADDED: u64 = 1 << AREA_SHIFT;
 const ERRORS: [i32; 8] =
     [0, libc::ENOMEM, libc::ENOSPC, libc::ECANCELED, libc::EINTR, libc::ECONNRESET, libc::EIO, libc::EINVAL];
 
@@ -22,6 +27,9 @@ const ERRORS: [i32; 8] =
 struct Play {
     core: Core,
     state: State,
+    areas: Arc<Areas>,
+    /// The memory, as the kernel has it.
+    memory: Vec<Area>,
     /// Pages that the kernel may fill.
     free: Vec<u64>,
     /// What is left of the bound of each request in the kernel; `u64::MAX`: it has none.
@@ -36,7 +44,8 @@ struct Play {
 }
 
 /// Bytes as instructions: eight each. Of the first byte of all the lowest bit says whether completions may be such that no
-/// kernel sends, and the next one whether there is a device.
+/// kernel sends, the next one whether there is a device, the next one whether a second area is added in the middle, and the
+/// next one whether that is another receiver's doing, of which nothing is told.
 ///
 /// # Panics
 /// When a piece is lent twice or lost, or a lease lies outside the area.
@@ -51,11 +60,16 @@ pub(in crate::recv) fn play(script: &[u8]) {
     let Ok(core) = new_core(&options) else { return };
     let Some((mode, script)) = script.split_first() else { return };
     let cut = Cut { area_bytes: AREA_BYTES, buffer_bytes: BYTES as u32, token: TOKEN };
-    let state = State::new(core.holdings.slots(), cut, (mode & 2 != 0).then(Arc::default));
+    let Some(first) = core.pool.area(0).cloned() else { return };
+    let areas = Arc::new(Areas::new(first.clone(), cut));
+    let owed = (mode & 2 != 0).then(Arc::default);
+    let state = State::new(core.holdings.slots(), &core.pool, Arc::clone(&areas), owed);
     let mut play = Play {
         core,
         state,
-        free: (0..PAGES as u64).map(|p| p * BYTES as u64).collect(),
+        areas,
+        memory: vec![first],
+        free: (0..PAGES as u64).map(|p| TOKEN | (p * BYTES as u64)).collect(),
         armed: [None; PLACES as usize],
         queue: VecDeque::new(),
         unseen: 0,
@@ -65,7 +79,11 @@ pub(in crate::recv) fn play(script: &[u8]) {
     for place in 0..PLACES {
         play.connect(place);
     }
-    for step in script.chunks_exact(8) {
+    let steps = script.len() / 8;
+    for (at, step) in script.chunks_exact(8).enumerate() {
+        if at == steps / 2 && mode & 4 != 0 {
+            play.append(mode & 8 != 0);
+        }
         let place = u32::from(step[1]) % PLACES;
         let number = u32::from_le_bytes([step[2], step[3], step[4], step[5]]);
         match (step[0] % 8, mode & 1) {
@@ -99,6 +117,19 @@ impl Play {
         }
         self.core.holdings.grow(self.core.connections.len());
         self.state.add(place);
+    }
+
+    fn append(&mut self, elsewhere: bool) {
+        let cut = AreaOptions { buffer_bytes: BYTES, buffers: ADDED, pages: Pages::Normal };
+        let Ok(area) = Area::new(cut) else { return };
+        let added = self.areas.add(area.clone(), ADDED * BYTES, || Ok(TOKEN_ADDED));
+        assert!(matches!(added, Some(Ok(_))), "{added:?}");
+        self.memory.push(area);
+        if !elsewhere {
+            self.state.learn(&self.core.pool);
+            self.state.make_room(&mut self.core, ADDED, 3);
+        }
+        self.free.extend((0..ADDED as u64).map(|p| TOKEN_ADDED | (p * BYTES as u64)));
     }
 
     /// As the back end submits, and what the kernel answers to cancellations.
@@ -138,7 +169,7 @@ impl Play {
         let Some(page) = self.free.pop() else { return self.end(place, libc::ENOMEM) };
         let len = (u64::from(number) % BYTES as u64 + 1).min(bound);
         let at = u64::from(number >> 16) % (BYTES as u64 - len + 1);
-        self.complete(recv_data(place), len as i32, CQE_F_MORE, TOKEN | (page + at));
+        self.complete(recv_data(place), len as i32, CQE_F_MORE, page + at);
         let left = if bound == u64::MAX { bound } else { bound - len };
         if left == 0 {
             self.end(place, 0);
@@ -166,13 +197,14 @@ impl Play {
         }
         if flush {
             for entry in self.state.waiting.drain(..) {
-                let offset = entry.off & ((1 << AREA_SHIFT) - 1);
-                assert_eq!(entry.off - offset, TOKEN, "another area");
-                assert!(
-                    entry.len > 0 && offset + u64::from(entry.len) <= AREA_BYTES as u64,
-                    "no piece of it"
-                );
-                self.free.push(offset / BYTES as u64 * BYTES as u64);
+                let (token, offset) = (entry.off & Cut::TOKEN, entry.off & !Cut::TOKEN);
+                let bytes = match token {
+                    TOKEN => AREA_BYTES,
+                    TOKEN_ADDED if self.memory.len() > 1 => ADDED * BYTES,
+                    _ => panic!("another area"),
+                };
+                assert!(entry.len > 0 && offset + u64::from(entry.len) <= bytes as u64, "no piece of it");
+                self.free.push(token | (offset / BYTES as u64 * BYTES as u64));
             }
             self.state.feed();
         }
@@ -212,22 +244,29 @@ impl Play {
         let extra = match step[7] % 8 {
             0 => u64::from(number) << 20,
             1 => u64::MAX - u64::from(step[3]),
-            n => TOKEN | (u64::from(number >> 8) % (AREA_BYTES as u64 + 5000)) | u64::from(n == 2) << 63,
+            2 => TOKEN_ADDED | (u64::from(number >> 8) % ((ADDED * BYTES) as u64 + 5000)),
+            n => TOKEN | (u64::from(number >> 8) % (AREA_BYTES as u64 + 5000)) | u64::from(n == 3) << 63,
         };
         self.state.copied(number.into());
         self.complete(user_data, result, u32::from(step[7] >> 3), extra);
     }
 
     fn check(&self) {
-        let base = self.core.pool.area(0).map_or(0, |a| a.base() as usize);
         let mut pages = 0u64;
         let mut data = 0;
         for arrival in &self.held {
             let What::Data(lease) = &arrival.what else { continue };
             data += 1;
-            let offset = (lease.as_ptr() as usize).wrapping_sub(base);
-            assert!(!lease.is_empty() && offset + lease.len() <= AREA_BYTES, "a lease outside of the area");
-            let page = 1 << (offset / BYTES);
+            let place = self.memory.iter().enumerate().find_map(|(i, area)| {
+                let offset = (lease.as_ptr() as usize).wrapping_sub(area.base() as usize);
+                let bytes = [AREA_BYTES, ADDED * BYTES][i];
+                offset
+                    .checked_add(lease.len())
+                    .filter(|end| *end <= bytes)
+                    .map(|_| i * PAGES + offset / BYTES)
+            });
+            assert!(!lease.is_empty() && place.is_some(), "a lease outside of the areas");
+            let page = 1 << place.unwrap_or(0);
             assert!(pages & page == 0 || !self.is_sound, "a page is lent twice");
             pages |= page;
         }
@@ -238,7 +277,20 @@ impl Play {
         assert_eq!(armed, self.state.armed());
         if self.is_sound {
             let all = self.free.len() + self.state.waiting.len() + data + self.unseen;
-            assert_eq!(all, PAGES, "a page is lost or in two hands");
+            let pages = if self.memory.len() > 1 { PAGES + ADDED } else { PAGES };
+            assert_eq!(all, pages, "a page is lost or in two hands");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn scripts_do_no_harm(script in prop::collection::vec(any::<u8>(), 0..600)) {
+            super::play(&script);
         }
     }
 }

@@ -67,8 +67,60 @@ pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &R
         ),
         _ => explain(errno, &registration),
     };
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    RecvError::ZeroCopy { message: format!("{message} (this is Linux {release})"), source: e }
+    RecvError::ZeroCopy { message: format!("{message} (this is Linux {})", release()), source: e }
+}
+
+/// Why a ring can't use the area of another one, and what to do.
+pub(super) fn import_refused(e: io::Error) -> RecvError {
+    let because = match e.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "CAP_NET_ADMIN is missing: each ring that uses an area needs it, not only the first one; run it as root, or grant it \
+             ('setcap cap_net_admin+ep FILE', AmbientCapabilities= of systemd)"
+        }
+        Some(libc::EINVAL) => {
+            return RecvError::TooOld { what: "area that several rings use", since: "Linux 7.0" };
+        }
+        Some(libc::EBADF) => "it is no area of zero-copy receive any more; export it again",
+        Some(libc::ENOMEM) => "the kernel has no memory for it; end other programs, or use fewer receivers",
+        _ => return RecvError::system("io_uring_register(ZCRX_REG_IMPORT)")(e),
+    };
+    let message =
+        format!("the area of another receiver can't be used: {because} (this is Linux {})", release());
+    RecvError::ZeroCopy { message, source: e }
+}
+
+fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// What stands for a kernel that takes no second area.
+pub(super) const ABSENT: i32 = libc::EOPNOTSUPP;
+
+/// Why an area of `bytes` could not be added, and what to do.
+pub(super) fn not_added(e: &io::Error, bytes: usize) -> RecvError {
+    let why = match e.raw_os_error() {
+        Some(ABSENT) => "this kernel takes one area for one registration; boot Linux 7.3 or newer, or make another receiver, \
+                         which has an area of its own"
+            .to_owned(),
+        Some(libc::EINVAL) => "the first area is a DMA buffer, or there are 1024 areas, the most that the kernel takes".to_owned(),
+        Some(libc::ERANGE) => {
+            "its memory is not contiguous in pieces of rx_buf_len bytes; take huge pages, as for the first area".to_owned()
+        }
+        Some(libc::EFAULT) => "the interface has gone; make a new receiver".to_owned(),
+        Some(libc::ENOMEM) => format!(
+            "no memory, or it goes beyond RLIMIT_MEMLOCK, which is {} and counts all that this user has locked: raise it \
+             (ulimit -l, or CAP_IPC_LOCK)",
+            locked_limit()
+        ),
+        _ => format!("the kernel answers: {e}"),
+    };
+    let message = format!(
+        "an area of {bytes} bytes can't be added to this receiver: {why} (this is Linux {})",
+        release()
+    );
+    let source =
+        e.raw_os_error().map_or_else(|| io::Error::other(e.to_string()), io::Error::from_raw_os_error);
+    RecvError::ZeroCopy { message, source }
 }
 
 fn has_recv_zc() -> bool {
@@ -119,5 +171,37 @@ mod tests {
         let dmabuf = said(libc::EINVAL, queue(), |r| r.dmabuf = Some(3));
         assert!(dmabuf.contains("DMA buffer") && dmabuf.contains("8192"), "{dmabuf}");
         assert!(said(libc::EPERM, None, |_| ()).contains("CAP_NET_ADMIN"));
+    }
+
+    #[test]
+    fn what_keeps_an_area_away_is_named() {
+        for (errno, word) in [
+            (libc::EOPNOTSUPP, "boot Linux 7.3"),
+            (libc::EINVAL, "DMA buffer"),
+            (libc::ERANGE, "huge pages"),
+            (libc::EFAULT, "interface"),
+            (libc::ENOMEM, "RLIMIT_MEMLOCK"),
+            (libc::EPERM, "Operation not permitted"),
+        ] {
+            let error = not_added(&io::Error::from_raw_os_error(errno), 8192);
+            let text = error.to_string();
+            assert!(text.contains(word) && text.contains("8192") && error.errno() == Some(errno), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refused_import_says_what_to_do() {
+        let of = |errno| import_refused(io::Error::from_raw_os_error(errno));
+        for (errno, words) in [
+            (libc::EPERM, ["CAP_NET_ADMIN", "setcap", "Linux"]),
+            (libc::EINVAL, ["area that several rings use", "boot Linux 7.0", "newer"]),
+            (libc::EBADF, ["area of another receiver", "export it again", "Linux"]),
+            (libc::ENOMEM, ["area of another receiver", "no memory", "fewer receivers"]),
+            (libc::EIO, ["ZCRX_REG_IMPORT", "failed", "os error 5"]),
+        ] {
+            let text = of(errno).to_string();
+            assert!(words.iter().all(|w| text.contains(w)), "{errno}: {text}");
+        }
+        assert_eq!(of(libc::EPERM).errno(), Some(libc::EPERM));
     }
 }

@@ -1,8 +1,8 @@
-//! What all receivers of one area share: the refill ring, what the kernel counts, the memory.
+//! What all receivers of one registration share: the refill ring, what the kernel counts, the areas.
 //!
 //! ```text
 //!  receiver 1 ─ ring 1 ─┐                                   ┌─ completions of ring 1
-//!                       ├─ one registration, one area ──────┤
+//!                       ├─ one registration, its areas ─────┤
 //!  receiver 2 ─ ring 2 ─┘  one refill ring, under a lock    └─ completions of ring 2
 //! ```
 //! # Who owns which bytes
@@ -10,9 +10,9 @@
 //! receiver leaves behind when it goes (leases that are still out, pieces nobody took) comes back to the others: what
 //! nobody has at once, the leases when the last of them is dropped.
 
+use super::areas::Areas;
 use super::refill::Ring;
-use super::state::Cut;
-use crate::area::Area;
+use crate::recv::ZeroCopied;
 use crate::uring::zcrx::{CopyStats, Region, Rqe};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -22,8 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) area: Area,
-    pub(super) cut: Cut,
+    pub(super) areas: Arc<Areas>,
     /// Queue and interface; `None`: no device.
     pub(super) queue: Option<(String, u32)>,
     /// See [`State`](super::state::State).
@@ -42,11 +41,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(area: Area, cut: Cut, queue: Option<(String, u32)>, region: Arc<Region>) -> Self {
+    pub(super) fn new(areas: Areas, queue: Option<(String, u32)>, region: Arc<Region>) -> Self {
         let owed = queue.is_some().then(Arc::default);
         Self {
-            area,
-            cut,
+            areas: Arc::new(areas),
             queue,
             owed,
             ring: Mutex::new(Ring::new(region.entries())),
@@ -59,14 +57,18 @@ impl Shared {
         }
     }
 
-    /// Buffers of the area.
+    /// Buffers of all areas.
     pub(super) fn buffers(&self) -> usize {
-        self.cut.area_bytes / self.cut.buffer_bytes.max(1) as usize
+        self.areas.buffers()
     }
 
-    /// Whether the kernel sends events and counts what it copies.
-    pub(super) fn has_events(&self) -> bool {
-        self.region.has_events()
+    /// How far it can be told what a NIC placed: without a device nobody but the kernel did.
+    pub(super) fn zero_copied(&self) -> ZeroCopied {
+        match (&self.queue, self.region.has_events()) {
+            (None, _) => ZeroCopied::Exact,
+            (Some(_), true) => ZeroCopied::AtMost,
+            (Some(_), false) => ZeroCopied::Unknown,
+        }
     }
 
     /// The refill ring and the statistics.
@@ -74,7 +76,7 @@ impl Shared {
         &self.region
     }
 
-    /// From now on other receivers may have pieces of the area.
+    /// From now on other receivers may have pieces of the areas.
     pub(super) fn set_exported(&self) {
         self.is_exported.store(true, Ordering::Relaxed);
     }
@@ -163,16 +165,35 @@ impl Drop for Leftover {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::area::{AreaOptions, Pages};
+    use crate::area::{Area, AreaOptions, Pages};
+    use crate::recv::zcrx::areas::Cut;
 
     fn shared(entries: u32) -> Arc<Shared> {
         let area = Area::new(AreaOptions { buffer_bytes: 4096, buffers: 4, pages: Pages::Normal }).unwrap();
         let cut = Cut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
-        Arc::new(Shared::new(area, cut, None, Arc::new(Region::alone(entries))))
+        Arc::new(Shared::new(Areas::new(area, cut), None, Arc::new(Region::alone(entries).unwrap())))
     }
 
     fn piece(off: u64) -> Rqe {
         Rqe { off, len: 1, pad: 0 }
+    }
+
+    /// The kernel never counts what it copies of a frame's linear part, so that a queue's figure is never exact.
+    #[test]
+    fn a_queue_tells_that_its_figure_may_be_too_high() {
+        let area = Area::new(AreaOptions { buffer_bytes: 4096, buffers: 4, pages: Pages::Normal }).unwrap();
+        let cut = Cut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
+        let areas = || Areas::new(area.clone(), cut);
+        let of = |queue, region| Shared::new(areas(), queue, Arc::new(region)).zero_copied();
+        let queue = || Some(("eth1".to_owned(), 3));
+        assert_eq!(
+            of(queue(), Region::alone(8).unwrap()),
+            ZeroCopied::Unknown,
+            "Linux before 7.2 counts nothing"
+        );
+        assert_eq!(of(queue(), Region::counting(8).unwrap()), ZeroCopied::AtMost);
+        assert_eq!(of(None, Region::alone(8).unwrap()), ZeroCopied::Exact);
+        assert_eq!(of(None, Region::counting(8).unwrap()), ZeroCopied::Exact);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The state machine: what a completion means. Plain code without I/O, so that any sequence of completions can be tried.
 //!
-//! A connection has at most one multishot RECV_ZC in the kernel. Each of its completions with `F_MORE` names a piece of the
+//! A connection has at most one multishot RECV_ZC in the kernel. Each of its completions with `F_MORE` names a piece of an
 //! area; the last one has none and says why it ended:
 //!
 //! | result | meaning | what follows |
@@ -13,8 +13,10 @@
 //!
 //! In none of these cases is a byte taken from the socket that no completion names (io_uring/zcrx.c, `io_zcrx_recv_skb`).
 
+use super::areas::{Areas, Cut};
 use crate::recv::Arrival;
 use crate::recv::core::{Core, Placed};
+use crate::recv::lease::Pool;
 use crate::recv::listen::ACCEPT;
 use crate::uring::wide::{CQE_F_MORE, WideCqe};
 use crate::uring::zcrx::{AREA_SHIFT, Event, Rqe};
@@ -56,22 +58,12 @@ struct Request {
     got: u64,
 }
 
-/// A piece of the area that is lent.
+/// A piece of an area that is lent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Piece {
+    /// As the kernel named it, with the area's number.
     offset: u64,
     len: u32,
-}
-
-/// How the area is cut.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
-    /// Its bytes.
-    pub(super) area_bytes: usize,
-    /// Bytes of a buffer.
-    pub(super) buffer_bytes: u32,
-    /// Its number, above an offset's bits.
-    pub(super) token: u64,
 }
 
 /// See the module.
@@ -85,7 +77,7 @@ pub(super) struct State {
     /// Connections that found no buffer.
     starved: VecDeque<u32>,
     /// What is lent, by slot.
-    pieces: Box<[Piece]>,
+    pieces: Vec<Piece>,
     /// Entries of the refill ring that are to be written.
     pub(super) waiting: VecDeque<Rqe>,
     /// Completions that found no slot, in order.
@@ -99,26 +91,61 @@ pub(super) struct State {
     /// Bytes that the kernel said it copied, less those that were lent as copied, by all who use the area. `None`: all are
     /// copied.
     owed: Option<Arc<AtomicI64>>,
-    cut: Cut,
+    areas: Arc<Areas>,
+    /// How the areas are cut that this receiver knows, in the pool's order.
+    cuts: Vec<Cut>,
 }
 
 impl State {
-    /// For so many leases at a time. With `owed` a NIC places what the kernel doesn't say it copied.
-    pub(super) fn new(slots: usize, cut: Cut, owed: Option<Arc<AtomicI64>>) -> Self {
-        Self {
+    /// For so many leases at a time. The first of the areas is in `pool`, where the others are put, too. With `owed` a NIC
+    /// places what the kernel doesn't say it copied.
+    pub(super) fn new(slots: usize, pool: &Pool, areas: Arc<Areas>, owed: Option<Arc<AtomicI64>>) -> Self {
+        let mut state = Self {
             requests: Vec::new(),
             armed: 0,
             to_arm: VecDeque::new(),
             to_cancel: VecDeque::new(),
             starved: VecDeque::new(),
-            pieces: vec![Piece::default(); slots].into(),
+            pieces: vec![Piece::default(); slots],
             waiting: VecDeque::with_capacity(slots),
             pending: VecDeque::new(),
             bell_armed: false,
             rung: false,
             fired: [false; 2],
             owed,
-            cut,
+            cuts: areas.after(0).first().map(|(_, cut)| *cut).into_iter().collect(),
+            areas,
+        };
+        state.learn(pool);
+        state
+    }
+
+    /// Takes note of areas that were added, by this receiver or another one.
+    pub(super) fn learn(&mut self, pool: &Pool) {
+        for (area, cut) in self.areas.after(self.cuts.len()) {
+            if !pool.add(area) {
+                return;
+            }
+            self.cuts.push(cut);
+        }
+    }
+
+    /// From now on for `slots` leases more, and `share` for one connection.
+    pub(super) fn make_room(&mut self, core: &mut Core, slots: usize, share: usize) {
+        let all = core.add_slots(slots, share);
+        self.pieces.resize(all, Piece::default());
+        self.waiting.reserve(all.saturating_sub(self.waiting.len()));
+    }
+
+    /// The area that a word of the kernel is about.
+    #[inline]
+    fn find(&self, word: u64) -> Option<usize> {
+        let token = word & Cut::TOKEN;
+        // The kernel counts from 0 on.
+        let likely = (word >> AREA_SHIFT) as usize;
+        match self.cuts.get(likely) {
+            Some(cut) if cut.token == token => Some(likely),
+            _ => self.cuts.iter().position(|cut| cut.token == token),
         }
     }
 
@@ -194,7 +221,7 @@ impl State {
             if request.armed || !core.may_receive(place) {
                 continue;
             }
-            let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.cut.buffer_bytes);
+            let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.areas.buffer_bytes());
             let limit = core.connections.get(place as usize).and_then(|c| c.limit).unwrap_or(u64::MAX);
             let bound = u32::try_from(room.min(limit)).unwrap_or(u32::MAX);
             *request = Request { armed: true, bound, ..Request::default() };
@@ -218,7 +245,7 @@ impl State {
         let Some(piece) = self.pieces.get_mut(slot as usize) else { return };
         let Piece { offset, len } = std::mem::take(piece);
         if len > 0 {
-            self.waiting.push_back(Rqe { off: offset | self.cut.token, len, pad: 0 });
+            self.waiting.push_back(Rqe { off: offset, len, pad: 0 });
         }
     }
 
@@ -290,14 +317,17 @@ impl State {
         true
     }
 
-    /// A piece of the area came.
+    /// A piece of an area came.
     fn data(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, place: u32, cqe: &WideCqe) -> bool {
         let len = cqe.result.unsigned_abs();
-        let offset = cqe.extra & ((1 << AREA_SHIFT) - 1);
-        let end = offset.checked_add(len.into());
-        let is_inside = cqe.extra >> AREA_SHIFT == self.cut.token >> AREA_SHIFT
-            && end.is_some_and(|e| e <= self.cut.area_bytes as u64);
-        let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed && is_inside) else {
+        let offset = cqe.extra & !Cut::TOKEN;
+        let area = self.find(cqe.extra).or_else(|| {
+            self.learn(&core.pool);
+            self.find(cqe.extra)
+        });
+        let area = area.filter(|a| offset + u64::from(len) <= self.cuts[*a].area_bytes as u64);
+        let request = self.requests.get_mut(place as usize).filter(|r| r.armed);
+        let (Some(request), Some(area)) = (request, area) else {
             // The kernel names no such thing; its memory stays out of use rather than in two hands.
             core.failed(out, place, libc::EIO);
             self.unwant(place);
@@ -307,7 +337,7 @@ impl State {
         request.got += u64::from(len);
         let is_bound = request.bound != 0 && request.got >= request.bound.into();
         if let Some(piece) = self.pieces.get_mut(slot as usize) {
-            *piece = Piece { offset, len };
+            *piece = Piece { offset: cqe.extra, len };
         }
         let placed = match &self.owed {
             Some(owed) if owed.load(Ordering::Relaxed) <= 0 => Placed::ByNic,
@@ -319,7 +349,7 @@ impl State {
         };
         // SAFETY: the completion named these bytes, which the kernel counts as in use until an entry of the refill ring
         // gives them back; that is made of the slot's piece when the slot comes back.
-        unsafe { core.deliver(out, place, slot, (0, offset as usize, len as usize), placed) };
+        unsafe { core.deliver(out, place, slot, (area, offset as usize, len as usize), placed) };
         // What was asked for has come: it ends by itself.
         if !is_bound && !core.may_receive(place) {
             self.unwant(place);
@@ -387,9 +417,8 @@ impl State {
         while let Some(cqe) = self.pending.pop_front() {
             self.discard(cqe);
         }
-        let token = self.cut.token;
         let pieces = self.pieces.iter_mut().map(std::mem::take).filter(|p| p.len > 0);
-        let lent = pieces.map(|Piece { offset, len }| Rqe { off: offset | token, len, pad: 0 }).collect();
+        let lent = pieces.map(|Piece { offset, len }| Rqe { off: offset, len, pad: 0 }).collect();
         (lent, self.waiting.drain(..).collect())
     }
 }

@@ -2,19 +2,24 @@
 //! sends.
 
 use super::*;
+use crate::area::{Area, AreaOptions, Pages};
 use crate::recv::core::{Connection, Kind, State as Life};
 use crate::recv::receiver::new_core;
 use crate::recv::zcrx::refill::Ring;
 use crate::recv::{Backend, ConnectionId, Options, What};
 use proptest::prelude::*;
 
+/// Of the first area, and with the one that is added.
+const FIRST: usize = 4;
 const PAGES: usize = 6;
+/// The areas' numbers, above the offsets' bits: those that the kernel would give, and those that it could.
+const TOKENS: [[u64; 2]; 2] = [[0, 1 << AREA_SHIFT], [5 << AREA_SHIFT, 1 << AREA_SHIFT]];
 
 fn core(connections: u32) -> Core {
     let options = Options {
         backend: Backend::NoDevice,
         buffer_bytes: 4096,
-        buffers: PAGES,
+        buffers: FIRST,
         share: Some(3),
         ..Options::default()
     };
@@ -28,9 +33,18 @@ fn core(connections: u32) -> Core {
     core
 }
 
-fn state(core: &Core, has_device: bool) -> State {
-    let cut = Cut { area_bytes: PAGES * 4096, buffer_bytes: 4096, token: 0 };
-    State::new(core.holdings.slots(), cut, has_device.then(Arc::default))
+fn state(core: &Core, has_device: bool, token: u64) -> State {
+    let cut = Cut { area_bytes: FIRST * 4096, buffer_bytes: 4096, token };
+    let areas = Areas::new(core.pool.area(0).unwrap().clone(), cut);
+    State::new(core.holdings.slots(), &core.pool, Arc::new(areas), has_device.then(Arc::default))
+}
+
+/// The kernel has a second area from now on, which the state machine hears of by `learn` or by a completion.
+fn append(areas: &Areas, token: u64) -> Area {
+    let options = AreaOptions { buffer_bytes: 4096, buffers: PAGES - FIRST, pages: Pages::Normal };
+    let area = Area::new(options).unwrap();
+    areas.add(area.clone(), (PAGES - FIRST) * 4096, || Ok(token)).unwrap().unwrap();
+    area
 }
 
 /// What the kernel does to the receive of one connection (io_uring/zcrx.c).
@@ -52,6 +66,10 @@ fn byte(place: u32, at: u64) -> u8 {
 
 /// A kernel without a device.
 struct Model {
+    tokens: [u64; 2],
+    /// The memory, as the kernel has it.
+    areas: Vec<Area>,
+
     core: Core,
     state: State,
     free: Vec<u64>,
@@ -65,21 +83,41 @@ struct Model {
 }
 
 impl Model {
-    fn new(connections: u32) -> Self {
+    fn new(connections: u32, tokens: [u64; 2]) -> Self {
         let core = core(connections);
-        let mut state = state(&core, false);
+        let mut state = state(&core, false, tokens[0]);
         (0..connections).for_each(|p| state.add(p));
         Self {
-            core,
             state,
-            free: (0..PAGES as u64).map(|p| p * 4096).collect(),
+            tokens,
+            areas: vec![core.pool.area(0).unwrap().clone()],
+            free: (0..FIRST as u64).map(|p| tokens[0] | (p * 4096)).collect(),
             ring: VecDeque::new(),
             book: Ring::new(8),
             head: 0,
             completions: VecDeque::new(),
+            core,
             streams: (0..connections).map(|_| Stream::default()).collect(),
             leases: Vec::new(),
         }
+    }
+
+    fn pages(&self) -> usize {
+        if self.areas.len() == 1 { FIRST } else { PAGES }
+    }
+
+    /// One more area: added here, or by another receiver (`elsewhere`) that shares the first one.
+    fn append(&mut self, elsewhere: bool) {
+        if self.areas.len() > 1 {
+            return;
+        }
+        self.areas.push(append(&self.state.areas, self.tokens[1]));
+        if !elsewhere {
+            self.state.learn(&self.core.pool);
+        }
+        // So that every page has a slot; another receiver's area brings none.
+        self.state.make_room(&mut self.core, PAGES - FIRST, 3);
+        self.free.extend((0..(PAGES - FIRST) as u64).map(|p| self.tokens[1] | (p * 4096)));
     }
 
     /// As the back end submits.
@@ -112,10 +150,11 @@ impl Model {
             stream.armed = None;
             self.completions.push_back(end(-libc::ENOSPC));
         } else if let Some(page) = self.free.pop() {
-            let base = self.core.pool.area(0).unwrap().base();
+            let area = self.tokens.iter().position(|t| *t == page & Cut::TOKEN).unwrap();
+            let base = self.areas[area].base().wrapping_add((page & !Cut::TOKEN) as usize);
             for i in 0..u64::from(len) {
                 // SAFETY: a page that is free in the model, so that no lease covers it; within the area.
-                unsafe { base.wrapping_add((page + i) as usize).write(byte(place, stream.sent + i)) };
+                unsafe { base.wrapping_add(i as usize).write(byte(place, stream.sent + i)) };
             }
             stream.sent += u64::from(len);
             self.completions.push_back(WideCqe { extra: page, flags: CQE_F_MORE, ..end(len as i32) });
@@ -175,7 +214,7 @@ impl Model {
         }
         let all = self.free.len() + self.ring.len() + self.leases.len() + self.state.waiting.len();
         let named = self.completions.iter().filter(|c| c.result > 0).count();
-        assert_eq!(all + named, PAGES, "a page is lost or in two hands");
+        assert_eq!(all + named, self.pages(), "a page is lost or in two hands");
     }
 }
 
@@ -186,6 +225,7 @@ enum Step {
     Drain,
     GiveBack(usize, bool),
     Stop(u32),
+    Append(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -195,15 +235,20 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Drain),
         2 => (0..4usize, any::<bool>()).prop_map(|(c, f)| Step::GiveBack(c, f)),
         1 => (0..2u32).prop_map(Step::Stop),
+        1 => any::<bool>().prop_map(Step::Append),
     ]
 }
 
 proptest! {
-    /// Whatever the kernel and the program do in which order, no byte is lost, doubled or misplaced, no page is written
+    /// Whatever the kernel and the program do in which order, with a second area from some moment on, no byte is lost, doubled or misplaced, no page is written
     /// while it is lent, and in the end all pages are back.
     #[test]
-    fn nothing_is_lost(steps in prop::collection::vec(step(), 0..120), queue in 1..6usize) {
-        let mut model = Model::new(2);
+    fn nothing_is_lost(
+        steps in prop::collection::vec(step(), 0..120),
+        queue in 1..6usize,
+        tokens in prop::sample::select(TOKENS.to_vec()),
+    ) {
+        let mut model = Model::new(2, tokens);
         let mut stopped = [false; 2];
         for step in steps {
             match step {
@@ -211,6 +256,7 @@ proptest! {
                 Step::Submit => model.submit(),
                 Step::Drain => model.drain(),
                 Step::GiveBack(count, flush) => model.give_back(count, flush),
+                Step::Append(elsewhere) => model.append(elsewhere),
                 Step::Stop(place) => {
                     stopped[place as usize] |= !model.state.unwant(place);
                 }
@@ -229,14 +275,22 @@ proptest! {
         for (place, stream) in model.streams.iter().enumerate() {
             prop_assert!(stream.ended, "connection {} stands at {} of {}", place, stream.seen, TOTAL);
         }
-        prop_assert_eq!((model.free.len(), model.state.armed()), (PAGES, 0));
+        prop_assert_eq!((model.free.len(), model.state.armed()), (model.pages(), 0));
     }
 
     /// No sequence of completions makes it panic, lend a byte outside of the area, or lose a slot.
     #[test]
-    fn hostile_completions_do_no_harm(all in prop::collection::vec(hostile(), 0..100), has_device in any::<bool>()) {
+    fn hostile_completions_do_no_harm(
+        all in prop::collection::vec(hostile(), 0..100),
+        has_device in any::<bool>(),
+        appended in any::<bool>(),
+    ) {
         let mut core = core(3);
-        let mut state = state(&core, has_device);
+        let mut state = state(&core, has_device, 0);
+        let mut areas = vec![core.pool.area(0).unwrap().clone()];
+        if appended {
+            areas.push(append(&state.areas, 1 << AREA_SHIFT));
+        }
         (0..3).for_each(|p| state.add(p));
         let slots = core.holdings.slots();
         let mut out = Vec::new();
@@ -250,6 +304,13 @@ proptest! {
             let mut one = Some(cqe);
             let taken = state.take_all(&mut core, &mut out, || one.take());
             prop_assert!(taken || core.holdings.free() == 0);
+            let is_inside = |lease: &[u8]| {
+                areas.iter().any(|area| {
+                    let offset = (lease.as_ptr() as usize).wrapping_sub(area.base() as usize);
+                    offset.checked_add(lease.len()).is_some_and(|end| end <= area.len())
+                })
+            };
+            prop_assert!(out.iter().all(|a| !matches!(&a.what, What::Data(lease) if !is_inside(lease))));
             let lent = out.iter().filter(|a| matches!(a.what, What::Data(_))).count();
             prop_assert_eq!(core.holdings.free() + lent, slots);
             prop_assert_eq!(state.armed(), (0..3).filter(|p| state.is_armed(*p)).count());
@@ -272,7 +333,9 @@ fn hostile() -> impl Strategy<Value = (WideCqe, u64, bool)> {
         2 => prop::sample::select(vec![-libc::ENOMEM, -libc::ENOSPC, -libc::ECANCELED, -libc::ECONNRESET, i32::MIN]),
         1 => any::<i32>(),
     ];
-    let extra = prop_oneof![6 => 0..(PAGES as u64 * 4096 + 5000), 1 => any::<u64>()];
+    let offset = || 0..(FIRST as u64 * 4096 + 5000);
+    let second = offset().prop_map(|o| 1 << AREA_SHIFT | o);
+    let extra = prop_oneof![4 => offset(), 3 => second, 1 => any::<u64>()];
     (user_data, result, 0..4u32, extra, any::<u32>(), any::<bool>()).prop_map(
         |(user_data, result, flags, extra, copied, arm)| {
             (WideCqe { user_data, result, flags, extra }, copied.into(), arm)
@@ -283,7 +346,7 @@ fn hostile() -> impl Strategy<Value = (WideCqe, u64, bool)> {
 #[test]
 fn the_ledger_follows_what_the_kernel_says_it_copied() {
     let mut core = core(1);
-    let mut state = state(&core, true);
+    let mut state = state(&core, true, 0);
     state.add(0);
     assert!(state.next_arm(&core).is_some());
     let mut out = Vec::new();

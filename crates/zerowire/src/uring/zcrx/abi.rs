@@ -20,6 +20,8 @@ pub(crate) const FEATURE_RX_PAGE_SIZE: u32 = 1;
 pub(super) const CTRL_FLUSH_RQ: u32 = 0;
 pub(super) const CTRL_EXPORT: u32 = 1;
 pub(super) const CTRL_ARM_EVENT: u32 = 2;
+/// `ZCRX_CTRL_ADD_AREA` (Linux 7.3).
+pub(super) const CTRL_ADD_AREA: u32 = 3;
 /// `ZCRX_EVENT_DESC_FLAG_STATS`.
 pub(super) const EVENT_DESC_FLAG_STATS: u32 = 1;
 /// `IO_URING_QUERY_ZCRX` (Linux 7.0).
@@ -92,7 +94,7 @@ pub(super) struct IfqReg {
     pub(super) resv: [u64; 2],
 }
 
-/// `struct zcrx_ctrl`; the first word of the union is all that is used of it.
+/// `struct zcrx_ctrl`; of the union the first word, which is all that most operations use of it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Ctrl {
@@ -101,6 +103,17 @@ pub(super) struct Ctrl {
     pub(super) resv: [u64; 2],
     pub(super) argument: u32,
     pub(super) rest: [u32; 11],
+}
+
+/// `struct zcrx_ctrl` with the member `zc_area` of the union.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct CtrlAddArea {
+    pub(super) zcrx_id: u32,
+    pub(super) op: u32,
+    pub(super) resv: [u64; 2],
+    pub(super) area_ptr: u64,
+    pub(super) rest: [u64; 5],
 }
 
 /// `struct io_uring_query_hdr`.
@@ -142,5 +155,6 @@ const _: () = assert!(size_of::<AreaReg>() == 48 && size_of::<EventDesc>() == 96
 const _: () = assert!(size_of::<IfqReg>() == 96 && std::mem::offset_of!(IfqReg, zcrx_id) == 64);
 const _: () = assert!(std::mem::offset_of!(IfqReg, event_desc) == 72);
 const _: () = assert!(size_of::<Ctrl>() == 72 && std::mem::offset_of!(Ctrl, argument) == 24);
+const _: () = assert!(size_of::<CtrlAddArea>() == 72 && std::mem::offset_of!(CtrlAddArea, area_ptr) == 24);
 const _: () = assert!(size_of::<QueryHeader>() == 40 && size_of::<QueryZcrx>() == 40);
 const _: () = assert!(size_of::<CopyStats>() == 16);

@@ -6,8 +6,8 @@
 //!                                            an entry of the refill ring gives that piece back
 //!  region    | refill ring | statistics |    see `region`
 //! ```
-//! A registration takes one area (`area_ptr` names one, and `io_zcrx_append_area` refuses a second one), up to Linux 7.3 at
-//! least. It ends when all rings that registered or imported it are closed, and the descriptors that were exported.
+//! A registration takes one area; from Linux 7.3 on more can be added to it (`ZCRX_CTRL_ADD_AREA`), up to 1024, with a device
+//! and without, of buffers of the same length. None can be taken away. It ends when all rings that registered or imported it are closed, and the descriptors that were exported.
 //!
 //! Memory: the kernel pins the area; it may be unmapped at any time without harm to the kernel. Who may read or write a
 //! buffer is up to the caller.
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use super::mapping::Mapping;
 use super::wide::WideRing;
 pub(crate) use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NODEV, Rqe};
-use abi::{AreaReg, Ctrl, EventDesc, IfqReg};
+use abi::{AreaReg, Ctrl, CtrlAddArea, EventDesc, IfqReg};
 use io_uring::types::{IORING_MEM_REGION_TYPE_USER, io_uring_region_desc};
 pub(crate) use query::abilities;
 pub(crate) use region::Region;
@@ -226,6 +226,32 @@ impl Zcrx {
     /// EINVAL when it has not come since it was asked for.
     pub(crate) fn arm(&self, event: Event) -> io::Result<()> {
         self.control(abi::CTRL_ARM_EVENT, event as u32).map(drop)
+    }
+
+    /// Whether the kernel has [`Zcrx::add_area`].
+    pub(crate) fn has_more_areas(&self) -> bool {
+        abilities().is_some_and(|a| a.controls > abi::CTRL_ADD_AREA)
+    }
+
+    /// Adds an area of `bytes`, which is memory of the process, and returns its number, above an offset's bits. All rings of
+    /// the registration may be told of its buffers before this returns.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP before Linux 7.3; EINVAL where the first area is a DMA buffer, with 1024 areas, or for bytes that are no
+    /// pages; ERANGE where buffers are longer than a page and the memory isn't contiguous; EFAULT where the interface has gone;
+    /// ENOMEM also beyond RLIMIT_MEMLOCK; EEXIST from another thread.
+    ///
+    /// # Safety
+    /// As [`Zcrx::new`], for this memory.
+    pub(crate) unsafe fn add_area(&self, area: *mut u8, bytes: usize) -> io::Result<u64> {
+        let mut area = AreaReg { addr: area as u64, len: bytes as u64, ..AreaReg::default() };
+        let area_ptr = &raw mut area as u64;
+        let op = abi::CTRL_ADD_AREA;
+        let mut ctrl = CtrlAddArea { zcrx_id: self.id, op, area_ptr, ..CtrlAddArea::default() };
+        // SAFETY: the kernel reads both structures and fills the area's, which live until it returns, and pins the memory.
+        unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, (&raw mut ctrl).cast(), 0)? };
+        // SAFETY: the kernel has written it; it holds plain numbers.
+        Ok(unsafe { (&raw const area).read_volatile() }.rq_area_token)
     }
 
     /// The argument, as the kernel left it.

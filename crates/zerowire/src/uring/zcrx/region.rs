@@ -101,11 +101,31 @@ impl Region {
     }
 
     /// One that no kernel knows.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn alone(entries: u32) -> io::Result<Self> {
+        Self::unknown(entries, false)
+    }
+
+    /// One that no kernel knows, with statistics.
     #[cfg(test)]
-    pub(crate) fn alone(entries: u32) -> Self {
-        let layout = Layout { head: 0, tail: 4, entries_at: 64, entries, stats: None };
-        let bytes = 64 + entries as usize * size_of::<Rqe>();
-        Self::new(Mapping::anonymous(bytes.next_multiple_of(4096)).unwrap(), layout, bytes).unwrap()
+    pub(crate) fn counting(entries: u32) -> io::Result<Self> {
+        Self::unknown(entries, true)
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn unknown(entries: u32, has_stats: bool) -> io::Result<Self> {
+        let end = (64 + entries as usize * size_of::<Rqe>()).next_multiple_of(64);
+        let layout = Layout { head: 0, tail: 4, entries_at: 64, entries, stats: has_stats.then_some(end) };
+        let bytes = end + size_of::<CopyStats>();
+        Self::new(Mapping::anonymous(bytes.next_multiple_of(4096))?, layout, bytes)
+    }
+
+    /// Takes all entries, as the kernel does.
+    #[cfg(feature = "testing")]
+    pub(crate) fn take_all(&self) {
+        if let Some(word) = self.memory.word(self.layout.head) {
+            word.store(self.tail(), Ordering::Release);
+        }
     }
 
     /// Takes the next entry, as the kernel does.

@@ -1,0 +1,196 @@
+//! The areas of a registration: one at the start, and those that were added (`ZCRX_CTRL_ADD_AREA`, Linux 7.3).
+//!
+//! ```text
+//!  area 0 | b0 | b1 | ...          a completion names area and offset in one word: token | offset;
+//!  area 1 | b0 | b1 | b2 | ...     an entry of the refill ring gives them back in the same form
+//! ```
+//! The kernel takes free buffers of the first area that has any. It uses an area as soon as it was added, for all rings of
+//! the registration: a receiver that gets a completion with a token it doesn't know looks here, where the one that adds holds the
+//! lock until the kernel's answer is noted. Areas can't be taken away again, so that tokens stay as they are.
+
+use super::Zcrx;
+use super::open::Plan;
+use super::refusal::{ABSENT, not_added};
+use crate::area::{Area, AreaOptions};
+use crate::recv::RecvError;
+use crate::recv::core::Core;
+use crate::recv::lease::MOST_ADDED;
+use crate::uring::zcrx::AREA_SHIFT;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// How an area is cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Its bytes.
+    pub(super) area_bytes: usize,
+    /// Bytes of a buffer, the same in all areas.
+    pub(super) buffer_bytes: u32,
+    /// Its number, above an offset's bits.
+    pub(super) token: u64,
+}
+
+impl Cut {
+    /// The bits of an offset that are the area's number.
+    pub(super) const TOKEN: u64 = !((1 << AREA_SHIFT) - 1);
+
+    /// Its buffers.
+    pub(super) fn buffers(&self) -> usize {
+        self.area_bytes / self.buffer_bytes.max(1) as usize
+    }
+}
+
+/// All areas of one registration. See the module.
+#[derive(Debug)]
+pub(super) struct Areas {
+    first: Cut,
+    list: Mutex<Vec<(Area, Cut)>>,
+    count: AtomicUsize,
+    buffers: AtomicUsize,
+}
+
+impl Areas {
+    /// One area.
+    pub(super) fn new(area: Area, cut: Cut) -> Self {
+        let (count, buffers) = (AtomicUsize::new(1), AtomicUsize::new(cut.buffers()));
+        Self { first: cut, list: Mutex::new(vec![(area, cut)]), count, buffers }
+    }
+
+    /// Bytes of a buffer.
+    pub(super) fn buffer_bytes(&self) -> u32 {
+        self.first.buffer_bytes
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Buffers of all of them.
+    pub(super) fn buffers(&self) -> usize {
+        self.buffers.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> usize {
+        self.buffers() * self.first.buffer_bytes as usize
+    }
+
+    /// One more, whose `area_bytes` are whole buffers: `register` makes it the kernel's, and gives its token. `None`: there
+    /// are as many as there can be.
+    pub(super) fn add(
+        &self,
+        area: Area,
+        area_bytes: usize,
+        register: impl FnOnce() -> io::Result<u64>,
+    ) -> Option<io::Result<Cut>> {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.len() > MOST_ADDED {
+            return None;
+        }
+        let token = match register() {
+            Ok(token) => token,
+            Err(e) => return Some(Err(e)),
+        };
+        if token & !Cut::TOKEN != 0 || list.iter().any(|(_, cut)| cut.token == token) {
+            return Some(Err(io::Error::other(format!("the kernel names the new area {token:#x}"))));
+        }
+        let cut = Cut { area_bytes, token, ..self.first };
+        list.push((area, cut));
+        self.count.store(list.len(), Ordering::Relaxed);
+        self.buffers.fetch_add(cut.buffers(), Ordering::Relaxed);
+        Some(Ok(cut))
+    }
+
+    /// Those behind the first `known`; waits for one that is being added.
+    pub(super) fn after(&self, known: usize) -> Vec<(Area, Cut)> {
+        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.get(known..).unwrap_or_default().to_vec()
+    }
+}
+
+/// How many leases one connection may have, while areas are added.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    /// What was asked for.
+    pub(super) asked: Option<usize>,
+    /// Buffers of the program's length, of all areas.
+    pub(super) buffers: usize,
+}
+
+impl Share {
+    /// Of so many leases at a time.
+    pub(super) fn of(&self, slots: usize) -> usize {
+        let whole = self.buffers.max(1);
+        let share = self.asked.unwrap_or(whole / 4);
+        (share.min(whole) * slots / whole).max(1)
+    }
+}
+
+impl Zcrx {
+    /// See [`Receiver::add_area`](crate::recv::Receiver::add_area).
+    pub(super) fn append(&mut self, core: &mut Core, options: AreaOptions) -> Result<(), RecvError> {
+        let chunk = self.shared.areas.buffer_bytes() as usize;
+        let registered = Plan::registered(options.buffers.saturating_mul(options.buffer_bytes), chunk)?;
+        // Asked first: older kernels answer what can mean other things, too.
+        if !self.zcrx.has_more_areas() {
+            return Err(not_added(&io::Error::from_raw_os_error(ABSENT), registered));
+        }
+        let area = Area::new(options)?;
+        let base = area.base();
+        core.called();
+        // SAFETY: the list and the pool keep the memory as long as any lease; only leases, of what completions named, read it.
+        let added =
+            self.shared.areas.add(area, registered, || unsafe { self.zcrx.add_area(base, registered) });
+        let cut = match added {
+            None => return Err(not_added(&io::Error::from_raw_os_error(libc::EINVAL), registered)),
+            Some(Err(e)) if e.raw_os_error() == Some(libc::EEXIST) => return Err(RecvError::WrongThread),
+            Some(Err(e)) => return Err(not_added(&e, registered)),
+            Some(Ok(cut)) => cut,
+        };
+        self.state.learn(&core.pool);
+        self.share.buffers += options.buffers;
+        let slots = Plan::slots(cut.buffers(), self.has_device());
+        let share = self.share.of(core.holdings.slots() + slots);
+        self.state.make_room(core, slots, share);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::area::Pages;
+
+    fn area() -> Area {
+        Area::new(AreaOptions { buffer_bytes: 4096, buffers: 2, pages: Pages::Normal }).unwrap()
+    }
+
+    #[test]
+    fn the_kernels_word_is_checked() {
+        let cut = Cut { area_bytes: 8192, buffer_bytes: 4096, token: 0 };
+        let areas = Areas::new(area(), cut);
+        let add = |token| areas.add(area(), 8192, || Ok(token)).unwrap().map(|c| c.token);
+        for wrong in [0, 1, 1 << AREA_SHIFT | 4096] {
+            assert!(add(wrong).is_err(), "{wrong:#x}");
+        }
+        assert!(areas.add(area(), 8192, || Err(io::Error::from_raw_os_error(libc::EPERM))).unwrap().is_err());
+        assert_eq!((areas.count(), areas.buffers(), areas.bytes()), (1, 2, 8192));
+        assert_eq!(add(1 << AREA_SHIFT).unwrap(), 1 << AREA_SHIFT);
+        assert!(add(1 << AREA_SHIFT).is_err(), "it has that number already");
+        assert_eq!((areas.count(), areas.buffers(), areas.bytes()), (2, 4, 16384));
+        assert_eq!(
+            (areas.after(0).len(), areas.after(1).len(), areas.after(2).len(), areas.after(9).len()),
+            (2, 1, 0, 0)
+        );
+    }
+
+    #[test]
+    fn the_share_grows_with_the_areas_up_to_what_was_asked_for() {
+        let quarter = |buffers, slots| Share { asked: None, buffers }.of(slots);
+        assert_eq!((quarter(4, 4), quarter(20, 20), quarter(20, 320)), (1, 5, 80));
+        let eight = |buffers, slots| Share { asked: Some(8), buffers }.of(slots);
+        assert_eq!((eight(4, 4), eight(20, 20), eight(20, 320)), (4, 8, 128));
+    }
+}
