@@ -32,15 +32,6 @@ impl Progress {
         }
     }
 
-    /// A line that is told without progress too, unless it is to be quiet: what others wait for, such as an address.
-    pub fn announce(&self, line: &str, quiet: bool) {
-        match &self.bar {
-            Some(bar) => bar.println(line),
-            None if !quiet => eprintln!("{line}"),
-            None => {}
-        }
-    }
-
     /// So many bytes were moved.
     pub fn set(&mut self, bytes: u64) {
         if let Some(bar) = &self.bar {

@@ -254,6 +254,30 @@ fn long_tcp_frames_go_out_whole_or_in_segments() {
     });
 }
 
+/// The longest packet of IPv4 and an Ethernet header: more than an interface takes whole, so that the kernel cuts it.
+#[test]
+fn the_longest_frames_go_out_in_segments() {
+    in_lab(|lab| {
+        lab.veth();
+        let longest = tcp4(65_535 - 40);
+        assert_eq!(longest.len(), 65_549);
+        let frames = [longest.clone(), lab::frame(1, 1514), longest];
+        let file = capture(&frames, 0);
+        lab.offload(HERE, Offload::TransmitChecksum, false);
+        for port in ["packet", "send"] {
+            for more in [&[][..], &["--max-memory", "1K"]] {
+                let peer = lab.capture();
+                let args = [&["-t", "--oversized", "gso", "--port", port], more].concat();
+                let s = sent(&file, &args);
+                assert_eq!((&s["frames"], &s["segmented_a_pass"]), (&3.into(), &2.into()), "{s}");
+                segments(&peer, &frames[0], 34, 1460);
+                assert_eq!(peer.expect(), frames[1]);
+                segments(&peer, &frames[2], 34, 1460);
+            }
+        }
+    });
+}
+
 /// The next frames must be the segments of `frame`, whose TCP header is at `tcp`, with good checksums.
 fn segments(peer: &lab::Capture, frame: &[u8], tcp: usize, mss: usize) {
     let payload = &frame[tcp + 20..];

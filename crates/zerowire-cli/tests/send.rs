@@ -157,6 +157,36 @@ fn an_empty_input_is_an_empty_stream() {
 }
 
 #[test]
+fn progress_goes_on_beside_json_unless_it_is_to_be_quiet() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("result.json");
+    let at = at.to_str().unwrap();
+    for (args, speaks) in [
+        (vec!["--json", at], true),
+        (vec!["--json", "-"], true),
+        (vec!["--json", at, "-q"], false),
+        (vec!["--json", "-", "-q"], false),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap().to_string();
+        let receiver = receive_all(listener);
+        let output = spawn(&[&["--to", &to], &args[..]].concat()).wait_with_output().unwrap();
+        assert!(output.status.success() && receiver.join().unwrap().is_empty(), "{args:?}");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(log.contains(&format!("to {to}: ")), speaks, "{args:?}: {log}");
+        assert!(speaks || log.is_empty(), "{args:?}: {log}");
+        let result = match args[1] {
+            "-" => json(&output),
+            _ => {
+                assert!(output.stdout.is_empty(), "{args:?}: no summary: {output:?}");
+                serde_json::from_str(&std::fs::read_to_string(at).unwrap()).unwrap()
+            }
+        };
+        assert_eq!(result["outcome"], "complete", "{args:?}");
+    }
+}
+
+#[test]
 fn a_peer_that_resets_is_told_of() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().to_string();

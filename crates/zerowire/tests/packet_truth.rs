@@ -131,3 +131,49 @@ fn loaded_frames_are_read_anew_each_time() {
         assert_eq!((totals.copied_bytes["outside"], totals.zero_copied_bytes), (1000, 1000));
     });
 }
+
+/// The ring's limit for copying: a frame of so many bytes is copied when the kernel takes it, one of a byte more is not.
+#[test]
+fn frames_up_to_the_limit_are_copied_and_those_above_are_not() {
+    const LIMIT: usize = 1000;
+    const LENS: [usize; 6] = [1400, 600, LIMIT + 1, LIMIT, 1514, 250];
+    for (version, offload) in [(Version::V3, false), (Version::V3, true), (Version::V2, false)] {
+        in_lab(move |lab| {
+            lab.veth();
+            let capture = lab.capture();
+            let options = Options {
+                slots: 16,
+                version: Some(version),
+                copy_up_to: LIMIT,
+                offload,
+                ..Options::default()
+            };
+            let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
+            lab.hold(lab::HERE);
+            let frames: Vec<_> = LENS.iter().map(|len| lab::frame(*len as u32, *len)).collect();
+            for frame in &frames {
+                assert!(ring.push(frame.len(), &mut |to| to.copy_from_slice(frame)).expect("pushed"));
+            }
+            ring.flush().expect("handed over");
+            assert_eq!((ring.reap(), ring.outstanding()), (0, LENS.len()), "all are held");
+            for (slot, len) in LENS.iter().enumerate() {
+                // SAFETY: the bytes are arbitrary ones of a test frame.
+                unsafe { ring.scribble(slot, AT, &vec![0xee; len - AT]) };
+            }
+            lab.release(lab::HERE);
+            ring.drain(PATIENCE).expect("back");
+            for frame in frames {
+                let (len, got) = (frame.len(), capture.expect());
+                let want = if len <= LIMIT { frame } else { changed(&frame) };
+                assert!(got == want, "{version:?}, offload {offload}: the frame of {len} bytes");
+            }
+            let bytes = |is_copied: bool| -> u64 {
+                LENS.iter().filter(|len| (**len <= LIMIT) == is_copied).map(|len| *len as u64).sum()
+            };
+            let totals = ring.counters().snapshot();
+            assert_eq!(totals.copied_bytes, [("cheaper", bytes(true))].into(), "{totals:?}");
+            assert_eq!((totals.frames, totals.zero_copied_frames), (6, 3), "{version:?}, offload {offload}");
+            assert_eq!(totals.zero_copied_bytes, bytes(false));
+        });
+    }
+}

@@ -12,7 +12,8 @@ use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Segment};
 
 const LONG: Duration = Duration::from_secs(20);
 const MODES: [Mode; 3] = [Mode::Copy, Mode::ZeroCopy, Mode::Auto];
-const SIZES: [usize; 12] = [1, 2, 255, 256, 1000, 4096, 4097, 10_000, 65_000, 100_000, 262_144, 1 << 20];
+const SIZES: [usize; 15] =
+    [1, 2, 10, 100, 255, 256, 1000, 4096, 4097, 10_000, 30_000, 65_000, 100_000, 262_144, 1 << 20];
 
 fn options(mode: Mode) -> Options {
     Options { mode, backend: Backend::Socket, ..Options::default() }
@@ -106,7 +107,7 @@ fn udp_carries_all_sizes_and_segments() {
             let n = b.recv(&mut got).unwrap();
             assert!(got[..n] == *want, "{mode:?}: {n} other bytes arrived for {}", want.len());
         };
-        let sizes = [0, 1, 100, 1000, 1472, 4096, 10_000, 30_000, 65_000, 65_507];
+        let sizes = [0, 1, 10, 100, 1000, 1472, 4096, 10_000, 30_000, 65_000, 65_507];
         for (i, size) in sizes.into_iter().enumerate() {
             let bytes = pattern(i, size);
             check(&mut s, bytes.clone().into(), &bytes);

@@ -7,7 +7,8 @@ use ordinary::{become_ordinary, in_a_child};
 use sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::Read;
 use std::time::Duration;
-use zerowire::send::{Backend, Mode, Options, SendError};
+use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::send::{Backend, Mode, Options, SendError, Sender};
 
 const LONG: Duration = Duration::from_secs(20);
 const LIMIT: u64 = 48 << 10;
@@ -69,6 +70,42 @@ fn child_auto() {
     assert!(c.copied_bytes["memlock"] >= 60_000, "{c:?}");
     assert_eq!((c.frames, c.bytes), (200, 200 * 60_000));
     assert!(s.choices().iter().any(|c| c.to_string().contains("refused")), "{:?}", s.choices());
+}
+
+/// What most users have (`ulimit -l`).
+const USUAL_LIMIT: u64 = 8 << 20;
+
+#[test]
+fn areas_are_registered_within_the_usual_limit() {
+    in_a_child("child_registers");
+}
+
+#[test]
+#[ignore = "run by areas_are_registered_within_the_usual_limit"]
+fn child_registers() {
+    become_ordinary(54_324, USUAL_LIMIT);
+    // The ring itself is counted, too: so much beside it, and no more.
+    for (buffers, is_registered) in [(28, true), (33, false)] {
+        let area = Area::new(AreaOptions { buffer_bytes: 256 << 10, buffers, pages: Pages::Normal }).unwrap();
+        let (a, mut b) = tcp_pair();
+        let options = Options { backend: Backend::Auto, ..options(Mode::ZeroCopy) };
+        let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).unwrap();
+        let path = s.path();
+        assert!(path.contains("io_uring"), "{path}");
+        assert_eq!(path.contains("(areas are registered)"), is_registered, "{path}");
+        assert_eq!(path.contains(&format!("{} bytes registered", area.len())), is_registered, "{path}");
+        assert_eq!(path.contains("an area is not registered"), !is_registered, "{path}");
+        assert_eq!(path.contains("RLIMIT_MEMLOCK, which is 8388608 bytes"), !is_registered, "{path}");
+        let mut lease = area.lease().unwrap();
+        assert!(lease.set_len(100_000));
+        lease.copy_from_slice(&pattern(1, 100_000));
+        s.send(lease).unwrap();
+        let mut got = vec![0; 100_000];
+        b.read_exact(&mut got).unwrap();
+        assert!(got == pattern(1, 100_000));
+        s.wait_all(LONG).unwrap();
+        assert_eq!(area.free(), area.buffers());
+    }
 }
 
 #[test]

@@ -132,6 +132,13 @@ fn streams_hold_the_old_bytes_when_copied_and_the_new_ones_when_lent() {
                 let want = if lent > 0 { changed(n) } else { lab::pattern(n, LEN) };
                 assert!(got == want, "{mode:?}: payload {n}");
             }
+            // As for datagrams: the kernel copies when the bytes reach the peer's socket.
+            let t = s.counters().snapshot();
+            let reason = if lent > 0 { "kernel" } else { "asked" };
+            let all = 5 * LEN as u64;
+            assert_eq!(t.copied_bytes, [(reason, all)].into(), "{mode:?}: {t:?}");
+            assert_eq!((t.frames, t.zero_copied_bytes, t.bytes), (5, 0, all), "{mode:?}");
+            assert_eq!(area.free(), area.buffers());
         });
     }
 }

@@ -2,7 +2,7 @@
 
 mod sockets;
 
-use sockets::{pattern, tcp_pair, udp_pair};
+use sockets::{datagram, pattern, tcp_pair, udp_pair};
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions, MappedFile, Pages};
-use zerowire::send::{Backend, Mode, Options, Payload, Segment, SendError, Sender};
+use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Segment, SendError, Sender};
 
 const LONG: Duration = Duration::from_secs(20);
 const MODES: [Mode; 3] = [Mode::Copy, Mode::ZeroCopy, Mode::Auto];
@@ -84,7 +84,7 @@ fn tcp_carries_all_sizes_and_segments() {
                 s.wait_all(LONG).unwrap();
             }
         };
-        for size in [1, 2, 255, 4096, 4097, 10_000, 65_000, 262_144, 1 << 20] {
+        for size in [1, 2, 10, 100, 255, 1000, 4096, 4097, 10_000, 30_000, 65_000, 262_144, 1 << 20] {
             send(&mut s, pattern(size, size), 1);
         }
         for segments in 1..=64 {
@@ -115,10 +115,10 @@ fn udp_carries_all_sizes_and_segments() {
         let mut got = vec![0; 70_000];
         let mut check = |s: &mut Sender, p: Payload, want: &[u8]| {
             s.send(p).unwrap();
-            let n = b.recv(&mut got).unwrap();
+            let n = datagram(&b, &mut got);
             assert!(got[..n] == *want, "{mode:?}, {memory:?}: {n} other bytes arrived for {}", want.len());
         };
-        for size in [0, 1, 100, 1472, 4096, 10_000, 65_000, 65_507] {
+        for size in [0, 1, 10, 100, 1000, 1472, 4096, 10_000, 30_000, 65_000, 65_507] {
             let bytes = pattern(size, size);
             check(&mut s, pieces(&bytes, 1, &area, memory), &bytes);
         }
@@ -153,7 +153,7 @@ fn batches_cost_few_calls_and_keep_their_order() {
         assert_eq!(s.send_many(&mut all).unwrap(), 100);
         let mut got = [0; 2000];
         for i in 0..100 {
-            let n = b.recv(&mut got).unwrap();
+            let n = datagram(&b, &mut got);
             assert!(got[..n] == pattern(i, 400 + i), "{mode:?}, {memory:?}: datagram {i}");
         }
         s.wait_all(LONG).unwrap();
@@ -178,7 +178,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
             s.send(pieces(&bytes, 3, &area, memory)).unwrap();
             let mut got = [0; 2000];
             for want in bytes.chunks(1400) {
-                let n = b.recv(&mut got).unwrap();
+                let n = datagram(&b, &mut got);
                 assert!(got[..n] == *want, "{mode:?}, {memory:?}");
             }
             s.wait_all(LONG).unwrap();
@@ -242,25 +242,55 @@ fn a_stalled_receiver_bounds_what_is_lent() {
 
 #[test]
 fn a_peer_that_resets_gives_everything_back() {
-    let area = area();
-    let (a, b) = tcp_pair();
-    let mut s = open(a, Mode::ZeroCopy, std::slice::from_ref(&area));
-    let mut lent = 0;
-    while lent < 60 && s.try_send(lease(&area, &pattern(lent, 1 << 16))).is_ok() {
-        lent += 1;
-    }
-    // Unread bytes at close: the kernel answers with a reset.
-    drop(b);
-    let end = std::time::Instant::now() + LONG;
-    let error = loop {
-        match s.send(vec![1; 100]) {
-            Ok(_) => assert!(std::time::Instant::now() < end, "the reset was never told"),
-            Err(e) => break e,
+    for mode in MODES {
+        let area = area();
+        let (a, b) = tcp_pair();
+        let mut s = open(a, mode, std::slice::from_ref(&area));
+        let mut sent = 0;
+        while sent < 60 && s.try_send(lease(&area, &pattern(sent, 1 << 16))).is_ok() {
+            sent += 1;
         }
-    };
-    assert!(matches!(error, SendError::Disconnected(_)), "{error}");
-    let _ = s.wait_all(LONG);
-    assert_eq!((s.outstanding(), area.free()), (0, area.buffers()), "all memory is back");
+        assert!(sent > 0, "{mode:?}");
+        // Unread bytes at close: the kernel answers with a reset.
+        drop(b);
+        let end = std::time::Instant::now() + LONG;
+        let error = loop {
+            match s.send(vec![1; 100]) {
+                Ok(_) => assert!(std::time::Instant::now() < end, "{mode:?}: the reset was never told"),
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(error, SendError::Disconnected(_)), "{mode:?}: {error}");
+        let _ = s.wait_all(LONG);
+        assert_eq!((s.outstanding(), area.free()), (0, area.buffers()), "{mode:?}: all memory is back");
+    }
+}
+
+#[test]
+fn synchronous_notifications_leave_nothing_lent() {
+    let area = area();
+    let (a, b) = udp_pair();
+    let each_one = Options { notifications: Notifications::EachOne, ..options(Mode::ZeroCopy) };
+    let mut s = Sender::with_areas(a.into(), each_one.clone(), std::slice::from_ref(&area)).unwrap();
+    let mut got = vec![0; 70_000];
+    for i in 0..50 {
+        let t = s.send(Payload::from(lease(&area, &pattern(i, 30_000)))).unwrap();
+        assert_eq!((s.outstanding(), area.free()), (0, area.buffers()), "{i}");
+        assert_eq!(s.next_completion().map(|c| (c.first, c.last, c.copied)), Some((t, t, true)));
+        let n = datagram(&b, &mut got);
+        assert!(got[..n] == pattern(i, 30_000), "{i}");
+    }
+    // On a stream as well, where a payload may go in parts.
+    let (a, b) = tcp_pair();
+    let mut s = Sender::with_areas(a.into(), each_one, std::slice::from_ref(&area)).unwrap();
+    let reader = reader(b);
+    for i in 0..10 {
+        s.send(Payload::from(lease(&area, &pattern(i, 1 << 20)))).unwrap();
+        assert_eq!((s.outstanding(), area.free()), (0, area.buffers()), "{i}");
+    }
+    assert_eq!(s.counters().snapshot().copied_bytes["kernel"], 10 << 20);
+    drop(s);
+    assert!(reader.join().unwrap() == (0..10).flat_map(|i| pattern(i, 1 << 20)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -357,7 +387,7 @@ fn an_error_of_an_earlier_datagram_is_told_and_the_batch_arrives() {
             let mut got = [0; 1000];
             let mut numbers = Vec::new();
             while numbers.len() < lens.len() {
-                let n = b.recv(&mut got).unwrap();
+                let n = datagram(&b, &mut got);
                 assert_eq!(n, lens[usize::from(got[0])]);
                 numbers.push(got[0]);
             }

@@ -1,10 +1,14 @@
-//! Which bytes really go out over io_uring: datagrams are held in a queue behind the sender, their memory is changed after
-//! the call, and the peer looks. New bytes: nothing was copied. The ledger must say the same. Needs root.
+//! Which bytes really go out over io_uring: they are held in a queue behind the sender, their memory is changed after the
+//! call, and the peer looks. New bytes: nothing was copied. The ledger must say the same. Needs root.
 
 mod common;
+mod sockets;
 
 use common::lab::{self, PATIENCE, in_lab};
-use std::net::UdpSocket;
+use sockets::datagram;
+use std::io::Read;
+use std::net::{TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use zerowire::area::{Area, AreaOptions, Pages};
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, orphans};
@@ -17,7 +21,14 @@ enum Memory {
     Registered,
     RegisteredVector,
     Owned,
+    /// Pieces that are no registered buffer's.
+    OwnedVector,
+    /// One piece of a registered buffer, and one of none.
+    MixedVector,
 }
+
+const EACH_MEMORY: [Memory; 5] =
+    [Memory::Registered, Memory::RegisteredVector, Memory::Owned, Memory::OwnedVector, Memory::MixedVector];
 
 fn payload(area: &Area, memory: Memory, bytes: &[u8]) -> Payload {
     let lease = |bytes: &[u8]| {
@@ -30,41 +41,111 @@ fn payload(area: &Area, memory: Memory, bytes: &[u8]) -> Payload {
         Memory::Registered => lease(bytes).into(),
         Memory::RegisteredVector => [lease(&bytes[..AT]), lease(&bytes[AT..])].into_iter().collect(),
         Memory::Owned => bytes.to_vec().into(),
+        Memory::OwnedVector => {
+            [&bytes[..AT], &bytes[AT..]].map(|piece| Segment::Vec(piece.to_vec())).into_iter().collect()
+        }
+        Memory::MixedVector => {
+            [lease(&bytes[..AT]), Segment::Vec(bytes[AT..].to_vec())].into_iter().collect()
+        }
     }
 }
 
-/// Sends five datagrams into a held queue, changes them, lets them go; returns the sender and what arrived.
-fn change_behind_the_call(lab: &lab::Lab, mode: Mode, memory: Memory) -> (Sender, Vec<Vec<u8>>) {
+/// How payloads are given to the sender: one by one, or this many by a call.
+#[derive(Clone, Copy, Debug)]
+enum Calls {
+    Each,
+    Many(usize),
+}
+
+/// What the payloads go over.
+#[derive(Clone, Copy, Debug)]
+enum Over {
+    Udp,
+    Tcp,
+}
+
+/// The peer's end.
+enum Peer {
+    Udp(UdpSocket),
+    Tcp(TcpStream),
+}
+
+impl Over {
+    fn connect(self, lab: &lab::Lab) -> (OwnedFd, Peer) {
+        match self {
+            Self::Udp => {
+                let (peer, address) = lab.udp();
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                socket.connect(address).unwrap();
+                (socket.into(), Peer::Udp(peer))
+            }
+            Self::Tcp => {
+                let (listener, address) = lab.tcp();
+                let socket = TcpStream::connect(address).unwrap();
+                socket.set_nodelay(true).unwrap();
+                let (peer, _) = listener.accept().unwrap();
+                peer.set_read_timeout(Some(PATIENCE)).unwrap();
+                (socket.into(), Peer::Tcp(peer))
+            }
+        }
+    }
+}
+
+impl Peer {
+    /// The next payload of `LEN` bytes.
+    fn next(&mut self) -> Vec<u8> {
+        let mut got = vec![0; 2048];
+        let len = match self {
+            Self::Udp(socket) => datagram(socket, &mut got),
+            Self::Tcp(stream) => {
+                stream.read_exact(&mut got[..LEN]).expect("bytes");
+                LEN
+            }
+        };
+        got.truncate(len);
+        got
+    }
+}
+
+/// Sends five payloads into a held queue, changes them, lets them go; returns the sender and what arrived.
+fn change_behind_the_call(
+    lab: &lab::Lab,
+    mode: Mode,
+    memory: Memory,
+    over: Over,
+    calls: Calls,
+) -> (Sender, Vec<Vec<u8>>) {
+    let what = format!("{mode:?}, {memory:?}, {over:?}, {calls:?}");
     let area = Area::new(AreaOptions { buffer_bytes: 2048, buffers: 16, pages: Pages::Normal }).unwrap();
     let engine =
         Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring is needed");
-    let (peer, address) = lab.udp();
-    peer.set_read_timeout(Some(PATIENCE)).unwrap();
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    socket.connect(address).unwrap();
-    let mut s = Sender::on(&engine, socket.into(), Options { mode, ..Options::default() }).unwrap();
+    let (socket, mut peer) = over.connect(lab);
+    let mut s = Sender::on(&engine, socket, Options { mode, ..Options::default() }).unwrap();
     lab.hold(lab::HERE);
-    let mut tickets = Vec::new();
-    for n in 0..5 {
-        tickets.push(s.send(payload(&area, memory, &lab::pattern(n, LEN))).expect("sent"));
+    let first = s.next_ticket();
+    let mut all: Vec<_> = (0..5).map(|n| payload(&area, memory, &lab::pattern(n, LEN))).collect();
+    match calls {
+        Calls::Each => all.into_iter().for_each(|p| assert!(s.send(p).is_ok(), "{what}")),
+        Calls::Many(count) => {
+            while !all.is_empty() {
+                let mut some: Vec<_> = all.drain(..count.min(all.len())).collect();
+                s.send_many(&mut some).expect("sent");
+                assert!(some.is_empty(), "{what}");
+            }
+        }
     }
     s.poll().expect("polled");
     let lent = if mode == Mode::ZeroCopy { 5 } else { 0 };
-    assert_eq!(s.outstanding(), lent, "{mode:?}, {memory:?}: the queue holds all");
-    for ticket in tickets {
+    assert_eq!(s.outstanding(), lent, "{what}: the queue holds all");
+    for ticket in (0..5).map(|n| first.plus(n)) {
         // SAFETY: the bytes are arbitrary ones of a test payload, and nobody else looks at them.
         let is_lent = unsafe { s.scribble(ticket, AT, &[0xee; LEN - AT]) };
-        assert_eq!(is_lent, lent > 0);
+        assert_eq!(is_lent, lent > 0, "{what}");
     }
     lab.release(lab::HERE);
     s.wait_all(PATIENCE).expect("all back");
     assert_eq!(area.free(), area.buffers());
-    let mut got = vec![0; 2048];
-    let arrived = (0..5).map(|_| {
-        let n = peer.recv(&mut got).expect("a datagram");
-        got[..n].to_vec()
-    });
-    let arrived = arrived.collect();
+    let arrived = (0..5).map(|_| peer.next()).collect();
     (s, arrived)
 }
 
@@ -74,40 +155,59 @@ fn changed(n: u32) -> Vec<u8> {
     bytes
 }
 
+/// The ledger has all bytes under this reason, and no others.
+fn assert_copied(s: &Sender, reason: &'static str, what: &str) {
+    let t = s.counters().snapshot();
+    let all = 5 * LEN as u64;
+    assert_eq!(t.copied_bytes, [(reason, all)].into(), "{what}: {t:?}");
+    assert_eq!((t.frames, t.zero_copied_frames, t.zero_copied_bytes, t.bytes), (5, 0, 0, all), "{what}");
+}
+
+/// In `mode`, over this, from each kind of memory, called in each way: the bytes that arrive, and the ledger.
+fn each_memory_and_call(mode: Mode, over: Over) {
+    // Two and fewer go linked, more go without.
+    for calls in [Calls::Each, Calls::Many(2), Calls::Many(5)] {
+        for memory in EACH_MEMORY {
+            in_lab(move |lab| {
+                let what = format!("{mode:?}, {memory:?}, {over:?}, {calls:?}");
+                lab.veth();
+                let (s, arrived) = change_behind_the_call(lab, mode, memory, over, calls);
+                for (n, got) in (0..).zip(arrived) {
+                    let want = if mode == Mode::Copy { lab::pattern(n, LEN) } else { changed(n) };
+                    assert!(got == want, "{what}: payload {n}");
+                }
+                assert_copied(&s, if mode == Mode::Copy { "asked" } else { "kernel" }, &what);
+            });
+        }
+    }
+}
+
 #[test]
 fn copied_datagrams_hold_the_old_bytes() {
-    in_lab(|lab| {
-        lab.veth();
-        let (s, arrived) = change_behind_the_call(lab, Mode::Copy, Memory::Registered);
-        for (n, got) in arrived.iter().enumerate() {
-            assert!(*got == lab::pattern(n as u32, LEN), "datagram {n}: not the bytes of the call");
-        }
-        let t = s.counters().snapshot();
-        assert_eq!((t.zero_copied_bytes, t.copied_bytes["asked"]), (0, 5 * LEN as u64));
-    });
+    each_memory_and_call(Mode::Copy, Over::Udp);
+}
+
+#[test]
+fn copied_bytes_of_a_stream_are_the_old_ones() {
+    each_memory_and_call(Mode::Copy, Over::Tcp);
 }
 
 /// The peer's socket is on this machine, so the kernel copies at last, when the frame reaches the peer: the bytes are those
 /// of that moment, and the notification says "copied".
 #[test]
 fn lent_datagrams_hold_the_bytes_of_the_moment_they_leave() {
-    for memory in [Memory::Registered, Memory::RegisteredVector, Memory::Owned] {
-        in_lab(move |lab| {
-            lab.veth();
-            let (s, arrived) = change_behind_the_call(lab, Mode::ZeroCopy, memory);
-            for (n, got) in arrived.iter().enumerate() {
-                assert!(*got == changed(n as u32), "{memory:?}: datagram {n} was copied by the call");
-            }
-            let t = s.counters().snapshot();
-            assert_eq!(t.copied_bytes.get("kernel"), Some(&(5 * LEN as u64)), "{memory:?}: {t:?}");
-        });
-    }
+    each_memory_and_call(Mode::ZeroCopy, Over::Udp);
+}
+
+#[test]
+fn lent_bytes_of_a_stream_are_those_of_the_moment_they_leave() {
+    each_memory_and_call(Mode::ZeroCopy, Over::Tcp);
 }
 
 /// An interface that drops what it sends: nobody copies, and the ledger says so.
 #[test]
 fn an_interface_takes_lent_memory_without_a_copy() {
-    for memory in [Memory::Registered, Memory::RegisteredVector, Memory::Owned] {
+    for memory in EACH_MEMORY {
         in_lab(move |lab| {
             lab.ifb("ifb77", true);
             let area =
@@ -163,7 +263,7 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
             lab.release(lab::HERE);
             let mut got = vec![0; 2048];
             for n in 0..5 {
-                let len = peer.recv(&mut got).expect("a datagram");
+                let len = datagram(&peer, &mut got);
                 assert!(got[..len] == lab::pattern(n, LEN));
             }
             let end = std::time::Instant::now() + PATIENCE;
@@ -208,7 +308,7 @@ fn lent_memory_comes_back_to_a_sender_that_moved() {
         assert_eq!((s.outstanding(), area.free()), (0, area.buffers()));
         let mut got = vec![0; 2048];
         for n in 0..6 {
-            let len = peer.recv(&mut got).expect("a datagram");
+            let len = datagram(&peer, &mut got);
             assert!(got[..len] == lab::pattern(n, LEN));
         }
     });

@@ -1,5 +1,6 @@
 //! `zerowire send`: a file or standard input to a peer, lent to the kernel where that pays.
 
+mod datagrams;
 mod pump;
 mod report;
 mod source;
@@ -16,9 +17,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::send::{Backend, Close, Closed, Mode, Options, Sender};
 
+use self::datagrams::Datagrams;
 use self::pump::Pump;
 use self::report::Report;
-use self::source::Source;
+use self::source::Input;
 use self::stall::Stall;
 use self::stop::Stop;
 use self::target::Target;
@@ -33,9 +35,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 const VSOCK_CHUNK_BYTES: usize = 64 << 10;
 /// Longest payload handed over in one call.
 const MAX_CHUNK_BYTES: usize = 4 << 20;
-/// What a segmented UDP send carries at most: 65 507 bytes fit an IPv4 datagram, and 64 segments is what all kernels take.
-const MAX_UDP_BYTES: usize = 65_507;
-const MAX_UDP_SEGMENTS: usize = 64;
 /// How long a peer that has acknowledged everything may take to close its side.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -62,7 +61,7 @@ enum BackendArg {
 /// Sends a file or standard input to a peer: any program that receives on a socket (ncat, socat, iperf-like sinks).
 ///
 /// Memory is lent to the kernel where that costs less CPU, and the ledger at the end says of every byte whether it was copied and
-/// why. A regular file is mapped and lent page by page; it must not be made shorter meanwhile. Anything else is read into 32
+/// why. A regular file is mapped and lent page by page; it must not be made shorter meanwhile. Anything else is read into 28
 /// buffers that are registered with io_uring where it is allowed. A receiver on this machine makes the kernel copy.
 #[derive(Args)]
 #[command(
@@ -90,10 +89,11 @@ pub struct SendArgs {
     /// than the peer's credit.
     #[arg(long, value_name = "BYTES")]
     chunk: Option<usize>,
-    /// Payload of a datagram with --udp, 1 to 65507. Several go in one call and the kernel or the NIC cuts them
-    /// (UDP_SEGMENT), unless there is room for only one.
-    #[arg(long, value_name = "BYTES", default_value_t = 1400)]
-    datagram: usize,
+    /// Payload of a datagram with --udp, 1 to 65507. Default: 1400, or what the path takes in one packet if that is less.
+    /// Several go in one call and the kernel or the NIC cuts them (UDP_SEGMENT), unless there is room for only one, or they
+    /// are longer than the path takes in one packet: those go one by one, as fragments.
+    #[arg(long, value_name = "BYTES")]
+    datagram: Option<usize>,
     /// Give up when the peer takes nothing for so long, or doesn't answer when it is connected to; without it, when the kernel
     /// does. Input that is slow to come is waited for.
     #[arg(long, value_name = "SECONDS")]
@@ -101,13 +101,13 @@ pub struct SendArgs {
     /// No progress and no summary, only errors.
     #[arg(short, long)]
     quiet: bool,
-    /// The result as JSON to a file; - is standard output, in place of the summary.
+    /// The result as JSON to a file, in place of the summary; - is standard output. Progress is on standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 impl SendArgs {
-    fn options(&self, segment: Option<NonZeroU16>) -> Options {
+    fn options(&self) -> Options {
         Options {
             mode: match self.mode {
                 ModeArg::Copy => Mode::Copy,
@@ -119,7 +119,6 @@ impl SendArgs {
                 BackendArg::Socket => Backend::Socket,
                 BackendArg::Uring => Backend::Uring,
             },
-            segment_bytes: segment.map(NonZeroU16::get),
             ..Options::default()
         }
     }
@@ -132,49 +131,52 @@ impl SendArgs {
         })
     }
 
-    /// Bytes handed over in one call, and the length of a datagram where several go in one.
-    fn sizes(&self) -> Result<(usize, Option<NonZeroU16>)> {
-        if !self.udp {
-            let usual = if self.to.starts_with("vsock:") { VSOCK_CHUNK_BYTES } else { CHUNK_BYTES };
-            let chunk = self.chunk.unwrap_or(usual);
-            if !(1..=MAX_CHUNK_BYTES).contains(&chunk) {
-                bail!("--chunk {chunk} is not between 1 and {MAX_CHUNK_BYTES} bytes");
-            }
-            return Ok((chunk, None));
+    /// Bytes of a stream handed over in one call.
+    fn chunk(&self) -> Result<usize> {
+        let usual = if self.to.starts_with("vsock:") { VSOCK_CHUNK_BYTES } else { CHUNK_BYTES };
+        let chunk = self.chunk.unwrap_or(usual);
+        if !(1..=MAX_CHUNK_BYTES).contains(&chunk) {
+            bail!("--chunk {chunk} is not between 1 and {MAX_CHUNK_BYTES} bytes");
         }
-        if !(1..=MAX_UDP_BYTES).contains(&self.datagram) {
-            bail!("--datagram {} is not between 1 and {MAX_UDP_BYTES} bytes", self.datagram);
-        }
-        let segments = (MAX_UDP_BYTES / self.datagram).min(MAX_UDP_SEGMENTS);
-        let several = segments > 1 && !self.to.starts_with("unix:");
-        match u16::try_from(self.datagram).ok().and_then(NonZeroU16::new) {
-            Some(segment) if several => Ok((segments * self.datagram, Some(segment))),
-            _ => Ok((self.datagram, None)),
-        }
+        Ok(chunk)
     }
 }
 
 /// Runs the command.
 pub fn run(args: &SendArgs) -> Result<ExitCode> {
-    let (chunk, segment) = args.sizes()?;
-    let options = args.options(segment);
+    match args.udp {
+        true => datagrams::check(args.datagram)?,
+        false => _ = args.chunk()?,
+    }
     let timeout = args.timeout()?;
     let target: Target = args.to.parse()?;
     // Before any other thread is started.
     let stop = Stop::start()?;
-    let mut source = Source::open(&args.file, chunk)?;
+    let input = Input::open(&args.file)?;
     let socket = target.connect(args.udp, timeout)?;
+    let is_unix = matches!(target, Target::Unix(_));
+    let datagrams = args.udp.then(|| Datagrams::plan(args.datagram, &socket, is_unix)).transpose()?;
+    let chunk = datagrams.as_ref().map_or_else(|| args.chunk(), |d| Ok(d.chunk()))?;
+    let mut source = input.source(chunk)?;
+    let stall = Stall::new(timeout);
+    let options = Options {
+        segment_bytes: datagrams.as_ref().and_then(Datagrams::segment).map(NonZeroU16::get),
+        // For several payloads at once, so that a signal is looked for now and then.
+        timeout: Some(stall.tick()),
+        ..args.options()
+    };
     let watched = stop.watch(&socket)?;
     let mut sender = Sender::with_areas(socket, options, source.areas())
         .with_context(|| format!("can't send to {target}"))?;
-    let mut progress = Progress::new(source.total(), args.quiet || args.json.is_some());
-    progress.say(&format!("to {target}: {}", sender.path()));
+    let mut progress = Progress::new(source.total(), args.quiet);
+    let cut = datagrams.as_ref().map_or_else(String::new, |d| format!("; {d}"));
+    progress.say(&format!("to {target}: {}{cut}", sender.path()));
 
     let begin = Instant::now();
     let cpu = process_cpu();
-    let mut pump = Pump { sender: &mut sender, watched: &watched, stall: Stall::new(timeout), moved: 0 };
+    let mut pump = Pump { sender: &mut sender, watched: &watched, stall, datagrams, moved: 0 };
     let failure = pump.run(&mut source, &mut progress).err();
-    let moved = pump.moved;
+    let (moved, datagrams) = (pump.moved, pump.datagrams);
     progress.finish();
     let took = begin.elapsed();
     let cpu_seconds = (process_cpu() - cpu).as_secs_f64();
@@ -189,6 +191,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         to: target.to_string(),
         mode: options_word(args.mode),
         path: sender.path(),
+        datagrams,
         outcome,
         error: failure.as_ref().filter(|_| signal.is_none()).map(|e| format!("{e:#}")),
         bytes: moved,

@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd as _;
 use zerowire::send::{Payload, SendError, Sender};
 
+use super::datagrams::Datagrams;
 use super::source::{Next, Source};
 use super::stall::Stall;
 use super::stop::Watched;
@@ -21,6 +22,8 @@ pub struct Pump<'a> {
     pub sender: &'a mut Sender,
     pub watched: &'a Watched,
     pub stall: Stall,
+    /// Over UDP: what is made of payloads.
+    pub datagrams: Option<Datagrams>,
     /// Bytes that were taken.
     pub moved: u64,
 }
@@ -32,7 +35,7 @@ impl Pump<'_> {
             match source.next() {
                 Next::Payload(payload) => {
                     // Also when a datagram before this one found nobody: it is lost, so the whole can't arrive any more.
-                    self.give(payload).map_err(|e| source.explain(e))?;
+                    self.give(payload, progress).map_err(|e| source.explain(e))?;
                     progress.set(self.moved);
                 }
                 Next::Nothing => self.wait_for_input(source)?,
@@ -52,9 +55,13 @@ impl Pump<'_> {
         Ok(())
     }
 
-    fn give(&mut self, mut payload: Payload) -> Result<(), SendError> {
+    fn give(&mut self, mut payload: Payload, progress: &Progress) -> Result<(), SendError> {
         let len = payload.len() as u64;
         loop {
+            if let Some(d) = self.datagrams.as_ref().filter(|d| d.cut_here()) {
+                let bytes = d.bytes;
+                return self.give_all(payload.split(bytes));
+            }
             match self.sender.try_send(payload) {
                 Ok(_) => {
                     self.moved += len;
@@ -62,7 +69,16 @@ impl Pump<'_> {
                     return Ok(());
                 }
                 Err(refused) if refused.error.is_would_block() => payload = refused.payload,
-                Err(refused) => return Err(refused.error),
+                Err(refused) => {
+                    let Some(d) = &mut self.datagrams else { return Err(refused.error) };
+                    if !d.give_up_segments(&refused.error) {
+                        return Err(refused.error);
+                    }
+                    self.sender.set_segment_bytes(None)?;
+                    progress.say(&d.to_string());
+                    payload = refused.payload;
+                    continue;
+                }
             }
             if self.watched.signal().is_some() {
                 return Ok(());
@@ -70,6 +86,26 @@ impl Pump<'_> {
             self.sender.wait_room(self.stall.tick())?;
             self.stall.check(self.sender)?;
         }
+    }
+
+    /// Sends each as a datagram, with few calls.
+    fn give_all(&mut self, mut payloads: Vec<Payload>) -> Result<(), SendError> {
+        let bytes = |payloads: &[Payload]| payloads.iter().map(|p| p.len() as u64).sum::<u64>();
+        while !payloads.is_empty() && self.watched.signal().is_none() {
+            let before = bytes(&payloads);
+            let result = self.sender.send_many(&mut payloads);
+            let taken = before - bytes(&payloads);
+            self.moved += taken;
+            if taken > 0 {
+                self.stall.reset();
+            }
+            match result {
+                Ok(_) => {}
+                Err(SendError::TimedOut { .. }) => self.stall.check(self.sender)?,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     fn wait_for_memory(&mut self) -> Result<(), SendError> {

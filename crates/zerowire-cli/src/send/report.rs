@@ -8,6 +8,7 @@ use zerowire::ledger::Totals;
 use zerowire::send::{Choice, Way};
 
 use super::Left;
+use super::datagrams::Datagrams;
 use crate::outcome::{self, Destination, Outcome};
 use zerowire_cli::story::bytes_text;
 
@@ -20,6 +21,8 @@ pub struct Report {
     pub mode: &'static str,
     /// What ran, and why.
     pub path: String,
+    /// Over UDP: how long they are, and who cuts them.
+    pub datagrams: Option<Datagrams>,
     /// How it ended.
     pub outcome: Outcome,
     /// What failed.
@@ -74,6 +77,9 @@ impl Report {
             ledger.system_calls
         );
         text += &format!("  path: {}\n", self.path);
+        if let Some(datagrams) = &self.datagrams {
+            text += &format!("  {datagrams}\n");
+        }
         for choice in self.choices.iter().filter(|c| c.way == Way::Lend || c.sends > 1) {
             text += &format!("  {choice}\n");
         }

@@ -10,8 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::area::{Area, AreaOptions, Lease, MappedFile, Pages};
 use zerowire::send::{Payload, SendError};
 
-/// Buffers for what can't be mapped.
-const BUFFERS: usize = 32;
+/// Buffers for what can't be mapped. With those of 256 KiB they are 7 MiB, which an ordinary user may register with io_uring:
+/// RLIMIT_MEMLOCK is 8 MiB by default, and also counts the ring, and what else the user has locked.
+const BUFFERS: usize = 28;
 
 /// Where the bytes come from.
 pub enum Source {
@@ -49,10 +50,16 @@ pub enum Next {
     Failed(anyhow::Error),
 }
 
-impl Source {
-    /// Opens a file, or standard input for `-`. `chunk` bytes go out at a time.
-    pub fn open(path: &Path, chunk: usize) -> Result<Self> {
-        let (mut file, name) = if path.as_os_str() == "-" {
+/// What was opened.
+pub struct Input {
+    file: File,
+    name: String,
+}
+
+impl Input {
+    /// Opens a file, or standard input for `-`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (file, name) = if path.as_os_str() == "-" {
             let stdin = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
             (File::from(stdin.context("standard input is closed")?), "standard input".to_owned())
         } else {
@@ -63,17 +70,26 @@ impl Source {
         if meta.is_dir() {
             anyhow::bail!("{name} is a directory: give a file, or - for standard input");
         }
+        Ok(Self { file, name })
+    }
+
+    /// What is sent from it, `chunk` bytes at a time.
+    pub fn source(self, chunk: usize) -> Result<Source> {
+        let Self { mut file, name } = self;
+        let meta = file.metadata().with_context(|| format!("can't look at {name}"))?;
         if meta.is_file() && meta.len() > 0 {
             // A program that was handed an open file goes on where the one before stopped.
             let at = file.stream_position().with_context(|| format!("can't tell the position in {name}"))?;
             let file = MappedFile::new(file).with_context(|| format!("can't map {name}"))?;
-            return Ok(Self::File(Mapped { at: at.min(file.len()), file, chunk: chunk as u64 }));
+            return Ok(Source::File(Mapped { at: at.min(file.len()), file, chunk: chunk as u64 }));
         }
         let options = AreaOptions { buffer_bytes: chunk, buffers: BUFFERS, pages: Pages::Normal };
         let area = Area::new(options).context("no memory for buffers")?;
-        Ok(Self::Stream(Stream { file, areas: [area], ended: false }))
+        Ok(Source::Stream(Stream { file, areas: [area], ended: false }))
     }
+}
 
+impl Source {
     /// The areas that payloads lie in.
     pub fn areas(&self) -> &[Area] {
         match self {

@@ -124,6 +124,8 @@ pub struct Auto {
     classes: Box<[Class]>,
     notification_ns: u64,
     trials_running: bool,
+    /// The class that knocked last, until it was heard.
+    knocking: Option<usize>,
 }
 
 impl Default for Auto {
@@ -139,6 +141,7 @@ impl Auto {
             classes: vec![Class::new(); CLASSES].into_boxed_slice(),
             notification_ns: 0,
             trials_running: true,
+            knocking: None,
         }
     }
 
@@ -149,12 +152,29 @@ impl Auto {
     /// How a payload of `len` bytes goes out.
     #[inline]
     pub fn decide(&mut self, len: usize) -> Turn {
-        let class = &mut self.classes[Self::class_of(len)];
+        let number = Self::class_of(len);
+        let class = &mut self.classes[number];
         if len < ALWAYS_COPIED_BELOW {
             class.sends += 1;
             return Turn { way: Way::Copy, measure: false };
         }
-        class.decide()
+        let turn = class.decide();
+        if matches!(class.state, State::Knock { .. }) {
+            self.knocking = Some(number);
+        }
+        turn
+    }
+
+    /// Whether the caller should read notifications after this send: those of a knock decide what serves, and while payloads
+    /// are copied nothing else reads them.
+    #[inline]
+    pub fn awaits_answer(&mut self) -> bool {
+        let Some(number) = self.knocking else { return false };
+        let class = &mut self.classes[number];
+        if !matches!(class.state, State::Knock { .. }) {
+            self.knocking = None;
+        }
+        class.awaits_answer()
     }
 
     /// A send that [`Turn::measure`] asked for went `way` and took `ns` nanoseconds of this thread's CPU time. A caller that could not

@@ -31,11 +31,32 @@ pub enum SendError {
     },
     /// A datagram is longer than the socket can send (EMSGSIZE).
     #[error(
-        "a datagram of {len} bytes is too long for this socket (at most 65507 bytes over UDP on IPv4, and the path's MTU where fragments are forbidden): send shorter payloads, or set segment_bytes"
+        "a datagram of {len} bytes is too long for this socket (at most 65507 bytes over UDP on IPv4, and the path's MTU where fragments are forbidden): send shorter payloads, or, where each may be several datagrams, set segment_bytes"
     )]
     TooLong {
         /// Length of the payload in bytes.
         len: usize,
+    },
+    /// The datagrams that payloads are cut into are longer than the path takes in one packet (EMSGSIZE, before Linux 6.14
+    /// EINVAL, with `segment_bytes`).
+    #[error(
+        "segment_bytes {segment_bytes} is more than the path takes in one packet{}, and the kernel cuts no fragments: set less, or send each datagram as a payload of its own without segment_bytes",
+        longest.map_or(String::new(), |n| format!(" ({n} bytes, by its MTU)"))
+    )]
+    SegmentTooLong {
+        /// [`Options::segment_bytes`](super::Options::segment_bytes).
+        segment_bytes: u16,
+        /// [`longest_segment`](super::longest_segment), where that is the reason.
+        longest: Option<u16>,
+    },
+    /// The kernel can't cut payloads on this path (EIO with `segment_bytes`): IPsec, or an interface that computes no
+    /// checksums before Linux 6.11.
+    #[error(
+        "the kernel can't cut a payload into datagrams on this path (EIO, with segment_bytes {segment_bytes}; IPsec, or an interface that computes no checksums before Linux 6.11): send each datagram as a payload of its own without segment_bytes"
+    )]
+    SegmentsRefused {
+        /// [`Options::segment_bytes`](super::Options::segment_bytes).
+        segment_bytes: u16,
     },
     /// A payload is cut into more datagrams than one call takes (EINVAL, with `segment_bytes`).
     #[error(
@@ -117,7 +138,8 @@ impl SendError {
         match self {
             Self::WouldBlock { .. } => Some(libc::EAGAIN),
             Self::TimedOut { .. } => Some(libc::ETIMEDOUT),
-            Self::TooLong { .. } => Some(libc::EMSGSIZE),
+            Self::TooLong { .. } | Self::SegmentTooLong { .. } => Some(libc::EMSGSIZE),
+            Self::SegmentsRefused { .. } => Some(libc::EIO),
             Self::Locked { .. } => Some(libc::ENOBUFS),
             Self::NoListener => Some(libc::ECONNREFUSED),
             Self::NotConnected => Some(libc::ENOTCONN),

@@ -2,7 +2,8 @@
 
 use super::backend::AnyBackend;
 use super::kind::{Kind, SocketKind};
-use super::socket::{SocketBackend, set_segment_bytes};
+use super::segment;
+use super::socket::SocketBackend;
 use super::uring::backend::UringBackend;
 use super::uring::{Engine, EngineError, EngineOptions, Registration};
 use super::{Backend, Mode, Options, SendError};
@@ -18,7 +19,7 @@ pub(super) fn open(
     areas: &[Area],
 ) -> Result<(AnyBackend, String), SendError> {
     if let Some(bytes) = options.segment_bytes {
-        set_segment_bytes(&socket, kind, bytes)?;
+        segment::set(&socket, kind, bytes)?;
     }
     let lend = options.mode != Mode::Copy;
     let (socket, why) = match options.backend {
@@ -32,8 +33,11 @@ pub(super) fn open(
             let ring = EngineOptions { registration, ..EngineOptions::for_one_sender() };
             match UringBackend::new(socket, kind, lend, patience(options), &ring, areas) {
                 Ok(back) => {
-                    let why =
-                        if options.backend == Backend::Uring { "asked for" } else { "areas are registered" };
+                    let why = match options.backend {
+                        Backend::Uring => "asked for",
+                        _ if back.all_registered() => "areas are registered",
+                        _ => "areas were to be registered",
+                    };
                     return Ok((AnyBackend::Uring(back), why.to_owned()));
                 }
                 Err((_, e)) if options.backend == Backend::Uring => {
@@ -59,7 +63,7 @@ pub(super) fn open_on(
     options: &Options,
 ) -> Result<(AnyBackend, String), SendError> {
     if let Some(bytes) = options.segment_bytes {
-        set_segment_bytes(&socket, kind, bytes)?;
+        segment::set(&socket, kind, bytes)?;
     }
     if !engine.is_own_thread() {
         return Err(SendError::Uring(EngineError::WrongThread.to_string()));

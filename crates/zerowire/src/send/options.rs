@@ -21,7 +21,8 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// io_uring when areas are registered and the kernel allows it, plain socket calls otherwise: see
+    /// io_uring when areas are given and the kernel allows it, plain socket calls otherwise. An area that can't be registered
+    /// (RLIMIT_MEMLOCK) is sent from all the same, at the price of pinning its pages for each send: see
     /// [`Sender::path`](super::Sender::path) for what was chosen and why.
     #[default]
     Auto,
@@ -57,7 +58,7 @@ pub struct Options {
     /// Payloads that may be lent at a time, at least 1.
     pub max_lent: usize,
     /// On a UDP socket: each payload is cut into datagrams of this many bytes by the kernel or the NIC (`UDP_SEGMENT`,
-    /// include/uapi/linux/udp.h).
+    /// include/uapi/linux/udp.h). At most what the path takes in one packet ([`longest_segment`](super::longest_segment)).
     pub segment_bytes: Option<u16>,
     /// How notifications are read.
     pub notifications: Notifications,

@@ -81,6 +81,50 @@ impl Segment {
     }
 }
 
+/// A segment that several payloads have a part of.
+enum Shared {
+    Static(&'static [u8]),
+    Bytes(Bytes),
+    Frozen(Frozen, Range<usize>),
+    File(FileSlice),
+}
+
+impl Shared {
+    fn of(segment: Segment) -> Self {
+        match segment {
+            Segment::Static(b) => Self::Static(b),
+            Segment::Vec(b) => Self::Bytes(b.into()),
+            Segment::Bytes(b) => Self::Bytes(b),
+            Segment::Shared(b) => Self::Bytes(Bytes::from_owner(b)),
+            Segment::Lease(b) => Self::of(b.freeze().into()),
+            Segment::Frozen(b, r) => {
+                let end = r.end.min(b.len());
+                Self::Frozen(b, r.start.min(end)..end)
+            }
+            Segment::File(f) => Self::File(f),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Static(b) => b.len(),
+            Self::Bytes(b) => b.len(),
+            Self::Frozen(_, r) => r.len(),
+            Self::File(f) => f.len(),
+        }
+    }
+
+    /// A part, which lies within it.
+    fn part(&self, range: Range<usize>) -> Segment {
+        match self {
+            Self::Static(b) => Segment::Static(&b[range]),
+            Self::Bytes(b) => Segment::Bytes(b.slice(range)),
+            Self::Frozen(b, r) => Segment::Frozen(b.clone(), r.start + range.start..r.start + range.end),
+            Self::File(f) => Segment::File(f.part(range)),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Parts {
     One(Segment),
@@ -112,6 +156,40 @@ impl Payload {
         match &self.parts {
             Parts::One(s) => std::slice::from_ref(s),
             Parts::Many(s) => s,
+        }
+    }
+
+    /// Cuts it into payloads of `bytes` bytes each, the last of which may be shorter, without copying. `bytes` of 0 or of its
+    /// length leave it whole.
+    pub fn split(self, bytes: usize) -> Vec<Payload> {
+        if bytes == 0 || self.len <= bytes {
+            return vec![self];
+        }
+        let mut all = Vec::with_capacity(self.len.div_ceil(bytes));
+        let (mut open, mut room) = (Vec::new(), bytes);
+        for segment in self.into_segments() {
+            let shared = Shared::of(segment);
+            let mut at = 0;
+            while at < shared.len() {
+                let n = room.min(shared.len() - at);
+                open.push(shared.part(at..at + n));
+                (at, room) = (at + n, room - n);
+                if room == 0 {
+                    all.push(Self::of(std::mem::take(&mut open)));
+                    room = bytes;
+                }
+            }
+        }
+        if !open.is_empty() {
+            all.push(Self::of(open));
+        }
+        all
+    }
+
+    fn of(mut segments: Vec<Segment>) -> Self {
+        match (segments.len(), segments.pop()) {
+            (1, Some(one)) => one.into(),
+            (_, last) => segments.into_iter().chain(last).collect(),
         }
     }
 
@@ -245,6 +323,48 @@ mod tests {
         assert_eq!(addresses(&p, 5, usize::MAX, 9), (5, vec![(b + 1, 5)]));
         assert_eq!(addresses(&p, 0, usize::MAX, 1), (4, vec![(a, 4)]));
         assert_eq!(addresses(&p, 10, usize::MAX, 9), (0, vec![]));
+    }
+
+    #[test]
+    fn splitting_keeps_every_byte_in_order_where_it_lies() {
+        use crate::area::{Area, AreaOptions, MappedFile, Pages};
+        use std::io::Write;
+        let area = Area::new(AreaOptions { buffer_bytes: 8, buffers: 2, pages: Pages::Normal }).unwrap();
+        let lease = |from: u8| {
+            let mut lease = area.lease().unwrap();
+            lease.iter_mut().zip(from..).for_each(|(to, n)| *to = n);
+            lease
+        };
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[0, 19, 20, 21, 22, 0]).unwrap();
+        let file = MappedFile::open(file.path()).unwrap().slice(1..5).unwrap();
+        let (first, frozen) = (lease(0), lease(7).freeze());
+        let (at, at_frozen) = (first.as_ptr() as usize, frozen.as_ptr() as usize);
+        let payload: Payload = [
+            Segment::Lease(first),
+            Segment::Frozen(frozen, 1..20),
+            Segment::Vec(vec![15, 16]),
+            Segment::Static(b""),
+            Segment::Shared(Arc::from([17u8])),
+            Segment::Bytes(Bytes::from_static(&[18])),
+            Segment::File(file),
+            Segment::Static(&[23]),
+        ]
+        .into_iter()
+        .collect();
+        let parts = payload.split(5);
+        assert_eq!(parts.iter().map(Payload::len).collect::<Vec<_>>(), [5, 5, 5, 5, 4]);
+        let all: Vec<u8> = parts.iter().flat_map(|p| p.gather(0).unwrap()).collect();
+        assert_eq!(all, (0..24).collect::<Vec<u8>>());
+        assert_eq!(addresses(&parts[1], 0, 9, 9), (5, vec![(at + 5, 3), (at_frozen + 1, 2)]), "not copied");
+        assert_eq!(area.free(), 0, "the parts keep them");
+        drop(parts);
+        assert_eq!(area.free(), 2);
+
+        for bytes in [0, 4, 5] {
+            assert_eq!(Payload::from(vec![1, 2, 3, 4]).split(bytes).len(), 1, "{bytes}");
+        }
+        assert_eq!(Payload::from(vec![0; 8]).split(4).len(), 2);
     }
 
     #[test]

@@ -13,8 +13,8 @@ pub(super) enum State {
     /// Blocks take turns; `left` sends of the present block remain.
     Trial { way: Way, left: u32 },
     /// A few lent sends, after the kernel had copied what was lent: only if it lends this one a whole trial follows. `waited`:
-    /// sends since the block's end, while its notifications are out.
-    Knock { left: u32, waited: u32 },
+    /// sends since the block's end, while its notifications are out; `read_at`: of those, after which they are read next.
+    Knock { left: u32, waited: u32, read_at: u32 },
     /// `way` serves for `left` more sends.
     Run { way: Way, left: u32 },
 }
@@ -107,7 +107,7 @@ impl Class {
                 *left -= 1;
                 if *left == 0 {
                     if matches!(self.because, Because::KernelCopied | Because::Refused) {
-                        self.state = State::Knock { left: KNOCK, waited: 0 };
+                        self.state = State::Knock { left: KNOCK, waited: 0, read_at: 0 };
                         self.seen_lent = 0;
                         self.copied_in_a_row = 0;
                     } else {
@@ -120,7 +120,7 @@ impl Class {
                 *left = left.saturating_sub(1);
                 Turn { way: *way, measure: *left < BLOCK - WARM_UP }
             }
-            State::Knock { left, waited } => {
+            State::Knock { left, waited, .. } => {
                 if *left > 0 {
                     *left -= 1;
                     return Turn { way: Way::Lend, measure: false };
@@ -135,6 +135,17 @@ impl Class {
                 Turn { way: Way::Copy, measure: false }
             }
         }
+    }
+
+    /// Whether the notifications of a knock should be read now: copying reads none by itself. Ever more seldom while none say
+    /// anything.
+    pub(super) fn awaits_answer(&mut self) -> bool {
+        let State::Knock { left: 0, waited, read_at } = &mut self.state else { return false };
+        let is_due = waited >= read_at;
+        if is_due {
+            *read_at = (*waited * 2).max(1);
+        }
+        is_due
     }
 
     pub(super) fn measured(&mut self, way: Way, ns: u64, notification_ns: u64) {

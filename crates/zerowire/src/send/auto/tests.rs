@@ -154,3 +154,26 @@ fn each_class_learns_for_itself() {
     let ways: Vec<_> = world.auto.choices().iter().map(|c| c.way).collect();
     assert_eq!(ways, [Way::Copy, Way::Lend]);
 }
+
+/// While payloads are copied nobody reads notifications but for this.
+#[test]
+fn a_knock_asks_for_its_notifications_and_ever_more_seldom() {
+    let mut auto = Auto::new();
+    (0..COPIED_IN_A_ROW).for_each(|_| auto.notified(4096, true));
+    assert_eq!(auto.choices().len(), 0);
+    let mut asked = Vec::new();
+    let mut lent = 0;
+    for _ in 0..FIRST_RUN + KNOCK + 100 {
+        lent += u32::from(auto.decide(4096).way == Way::Lend);
+        // Other lengths in between change nothing.
+        auto.decide(100);
+        if auto.awaits_answer() {
+            asked.push((lent, auto.classes[Auto::class_of(4096)].sends - u64::from(FIRST_RUN + KNOCK)));
+        }
+    }
+    assert_eq!(asked, [0, 1, 2, 4, 8, 16, 32, 64].map(|sends| (KNOCK, sends)));
+    auto.notified(4096, false);
+    assert!(!auto.awaits_answer(), "it was heard");
+    assert_eq!(auto.choices()[1].because, Because::KernelCopied);
+    assert!(matches!(auto.classes[Auto::class_of(4096)].state, State::Trial { .. }));
+}

@@ -141,7 +141,7 @@ impl Sender {
         for (p, s) in payloads.iter_mut().zip(&sent) {
             let p = std::mem::replace(p, empty());
             if let Some(errno) = s.refused {
-                self.note_refusal(errno, s.is_lost());
+                self.note_refusal(errno, p.len(), s.is_lost());
             }
             if s.is_lost() {
                 lost += 1;
@@ -176,7 +176,8 @@ impl Sender {
             self.late.get_or_insert_with(|| from_errno(errno));
         }
         let all = result.is_ok() && n == payloads.len();
-        if turn.way == Way::Lend && (!all || self.unread >= super::READ_EVERY) {
+        let lent = turn.way == Way::Lend && (!all || self.unread >= super::READ_EVERY);
+        if lent || self.awaits_answer() {
             self.read_soon();
         }
         n
@@ -185,7 +186,7 @@ impl Sender {
     /// A datagram in the middle of a batch was refused, and then sent again or lost. One error stands for several: the
     /// first is told by the next call.
     #[cold]
-    fn note_refusal(&mut self, errno: i32, is_lost: bool) {
+    fn note_refusal(&mut self, errno: i32, len: usize, is_lost: bool) {
         if is_lost {
             self.counters.dropped(match errno {
                 libc::EMSGSIZE => DropReason::TooLong,
@@ -193,8 +194,11 @@ impl Sender {
                 _ => DropReason::SendFailed,
             });
         }
-        if is_lost || is_of_an_earlier(errno) {
-            self.late.get_or_insert_with(|| from_errno(errno));
+        if (is_lost || is_of_an_earlier(errno)) && self.late.is_none() {
+            self.late = Some(match errno {
+                libc::EMSGSIZE => self.error(&io::Error::from_raw_os_error(errno), len),
+                _ => from_errno(errno),
+            });
         }
     }
 }

@@ -10,6 +10,7 @@ use super::close::{Close, CloseError, Closed};
 use super::kind::SocketKind;
 use super::open::{open, open_on};
 use super::orphans::orphans;
+use super::segment;
 use super::uring::Engine;
 use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendError, Ticket, Way, Window};
 use crate::area::Area;
@@ -196,6 +197,22 @@ impl Sender {
         let result = self.send_batches(payloads, &mut done);
         payloads.drain(..done);
         result.map(|()| all)
+    }
+
+    /// Changes [`Options::segment_bytes`] from the next payload on; `None`: each payload is one datagram. The remedy for
+    /// [`SendError::SegmentTooLong`] and [`SendError::SegmentsRefused`], where [`Payload::split`] cuts a payload that was
+    /// refused.
+    ///
+    /// # Errors
+    /// [`SendError::Segments`] on other sockets than UDP, and for 0 bytes.
+    pub fn set_segment_bytes(&mut self, bytes: Option<u16>) -> Result<(), SendError> {
+        match bytes {
+            Some(bytes) => segment::set(self.back.socket(), self.socket, bytes)?,
+            None if self.options.segment_bytes.is_some() => segment::unset(self.back.socket())?,
+            None => {}
+        }
+        self.options.segment_bytes = bytes;
+        Ok(())
     }
 
     /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads came back since the

@@ -1,16 +1,15 @@
 //! Submitting one payload.
 
-use super::super::auto::{ALWAYS_COPIED_BELOW, Turn};
+use super::super::auto::{ALWAYS_COPIED_BELOW, Auto, Turn};
 use super::super::backend::{Sent, Submit};
 use super::super::limits::{cpu_ns, locked};
+use super::super::segment;
 use super::super::socket::from_errno;
 use super::super::{Mode, Payload, Refused, SendError, Ticket, Way};
 use super::{Blocked, MAX_LENT_SEGMENTS, Pending, READ_EVERY, Sender, is_limit};
 use crate::ledger::CopyReason;
 use std::io;
 
-/// `UDP_MAX_SEGMENTS` of older kernels (include/linux/udp.h; 128 since Linux 6.9): all take so many.
-const SURE_SEGMENTS: usize = 64;
 /// Payloads between the oldest that is out and the newest: bounds the window's memory if one stays out while those behind
 /// it come back.
 const MAX_SPAN: usize = 1 << 16;
@@ -53,10 +52,16 @@ impl Sender {
                 return Err(refused);
             }
         };
-        if self.unread >= READ_EVERY {
+        if self.unread >= READ_EVERY || self.awaits_answer() {
             self.read_soon();
         }
         Ok(ticket)
+    }
+
+    /// Whether the choice waits for notifications that are out.
+    #[inline]
+    pub(super) fn awaits_answer(&mut self) -> bool {
+        self.auto.as_mut().is_some_and(Auto::awaits_answer)
     }
 
     #[inline]
@@ -212,27 +217,23 @@ impl Sender {
     }
 
     pub(super) fn error(&mut self, e: &io::Error, len: usize) -> SendError {
+        let segments = e.raw_os_error().zip(self.options.segment_bytes);
+        if let Some(e) =
+            segments.and_then(|(errno, bytes)| segment::refusal(self.back.socket(), bytes, len, errno))
+        {
+            return e;
+        }
         match e.raw_os_error() {
             Some(libc::EAGAIN) => {
                 self.blocked = Blocked::Room;
                 self.would_block()
             }
             Some(libc::EMSGSIZE) => SendError::TooLong { len },
-            Some(libc::EINVAL) if self.segments(len) > SURE_SEGMENTS => SendError::TooManySegments {
-                len,
-                segments: self.segments(len),
-                segment_bytes: self.options.segment_bytes.unwrap_or(0),
-            },
             // The back end's word for a ring that was closed.
             Some(libc::EBADFD) => SendError::Uring(self.back.describe()),
             Some(errno) => from_errno(errno),
             None => SendError::System { call: "send", source: e.kind().into() },
         }
-    }
-
-    /// Datagrams that a payload of `len` bytes is cut into.
-    fn segments(&self, len: usize) -> usize {
-        self.options.segment_bytes.map_or(1, |bytes| len.div_ceil(usize::from(bytes).max(1)))
     }
 
     pub(super) fn would_block(&self) -> SendError {

@@ -140,6 +140,11 @@ impl UringBackend {
         }
     }
 
+    /// Whether no area was refused.
+    pub(crate) fn all_registered(&self) -> bool {
+        self.core.look(|c| c.areas.refusal.is_none())
+    }
+
     /// How many of `payloads` can go in one call without links.
     ///
     /// Linked entries (`IOSQE_IO_LINK`) are a promise: one that fails cancels those behind it, so that what was taken is

@@ -199,8 +199,11 @@ impl XdpSender {
     /// Changes a resident frame that may be on its way: which bytes arrive shows when they are read.
     ///
     /// False if the frame is not one of this sender, or the range is not within it.
+    ///
+    /// # Safety
+    /// The kernel may be reading those bytes: what it makes of them is undefined in every sense but the test's.
     #[cfg(feature = "testing")]
-    pub fn scribble(&mut self, frame: Resident, offset: usize, bytes: &[u8]) -> bool {
+    pub unsafe fn scribble(&mut self, frame: Resident, offset: usize, bytes: &[u8]) -> bool {
         if !self.residents.has(&frame) || offset.checked_add(bytes.len()).is_none_or(|end| end > frame.len())
         {
             return false;

@@ -199,3 +199,54 @@ fn an_entry_that_failed_in_the_middle_can_be_sent_again_in_its_place() {
     assert_eq!((ids, book.outstanding()), (vec![0, 1, 2, 3], 0));
     assert_eq!(book.free_tokens.len(), book.tokens.len(), "tokens leaked");
 }
+
+/// A sender's numbers begin at 0; here near their end.
+#[test]
+fn numbers_wrap_around_and_each_loan_comes_back_once() {
+    use crate::send::{Ticket, Window};
+    let first = u32::MAX - 2;
+    let mut book = Book::default();
+    let channel = book.attach();
+    book.channels[channel as usize].next_id = first;
+    let mut window = Window::starting_at(Ticket::new(u32::MAX), first);
+    let lend = |book: &mut Book, window: &mut Window, count: u32| {
+        book.begin(false);
+        let tokens: Vec<u32> = (0..count)
+            .map(|_| {
+                let token = book.token();
+                book.pushed(channel);
+                token
+            })
+            .collect();
+        tokens.iter().for_each(|token| book.complete(result(*token, 1, true)));
+        let mut sent = Vec::new();
+        book.take_batch(&mut sent).unwrap();
+        for s in &sent {
+            window.lend(vec![0].into(), s.id.unwrap(), false).unwrap();
+        }
+        (tokens, sent.into_iter().map(|s| s.id.unwrap()).collect::<Vec<_>>())
+    };
+    let (tokens, ids) = lend(&mut book, &mut window, 6);
+    assert_eq!(ids, [u32::MAX - 2, u32::MAX - 1, u32::MAX, 0, 1, 2]);
+    // Out of order, across the wrap.
+    for at in [3, 2, 5] {
+        book.complete(notification(tokens[at], at == 2));
+    }
+    let mut told = Vec::new();
+    while let Some((id, copied)) = book.next_notice(channel) {
+        told.push((id, copied));
+        assert_eq!(window.notified(id, id, copied), Ok(1));
+    }
+    assert_eq!(told, [(0, false), (u32::MAX, true), (2, false)]);
+    assert_eq!((window.outstanding(), book.outstanding()), (3, 3));
+    let (_, ids) = lend(&mut book, &mut window, 1);
+    assert_eq!(ids, [3]);
+    // The ring is closed with the rest out: each comes back, once.
+    book.give_up(0);
+    book.retired_are_back();
+    while let Some((id, copied)) = book.next_notice(channel) {
+        assert!(copied, "nobody knows");
+        assert_eq!(window.notified(id, id, copied), Ok(1));
+    }
+    assert_eq!((window.outstanding(), window.ids_out(), book.outstanding()), (0, 0, 0));
+}

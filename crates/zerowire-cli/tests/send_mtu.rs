@@ -1,0 +1,160 @@
+//! `zerowire send --udp` over a path with an MTU: datagrams that fit are cut by the kernel, longer ones go one by one as IP
+//! fragments, and the output says which. All arrive whole at a plain receiver. Needs root.
+
+#[path = "../../zerowire/tests/common/lab.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
+mod lab;
+mod send_common;
+
+use std::io::Write;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::{HERE, Lab, in_lab};
+use send_common::{PATIENCE, booked, command, file, json, pattern, spawn};
+use serde_json::Value;
+
+/// A socket of the peer's.
+fn receiver(lab: &Lab, ipv6: bool) -> UdpSocket {
+    if !ipv6 {
+        return lab.udp().0;
+    }
+    lab.at_peer(|| {
+        let socket = UdpSocket::bind("[fd77::2]:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        lab::force_buffer(socket.as_raw_fd(), libc::SO_RCVBUFFORCE, 64 << 20);
+        socket
+    })
+}
+
+/// The next `content` as datagrams of `length` bytes each. Where what was read ends, one may be shorter.
+fn expect(socket: &UdpSocket, content: &[u8], length: usize, case: &str) {
+    let mut buffer = vec![0; 70_000];
+    for (number, part) in content.chunks(length).enumerate() {
+        let n = socket.recv(&mut buffer).unwrap_or_else(|e| panic!("{case}: datagram {number}: {e}"));
+        assert!(n == part.len() && buffer[..n] == *part, "{case}: datagram {number} of {n} bytes");
+    }
+}
+
+/// Waits for the end.
+fn end(mut child: Child) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < PATIENCE, "it doesn't end");
+        lab::stir();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn sent(lab: &Lab, ipv6: bool, args: &[&str], expected: usize) -> Value {
+    let content = pattern(expected * 150 + 7);
+    let file = file(&content);
+    let receiver = receiver(lab, ipv6);
+    let to = receiver.local_addr().unwrap().to_string();
+    let path = file.path().to_str().unwrap();
+    let args = [&["--to", &to, "--udp", "--json", "-", path], args].concat();
+    let child = spawn(&args);
+    // Meanwhile: lent fragments to a receiver of this machine are back when it has read them.
+    expect(&receiver, &content, expected, &format!("{args:?}"));
+    let output = end(child);
+    let result = json(&output);
+    assert!(output.status.success(), "{args:?}: {result}");
+    assert_eq!(booked(&result), content.len() as u64, "{args:?}: {result}");
+    assert_eq!(result["bytes"], content.len(), "{args:?}");
+    assert_eq!(result["datagrams"]["bytes"], expected, "{args:?}: {result}");
+    result
+}
+
+fn longer_than_the_path(lab: &Lab, ipv6: bool, longest: usize) {
+    for mode in ["copy", "zerocopy", "auto"] {
+        for backend in ["socket", "uring"] {
+            for length in [longest, longest + 1, 9000, 30_000, 32_753] {
+                let asked = length.to_string();
+                let args = ["--datagram", &asked, "--mode", mode, "--backend", backend];
+                let result = sent(lab, ipv6, &args, length);
+                let fits = length == longest;
+                let told = &result["datagrams"];
+                assert_eq!(told["segmented"], fits, "{args:?}: {result}");
+                assert_eq!(told["unsegmented_because"].is_null(), fits, "{args:?}: {result}");
+                if !fits {
+                    let why = told["unsegmented_because"].as_str().unwrap();
+                    assert!(why.contains(&format!("longer than the {longest}")), "{why}");
+                    assert_eq!(result["ledger"]["frames"], 151, "{args:?}: each is a payload");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn datagrams_longer_than_the_path_takes_arrive_whole_and_it_is_said() {
+    in_lab(|lab| {
+        lab.veth();
+        lab.ipv6();
+        for mtu in [1500, 1420] {
+            lab.mtu(HERE, mtu);
+            longer_than_the_path(lab, false, mtu - 28);
+            longer_than_the_path(lab, true, mtu - 48);
+        }
+    });
+}
+
+#[test]
+fn the_length_that_nobody_asked_for_follows_the_path() {
+    in_lab(|lab| {
+        lab.veth();
+        lab.ipv6();
+        // WireGuard has 1420, and IPv6 at least 1280.
+        for (mtu, ipv6, expected) in [
+            (1500, false, 1400),
+            (1500, true, 1400),
+            (1420, false, 1392),
+            (1420, true, 1372),
+            (1280, true, 1232),
+            (576, false, 548),
+        ] {
+            lab.mtu(HERE, mtu);
+            let result = sent(lab, ipv6, &[], expected);
+            assert_eq!(result["datagrams"]["segmented"], true, "{mtu}: {result}");
+        }
+    });
+}
+
+/// What the path takes may become less while it is sent.
+#[test]
+fn an_mtu_that_falls_while_it_is_sent_costs_nothing_but_calls() {
+    in_lab(|lab| {
+        lab.veth();
+        for backend in ["socket", "uring"] {
+            lab.mtu(HERE, 1500);
+            let receiver = receiver(lab, false);
+            let to = receiver.local_addr().unwrap().to_string();
+            let mut child =
+                command(&["--to", &to, "--udp", "--backend", backend]).stdin(Stdio::piped()).spawn().unwrap();
+            let mut input = child.stdin.take().unwrap();
+            let content = pattern(14_000);
+            input.write_all(&content).unwrap();
+            expect(&receiver, &content, 1400, "before");
+            lab.mtu(HERE, 1300);
+            for round in 0..3 {
+                input.write_all(&content).unwrap();
+                expect(&receiver, &content, 1400, &format!("{backend}, behind it, {round}"));
+            }
+            drop(input);
+            let output = end(child);
+            let (out, log) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{out}{log}");
+            for text in [&out, &log] {
+                let said =
+                    "datagrams of 1400 bytes, not segmented: segment_bytes 1400 is more than the path takes";
+                assert_eq!(text.matches(said).count(), 1, "once: {text}");
+                assert!(text.contains("1272 bytes"), "{text}");
+            }
+            assert!(log.contains("datagrams of 1400 bytes, up to 46 in one call (UDP_SEGMENT)"), "{log}");
+        }
+    });
+}

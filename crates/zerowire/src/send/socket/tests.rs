@@ -1,0 +1,83 @@
+//! The kernel's numbers where they wrap around. A socket's begin at 0, so that no test gets there by sending.
+
+use super::*;
+use crate::send::Ticket;
+
+/// A back end that gave `next_id - 1` out last, and whose last `failed` lent calls failed.
+fn backend(next_id: u32, failed: u32) -> SocketBackend {
+    let (socket, _) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let kind = SocketKind { kind: Kind::Udp, stream: false };
+    let back = SocketBackend::new(socket.into(), kind, &Options::default(), false).unwrap();
+    SocketBackend { next_id, failed, ..back }
+}
+
+const LAST: u32 = u32::MAX;
+
+#[test]
+fn notifications_of_calls_that_were_taken_are_ours_on_both_sides_of_the_wrap() {
+    for (lo, hi) in [(LAST - 1, LAST), (LAST - 1, 1), (0, 1), (1, 1)] {
+        let mut back = backend(2, 0);
+        assert_eq!(back.ours(lo, hi).unwrap(), Some((lo, hi)));
+        assert_eq!((back.next_id, back.foreign), (2, false));
+    }
+}
+
+#[test]
+fn numbers_that_failed_calls_used_up_are_left_out_across_the_wrap() {
+    // One failed call that used the last number up.
+    let mut back = backend(LAST, 1);
+    assert_eq!(back.ours(LAST, LAST).unwrap(), None);
+    assert_eq!((back.next_id, back.failed), (0, 0));
+    assert_eq!(back.take_id(Way::Lend), Some(0));
+    // Two, whose notification was joined with that of two that were taken.
+    let mut back = backend(LAST, 2);
+    assert_eq!(back.ours(LAST - 2, 0).unwrap(), Some((LAST - 2, LAST - 1)));
+    assert_eq!((back.next_id, back.failed), (1, 0));
+    // Of three one used a number up.
+    let mut back = backend(0, 3);
+    assert_eq!(back.ours(LAST, 0).unwrap(), Some((LAST, LAST)));
+    assert_eq!((back.next_id, back.failed), (1, 2));
+}
+
+#[test]
+fn numbers_that_nobody_gave_out_are_somebody_elses_across_the_wrap() {
+    for (next_id, failed, lo, hi) in [(LAST, 0, LAST, LAST), (LAST, 1, LAST - 3, 0), (0, 0, LAST, 0)] {
+        let mut back = backend(next_id, failed);
+        match back.ours(lo, hi) {
+            Err(SendError::Foreign { lo: first, hi: last }) => assert_eq!((first, last), (lo, hi)),
+            other => panic!("{other:?}"),
+        }
+        assert!(back.foreign && back.lends().is_err());
+        assert_eq!(back.ours(lo, lo).unwrap(), None, "nothing is believed any more");
+    }
+}
+
+/// Numbers, failed calls and the window together.
+#[test]
+fn payloads_around_the_wrap_come_back_each_once() {
+    let first = LAST - 2;
+    let mut back = backend(first, 0);
+    let mut window = Window::starting_at(Ticket::new(LAST - 1), first);
+    let lend = |back: &mut SocketBackend, window: &mut Window| {
+        let id = back.take_id(Way::Lend).unwrap();
+        (window.lend(vec![0].into(), id, false).unwrap(), id)
+    };
+    let told = |back: &mut SocketBackend, window: &mut Window, lo, hi| {
+        let (lo, hi) = back.ours(lo, hi).unwrap().unwrap();
+        window.notified(lo, hi, false).unwrap()
+    };
+    let before: Vec<_> = (0..2).map(|_| lend(&mut back, &mut window)).collect();
+    // A call that failed and used number 2^32 - 1 up: its notification is joined with that of the one before.
+    back.failed = 1;
+    assert_eq!(told(&mut back, &mut window, LAST - 1, LAST), 1);
+    let behind: Vec<_> = (0..3).map(|_| lend(&mut back, &mut window)).collect();
+    assert_eq!(
+        before.iter().chain(&behind).map(|(_, id)| *id).collect::<Vec<_>>(),
+        [LAST - 2, LAST - 1, 0, 1, 2]
+    );
+    assert_eq!(told(&mut back, &mut window, 1, 2), 2);
+    assert_eq!((window.is_done(before[0].0), window.is_done(behind[0].0)), (Some(false), Some(false)));
+    assert_eq!(told(&mut back, &mut window, LAST - 2, LAST - 2), 1);
+    assert_eq!(told(&mut back, &mut window, 0, 0), 1);
+    assert_eq!((window.outstanding(), window.ids_out()), (0, 0));
+}
