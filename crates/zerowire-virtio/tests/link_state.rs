@@ -273,6 +273,32 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
     });
 }
 
+/// A front end that announces its guest right when the interface goes down has broken no rule; where the link is not
+/// followed it is the only one to be told.
+#[test]
+fn an_announcement_that_the_interface_does_not_take_is_no_error_of_a_front_end_that_is_disconnected() {
+    in_netns(|| {
+        for link in ["follow", "ignore"] {
+            let backend = start("packet:v0,receive=socket", link);
+            let mut guest = guest(&backend);
+            frames_pass(&mut guest, &mut Peer::new("v1"), 7);
+            ip(&["link", "set", "v0", "down"]);
+            // At once: a link that is followed has to rest before it counts. Later there may be nobody to send to.
+            let sent = guest.driver.transport().send_rarp(common::frames::GUEST_MAC);
+            let told = || backend.stats("a").last_error.is_some_and(|e| e.contains("SEND_RARP"));
+            if link == "follow" {
+                wait_until("it is disconnected", || !backend.stats("a").connected);
+                assert!(!told(), "{:?}", backend.stats("a").last_error);
+            } else {
+                assert!(sent.is_err(), "the interface is down");
+                wait_until("the error is told", told);
+            }
+            assert_eq!(backend.stats("a").connection_errors, 0);
+            ip(&["link", "del", "v0"]);
+        }
+    });
+}
+
 #[test]
 fn a_descriptor_can_not_be_followed() {
     in_netns(|| {

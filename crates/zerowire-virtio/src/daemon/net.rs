@@ -183,7 +183,14 @@ impl Device for NetDevice<'_> {
     }
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
-        self.vm.port.announce(&rarp(mac)).map_err(|e| refused(Request::SendRarp, e))
+        match self.vm.port.announce(&rarp(mac)) {
+            // The front end hears of the interface by its disconnection, which is no error of its own.
+            Err(e) if self.vm.shared.link.is_some() => {
+                tracing::warn!("{}: SEND_RARP: {e}", self.vm.control.name);
+                Ok(())
+            }
+            outcome => outcome.map_err(|e| refused(Request::SendRarp, e)),
+        }
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {

@@ -32,6 +32,17 @@ pub fn write(segments: &[Segment], skip: usize, src: &[u8]) -> usize {
     done
 }
 
+/// Leaves segments behind that lie wholly before `skip`, so that a copy in many steps does not walk them with each one.
+#[inline]
+pub fn pass(segments: &mut &[Segment], skip: &mut usize) {
+    while let Some((first, rest)) = segments.split_first()
+        && *skip >= first.len as usize
+    {
+        *skip -= first.len as usize;
+        *segments = rest;
+    }
+}
+
 /// Visits `len` bytes of the segments from `skip` on, run by run.
 #[inline]
 fn walk(segments: &[Segment], mut skip: usize, mut len: usize, mut visit: impl FnMut(*mut u8, usize)) {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 
 use rustix::event::epoll;
 
@@ -12,6 +12,7 @@ use crate::daemon::command::{Command, Direction, RingStart};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
 use crate::daemon::rings::Running;
+use crate::mailbox::take_all;
 use crate::memory::GuestMemory;
 use crate::ring::RingLog;
 
@@ -37,15 +38,8 @@ pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
 
 impl<P: Path> Worker<P> {
     pub(super) fn take_commands(&mut self) {
-        loop {
-            match self.commands.try_recv() {
-                Ok(c) => self.carry_out(c),
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.quit = true;
-                    return;
-                }
-            }
+        if !take_all(self, |w| w.commands.try_recv(), Self::carry_out) {
+            self.quit = true;
         }
     }
 
