@@ -135,6 +135,7 @@ fn statistics_count_every_byte_once() {
     let vm = &json(&program.wait_line(1))["vms"][0];
     assert_eq!((&vm["name"], &vm["cid"], &vm["connected"]), (&"vm0".into(), &3.into(), &true.into()));
     assert_eq!((&vm["connections_opened"], &vm["connections_refused"]), (&1.into(), &1.into()), "{vm}");
+    assert_eq!(vm["stale_credit"], 0, "{vm}");
     for way in ["transmit", "receive"] {
         let count = |name: &str| vm[way][name].as_u64().unwrap_or_else(|| panic!("{name}: {vm}"));
         let reasons = vm[way]["copied_bytes"].as_object().expect("reasons");

@@ -9,9 +9,10 @@ use std::time::Duration;
 use common::Device;
 use common::backend::{Backend, Script};
 use zerowire_guest::misbehave::{
-    Expect, Malformed, RawDesc, RawQueue, RingAttack, Toggler, bad_headers, bad_packets, malformed_messages,
+    Answer, Expect, Malformed, RawDesc, RawQueue, RingAttack, Toggler, bad_headers, bad_packets,
+    malformed_messages,
 };
-use zerowire_guest::vsock::{PacketHeader, SocketType};
+use zerowire_guest::vsock::{Op, PacketHeader, SocketType};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
 use zerowire_vhost_user::{Connection, Request, WireError};
 
@@ -134,6 +135,9 @@ fn bad_packets_differ_and_have_names() {
     let address = |h: &PacketHeader| (h.src_cid, h.dst_cid, h.src_port, h.dst_port);
     for packet in all {
         assert_eq!(packet.on_connection, address(&packet.header) == address(&sound), "{}", packet.name);
+        // Nothing answers a reset (virtio 1.3 §5.10.6.4).
+        let reset = packet.header.op() == Some(Op::Rst);
+        assert!(!reset || packet.answer == Answer::Nothing, "{}", packet.name);
     }
 }
 

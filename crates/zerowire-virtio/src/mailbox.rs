@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -23,17 +23,43 @@ impl<C> Clone for Mailbox<C> {
 impl<C> Mailbox<C> {
     /// Returns false where the thread is gone.
     pub(crate) fn send(&self, command: C) -> bool {
-        let sent = self.queue.send(command).is_ok();
-        // The command goes first: who is woken finds it. An eventfd is full only if it was not read for 2^64 - 1 writes.
-        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
-        sent
+        let put = || self.queue.send(command).is_ok();
+        // An eventfd is full only if it was not read for 2^64 - 1 writes.
+        let ring = || {
+            let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        };
+        post(put, ring)
+    }
+}
+
+/// Puts a command into the queue and rings. The command goes first: who is woken finds it.
+fn post(put: impl FnOnce() -> bool, ring: impl FnOnce()) -> bool {
+    let sent = put();
+    ring();
+    sent
+}
+
+/// What the receiver does each time it is woken: several commands may have rung once. Returns false where no more can come.
+pub(crate) fn take_all<S, C>(
+    receiver: &mut S,
+    next: impl Fn(&mut S) -> Result<C, TryRecvError>,
+    carry_out: impl Fn(&mut S, C),
+) -> bool {
+    loop {
+        match next(receiver) {
+            Ok(command) => carry_out(receiver, command),
+            Err(e) => return e == TryRecvError::Empty,
+        }
     }
 }
 
 /// A mailbox, its receiving end, and the descriptor that wakes the receiver. It is watched edge-triggered and never read;
-/// the receiver takes commands until there are none each time it is woken.
+/// the receiver calls [`take_all`] each time it is woken.
 pub(crate) fn mailbox<C>() -> io::Result<(Mailbox<C>, Receiver<C>, Arc<OwnedFd>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (queue, receiver) = channel();
     Ok((Mailbox { queue, wake: wake.clone() }, receiver, wake))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,14 +1,17 @@
 //! The vsock device with a hostile guest and hostile host programs, by random scripts: the same that the fuzz target
 //! `vsock_muxer` plays, in a number that every test run can afford.
 
+mod common;
+
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
+use common::harness::{one_guest, received};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerowire_virtio::vsock::packet::{Header, Op};
-use zerowire_virtio::vsock::testing::{Guest, Harness, Layout, play};
-use zerowire_virtio::vsock::{RX_QUEUE, TX_QUEUE, VsockLimits};
+use zerowire_virtio::vsock::testing::{Layout, play};
+use zerowire_virtio::vsock::{TX_QUEUE, VsockLimits};
 
 /// An action with its arguments, so that random scripts get further than random bytes.
 fn action() -> impl Strategy<Value = Vec<u8>> {
@@ -34,27 +37,6 @@ proptest! {
     }
 }
 
-/// A device with one VM, whose guest has room and answers nothing by itself.
-fn one_guest(dir: &std::path::Path) -> (Harness, Guest) {
-    let mut harness = Harness::new(dir, &[3], VsockLimits::default()).expect("a device");
-    let mut guest = Guest::new().expect("memory");
-    harness.set_memory(0, guest.memory());
-    harness.start(0, &guest).expect("rings");
-    while guest.post(4096, Layout(0)) {}
-    (harness, guest)
-}
-
-/// What the guest has received, headers and payload.
-fn received(guest: &mut Guest) -> Vec<(Header, Vec<u8>)> {
-    let mut packets = Vec::new();
-    guest.reap(RX_QUEUE, |p| {
-        let (head, payload) = p.split_first_chunk().expect("a header");
-        packets.push((Header::from_bytes(head), payload.to_vec()));
-    });
-    while guest.post(4096, Layout(0)) {}
-    packets
-}
-
 /// The program's end is no message, even where the device reads between the last message and the news of the end.
 #[test]
 fn the_end_of_a_program_that_sends_messages_is_no_empty_message() {
@@ -65,7 +47,7 @@ fn the_end_of_a_program_that_sends_messages_is_no_empty_message() {
 
 fn end_after(turns: usize) {
     let dir = tempfile::tempdir().expect("a directory for sockets");
-    let (mut harness, mut guest) = one_guest(dir.path());
+    let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let program =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
@@ -110,7 +92,7 @@ fn end_after(turns: usize) {
 #[test]
 fn a_guest_without_room_is_asked_once() {
     let dir = tempfile::tempdir().expect("a directory for sockets");
-    let (mut harness, mut guest) = one_guest(dir.path());
+    let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
     let mut program = UnixStream::connect(dir.path().join("3")).expect("the device listens");
     program.write_all(b"CONNECT 9\n").expect("room");
     harness.rest();

@@ -49,11 +49,13 @@ pub struct VsockArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for
-    /// a slow one; 4096 to 16777216.
+    /// a slow one; 4096 to 16777216. With less than 196608 a host program's socket keeps 192 KiB unread all the same. See
+    /// 'Memory' below.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 10,
         value_parser = clap::value_parser!(u32).range(4096..=16 << 20))]
     buffer: u32,
-    /// Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor.
+    /// Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor, and
+    /// each one memory: see below.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
     /// User, beside root and the one that runs this, whose programs may map receive buffers at PATH.map; repeat for more.
@@ -64,7 +66,8 @@ pub struct VsockArgs {
         value_parser = clap::value_parser!(u64).range(65536..=4 << 30))]
     map_max: u64,
     /// Let programs that map receive buffers read the guest's whole memory, so that payload needs no copy at all. They can
-    /// read whatever else the guest keeps there, keys included: only for programs that are trusted as the VMM is.
+    /// read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write
+    /// to it: only for programs that are trusted as the VMM is.
     #[arg(long)]
     share_guest_memory: bool,
     /// With --share-guest-memory: milliseconds for which a program may hold what lies in the guest's memory before further
@@ -86,6 +89,9 @@ Limits: 256 VMs a process; 65536 connections a VM; rings up to 32768 entries; 64
 to 1024 descriptors. A 'CONNECT PORT' line has at most 32 bytes and comes within 10 s; the guest answers a host program's \
 connect within 10 s; what a guest sent before it closed waits for a slow host program for 30 s at most. Messages of a host \
 program have at most 1 MiB.
+
+Memory: for slow sides a VM can make the program hold --max-connections times --buffer bytes, 2 GiB by default; on \
+connections of messages 2.25 times as much, and 1 MiB each toward the guest. Give less of either for a VM that is not trusted.
 
 QEMU:
   zerowire vsock --socket /run/vm.sock --cid 3 --uds /run/vm.vsock &

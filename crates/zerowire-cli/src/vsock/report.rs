@@ -53,7 +53,11 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
             reasons(d)
         );
     }
-    let _ = writeln!(out, "  packets without payload, both ways: {}", t.control_packets);
+    let _ = writeln!(
+        out,
+        "  packets without payload, both ways: {}; from the guest with stale credit: {}",
+        t.control_packets, t.stale_credit
+    );
     if let Some(e) = &t.last_error {
         let _ = writeln!(
             out,

@@ -4,7 +4,7 @@
 //! - [`RingAttack`]: broken chains, indices and tables, each by its rule,
 //! - [`bad_headers`], [`Toggler`]: wrong offload fields, memory that changes
 //!   in flight,
-//! - [`bad_packets`]: wrong vsock headers, each in one field,
+//! - [`bad_packets`]: wrong vsock headers, each in one field, and their answers,
 //! - [`malformed_messages`]: broken vhost-user messages.
 //!
 //! Nothing here harms the process that uses it: only guest memory and the
@@ -22,4 +22,4 @@ pub use header::bad_headers;
 pub use raw_queue::{RawDesc, RawQueue};
 pub use ring_attack::{Expect, RingAttack};
 pub use toggler::Toggler;
-pub use vsock::{BadPacket, bad_packets};
+pub use vsock::{Answer, BadPacket, Fault, bad_packets};

@@ -2,6 +2,35 @@
 
 use crate::vsock::{Op, PacketHeader, SHUTDOWN_BOTH, SocketType};
 
+/// What a packet is answered by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Answer {
+    /// Nothing.
+    Nothing,
+    /// One RST.
+    Reset,
+    /// One RESPONSE: a connection begins anew.
+    Response,
+}
+
+/// What a packet is to a device that counts what it does not take.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fault {
+    /// It is odd and breaks no rule: it is taken.
+    None,
+    /// Its header breaks a rule by itself.
+    Malformed,
+    /// There is no such connection, or it is not in the state for it.
+    OutOfPlace,
+    /// More bytes have left the guest's buffer than were ever sent.
+    Credit,
+    /// Fewer bytes have left it than were said to before: it is taken, but for
+    /// its credit fields, since threads of a driver may overtake each other.
+    StaleCredit,
+    /// It asks for a connection that nobody takes.
+    Refused,
+}
+
 /// A packet that no driver should send.
 #[derive(Clone, Copy, Debug)]
 pub struct BadPacket {
@@ -14,27 +43,50 @@ pub struct BadPacket {
     /// Whether its addresses are those of the sound connection, which the
     /// device may reset for it (virtio 1.3 §5.10.6.4).
     pub on_connection: bool,
+    /// How it is answered.
+    pub answer: Answer,
+    /// What is wrong with it, in the words of a device's statistics.
+    pub fault: Fault,
+}
+
+impl BadPacket {
+    /// Whether the sound connection is over with it.
+    pub fn ends_connection(&self) -> bool {
+        self.on_connection && (self.answer != Answer::Nothing || self.header.op() == Some(Op::Rst))
+    }
+
+    /// Bytes of its payload that reach the other side.
+    pub fn delivered(&self) -> usize {
+        let sound = matches!(self.fault, Fault::None | Fault::StaleCredit);
+        let taken = self.on_connection && self.answer == Answer::Nothing && sound;
+        if taken { self.header.len as usize } else { 0 }
+    }
 }
 
 /// Bytes of payload where a packet has some.
 const PAYLOAD: usize = 100;
 
-/// Every way to spoil a packet of payload. `sound` is the header of an RW
-/// packet of an open connection, with its true credit fields; its length and
-/// flags don't matter.
+/// Every way to spoil a packet. `sound` is the header of an RW packet of an
+/// open connection to a host program, with its true credit fields; its length
+/// and flags don't matter. Nobody may listen on the ports whose bits are those
+/// of `sound`'s reversed.
 pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + use<> {
+    use {Answer as A, Fault as F};
     let stream = sound.socket_type == SocketType::Stream as u16;
     let rw = PacketHeader { op: Op::Rw as u16, len: PAYLOAD as u32, flags: 0, ..*sound };
     let plain = |op: Op| PacketHeader { op: op as u16, len: 0, ..rw };
     let other = if stream { SocketType::Seqpacket } else { SocketType::Stream };
+    // Of a stream any flag is one too many.
+    let flag = if stream { 1 } else { 4 };
     let away = |header: PacketHeader| PacketHeader { src_port: !sound.src_port, ..header };
-    let on: [(&'static str, PacketHeader, usize); 26] = [
+    let swapped = PacketHeader { src_port: sound.dst_port, dst_port: sound.src_port, ..rw };
+    // Its own credit counts begin anew.
+    let asks = PacketHeader { fwd_cnt: 0, ..away(plain(Op::Request)) };
+    let shutdown = plain(Op::Shutdown);
+    let wrong = [
         ("len one beyond the chain", PacketHeader { len: rw.len + 1, ..rw }, PAYLOAD),
         ("len far beyond the chain", PacketHeader { len: u32::MAX, ..rw }, PAYLOAD),
         ("len beyond a chain without payload", rw, 0),
-        ("len less than the chain", PacketHeader { len: rw.len - 1, ..rw }, PAYLOAD),
-        ("len 0 with payload in the chain", PacketHeader { len: 0, ..rw }, PAYLOAD),
-        ("RW without payload", PacketHeader { len: 0, ..rw }, 0),
         ("operation 0", PacketHeader { op: 0, ..rw }, PAYLOAD),
         ("operation 8", PacketHeader { op: 8, ..rw }, PAYLOAD),
         ("operation 65535", PacketHeader { op: u16::MAX, ..rw }, PAYLOAD),
@@ -42,40 +94,114 @@ pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + us
         ("type 3", PacketHeader { socket_type: 3, ..rw }, PAYLOAD),
         ("type 65535", PacketHeader { socket_type: u16::MAX, ..rw }, PAYLOAD),
         ("the other type", PacketHeader { socket_type: other as u16, ..rw }, PAYLOAD),
+        ("a flag of RW that its type has not", PacketHeader { flags: flag, ..rw }, PAYLOAD),
         ("unknown flags of RW", PacketHeader { flags: 0xffff_fffc, ..rw }, PAYLOAD),
-        ("SHUTDOWN without flags", plain(Op::Shutdown), 0),
-        ("SHUTDOWN with unknown flags", PacketHeader { flags: !SHUTDOWN_BOTH, ..plain(Op::Shutdown) }, 0),
+        ("SHUTDOWN with unknown flags", PacketHeader { flags: !SHUTDOWN_BOTH, ..shutdown }, 0),
         ("payload of CREDIT_UPDATE", PacketHeader { op: Op::CreditUpdate as u16, ..rw }, PAYLOAD),
         ("payload of CREDIT_REQUEST", PacketHeader { op: Op::CreditRequest as u16, ..rw }, PAYLOAD),
-        ("a second REQUEST", plain(Op::Request), 0),
-        ("a RESPONSE out of place", plain(Op::Response), 0),
-        ("fwd_cnt one beyond what came", PacketHeader { fwd_cnt: rw.fwd_cnt.wrapping_add(1), ..rw }, PAYLOAD),
-        ("fwd_cnt half around", PacketHeader { fwd_cnt: rw.fwd_cnt.wrapping_add(1 << 31), ..rw }, PAYLOAD),
-        ("fwd_cnt backwards", PacketHeader { fwd_cnt: rw.fwd_cnt.wrapping_sub(1), ..rw }, PAYLOAD),
-        ("buf_alloc 0", PacketHeader { buf_alloc: 0, ..plain(Op::CreditUpdate) }, 0),
-        ("buf_alloc of all 32 bits", PacketHeader { buf_alloc: u32::MAX, ..plain(Op::CreditUpdate) }, 0),
-        ("fwd_cnt with RST", PacketHeader { fwd_cnt: u32::MAX, ..plain(Op::Rst) }, 0),
     ];
-    let off: [(&'static str, PacketHeader, usize); 16] = [
+    let reset = plain(Op::Rst);
+    let wrong_resets = [
+        ("payload of RST", PacketHeader { op: Op::Rst as u16, ..rw }, PAYLOAD),
+        ("len of RST beyond the chain", PacketHeader { len: 1, ..reset }, 0),
+        ("flags of RST", PacketHeader { flags: 1, ..reset }, 0),
+        ("RST of type 0", PacketHeader { socket_type: 0, ..reset }, 0),
+        ("RST of the other type", PacketHeader { socket_type: other as u16, ..reset }, 0),
+    ];
+    let on = [
+        ("len less than the chain", PacketHeader { len: rw.len - 1, ..rw }, PAYLOAD, A::Nothing, F::None),
+        ("len 0 with payload in the chain", PacketHeader { len: 0, ..rw }, PAYLOAD, A::Nothing, F::Malformed),
+        ("RW without payload", PacketHeader { len: 0, ..rw }, 0, A::Nothing, F::Malformed),
+        ("SHUTDOWN without flags", shutdown, 0, A::Nothing, F::None),
+        ("a second REQUEST", PacketHeader { fwd_cnt: 0, ..plain(Op::Request) }, 0, A::Response, F::None),
+        ("a RESPONSE out of place", plain(Op::Response), 0, A::Nothing, F::OutOfPlace),
+        ("fwd_cnt one beyond what came", forwarded(&rw, 1), PAYLOAD, A::Reset, F::Credit),
+        ("fwd_cnt half around", forwarded(&rw, 1 << 31), PAYLOAD, A::Nothing, F::StaleCredit),
+        ("fwd_cnt backwards", forwarded(&rw, u32::MAX), PAYLOAD, A::Nothing, F::StaleCredit),
+        ("buf_alloc 0", PacketHeader { buf_alloc: 0, ..plain(Op::CreditUpdate) }, 0, A::Nothing, F::None),
+        (
+            "buf_alloc of all 32 bits",
+            PacketHeader { buf_alloc: u32::MAX, ..plain(Op::CreditUpdate) },
+            0,
+            A::Nothing,
+            F::None,
+        ),
+        ("fwd_cnt backwards with RST", forwarded(&reset, u32::MAX), 0, A::Nothing, F::None),
+        ("fwd_cnt one beyond with RST", forwarded(&reset, 1), 0, A::Nothing, F::None),
+    ];
+    let forged = [
         ("src_cid of the host", PacketHeader { src_cid: 2, ..rw }, PAYLOAD),
         ("src_cid of another guest", PacketHeader { src_cid: rw.src_cid + 1, ..rw }, PAYLOAD),
         ("src_cid 0", PacketHeader { src_cid: 0, ..rw }, PAYLOAD),
         ("src_cid of more than 32 bits", PacketHeader { src_cid: rw.src_cid | 1 << 32, ..rw }, PAYLOAD),
+        ("REQUEST from another guest", PacketHeader { src_cid: rw.src_cid + 1, ..asks }, 0),
+    ];
+    let nowhere = [
         ("dst_cid 0", PacketHeader { dst_cid: 0, ..rw }, PAYLOAD),
         ("dst_cid 1", PacketHeader { dst_cid: 1, ..rw }, PAYLOAD),
         ("dst_cid of the sender", PacketHeader { dst_cid: rw.src_cid, ..rw }, PAYLOAD),
+        ("dst_cid of another guest", PacketHeader { dst_cid: rw.src_cid + 1, ..rw }, PAYLOAD),
         ("dst_cid of nobody", PacketHeader { dst_cid: 0xffff_fff0, ..rw }, PAYLOAD),
         ("dst_cid ANY", PacketHeader { dst_cid: 0xffff_ffff, ..rw }, PAYLOAD),
         ("dst_cid of more than 32 bits", PacketHeader { dst_cid: rw.dst_cid | 1 << 32, ..rw }, PAYLOAD),
+        ("dst_port on which nobody listens", PacketHeader { dst_port: !rw.dst_port, ..rw }, PAYLOAD),
+        ("the ports of the other direction", swapped, PAYLOAD),
         ("RW on no connection", away(rw), PAYLOAD),
-        ("SHUTDOWN on no connection", PacketHeader { flags: SHUTDOWN_BOTH, ..away(plain(Op::Shutdown)) }, 0),
+        ("SHUTDOWN on no connection", PacketHeader { flags: SHUTDOWN_BOTH, ..away(shutdown) }, 0),
         ("CREDIT_UPDATE on no connection", away(plain(Op::CreditUpdate)), 0),
         ("CREDIT_REQUEST on no connection", away(plain(Op::CreditRequest)), 0),
         ("RESPONSE on no connection", away(plain(Op::Response)), 0),
-        ("RST on no connection", away(plain(Op::Rst)), 0),
     ];
+    let wrong_and_away = [
+        ("len beyond the chain on no connection", away(rw), 0),
+        ("operation 0 on no connection", PacketHeader { op: 0, ..away(rw) }, PAYLOAD),
+        ("type 0 on no connection", PacketHeader { socket_type: 0, ..away(rw) }, PAYLOAD),
+        ("payload of REQUEST", PacketHeader { len: rw.len, ..asks }, PAYLOAD),
+        ("flags of REQUEST", PacketHeader { flags: 1, ..asks }, 0),
+        ("REQUEST of type 0", PacketHeader { socket_type: 0, ..asks }, 0),
+    ];
+    let refused = [
+        ("REQUEST to a port of nobody", PacketHeader { dst_port: !asks.dst_port, ..asks }, 0),
+        ("REQUEST to a CID of nobody", PacketHeader { dst_cid: 0xffff_fff0, ..asks }, 0),
+        ("REQUEST to the sender's CID", PacketHeader { dst_cid: asks.src_cid, ..asks }, 0),
+        ("REQUEST with fwd_cnt", PacketHeader { fwd_cnt: 1, ..asks }, 0),
+        ("REQUEST with fwd_cnt backwards", PacketHeader { fwd_cnt: u32::MAX, ..asks }, 0),
+    ];
+    let off = [
+        ("RST on no connection", away(reset), 0, A::Nothing, F::None),
+        (
+            "flags of RST on no connection",
+            PacketHeader { flags: 1, ..away(reset) },
+            0,
+            A::Nothing,
+            F::Malformed,
+        ),
+    ];
+
+    type Row = (&'static str, PacketHeader, usize);
+    let with = |answer, fault| move |(name, header, len): Row| (name, header, len, answer, fault);
     let made = |on_connection| {
-        move |(name, header, payload_len)| BadPacket { name, header, payload_len, on_connection }
+        move |(name, header, payload_len, answer, fault)| BadPacket {
+            name,
+            header,
+            payload_len,
+            on_connection,
+            answer,
+            fault,
+        }
     };
-    on.into_iter().map(made(true)).chain(off.into_iter().map(made(false)))
+    let on = (wrong.map(with(A::Reset, F::Malformed)).into_iter())
+        .chain(wrong_resets.map(with(A::Nothing, F::Malformed)))
+        .chain(on);
+    let off = (forged.map(with(A::Nothing, F::Malformed)).into_iter())
+        .chain(wrong_and_away.map(with(A::Reset, F::Malformed)))
+        .chain(nowhere.map(with(A::Reset, F::OutOfPlace)))
+        .chain(refused.map(with(A::Reset, F::Refused)))
+        .chain(off);
+    on.map(made(true)).chain(off.map(made(false)))
+}
+
+/// The packet with so many more bytes that have left the guest's buffer.
+fn forwarded(header: &PacketHeader, more: u32) -> PacketHeader {
+    PacketHeader { fwd_cnt: header.fwd_cnt.wrapping_add(more), ..*header }
 }

@@ -8,6 +8,7 @@
 mod chain;
 mod error;
 pub mod inflight;
+mod notify;
 mod split;
 
 pub use chain::{ChainCursor, Descriptor, MAX_INDIRECT};

@@ -2,9 +2,10 @@
 
 mod track;
 
-use std::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::atomic::AtomicU16;
 
 use super::inflight::Tracker;
+use super::notify::{self, NO_NOTIFICATION, Wish, Word};
 use super::{Descriptor, RingError, RingRule};
 use crate::memory::{DirtyLog, GuestMemory};
 
@@ -39,11 +40,6 @@ impl RingLog {
 pub fn used_ring_bytes(size: u16) -> u64 {
     6 + 8 * u64::from(size)
 }
-
-/// `VIRTQ_AVAIL_F_NO_INTERRUPT` (virtio 1.3 §2.7.6).
-const AVAIL_NO_INTERRUPT: u16 = 1;
-/// `VIRTQ_USED_F_NO_NOTIFY` (virtio 1.3 §2.7.8).
-const USED_NO_NOTIFY: u16 = 1;
 
 /// The device side of one ring.
 #[derive(Debug)]
@@ -128,7 +124,7 @@ impl SplitRing {
             again: 0,
         };
         // The used index lives in the ring and nowhere else: a device that comes back goes on from there.
-        ring.next_used = ring.used_word(1).load(Ordering::Relaxed);
+        ring.next_used = ring.used_word(1).get();
         ring.decided_used = ring.next_used;
         Ok(ring)
     }
@@ -217,7 +213,7 @@ impl SplitRing {
     /// How many entries can be taken, asking the guest's memory anew (virtio 1.3 §2.7.13).
     #[inline]
     pub fn refresh(&mut self) -> Result<u16, RingError> {
-        let avail = self.avail_word(1).load(Ordering::Acquire);
+        let avail = self.avail_word(1).seen();
         let ahead = avail.wrapping_sub(self.next_avail);
         if ahead > self.size {
             let rule = RingRule::AvailJump { avail, next: self.next_avail, ahead, size: self.size };
@@ -243,7 +239,7 @@ impl SplitRing {
     #[inline]
     fn take_next(&mut self) -> Result<u16, RingError> {
         let slot = usize::from(self.next_avail & self.mask);
-        let head = self.avail_word(2 + slot).load(Ordering::Relaxed);
+        let head = self.avail_word(2 + slot).get();
         self.next_avail = self.next_avail.wrapping_add(1);
         if head >= self.size {
             let rule = RingRule::IndexOutOfTable { index: head, len: u32::from(self.size) };
@@ -257,14 +253,14 @@ impl SplitRing {
     /// where one miss after the other would be waited for.
     #[inline]
     pub fn prefetch(&self, n: u16) {
-        let ahead = self.avail_word(1).load(Ordering::Relaxed).wrapping_sub(self.next_avail);
+        let ahead = self.avail_word(1).get().wrapping_sub(self.next_avail);
         // A jump of the index is found, and answered, when the entries are taken.
         if ahead > self.size {
             return;
         }
         for i in 0..n.min(ahead) {
             let slot = usize::from(self.next_avail.wrapping_add(i) & self.mask);
-            let head = self.avail_word(2 + slot).load(Ordering::Relaxed);
+            let head = self.avail_word(2 + slot).get();
             prefetch(self.desc.wrapping_add(usize::from(head & self.mask)).cast());
         }
     }
@@ -306,7 +302,7 @@ impl SplitRing {
         if self.next_used == self.decided_used {
             return false;
         }
-        self.used_word(1).store(self.next_used, Ordering::Release);
+        self.used_word(1).show(self.next_used);
         if let Some(t) = &mut self.tracker {
             t.published(self.next_used);
         }
@@ -315,15 +311,13 @@ impl SplitRing {
             self.note_elements(self.decided_used);
             l.log.notify();
         }
-        // The guest arms its event and then looks at the index; the index must be visible before the event is read.
-        fence(Ordering::SeqCst);
         let old = std::mem::replace(&mut self.decided_used, self.next_used);
-        if self.event_idx {
-            let event = self.avail_word(2 + usize::from(self.size)).load(Ordering::Relaxed);
-            need_event(event, self.next_used, old)
+        let wish = if self.event_idx {
+            Wish::Event(self.avail_word(2 + usize::from(self.size)))
         } else {
-            self.avail_word(0).load(Ordering::Relaxed) & AVAIL_NO_INTERRUPT == 0
-        }
+            Wish::Flags(self.avail_word(0))
+        };
+        notify::wants(wish, self.next_used, old)
     }
 
     /// Asks the driver for a notification with the next entry it makes available, and returns whether there are
@@ -337,13 +331,12 @@ impl SplitRing {
         if self.event_idx {
             let event = self.next_avail.wrapping_add(wanted - 1);
             let word = 2 + 4 * usize::from(self.size);
-            self.used_word(word).store(event, Ordering::Relaxed);
+            notify::ask(self.used_word(word), event);
             self.note(2 * word, 2);
         } else {
-            self.used_word(0).store(0, Ordering::Relaxed);
+            notify::ask(self.used_word(0), 0);
             self.note(0, 2);
         }
-        fence(Ordering::SeqCst);
         Ok(self.refresh()? >= wanted)
     }
 
@@ -351,7 +344,7 @@ impl SplitRing {
     /// index that lies behind asks for none.
     pub fn disarm(&mut self) {
         if !self.event_idx {
-            self.used_word(0).store(USED_NO_NOTIFY, Ordering::Relaxed);
+            self.used_word(0).set(NO_NOTIFICATION);
             self.note(0, 2);
         }
     }
@@ -387,24 +380,4 @@ fn prefetch_to_write(at: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     prefetch(at);
-}
-
-/// Whether the step from `old` to `new` passed `event` (virtio 1.3 §2.7.7.2, `vring_need_event`).
-fn need_event(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::need_event;
-
-    #[test]
-    fn events_are_passed_exactly_once() {
-        assert!(need_event(0, 1, 0));
-        assert!(!need_event(1, 1, 0));
-        assert!(need_event(0xffff, 0, 0xffff));
-        assert!(!need_event(5, 5, 3));
-        assert!(need_event(4, 5, 3));
-        assert!(!need_event(2, 5, 3));
-    }
 }

@@ -14,6 +14,8 @@ pub struct VsockCounters {
     pub receive: Counters,
     /// Packets of either direction that carry no payload.
     pub control_packets: Counter,
+    /// Packets of the guest whose credit fields were older than those before them, and did not count.
+    pub stale_credit: Counter,
     /// Connections that were established.
     pub opened: Counter,
     /// Of all connections, those that have ended.
@@ -46,6 +48,7 @@ impl VsockCounters {
             resets: self.resets.get(),
             bad_handshakes: self.bad_handshakes.get(),
             control_packets: self.control_packets.get(),
+            stale_credit: self.stale_credit.get(),
             transmit: self.transmit.snapshot(),
             receive: self.receive.snapshot(),
         }
@@ -71,6 +74,8 @@ pub struct VsockTotals {
     pub bad_handshakes: u64,
     /// Packets of either direction that carry no payload.
     pub control_packets: u64,
+    /// Packets of the guest whose credit fields were older than those before them, and did not count.
+    pub stale_credit: u64,
     /// From the guest: packets with payload, and their payload's bytes.
     pub transmit: Totals,
     /// To the guest.

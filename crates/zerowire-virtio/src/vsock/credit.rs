@@ -100,22 +100,33 @@ pub struct Outgoing {
     sent: u32,
 }
 
+/// How a header's credit fields stand to those that came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credit {
+    /// They are the newest.
+    New,
+    /// They are older than what is known, and change nothing.
+    Stale,
+}
+
 /// The guest says that more bytes have left its buffer than were ever sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BeyondSent;
 
 impl Outgoing {
     /// Takes the fields of a header from the guest. A driver's threads may send an older count behind a newer one: the
-    /// newest is kept.
-    pub fn update(&mut self, alloc: u32, forwarded: u32) -> Result<(), BeyondSent> {
+    /// newest is kept, and the buffer that came with it, since a driver fills in both fields at once.
+    pub fn update(&mut self, alloc: u32, forwarded: u32) -> Result<Credit, BeyondSent> {
         let step = forwarded.wrapping_sub(self.forwarded);
         if step <= self.in_flight() {
             self.forwarded = forwarded;
+            self.alloc = alloc;
+            Ok(Credit::New)
         } else if step < 1 << 31 {
-            return Err(BeyondSent);
+            Err(BeyondSent)
+        } else {
+            Ok(Credit::Stale)
         }
-        self.alloc = alloc;
-        Ok(())
     }
 
     fn in_flight(&self) -> u32 {
@@ -226,9 +237,14 @@ mod tests {
         o.update(100, 0).expect("sound");
         o.send(80);
         assert_eq!(o.free(), 20);
-        o.update(100, 60).expect("sound");
-        o.update(100, 40).expect("an older count");
+        assert_eq!(o.update(100, 60), Ok(Credit::New));
         assert_eq!(o.free(), 80);
+        for (alloc, forwarded) in
+            [(100, 40), (0, 59), (u32::MAX, 0), (1000, 60 + (1 << 31)), (1000, u32::MAX)]
+        {
+            assert_eq!(o.update(alloc, forwarded), Ok(Credit::Stale), "older counts");
+            assert_eq!((o.free(), o.alloc(), o.forwarded()), (80, 100, 60));
+        }
         assert_eq!(o.update(100, 81), Err(BeyondSent));
         o.update(10, 60).expect("a smaller buffer");
         assert_eq!(o.free(), 0);

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -14,7 +14,7 @@ use super::queues::{Queue, Receive};
 use super::switch::{Event, Switch, token, watch};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
-use crate::mailbox::mailbox;
+use crate::mailbox::{mailbox, take_all};
 use crate::memory::GuestMemory;
 
 #[cfg(feature = "testing")]
@@ -260,15 +260,8 @@ impl Loop {
     }
 
     fn take_commands(&mut self) {
-        loop {
-            match self.queue.try_recv() {
-                Ok(c) => self.carry_out(c),
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.quit = true;
-                    return;
-                }
-            }
+        if !take_all(self, |l| l.queue.try_recv(), Self::carry_out) {
+            self.quit = true;
         }
     }
 

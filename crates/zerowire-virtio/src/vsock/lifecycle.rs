@@ -173,6 +173,12 @@ impl Lifecycle {
         }
     }
 
+    /// The sibling asks for the guest's credit. The guest is asked however often it was before: an answer that brought nothing
+    /// may have come too early, and one that was not out of room then says nothing more by itself.
+    pub fn pass_credit_request(&mut self) {
+        self.owed |= OWED_ASK;
+    }
+
     /// Takes a packet from the guest.
     pub fn take(&mut self, op: Op, flags: u32) -> Effect {
         let effect = self.judge(op);
@@ -301,6 +307,8 @@ mod tests {
         l.take(Op::CreditUpdate, 0);
         l.owe_credit_request();
         assert_eq!(l.next_control(false), None, "none came with it");
+        l.pass_credit_request();
+        assert_eq!(l.next_control(false), Some(Control::CreditRequest), "a sibling may ask again");
         l.credit_came();
         l.owe_credit_request();
         assert_eq!(l.next_control(false), Some(Control::CreditRequest));

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerowire::syscall;
 
 use super::packet::Kind;
@@ -62,11 +62,22 @@ pub unsafe fn send(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<usize> {
     }
 }
 
-/// Sends private bytes that lie in two runs.
-pub fn send_runs(socket: &OwnedFd, runs: (&[u8], &[u8])) -> io::Result<usize> {
-    let entry = |b: &[u8]| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
-    // SAFETY: both runs are borrowed for the call.
-    unsafe { send(socket, &[entry(runs.0), entry(runs.1)]) }
+/// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call alone.
+pub fn send_runs<'a>(
+    socket: &OwnedFd,
+    runs: impl Iterator<Item = &'a [u8]>,
+    iov: &mut Vec<libc::iovec>,
+) -> io::Result<usize> {
+    iov.clear();
+    iov.extend(runs.map(|b| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }));
+    // SAFETY: the runs are borrowed for longer than the call.
+    unsafe { send(socket, iov) }
+}
+
+/// Sends private bytes.
+pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(rustix::net::send(socket, bytes, flags)?)
 }
 
 /// Receives into the memory that the list names, in one call that does not wait.
@@ -110,14 +121,19 @@ pub fn has_ended(socket: &OwnedFd) -> bool {
     waits == 0 && poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
 
-/// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does not say, or where they
-/// are less than a quarter of `room`, when the kernel calls the socket writable (net/unix/af_unix.c, `unix_writable`).
-pub fn unread(socket: &OwnedFd, room: usize) -> usize {
+/// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does not say.
+pub fn unread(socket: &OwnedFd) -> usize {
     let mut n: libc::c_int = 0;
     let arguments = [fd(socket), libc::TIOCOUTQ as usize, &raw mut n as usize, 0, 0, 0];
     // SAFETY: SIOCOUTQ, which has TIOCOUTQ's number, writes one int.
     let failed = unsafe { syscall::call(libc::SYS_ioctl, arguments) }.is_err();
-    if failed || 4 * n as usize <= room { 0 } else { n as usize }
+    if failed { 0 } else { n as usize }
+}
+
+/// Whether the kernel calls a socket with `room` writable with so much unread: a quarter of it (net/unix/af_unix.c,
+/// `unix_writable`).
+pub fn is_writable(unread: usize, room: usize) -> bool {
+    4 * unread <= room
 }
 
 /// Whether the call is to be tried again when the socket is ready.
@@ -136,7 +152,8 @@ mod tests {
     #[test]
     fn messages_are_measured_before_they_are_taken() {
         let (a, b) = pair(SocketType::SEQPACKET);
-        send_runs(&a, (b"hello", b" world")).expect("room");
+        let mut list = Vec::new();
+        send_runs(&a, [&b"hello"[..], b" world"].into_iter(), &mut list).expect("room");
         assert_eq!(peek_message(&b).expect("a message"), 11);
         let mut got = [0u8; 32];
         let list = [libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() }];
@@ -152,15 +169,15 @@ mod tests {
         let (a, _b) = pair(SocketType::STREAM);
         let block = vec![0; 1 << 20];
         let room = reserve(&a, 0);
-        assert_eq!(unread(&a, room), 0);
+        assert!(unread(&a) == 0 && is_writable(0, room));
         let mut sent = 0;
         let e = loop {
-            match send_runs(&a, (&block, &[])) {
+            match send_bytes(&a, &block) {
                 Ok(n) => sent += n,
                 Err(e) => break e,
             }
         };
         assert!(would_block(&e) && sent > 0);
-        assert!(unread(&a, room) >= sent);
+        assert!(unread(&a) >= sent && !is_writable(sent, room));
     }
 }

@@ -112,6 +112,16 @@ impl HostEnd {
         })
     }
 
+    /// Whether `e` is the news that the program closed with something unread. It comes once, before messages that still
+    /// wait (net/core/datagram.c, `__skb_try_recv_datagram`), at whichever call is next: those are to be read on.
+    pub fn closes_unread(&mut self, e: &std::io::Error) -> bool {
+        let is_news = e.kind() == std::io::ErrorKind::ConnectionReset && !self.closed_unread;
+        if is_news {
+            (self.closed_unread, self.closed) = (true, true);
+        }
+        is_news
+    }
+
     /// Whether bytes of the guest, or the news that no more come, wait for the program.
     pub fn has_pending(&self) -> bool {
         let waits = |w: &Windows| w.ended() == Ended::Due || w.lends();
@@ -120,7 +130,7 @@ impl HostEnd {
 
     /// The socket, or the windows, took `n` bytes.
     pub fn took(&mut self, n: usize) {
-        self.in_socket += n as u32;
+        self.in_socket = self.in_socket.saturating_add(n as u32);
         self.uncredited += n as u32;
     }
 
@@ -132,17 +142,37 @@ impl HostEnd {
         std::mem::replace(&mut self.uncredited, left) - left
     }
 
-    /// Bytes of those that the socket, or the windows, took which the program has not read or given back yet.
-    pub fn unread(&mut self) -> u32 {
-        match &mut self.windows {
+    /// As [`Self::leaves`], for as many bytes of those that the socket, or the windows, took as the program has not read or given
+    /// back yet.
+    pub fn looks(&mut self) -> u32 {
+        let unread = match &mut self.windows {
             // What is in the window that is being filled counts as read if nothing else is out: the program can't do
             // anything about it.
             Some(w) => {
                 let back = w.take_released();
                 if w.is_any_out() { self.in_socket.saturating_sub(back) } else { 0 }
             }
-            None => socket::unread(&self.socket, self.room).min(self.in_socket as usize) as u32,
-        }
+            None => {
+                let unread = socket::unread(&self.socket);
+                if socket::is_writable(unread, self.room) {
+                    return self.is_writable(unread);
+                }
+                self.in_socket.min(unread as u32)
+            }
+        };
+        self.leaves(unread)
+    }
+
+    /// The kernel calls the socket writable, with at most so much unread, and says nothing of what is read from now on: the
+    /// guest has credit again for all.
+    fn is_writable(&mut self, unread: usize) -> u32 {
+        self.in_socket = self.in_socket.min(unread as u32);
+        self.leaves_all()
+    }
+
+    /// The guest has credit again for all that was taken, whether or not it was read. Returns for how many bytes more.
+    pub fn leaves_all(&mut self) -> u32 {
+        if self.windows.is_some() { self.leaves(0) } else { std::mem::take(&mut self.uncredited) }
     }
 
     /// No more bytes of the guest will come.
@@ -183,10 +213,8 @@ impl Connection {
     pub fn sibling_ends(&mut self) {
         if let Some(held) = &mut self.held {
             held.drop_partial();
-            if held.is_empty() {
-                self.held = None;
-            }
         }
+        Held::settle(&mut self.held);
     }
 
     /// The guest sends no more: a message to the host program that it did not complete is none.
@@ -194,16 +222,15 @@ impl Connection {
         let End::Host(host) = &mut self.end else { return };
         if let Some(held) = &mut host.held {
             self.incoming.forward(held.drop_partial());
-            if held.is_empty() {
-                host.held = None;
-            }
         }
+        Held::settle(&mut host.held);
     }
 
     /// What lies in the socket counts as read.
     pub fn read_all(&mut self) {
         if let End::Host(h) = &mut self.end {
-            self.incoming.forward(h.leaves(0));
+            let more = if h.windows.is_some() { h.leaves(0) } else { h.is_writable(h.room / 4) };
+            self.incoming.forward(more);
             h.credit_waits = false;
         }
     }
@@ -354,6 +381,15 @@ mod tests {
         end.took(50);
         assert_eq!((end.in_socket, end.uncredited), (160, 60));
         assert_eq!((end.leaves(0), end.in_socket, end.uncredited), (60, 0, 0));
+        // The kernel says that a quarter of the room is unread at most.
+        (end.room, end.ahead) = (400, 50);
+        end.took(150);
+        assert_eq!((end.is_writable(100), end.in_socket, end.uncredited), (150, 100, 0));
+        end.took(30);
+        assert_eq!((end.leaves(130), end.uncredited), (0, 30), "what may be unread still counts");
+        assert_eq!((end.leaves_all(), end.in_socket, end.uncredited), (30, 130, 0));
+        assert_eq!(end.looks(), 0);
+        assert_eq!(end.in_socket, 0, "nothing is in the socket");
         // Without room of its own each byte takes credit until it was read.
         end.ahead = 0;
         end.took(7);

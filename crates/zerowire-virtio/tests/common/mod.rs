@@ -4,6 +4,7 @@
 pub mod attack;
 pub mod dirty;
 pub mod frames;
+pub mod harness;
 pub mod interface;
 pub mod lab;
 pub mod netns;

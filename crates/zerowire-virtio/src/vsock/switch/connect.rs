@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::{ANSWER_PATIENCE, Switch};
-use crate::vsock::credit::{Incoming, Outgoing};
+use crate::vsock::credit::{Credit, Incoming, Outgoing};
 use crate::vsock::lifecycle::Lifecycle;
 use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
@@ -37,7 +37,8 @@ impl Switch {
     pub(super) fn requested(&mut self, v: usize, h: &Header, kind: Kind) {
         let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
         let mut connection = self.new_connection(v, key, kind, Lifecycle::asked());
-        let sound = connection.outgoing.update(h.buf_alloc, h.fwd_cnt).is_ok();
+        // Of a new connection there are no older counts.
+        let sound = connection.outgoing.update(h.buf_alloc, h.fwd_cnt) == Ok(Credit::New);
         if !sound || self.is_full(v) {
             return self.turn_down(v, h);
         }

@@ -7,6 +7,7 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 
 use super::{ANSWER_PATIENCE, Switch};
+use crate::vsock::held::{self, Held};
 use crate::vsock::lifecycle::Phase;
 use crate::vsock::packet::{Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
 use crate::vsock::socket;
@@ -19,6 +20,9 @@ const MAX_LINE: usize = 32;
 /// Bytes that a connection's socket is to keep unread at least, as far as the system lets it: about what unix sockets keep
 /// unasked. With a smaller buffer than that, guest and program would wait for each other with each bufferful.
 const SOCKET_BYTES: usize = 192 * 1024;
+
+/// Bytes of those that wait which a system call takes: as many pieces as its list may name, the first of which may be cut.
+const MOST_AT_ONCE: usize = (socket::MAX_IOV - 1) * held::PIECE;
 
 /// Programs that are accepted at once: those behind them come with the next look at deadlines.
 pub(super) const MAX_ACCEPTS: usize = 64;
@@ -158,11 +162,20 @@ impl Switch {
                 },
             };
             vm.counters.transmit.system_calls.add(1);
-            match socket::send_runs(&host.socket, held.first(n)) {
+            let offered = n.min(MOST_AT_ONCE);
+            let outcome = match kind {
+                // One call takes a message, however long, or it is none.
+                Kind::SeqPacket if offered < n => {
+                    let whole = held.runs(0, n).collect::<Vec<_>>().concat();
+                    socket::send_bytes(&host.socket, &whole)
+                }
+                _ => socket::send_runs(&host.socket, held.runs(0, offered), &mut self.iov),
+            };
+            match outcome {
                 Ok(sent) => {
                     held.consume(sent);
                     took += sent;
-                    host.writable = sent == n;
+                    host.writable = sent >= offered;
                 }
                 Err(e) if socket::would_block(&e) => host.writable = false,
                 Err(e) => {
@@ -171,9 +184,7 @@ impl Switch {
                 }
             }
         }
-        if held.is_empty() {
-            host.held = None;
-        }
+        Held::settle(&mut host.held);
         host.took(took);
         self.watch_room(v, slot);
         match failed {
@@ -346,8 +357,9 @@ impl Switch {
                 self.offer(v, h.kind, port, h.socket);
             }
             Line::Bad(why) => {
-                *entry = None;
+                // Who sees the end finds it counted.
                 vm.counters.bad_handshakes.add(1);
+                *entry = None;
                 tracing::debug!("{}: a host program was turned away: {why}", vm.name);
             }
         }
@@ -357,7 +369,7 @@ impl Switch {
     pub(super) fn welcome(vm: &mut GroupVm, slot: u32) -> io::Result<()> {
         let Some(Connection { key, end: End::Host(h), .. }) = vm.connections.get(slot) else { return Ok(()) };
         let line = format!("OK {}\n", key.peer_port);
-        match socket::send_runs(&h.socket, (line.as_bytes(), &[])) {
+        match socket::send_bytes(&h.socket, line.as_bytes()) {
             Ok(n) if n == line.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::WriteZero.into()),
             Err(e) => Err(e),

@@ -49,8 +49,8 @@ impl Switch {
             let text = format!(
                 "user {user} may not map receive buffers: start zerowire vsock with --map-allow {user}"
             );
-            let _ = send_reply(&socket, &Reply::error(libc::EPERM as u16, text), &[]);
             vm.counters.bad_handshakes.add(1);
+            let _ = send_reply(&socket, &Reply::error(libc::EPERM as u16, text), &[]);
             return;
         }
         let i = match vm.map_clients.iter().position(Option::is_none) {
@@ -61,8 +61,8 @@ impl Switch {
             }
             None => {
                 let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
-                let _ = send_reply(&socket, &Reply::error(libc::EAGAIN as u16, text), &[]);
                 vm.counters.bad_handshakes.add(1);
+                let _ = send_reply(&socket, &Reply::error(libc::EAGAIN as u16, text), &[]);
                 return;
             }
         };
@@ -185,8 +185,8 @@ impl Switch {
         for entry in &mut vm.map_clients {
             let Some(MapClient { stage: Stage::Asking { deadline }, .. }) = entry else { continue };
             if *deadline <= now {
-                *entry = None;
                 vm.counters.bad_handshakes.add(1);
+                *entry = None;
             } else {
                 waiting = true;
             }

@@ -68,7 +68,7 @@ impl Switch {
         host.took(done);
         let rest = bytes - done;
         if rest > 0 || (bytes == 0 && host.held.is_some()) {
-            let held = host.held.get_or_insert_with(|| Box::new(Held::default()));
+            let held = Held::at(&mut host.held);
             held.push(parts, done, rest);
             if kind == Kind::SeqPacket {
                 held.mark(rest as u32, end);
@@ -97,11 +97,7 @@ impl Switch {
                     None => break,
                 },
             };
-            let (a, b) = held.first(n);
-            let mut done = windows.push_bytes(a, if b.is_empty() { end } else { None });
-            if done == a.len() && !b.is_empty() {
-                done += windows.push_bytes(b, end);
-            }
+            let done = windows.push_held(held, n, end);
             held.consume(done);
             took += done;
             if done < n && !windows.wait_for_room() {
@@ -109,9 +105,7 @@ impl Switch {
             }
         }
         windows.tell();
-        if held.is_empty() {
-            host.held = None;
-        }
+        Held::settle(&mut host.held);
         host.took(took);
         self.settle(v, slot);
     }

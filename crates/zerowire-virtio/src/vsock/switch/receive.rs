@@ -5,7 +5,7 @@ use zerowire::ledger::CopyReason;
 use super::{CLOSE_PATIENCE, Switch};
 use crate::memory::{GuestMemory, access};
 use crate::ring::RingError;
-use crate::vsock::held::Held;
+use crate::vsock::held::{self, Held};
 use crate::vsock::lifecycle::Control;
 use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM, SHUT_BOTH, SHUT_SEND};
 use crate::vsock::queues::Receive;
@@ -20,6 +20,8 @@ const QUOTA_BYTES: usize = 256 << 10;
 
 /// The longest message that a host program may send, bytes.
 pub(super) const MAX_MESSAGE: usize = 1 << 20;
+// One that waits is read into pieces by one call.
+const _: () = assert!(MAX_MESSAGE <= socket::MAX_IOV * held::PIECE);
 
 /// What became of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,13 +316,7 @@ impl Switch {
                 host.readable = false;
                 return Ok(Step::Nothing);
             }
-            // It closed with something unread. The error comes once, before messages that still wait
-            // (net/core/datagram.c, `__skb_try_recv_datagram`).
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset && !host.closed_unread => {
-                host.closed_unread = true;
-                host.closed = true;
-                return Ok(Step::Moved(0));
-            }
+            Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
             Err(_) => {
                 Self::far_end(c, true);
                 return Ok(Step::Nothing);
@@ -350,30 +346,36 @@ impl Switch {
         counters.receive.system_calls.add(1);
         if offered == len && !in_parts {
             // SAFETY: the list names guest memory that this turn holds.
-            let outcome = unsafe { socket::receive(&host.socket, &self.iov) };
-            if outcome.is_ok_and(|r| r.len == len) {
-                self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
-                return Ok(Step::Moved(len));
+            match unsafe { socket::receive(&host.socket, &self.iov) } {
+                Ok(r) if r.len == len => {
+                    self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
+                    return Ok(Step::Moved(len));
+                }
+                // After the look at the message, which still waits.
+                Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
+                _ => {}
             }
             rx.may_have_written(offered, memory);
             Self::far_end(c, true);
             return Ok(Step::Nothing);
         }
         // Too few buffers or too little credit for the moment, and a socket gives a message whole or not at all.
-        let mut bytes = vec![0; len];
-        match rustix::net::recv(&host.socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
-            Ok((n, _)) if n == len => {
-                let mut held = Box::new(Held::default());
-                held.push_bytes(&bytes);
-                held.mark(len as u32, Some(SEQ_EOM));
-                c.held = Some(held);
-                Ok(Step::Moved(0))
+        self.iov.clear();
+        let mut held = None;
+        let entry = |run: &mut [u8]| libc::iovec { iov_base: run.as_mut_ptr().cast(), iov_len: run.len() };
+        Held::at(&mut held).make_room(len, |run| self.iov.push(entry(run)));
+        // SAFETY: the list names the room that was just made in `held`, which nobody else knows of.
+        match unsafe { socket::receive(&host.socket, &self.iov) } {
+            Ok(r) if r.len == len => {
+                Held::at(&mut held).mark(len as u32, Some(SEQ_EOM));
+                c.held = held;
+                return Ok(Step::Moved(0));
             }
-            _ => {
-                Self::far_end(c, true);
-                Ok(Step::Nothing)
-            }
+            Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
+            _ => {}
         }
+        Self::far_end(c, true);
+        Ok(Step::Nothing)
     }
 
     /// Copies what waits for the guest's buffers into them.
@@ -408,14 +410,15 @@ impl Switch {
                 c.life.owe_credit_request();
                 break;
             }
-            let (a, b) = held.first(n);
-            access::write(rx.front(), HEADER_LEN, a);
-            access::write(rx.front(), HEADER_LEN + a.len(), b);
-            held.consume(n);
-            let empty = held.is_empty();
-            if empty {
-                c.held = None;
+            let (mut room, mut skip) = (rx.front(), HEADER_LEN);
+            for run in held.runs(0, n) {
+                access::pass(&mut room, &mut skip);
+                access::write(room, skip, run);
+                skip += run.len();
             }
+            held.consume(n);
+            Held::settle(&mut c.held);
+            let empty = c.held.is_none();
             c.outgoing.send(n as u32);
             let flags = if n == left { end } else { 0 };
             let header = self.header(v, slot, Op::Rw, n as u32, flags);

@@ -49,7 +49,7 @@ impl Switch {
         match op {
             Op::CreditUpdate => c.life.owe_update(),
             // The answer at once tells what is known here; the sibling may know better.
-            Op::CreditRequest if c.life.takes_payload() => c.life.owe_credit_request(),
+            Op::CreditRequest if c.life.takes_payload() => c.life.pass_credit_request(),
             _ => return,
         }
         self.vms[vm].mark_ready(place.slot);
@@ -108,10 +108,12 @@ impl Switch {
             // It said that it receives no more, or the connection is over.
             return;
         }
-        // A message of no bytes takes no credit, and its mark waits all the same.
+        // A message of no bytes takes no credit, and its mark waits all the same. All of them together take no more than
+        // messages of one byte would.
         let most = self.vms[o].limits.buffer_bytes as usize;
         let held = self.vms[o].connections.at(place).and_then(|c| c.held.as_ref());
-        if h.len == 0 && held.is_some_and(|held| held.messages() > most) {
+        let ends = h.len == 0 || h.flags & SEQ_EOM != 0;
+        if ends && held.is_some_and(|held| held.messages() > most) {
             self.dropped(v, DropReason::BeyondCredit);
             return self.abort(v, slot);
         }
@@ -122,7 +124,7 @@ impl Switch {
         if done == len && len > 0 {
             return self.tell_sender(v, slot);
         }
-        let held = c.held.get_or_insert_with(|| Box::new(Held::default()));
+        let held = Held::at(&mut c.held);
         let rest = len - done;
         held.push(segments, HEADER_LEN + done, rest);
         if c.kind == Kind::SeqPacket {

@@ -42,8 +42,8 @@ impl Switch {
         let mut waiting = false;
         for h in &mut vm.handshakes {
             if h.as_ref().is_some_and(|h| h.deadline <= now) {
-                *h = None;
                 vm.counters.bad_handshakes.add(1);
+                *h = None;
             }
             waiting |= h.is_some();
         }

@@ -4,6 +4,7 @@ use zerowire::ledger::{CopyReason, DropReason};
 
 use super::Switch;
 use crate::memory::Segment;
+use crate::vsock::credit::Credit;
 use crate::vsock::held::Held;
 use crate::vsock::lifecycle::{Effect, Phase};
 use crate::vsock::mapped::Lent;
@@ -103,12 +104,13 @@ impl Switch {
             Err(Fault::Forged) => return self.dropped(v, DropReason::BadPacket),
             Err(Fault::Wrong) => {
                 self.flush(v, run);
-                self.dropped(v, DropReason::BadPacket);
-                match self.vms[v].connections.find(&key) {
-                    Some(slot) => self.abort(v, slot),
-                    None => self.refuse(v, &h),
-                }
-                return;
+                return match self.vms[v].connections.find(&key) {
+                    Some(slot) => self.breach(v, slot, &h, DropReason::BadPacket),
+                    None => {
+                        self.dropped(v, DropReason::BadPacket);
+                        self.answer_stranger(v, &h);
+                    }
+                };
             }
         };
         let slot = match run {
@@ -120,20 +122,25 @@ impl Switch {
             return self.stranger(v, &h, op, kind);
         };
         let Some(c) = self.connection(v, slot) else { return };
-        // A connection that the guest begins anew has new counts.
+        // A connection that the guest begins anew has new counts, and a reset may come from a driver that knows of no
+        // connection, with no counts at all (Linux, `virtio_transport_reset_no_sock`).
+        let counts = !matches!(op, Op::Request | Op::Rst);
         let before = c.outgoing.free();
-        let beyond = op != Op::Request && c.outgoing.update(h.buf_alloc, h.fwd_cnt).is_err();
+        let credit = if counts { c.outgoing.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
         let waits = c.held.is_some() || c.host().is_some_and(|h| h.readable);
         if c.outgoing.free() > before {
             c.life.credit_came();
         }
         let ready = waits && c.outgoing.free() > before;
-        if beyond || c.kind != kind {
+        if credit.is_err() || c.kind != kind {
             self.flush(v, run);
-            self.dropped(v, if beyond { DropReason::BeyondCredit } else { DropReason::BadPacket });
-            return self.abort(v, slot);
+            let reason = if credit.is_err() { DropReason::BeyondCredit } else { DropReason::BadPacket };
+            return self.breach(v, slot, &h, reason);
         }
         let effect = c.life.take(op, h.flags);
+        if credit == Ok(Credit::Stale) {
+            self.vms[v].counters.stale_credit.add(1);
+        }
         if ready {
             self.vms[v].mark_ready(slot);
         }
@@ -145,6 +152,19 @@ impl Switch {
                 self.control(v, slot, effect, op, &h, kind);
             }
         }
+    }
+
+    /// A packet of a connection that breaks a rule: the connection is reset. Nothing answers a reset (virtio 1.3 §5.10.6.4),
+    /// however broken: for its sender the connection is over.
+    #[cold]
+    fn breach(&mut self, v: usize, slot: u32, h: &Header, reason: DropReason) {
+        self.dropped(v, reason);
+        if h.op != Op::Rst as u16 {
+            return self.abort(v, slot);
+        }
+        let Some(c) = self.connection(v, slot) else { return };
+        let (effect, kind) = (c.life.take(Op::Rst, 0), c.kind);
+        self.control(v, slot, effect, Op::Rst, h, kind);
     }
 
     /// A packet of a connection that carries no payload.
@@ -213,17 +233,21 @@ impl Switch {
             Op::Rst => self.vms[v].counters.control_packets.add(1),
             _ => {
                 self.dropped(v, DropReason::NoConnection);
-                self.vms[v].counters.resets.add(1);
-                self.refuse(v, h);
+                self.answer_stranger(v, h);
             }
+        }
+    }
+
+    /// Answers a packet of no connection by RST, unless it is one.
+    fn answer_stranger(&mut self, v: usize, h: &Header) {
+        if h.op != Op::Rst as u16 {
+            self.vms[v].counters.resets.add(1);
+            self.refuse(v, h);
         }
     }
 
     /// Answers a packet of no connection by RST.
     pub(super) fn refuse(&mut self, v: usize, h: &Header) {
-        if h.op == Op::Rst as u16 {
-            return;
-        }
         self.vms[v].resets.push_back(Header {
             src_cid: h.dst_cid,
             dst_cid: h.src_cid,
@@ -256,9 +280,9 @@ impl Switch {
             self.flush(v, run);
             return self.pass_to_sibling(v, slot, (vm, place), h, segments);
         }
-        // A message of no bytes takes no credit: what bounds the bytes that wait bounds their marks.
+        // A message of no bytes takes no credit: what bounds the bytes that wait bounds the marks of all messages, too.
         let too_many =
-            h.len == 0 && c.host().and_then(|h| h.held.as_ref()).is_some_and(|held| held.messages() > most);
+            ends && c.host().and_then(|h| h.held.as_ref()).is_some_and(|held| held.messages() > most);
         if too_many || !c.incoming.receive(h.len) {
             self.flush(v, run);
             self.dropped(v, DropReason::BeyondCredit);
@@ -350,7 +374,9 @@ impl Switch {
         if taken {
             counters.transmit.zero_copied_frames.add(run.packets);
         } else {
-            let held = host.held.get_or_insert_with(|| Box::new(Held::default()));
+            let held = Held::at(&mut host.held);
+            // The last part of a message waited for nobody but itself.
+            let whole = whole && !held.has_partial();
             held.push(parts, sent, rest);
             if kind == Kind::SeqPacket {
                 held.mark(rest as u32, run.end);
@@ -366,7 +392,8 @@ impl Switch {
     ///
     /// Its credit is for bytes that the program has read, and for as many more as the socket keeps beside a buffer full of them:
     /// so the socket always has room for what comes, and nothing is copied to wait for a program that is merely slower than the
-    /// guest. The kernel tells how much is unread when asked, and of its own accord when most of it was read.
+    /// guest. The kernel tells how much is unread when asked, and of its own accord when most of it was read: a quarter of the
+    /// room may be left then.
     pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
         self.look_at_credit(v, slot, false);
     }
@@ -404,8 +431,7 @@ impl Switch {
             && (part || asked || c.incoming.lacks(h.uncredited))
         {
             loop {
-                let unread = if part { 0 } else { h.unread() };
-                c.incoming.forward(h.leaves(unread));
+                c.incoming.forward(if part { h.leaves_all() } else { h.looks() });
                 due = c.incoming.is_news() || (h.stingy && c.incoming.untold() > 0);
                 h.credit_waits = !due && (c.incoming.lacks(h.uncredited) || (asked && h.uncredited > 0));
                 // Of a window the program tells, if it is asked to.

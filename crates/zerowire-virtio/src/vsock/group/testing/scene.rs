@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -21,6 +22,8 @@ const HONEST_CID: u64 = 4;
 /// Host programs of the hostile guest serve these ports.
 const STREAM_PORT: u32 = 1;
 const MESSAGE_PORT: u32 = 2;
+/// How much time passes at once, milliseconds: less and more than each patience of the device.
+const PASSES_MS: [u64; 8] = [0, 1, 6, 1000, 5000, 8001, 10_001, 30_001];
 /// Sockets of host programs at once.
 const MAX_SOCKETS: usize = 24;
 
@@ -135,8 +138,13 @@ impl Scene {
             9 => self.close(s),
             10 => self.anything(s),
             11 => self.begin_anew(s),
-            12 | 13 => {
-                for _ in 0..=s.byte() % 8 {
+            what @ (12 | 13) => {
+                let choice = s.byte();
+                if what == 13 {
+                    let ms = PASSES_MS[usize::from(choice >> 3) % PASSES_MS.len()];
+                    self.harness.pass(Duration::from_millis(ms));
+                }
+                for _ in 0..=choice % 8 {
                     self.harness.turn();
                 }
                 self.reap();

@@ -4,12 +4,13 @@ use zerowire::recv::layout::{ENTRY_EOM, PAGE};
 
 use super::Windows;
 use crate::memory::Segment;
+use crate::vsock::held::Held;
 use crate::vsock::packet::Kind;
 
 /// Where bytes come from.
 enum Source<'a> {
     Guest(&'a [Segment], usize),
-    Private(&'a [u8]),
+    Held(&'a Held),
 }
 
 impl Windows {
@@ -19,9 +20,9 @@ impl Windows {
         self.fill(&Source::Guest(parts, skip), len, end)
     }
 
-    /// As [`Self::push`], from private memory.
-    pub fn push_bytes(&mut self, bytes: &[u8], end: Option<u32>) -> usize {
-        self.fill(&Source::Private(bytes), bytes.len(), end)
+    /// As [`Self::push`], the first `len` bytes of what waits.
+    pub fn push_held(&mut self, held: &Held, len: usize, end: Option<u32>) -> usize {
+        self.fill(&Source::Held(held), len, end)
     }
 
     fn fill(&mut self, source: &Source<'_>, len: usize, end: Option<u32>) -> usize {
@@ -49,7 +50,13 @@ impl Windows {
             let at = self.options.data_at(self.window) + self.next_byte();
             match source {
                 Source::Guest(parts, skip) => self.memory.fill(at, parts, skip + done, n),
-                Source::Private(bytes) => self.memory.fill_from(at, &bytes[done..done + n]),
+                Source::Held(held) => {
+                    let mut at = at;
+                    for run in held.runs(done, n) {
+                        self.memory.fill_from(at, run);
+                        at += run.len();
+                    }
+                }
             }
             done += n;
             self.note(n, if done == len { end } else { None });

@@ -5,9 +5,18 @@ use zerowire::recv::layout::PAGE;
 
 use super::*;
 use crate::memory::{GuestMemory, Segment};
+use crate::vsock::held::Held;
 use crate::vsock::mapped::Lent;
 
 const HOLD: Duration = Duration::from_millis(100);
+
+impl Windows {
+    fn push_bytes(&mut self, bytes: &[u8], end: Option<u32>) -> usize {
+        let mut held = Held::default();
+        held.push_bytes(bytes);
+        self.push_held(&held, bytes.len(), end)
+    }
+}
 
 fn chain(head: u16) -> Lent {
     Lent { head, descriptors: 1 }

@@ -1,0 +1,83 @@
+//! Who may map receive buffers: root, the back end's own user, and those who were named. Needs root.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use common::vsock::{Vm, VsockBackend};
+use zerowire::recv::vsock::{self, Options};
+use zerowire_guest::vsock::SocketType;
+use zerowire_virtio::vsock::mapped::MapPolicy;
+
+const PORT: u32 = 9;
+/// nobody, and another user who has no more rights.
+const USERS: [libc::uid_t; 2] = [65534, 65533];
+
+/// Runs `program` in a thread of the user `uid`. A system call that the C library doesn't make changes one thread only.
+fn by_user<T: Send>(uid: libc::uid_t, program: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: the call takes numbers only.
+            let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+            assert_eq!(failed, 0, "this test becomes another user: run it as root");
+            program()
+        });
+        thread.join().expect("the user's thread")
+    })
+}
+
+/// The control socket of the only VM, where anybody may connect as far as the file system is concerned.
+fn open_to_all(backend: &VsockBackend) -> PathBuf {
+    let mut path = backend.uds("vm").into_os_string();
+    path.push(".map");
+    let path = PathBuf::from(path);
+    let allow = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
+    allow(path.parent().expect("a folder"), 0o755).expect("the folder is this test's");
+    allow(&path, 0o666).expect("the socket is this test's");
+    path
+}
+
+#[test]
+fn a_user_who_was_not_named_is_refused_and_told_the_remedy() {
+    let backend = VsockBackend::one();
+    let path = open_to_all(&backend);
+    for (count, uid) in (1..).zip(USERS) {
+        let refused = by_user(uid, || vsock::connect(&path, PORT, &Options::default()));
+        let text = refused.map(drop).expect_err("this user was not named").to_string();
+        assert!(text.contains(&format!("user {uid} may not")), "{text}");
+        assert!(text.contains(&format!("--map-allow {uid}")), "{text}");
+        let totals = backend.stats("vm").totals;
+        assert_eq!((totals.bad_handshakes, totals.receive.frames), (count, 0));
+    }
+}
+
+#[test]
+fn a_user_who_was_named_is_served_and_no_other_one() {
+    let [named, other] = USERS;
+    let vm = Vm { map: MapPolicy { allow: vec![named], ..MapPolicy::default() }, ..Vm::new("vm", 3) };
+    let backend = VsockBackend::start(&[vm]);
+    let path = open_to_all(&backend);
+    let refused = by_user(other, || vsock::connect(&path, PORT, &Options::default()));
+    assert!(refused.is_err(), "user {other} was not named");
+    let mut guest = backend.guest("vm");
+    guest.stack.listen(PORT, SocketType::Stream);
+    for uid in [named, 0] {
+        let connect = || by_user(uid, || vsock::connect(&path, PORT, &Options::default()));
+        let (conn, program) = guest.both(|g| g.accept(PORT), connect);
+        let program = program.unwrap_or_else(|e| panic!("user {uid}: {e}"));
+        guest.send(conn, b"for those who may");
+        guest.stack.flush(common::PATIENCE).expect("sent");
+        let window = loop {
+            match program.dequeue().unwrap_or_else(|e| panic!("{e}")) {
+                vsock::Dequeued::Window(window) => break window,
+                vsock::Dequeued::NotYet => assert!(program.wait(Some(common::PATIENCE)).expect("it waits")),
+                vsock::Dequeued::End => panic!("the end"),
+            }
+        };
+        let mut got = [0; 17];
+        let packet = window.packets().next().expect("a packet");
+        assert_eq!((packet.copy_to(0, &mut got), &got), (17, b"for those who may"));
+    }
+    assert_eq!(backend.stats("vm").totals.bad_handshakes, 1);
+}
