@@ -65,10 +65,9 @@ pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<T
     if options.replay {
         match &options.program {
             Some(program) => {
-                let rounds = options.rounds().min(5);
                 let measured = in_new_namespace(|| {
                     let lab = Lab::new(SinkKind::Ifb, &placement)?;
-                    replay::measure(program, &lab, rounds, options.quick)
+                    replay::measure(program, &lab, options.rounds(), options.quick)
                 });
                 report.replay = Some(measured.context("replay")?);
             }

@@ -61,6 +61,7 @@ impl Way for Library {
         }
         tally.calls = self.receiver.events().system_calls - calls;
         tally.zero_copied = self.zero_copied() - zero_copied;
+        tally.zero_copied_is = self.receiver.zero_copied();
         Ok(tally)
     }
 

@@ -233,7 +233,13 @@ mod tests {
     use super::*;
 
     fn sample(cpu_seconds: f64) -> Sample {
-        let tally = Tally { bytes: 2_000_000_000, zero_copied: 500_000_000, calls: 4000, pieces: 8000 };
+        let tally = Tally {
+            bytes: 2_000_000_000,
+            zero_copied: 500_000_000,
+            calls: 4000,
+            pieces: 8000,
+            ..Tally::default()
+        };
         Sample { tally, seconds: 4.0, cpu_seconds, memory_bytes: None }
     }
 

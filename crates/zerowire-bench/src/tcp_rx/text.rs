@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::report::{Line, Memory, TcpRxCase, TcpRxReport};
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
+use zerowire::recv::ZeroCopied;
 
 /// A cell without a figure.
 const NONE: &str = "-";
@@ -93,8 +94,18 @@ fn table(case: &TcpRxCase) -> String {
             figure(line.calls_a_megabyte.median),
             figure(line.pieces_a_megabyte.median),
             ratio(line.memory_a_byte),
-            format!("{:.1} %", line.zero_copied_share.median * 100.0),
+            not_copied(line),
         ]);
     }
     table.render()
+}
+
+/// The part that wasn't copied, as far as the kernel tells.
+fn not_copied(line: &Line) -> String {
+    let share = format!("{:.1} %", line.zero_copied_share.median * 100.0);
+    match line.samples.first().map(|s| s.tally.zero_copied_is).unwrap_or_default() {
+        ZeroCopied::Exact => share,
+        ZeroCopied::AtMost => format!("at most {share}"),
+        ZeroCopied::Unknown => "unknown".to_owned(),
+    }
 }

@@ -1,7 +1,7 @@
 //! Memory traffic by hardware counters, where the machine has them (perf_event_open(2)).
 //!
-//! Best: the memory controllers' own counts of cache lines read and written (`uncore_imc_*` of server CPUs), which hold what a
-//! NIC writes as well, and all other programs. Else the receiving thread's last-level cache misses, a cache line each. A
+//! Best: the memory controllers' own counts of cache lines read and written (`uncore_imc_*` of Intel's server CPUs, `amd_umc_*` of
+//! AMD's from Zen 4 on), which hold what a NIC writes as well, and all other programs. Else the receiving thread's last-level cache misses, a cache line each. A
 //! virtual machine usually has neither.
 
 use std::fs;
@@ -17,6 +17,8 @@ use crate::sys;
 const LINE_BYTES: u64 = 64;
 const PERF_TYPE_HARDWARE: u32 = 0;
 const PERF_COUNT_HW_CACHE_MISSES: u64 = 3;
+/// `umc_cas_cmd.all`: reads and writes. The kernel has no names for this unit's events (perf's list, amdzen4/memory-controller.json).
+const UMC_CAS_ALL: u64 = 0x0a;
 const DEVICES: &str = "/sys/bus/event_source/devices";
 
 /// Open counters.
@@ -85,8 +87,9 @@ fn controllers(devices: &Path) -> Vec<Controller> {
     let Ok(entries) = fs::read_dir(devices) else { return Vec::new() };
     let mut all = Vec::new();
     for path in entries.flatten().map(|e| e.path()) {
-        let is_controller =
-            path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("uncore_imc_"));
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let is_amd = name.starts_with("amd_umc_");
+        let is_controller = is_amd || name.starts_with("uncore_imc_");
         let text = |name: &str| fs::read_to_string(path.join(name)).ok();
         let Some(kind) = text("type").and_then(|t| t.trim().parse().ok()).filter(|_| is_controller) else {
             continue;
@@ -94,8 +97,8 @@ fn controllers(devices: &Path) -> Vec<Controller> {
         // One CPU a socket.
         let cpus: Vec<u32> =
             text("cpumask").map_or(Vec::new(), |t| t.trim().split(',').flat_map(str::parse).collect());
-        for event in ["events/cas_count_read", "events/cas_count_write"] {
-            let Some(config) = text(event).and_then(|t| config(&t)) else { continue };
+        let named = || ["events/cas_count_read", "events/cas_count_write"].map(|e| config(&text(e)?));
+        for config in if is_amd { [Some(UMC_CAS_ALL), None] } else { named() }.into_iter().flatten() {
             all.extend(cpus.iter().map(|&cpu| Controller { kind, config, cpu }));
         }
     }
@@ -134,18 +137,27 @@ mod tests {
     #[test]
     fn controllers_are_found_by_their_folders() {
         let dir = std::env::temp_dir().join(format!("zerowire-imc-{}", std::process::id()));
-        for (name, cpus) in [("uncore_imc_0", "0,24"), ("uncore_imc_free_running", "0"), ("cpu", "0")] {
+        for (name, cpus) in [
+            ("uncore_imc_0", "0,24"),
+            ("uncore_imc_free_running", "0"),
+            ("cpu", "0"),
+            ("amd_umc_3", "8"),
+            ("amd_df", "0"),
+        ] {
+            let kind = if name.starts_with("amd") { "21\n" } else { "17\n" };
             fs::create_dir_all(dir.join(name).join("events")).unwrap();
-            fs::write(dir.join(name).join("type"), "17\n").unwrap();
+            fs::write(dir.join(name).join("type"), kind).unwrap();
             fs::write(dir.join(name).join("cpumask"), format!("{cpus}\n")).unwrap();
         }
         for (event, text) in [("read", "event=0x04,umask=0x03"), ("write", "event=0x04,umask=0x0c")] {
             fs::write(dir.join("uncore_imc_0/events").join(format!("cas_count_{event}")), text).unwrap();
         }
-        let found = controllers(&dir);
+        let mut found = controllers(&dir);
+        found.sort_by_key(|c| (c.kind, c.config, c.cpu));
         fs::remove_dir_all(&dir).unwrap();
         let want = |config, cpu| Controller { kind: 17, config, cpu };
-        assert_eq!(found, [want(0x304, 0), want(0x304, 24), want(0xc04, 0), want(0xc04, 24)]);
+        let umc = Controller { kind: 21, config: 0x0a, cpu: 8 };
+        assert_eq!(found, [want(0x304, 0), want(0x304, 24), want(0xc04, 0), want(0xc04, 24), umc]);
         assert_eq!(controllers(Path::new("/no/such/folder")), []);
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use zerowire::recv::ZeroCopied;
 
 use super::options::TcpRxOptions;
 use super::{bare, library, uring_read};
@@ -141,6 +142,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Of this, bytes that the NIC placed, or that were mapped.
     pub zero_copied: u64,
+    /// How far that can be told.
+    pub zero_copied_is: ZeroCopied,
     /// System calls of the receiving thread.
     pub calls: u64,
     /// Reads that gave data, completions, or leases.

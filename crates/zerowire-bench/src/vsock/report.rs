@@ -154,7 +154,8 @@ impl VsockReport {
             ),
         };
         format!(
-            "{title}\nMedians; GB and MB are 10^9 and 10^6 bytes; sleeps: of the measured side; /floor: median of the ratios round by round:\n{}",
+            "{title}\nMedians; GB and MB are 10^9 and 10^6 bytes; calls: those that move payload, without waits, looks and notifications; \
+             sleeps: of the measured side; /floor: median of the ratios round by round:\n{}",
             table.render()
         )
     }

@@ -130,7 +130,7 @@ pub struct TableOptions {
     pub quick: bool,
     /// Rounds of each case; `None`: 5, or 3 when quick.
     pub rounds: Option<usize>,
-    /// Megabytes (2^20) of each run; `None`: 512, or 64 when quick.
+    /// Megabytes (2^20) of each run; `None`: 2048, as in the experiment that the table repeats, or 64 when quick.
     pub megabytes: Option<u64>,
     /// Bytes of a dequeue, whole pages.
     pub sizes: Vec<usize>,
@@ -182,7 +182,7 @@ impl TableOptions {
 
     /// Bytes of each run.
     pub fn bytes(&self) -> u64 {
-        self.megabytes.unwrap_or(if self.quick { 64 } else { 512 }) << 20
+        self.megabytes.unwrap_or(if self.quick { 64 } else { 2048 }) << 20
     }
 
     /// Bytes of a dequeue, thinned out when quick.

@@ -42,7 +42,7 @@ pub struct VsockRxArgs {
     /// Run the whole experiment and print tables.
     #[arg(long)]
     table: bool,
-    /// Megabytes (2^20 bytes) that the server sends, or each run of the table [default: 2048; table: 512, with --quick 64].
+    /// Megabytes (2^20 bytes) that the server sends, or each run of the table [default: 2048, table with --quick: 64].
     #[arg(short = 'm', long, value_name = "MEGABYTES")]
     megabytes: Option<u64>,
     /// Pages (4096 bytes) of the client's buffer or of a window, or of the server's buffer [default: 1; server: 4096].
