@@ -300,13 +300,26 @@ impl Guest {
         Ok(())
     }
 
-    /// Reboots the guest and waits for its shell.
+    /// Resets the machine, as its reset button does, and waits for the guest's shell.
+    ///
+    /// # Errors
+    /// It does not come back.
+    pub fn reset(&mut self) -> Result<()> {
+        self.rebooted(|guest| guest.qmp.execute("system_reset", json!({})).map(drop))
+    }
+
+    /// Lets the guest's kernel reboot, which takes its drivers down first, and waits for its shell.
     ///
     /// # Errors
     /// It does not come back.
     pub fn reboot(&mut self) -> Result<()> {
+        // The shell answers before it is gone.
+        self.rebooted(|guest| guest.sh("(sleep 0.2; reboot -f) >/dev/null 2>&1 &").map(drop))
+    }
+
+    fn rebooted(&mut self, begin: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.qmp.execute("set-action", json!({"reboot": "reset"}))?;
-        self.qmp.execute("system_reset", json!({}))?;
+        begin(self)?;
         let ready = self.serial.wait_ready(BOOT);
         ready.map_err(|error| self.explain(error)).context(NeverBooted)?;
         self.qmp.execute("set-action", json!({"reboot": "shutdown"}))?;

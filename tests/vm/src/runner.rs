@@ -46,6 +46,17 @@ impl std::fmt::Display for NeverBooted {
     }
 }
 
+/// Marks the error of a test whose QEMU ended by an assertion of its emulated CPU's memory, which devices that are plugged
+/// and unplugged meet now and then (system/physmem.c of QEMU 10.0, `iotlb_to_section`). Such a test is tried once more, too.
+#[derive(Debug)]
+pub struct EmulatorBroke;
+
+impl std::fmt::Display for EmulatorBroke {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QEMU ended by an assertion, iotlb_to_section")
+    }
+}
+
 /// What a test gets.
 #[derive(Debug)]
 pub struct Env<'a> {
@@ -141,7 +152,7 @@ fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>, folde
     let mut logs = String::new();
     let mut result = in_own_dir(lab, test, folder, &mut logs);
     if let Err(error) = &result
-        && error.downcast_ref::<NeverBooted>().is_some()
+        && (error.downcast_ref::<NeverBooted>().is_some() || error.downcast_ref::<EmulatorBroke>().is_some())
     {
         let reason = format!("{error:#}");
         println!("  {name} is tried again after {}: {reason}\n{logs}", seconds(begin.elapsed()));
@@ -178,10 +189,17 @@ fn in_own_dir(lab: &Lab, test: &Test, folder: &Path, logs: &mut String) -> Resul
     let env = Env { lab, machine: test.machine, dir: dir.path() };
     let result = catch_unwind(AssertUnwindSafe(|| (test.body)(&env)));
     let result = result.unwrap_or_else(|panic| Err(anyhow!("panicked: {}", panic_text(&*panic))));
-    if result.is_err() {
+    result.map_err(|error| {
         *logs = tails(dir.path()).unwrap_or_else(|error| format!("no logs: {error:#}\n"));
-    }
-    result
+        if broke(logs) { error.context(EmulatorBroke) } else { error }
+    })
+}
+
+/// Whether QEMU's last words among `logs` are that assertion.
+fn broke(logs: &str) -> bool {
+    logs.lines().any(|line| {
+        line.contains("qemu-system") && line.contains("iotlb_to_section") && line.contains("Assertion")
+    })
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -222,4 +240,18 @@ fn tails(dir: &Path) -> Result<String> {
 
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::broke;
+
+    #[test]
+    fn one_assertion_of_the_emulator_is_known() {
+        let line = |what| {
+            format!("  | qemu-system-x86_64: system/physmem.c:2678: {what}: Assertion `n < m' failed.\n")
+        };
+        assert!(broke(&format!("  --- qemu.log, last 1 lines\n{}", line("iotlb_to_section"))));
+        assert!(!broke(&line("vhost_user_write")) && !broke("iotlb_to_section") && !broke(""));
+    }
 }

@@ -116,7 +116,7 @@ pub fn complete_from(
     // A transfer that stalls ends by itself, with a message.
     let timeout = PATIENCE.as_secs();
     let path = file.path(folder);
-    let line = format!("zerowire send --to {to} {path} --timeout {timeout} {options} --json -");
+    let line = format!("zerowire send --to {to} {path} --timeout {timeout} {options} --quiet --json -");
     let output = guest.run(&format!("{line} 2>&1"), PATIENCE.saturating_mul(2))?;
     let words = || format!("in the guest: `{line}`: status {}: {}", output.status, output.text);
     let json = output.text.lines().find(|line| line.starts_with('{')).with_context(words)?;

@@ -15,6 +15,9 @@ use anyhow::{Context, Result, bail};
 /// What the kernel says before it gives up; waiting on is useless then.
 const PANIC: &[u8] = b"Kernel panic";
 
+/// For the shell to answer once more, after it has not.
+const ALIVE: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Default)]
 struct Received {
     bytes: Vec<u8>,
@@ -76,13 +79,31 @@ impl Serial {
         if command.contains('\n') {
             bail!("a guest command must be one line: {command:?}");
         }
+        let what = || format!("in the guest: `{command}`");
+        let number = self.next;
+        let answer = self.command(command, limit).with_context(what);
+        let Err(error) = answer else { return answer };
+        // A shell that runs something answers nothing else: one that answers has not got the line, or not whole. The line
+        // end closes what came of it.
+        let probe = self.stream.write_all(b"\n").context("send").and_then(|()| self.command("true", ALIVE));
+        match probe {
+            Err(_) => Err(error.context("the guest's shell does not answer")),
+            Ok(said) if said.text.contains(&format!("@@END {number} ")) => Err(error),
+            Ok(_) => {
+                println!("  the guest's shell has not got a line; it is sent again: `{command}`");
+                self.command(command, limit).with_context(what)
+            }
+        }
+    }
+
+    fn command(&mut self, command: &str, limit: Duration) -> Result<Output> {
         let number = self.next;
         self.next += 1;
         self.stream
             .write_all(format!("{number} {command}\n").as_bytes())
-            .with_context(|| format!("send `{command}` to the guest"))?;
+            .context("send a line to the guest")?;
         let marker = format!("\n@@END {number} ");
-        let (text, rest) = self.wait(&marker, limit).with_context(|| format!("in the guest: `{command}`"))?;
+        let (text, rest) = self.wait(&marker, limit)?;
         let status = rest.parse().with_context(|| format!("exit status '{rest}'"))?;
         Ok(Output { text, status })
     }
@@ -174,6 +195,7 @@ fn tail(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
 
     const SECOND: Duration = Duration::from_secs(10);
 
@@ -198,11 +220,30 @@ mod tests {
     #[test]
     fn a_late_answer_to_an_earlier_command_is_not_taken_for_the_next_one() {
         let (mut serial, mut guest, _dir) = pair();
-        assert!(serial.run("slow", Duration::from_millis(1)).is_err());
+        assert!(serial.command("slow", Duration::from_millis(1)).is_err());
         guest.write_all(b"late\n@@END 1 0\nnow\n@@END 2 0\n").unwrap();
         let output = serial.run("next", SECOND).unwrap();
         assert!(output.text.ends_with("now"), "{output:?}");
         assert_eq!(output.status, 0);
+    }
+
+    #[test]
+    fn a_line_that_got_lost_is_sent_again_and_a_slow_one_is_not() {
+        for (answers, wanted) in [
+            (["\n@@END 2 0\n", "again\n@@END 3 0\n"], Some("again")),
+            (["late\n@@END 1 0\n\n@@END 2 0\n", ""], None),
+        ] {
+            let (mut serial, mut guest, _dir) = pair();
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(guest.try_clone().unwrap()).lines().map_while(Result::ok);
+                for (line, answer) in ["2 true", "3 echo again"].into_iter().zip(answers) {
+                    assert!(lines.any(|l| l == line), "no line {line}");
+                    guest.write_all(answer.as_bytes()).unwrap();
+                }
+            });
+            let output = serial.run("echo again", Duration::from_millis(1));
+            assert_eq!(output.ok().map(|o| o.text).as_deref(), wanted);
+        }
     }
 
     #[test]

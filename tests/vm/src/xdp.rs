@@ -17,6 +17,9 @@ const ASK: [u8; 2] = [0x88, 0xb6];
 /// A file in the guest that tells `zw-xdp` to end.
 pub const STOP: &str = "/tmp/zw-xdp.stop";
 
+/// A file in the guest that tells `zw-xdp send` that the wire's end has read all, and reads no more for now.
+pub const READ: &str = "/tmp/zw-xdp.read";
+
 /// Bytes of both addresses.
 pub const ADDRESSES_BYTES: usize = 12;
 
@@ -28,7 +31,26 @@ pub fn frame(n: u32, len: usize) -> Vec<u8> {
     filled(PLAIN.to_vec(), n, len)
 }
 
-/// The same with VLAN tags (IEEE 802.1Q) behind the addresses, which `len` counts.
+/// Frame `n` of `len` bytes from the card to the wire's end.
+pub fn sent(n: u32, len: usize) -> Vec<u8> {
+    let mut f = frame(n, len);
+    f[..ADDRESSES_BYTES].rotate_left(ADDRESSES_BYTES / 2);
+    f
+}
+
+/// From where on `zw-xdp send` changes a frame: behind its number.
+pub const CHANGED_FROM: usize = 18;
+
+/// The last frames of `zw-xdp send`, which it changes.
+pub const HELD: u32 = 8;
+
+/// The number of a frame of [`sent`]; None where it is another one.
+pub fn number_of(frame: &[u8]) -> Option<u32> {
+    let rest = frame.strip_prefix(&HERE)?.strip_prefix(&THERE)?.strip_prefix(&PLAIN)?;
+    rest.first_chunk().map(|n| u32::from_be_bytes(*n))
+}
+
+/// A frame to the card with VLAN tags (IEEE 802.1Q) behind the addresses, which `len` counts.
 pub fn tagged(tags: &[[u8; 4]], n: u32, len: usize) -> Vec<u8> {
     filled([&tags.concat()[..], &PLAIN].concat(), n, len)
 }
@@ -124,6 +146,7 @@ mod tests {
             assert_eq!(frame(7, len).len(), len);
         }
         assert_ne!(frame(1, 60), frame(2, 60));
+        assert_eq!((number_of(&sent(7, 60)), number_of(&frame(7, 60))), (Some(7), None));
         let f = tagged(&[[0x81, 0, 0, 5]], 3, 64);
         assert_eq!((f.len(), &f[12..18]), (64, &[0x81, 0, 0, 5, 0x88, 0xb5][..]));
         let f = flow(5000, 3, 100);

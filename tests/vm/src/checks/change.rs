@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::device::NetDevice;
+use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::runner::Env;
 
 use super::setup::{LINK, Net, Plan};
@@ -70,14 +71,16 @@ pub fn memory_plug(env: &Env<'_>) -> Result<String> {
     Ok(text)
 }
 
-/// The guest reboots with the device in place; its driver sets the queues up anew.
+/// The machine is reset, and the guest reboots, with the device in place; its driver sets the queues up anew.
 pub fn reboot(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan::default())?;
     traffic::ping(&mut net)?;
-    net.guest.reboot()?;
-    net.set_guest_address()?;
-    traffic::ping(&mut net)?;
-    traffic::file_both_ways(&mut net)?;
+    for begin in [Guest::reset, Guest::reboot] {
+        begin(&mut net.guest)?;
+        net.set_guest_address()?;
+        traffic::ping(&mut net)?;
+        traffic::file_both_ways(&mut net)?;
+    }
     net.finish()?;
     Ok(String::new())
 }

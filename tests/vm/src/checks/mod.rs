@@ -15,6 +15,7 @@ mod vsock;
 mod xdp;
 mod zcrx;
 mod zcrx_stores;
+mod zcrx_tool;
 
 use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::machine::Machine;
@@ -65,9 +66,9 @@ const TESTS: &[(&str, On, Body)] = &[
     ("idle", On::Qemu10, net::idle),
     ("net-send", On::Qemu10, send::net),
     ("net-stores", On::Qemu10, stores::net),
-    ("vsock-many", On::Qemu10, vsock::many::many),
-    ("vsock-siblings", On::Qemu10, vsock::siblings::siblings),
-    ("vsock-reboot", On::Qemu10, vsock::change::reboot),
+    ("vsock-many", On::All, vsock::many::many),
+    ("vsock-siblings", On::All, vsock::siblings::siblings),
+    ("vsock-reboot", On::All, vsock::change::reboot),
     ("vsock", On::All, vsock::transfer::base),
     ("vsock-restart", On::All, vsock::change::restart),
     ("vsock-pci", On::Qemu10, vsock::pci::second_device),
@@ -82,10 +83,12 @@ const TESTS: &[(&str, On, Body)] = &[
     ("xdp-vlan", On::Linux7, xdp::program::vlan),
     ("xdp-two-queues", On::Linux7, xdp::queues::two),
     ("xdp-two-vms", On::Linux7, xdp::queues::two_vms),
+    ("xdp-send", On::Linux7, xdp::send::in_place),
     ("xdp-posts", On::Linux7, xdp::posts::bounds),
     ("xdp-cycles", On::Linux7, xdp::cycles::many),
     ("zcrx", On::Linux7, zcrx::no_device),
     ("zcrx-stores", On::Linux7, zcrx_stores::count),
+    ("zcrx-tool", On::Linux7, zcrx_tool::tool),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
     ("boot", On::All, harness::boot),
     ("vsock-loopback", On::Qemu10, harness::vsock_loopback),

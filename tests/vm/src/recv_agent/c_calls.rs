@@ -16,6 +16,7 @@ use zerowire::recv::Backend;
 use zerowire_c as c;
 use zerowire_vmtest::vsock::pattern::Pattern;
 
+use super::added;
 use super::cases::load;
 use super::wire::{join, sender};
 
@@ -142,6 +143,13 @@ pub fn shared(backend: Backend) -> Result<String> {
     // SAFETY: as the module says.
     let cut = unsafe { (c::zw_shared_area_buffers(area), c::zw_shared_area_bytes(area)) };
     ensure!(cut == (BUFFERS, BUFFERS * PAGE), "{cut:?}");
+    if added::takes_areas()? {
+        // SAFETY: as the module says.
+        told(unsafe { c::zw_receiver_add_area(first.0, PAGE, BUFFERS, 0) }.into())?;
+        // SAFETY: as the module says.
+        let cut = unsafe { (c::zw_shared_area_buffers(area), c::zw_shared_area_bytes(area)) };
+        ensure!(cut == (2 * BUFFERS, 2 * BUFFERS * PAGE), "{cut:?}");
+    }
     let area = Area(area);
     let (tell, first_is_gone) = mpsc::channel::<()>();
     let second = std::thread::spawn(move || -> Result<u64> {

@@ -5,18 +5,18 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use zerowire::area::Pages;
+use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{Arrival, Backend, Flush, Options, Receiver, RecvError, What, ZcrxOptions};
 use zerowire_vmtest::vsock::pattern::Pattern;
 
 use super::wire::{Book, Load, PATIENCE, add_all, join, sender};
-use super::{c_calls, killed, shared};
+use super::{added, c_calls, flush, killed, memlock, shared};
 
 /// A case.
 pub type Case = fn(Backend) -> Result<String>;
 
 /// All of them.
-pub const ALL: [(&str, Case); 27] = [
+pub const ALL: [(&str, Case); 31] = [
     ("streams", |b| streams(options(b, 256))),
     ("kernel-ring", |b| streams(with(options(b, 256), |z| z.kernel_ring = true))),
     ("kernel-ring-tiny", |b| tiny(with(options(b, 4), |z| (z.kernel_ring, z.mixed) = (true, true)))),
@@ -37,12 +37,16 @@ pub const ALL: [(&str, Case); 27] = [
     ("dropped", dropped),
     ("reset", reset),
     ("areas", shared::areas),
+    ("added", added::added),
+    ("added-shared", added::shared),
     ("shared", |b| shared::two(options(b, 64))),
     ("shared-tiny", |b| shared::two(with(options(b, 6), |z| (z.mixed, z.flush) = (true, Flush::Lazy)))),
     ("left-behind", shared::left_behind),
     ("c-shared", c_calls::shared),
     ("c-dmabuf", c_calls::dmabuf),
     ("killed", killed::killed),
+    ("flush-calls", flush::calls),
+    ("memlock", memlock::refused),
     ("refused", refused),
 ];
 
@@ -93,13 +97,16 @@ fn huge(backend: Backend) -> Result<String> {
     Ok(text)
 }
 
-/// An area of four pages, emptied all the time.
+/// An area of four pages, emptied all the time: either connection alone may have all of it.
 fn tiny(options: Options) -> Result<String> {
-    let mut receiver = Receiver::new(options)?;
+    let is_zero_copy = options.backend == Backend::NoDevice;
+    let mut receiver = Receiver::new(Options { share: Some(options.buffers), ..options })?;
     let mut book = Book::default();
     let (_, threads) = add_all(&mut receiver, &mut book, [load(1, 300_001), load(2, 200_000)])?;
     book.complete(&mut receiver)?;
     join(threads)?;
+    let events = receiver.events();
+    ensure!(!is_zero_copy || events.out_of_buffers > 0, "the area never was empty: {events:?}");
     Ok(said(&receiver, book.total()))
 }
 
@@ -332,14 +339,29 @@ fn refused(_: Backend) -> Result<String> {
         Err(error) if error.errno() == Some(errno) && error.to_string().contains(word) => Ok(()),
         other => bail!("expected errno {errno} and '{word}': {other:?}"),
     };
+    let mut other = Receiver::new(options(Backend::Multishot, 16))?;
+    let area = AreaOptions { buffer_bytes: 4096, buffers: 16, pages: Pages::Normal };
+    ensure!(matches!(other.add_area(area), Err(RecvError::OneArea)), "multishot took an area");
+    let short = receiver.add_area(AreaOptions { buffer_bytes: 64, ..area });
+    ensure!(matches!(short, Err(RecvError::ZeroCopyArea { bytes: 1024, .. })), "{short:?}");
+    let none = receiver.add_area(AreaOptions { buffers: 1, ..area });
+    ensure!(matches!(none, Err(RecvError::Buffers(1))), "{none:?}");
     let queue = |name: &str, queue| options(Backend::Queue { interface: name.to_owned(), queue }, 16);
     says(queue("lo", 0), libc::EOPNOTSUPP, "queue management")?;
     says(queue("nowhere0", 0), libc::ENODEV, "nowhere0")?;
     let long = with(options(Backend::NoDevice, 64), |z| z.rx_buf_len = Some(65536));
     says(long, libc::EOPNOTSUPP, "rx_buf_len")?;
     says(with(options(Backend::NoDevice, 64), |z| z.rx_buf_len = Some(5000)), libc::EINVAL, "power of two")?;
+    let area = receiver.export()?;
     rustix::thread::set_thread_res_uid(uid(), uid(), uid()).context("setresuid")?;
     says(options(Backend::NoDevice, 16), libc::EPERM, "CAP_NET_ADMIN")?;
+    match Receiver::import(&area, options(Backend::NoDevice, 16)) {
+        Err(error) if error.errno() == Some(libc::EPERM) => {
+            let text = error.to_string();
+            ensure!(text.contains("area of another receiver") && text.contains("CAP_NET_ADMIN"), "{text}");
+        }
+        other => bail!("an import without CAP_NET_ADMIN: {other:?}"),
+    }
     Ok(String::new())
 }
 

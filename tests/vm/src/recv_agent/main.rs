@@ -13,10 +13,13 @@
 //! receiver. `iperf3` is an iperf3 server for one test. The last line is `ok …` or
 //! `failed: …`; the exit status is 0 or 1.
 
+mod added;
 mod c_calls;
 mod cases;
+mod flush;
 mod iperf;
 mod killed;
+mod memlock;
 mod serve;
 mod shared;
 mod wire;

@@ -104,20 +104,20 @@ pub fn left_behind(backend: Backend) -> Result<String> {
         ensure!(thread.join().ok().context("a sender panicked")?.is_err(), "8 MiB went to nobody");
     }
     let mut second = Receiver::import(&area, options)?;
-    let free = most(&mut second, 340)?;
+    let free = most(&mut second, 340, 1 << 20)?;
     let same = out.iter().filter_map(bytes_of).zip(&copies).all(|(lease, copy)| lease == copy);
     ensure!(same, "a lease that was left behind has changed");
     ensure!(free == BUFFERS - LEFT, "{free} of {BUFFERS} buffers are free, {} leases are out", copies.len());
     drop(out);
     let armed = second.events().armed;
-    let all = most(&mut second, 350)?;
+    let all = most(&mut second, 350, 1 << 20)?;
     let armed = second.events().armed - armed;
     ensure!(armed < MOST_TRIES, "with no buffer free, a receive was started {armed} times");
     ensure!(all == BUFFERS, "{all} of {BUFFERS} buffers came back");
     Ok(format!("{free}, then {all}; {}", said(&second, 0)))
 }
 
-fn bytes_of(arrival: &Arrival) -> Option<&[u8]> {
+pub fn bytes_of(arrival: &Arrival) -> Option<&[u8]> {
     match &arrival.what {
         zerowire::recv::What::Data(lease) => Some(lease),
         _ => None,
@@ -127,10 +127,10 @@ fn bytes_of(arrival: &Arrival) -> Option<&[u8]> {
 /// More than the tries of a second, one a millisecond.
 const MOST_TRIES: u64 = 2_000;
 
-/// How many leases of whole buffers can be held at a time.
-fn most(receiver: &mut Receiver, seed: u64) -> Result<usize> {
+/// How many leases of whole buffers can be held at a time, while a stream that is longer comes.
+pub fn most(receiver: &mut Receiver, seed: u64, bytes: u64) -> Result<usize> {
     let mut book = Book::default();
-    let (ids, threads) = add_all(receiver, &mut book, [load(seed, 1 << 20)])?;
+    let (ids, threads) = add_all(receiver, &mut book, [load(seed, bytes)])?;
     let mut held = Vec::new();
     while receiver.recv(&mut held, Some(Duration::from_millis(300)))? > 0 {}
     held.iter().try_for_each(|a| book.note(a))?;

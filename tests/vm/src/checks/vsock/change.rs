@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::command::wait_for;
-use zerowire_vmtest::guest::COMMAND;
+use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job;
 use zerowire_vmtest::vsock::remote::Background;
@@ -16,18 +16,20 @@ use super::transfer;
 /// Connections that are open, from each side.
 const HELD: usize = 3;
 
-/// The guest reboots with the device in place. The host's programs see the ends of their
-/// connections, and new ones work.
+/// The machine is reset, and the guest reboots, with the device in place. The host's programs see the
+/// ends of their connections, and new ones work.
 pub fn reboot(env: &Env<'_>) -> Result<String> {
     let mut vsock = Vsock::start(env)?;
-    let held = hold(&mut vsock)?;
-    vsock.guest.reboot()?;
-    for (number, socket) in held.sockets.iter().enumerate() {
-        job::wait_gone(socket)
-            .with_context(|| format!("the host's end of connection {number} after the reboot"))?;
+    for (begin, how) in [(Guest::reset as fn(&mut Guest) -> Result<()>, "reset"), (Guest::reboot, "reboot")] {
+        let held = hold(&mut vsock)?;
+        begin(&mut vsock.guest)?;
+        for (number, socket) in held.sockets.iter().enumerate() {
+            job::wait_gone(socket)
+                .with_context(|| format!("the host's end of connection {number} after the {how}"))?;
+        }
+        drop(held);
+        transfer::echo(&mut vsock)?;
     }
-    drop(held);
-    transfer::echo(&mut vsock)?;
     vsock.finish()?;
     Ok(String::new())
 }

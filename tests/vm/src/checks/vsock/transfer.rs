@@ -25,6 +25,10 @@ const MESSAGES: [usize; 16] = [
 /// One large transfer, bytes: odd, so that the last packet is short.
 const BULK: Load = Load { seed: 40, bytes: (16 << 20) + 4_321, write_bytes: WRITE_BYTES };
 
+/// Bytes of a write, and of all: from one byte to many packets at once.
+const WRITES: [(usize, u64); 4] =
+    [(1, 10_007), (4 << 10, (2 << 20) + 3), (256 << 10, (8 << 20) + 5), (1 << 20, (8 << 20) + 7)];
+
 /// The same in messages.
 const BULK_MESSAGES: Load = Load { seed: 41, bytes: (2 << 20) + 1_234, write_bytes: 50_000 };
 
@@ -45,6 +49,7 @@ pub fn base(env: &Env<'_>) -> Result<String> {
     half_close(&mut vsock)?;
     refused(&mut vsock)?;
     let text = bulk(&mut vsock)?;
+    writes(&mut vsock)?;
     vsock.finish()?;
     Ok(text)
 }
@@ -163,6 +168,28 @@ fn bulk(vsock: &mut Vsock) -> Result<String> {
     }
     bulk_messages(vsock)?;
     Ok(text.join("; "))
+}
+
+/// Writes of each length, both ways.
+fn writes(vsock: &mut Vsock) -> Result<()> {
+    let uds = vsock.uds();
+    let listener = host::Listener::new(&uds, 1006, Kind::Stream)?;
+    for (write_bytes, bytes) in WRITES {
+        let load = Load { seed: 70, bytes, write_bytes };
+        let arguments = format!("{} {write_bytes} {bytes}", load.seed);
+        vsock.with_host(&format!("stream connect {HOST} 1006 send {arguments}"), || {
+            let socket = listener.accept()?;
+            job::receive_load(&socket, load)?;
+            job::receive_end(&socket)
+        })?;
+        vsock.with_listener(&format!("stream listen 2006 receive {arguments}"), || {
+            let (socket, _) = host::connect_to(&uds, 2006, Kind::Stream)?;
+            job::send_load(&socket, load)?;
+            job::end_data(&socket)?;
+            job::receive_end(&socket)
+        })?;
+    }
+    Ok(())
 }
 
 fn bulk_messages(vsock: &mut Vsock) -> Result<()> {

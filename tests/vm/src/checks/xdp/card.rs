@@ -76,6 +76,22 @@ impl Card {
         used.with_context(|| format!("no used-idx in {status}"))
     }
 
+    /// How the card stands, for an error: its counters in the guest, and its rings as QEMU has them.
+    fn state(&mut self) -> String {
+        let show = format!("ip -s link show {}", self.interface);
+        let counters = self.guest.run(&show, COMMAND).map(|output| output.text).unwrap_or_default();
+        let path = "/machine/peripheral/card/virtio-backend";
+        let rings = (0..4).map(|queue| {
+            let status = json!({"path": path, "queue": queue});
+            self.guest
+                .qmp
+                .execute("x-query-virtio-queue-status", status)
+                .map_or(String::new(), |s| s.to_string())
+        });
+        let rings = rings.collect::<Vec<_>>().join("; ");
+        format!("the card: {}; rings: {rings}", counters.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
     /// Runs `zw-xdp WORDS` in the guest while the wire's end gives it the frames that it asks for. Returns what it says at its
     /// end.
     pub fn serve(&mut self, words: &str) -> Result<String> {
@@ -107,7 +123,7 @@ impl Card {
             job.wait_for(&mut self.guest, "ready")?;
             jobs.push(job);
         }
-        let result = exchange(self);
+        let result = exchange(self).map_err(|e| e.context(self.state()));
         self.guest.sh(&format!("touch {STOP}"))?;
         // What a VM says of an error tells more than that nothing came back.
         let said = jobs.into_iter().map(|job| job.finish(&mut self.guest)).collect();

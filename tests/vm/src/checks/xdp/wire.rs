@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use zerowire_virtio::port::{Frames, PacketSocket};
-use zerowire_vmtest::xdp::{ADDRESSES_BYTES, Ask, HERE, THERE};
+use zerowire_vmtest::xdp::{ADDRESSES_BYTES, Ask, HERE, THERE, number_of};
 
 /// For a frame to come back; then it is sent once more.
 const ONCE: Duration = Duration::from_millis(500);
@@ -170,6 +170,20 @@ impl Wire {
             ask.frames().try_for_each(|frame| self.send(&frame))?;
         }
         Ok(())
+    }
+
+    /// The next frame of `zw-xdp send`, with its number; None where none comes in time.
+    pub fn next_sent(&self, patience: Duration) -> Result<Option<(u32, Vec<u8>)>> {
+        let mut buffer = vec![0; 4096];
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            if let Some(got) = self.recv(&mut buffer)?
+                && let Some(n) = number_of(got)
+            {
+                return Ok(Some((n, got.to_vec())));
+            }
+        }
+        Ok(None)
     }
 
     fn sent(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
