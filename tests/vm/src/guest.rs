@@ -10,10 +10,10 @@ use serde_json::json;
 
 use crate::command::{Running, wait_for};
 use crate::lab::Lab;
-use crate::machine::{Machine, PORTS};
+use crate::machine::{Machine, PORTS, SERIAL};
 use crate::qmp::Qmp;
-use crate::runner::NeverBooted;
-use crate::serial::{Output, Serial};
+use crate::runner::{EmulatorBroke, NeverBooted};
+use crate::serial::{Output, Serial, Silent};
 
 /// A cold boot takes 5 to 8 s; two at once on a busy machine several times that.
 pub const BOOT: Duration = Duration::from_secs(90);
@@ -331,8 +331,32 @@ impl Guest {
         // QEMU closes its sockets a little before it is gone.
         match self.process.wait(LAST_BREATH) {
             Ok(status) => error.context(format!("QEMU ended with {status}")),
+            Err(_) if error.downcast_ref::<Silent>().is_some() => self.ask_kernel(error),
             Err(_) => error,
         }
+    }
+
+    /// Adds to the error of a silent shell whether the kernel below it is alive. If it is, a program waits for something that
+    /// does not come, and the log has its stack; if not, the emulated machine stands still.
+    fn ask_kernel(&mut self, error: Error) -> Error {
+        let begun = self.qmp.execute("chardev-send-break", json!({"id": SERIAL}));
+        if begun.is_ok() && self.serial.kernel_answers() {
+            return error.context("a program in the guest stands still, its kernel answers");
+        }
+        let cpus = match begun.and_then(|_| self.cpus()) {
+            Ok(cpus) => cpus,
+            Err(unknown) => format!("{unknown:#}"),
+        };
+        error.context(cpus).context(EmulatorBroke::STANDS_STILL)
+    }
+
+    /// Where the machine's CPUs are, a few words each.
+    fn cpus(&mut self) -> Result<String> {
+        let line = json!({"command-line": "info registers -a"});
+        let said = self.qmp.execute("human-monitor-command", line)?;
+        let words = said.as_str().unwrap_or_default().split_whitespace();
+        let told = |word: &&str| ["CPU#", "RIP=", "HLT="].iter().any(|start| word.starts_with(start));
+        Ok(words.filter(told).collect::<Vec<_>>().join(" "))
     }
 
     /// Takes a free PCI Express port for a device.

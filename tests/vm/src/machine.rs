@@ -9,14 +9,19 @@ use crate::assets::{Kernel, KernelFiles, Qemu, QemuFiles};
 /// PCI Express ports into which devices can be plugged.
 pub const PORTS: usize = 4;
 
+/// The name of the serial line's socket in QEMU.
+pub(crate) const SERIAL: &str = "serial0";
+
 /// Slots for memory modules.
 const MEMORY_SLOTS: u32 = 4;
 
 /// Upper bound for memory with all modules plugged.
 const MEMORY_MAXIMUM_MIB: u32 = 4096;
 
-/// The guest kernel's parameters. Memory that is plugged goes online by itself.
-const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 mitigations=off memhp_default_state=online";
+/// The guest kernel's parameters. Memory that is plugged goes online by itself; a break on the serial line asks the kernel
+/// (admin-guide/sysrq.rst), which tells a guest that stands still from a program in it that does.
+const KERNEL_PARAMETERS: &str =
+    "console=ttyS0 quiet panic=-1 mitigations=off memhp_default_state=online sysrq_always_enabled";
 
 /// What distinguishes machines; snapshots are kept for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,8 +83,8 @@ impl Machine {
         let mut command = qemu.command();
         command.args(["-display", "none", "-nodefaults", "-action", "reboot=shutdown"]);
         command.args(self.arguments(kernel, initrd));
-        command.arg("-chardev").arg(format!("socket,id=serial0,path={}", socket("serial")));
-        command.args(["-serial", "chardev:serial0"]);
+        command.arg("-chardev").arg(format!("socket,id={SERIAL},path={}", socket("serial")));
+        command.arg("-serial").arg(format!("chardev:{SERIAL}"));
         command.arg("-qmp").arg(format!("unix:{}", socket("qmp")));
         command
     }

@@ -18,6 +18,9 @@ const PANIC: &[u8] = b"Kernel panic";
 /// For the shell to answer once more, after it has not.
 const ALIVE: Duration = Duration::from_secs(10);
 
+/// For the kernel to answer where the shell does not.
+const KERNEL_ALIVE: Duration = Duration::from_secs(5);
+
 #[derive(Debug, Default)]
 struct Received {
     bytes: Vec<u8>,
@@ -44,6 +47,16 @@ pub struct Output {
     pub text: String,
     /// The exit status of the shell, 0 for success.
     pub status: i32,
+}
+
+/// Marks the error of a guest whose shell runs nothing: what it runs stands still, or the whole guest does.
+#[derive(Debug)]
+pub struct Silent;
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the guest's shell does not answer")
+    }
 }
 
 /// The connection to a guest's serial line.
@@ -87,13 +100,19 @@ impl Serial {
         // end closes what came of it.
         let probe = self.stream.write_all(b"\n").context("send").and_then(|()| self.command("true", ALIVE));
         match probe {
-            Err(_) => Err(error.context("the guest's shell does not answer")),
+            Err(_) => Err(error.context(Silent)),
             Ok(said) if said.text.contains(&format!("@@END {number} ")) => Err(error),
             Ok(_) => {
                 println!("  the guest's shell has not got a line; it is sent again: `{command}`");
                 self.command(command, limit).with_context(what)
             }
         }
+    }
+
+    /// Whether the guest's kernel takes an interrupt and says something: the stacks of tasks that wait for a device go to the
+    /// log. The line must have had a break just before (admin-guide/sysrq.rst).
+    pub fn kernel_answers(&mut self) -> bool {
+        self.stream.write_all(b"w").is_ok() && self.wait("sysrq: ", KERNEL_ALIVE).is_ok()
     }
 
     fn command(&mut self, command: &str, limit: Duration) -> Result<Output> {

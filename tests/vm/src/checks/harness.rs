@@ -1,10 +1,13 @@
 //! The guests themselves: a machine that fails here can't say anything about
 //! zerowire.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use zerowire_vmtest::assets::Kernel;
 use zerowire_vmtest::guest::Guest;
-use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::runner::{EmulatorBroke, Env};
 use zerowire_vmtest::vsock::remote::{self, Background};
 
 /// A restored guest runs the right kernel and takes more memory.
@@ -17,6 +20,25 @@ pub fn boot(env: &Env<'_>) -> Result<String> {
     ensure!(cpus == env.machine.cpus.to_string(), "the guest has {cpus} CPUs");
     guest.plug_memory("dimm0", 256)?;
     Ok(format!("Linux {release} restored in {:.2} s", guest.started_in.as_secs_f64()))
+}
+
+/// A program that stands still in a guest is told from a machine that does: only the latter is taken for QEMU's fault.
+pub fn silence(env: &Env<'_>) -> Result<String> {
+    const SHORT: Duration = Duration::from_millis(500);
+    let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
+    let mut silent = |prepare: fn(&mut Guest) -> Result<()>| {
+        prepare(&mut guest)?;
+        guest.run("sleep 1000", SHORT).err().context("an answer of a command that sleeps")
+    };
+    let program = silent(|_| Ok(()))?;
+    let text = format!("{program:#}");
+    ensure!(text.contains("its kernel answers"), "a program that sleeps: {text}");
+    ensure!(program.downcast_ref::<EmulatorBroke>().is_none(), "QEMU is blamed: {text}");
+    let machine = silent(|guest| guest.qmp.execute("stop", json!({})).map(drop))?;
+    let text = format!("{machine:#}");
+    ensure!(machine.downcast_ref::<EmulatorBroke>().is_some(), "QEMU is not blamed: {text}");
+    ensure!(text.contains("CPU#1") && text.contains("HLT="), "no word of where its CPUs are: {text}");
+    Ok(String::new())
 }
 
 /// The guest's vsock program and its kernel's sockets, over the kernel's own loopback

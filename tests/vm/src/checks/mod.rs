@@ -91,6 +91,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("zcrx-tool", On::Linux7, zcrx_tool::tool),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
     ("boot", On::All, harness::boot),
+    ("silence", On::Qemu10, harness::silence),
     ("vsock-loopback", On::Qemu10, harness::vsock_loopback),
 ];
 
