@@ -56,6 +56,9 @@ impl EmulatorBroke {
     /// The guest's kernel takes no interrupt of the serial line any more. QEMU 10.0 with Linux 7 does this now and then, at the
     /// plugging of a device mostly.
     pub const STANDS_STILL: Self = Self("the emulated machine stands still: not even its kernel answers");
+    /// The guest's kernel says that a timer which it has set never fired (kernel/rcu/tree_stall.h), which comes before the end
+    /// above.
+    pub const LOST_TIMER: Self = Self("the emulated machine has lost a timer of its CPU");
 }
 
 impl std::fmt::Display for EmulatorBroke {
@@ -198,14 +201,23 @@ fn in_own_dir(lab: &Lab, test: &Test, folder: &Path, logs: &mut String) -> Resul
     let result = result.unwrap_or_else(|panic| Err(anyhow!("panicked: {}", panic_text(&*panic))));
     result.map_err(|error| {
         *logs = tails(dir.path()).unwrap_or_else(|error| format!("no logs: {error:#}\n"));
-        if broke(logs) { error.context(EmulatorBroke::ASSERTION) } else { error }
+        match broke(logs) {
+            Some(cause) => error.context(cause),
+            None => error,
+        }
     })
 }
 
-/// Whether QEMU's last words among `logs` are that assertion.
-fn broke(logs: &str) -> bool {
-    logs.lines().any(|line| {
-        line.contains("qemu-system") && line.contains("iotlb_to_section") && line.contains("Assertion")
+/// What the logs' last words, QEMU's or a guest's kernel's, say of the emulated machine's end.
+fn broke(logs: &str) -> Option<EmulatorBroke> {
+    logs.lines().find_map(|line| {
+        if line.contains("qemu-system") && line.contains("iotlb_to_section") && line.contains("Assertion") {
+            Some(EmulatorBroke::ASSERTION)
+        } else if line.contains("rcu") && line.contains("timer wakeup didn't happen") {
+            Some(EmulatorBroke::LOST_TIMER)
+        } else {
+            None
+        }
     })
 }
 
@@ -251,14 +263,25 @@ fn seconds(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::broke;
+    use super::*;
 
     #[test]
-    fn one_assertion_of_the_emulator_is_known() {
-        let line = |what| {
-            format!("  | qemu-system-x86_64: system/physmem.c:2678: {what}: Assertion `n < m' failed.\n")
-        };
-        assert!(broke(&format!("  --- qemu.log, last 1 lines\n{}", line("iotlb_to_section"))));
-        assert!(!broke(&line("vhost_user_write")) && !broke("iotlb_to_section") && !broke(""));
+    fn only_the_emulated_machines_own_words_blame_it() {
+        let cause =
+            |line: &str| broke(&format!("  --- qemu.log, last 1 lines\n  | {line}\n")).map(|cause| cause.0);
+        let assertion =
+            "qemu-system-x86_64: ../system/physmem.c:2413: iotlb_to_section: Assertion `index < n' failed.";
+        assert_eq!(cause(assertion), Some(EmulatorBroke::ASSERTION.0));
+        let stall =
+            "[ 27.2] rcu: rcu_preempt kthread timer wakeup didn't happen for 5247 jiffies! g-475 f0x0";
+        assert_eq!(cause(stall), Some(EmulatorBroke::LOST_TIMER.0));
+        for innocent in [
+            "qemu-system-x86_64: system/physmem.c:2678: vhost_user_write: Assertion `n < m' failed.",
+            "iotlb_to_section",
+            "",
+            "[ 27.2] rcu: INFO: rcu_preempt detected stalls",
+        ] {
+            assert_eq!(cause(innocent), None, "{innocent}");
+        }
     }
 }
