@@ -56,12 +56,16 @@ fn each_mode_moves_the_right_bytes_both_ways() {
     assert_eq!(report.failures(), Vec::<String>::new());
     assert!(!report.notes.iter().any(|note| note.contains("left out")), "{:?}", report.notes);
     let value: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
-    for chart in ["vsock-rx-cpu-tx-hot.svg", "vsock-rx-cpu-rx-hot.svg"] {
-        assert!(folder.join(chart).is_file(), "{chart}");
+    for chart in ["cpu-tx-hot", "cpu-rx-hot", "ratio-tx-hot", "ratio-rx-hot"]
+        .map(|name| format!("vsock-rx-{name}.svg"))
+    {
+        assert!(folder.join(&chart).is_file(), "{chart}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
 
     for case in value["cases"].as_array().unwrap() {
+        // Both lengths were published.
+        assert!(case["published_ratio"].as_f64().unwrap() > 0.0, "{case}");
         let lines = case["lines"].as_array().unwrap();
         let names: Vec<&str> = lines.iter().map(|line| line["line"].as_str().unwrap()).collect();
         let direct: &[&str] = if case["direction"] == "transmit" { &["direct"] } else { &[] };
@@ -74,7 +78,14 @@ fn each_mode_moves_the_right_bytes_both_ways() {
             assert!(line["cpu_s_per_gb"]["median"].as_f64().unwrap() > 0.0);
             let dequeues = sample["dequeues"].as_u64().unwrap();
             assert!(dequeues > 0);
-            match line["line"].as_str().unwrap() {
+            // D against copying, as it was published.
+            let name = line["line"].as_str().unwrap();
+            assert_eq!(
+                line["dequeue_to_copy"].is_null(),
+                name == "copy" || name.starts_with("floor"),
+                "{line}"
+            );
+            match name {
                 "direct" => assert!(line["direct_share"].as_f64().unwrap() > 0.0),
                 // Host to guest, windows are the device's buffers.
                 "mapped" | "polling" if case["direction"] == "transmit" => {

@@ -57,6 +57,9 @@ pub struct RxCaseReport {
     /// The published figures of this column: copying, and mapped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published: Option<[Cell; 2]>,
+    /// D of their mapped receive divided by D of their copying one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published_ratio: Option<f64>,
     /// Lines that failed, and why; they are not measured further in this case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
@@ -83,6 +86,8 @@ pub struct LineReport {
     pub backend_cpu_s_per_gb: Summary,
     /// CPU seconds of the program for 10⁹ bytes.
     pub program_cpu_s_per_gb: Summary,
+    /// `dequeue_ns` divided by copying receive's of the same round: what was published of others.
+    pub dequeue_to_copy: Option<Summary>,
     /// `dequeue_and_touch_ns` divided by copying receive's of the same round.
     pub time_to_copy: Option<Summary>,
     /// `cpu_s_per_gb` divided by copying receive's of the same round.
@@ -131,6 +136,7 @@ impl LineReport {
             cpu_s_per_gb: summary(&RxSample::cpu_per_gb)?,
             backend_cpu_s_per_gb: summary(&RxSample::backend_per_gb)?,
             program_cpu_s_per_gb: summary(&RxSample::program_per_gb)?,
+            dequeue_to_copy: ratio(copy, &|s| s.dequeue_ns(len)),
             time_to_copy: ratio(copy, &time),
             cpu_to_copy: ratio(copy, &RxSample::cpu_per_gb),
             cpu_to_floor: ratio(floor, &RxSample::cpu_per_gb),
@@ -162,6 +168,7 @@ impl RxCaseReport {
             published: published(Mode::Copy)
                 .zip(published(Mode::Mapped))
                 .map(|(copy, mapped)| [copy, mapped]),
+            published_ratio: reference::ratio(case.direction, case.len),
             failures,
         }
     }
@@ -234,15 +241,20 @@ impl RxReport {
                 if cases.is_empty() {
                     continue;
                 }
-                let name = format!("vsock-rx-cpu-{}-{working_set}.svg", direction.short());
-                self.chart(direction, working_set, &cases).write(&folder.join(&name))?;
-                names.push(name);
+                for (kind, chart) in [
+                    ("cpu", self.cpu_chart(direction, working_set, &cases)),
+                    ("ratio", self.ratio_chart(direction, working_set, &cases)),
+                ] {
+                    let name = format!("vsock-rx-{kind}-{}-{working_set}.svg", direction.short());
+                    chart.write(&folder.join(&name))?;
+                    names.push(name);
+                }
             }
         }
         Ok(names)
     }
 
-    fn chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCaseReport]) -> Bars {
+    fn cpu_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCaseReport]) -> Bars {
         // Polling burns a CPU by design, and the control is no way of receiving.
         let lines = [Line::FloorCopyTouch, Line::Copy, Line::Mapped, Line::Direct];
         let series = lines.into_iter().filter(|line| cases.iter().any(|case| case.line(*line).is_some()));
@@ -262,6 +274,33 @@ impl RxReport {
             groups: cases.iter().map(|report| bytes(report.case.len)).collect(),
             series: series.collect(),
             reference: None,
+        }
+    }
+
+    /// Mapped against copying receive, beside what was published of it.
+    fn ratio_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCaseReport]) -> Bars {
+        let mapped = |name: &str, ratio: fn(&LineReport) -> Option<Summary>| Series {
+            name: name.to_owned(),
+            values: cases.iter().map(|case| case.line(Line::Mapped).and_then(ratio)).collect(),
+        };
+        let published = |case: &&RxCaseReport| case.published_ratio.and_then(|ratio| Summary::of([ratio]));
+        Bars {
+            title: format!("Mapped against copying receive, {}, {working_set}", way(direction)),
+            subtitle: format!(
+                "{}; D: calls that dequeue, D+: with a look at each cache line; medians of {} interleaved rounds, whiskers: \
+                 quartiles",
+                self.machine, self.rounds
+            ),
+            y_label: "mapped / copying".to_owned(),
+            x_label: "bytes of a dequeue".to_owned(),
+            groups: cases.iter().map(|report| bytes(report.case.len)).collect(),
+            series: vec![
+                Series { name: "D, published".to_owned(), values: cases.iter().map(published).collect() },
+                mapped("D", |line| line.dequeue_to_copy),
+                mapped("D+", |line| line.time_to_copy),
+                mapped("CPU", |line| line.cpu_to_copy),
+            ],
+            reference: Some(1.0),
         }
     }
 }
@@ -343,10 +382,61 @@ mod tests {
             "0.50 (0.50..0.50)",
             "published, copy  D",
             "7039",
-            "1.93",
             "FAILED: direct (guest -> host, 4 KiB dequeues, hot): refused",
         ] {
             assert!(text.contains(word), "{word:?} is missing in:\n{text}");
+        }
+    }
+
+    /// The cells of a row of the ratios, by their headings.
+    fn cells<'a>(text: &'a str, row: &str) -> Vec<(&'a str, &'a str)> {
+        let split = |line: &'a str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+        let headings = text.lines().find(|line| line.contains("D / copy  ")).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(row)).unwrap_or_default();
+        split(headings).zip(split(line).skip(1)).collect()
+    }
+
+    #[test]
+    fn what_was_published_is_a_column_beside_the_ratios() {
+        let text = report().text();
+        let mapped = cells(&text, "mapped, 4 KiB ");
+        assert_eq!(
+            mapped[..3],
+            [("D / copy", "0.50 (0.50..0.50)"), ("published", "1.93"), ("D+ / copy", "0.50 (0.50..0.50)")],
+            "{text}"
+        );
+        assert_eq!(mapped[4], ("CPU / floor", "2.00 (2.00..2.00)"));
+        // Nothing was published of copying alone, and not of this length.
+        assert_eq!(cells(&text, "copy, 4 KiB ")[1], ("published", "-"));
+        assert_eq!(cells(&text, "mapped, 20 KiB ")[1], ("published", "-"));
+    }
+
+    #[test]
+    fn every_length_is_in_every_table() {
+        let mut report = report();
+        let case = report.cases.remove(0);
+        report.cases = reference::LENS
+            .iter()
+            .map(|len| {
+                RxCaseReport::new(
+                    &RxCase { len: *len, ..case.case },
+                    3,
+                    1 << 20,
+                    case.lines.clone(),
+                    Vec::new(),
+                )
+            })
+            .collect();
+        let text = report.text();
+        let lens = reference::LENS.map(bytes);
+        let headings: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+            .collect();
+        // Times and CPU seconds have a column a length, ratios a row.
+        assert_eq!(headings.iter().filter(|cells| **cells == lens).count(), 2, "{text}");
+        for (len, ratio) in lens.iter().zip(["1.93", "1.05", "0.85", "0.48", "0.44", "0.34"]) {
+            assert_eq!(cells(&text, &format!("mapped, {len} "))[1], ("published", ratio), "{text}");
         }
     }
 
@@ -360,6 +450,8 @@ mod tests {
         assert_eq!(case["lines"][2]["cpu_to_floor"]["median"], 2.0);
         assert!(case["lines"][1]["time_to_copy"].is_null());
         assert_eq!(case["published"][1]["dequeue_ns"], 13598.0);
+        assert!((case["published_ratio"].as_f64().unwrap() - 1.93).abs() < 0.01);
+        assert_eq!(case["lines"][2]["dequeue_to_copy"]["median"], 0.5);
         // A length that was not published.
         assert!(json["cases"][1]["published"].is_null());
     }
@@ -368,9 +460,14 @@ mod tests {
     fn charts_name_the_machine() {
         let report = report();
         let cases: Vec<&RxCaseReport> = report.cases.iter().take(1).collect();
-        let svg = report.chart(Direction::Transmit, WorkingSet::Hot, &cases).render().unwrap();
-        for word in ["Linux 6.18.0", "4 KiB", "mapped", "guest to host"] {
-            assert!(svg.contains(word), "{word} is missing");
+        for (chart, words) in [
+            (report.cpu_chart(Direction::Transmit, WorkingSet::Hot, &cases), ["mapped", "CPU seconds a GB"]),
+            (report.ratio_chart(Direction::Transmit, WorkingSet::Hot, &cases), ["D, published", "D+"]),
+        ] {
+            let svg = chart.render().unwrap();
+            for word in words.into_iter().chain(["Linux 6.18.0", "4 KiB", "guest to host"]) {
+                assert!(svg.contains(word), "{word} is missing");
+            }
         }
     }
 }

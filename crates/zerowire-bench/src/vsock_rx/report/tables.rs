@@ -4,7 +4,6 @@ use super::{LineReport, RxCaseReport, way};
 use crate::case::{Direction, WorkingSet};
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
-use crate::vsock_rx::reference;
 use crate::vsock_rx::variant::Line;
 
 /// The tables of one direction and working set.
@@ -22,8 +21,11 @@ pub(super) fn section(direction: Direction, working_set: WorkingSet, cases: &[&R
     out.push_str(&times(cases).render());
     out.push_str("\nCPU seconds a GB, back end + program (quartiles of the sum); a polling program's include its waiting.\n");
     out.push_str(&cpu(cases).render());
-    out.push_str("\nRatios, round by round (quartiles).\n");
-    out.push_str(&ratios(direction, cases).render());
+    out.push_str(
+        "\nRatios, round by round (quartiles); published: D / copy of a kernel's mapped receive; floor: memcpy + touch, of direct \
+         windows and woken: touch the touch alone; held: copied twice; in place: not copied.\n",
+    );
+    out.push_str(&ratios(cases).render());
     out
 }
 
@@ -103,41 +105,40 @@ fn cpu(cases: &[&RxCaseReport]) -> Table {
     table
 }
 
-fn ratios(direction: Direction, cases: &[&RxCaseReport]) -> Table {
-    let mut table = headings("", cases);
-    let shown =
-        |ratio: &Summary| format!("{} ({}..{})", figure(ratio.median), figure(ratio.q1), figure(ratio.q3));
-    for line in [Line::Mapped, Line::Polling, Line::Direct, Line::MappedCopied] {
-        let name = line.name();
-        row(&mut table, format!("{name} / copy, D+"), cases, |report| {
-            report.line(line)?.time_to_copy.as_ref().map(shown)
-        });
-        row(&mut table, format!("{name} / copy, CPU"), cases, |report| {
-            report.line(line)?.cpu_to_copy.as_ref().map(shown)
-        });
+/// A row for each way of receiving and length, so that what was published stands beside what was measured.
+fn ratios(cases: &[&RxCaseReport]) -> Table {
+    let mut table = Table::new([
+        "",
+        "D / copy",
+        "published",
+        "D+ / copy",
+        "CPU / copy",
+        "CPU / floor",
+        "held",
+        "in place",
+    ]);
+    let none = || "-".to_owned();
+    let shown = |ratio: &Option<Summary>| match ratio {
+        Some(ratio) => format!("{} ({}..{})", figure(ratio.median), figure(ratio.q1), figure(ratio.q3)),
+        None => none(),
+    };
+    let share = |part: f64| format!("{:.0} %", 100.0 * part);
+    for line in Line::ALL {
+        for report in cases {
+            // The floors themselves are what others are compared with.
+            let Some(l) = report.line(line).filter(|l| l.cpu_to_floor.is_some()) else { continue };
+            let published = report.published_ratio.filter(|_| line == Line::Mapped);
+            table.row([
+                format!("{}, {}", line.name(), bytes(report.case.len)),
+                shown(&l.dequeue_to_copy),
+                published.map_or_else(none, |ratio| format!("{ratio:.2}")),
+                shown(&l.time_to_copy),
+                shown(&l.cpu_to_copy),
+                shown(&l.cpu_to_floor),
+                if line.is_floor() { none() } else { share(l.held_share) },
+                if line == Line::Direct { share(l.direct_share) } else { none() },
+            ]);
+        }
     }
-    row(&mut table, "published: mapped / copy, D".to_owned(), cases, |report| {
-        reference::ratio(direction, report.case.len).map(|ratio| format!("{ratio:.2}"))
-    });
-    for (line, floor) in [
-        (Line::FloorCopyTouchWoken, "memcpy + touch"),
-        (Line::Copy, "memcpy + touch"),
-        (Line::Mapped, "memcpy + touch"),
-        (Line::MappedCopied, "memcpy + touch"),
-        (Line::FloorTouchWoken, "touch"),
-        (Line::Direct, "touch"),
-    ] {
-        row(&mut table, format!("{} / {floor}, CPU", line.name()), cases, |report| {
-            report.line(line)?.cpu_to_floor.as_ref().map(shown)
-        });
-    }
-    for line in [Line::Copy, Line::Mapped, Line::Polling] {
-        row(&mut table, format!("{}: copied twice (held)", line.name()), cases, |report| {
-            report.line(line).map(|l| format!("{:.0} %", 100.0 * l.held_share))
-        });
-    }
-    row(&mut table, "direct: left in place".to_owned(), cases, |report| {
-        report.line(Line::Direct).map(|l| format!("{:.0} %", 100.0 * l.direct_share))
-    });
     table
 }
