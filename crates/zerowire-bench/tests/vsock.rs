@@ -4,6 +4,7 @@ mod common;
 
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
+use zerowire_bench::vsock::SocketKind;
 use zerowire_bench::{VsockBenchOptions, run_vsock};
 
 use common::program;
@@ -85,12 +86,41 @@ fn the_back_end_accounts_for_every_byte_and_every_part_reports() {
     assert_eq!(value["idle"]["rows"][1]["connections"], 20);
 }
 
+/// The content is checked within, and that each message arrives whole and as one.
+#[test]
+fn messages_are_counted_both_ways() {
+    let options = VsockBenchOptions {
+        program: Some(program()),
+        socket: SocketKind::Seqpacket,
+        writes: vec![64, 5000, 65_536],
+        ..small()
+    };
+    let mut text = Vec::new();
+    let report = run_vsock(&options, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
+    assert_eq!(report.cases.len(), 6);
+    for case in &report.cases {
+        assert_eq!(case.variants.len(), 5);
+        for variant in &case.variants {
+            assert_eq!(variant.samples[0].bytes, case.bytes as u64);
+            assert!(variant.messages_per_second.unwrap().median > 0.0);
+            let device = variant.name.starts_with("zerowire");
+            assert_eq!(variant.system_calls_per_message.is_some_and(|calls| calls > 0.0), device);
+        }
+    }
+    assert!(text.contains("calls/message") && text.contains("with --type stream"), "{text}");
+    assert!(report.latency.is_empty() && report.idle.is_none());
+}
+
 #[test]
 fn wrong_options_are_refused_before_anything_is_started() {
     let refused = |options: VsockBenchOptions| run_vsock(&options, &mut Vec::new()).unwrap_err().to_string();
     assert!(refused(VsockBenchOptions { rounds: Some(0), ..small() }).contains("at least 1"));
     assert!(refused(VsockBenchOptions { writes: vec![0], ..small() }).contains("0 bytes"));
     assert!(refused(VsockBenchOptions { credits: vec![1], ..small() }).contains("credit of 1"));
+    let socket = SocketKind::Seqpacket;
+    assert!(refused(VsockBenchOptions { socket, ..small() }).contains("messages of 100000 bytes"));
     assert!(refused(VsockBenchOptions { rx_buffer: 44, ..small() }).contains("44"));
     assert!(refused(VsockBenchOptions { idle_connections: vec![9000], ..small() }).contains("9000"));
 }

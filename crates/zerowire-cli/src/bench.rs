@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
+use zerowire_bench::vsock::SocketKind;
 use zerowire_bench::{NetOptions, ThresholdOptions, VsockBenchOptions, run_net, run_threshold, run_vsock};
 
 /// Arguments of `zerowire bench`.
@@ -91,7 +92,11 @@ struct NetBenchArgs {
 Measures CPU seconds a GB (10^9 bytes) of all threads of the back end and of the host's program, driven by a guest without a \
 VM; variants are interleaved, every byte is accounted for, the content of the first ones is checked. hot is a working set of \
 256 KiB (512 KiB where the guest receives), cold one of 64 MiB. Needs no privileges and makes no network device. Takes some \
-minutes; with --quick less than one.")]
+minutes; with --quick less than one.\n\
+\n\
+With --type seqpacket (SOCK_SEQPACKET) the floors are pairs of unix sockets of that type, and the tables also have messages a \
+second and the back end's system calls a message, its waits left out; round trips, guest to guest, many and idle connections are \
+measured with --type stream only.")]
 struct VsockBenchArgs {
     /// Fewer rounds, fewer lengths.
     #[arg(long)]
@@ -99,9 +104,12 @@ struct VsockBenchArgs {
     /// Rounds of each case.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Bytes of each write, up to 4194304.
-    #[arg(long, value_delimiter = ',', value_name = "BYTES,…",
-        default_values_t = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10])]
+    /// Sockets of the guest and of the host's program: stream, or seqpacket, where each write is a message.
+    #[arg(long = "type", default_value = "stream", value_name = "TYPE")]
+    socket: String,
+    /// Bytes of each write, up to 4194304, or of each message, up to the credit and to what a unix socket takes
+    /// [default: 4096,16384,65536,131072,262144,524288; with --type seqpacket 64,1024,4096,16384,65536].
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
     writes: Vec<usize>,
     /// tx (guest to host), rx, or both.
     #[arg(long, value_delimiter = ',', value_name = "WAY,…", default_values_t = ["tx".to_owned(), "rx".to_owned()])]
@@ -153,10 +161,12 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
 }
 
 fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
+    let socket: SocketKind = args.socket.parse().map_err(|e: String| anyhow!(e))?;
     let options = VsockBenchOptions {
         quick: args.quick,
         rounds: args.rounds,
-        writes: args.writes,
+        socket,
+        writes: if args.writes.is_empty() { socket.writes() } else { args.writes },
         directions: parse::<Direction>(&args.direction)?,
         credits: args.credit,
         working_sets: working_sets(&args.working_set)?,

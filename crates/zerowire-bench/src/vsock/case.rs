@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use zerowire_guest::vsock::SocketType;
 
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
@@ -18,6 +19,58 @@ pub const QUEUE_SIZE: u16 = 128;
 /// The longest write that can be asked for.
 const LONGEST_WRITE: usize = 4 << 20;
 
+/// Messages of a sample at most: short ones cost by their number. Of a quick one and of a warm-up a quarter.
+const MESSAGES: usize = 64 << 10;
+
+/// The type of the sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SocketKind {
+    /// SOCK_STREAM: bytes without bounds.
+    #[default]
+    Stream,
+    /// SOCK_SEQPACKET: each write is a message, each read takes one.
+    Seqpacket,
+}
+
+impl SocketKind {
+    /// The guest's type.
+    pub fn guest(self) -> SocketType {
+        match self {
+            Self::Stream => SocketType::Stream,
+            Self::Seqpacket => SocketType::Seqpacket,
+        }
+    }
+
+    /// Lengths of writes to measure. No message may be longer than a connection's credit.
+    pub fn writes(self) -> Vec<usize> {
+        match self {
+            Self::Stream => vec![4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10],
+            Self::Seqpacket => vec![64, 1 << 10, 4 << 10, 16 << 10, 64 << 10],
+        }
+    }
+
+    /// What a write is called.
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Stream => "writes",
+            Self::Seqpacket => "messages",
+        }
+    }
+}
+
+impl std::str::FromStr for SocketKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "stream" => Ok(Self::Stream),
+            "seqpacket" => Ok(Self::Seqpacket),
+            _ => Err(format!("type {text:?}: choose stream or seqpacket")),
+        }
+    }
+}
+
 /// One line of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct VsockCase {
@@ -30,11 +83,14 @@ pub struct VsockCase {
     pub credit: u32,
     /// How much memory the payload takes on the guest's side.
     pub working_set: WorkingSet,
+    /// The type of the sockets.
+    pub socket: SocketKind,
 }
 
 impl VsockCase {
     /// All combinations. Refuses lengths that can't be.
     pub fn all(
+        socket: SocketKind,
         directions: &[Direction],
         writes: &[usize],
         credits: &[u32],
@@ -46,12 +102,21 @@ impl VsockCase {
         if let Some(credit) = credits.iter().find(|credit| !(4096..=16 << 20).contains(*credit)) {
             bail!("a credit of {credit} bytes: choose 4096 to 16777216");
         }
+        if socket == SocketKind::Seqpacket
+            && let Some(credit) = credits.iter().min()
+            && let Some(len) = writes.iter().find(|len| **len > *credit as usize)
+        {
+            bail!(
+                "messages of {len} bytes: longer than the credit of {credit}; choose shorter ones (--writes) or more credit \
+                 (--credit)"
+            );
+        }
         let mut cases = Vec::new();
         for &direction in directions {
             for &credit in credits {
                 for &working_set in working_sets {
                     for &write_len in writes {
-                        cases.push(Self { direction, write_len, credit, working_set });
+                        cases.push(Self { direction, write_len, credit, working_set, socket });
                     }
                 }
             }
@@ -73,17 +138,19 @@ impl VsockCase {
     /// Bytes of one sample, whole writes: 10 to 100 ms of CPU time.
     pub fn sample_bytes(&self, quick: bool) -> usize {
         let bytes = if self.write_len < 16 << 10 { 48 << 20 } else { 96 << 20 };
-        self.whole_writes(if quick { bytes / 3 } else { bytes })
+        if quick { self.whole_writes(bytes / 3, MESSAGES / 4) } else { self.whole_writes(bytes, MESSAGES) }
     }
 
     /// Bytes that warm caches and queues before anything counts, whole writes. Their content is
     /// checked.
     pub fn warm_up_bytes(&self) -> usize {
-        self.whole_writes(8 << 20)
+        self.whole_writes(8 << 20, MESSAGES / 4)
     }
 
-    fn whole_writes(&self, bytes: usize) -> usize {
-        (bytes / self.write_len).max(1) * self.write_len
+    fn whole_writes(&self, bytes: usize, messages: usize) -> usize {
+        let writes = (bytes / self.write_len).max(1);
+        let most = if self.socket == SocketKind::Seqpacket { messages } else { usize::MAX };
+        writes.min(most) * self.write_len
     }
 }
 
@@ -95,8 +162,9 @@ impl fmt::Display for VsockCase {
         };
         write!(
             f,
-            "{way}, {} writes, {} credit, {}",
+            "{way}, {} {}, {} credit, {}",
             bytes(self.write_len),
+            self.socket.unit(),
             bytes(self.credit as usize),
             self.working_set
         )
@@ -110,7 +178,7 @@ mod tests {
     #[test]
     fn cases_multiply_out_and_lengths_are_checked() {
         let all = |writes: &[usize], credits: &[u32]| {
-            VsockCase::all(&Direction::ALL, writes, credits, &WorkingSet::ALL)
+            VsockCase::all(SocketKind::Stream, &Direction::ALL, writes, credits, &WorkingSet::ALL)
         };
         let cases = all(&[4096, 65_536], &[65_536, 262_144]).unwrap();
         assert_eq!(cases.len(), 16);
@@ -120,10 +188,26 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_never_longer_than_the_credit() {
+        let all = |writes: &[usize], credits: &[u32]| {
+            VsockCase::all(SocketKind::Seqpacket, &[Direction::Receive], writes, credits, &[WorkingSet::Hot])
+        };
+        let cases = all(&SocketKind::Seqpacket.writes(), &[65_536]).unwrap();
+        assert_eq!(cases[0].to_string(), "host -> guest, 64 B messages, 64 KiB credit, hot");
+        let error = all(&[65_537], &[262_144, 65_536]).unwrap_err().to_string();
+        assert!(error.contains("65537") && error.contains("--credit"), "{error}");
+        all(&[65_537], &[262_144]).unwrap();
+        assert_eq!("seqpacket".parse(), Ok(SocketKind::Seqpacket));
+        assert!("dgram".parse::<SocketKind>().unwrap_err().contains("dgram"));
+    }
+
+    #[test]
     fn samples_are_whole_writes_and_fit_the_set() {
-        for direction in Direction::ALL {
+        let sockets = [SocketKind::Stream, SocketKind::Seqpacket];
+        for (direction, socket) in Direction::ALL.into_iter().zip(sockets) {
             for write_len in [1, 4096, 5000, 512 << 10, 4 << 20] {
-                let case = VsockCase { direction, write_len, credit: 65_536, working_set: WorkingSet::Hot };
+                let (credit, working_set) = (65_536, WorkingSet::Hot);
+                let case = VsockCase { direction, write_len, credit, working_set, socket };
                 for bytes in [case.sample_bytes(true), case.sample_bytes(false), case.warm_up_bytes()] {
                     assert!(bytes > 0 && bytes.is_multiple_of(write_len));
                 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::case::VsockCase;
+use super::case::{SocketKind, VsockCase};
 use super::variant::{Sample, Variant};
 use crate::interleave::{Turn, interleave};
 use crate::progress::Progress;
@@ -55,6 +55,12 @@ pub struct VariantReport {
     /// System calls of the back end that moved payload, for each of these packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_calls_per_packet: Option<f64>,
+    /// Messages a second, of SOCK_SEQPACKET.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages_per_second: Option<Summary>,
+    /// System calls of the back end that moved payload, for each message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_calls_per_message: Option<f64>,
     /// The back end's ledger over the warm-up and all rounds.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ledger: BTreeMap<String, u64>,
@@ -93,17 +99,32 @@ fn compare_case(
         Record::new(runs, variant.ledger(), variant.name()).must_account_for(moved)
     };
     let records = runs.into_iter().zip(variants).map(record).collect();
+    let messages = (case.socket == SocketKind::Seqpacket).then_some((case.write_len, moved));
+    let report = |record, ratio| report(record, ratio, messages);
     let (variants, failures) = conclude(case, records, Sample::cpu_per_gb, report)?;
     let working_set_bytes = case.set_bytes();
     Ok(CaseReport { case: *case, working_set_bytes, rounds: plan.rounds, bytes, variants, failures })
 }
 
-fn report(record: Record<Sample>, ratio_to_floor: Option<Summary>) -> Option<VariantReport> {
+/// `messages`: the length of a message and the bytes of all of them, where there are messages.
+fn report(
+    record: Record<Sample>,
+    ratio_to_floor: Option<Summary>,
+    messages: Option<(usize, u64)>,
+) -> Option<VariantReport> {
     let packets = record.ledger.get("frames").copied().filter(|packets| *packets > 0);
     let per_packet = |key: &str| {
         packets.map(|packets| record.ledger.get(key).copied().unwrap_or(0) as f64 / packets as f64)
     };
+    let rate = |len: usize| {
+        let rates = record.samples.iter().map(|sample| sample.megabytes_per_second() * 1e6 / len as f64);
+        Summary::of(rates)
+    };
+    let calls = record.ledger.get("system_calls").copied();
+    let per_message = |(len, moved): (usize, u64)| Some(calls? as f64 * len as f64 / moved.max(1) as f64);
     Some(VariantReport {
+        messages_per_second: messages.and_then(|(len, _)| rate(len)),
+        system_calls_per_message: messages.and_then(per_message),
         cpu_s_per_gb: record.summary(Sample::cpu_per_gb)?,
         ratio_to_floor,
         host_cpu_s_per_gb: record.summary(Sample::host_cpu_per_gb)?,
@@ -165,8 +186,12 @@ pub(crate) mod tests {
 
     /// A report of two cases and two variants with invented figures.
     pub(crate) fn sample_reports() -> Vec<CaseReport> {
-        let cases =
-            VsockCase::all(&[Direction::Transmit], &[4096, 65_536], &[65_536], &[WorkingSet::Hot]).unwrap();
+        reports_of(SocketKind::Stream)
+    }
+
+    pub(crate) fn reports_of(socket: SocketKind) -> Vec<CaseReport> {
+        let (ways, writes) = ([Direction::Transmit], [4096, 65_536]);
+        let cases = VsockCase::all(socket, &ways, &writes, &[65_536], &[WorkingSet::Hot]).unwrap();
         let variant = |name, cost, off| Box::new(Fixed { name, cost, runs: 0, bytes: 0, off });
         let mut variants: Vec<Box<dyn Variant>> =
             vec![variant("floor", 10, 0), variant("zerowire", 12, 0), variant("broken", 11, 1)];
@@ -184,7 +209,21 @@ pub(crate) mod tests {
         assert!((ratio.min - 1.2).abs() < 1e-6 && (ratio.max - 1.2).abs() < 1e-6);
         assert_eq!(other.samples.len(), 3);
         assert_eq!(other.packet_len, Some(4096.0));
+        assert!(other.messages_per_second.is_none() && other.system_calls_per_message.is_none());
         assert_eq!(reports[0].failures[0].variant, "broken");
         assert!(reports[0].failures[0].reason.contains("ledger has"));
+    }
+
+    #[test]
+    fn messages_have_a_rate_and_calls_of_their_own() {
+        let reports = reports_of(SocketKind::Seqpacket);
+        let [floor, other] = &reports[0].variants[..] else {
+            panic!("two variants expected");
+        };
+        // 1 ns a byte in the first run, which warms up, 2 to 4 in the rounds.
+        assert!((floor.messages_per_second.unwrap().max - 1e9 / (2.0 * 4096.0)).abs() < 1.0);
+        assert_eq!(floor.system_calls_per_message, None);
+        let messages = reports[0].case.warm_up_bytes() / 4096 + 3 * reports[0].bytes / 4096;
+        assert!((other.system_calls_per_message.unwrap() - 7.0 / messages as f64).abs() < 1e-12);
     }
 }

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use zerowire_guest::vsock::ConnId;
 
-use super::case::RX_BUFFER;
+use super::case::{RX_BUFFER, SocketKind};
 use super::device::{SETTLE_LIMIT, accept_from};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::HostCpu;
@@ -133,7 +133,7 @@ impl Crowd {
         let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
         let mut members = Vec::new();
         for _ in 0..connections {
-            let (conn, stream) = accept_from(&mut guest, backend)?;
+            let (conn, stream) = accept_from(&mut guest, backend, SocketKind::Stream)?;
             stream.set_nonblocking(true)?;
             members.push((conn, stream));
         }

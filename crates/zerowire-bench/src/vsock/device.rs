@@ -1,15 +1,15 @@
 //! The back end as one of the variants that are compared: a process `PROGRAM vsock` a credit.
 
 use std::collections::BTreeMap;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use zerowire_guest::vsock::{ConnId, HOST_CID, SocketType, StreamSum};
+use zerowire_guest::vsock::{ConnId, HOST_CID, StreamSum};
 
-use super::case::VsockCase;
+use super::case::{SocketKind, VsockCase};
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
 use super::variant::{Sample, Variant};
@@ -125,7 +125,7 @@ impl Ready {
             let program = scope.spawn(|| {
                 let _ending = Ending(&ended);
                 seat()?;
-                host::sink(stream, buffer, &mut Walk::default(), lens, false, check)
+                host::sink(stream, buffer, &mut Walk::of(case.socket), lens, false, check)
             });
             let outcome = guest.send(*conn, case.write_len, bytes, || ended.load(Ordering::Acquire));
             (outcome, program.join())
@@ -162,7 +162,7 @@ impl Ready {
         let (outcome, work) = std::thread::scope(|scope| {
             let program = scope.spawn(|| {
                 seat()?;
-                host::source(stream, buffer, &mut Walk::default(), lens, false, check)
+                host::source(stream, buffer, &mut Walk::of(case.socket), lens, false, check)
             });
             let outcome = guest.receive(*conn, until).map(|()| Instant::now());
             (outcome, program.join())
@@ -170,8 +170,13 @@ impl Ready {
         let work = work.map_err(|_| anyhow!("the host's program panicked"))?;
         let end = outcome.with_context(|| format!("host's program: {work:?}"))?;
         let work = work.context("the host's program")?;
-        if check && work.sum != guest.stack().drained(*conn).sum {
+        let drained = guest.stack().drained(*conn);
+        if check && work.sum != drained.sum {
             bail!("{bytes} bytes arrived and are not those that were sent");
+        }
+        let messages = until / case.write_len as u64;
+        if case.socket == SocketKind::Seqpacket && drained.messages != messages {
+            bail!("{} messages arrived where {messages} were sent", drained.messages);
         }
         Ok(Work { end, ..work })
     }
@@ -200,9 +205,10 @@ impl Variant for Device {
         };
         let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
         let (conn, stream) = match case.direction {
-            Direction::Transmit => accept_from(&mut guest, backend)?,
-            Direction::Receive => connect_to(&mut guest, backend)?,
+            Direction::Transmit => accept_from(&mut guest, backend, case.socket)?,
+            Direction::Receive => connect_to(&mut guest, backend, case.socket)?,
         };
+        host::make_room(&stream, case.socket, case.write_len)?;
         let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
         self.before = self.ledger_of(place, case.direction)?;
         self.ready = Some(Ready { case: *case, backend: place, guest, conn, stream, buffer, received: 0 });
@@ -231,12 +237,13 @@ impl Variant for Device {
 }
 
 /// The guest connects to a host program that listens.
-pub fn accept_from(guest: &mut VsockGuest, backend: &Backend) -> Result<(ConnId, UnixStream)> {
-    let path = host::port_path(&backend.host_end(0), PORT);
-    let _ = std::fs::remove_file(&path);
-    let listener =
-        UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
-    let conn = guest.open(HOST_CID, PORT)?;
+pub fn accept_from(
+    guest: &mut VsockGuest,
+    backend: &Backend,
+    socket: SocketKind,
+) -> Result<(ConnId, UnixStream)> {
+    let listener = host::listen(&host::port_path(&backend.host_end(0), PORT), socket)?;
+    let conn = guest.open(HOST_CID, PORT, socket.guest())?;
     // The back end has connected before it granted the guest's request.
     listener.set_nonblocking(true)?;
     let (stream, _) = listener.accept().context("the back end granted a connection that it didn't make")?;
@@ -246,10 +253,14 @@ pub fn accept_from(guest: &mut VsockGuest, backend: &Backend) -> Result<(ConnId,
 }
 
 /// A host program connects to the guest, which listens.
-pub fn connect_to(guest: &mut VsockGuest, backend: &Backend) -> Result<(ConnId, UnixStream)> {
-    guest.stack().listen(PORT, SocketType::Stream);
-    let stream = host::connect(&backend.host_end(0), PORT)?;
+pub fn connect_to(
+    guest: &mut VsockGuest,
+    backend: &Backend,
+    socket: SocketKind,
+) -> Result<(ConnId, UnixStream)> {
+    guest.stack().listen(PORT, socket.guest());
+    let stream = host::connect(&backend.host_end(0), PORT, socket)?;
     let conn = guest.stack().accept_wait(PORT, STALL_LIMIT).context("the host's CONNECT brings nothing")?;
-    host::read_ok(&stream)?;
+    host::read_ok(&stream, socket)?;
     Ok((conn, stream))
 }

@@ -1,4 +1,4 @@
-//! The floor: the same bytes through a pair of unix sockets, in the same write lengths.
+//! The floor: the same bytes through a pair of unix sockets, in the same write lengths; of SOCK_SEQPACKET each write is a message.
 //!
 //! One thread writes, one reads, both wait in their calls. The thread in the back end's place
 //! (guest to host: the writer; host to guest: the reader) walks the case's working set on the CPU
@@ -75,15 +75,15 @@ impl Variant for Floor {
         for (at, byte) in area.bytes_mut().iter_mut().enumerate() {
             *byte = (at ^ at >> 8 ^ at >> 16) as u8;
         }
-        let (writer, reader) = UnixStream::pair()?;
-        host::patient(&writer)?;
-        host::patient(&reader)?;
+        let (writer, reader) = host::pair(case.socket, case.write_len)?;
         if self.bounded {
             // What is asked for is doubled (net/core/sock.c), and what the kernel needs itself counts, too.
             set_socket_send_buffer_size(&writer, case.credit as usize / 2)?;
+            // A message fits in any case.
+            host::make_room(&writer, case.socket, case.write_len)?;
         }
         let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
-        self.ready = Some(Ready { case: *case, area, walk: Walk::default(), buffer, writer, reader });
+        self.ready = Some(Ready { case: *case, area, walk: Walk::of(case.socket), buffer, writer, reader });
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl Variant for Floor {
                 });
                 let other = scope.spawn(|| {
                     host_cpu.pin(placement)?;
-                    host::sink(reader, buffer, &mut Walk::default(), lens, false, check)
+                    host::sink(reader, buffer, &mut Walk::of(case.socket), lens, false, check)
                 });
                 let other = other.join().map_err(panicked)?;
                 Ok::<_, anyhow::Error>((measured.join().map_err(panicked)??, other?))
@@ -118,7 +118,7 @@ impl Variant for Floor {
                 });
                 let other = scope.spawn(|| {
                     host_cpu.pin(placement)?;
-                    host::source(writer, buffer, &mut Walk::default(), lens, false, check)
+                    host::source(writer, buffer, &mut Walk::of(case.socket), lens, false, check)
                 });
                 let other = other.join().map_err(panicked)?;
                 Ok((measured.join().map_err(panicked)??, other?))
@@ -136,18 +136,21 @@ impl Variant for Floor {
 mod tests {
     use super::*;
     use crate::case::WorkingSet;
+    use crate::vsock::case::SocketKind;
 
     #[test]
     fn bytes_arrive_both_ways_with_and_without_the_copy() {
         let placement = Placement::detect().unwrap();
-        for direction in Direction::ALL {
+        let sockets = [SocketKind::Stream, SocketKind::Seqpacket];
+        for (direction, socket) in Direction::ALL.iter().flat_map(|way| sockets.map(|socket| (*way, socket)))
+        {
             for mut floor in [
                 Floor::new(HostCpu::Guest, placement.clone()),
                 Floor::copying(HostCpu::Any, placement.clone()),
                 Floor::bounded(HostCpu::Guest, placement.clone()),
             ] {
-                let case =
-                    VsockCase { direction, write_len: 5000, credit: 65_536, working_set: WorkingSet::Hot };
+                let (write_len, credit, working_set) = (5000, 65_536, WorkingSet::Hot);
+                let case = VsockCase { direction, write_len, credit, working_set, socket };
                 assert!(floor.run(&case, 5000, false).is_err());
                 floor.prepare(&case).unwrap();
                 let sample = floor.run(&case, 1_000_000, true).unwrap();

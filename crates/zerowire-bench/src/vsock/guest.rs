@@ -83,9 +83,9 @@ impl VsockGuest {
         self.pool.as_ref()
     }
 
-    /// A stream to a port of the host, granted.
-    pub fn open(&mut self, cid: u64, port: u32) -> Result<ConnId> {
-        let conn = self.stack.connect(cid, port, SocketType::Stream)?;
+    /// A connection to a port of the host, granted.
+    pub fn open(&mut self, cid: u64, port: u32, socket: SocketType) -> Result<ConnId> {
+        let conn = self.stack.connect(cid, port, socket)?;
         if !self.stack.wait_connected(conn, STALL_LIMIT)? {
             bail!("the guest's connection to port {port} is refused");
         }

@@ -1,13 +1,17 @@
-//! The host's program: plain read() and write() on a unix socket, on a thread of its own.
+//! The host's program: plain read() and write() on a unix socket, on a thread of its own. A socket of messages is read and written
+//! by the same calls, a message each.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use zerowire_guest::vsock::StreamSum;
 
+use super::case::SocketKind;
 use crate::cpu::{Placement, own_sleeps, thread_time};
 use crate::guest::STALL_LIMIT;
 
@@ -67,12 +71,19 @@ impl std::str::FromStr for HostCpu {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Walk {
     at: usize,
+    /// Whether no stretch is cut short at the end of the set.
+    whole: bool,
 }
 
 impl Walk {
+    /// From the start of the set on; stretches of messages are whole ones.
+    pub fn of(socket: SocketKind) -> Self {
+        Self { at: 0, whole: socket == SocketKind::Seqpacket }
+    }
+
     /// The next stretch of at most `len` bytes in a set of `total`, one that does not wrap.
     pub fn next(&mut self, len: usize, total: usize) -> std::ops::Range<usize> {
-        if self.at == total {
+        if self.at == total || self.whole && self.at + len > total {
             self.at = 0;
         }
         let end = total.min(self.at + len);
@@ -150,6 +161,9 @@ pub fn sink(
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(stalled(error, "read", bytes - left, bytes)),
         };
+        if walk.whole && count != part.len() {
+            bail!("a message of {count} bytes came where one of {} was sent", part.len());
+        }
         if copy {
             part[..count].copy_from_slice(&buffer[..count]);
         }
@@ -173,23 +187,90 @@ pub fn port_path(host_end: &Path, port: u32) -> PathBuf {
     PathBuf::from(format!("{}_{port}", host_end.display()))
 }
 
+/// A pair of connected sockets that take writes of `len` bytes.
+pub fn pair(socket: SocketKind, len: usize) -> Result<(UnixStream, UnixStream)> {
+    let (a, b) = match socket {
+        SocketKind::Stream => UnixStream::pair()?,
+        SocketKind::Seqpacket => {
+            let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+            let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+            (a.into(), b.into())
+        }
+    };
+    for end in [&a, &b] {
+        patient(end)?;
+        make_room(end, socket, len)?;
+    }
+    Ok((a, b))
+}
+
+/// Makes `stream` take messages of `len` bytes.
+pub fn make_room(stream: &UnixStream, socket: SocketKind, len: usize) -> Result<()> {
+    // The kernel wants 32 bytes more than the message has (net/unix/af_unix.c, unix_dgram_sendmsg).
+    let need = len + 64;
+    if socket == SocketKind::Stream || socket_send_buffer_size(stream)? >= need {
+        return Ok(());
+    }
+    // What is asked for is doubled (net/core/sock.c).
+    set_socket_send_buffer_size(stream, need.div_ceil(2))?;
+    let room = socket_send_buffer_size(stream)?;
+    if room < need {
+        bail!(
+            "messages of {len} bytes: a unix socket takes {room} here; choose shorter ones (--writes), or 'sysctl -w \
+             net.core.wmem_max={}'",
+            need.div_ceil(2)
+        );
+    }
+    Ok(())
+}
+
+/// Listens at `path`, whose old socket goes.
+pub fn listen(path: &Path, socket: SocketKind) -> Result<UnixListener> {
+    let _ = std::fs::remove_file(path);
+    let listener = match socket {
+        SocketKind::Stream => UnixListener::bind(path),
+        SocketKind::Seqpacket => open_seqpacket().and_then(|fd| {
+            rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+            rustix::net::listen(&fd, 128)?;
+            Ok(fd.into())
+        }),
+    };
+    listener.with_context(|| format!("cannot listen at {}", path.display()))
+}
+
+fn open_seqpacket() -> std::io::Result<std::os::fd::OwnedFd> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?)
+}
+
 /// Begins a connection to `port` of the VM behind `host_end`. The guest must accept it before
 /// [`read_ok`].
-pub fn connect(host_end: &Path, port: u32) -> Result<UnixStream> {
-    let mut stream = UnixStream::connect(host_end)
-        .with_context(|| format!("the host's end {} takes no connection", host_end.display()))?;
+pub fn connect(host_end: &Path, port: u32, socket: SocketKind) -> Result<UnixStream> {
+    let stream = match socket {
+        SocketKind::Stream => UnixStream::connect(host_end),
+        SocketKind::Seqpacket => open_seqpacket().and_then(|fd| {
+            let path = format!("{}.seqpacket", host_end.display());
+            rustix::net::connect(&fd, &SocketAddrUnix::new(path.as_str())?)?;
+            Ok(fd.into())
+        }),
+    };
+    let mut stream =
+        stream.with_context(|| format!("the host's end {} takes no connection", host_end.display()))?;
     patient(&stream)?;
     stream.write_all(format!("CONNECT {port}\n").as_bytes())?;
     Ok(stream)
 }
 
 /// Reads the back end's answer to `CONNECT`, and nothing behind it.
-pub fn read_ok(mut stream: &UnixStream) -> Result<()> {
+pub fn read_ok(mut stream: &UnixStream, socket: SocketKind) -> Result<()> {
+    // Of a stream what follows is payload already; a message is the answer and nothing else.
+    let mut room = vec![0; if socket == SocketKind::Stream { 1 } else { 64 }];
     let mut line = Vec::new();
     while !line.ends_with(b"\n") && line.len() < 32 {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).context("no answer to CONNECT")?;
-        line.push(byte[0]);
+        match stream.read(&mut room).context("no answer to CONNECT")? {
+            0 => bail!("no answer to CONNECT: the socket was closed"),
+            count => line.extend_from_slice(&room[..count]),
+        }
     }
     if !line.starts_with(b"OK ") {
         bail!("the answer to CONNECT is {:?}", String::from_utf8_lossy(&line));
@@ -227,6 +308,30 @@ mod tests {
             assert_eq!(sent.sum, got.sum);
             assert_ne!(got.sum, 0);
         }
+    }
+
+    #[test]
+    fn messages_are_whole_and_read_one_by_one() {
+        let (a, b) = pair(SocketKind::Seqpacket, 3000).unwrap();
+        let memory: Vec<u8> = (0..10_000u32).map(|at| (at * 7) as u8).collect();
+        let walk = || Walk::of(SocketKind::Seqpacket);
+        let lens = (3000, 300_000);
+        let sent =
+            std::thread::spawn(move || source(&a, &memory, &mut walk(), lens, false, true).map(|w| (w, a)));
+        let got = sink(&b, &mut [0; 7000], &mut walk(), lens, true, true).unwrap();
+        let (sent, a) = sent.join().unwrap().unwrap();
+        assert_eq!(sent.sum, got.sum);
+        // One that is shorter than it should be is noticed.
+        (&a).write_all(&[1; 10]).unwrap();
+        let error = sink(&b, &mut [0; 20], &mut walk(), (20, 20), false, false).unwrap_err();
+        assert!(error.to_string().contains("10 bytes came where one of 20"), "{error}");
+    }
+
+    #[test]
+    fn a_message_that_no_socket_takes_is_refused_with_the_remedy() {
+        let error = pair(SocketKind::Seqpacket, 1 << 30).unwrap_err().to_string();
+        assert!(error.contains("1073741824") && error.contains("wmem_max"), "{error}");
+        pair(SocketKind::Stream, 1 << 30).unwrap();
     }
 
     #[test]

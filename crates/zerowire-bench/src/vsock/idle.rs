@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
-use zerowire_guest::vsock::HOST_CID;
+use zerowire_guest::vsock::{HOST_CID, SocketType};
 
 use super::case::RX_BUFFER;
 use super::device::PORT;
@@ -80,7 +80,7 @@ pub fn measure(
     let mut rows = Vec::new();
     for count in counts {
         while streams.len() < count {
-            let open = guest.open(HOST_CID, PORT);
+            let open = guest.open(HOST_CID, PORT, SocketType::Stream);
             open.with_context(|| {
                 format!("connection {}; the back end's last words: {}", streams.len() + 1, backend.log())
             })?;

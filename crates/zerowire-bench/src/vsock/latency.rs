@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use zerowire_guest::vsock::ConnId;
 
-use super::case::RX_BUFFER;
+use super::case::{RX_BUFFER, SocketKind};
 use super::device::accept_from;
 use super::guest::{Setup, VsockGuest};
 use super::host;
@@ -52,7 +52,7 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
     let setup =
         Setup { pool_bytes: 0, rx_buffers: 0, rx_buffer_len: RX_BUFFER, credit: 256 << 10, sleeps: true };
     let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
-    let (conn, answering) = accept_from(&mut guest, &backend)?;
+    let (conn, answering) = accept_from(&mut guest, &backend, SocketKind::Stream)?;
     let (asking, floor_answering) = UnixStream::pair()?;
     host::patient(&asking)?;
     let echoes = [(answering, false), (floor_answering, true)].map(|(stream, worker)| {

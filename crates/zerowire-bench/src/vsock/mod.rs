@@ -1,6 +1,6 @@
 //! The benchmark of the vsock device: `zerowire bench vsock`.
 //!
-//! A guest without a VM ([`guest`]) exchanges streams with a program of the host ([`host`]) through a
+//! A guest without a VM ([`guest`]) exchanges streams, or messages, with a program of the host ([`host`]) through a
 //! back end process ([`device`]); the floor ([`floor`]) moves the same bytes through a pair of unix
 //! sockets. The guest has the driver's CPU; the back end, or the thread of the floor in its place, the
 //! other one; the host's program shares one of them ([`host::HostCpu`]).
@@ -20,6 +20,7 @@ pub mod run;
 pub mod sibling;
 pub mod variant;
 
+pub use case::SocketKind;
 pub use options::VsockBenchOptions;
 pub use report::VsockReport;
 pub use run::run_vsock;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::case::RX_BUFFER;
+use super::case::{RX_BUFFER, SocketKind};
 use super::host::HostCpu;
 use crate::case::{Direction, WorkingSet};
 
@@ -14,7 +14,9 @@ pub struct VsockBenchOptions {
     pub quick: bool,
     /// Rounds of each case; `None`: 9, or 3 when quick.
     pub rounds: Option<usize>,
-    /// Lengths of writes in bytes.
+    /// The type of the sockets. Round trips, guest to guest, many and idle connections are measured of streams only.
+    pub socket: SocketKind,
+    /// Lengths of writes in bytes, of messages where there are messages.
     pub writes: Vec<usize>,
     /// Which ways.
     pub directions: Vec<Direction>,
@@ -47,7 +49,8 @@ impl Default for VsockBenchOptions {
         Self {
             quick: false,
             rounds: None,
-            writes: vec![4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10],
+            socket: SocketKind::default(),
+            writes: SocketKind::default().writes(),
             directions: Direction::ALL.to_vec(),
             credits: vec![64 << 10, 256 << 10],
             working_sets: WorkingSet::ALL.to_vec(),

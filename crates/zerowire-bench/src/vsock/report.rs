@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::case::SocketKind;
 use super::compare::{CaseReport, VariantReport};
 use super::crowd::CrowdReport;
 use super::host::HostCpu;
@@ -29,6 +30,8 @@ pub struct VsockReport {
     pub rx_buffer: u32,
     /// Where the host's program ran.
     pub host_cpu: HostCpu,
+    /// The type of the sockets.
+    pub socket: SocketKind,
     /// Remarks on what was left out and why.
     pub notes: Vec<String>,
     /// Streams, case by case.
@@ -102,8 +105,9 @@ impl VsockReport {
     }
 
     fn cases_text(&self, direction: Direction, cases: &[&CaseReport]) -> String {
-        let mut table = Table::new([
-            "writes",
+        let messages = self.socket == SocketKind::Seqpacket;
+        let mut headings = vec![
+            if messages { "messages" } else { "writes" },
             "credit",
             "working set",
             "variant",
@@ -118,11 +122,15 @@ impl VsockReport {
             "calls/packet",
             "sleeps/MB",
             "zero-copied",
-        ]);
+        ];
+        if messages {
+            headings.extend(["messages/s", "calls/message"]);
+        }
+        let mut table = Table::new(headings);
         for report in cases {
             for variant in &report.variants {
                 let (cpu, ratio) = (&variant.cpu_s_per_gb, variant.ratio_to_floor.as_ref());
-                table.row([
+                let mut cells = vec![
                     bytes(report.case.write_len),
                     bytes(report.case.credit as usize),
                     format!("{} {}", report.case.working_set, bytes(report.working_set_bytes)),
@@ -138,17 +146,23 @@ impl VsockReport {
                     variant.system_calls_per_packet.map_or("-".into(), |calls| format!("{calls:.2}")),
                     figure(variant.sleeps_per_mb.median),
                     zero_copied(variant),
-                ]);
+                ];
+                if messages {
+                    let calls = variant.system_calls_per_message;
+                    cells.push(variant.messages_per_second.map_or("-".into(), |rate| figure(rate.median)));
+                    cells.push(calls.map_or("-".into(), |calls| format!("{calls:.2}")));
+                }
+                table.row(cells);
             }
         }
+        let carries = if messages { "one connection of messages (SOCK_SEQPACKET)" } else { "one connection" };
         let title = match direction {
-            Direction::Transmit => {
-                "Guest to host, one connection. CPU: the back end, all threads; of the floor the thread that writes \
+            Direction::Transmit => format!(
+                "Guest to host, {carries}. CPU: the back end, all threads; of the floor the thread that writes \
                  to the unix socket. Host CPU: the program that reads."
-                    .to_owned()
-            }
+            ),
             Direction::Receive => format!(
-                "Host to guest, one connection, receive buffers of {} B. CPU: the back end, all threads; of the floor \
+                "Host to guest, {carries}, receive buffers of {} B. CPU: the back end, all threads; of the floor \
                  the thread that reads from the unix socket. Host CPU: the program that writes.",
                 self.rx_buffer
             ),
@@ -176,7 +190,8 @@ impl VsockReport {
                 if cases.is_empty() {
                     continue;
                 }
-                let name = format!("vsock-cpu-{}-{}k.svg", direction.short(), credit >> 10);
+                let kind = if self.socket == SocketKind::Seqpacket { "-seqpacket" } else { "" };
+                let name = format!("vsock{kind}-cpu-{}-{}k.svg", direction.short(), credit >> 10);
                 self.chart(direction, credit, &cases).write(&folder.join(&name))?;
                 names.push(name);
             }
@@ -203,14 +218,18 @@ impl VsockReport {
             Direction::Receive => ("host to guest", "reading from"),
         };
         let rounds = cases.first().map_or(0, |case| case.rounds);
+        let (what, unit) = match self.socket {
+            SocketKind::Stream => ("", "writes"),
+            SocketKind::Seqpacket => ("messages, ", "messages"),
+        };
         Bars {
-            title: format!("CPU time of the vsock back end, {way}, credit {}", bytes(credit as usize)),
+            title: format!("CPU time of the vsock back end, {way}, {what}credit {}", bytes(credit as usize)),
             subtitle: format!(
                 "{}; floor: {floor} a unix socket; medians of {rounds} interleaved rounds, whiskers: quartiles",
                 self.machine
             ),
             y_label: "CPU seconds a GB".to_owned(),
-            x_label: "length of writes, and working set (hot: 256 or 512 KiB, cold: 64 MiB)".to_owned(),
+            x_label: format!("length of {unit}, and working set (hot: 256 or 512 KiB, cold: 64 MiB)"),
             groups: cases
                 .iter()
                 .map(|report| format!("{} {}", bytes(report.case.write_len), report.case.working_set))
@@ -233,7 +252,7 @@ fn zero_copied(variant: &VariantReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vsock::compare::tests::sample_reports;
+    use crate::vsock::compare::tests::{reports_of, sample_reports};
 
     fn report() -> VsockReport {
         VsockReport {
@@ -267,6 +286,26 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word:?} is missing in:\n{text}");
         }
+    }
+
+    #[test]
+    fn messages_have_columns_and_charts_of_their_own() {
+        assert!(!report().text().contains("calls/message"));
+        let socket = SocketKind::Seqpacket;
+        let report = VsockReport { socket, cases: reports_of(socket), ..report() };
+        let text = report.text();
+        for word in ["of messages (SOCK_SEQPACKET)", "messages/s", "calls/message", "4 KiB messages"] {
+            assert!(text.contains(word), "{word:?} is missing in:\n{text}");
+        }
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(
+            (&json["socket"], &json["cases"][0]["socket"]),
+            (&"seqpacket".into(), &"seqpacket".into())
+        );
+        assert!(json["cases"][0]["variants"][1]["system_calls_per_message"].as_f64().unwrap() > 0.0);
+        let cases: Vec<&CaseReport> = report.cases.iter().collect();
+        let svg = report.chart(Direction::Transmit, 65_536, &cases).render().unwrap();
+        assert!(svg.contains("length of messages"));
     }
 
     #[test]

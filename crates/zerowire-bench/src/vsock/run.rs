@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use super::case::VsockCase;
+use super::case::{SocketKind, VsockCase};
 use super::compare::compare;
 use super::device::{Device, Kind};
 use super::floor::Floor;
@@ -33,8 +33,9 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     if let Some(count) = options.idle_connections.iter().find(|count| !(1..=8192).contains(*count)) {
         bail!("{count} idle connections: choose 1 to 8192");
     }
-    let cases =
-        VsockCase::all(&options.directions, &options.write_lens(), &options.credits, &options.working_sets)?;
+    let lens = options.write_lens();
+    let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
+    let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
     let before = Usage::now();
     // Threads and children inherit the affinity that is changed meanwhile.
     let measured = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
@@ -53,6 +54,7 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         separate_cpus: placement.separate(),
         rx_buffer: options.rx_buffer,
         host_cpu: options.host_cpu,
+        socket: options.socket,
         ..VsockReport::default()
     };
     let mut variants: Vec<Box<dyn Variant>> = vec![
@@ -72,7 +74,11 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
     report.cases = compare(cases, &mut variants, plan)?;
     // The back ends end here; those of the other parts are processes of their own.
     drop(variants);
-    if let Some(program) = &options.program {
+    if options.socket == SocketKind::Seqpacket {
+        report
+            .notes
+            .push("round trips, guest to guest, many and idle connections: with --type stream".to_owned());
+    } else if let Some(program) = &options.program {
         others(options, program, &placement, &mut report)?;
     }
     Ok(report)
