@@ -14,6 +14,10 @@ use crate::frame::Frame;
 use crate::netns::{Counters, Link};
 use crate::sys;
 
+/// Room for frames that wait in a queue which counts them as the socket's, as a veth device's does. A sender that has to wait for
+/// room would hold up a measured side that waits for the sender.
+const SEND_BUFFER: i32 = 16 << 20;
+
 /// A source of one frame on one interface.
 #[derive(Debug)]
 pub struct Generator {
@@ -35,6 +39,15 @@ impl Generator {
         }
         sys::bind_packet(socket.as_fd(), link.index()?, 0)?;
         Ok(Self { socket, frame })
+    }
+
+    /// The same with room for bursts into the queue of a veth device. Needs CAP_NET_ADMIN outside of user namespaces.
+    pub fn with_room(link: &Link, frame: Frame) -> Result<Self> {
+        let generator = Self::new(link, frame)?;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE);
+        sys::set_option(generator.socket.as_fd(), level, option, SEND_BUFFER)
+            .context("cannot enlarge a send buffer: CAP_NET_ADMIN is needed (run as root)")?;
+        Ok(generator)
     }
 
     /// Puts `count` frames into the tap's queue. Fails when one doesn't fit.

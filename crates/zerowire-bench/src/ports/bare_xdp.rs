@@ -126,7 +126,7 @@ impl Variant for BareXdp {
         self.kernel = KernelTime::default();
         let (socket, slots) = self.bind(case)?;
         let peer = self.veth.peer();
-        let generator = Generator::new(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
+        let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
         self.ready = Some(Ready { case: *case, socket, slots, generator, next: POSTED });
         Ok(())
     }

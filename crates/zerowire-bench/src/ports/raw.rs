@@ -85,7 +85,7 @@ impl Variant for RawSocket {
             area.bytes_mut()[at..at + case.frame_len].copy_from_slice(frame.bytes());
         }
         let peer = self.veth.peer();
-        let generator = Generator::new(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
+        let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
         let socket = self.open(case.direction)?;
         self.ready = Some(Ready { case: *case, area, slots, socket, generator, next: 0 });
         Ok(())

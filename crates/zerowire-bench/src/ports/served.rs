@@ -131,7 +131,7 @@ impl Variant for Served {
             }
         }
         let peer = self.veth.peer();
-        let generator = Generator::new(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
+        let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
         // Threads that serve this guest are there now.
         self.backend.pin(&self.placement)?;
         self.before = self.backend.ledger(case.direction)?;
