@@ -1,9 +1,11 @@
 //! The bare loops of `bench net --port` on real veth pairs in a namespace of their own. Needs root, as the benchmark does;
 //! without it it fails and says so. What the program's own ports do is tested with the program (`zerowire-cli`).
 
-use zerowire_bench::case::WorkingSet;
-use zerowire_bench::ports::compare::{RAW, TAP};
-use zerowire_bench::ports::{PortOptions, run_ports};
+use zerowire_bench::case::{Direction, WorkingSet};
+use zerowire_bench::compare::CaseReport;
+use zerowire_bench::ports::bandwidth::RAW;
+use zerowire_bench::ports::compare::TAP;
+use zerowire_bench::ports::{PortOptions, PortReport, run_ports};
 
 fn small() -> PortOptions {
     PortOptions {
@@ -23,15 +25,13 @@ fn the_bare_loops_account_for_every_frame_both_ways() {
     assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
     assert_eq!(report.cases.len(), 4);
     for case in &report.cases {
-        let names: Vec<&str> = case.variants.iter().map(|v| v.name.as_str()).collect();
-        assert_eq!(names, ["bare AF_XDP", TAP, RAW]);
+        assert_eq!(names(case), ["bare AF_XDP", TAP, RAW]);
         for variant in &case.variants {
             assert_eq!(variant.samples[0].frames, case.frames as u64);
             assert!(variant.cpu_ns_per_frame.median > 0.0);
             // Only what a veth pair receives has a kernel thread, and there it has most of the work.
             let kernel = variant.ledger.get("kernel_thread_ns_per_frame").copied().unwrap_or(0) as f64;
-            let received =
-                case.case.direction == zerowire_bench::case::Direction::Receive && variant.name != TAP;
+            let received = case.case.direction == Direction::Receive && variant.name != TAP;
             assert_eq!(kernel > 20.0, received, "{}: {} {kernel}", case.case, variant.name);
             assert!(kernel < variant.cpu_ns_per_frame.max * 1.5);
         }
@@ -39,10 +39,37 @@ fn the_bare_loops_account_for_every_frame_both_ways() {
     // Each posted buffer has a place of its own.
     let received = report.cases.iter().find(|c| c.case.to_string() == "rx 1500 B hot").unwrap();
     assert_eq!(received.working_set_bytes, 512 << 10);
-    for words in ["tx 64 B hot", "/bare XDP", "/tap floor", "copies, 1500 B", "no back end was given"] {
+    for words in ["tx 64 B hot", "/bare XDP", "/tap floor", "no back end was given"] {
         assert!(text.contains(words), "{words:?} is missing in:\n{text}");
     }
     assert!(report.idle.is_empty());
+    streams_have_bandwidth_and_load_both_ways(&report, &text);
+}
+
+fn names(case: &CaseReport) -> Vec<&str> {
+    case.variants.iter().map(|variant| variant.name.as_str()).collect()
+}
+
+fn streams_have_bandwidth_and_load_both_ways(report: &PortReport, text: &str) {
+    let cases: Vec<String> = report.streams.iter().map(|stream| stream.case.to_string()).collect();
+    assert_eq!(cases, ["tx 1500 B hot", "rx 1500 B hot"]);
+    for stream in &report.streams {
+        assert_eq!(names(stream), [RAW, "bare AF_XDP"]);
+        assert!(stream.variants.iter().all(|v| v.samples[0].frames == stream.frames as u64));
+    }
+    assert_eq!(report.bandwidth.len(), 4);
+    for row in &report.bandwidth {
+        assert!(row.gigabits_per_second.median > 0.0 && row.cpu_load_percent.median > 0.0, "{row:?}");
+        let compared = [row.bandwidth_to_raw_socket, row.load_to_raw_socket, row.per_cpu_to_raw_socket];
+        assert!(compared.iter().all(|ratio| ratio.is_some() == (row.variant != RAW)), "{row:?}");
+    }
+    for words in ["stream of 1500 B", "tx Gb/s", "tx CPU %", "rx Gb/s", "rx CPU %", "bare AF_XDP, hot"] {
+        assert!(text.contains(words), "{words:?} is missing in:\n{text}");
+    }
+    // The same columns for what was published, both ways.
+    let published: Vec<&str> = text.lines().filter(|line| line.starts_with("published:")).collect();
+    assert_eq!(published.len(), 2, "{text}");
+    assert_eq!(published[1].matches("140..160").count(), 2, "{text}");
 }
 
 #[test]

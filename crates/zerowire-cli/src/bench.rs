@@ -43,9 +43,10 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 'unshare -Urn zerowire bench net'. Takes some minutes; with --quick less than one.\n\
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
-the tap's floor and a plain packet socket; --vms, --fragment-len and --threshold are for the tap. They need root. See docs/xdp.md.")]
+the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
+--vms, --fragment-len and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
 struct NetBenchArgs {
-    /// tap, or one or both of xdp and packet.
+    /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(long, value_delimiter = ',', default_value = "tap", value_name = "PORT,…")]
     port: Vec<String>,
     /// Fewer rounds.

@@ -18,7 +18,7 @@ fn bench(args: &[&str]) -> (Output, String, String) {
 fn wrong_arguments_are_named_with_the_choice() {
     for (args, words) in [
         (&["--port", "veth"][..], &["veth", "xdp"][..]),
-        (&["--port", "tap,xdp"], &["tap", "xdp"]),
+        (&["--port", "tap,veth"], &["veth", "tap"]),
         (&["--port", "xdp", "--sizes", "9000"], &["9000", "1514", "--port tap"]),
         (&["--port", "xdp", "--threshold"], &["--threshold", "--port xdp"]),
         (&["--port", "xdp", "--vms", "2"], &["--vms", "--port xdp"]),
@@ -62,12 +62,27 @@ fn the_xdp_port_is_measured_beside_the_bare_loops_and_costs_nothing_when_idle() 
     for case in cases {
         let names: Vec<&str> =
             case["variants"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()).collect();
-        assert_eq!(names, ["bare AF_XDP", "zerowire xdp", "tap floor", "raw socket"]);
+        assert_eq!(names, ["bare AF_XDP", "zerowire xdp", "zerowire tap", "tap floor", "raw socket"]);
         // Every frame went out of the guest's memory, or came into it, without a copy in this process.
-        let port = &case["variants"][1];
-        let of = |key: &str| port["ledger"][key].as_u64().unwrap_or(0);
-        assert!(of("frames") >= case["frames"].as_u64().unwrap_or(u64::MAX), "{port}");
-        assert_eq!(of("zero_copied_frames"), of("frames"), "{port}");
+        all_frames_zero_copied(&case["variants"][1], case);
+        all_frames_counted(&case["variants"][2], case);
+    }
+    let streams = report["streams"].as_array().expect("streams");
+    assert_eq!(streams.len(), 2);
+    for stream in streams {
+        let names: Vec<&str> =
+            stream["variants"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()).collect();
+        assert_eq!(names, ["raw socket", "zerowire xdp", "zerowire tap", "bare AF_XDP"]);
+        all_frames_zero_copied(&stream["variants"][1], stream);
+        all_frames_counted(&stream["variants"][2], stream);
+    }
+    // Bandwidth and load of each, both ways.
+    let rows = report["bandwidth"].as_array().expect("rows");
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        for figure in ["gigabits_per_second", "cpu_load_percent"] {
+            assert!(row[figure]["median"].as_f64().expect("a figure") > 0.0, "{row}");
+        }
     }
     let idle = &report["idle"][0];
     assert_eq!(idle["variant"], "zerowire xdp");
@@ -76,11 +91,26 @@ fn the_xdp_port_is_measured_beside_the_bare_loops_and_costs_nothing_when_idle() 
     for word in [
         "/bare XDP",
         "/tap floor",
-        "CPU load %",
+        "tx CPU %",
+        "rx CPU %",
+        "zerowire tap, hot",
+        "published: zero copy",
         "Idle: zerowire xdp",
         "port-cpu-rx.svg",
         "port-ratio-tx.svg",
+        "port-bandwidth.svg",
+        "port-load.svg",
     ] {
         assert!(text.contains(word), "no {word:?} in\n{text}");
     }
+}
+
+fn all_frames_counted(port: &serde_json::Value, case: &serde_json::Value) {
+    let frames = port["ledger"]["frames"].as_u64().unwrap_or(0);
+    assert!(frames >= case["frames"].as_u64().unwrap_or(u64::MAX), "{port}");
+}
+
+fn all_frames_zero_copied(port: &serde_json::Value, case: &serde_json::Value) {
+    all_frames_counted(port, case);
+    assert_eq!(port["ledger"]["zero_copied_frames"], port["ledger"]["frames"], "{port}");
 }

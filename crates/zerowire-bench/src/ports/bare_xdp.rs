@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -19,8 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::xdp::program::{Hook, Rule, Steering};
 use zerowire::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptions, Umem, UmemOptions};
 
-use super::bursts::{self, BATCH, POSTED};
-use super::hold::Hold;
+use super::bursts::{self, BATCH, POSTED, Pace};
 use super::measured::{KernelTime, measured};
 use super::options::LONGEST;
 use super::veth::Veth;
@@ -43,7 +41,7 @@ const PADDING: usize = 2 * CHUNK as usize;
 /// The loop on a veth pair of its own.
 pub struct BareXdp {
     veth: Veth,
-    hold: Rc<Hold>,
+    pace: Pace,
     placement: Placement,
     steering: Steering,
     ready: Option<Ready>,
@@ -61,11 +59,11 @@ struct Ready {
 
 impl BareXdp {
     /// Makes the pair in the namespace of the calling thread, and attaches the program.
-    pub fn new(hold: Rc<Hold>, placement: &Placement) -> Result<Self> {
+    pub fn new(pace: Pace, placement: &Placement) -> Result<Self> {
         let veth = Veth::new(placement)?;
         let steering = Steering::attach(veth.port().name(), 1, Hook::Native)?;
         let placement = placement.clone();
-        Ok(Self { veth, hold, placement, steering, ready: None, kernel: KernelTime::default() })
+        Ok(Self { veth, pace, placement, steering, ready: None, kernel: KernelTime::default() })
     }
 
     fn bind(&self, case: &Case) -> Result<(Socket, Slots)> {
@@ -139,7 +137,7 @@ impl Variant for BareXdp {
             Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let Ready { case, socket, slots, generator, next } = ready;
-                bursts::receive_on_worker(&self.hold, &self.placement, generator, frames, |done| {
+                bursts::receive_on_worker(&self.pace, &self.placement, generator, frames, |done| {
                     receive_all(socket, *slots, next, case.frame_len, frames, done)
                 })
             }

@@ -1,5 +1,6 @@
-//! Frames to receive: one burst after the other, each found whole by the receiving side.
+//! Frames to receive: one burst after the other, each found whole by the receiving side, or a stream.
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,12 +21,24 @@ pub const POSTED: usize = QUEUE_SIZE as usize;
 pub const BURST: usize = POSTED / 2;
 const _: () = assert!(BURST <= QUEUE);
 
+/// Frames of a stream that are sent together: [`BURST`] of them are on their way at most, in four portions.
+const PORTION: usize = BURST / 4;
+
 /// Bytes of a receive buffer: what Linux posts for frames of Ethernet's usual length.
 pub const BUFFER_LEN: usize = 1536;
 
 /// Frames that are taken from, or given to, a ring before the other side is told: the batch of the port
 /// (crates/zerowire-virtio/src/io).
 pub const BATCH: usize = 64;
+
+/// How frames come that are to be received.
+#[derive(Debug, Clone)]
+pub enum Pace {
+    /// Burst after burst, with the worker's CPU held while one is queued: for CPU time. The clock stands meanwhile.
+    Bursts(Rc<Hold>),
+    /// A portion as soon as one was received, while the others are on their way: for bandwidth and load. The clock runs.
+    Stream,
+}
 
 /// The working set of what is received: buffers are posted once at a time, so that it has a place for each.
 pub fn working_set(case: &Case) -> usize {
@@ -37,9 +50,21 @@ pub fn slots(case: &Case) -> Slots {
     Slots::new(working_set(case), BUFFER_LEN)
 }
 
-/// Sends `frames` frames in bursts. After each `drained` waits until so many more were received. Returns how long that took,
-/// all bursts together.
+/// Sends `frames` frames at this pace. `drained` waits until so many more were received. Returns how long that took; of bursts
+/// all of them together, from when one was queued.
 pub fn send(
+    pace: &Pace,
+    generator: &Generator,
+    frames: usize,
+    drained: impl FnMut(usize) -> Result<()>,
+) -> Result<Duration> {
+    match pace {
+        Pace::Bursts(hold) => bursts(hold, generator, frames, drained),
+        Pace::Stream => stream(generator, frames, drained),
+    }
+}
+
+fn bursts(
     hold: &Hold,
     generator: &Generator,
     frames: usize,
@@ -60,6 +85,26 @@ pub fn send(
         left -= count;
     }
     Ok(wall)
+}
+
+fn stream(
+    generator: &Generator,
+    frames: usize,
+    mut drained: impl FnMut(usize) -> Result<()>,
+) -> Result<Duration> {
+    let start = Instant::now();
+    let (mut sent, mut received) = (0, 0);
+    while received < frames {
+        while sent < frames && sent - received < BURST {
+            let count = PORTION.min(frames - sent);
+            generator.preload(count)?;
+            sent += count;
+        }
+        let count = PORTION.min(sent - received);
+        drained(count)?;
+        received += count;
+    }
+    Ok(start.elapsed())
 }
 
 /// Waits until `done` has reached `target`. Fails when nothing comes for [`STALL_LIMIT`].
@@ -95,10 +140,10 @@ pub fn on_worker(
     })
 }
 
-/// Receives `frames` frames, sent in bursts by the calling thread: `work` does so on a thread of its own and counts them.
-/// CPU time of that thread, and wall time of the bursts.
+/// Receives `frames` frames, sent at this pace by the calling thread: `work` does so on a thread of its own and counts them.
+/// CPU time of that thread, and wall time as [`send`] has it.
 pub fn receive_on_worker(
-    hold: &Hold,
+    pace: &Pace,
     placement: &Placement,
     generator: &Generator,
     frames: usize,
@@ -113,7 +158,7 @@ pub fn receive_on_worker(
             anyhow::Ok(thread_time() - cpu)
         });
         let mut target = 0;
-        let wall = send(hold, generator, frames, |count| {
+        let wall = send(pace, generator, frames, |count| {
             target += count;
             wait_for(&done, target)
         });

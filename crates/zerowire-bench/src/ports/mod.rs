@@ -1,4 +1,4 @@
-//! `zerowire bench net --port xdp|packet`: ports on an ordinary interface, measured on pairs of veth devices.
+//! `zerowire bench net --port xdp|packet`: ports on an ordinary interface, measured on pairs of veth devices, beside the tap's.
 //!
 //! ```text
 //!   worker's CPU                                               driver's CPU
@@ -15,8 +15,12 @@
 //! **Saturation.** Received frames come in bursts. While a burst is queued the worker's CPU is [held](hold), so that queue,
 //! back end and loop find it whole.
 //!
+//! **Bandwidth and load.** While a burst is queued the clock stands. So these have runs of their own, of the longest frames:
+//! a stream that is received while it is sent, some frames ahead ([`bursts::Pace`]).
+//!
 //! Each variant has a pair of its own; the floor, [`bare_xdp`], is a loop over the four rings with memory of its own.
 
+pub mod bandwidth;
 pub mod bare_xdp;
 pub mod bursts;
 pub mod compare;
@@ -30,6 +34,7 @@ pub mod run;
 pub mod served;
 mod text;
 pub mod veth;
+pub mod wire;
 
 pub use options::{PortKind, PortOptions};
 pub use report::PortReport;

@@ -10,9 +10,11 @@ use crate::frame::{ETHERNET_LEN, SMALLEST};
 /// The longest frame: the MTU of the veth devices and the Ethernet header, bytes.
 pub const LONGEST: usize = 1500 + ETHERNET_LEN;
 
-/// A port of `zerowire net` that works on an interface that is there already.
+/// A port of `zerowire net`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortKind {
+    /// `tap:IF`, which the back end makes itself.
+    Tap,
     /// `xdp:IF`.
     Xdp,
     /// `packet:IF`.
@@ -23,6 +25,7 @@ impl PortKind {
     /// The word before the colon.
     pub fn word(self) -> &'static str {
         match self {
+            Self::Tap => "tap",
             Self::Xdp => "xdp",
             Self::Packet => "packet",
         }
@@ -39,9 +42,10 @@ impl std::str::FromStr for PortKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "tap" => Ok(Self::Tap),
             "xdp" => Ok(Self::Xdp),
             "packet" => Ok(Self::Packet),
-            _ => Err(format!("port {text:?}: choose tap, or xdp, packet or both")),
+            _ => Err(format!("port {text:?}: choose tap, xdp or packet")),
         }
     }
 }
@@ -49,7 +53,7 @@ impl std::str::FromStr for PortKind {
 /// Options of [`super::run_ports`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOptions {
-    /// Which ports of the program.
+    /// Which ports of the program; the tap's stands beside them in any case.
     pub ports: Vec<PortKind>,
     /// Fewer rounds, half as many frames.
     pub quick: bool,
@@ -63,7 +67,7 @@ pub struct PortOptions {
     pub working_sets: Vec<WorkingSet>,
     /// The program whose `net` command is measured; `None` measures the bare loops alone.
     pub program: Option<PathBuf>,
-    /// Further variants of each port: the arguments behind `net`, separated by blanks.
+    /// Further variants of each of these ports: the arguments behind `net`, separated by blanks.
     pub variants: Vec<String>,
     /// Write the report as JSON to this file.
     pub json: Option<PathBuf>,
@@ -105,7 +109,7 @@ impl PortOptions {
             );
         }
         if self.ports.is_empty() {
-            bail!("no port: choose xdp, packet or both");
+            bail!("no port: choose xdp, packet or tap");
         }
         Case::all(&self.directions, &self.sizes, &self.working_sets)
     }

@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-use super::bursts;
-use super::hold::Hold;
+use super::bandwidth::RAW;
+use super::bursts::{self, Pace};
 use super::measured::{KernelTime, measured};
 use super::veth::Veth;
 use crate::area::{Area, Slots};
@@ -29,7 +28,7 @@ const RECEIVE_BUFFER: i32 = 16 << 20;
 /// The socket on a veth pair of its own.
 pub struct RawSocket {
     veth: Veth,
-    hold: Rc<Hold>,
+    pace: Pace,
     placement: Placement,
     ready: Option<Ready>,
     kernel: KernelTime,
@@ -46,9 +45,9 @@ struct Ready {
 
 impl RawSocket {
     /// Makes the pair in the namespace of the calling thread.
-    pub fn new(hold: Rc<Hold>, placement: &Placement) -> Result<Self> {
+    pub fn new(pace: Pace, placement: &Placement) -> Result<Self> {
         let (veth, placement) = (Veth::new(placement)?, placement.clone());
-        Ok(Self { veth, hold, placement, ready: None, kernel: KernelTime::default() })
+        Ok(Self { veth, pace, placement, ready: None, kernel: KernelTime::default() })
     }
 
     fn open(&self, direction: Direction) -> Result<OwnedFd> {
@@ -69,7 +68,7 @@ impl RawSocket {
 
 impl Variant for RawSocket {
     fn name(&self) -> &str {
-        "raw socket"
+        RAW
     }
 
     fn prepare(&mut self, case: &Case) -> Result<()> {
@@ -99,7 +98,7 @@ impl Variant for RawSocket {
             Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let Ready { case, area, slots, socket, generator, next } = ready;
-                bursts::receive_on_worker(&self.hold, &self.placement, generator, frames, |done| {
+                bursts::receive_on_worker(&self.pace, &self.placement, generator, frames, |done| {
                     receive_all(
                         socket.as_fd(),
                         area.bytes_mut(),

@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::bare_xdp::BareXdp;
-use super::bursts;
+use super::bursts::{self, Pace};
 use super::compare::TAP;
 use super::hold::{Hold, go_first};
-use super::options::PortOptions;
+use super::options::{PortKind, PortOptions};
 use super::raw::RawSocket;
 use super::report::PortReport;
 use super::served::Served;
 use crate::case::{Case, Direction};
-use crate::compare::compare;
+use crate::compare::{CaseReport, compare};
 use crate::cpu::Placement;
 use crate::floor::Floor;
 use crate::machine::Machine;
@@ -25,7 +25,7 @@ use crate::record::Plan;
 use crate::report::give_out;
 use crate::variant::Variant;
 
-/// Measures ports on veth pairs against the bare loops; text goes to `out`, files where the options say.
+/// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files where the options say.
 ///
 /// Fails when the namespace or an interface can't be made, when the bare AF_XDP loop fails, and when a file can't be written.
 pub fn run_ports(options: &PortOptions, out: &mut dyn Write) -> Result<PortReport> {
@@ -42,16 +42,19 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;
     go_first(None)?;
-    let hold = Rc::new(Hold::new(&placement)?);
+    let pace = Pace::Bursts(Rc::new(Hold::new(&placement)?));
     let mut notes = Vec::new();
-    let bare = BareXdp::new(hold.clone(), &placement).context("the bare AF_XDP loop")?;
+    let bare = BareXdp::new(pace.clone(), &placement).context("the bare AF_XDP loop")?;
     let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(bare)];
+    let mut started = Vec::new();
     for (port, more) in served(options) {
-        let program = options.program.as_deref().context("no program")?;
-        match Served::start(program, port, more, hold.clone(), &placement) {
-            Ok(served) => variants.push(Box::new(served)),
-            // The others are measured all the same, unless nothing is left.
-            Err(error) if options.ports.len() > 1 => {
+        match start(options, port, more, &pace, &placement) {
+            Ok(served) => {
+                variants.push(Box::new(served));
+                started.push((port, more));
+            }
+            // The others are measured all the same, unless nothing is left that was asked for.
+            Err(error) if options.ports.len() > 1 || !options.ports.contains(&port) => {
                 notes.push(format!("port {} is left out: {error:#}", port.word()));
             }
             Err(error) => return Err(error.context(format!("port {}", port.word()))),
@@ -61,32 +64,67 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
         notes.push("only the bare loops were measured: no back end was given".to_owned());
     }
     variants.push(Box::new(Floor::new("zwfloor", placement.clone())?.called(TAP)));
-    variants.push(Box::new(RawSocket::new(hold.clone(), &placement)?));
+    variants.push(Box::new(RawSocket::new(pace.clone(), &placement)?));
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    let mut reports = compare(cases, &mut variants, plan)?;
-    for report in reports.iter_mut().filter(|report| report.case.direction == Direction::Receive) {
-        report.working_set_bytes = bursts::working_set(&report.case);
-    }
-    let measured: Vec<String> = variants.iter().map(|variant| variant.name().to_owned()).collect();
+    let reports = measured(cases, &mut variants, plan)?;
     // The back ends end here.
     drop(variants);
-    let mut report = PortReport::new(Machine::detect(), placement.separate(), notes, reports);
+    let streams = streams(options, cases, &started, &placement)?;
+    let mut report = PortReport::new(Machine::detect(), placement.separate(), notes, reports, streams);
     let watch = Duration::from_secs(if options.quick { 1 } else { 3 });
-    for port in &options.ports {
-        let Some(program) = options.program.as_deref() else { break };
-        if measured.contains(&format!("zerowire {}", port.word())) {
-            let mut served = Served::start(program, *port, "", hold.clone(), &placement)?;
-            report.idle.push(served.idle(watch)?);
+    for (port, more) in started {
+        if more.is_empty() && options.ports.contains(&port) {
+            report.idle.push(start(options, port, more, &pace, &placement)?.idle(watch)?);
         }
     }
     Ok(report)
 }
 
-/// The back ends that are to be measured: a port and further arguments.
-fn served(options: &PortOptions) -> Vec<(super::PortKind, &str)> {
+/// The ports that could be started, and bare loops beside them, with streams of the longest frames.
+fn streams(
+    options: &PortOptions,
+    cases: &[Case],
+    ports: &[(PortKind, &str)],
+    placement: &Placement,
+) -> Result<Vec<CaseReport>> {
+    let longest = cases.iter().map(|case| case.frame_len).max();
+    let cases: Vec<Case> = cases.iter().copied().filter(|case| Some(case.frame_len) == longest).collect();
+    let pace = Pace::Stream;
+    let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(RawSocket::new(pace.clone(), placement)?)];
+    for (port, more) in ports {
+        let served = start(options, *port, more, &pace, placement);
+        variants.push(Box::new(served.with_context(|| format!("port {}", port.word()))?));
+    }
+    variants.push(Box::new(BareXdp::new(pace, placement).context("the bare AF_XDP loop")?));
+    measured(&cases, &mut variants, Plan { rounds: options.rounds(), quick: options.quick })
+}
+
+fn measured(cases: &[Case], variants: &mut [Box<dyn Variant>], plan: Plan) -> Result<Vec<CaseReport>> {
+    let mut reports = compare(cases, variants, plan)?;
+    for report in reports.iter_mut().filter(|report| report.case.direction == Direction::Receive) {
+        report.working_set_bytes = bursts::working_set(&report.case);
+    }
+    Ok(reports)
+}
+
+fn start(
+    options: &PortOptions,
+    port: PortKind,
+    more: &str,
+    pace: &Pace,
+    placement: &Placement,
+) -> Result<Served> {
+    let program = options.program.as_deref().context("no program")?;
+    Served::start(program, port, more, pace.clone(), placement)
+}
+
+/// The back ends that are to be measured: a port and further arguments. The tap's is there to compare with.
+fn served(options: &PortOptions) -> Vec<(PortKind, &str)> {
     if options.program.is_none() {
         return Vec::new();
     }
     let more = || std::iter::once("").chain(options.variants.iter().map(String::as_str));
-    options.ports.iter().flat_map(|port| more().map(|args| (*port, args))).collect()
+    let asked = options.ports.iter().flat_map(|port| more().map(|args| (*port, args)));
+    let beside = (!options.ports.contains(&PortKind::Tap)).then_some((PortKind::Tap, ""));
+    asked.chain(beside).collect()
 }

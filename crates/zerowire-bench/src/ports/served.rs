@@ -1,19 +1,18 @@
-//! `zerowire net` with a port on a veth pair, driven by a guest without a VM.
+//! `zerowire net` with a port on a veth pair or a tap, driven by a guest without a VM.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::bursts;
-use super::hold::Hold;
+use super::bursts::{self, Pace};
 use super::idle::PortIdle;
 use super::measured::KernelTime;
 use super::options::PortKind;
 use super::veth::Veth;
-use crate::backend::Backend;
+use super::wire::Wire;
+use crate::backend::{Backend, BackendKind};
 use crate::case::{Case, Direction};
 use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -31,8 +30,8 @@ const FRAGMENT_LEN: usize = 32 << 10;
 pub struct Served {
     name: String,
     backend: Backend,
-    veth: Veth,
-    hold: Rc<Hold>,
+    wire: Wire,
+    pace: Pace,
     placement: Placement,
     ready: Option<Ready>,
     /// The ledger before this case.
@@ -48,19 +47,30 @@ struct Ready {
 
 impl Served {
     /// Makes the pair in the namespace of the calling thread, and starts `program net` with the port on it and the further
-    /// arguments `more`, separated by blanks.
+    /// arguments `more`, separated by blanks. A tap is made by the back end.
     pub fn start(
         program: &Path,
         kind: PortKind,
         more: &str,
-        hold: Rc<Hold>,
+        pace: Pace,
         placement: &Placement,
     ) -> Result<Self> {
-        let veth = Veth::new(placement)?;
-        let backend = Backend::start_on(program, &kind.spec(veth.port().name()), more, placement)?;
-        let name = format!("zerowire {} {more}", kind.word()).trim_end().to_owned();
+        let (backend, wire) = match kind {
+            PortKind::Tap => {
+                let backend = Backend::start(program, &BackendKind::with_args(more), 1, placement)?;
+                let tap = backend.link(0)?;
+                (backend, Wire::Tap(tap))
+            }
+            PortKind::Xdp | PortKind::Packet => {
+                let veth = Veth::new(placement)?;
+                let spec = kind.spec(veth.port().name());
+                (Backend::start_on(program, &spec, more, placement)?, Wire::Veth(veth))
+            }
+        };
         let (before, kernel) = (BTreeMap::new(), KernelTime::default());
-        Ok(Self { name, backend, veth, hold, placement: placement.clone(), ready: None, before, kernel })
+        let name = format!("zerowire {} {more}", kind.word()).trim_end().to_owned();
+        let placement = placement.clone();
+        Ok(Self { name, backend, wire, pace, placement, ready: None, before, kernel })
     }
 
     /// CPU time of the back end, and of the kernel thread of its port, over `watch` with a guest that is connected and does
@@ -70,9 +80,9 @@ impl Served {
         let mut guest = Guest::connect(&self.backend.socket(0), 4 << 20)?;
         guest.prepare_receive(bursts::POSTED * 2048, bursts::BUFFER_LEN / 2)?;
         guest.fill()?;
-        let begin = (self.backend.clock().settled(watch)?.0, self.veth.kernel_time()?);
+        let begin = (self.backend.clock().settled(watch)?.0, self.wire.kernel_time()?);
         std::thread::sleep(watch);
-        let end = (self.backend.clock().now()?, self.veth.kernel_time()?);
+        let end = (self.backend.clock().now()?, self.wire.kernel_time()?);
         Ok(PortIdle::new(&self.name, watch, end.0 - begin.0, end.1 - begin.1))
     }
 
@@ -81,23 +91,23 @@ impl Served {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("{} was not prepared for {case}", self.name);
         };
-        let before = (self.veth.kernel_time()?, self.veth.lost()?, self.veth.peer().counters()?);
+        let before = (self.wire.kernel_time()?, self.wire.lost()?, self.wire.peer().counters()?);
         let (begin, _) = clock.settled(SETTLE_LIMIT)?;
         let moved = match case.direction {
             Direction::Transmit => ready.guest.transmit(frames),
-            Direction::Receive => bursts::send(&self.hold, &ready.generator, frames, |count| {
+            Direction::Receive => bursts::send(&self.pace, &ready.generator, frames, |count| {
                 ready.guest.collect(count, case.frame_len)
             }),
         };
         let cpu = clock.settled(SETTLE_LIMIT)?.0 - begin;
-        let kernel = self.veth.kernel_time()? - before.0;
-        let lost = self.veth.lost()? - before.1;
+        let kernel = self.wire.kernel_time()? - before.0;
+        let lost = self.wire.lost()? - before.1;
         let wall = moved.with_context(|| format!("{lost} of {frames} frames were lost on the way"))?;
         if lost != 0 {
             bail!("{lost} of {frames} frames were lost on the way: the run is void");
         }
         if case.direction == Direction::Transmit {
-            verify_sent(before.2, self.veth.peer().counters()?, frames)?;
+            verify_sent(before.2, self.wire.peer().counters()?, frames)?;
         }
         self.kernel.add(kernel, frames);
         Ok(Sample { cpu: cpu + kernel, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
@@ -130,7 +140,7 @@ impl Variant for Served {
                 guest.fill()?;
             }
         }
-        let peer = self.veth.peer();
+        let peer = self.wire.peer();
         let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
         // Threads that serve this guest are there now.
         self.backend.pin(&self.placement)?;

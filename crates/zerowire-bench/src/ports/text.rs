@@ -1,9 +1,10 @@
 //! The report as text.
 
-use super::compare::{Comparison, RAW};
+use super::bandwidth::{Bandwidth, PUBLISHED, Published, RAW};
 use super::report::PortReport;
-use crate::case::Direction;
+use crate::case::{Direction, WorkingSet};
 use crate::report::zero_copied;
+use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
 
 pub(super) fn text(report: &PortReport) -> String {
@@ -77,37 +78,82 @@ fn saturation(report: &PortReport) -> String {
     )
 }
 
-/// Bandwidth and load at the longest length.
+/// Bandwidth and load of the ports, beside the raw socket's and the published figures: both ways in one table.
 fn bandwidth(report: &PortReport) -> String {
-    let Some(longest) = report.comparisons.iter().map(|c| c.case.frame_len).max() else {
+    let rows = &report.bandwidth;
+    let Some(len) = rows.first().map(|row| row.case.frame_len) else {
         return String::new();
     };
+    let ways: Vec<Direction> =
+        Direction::ALL.into_iter().filter(|way| rows.iter().any(|row| row.case.direction == *way)).collect();
+    let headings = ways.iter().flat_map(|way| {
+        let way = way.short();
+        ["Gb/s", "CPU %", "Gb/s a CPU"].map(|what| format!("{way} {what}"))
+    });
+    let headings: Vec<String> = headings.flat_map(|heading| [heading, "/raw".to_owned()]).collect();
     let mut table =
-        Table::new(["case", "variant", "Gb/s", "CPU load %", "Gb/s a CPU", "bandwidth", "load", "a CPU"]);
-    for c in report.comparisons.iter().filter(|c| c.case.frame_len == longest) {
-        table.row([
-            c.case.to_string(),
-            c.variant.clone(),
-            c.gigabits_per_second.map_or("-".into(), |g| figure(g.median)),
-            c.cpu_load_percent.map_or("-".into(), |load| figure(load.median)),
-            figure(c.gigabits_per_cpu.median),
-            ratio(c, |c| c.bandwidth_to_raw_socket.map(|r| r.median)),
-            ratio(c, |c| c.load_to_raw_socket.map(|r| r.median)),
-            ratio(c, |c| c.per_cpu_to_raw_socket.map(|r| r.median)),
-        ]);
+        Table::new(std::iter::once("port, working set").chain(headings.iter().map(String::as_str)));
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows {
+        if !names.contains(&row.variant.as_str()) {
+            names.push(&row.variant);
+        }
+    }
+    for set in WorkingSet::ALL {
+        for name in &names {
+            let of = |way: &Direction| {
+                let wanted = |row: &&Bandwidth| {
+                    row.variant == *name && (row.case.direction, row.case.working_set) == (*way, set)
+                };
+                rows.iter().find(wanted)
+            };
+            if ways.iter().any(|way| of(way).is_some()) {
+                let cells = ways.iter().flat_map(|way| measured(of(way)));
+                table.row(std::iter::once(format!("{name}, {set}")).chain(cells));
+            }
+        }
+    }
+    for line in &PUBLISHED {
+        let cells = ways.iter().flat_map(|_| published(line));
+        table.row(std::iter::once(format!("published: {}", line.name)).chain(cells));
     }
     format!(
-        "\nBandwidth and CPU load against a packet socket that copies, {longest} B (the last three columns: times the {RAW}'s):\n{}",
+        "\nBandwidth and CPU load, a stream of {len} B frames (medians; /raw: times the {RAW}'s, round by round; \
+         published: a patch set of 2010 against its raw socket, no direction named):\n{}",
         table.render()
     )
 }
 
-fn ratio(comparison: &Comparison, of: impl Fn(&Comparison) -> Option<f64>) -> String {
-    match of(comparison) {
-        Some(ratio) => format!("{ratio:.2}"),
-        None if comparison.variant == RAW && comparison.case.direction == Direction::Transmit => {
-            "1".to_owned()
-        }
+fn measured(row: Option<&Bandwidth>) -> [String; 6] {
+    let Some(row) = row else { return std::array::from_fn(|_| "-".to_owned()) };
+    let ratio = |ratio: Option<Summary>| match ratio {
+        Some(ratio) => format!("{:.2}", ratio.median),
+        None if row.variant == RAW => "1".to_owned(),
         None => "-".to_owned(),
-    }
+    };
+    [
+        figure(row.gigabits_per_second.median),
+        ratio(row.bandwidth_to_raw_socket),
+        figure(row.cpu_load_percent.median),
+        ratio(row.load_to_raw_socket),
+        figure(row.gigabits_per_cpu.median),
+        ratio(row.per_cpu_to_raw_socket),
+    ]
+}
+
+fn published(line: &Published) -> [String; 6] {
+    let [raw, _] = PUBLISHED;
+    let ratio = |of: fn(&Published) -> f64| match line.name == raw.name {
+        true => "1".to_owned(),
+        false => format!("{:.2}", of(line) / of(&raw)),
+    };
+    let [from, to] = line.cpu_load_percent;
+    [
+        figure(line.gigabits_per_second),
+        ratio(|line| line.gigabits_per_second),
+        format!("{from:.0}..{to:.0}"),
+        ratio(Published::middle_load),
+        figure(line.gigabits_per_cpu()),
+        ratio(Published::gigabits_per_cpu),
+    ]
 }
