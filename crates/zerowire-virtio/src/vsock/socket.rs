@@ -62,6 +62,34 @@ pub unsafe fn send(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<usize> {
     }
 }
 
+/// Messages in a call at most.
+pub const MAX_MESSAGES: usize = 64;
+
+/// Sends messages, in one call that does not wait; `ends` says where each ends in the list. Returns how many were sent. Beyond
+/// [`MAX_MESSAGES`] they are left.
+///
+/// # Safety
+/// As of [`send`].
+pub unsafe fn send_messages(
+    socket: &OwnedFd,
+    iov: &[libc::iovec],
+    ends: impl Iterator<Item = usize>,
+) -> io::Result<usize> {
+    // SAFETY: all zeroes are a sound mmsghdr.
+    let mut list: [libc::mmsghdr; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
+    let (mut n, mut at) = (0, 0);
+    for (entry, end) in list.iter_mut().zip(ends) {
+        let parts = iov.get(at..end).unwrap_or_default();
+        entry.msg_hdr.msg_iov = parts.as_ptr().cast_mut();
+        entry.msg_hdr.msg_iovlen = parts.len() as _;
+        (n, at) = (n + 1, end);
+    }
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+    let at = list.as_mut_ptr() as usize;
+    // SAFETY: the lists and what they name are sound, as the caller promises; the kernel writes the lengths of what it sent.
+    unsafe { syscall::checked(libc::SYS_sendmmsg, [fd(socket), at, n, flags, 0, 0]) }
+}
+
 /// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call alone.
 pub fn send_runs<'a>(
     socket: &OwnedFd,

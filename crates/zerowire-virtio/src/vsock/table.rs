@@ -56,6 +56,8 @@ pub struct HostEnd {
     pub socket: OwnedFd,
     /// There may be something to read.
     pub readable: bool,
+    /// Messages in a row that fit a buffer of the guest, up to where that counts.
+    pub short_messages: u8,
     /// There may be room to write.
     pub writable: bool,
     /// The program has ended its sending, or closed.
@@ -94,6 +96,7 @@ impl HostEnd {
         Box::new(Self {
             socket,
             readable: false,
+            short_messages: 0,
             writable: true,
             hung_up: false,
             closed: false,

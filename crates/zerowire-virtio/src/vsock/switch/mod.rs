@@ -7,9 +7,11 @@ mod events;
 mod host;
 mod map_clients;
 mod mapped;
+mod messages;
 mod receive;
 mod sibling;
 mod timers;
+mod to_host;
 mod transmit;
 
 use std::io;
@@ -51,7 +53,11 @@ pub(super) struct Switch {
     segments: Vec<Segment>,
     /// Payload of the run that is being collected.
     parts: Vec<Segment>,
+    /// Whole messages in it.
+    messages: Vec<to_host::Message>,
     iov: Vec<libc::iovec>,
+    /// For what is beyond a guest's buffer of a message that was expected to fit one.
+    beyond: Vec<u8>,
     /// The chain of the packet that is looked at.
     chain: Lent,
     /// It was lent to a program.
@@ -86,7 +92,9 @@ impl Switch {
             packets: Vec::with_capacity(transmit::MAX_BATCH),
             segments: Vec::with_capacity(1024),
             parts: Vec::with_capacity(1024),
+            messages: Vec::with_capacity(to_host::MAX_MESSAGES),
             iov: Vec::with_capacity(2048),
+            beyond: Vec::new(),
             chain: Lent::default(),
             was_lent: false,
             turn_at: None,

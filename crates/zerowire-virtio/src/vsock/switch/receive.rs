@@ -5,9 +5,9 @@ use zerowire::ledger::CopyReason;
 use super::{CLOSE_PATIENCE, Switch};
 use crate::memory::{GuestMemory, access};
 use crate::ring::RingError;
-use crate::vsock::held::{self, Held};
+use crate::vsock::held::Held;
 use crate::vsock::lifecycle::Control;
-use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM, SHUT_BOTH, SHUT_SEND};
+use crate::vsock::packet::{HEADER_LEN, Kind, Op, SHUT_BOTH, SHUT_SEND};
 use crate::vsock::queues::Receive;
 use crate::vsock::socket;
 use crate::vsock::table::{Connection, End};
@@ -17,11 +17,6 @@ const MAX_SERVED: usize = 64;
 
 /// Bytes of a connection in a turn.
 const QUOTA_BYTES: usize = 256 << 10;
-
-/// The longest message that a host program may send, bytes.
-pub(super) const MAX_MESSAGE: usize = 1 << 20;
-// One that waits is read into pieces by one call.
-const _: () = assert!(MAX_MESSAGE <= socket::MAX_IOV * held::PIECE);
 
 /// What became of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +31,7 @@ enum Served {
 
 /// What a step moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Nothing,
     Moved(usize),
     NoRoom,
@@ -249,7 +244,7 @@ impl Switch {
     }
 
     /// The host program sends no more.
-    fn far_end(c: &mut Connection, failed: bool) {
+    pub(super) fn far_end(c: &mut Connection, failed: bool) {
         let closed = match c.host() {
             Some(host) => {
                 host.readable = false;
@@ -261,7 +256,7 @@ impl Switch {
     }
 
     /// Writes the headers of packets whose payload of `len` bytes was read into the first buffers.
-    fn finish_read(
+    pub(super) fn finish_read(
         &mut self,
         v: usize,
         slot: u32,
@@ -291,91 +286,6 @@ impl Switch {
             c.outgoing.send(len as u32);
         }
         Ok(())
-    }
-
-    /// Reads a host program's next message, if the guest may take it whole.
-    fn read_message(
-        &mut self,
-        v: usize,
-        slot: u32,
-        rx: &mut Receive,
-        memory: &GuestMemory,
-    ) -> Result<Step, RingError> {
-        let counters = self.vms[v].counters.clone();
-        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
-        let Some(host) = c.host() else { return Ok(Step::Nothing) };
-        counters.receive.system_calls.add(1);
-        let len = match socket::peek_message(&host.socket) {
-            Ok(0) if socket::has_ended(&host.socket) => {
-                Self::far_end(c, false);
-                return Ok(Step::Nothing);
-            }
-            Ok(len) => len,
-            Err(e) if socket::would_block(&e) => {
-                host.readable = false;
-                return Ok(Step::Nothing);
-            }
-            Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
-            Err(_) => {
-                Self::far_end(c, true);
-                return Ok(Step::Nothing);
-            }
-        };
-        let most = alloc.min(MAX_MESSAGE);
-        if len > most {
-            let name = &self.vms[v].name;
-            tracing::warn!(
-                "{name}: a message of {len} bytes is longer than the {most} that the guest takes: reset"
-            );
-            self.abort(v, slot);
-            return Ok(Step::Nothing);
-        }
-        // A guest that knows of half its buffer need not tell of more by itself: what fits goes ahead of the rest then.
-        let in_parts = len > free && free >= alloc / 2;
-        if len > free && !in_parts {
-            c.life.owe_credit_request();
-            return Ok(Step::Nothing);
-        }
-        self.iov.clear();
-        let offered = rx.offer(len, memory, &mut self.iov)?;
-        // An empty message takes a buffer, too.
-        if rx.room(0, memory)?.is_none() || (offered == 0 && len > 0) {
-            return Ok(Step::NoRoom);
-        }
-        counters.receive.system_calls.add(1);
-        if offered == len && !in_parts {
-            // SAFETY: the list names guest memory that this turn holds.
-            match unsafe { socket::receive(&host.socket, &self.iov) } {
-                Ok(r) if r.len == len => {
-                    self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
-                    return Ok(Step::Moved(len));
-                }
-                // After the look at the message, which still waits.
-                Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
-                _ => {}
-            }
-            rx.may_have_written(offered, memory);
-            Self::far_end(c, true);
-            return Ok(Step::Nothing);
-        }
-        // Too few buffers or too little credit for the moment, and a socket gives a message whole or not at all.
-        self.iov.clear();
-        let mut held = None;
-        let entry = |run: &mut [u8]| libc::iovec { iov_base: run.as_mut_ptr().cast(), iov_len: run.len() };
-        Held::at(&mut held).make_room(len, |run| self.iov.push(entry(run)));
-        // SAFETY: the list names the room that was just made in `held`, which nobody else knows of.
-        match unsafe { socket::receive(&host.socket, &self.iov) } {
-            Ok(r) if r.len == len => {
-                Held::at(&mut held).mark(len as u32, Some(SEQ_EOM));
-                c.held = held;
-                return Ok(Step::Moved(0));
-            }
-            Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
-            _ => {}
-        }
-        Self::far_end(c, true);
-        Ok(Step::Nothing)
     }
 
     /// Copies what waits for the guest's buffers into them.

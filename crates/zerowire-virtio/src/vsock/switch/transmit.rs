@@ -1,16 +1,16 @@
 //! From a guest's transmit queue.
 
-use zerowire::ledger::{CopyReason, DropReason};
+use zerowire::ledger::DropReason;
 
 use super::Switch;
+use super::to_host::{MAX_MESSAGES, Message, Run};
 use crate::memory::Segment;
 use crate::vsock::credit::Credit;
-use crate::vsock::held::Held;
 use crate::vsock::lifecycle::{Effect, Phase};
 use crate::vsock::mapped::Lent;
 use crate::vsock::packet::{Fault, HEADER_LEN, Header, Kind, Op, SEQ_EOM, SHUT_RECEIVE};
 use crate::vsock::queues::{self, Packet};
-use crate::vsock::socket::{self, MAX_IOV};
+use crate::vsock::socket::MAX_IOV;
 use crate::vsock::table::{End, Key};
 use crate::vsock::vm::MAX_RESETS;
 
@@ -19,17 +19,6 @@ pub(super) const MAX_BATCH: usize = 64;
 
 /// Segments of a turn, give or take those of one chain.
 const MAX_SEGMENTS: usize = 4096;
-
-/// Packets of one connection, one behind the other, whose payload goes out in one call.
-#[derive(Clone, Copy)]
-struct Run {
-    key: Key,
-    slot: u32,
-    bytes: usize,
-    packets: u64,
-    /// Of a message: the flags of its last packet.
-    end: Option<u32>,
-}
 
 impl Switch {
     /// Takes a batch of packets from a guest. Returns whether there were any.
@@ -121,6 +110,10 @@ impl Switch {
             self.flush(v, run);
             return self.stranger(v, &h, op, kind);
         };
+        // What came before goes before: an end, for one, must not be passed on ahead of messages.
+        if op != Op::Rw {
+            self.flush(v, run);
+        }
         let Some(c) = self.connection(v, slot) else { return };
         // A connection that the guest begins anew has new counts, and a reset may come from a driver that knows of no
         // connection, with no counts at all (Linux, `virtio_transport_reset_no_sock`).
@@ -293,11 +286,13 @@ impl Switch {
             c.incoming.forward(h.len);
             return;
         }
-        let apart = c.host().is_some_and(|h| h.windows.as_ref().is_some_and(|w| w.keeps_packets_apart()));
+        // Windows take one message at a time, and some each packet for itself.
+        let windows = c.host().and_then(|h| h.windows.as_ref());
+        let alone = windows.is_some_and(|w| ends || w.keeps_packets_apart());
         let fits = |parts: &Vec<Segment>| parts.len() + segments.len() <= MAX_IOV;
         if run.as_ref().is_none_or(|r| r.slot != slot) || !fits(&self.parts) {
             self.flush(v, run);
-            *run = Some(Run { key, slot, bytes: 0, packets: 0, end: None });
+            *run = Some(Run { key, slot, bytes: 0, packets: 0 });
         }
         let Some(r) = run else { return };
         let (mut skip, mut left) = (HEADER_LEN, h.len as usize);
@@ -318,74 +313,12 @@ impl Switch {
         r.bytes += h.len as usize;
         r.packets += 1;
         if ends {
-            r.end = Some(h.flags);
+            let (bytes, packets) = (std::mem::take(&mut r.bytes), std::mem::take(&mut r.packets));
+            self.messages.push(Message { parts: self.parts.len(), bytes, packets, flags: h.flags });
         }
-        if ends || apart {
+        if alone || (ends && self.messages.len() == MAX_MESSAGES) {
             self.flush(v, run);
         }
-    }
-
-    /// Sends what was collected to the host program; what its socket refuses waits.
-    fn flush(&mut self, v: usize, run: &mut Option<Run>) {
-        let Some(run) = run.take() else { return };
-        let parts = std::mem::take(&mut self.parts);
-        self.send_run(v, run, &parts);
-        self.parts = parts;
-        self.parts.clear();
-    }
-
-    fn send_run(&mut self, v: usize, run: Run, parts: &[Segment]) {
-        let vm = &mut self.vms[v];
-        let counters = vm.counters.clone();
-        let Some(c) = vm.connections.get(run.slot) else { return };
-        let kind = c.kind;
-        let End::Host(host) = &mut c.end else {
-            c.incoming.forward(run.bytes as u32);
-            return;
-        };
-        counters.transmit.frames.add(run.packets);
-        self.last_sender = Some((v, run.slot));
-        if host.windows.is_some() {
-            return self.fill_windows(v, run.slot, parts, run.bytes, run.end);
-        }
-        // A message goes whole or not at all.
-        let direct = host.held.is_none() && host.writable && parts.len() <= MAX_IOV;
-        let whole = kind == Kind::Stream || run.end.is_some();
-        let (mut sent, mut taken) = (0, false);
-        if direct && whole {
-            self.iov.clear();
-            let entry = |s: &Segment| libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize };
-            self.iov.extend(parts.iter().map(entry));
-            counters.transmit.system_calls.add(1);
-            // SAFETY: the parts lie in the memory that this turn holds.
-            match unsafe { socket::send(&host.socket, &self.iov) } {
-                Ok(n) => (sent, taken) = (n, n == run.bytes),
-                Err(e) if socket::would_block(&e) => {}
-                Err(e) => {
-                    c.incoming.forward(run.bytes as u32);
-                    return self.host_refuses(v, run.slot, &e);
-                }
-            }
-            host.writable = taken;
-        }
-        counters.transmit.zero_copied_bytes.add(sent as u64);
-        host.took(sent);
-        let rest = run.bytes - sent;
-        if taken {
-            counters.transmit.zero_copied_frames.add(run.packets);
-        } else {
-            let held = Held::at(&mut host.held);
-            // The last part of a message waited for nobody but itself.
-            let whole = whole && !held.has_partial();
-            held.push(parts, sent, rest);
-            if kind == Kind::SeqPacket {
-                held.mark(rest as u32, run.end);
-            }
-            let reason = if whole { CopyReason::Held } else { CopyReason::Message };
-            counters.transmit.copied(reason, rest as u64);
-            self.flush_held(v, run.slot);
-        }
-        self.tell_credit(v, run.slot);
     }
 
     /// Has the guest told that it may send again, once that is news.
