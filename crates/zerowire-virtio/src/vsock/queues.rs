@@ -179,10 +179,16 @@ impl Receive {
     /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`] offered: the kernel failed half-way
     /// and does not say where.
     #[cold]
-    pub fn may_have_written(&self, mut len: usize, memory: &GuestMemory) {
+    pub fn may_have_written(&self, len: usize, memory: &GuestMemory) {
+        self.offered(len, |segments, n| memory.wrote(segments, HEADER_LEN, n));
+    }
+
+    /// The first `len` bytes of what [`Self::offer`] offered, chain by chain: the segments of each, and how many bytes lie behind
+    /// the header.
+    pub fn offered(&self, mut len: usize, mut each: impl FnMut(&[Segment], usize)) {
         for i in 0..self.chains.len() {
             let n = self.chains.room(i).min(HEADER_LEN + MAX_PAYLOAD).saturating_sub(HEADER_LEN).min(len);
-            memory.wrote(self.chains.segments(i), HEADER_LEN, n);
+            each(self.chains.segments(i), n);
             len -= n;
         }
     }

@@ -56,8 +56,10 @@ pub struct HostEnd {
     pub socket: OwnedFd,
     /// There may be something to read.
     pub readable: bool,
-    /// Messages in a row that fit a buffer of the guest, up to where that counts.
-    pub short_messages: u8,
+    /// The longest message so far, bytes.
+    longest: u32,
+    /// How many came since that were no longer, up to where that counts.
+    no_longer: u8,
     /// There may be room to write.
     pub writable: bool,
     /// The program has ended its sending, or closed.
@@ -90,13 +92,21 @@ pub struct HostEnd {
     pub asked: Option<Box<AskedFor>>,
 }
 
+/// After so many messages in a row that are no longer than one before, the next one is expected not to be, and read without a
+/// look at its length. Where it is, all of it is copied once.
+const SURE: u8 = 16;
+
+/// What messages of a connection that are expected may have, bytes: for longer ones a call more makes no difference.
+const SHORT: u32 = 64 << 10;
+
 impl HostEnd {
     /// A new socket's end.
     pub fn new(socket: OwnedFd) -> Box<Self> {
         Box::new(Self {
             socket,
             readable: false,
-            short_messages: 0,
+            longest: 0,
+            no_longer: 0,
             writable: true,
             hung_up: false,
             closed: false,
@@ -123,6 +133,23 @@ impl HostEnd {
             (self.closed_unread, self.closed) = (true, true);
         }
         is_news
+    }
+
+    /// A message of `len` bytes came.
+    pub fn message_came(&mut self, len: u32) {
+        if len > self.longest {
+            (self.longest, self.no_longer) = (len, 0);
+        } else if self.no_longer < SURE {
+            self.no_longer += 1;
+        } else if self.longest > SHORT {
+            // What was long may be over.
+            (self.longest, self.no_longer) = (len, 0);
+        }
+    }
+
+    /// How long the next message is expected to be at most, if that is known.
+    pub fn expected_length(&self) -> Option<usize> {
+        (self.no_longer >= SURE && self.longest <= SHORT).then_some(self.longest as usize)
     }
 
     /// Whether bytes of the guest, or the news that no more come, wait for the program.

@@ -14,10 +14,6 @@ pub(super) const MAX_MESSAGE: usize = 1 << 20;
 // One that waits is read into pieces by one call.
 const _: () = assert!(MAX_MESSAGE <= socket::MAX_IOV * held::PIECE);
 
-/// After so many messages in a row that fit a buffer of the guest the next one is expected to, and read without a look at its
-/// length. Where it does not, what is beyond the buffer is copied: a byte in some hundred at most, were all others empty.
-const SHORT_ENOUGH: u8 = 16;
-
 impl Switch {
     /// Reads a host program's next message, if the guest may take it whole.
     pub(super) fn read_message(
@@ -31,9 +27,14 @@ impl Switch {
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
         let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
         let Some(host) = c.host() else { return Ok(Step::Nothing) };
-        if host.short_messages >= SHORT_ENOUGH && free >= alloc / 2 {
-            return self.read_short(v, slot, rx, memory);
+        if let Some(longest) = host.expected_length()
+            && free >= alloc / 2
+            && let Some(step) = self.read_expected(v, slot, longest, rx, memory)?
+        {
+            return Ok(step);
         }
+        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
+        let Some(host) = c.host() else { return Ok(Step::Nothing) };
         counters.receive.system_calls.add(1);
         let len = match socket::peek_message(&host.socket) {
             Ok(0) if socket::has_ended(&host.socket) => {
@@ -63,10 +64,10 @@ impl Switch {
         self.iov.clear();
         let offered = rx.offer(len, memory, &mut self.iov)?;
         // An empty message takes a buffer, too.
-        let Some(first) = rx.room(0, memory)?.filter(|_| offered > 0 || len == 0) else {
+        if rx.room(0, memory)?.is_none() || (offered == 0 && len > 0) {
             return Ok(Step::NoRoom);
-        };
-        host.short_messages = if len <= first { (host.short_messages + 1).min(SHORT_ENOUGH) } else { 0 };
+        }
+        host.message_came(len as u32);
         counters.receive.system_calls.add(1);
         if offered == len && !in_parts {
             // SAFETY: the list names guest memory that this turn holds.
@@ -102,30 +103,31 @@ impl Switch {
         Ok(Step::Nothing)
     }
 
-    /// As [`Self::read_message`], by one call in place of two, into one buffer of the guest. What is beyond that waits.
-    fn read_short(
+    /// As [`Self::read_message`], by one call in place of two, into buffers for `longest` bytes or more. None if there
+    /// are too few, or too little credit.
+    fn read_expected(
         &mut self,
         v: usize,
         slot: u32,
+        longest: usize,
         rx: &mut Receive,
         memory: &GuestMemory,
-    ) -> Result<Step, RingError> {
+    ) -> Result<Option<Step>, RingError> {
         let counters = self.vms[v].counters.clone();
-        let Some(room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
-        self.iov.clear();
-        let offered = rx.offer(room, memory, &mut self.iov)?;
+        let Some(room) = rx.room(0, memory)? else { return Ok(Some(Step::NoRoom)) };
         if self.beyond.is_empty() {
             // One byte more, so that a message that is too long for all is known by its length.
             self.beyond = vec![0; MAX_MESSAGE + 1];
         }
         let rest = libc::iovec { iov_base: self.beyond.as_mut_ptr().cast(), iov_len: self.beyond.len() };
-        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
+        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(None) };
         let (free, most) = (c.outgoing.free() as usize, (c.outgoing.alloc() as usize).min(MAX_MESSAGE));
-        let Some(host) = c.host() else { return Ok(Step::Nothing) };
-        if self.iov.len() >= socket::MAX_IOV || offered > free {
-            // So many pieces leave none for the rest; a look at the length decides.
-            host.short_messages = 0;
-            return Ok(Step::Moved(0));
+        let Some(host) = c.host() else { return Ok(None) };
+        let wanted = room.max(longest);
+        self.iov.clear();
+        let offered = if wanted <= free { rx.offer(wanted, memory, &mut self.iov)? } else { 0 };
+        if offered < wanted || self.iov.len() >= socket::MAX_IOV {
+            return Ok(None);
         }
         self.iov.push(rest);
         counters.receive.system_calls.add(1);
@@ -133,34 +135,34 @@ impl Switch {
         let len = match unsafe { socket::receive(&host.socket, &self.iov) } {
             Ok(r) if r.len == 0 && socket::has_ended(&host.socket) => {
                 Self::far_end(c, false);
-                return Ok(Step::Nothing);
+                return Ok(Some(Step::Nothing));
             }
             Ok(r) => r.len,
             Err(e) if socket::would_block(&e) => {
                 host.readable = false;
-                return Ok(Step::Nothing);
+                return Ok(Some(Step::Nothing));
             }
-            Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
+            Err(e) if host.closes_unread(&e) => return Ok(Some(Step::Moved(0))),
             Err(_) => {
                 rx.may_have_written(offered, memory);
                 Self::far_end(c, true);
-                return Ok(Step::Nothing);
+                return Ok(Some(Step::Nothing));
             }
         };
         if len <= offered {
             self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
-            return Ok(Step::Moved(len));
+            return Ok(Some(Step::Moved(len)));
         }
         rx.may_have_written(offered, memory);
         if len > most {
-            return Ok(self.too_long(v, slot, len));
+            return Ok(Some(self.too_long(v, slot, len)));
         }
-        host.short_messages = 0;
+        host.message_came(len as u32);
         let held = Held::at(&mut c.held);
-        held.push(rx.front(), HEADER_LEN, offered);
+        rx.offered(offered, |segments, n| held.push(segments, HEADER_LEN, n));
         held.push_bytes(&self.beyond[..len - offered]);
         held.mark(len as u32, Some(SEQ_EOM));
-        Ok(Step::Moved(0))
+        Ok(Some(Step::Moved(0)))
     }
 
     /// A message that the guest can't take, or nobody.
