@@ -46,8 +46,7 @@ pub enum GuestError {
         /// What was tried.
         what: String,
         /// Why it failed.
-        #[source]
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A guest address range is not (wholly) in one region.
     #[error("guest memory {addr} with {len} bytes is not inside one region")]

@@ -64,7 +64,7 @@ pub enum WireError {
     },
     /// The socket failed.
     #[error("vhost-user socket: {0}; the connection is lost")]
-    Io(#[source] io::Error),
+    Io(io::Error),
     /// The peer refused a request (REPLY_ACK with a value other than 0).
     #[error("{}: the peer refused it with code {code}", Request::describe(*request))]
     Refused {

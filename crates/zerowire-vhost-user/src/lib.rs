@@ -45,6 +45,8 @@ mod message;
 pub mod payload;
 pub mod protocol;
 mod request;
+#[cfg(test)]
+mod told_once;
 
 pub use connection::Connection;
 pub use error::WireError;

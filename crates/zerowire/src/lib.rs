@@ -22,5 +22,7 @@ pub mod probe;
 pub mod recv;
 pub mod send;
 pub mod syscall;
+#[cfg(test)]
+mod told_once;
 pub mod uring;
 pub mod xdp;

@@ -46,7 +46,7 @@ pub enum ListenError {
         /// The path.
         path: PathBuf,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The descriptor is no unix stream socket.
     #[error("descriptor {fd} is not a unix stream socket: {source}")]
@@ -54,7 +54,7 @@ pub enum ListenError {
         /// Its number.
         fd: RawFd,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

@@ -78,7 +78,7 @@ pub enum ServerError {
         /// The VM.
         vm: String,
         /// What is wrong.
-        source: PortError,
+        r#source: PortError,
     },
     /// The socket can't be had.
     #[error("VM {vm}: {source}")]
@@ -86,7 +86,7 @@ pub enum ServerError {
         /// The VM.
         vm: String,
         /// What is wrong.
-        source: ListenError,
+        r#source: ListenError,
     },
     /// The metadata can't be read.
     #[error("VM {vm}: {text}")]
@@ -140,7 +140,7 @@ pub enum ServerError {
         /// The VM.
         vm: String,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

@@ -68,6 +68,6 @@ pub enum MemoryError {
         /// The region's guest-physical address.
         guest_addr: u64,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }

@@ -81,7 +81,13 @@ pub enum LogError {
     },
     /// The kernel refused the mapping.
     #[error("the dirty log can't be mapped: {0}")]
-    Map(#[from] io::Error),
+    Map(io::Error),
+}
+
+impl From<io::Error> for LogError {
+    fn from(error: io::Error) -> Self {
+        Self::Map(error)
+    }
 }
 
 /// The bits.

@@ -84,7 +84,13 @@ pub enum TurnError {
     Ring(#[from] RingError),
     /// The engine failed.
     #[error("the port's engine failed: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+}
+
+impl From<io::Error> for TurnError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 /// A chain of the batch.

@@ -99,7 +99,7 @@ pub enum TapError {
         /// The interface.
         name: String,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
         /// What to do.
         hint: &'static str,
     },
@@ -111,7 +111,7 @@ pub enum TapError {
         /// What was tried.
         what: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

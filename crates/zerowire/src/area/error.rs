@@ -30,7 +30,7 @@ pub enum AreaError {
         /// Length asked for.
         len: usize,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file can't be opened or its length can't be read.
     #[error("{path}: {source}")]
@@ -38,7 +38,7 @@ pub enum AreaError {
         /// The file.
         path: String,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Not a regular file: only files of a fixed length can be mapped.
     #[error("{0} is not a regular file: read it and send owned buffers instead")]

@@ -44,7 +44,7 @@ pub enum ConfigureError {
         /// What was to be set.
         step: &'static str,
         /// The kernel's answer.
-        source: NetlinkError,
+        r#source: NetlinkError,
     },
     /// Some of it could not be set back, not in 2 s either: another program uses the queue perhaps.
     #[error("{interface}: could not be set back: {source}; by hand, when nothing uses the queue: {commands}")]
@@ -52,7 +52,7 @@ pub enum ConfigureError {
         /// The interface.
         interface: String,
         /// The kernel's answer.
-        source: NetlinkError,
+        r#source: NetlinkError,
         /// The commands.
         commands: String,
     },
@@ -62,7 +62,7 @@ pub enum ConfigureError {
         /// The interface.
         interface: String,
         /// The kernel's answer.
-        source: NetlinkError,
+        r#source: NetlinkError,
     },
 }
 

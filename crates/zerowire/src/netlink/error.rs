@@ -26,7 +26,7 @@ pub enum NetlinkError {
         /// What was asked.
         what: &'static str,
         /// The error.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The answer breaks the format: an attribute is longer than the rest of its message, or has a wrong length.
     #[error("{what}: the kernel's answer can't be read ({why})")]

@@ -14,7 +14,7 @@ pub enum OpenError {
     )]
     NotPermitted {
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// There is no interface of this name in this network namespace.
     #[error("interface {interface}: {source}: 'ip link' lists those of this network namespace")]
@@ -22,7 +22,7 @@ pub enum OpenError {
         /// The name.
         interface: String,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The number of slots is out of bounds.
     #[error("a ring of {slots} slots: give 1 to {MAX_SLOTS}")]
@@ -53,7 +53,7 @@ pub enum OpenError {
         /// Bytes of the ring.
         bytes: usize,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The kernel refuses transmit rings of both versions.
     #[error(
@@ -71,7 +71,7 @@ pub enum OpenError {
         /// Name of the option.
         option: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A system call failed for another reason.
     #[error("interface {interface}: {call} failed: {source}")]
@@ -81,6 +81,6 @@ pub enum OpenError {
         /// Name of the call.
         call: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }

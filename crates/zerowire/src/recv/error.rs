@@ -2,6 +2,7 @@
 
 use super::{ConnectionId, ListenerId};
 use crate::area::AreaError;
+use crate::uring::UringProbeError;
 use std::io;
 use thiserror::Error;
 
@@ -31,7 +32,7 @@ pub enum RecvError {
     NotAvailable(&'static str),
     /// io_uring is refused or absent.
     #[error("{0}; the receive path plain needs no io_uring")]
-    Uring(#[from] crate::uring::UringProbeError),
+    Uring(UringProbeError),
     /// io_uring is there but lacks what the path needs.
     #[error("io_uring here has no {what}: boot {since} or newer; the receive path plain needs no io_uring")]
     TooOld {
@@ -68,7 +69,7 @@ pub enum RecvError {
         /// What was wrong, and what to do.
         message: String,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A DMA buffer can't be the area without a device.
     #[error(
@@ -115,7 +116,7 @@ pub enum RecvError {
         /// Which one.
         listener: ListenerId,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Used from a thread that didn't make it.
     #[error(
@@ -128,8 +129,14 @@ pub enum RecvError {
         /// The call.
         call: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
+}
+
+impl From<UringProbeError> for RecvError {
+    fn from(error: UringProbeError) -> Self {
+        Self::Uring(error)
+    }
 }
 
 impl RecvError {

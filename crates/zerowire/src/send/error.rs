@@ -123,7 +123,7 @@ pub enum SendError {
         /// The call.
         call: &'static str,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

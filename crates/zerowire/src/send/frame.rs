@@ -135,7 +135,7 @@ pub enum FrameError {
         /// Its bytes.
         frame_bytes: usize,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A place of the ring can't be used as asked.
     #[error("place {slot} of {slots}: {rule}")]
@@ -175,7 +175,7 @@ pub enum FrameError {
         /// Name of the call.
         call: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

@@ -30,7 +30,13 @@ pub enum UringProbeError {
     Refused(String),
     /// Anything else.
     #[error("io_uring set-up failed: {0}")]
-    Other(#[from] io::Error),
+    Other(io::Error),
+}
+
+impl From<io::Error> for UringProbeError {
+    fn from(error: io::Error) -> Self {
+        Self::Other(error)
+    }
 }
 
 /// Asks the kernel what its io_uring can do.

@@ -132,7 +132,7 @@ pub enum XdpError {
         /// The call.
         call: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

@@ -24,7 +24,7 @@ pub enum CaptureError {
         /// Whole packets before.
         packets: u64,
         /// What the system, or the decompressor, says.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// No byte at all.
     #[error("the file is empty: a capture has a header even without packets")]

@@ -47,7 +47,7 @@ pub enum PacketError {
         /// The interface.
         interface: String,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// There is no interface of this name in this network namespace.
     #[error("no interface {interface} in this network namespace: 'ip link' lists those that there are")]
@@ -86,7 +86,7 @@ pub enum PacketError {
         /// Bytes of the header.
         header_bytes: usize,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A system call failed for another reason.
     #[error("packet port on interface {interface}: {call} failed: {source}")]
@@ -96,7 +96,7 @@ pub enum PacketError {
         /// What was tried.
         call: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

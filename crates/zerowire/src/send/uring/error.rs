@@ -1,5 +1,6 @@
 //! Why an engine could not be made or used.
 
+use crate::uring::UringProbeError;
 use std::io;
 use thiserror::Error;
 
@@ -8,7 +9,7 @@ use thiserror::Error;
 pub enum EngineError {
     /// io_uring is refused or absent.
     #[error("{0}; the socket back end needs no io_uring")]
-    Refused(#[from] crate::uring::UringProbeError),
+    Refused(UringProbeError),
     /// The ring's own queues are charged to the user's locked memory, and the limit is reached.
     #[error(
         "a ring of {submissions} submissions and {completions} completions goes beyond RLIMIT_MEMLOCK, which is {limit} bytes and counts all that this user has locked: raise it (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock= of a container, or CAP_IPC_LOCK), or share one engine among all senders; the socket back end needs no io_uring"
@@ -37,7 +38,7 @@ pub enum EngineError {
         /// Length of the area in bytes.
         len: usize,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The ring's table of buffers is full.
     #[error(
@@ -60,6 +61,12 @@ pub enum EngineError {
         "this engine belongs to the thread that made it (IORING_SETUP_SINGLE_ISSUER): make one engine a thread, or set `threads` to `Any`"
     )]
     WrongThread,
+}
+
+impl From<UringProbeError> for EngineError {
+    fn from(error: UringProbeError) -> Self {
+        Self::Refused(error)
+    }
 }
 
 /// RLIMIT_MEMLOCK, for people.
