@@ -267,7 +267,8 @@ typedef struct zw_sender_options {
     size_t max_lent_bytes;
     // Payloads that may be lent at a time. 0: 1024.
     size_t max_lent;
-    // UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT). 0: not cut.
+    // UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT); zw_longest_segment says what the
+    // path takes. 0: not cut.
     uint32_t segment_bytes;
     // ZW_NOTIFY_...
     uint32_t notifications;
@@ -659,6 +660,17 @@ int zw_sender_send_lease(struct zw_sender *sender,
 
 // As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease is still yours.
 int zw_sender_try_send_lease(struct zw_sender *sender, struct zw_lease *lease, uint32_t *ticket);
+
+// UDP: changes options.segment_bytes from the next payload on, 1 to 65535; 0: each payload is one datagram. The way on where
+// a send says that segments are too long for the path (-EMSGSIZE), or that it can't cut at all (-EIO).
+//
+// -EINVAL: no UDP socket, or a longer one.
+int zw_sender_set_segment_bytes(struct zw_sender *sender,
+                                uint32_t bytes);
+
+// The longest segment_bytes that the path of a connected UDP socket takes at the moment: its MTU without the headers. The
+// socket may be a sender's. -EBADF; -EINVAL: no UDP socket with a peer.
+int zw_longest_segment(int fd);
 
 // Sends what waits and reads the notifications that are there. Returns how many lent payloads came back since the last
 // call. Makes no system call if nothing is lent and nothing waits.

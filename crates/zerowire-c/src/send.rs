@@ -5,7 +5,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use zerowire::send::{self, Close, Payload, Segment, SendError, Ticket};
@@ -14,7 +14,9 @@ use crate::area::{SendLease, lost};
 use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{get_mut, null, put, timeout};
 use crate::lent::Checks;
-use crate::send_types::{SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, borrowed, options};
+use crate::send_types::{
+    SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, borrowed, options, segment_bytes,
+};
 
 /// Pieces in one call. More than any system call takes; it bounds what a wrong count can do.
 const MAX_PIECES: usize = 1 << 16;
@@ -114,6 +116,14 @@ unsafe fn gathered(pieces: *const libc::iovec, count: libc::size_t) -> Result<Ve
     Ok(segments)
 }
 
+fn open(fd: c_int) -> Result<(), Failure> {
+    // SAFETY: takes a number only.
+    match unsafe { libc::fcntl(fd, libc::F_GETFD) } {
+        0.. => Ok(()),
+        _ => Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor"))),
+    }
+}
+
 /// Makes a sender of a connected socket: TCP, UDP, AF_VSOCK; others can only copy. options NULL: the defaults.
 ///
 /// The descriptor is the library's from this call on, also if it fails: then it is closed. Its number may still be used to
@@ -130,10 +140,7 @@ pub unsafe extern "C" fn zw_sender_new(
     sender: *mut *mut Sender,
 ) -> c_int {
     guard_int(|| {
-        // SAFETY: takes a number only.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            return Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor")));
-        }
+        open(fd)?;
         // SAFETY: open, and the caller gives it away.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         if sender.is_null() {
@@ -300,6 +307,37 @@ pub unsafe extern "C" fn zw_sender_try_send_lease(
 ) -> c_int {
     // SAFETY: by the module's contract.
     unsafe { give_lease(sender, lease, true, ticket) }
+}
+
+/// UDP: changes options.segment_bytes from the next payload on, 1 to 65535; 0: each payload is one datagram. The way on where
+/// a send says that segments are too long for the path (-EMSGSIZE), or that it can't cut at all (-EIO).
+///
+/// -EINVAL: no UDP socket, or a longer one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_set_segment_bytes(sender: *mut Sender, bytes: u32) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let this = unsafe { get_mut(sender, "sender") }?;
+        this.sender.set_segment_bytes(segment_bytes(bytes)?)?;
+        Ok(0)
+    })
+}
+
+/// The longest segment_bytes that the path of a connected UDP socket takes at the moment: its MTU without the headers. The
+/// socket may be a sender's. -EBADF; -EINVAL: no UDP socket with a peer.
+#[unsafe(no_mangle)]
+pub extern "C" fn zw_longest_segment(fd: c_int) -> c_int {
+    guard_int(|| {
+        open(fd)?;
+        // SAFETY: open, and the caller leaves it so during the call.
+        let longest = send::longest_segment(unsafe { BorrowedFd::borrow_raw(fd) });
+        longest.map(i32::from).ok_or_else(|| {
+            Failure::new(
+                libc::EINVAL,
+                format!("descriptor {fd} is no UDP socket with a peer: connect it first"),
+            )
+        })
+    })
 }
 
 /// Sends what waits and reads the notifications that are there. Returns how many lent payloads came back since the last

@@ -52,7 +52,8 @@ pub struct SenderOptions {
     pub max_lent_bytes: libc::size_t,
     /// Payloads that may be lent at a time. 0: 1024.
     pub max_lent: libc::size_t,
-    /// UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT). 0: not cut.
+    /// UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT); zw_longest_segment says what the
+    /// path takes. 0: not cut.
     pub segment_bytes: u32,
     /// ZW_NOTIFY_...
     pub notifications: u32,
@@ -125,6 +126,14 @@ fn wrong<T>(text: String) -> Result<T, Failure> {
     Err(Failure::new(libc::EINVAL, text))
 }
 
+/// 0: payloads are not cut.
+pub(crate) fn segment_bytes(bytes: u32) -> Result<Option<u16>, Failure> {
+    match u16::try_from(bytes) {
+        Ok(n) => Ok((n > 0).then_some(n)),
+        Err(_) => wrong(format!("segment_bytes {bytes}: at most 65535")),
+    }
+}
+
 /// What the options mean: the library's options, the areas, and whether memory is checked.
 ///
 /// # Safety
@@ -154,11 +163,7 @@ pub(crate) unsafe fn options(from: *const SenderOptions) -> Result<(Options, Vec
         ZW_NOTIFY_EACH_ONE => Notifications::EachOne,
         n => return wrong(format!("notifications {n}: use ZW_NOTIFY_BATCHED or ZW_NOTIFY_EACH_ONE")),
     };
-    options.segment_bytes = match u16::try_from(o.segment_bytes) {
-        Ok(0) => None,
-        Ok(n) => Some(n),
-        Err(_) => return wrong(format!("segment_bytes {}: at most 65535", o.segment_bytes)),
-    };
+    options.segment_bytes = segment_bytes(o.segment_bytes)?;
     if o.flags & !ZW_CHECKED != 0 {
         return wrong(format!("flags {:#x}: the only one is ZW_CHECKED, 1", o.flags));
     }

@@ -102,8 +102,9 @@ fn each_call_does_what_the_header_says() {
     let program = compile("tests/c/send_calls.c", folder.path(), true);
     let (listener, port) = listener();
     let receiver = std::thread::spawn(move || {
-        // In the order of the program: two that are only made, the one that sends, the one that is refused.
-        [(); 4].map(|()| {
+        // In the order of the program: two that are only made, the one that sends, the one that is refused, one more that is
+        // only made.
+        [(); 5].map(|()| {
             let (mut from, _) = listener.accept().expect("a connection");
             let mut bytes = Vec::new();
             from.read_to_end(&mut bytes).expect("the end of the stream");
@@ -114,10 +115,10 @@ fn each_call_does_what_the_header_says() {
     let sink_port = sink.local_addr().expect("an address").port().to_string();
     let out = Command::new(program).args([port, sink_port]).output().expect("started");
     assert!(out.status.success(), "{}", text(&out));
-    let lengths = [1000, 1000, 50, 50, 50, 10, 100, 100, 100];
+    let lengths = [1000, 1000, 50, 50, 50, 10, 100, 100, 100, 100, 100, 100, 200, 100, 300];
     assert_eq!(lengths.map(|_| sink.recv(&mut [0; 2000]).expect("a datagram")), lengths);
     let ten = "0123456789".repeat(10);
-    assert_eq!(receiver.join().expect("received"), ["", "", ten.as_str(), ""]);
+    assert_eq!(receiver.join().expect("received"), ["", "", ten.as_str(), "", ""]);
 }
 
 /// The peer accepts, and reads nothing before the program has ended.

@@ -99,7 +99,7 @@ static void null_is_refused(void)
     CHECK(zw_sender_wait_any(NULL, 0) == -EINVAL && zw_sender_wait_all(NULL, 0) == -EINVAL);
     CHECK(zw_sender_next_completion(NULL, NULL) == -EINVAL && zw_sender_ledger(NULL, NULL) == -EINVAL);
     CHECK(zw_sender_copied(NULL, 0, NULL, NULL) == -EINVAL && zw_sender_path(NULL, NULL, 0) == -EINVAL);
-    CHECK(zw_sender_choices(NULL, NULL, 0) == -EINVAL);
+    CHECK(zw_sender_choices(NULL, NULL, 0) == -EINVAL && zw_sender_set_segment_bytes(NULL, 100) == -EINVAL);
     CHECK(zw_sender_outstanding(NULL) == 0 && zw_sender_outstanding_bytes(NULL) == 0);
     CHECK(zw_sender_close(NULL, ZW_CLOSE_DRAIN, 0, NULL) == 0);
     CHECK(zw_area_new(1, 1, 0, NULL) == -EINVAL && zw_area_lease(NULL, &lease) == -EINVAL);
@@ -269,6 +269,40 @@ static void datagrams(void)
     zw_area_close(area);
 }
 
+/* Payloads that the kernel cuts: how long the pieces may be, and changed between two payloads. */
+static void segments(void)
+{
+    static const char bytes[300];
+    struct zw_sender_options o = defaults();
+    struct zw_ledger ledger;
+    zw_sender *sender;
+    int longest, fd = dial(SOCK_DGRAM), stream = dial(SOCK_STREAM);
+
+    longest = zw_longest_segment(fd);
+    CHECK(longest >= 1400);
+    CHECK(zw_longest_segment(stream) == -EINVAL);
+    SAYS("no UDP socket with a peer");
+    CHECK(zw_longest_segment(-1) == -EBADF);
+    CHECK(zw_sender_new(stream, &o, &sender) == 0);
+    CHECK(zw_sender_set_segment_bytes(sender, 100) == -EINVAL);
+    SAYS("needs a UDP socket");
+    zw_sender_close(sender, ZW_CLOSE_DRAIN, -1, NULL);
+
+    o.mode = ZW_MODE_ZEROCOPY;
+    o.segment_bytes = 100;
+    CHECK(zw_sender_new(fd, &o, &sender) == 0 && zw_longest_segment(fd) == longest);
+    CHECK(zw_sender_send(sender, bytes, sizeof bytes, NULL) == 0); /* three datagrams */
+    CHECK(zw_sender_set_segment_bytes(sender, 200) == 0);
+    CHECK(zw_sender_send(sender, bytes, sizeof bytes, NULL) == 0); /* two */
+    CHECK(zw_sender_set_segment_bytes(sender, 65536) == -EINVAL);
+    SAYS("segment_bytes 65536");
+    CHECK(zw_sender_set_segment_bytes(sender, 0) == 0);
+    CHECK(zw_sender_send(sender, bytes, sizeof bytes, NULL) == 0); /* one */
+    CHECK(zw_sender_wait_all(sender, -1) == 0);
+    CHECK(zw_sender_ledger(sender, &ledger) == 0 && ledger.payloads == 3 && ledger.bytes == 3 * sizeof bytes);
+    zw_sender_close(sender, ZW_CLOSE_DRAIN, -1, NULL);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
@@ -281,6 +315,7 @@ int main(int argc, char **argv)
     wrong_memory_is_refused();
     datagrams();
     each_one();
+    segments();
     CHECK(zw_orphans() == 0);
     return 0;
 }
