@@ -77,6 +77,7 @@ need iproute2 ip
 need iperf3 iperf3
 need ncat ncat
 need curl curl
+need tcpreplay tcpreplay
 need iputils-ping ping
 need make make
 # libFuzzer is built from C++ source.
