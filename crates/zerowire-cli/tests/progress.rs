@@ -1,0 +1,76 @@
+//! On a terminal `zerowire send` and `zerowire replay` show how far they are. Needs root, for a network of its own.
+
+mod replay_common;
+
+use std::fs::File;
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::ptr::null_mut;
+use std::thread::JoinHandle;
+
+use replay_common::{HERE, capture, frames, in_lab, write};
+
+/// A terminal of 120 columns: what a program writes to it can be read here.
+fn terminal() -> (File, OwnedFd) {
+    let (mut here, mut there) = (-1, -1);
+    let size = libc::winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: all pointers are NULL, as allowed, or valid for the call.
+    let opened = unsafe { libc::openpty(&mut here, &mut there, null_mut(), null_mut(), &size) };
+    assert_eq!(opened, 0, "a pseudo terminal: {}", std::io::Error::last_os_error());
+    // SAFETY: open, and nobody else's.
+    unsafe { (File::from_raw_fd(here), OwnedFd::from_raw_fd(there)) }
+}
+
+/// Runs it with standard error on a terminal; returns what it shows there.
+fn shows(args: &[&str]) -> String {
+    let (mut here, there) = terminal();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.args(args).env("TERM", "xterm").env_remove("ZEROWIRE_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(there);
+    let mut child = command.spawn().expect("the program starts");
+    // Its end of the terminal is the only one that is left.
+    drop(command);
+    let mut shown = Vec::new();
+    let mut buffer = [0; 4096];
+    // At the end of the last writer a terminal says EIO.
+    while let Ok(n @ 1..) = here.read(&mut buffer) {
+        shown.extend_from_slice(&buffer[..n]);
+    }
+    let status = child.wait().expect("its status");
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert!(status.success(), "{args:?}: {status}: {shown}");
+    shown
+}
+
+fn received(listener: TcpListener) -> JoinHandle<usize> {
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).expect("the end of the stream")
+    })
+}
+
+#[test]
+fn a_bar_shows_how_far_it_is_unless_it_is_to_be_quiet() {
+    in_lab(|lab| {
+        lab.veth();
+        let file = write(&capture(&frames(40), 0));
+        let path = file.path().to_str().expect("a path");
+        // Two seconds: long enough for a bar to be drawn.
+        let replay = ["replay", "-i", HERE, "--pps", "20", path];
+        let content = write(&vec![7; 3_000_001]);
+        let content = content.path().to_str().expect("a path");
+        for quiet in [&[][..], &["--quiet"]] {
+            let shown = shows(&[&replay, quiet].concat());
+            assert_eq!(shown.contains(" of 40 frames, "), quiet.is_empty(), "{shown}");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let to = listener.local_addr().expect("an address").to_string();
+            let receiver = received(listener);
+            let shown = shows(&[&["send", "--to", &to, content], quiet].concat());
+            assert_eq!(shown.contains(" of 3.00 MB, "), quiet.is_empty(), "{shown}");
+            assert_eq!(receiver.join().expect("received"), 3_000_001);
+        }
+    });
+}
