@@ -38,6 +38,25 @@ pub fn sent(n: u32, len: usize) -> Vec<u8> {
     f
 }
 
+/// Lengths of the first frames of `zw-xdp send`, and of those of [`capture`]: one of each.
+pub const LENGTHS: std::ops::RangeInclusive<usize> = 60..=1514;
+
+/// Where `zw-xdp capture` writes it in the guest.
+pub const CAPTURE: &str = "/tmp/zw-xdp.pcap";
+
+/// A capture (pcap, version 2.4, microseconds, link type Ethernet) of frames of all [`LENGTHS`], as [`sent`] makes them.
+pub fn capture() -> Vec<u8> {
+    let mut file = 0xa1b2_c3d4_u32.to_le_bytes().to_vec();
+    file.extend([2_u16, 4].map(u16::to_le_bytes).concat());
+    // Time zone, accuracy, longest packet, link type.
+    file.extend([0_u32, 0, 1 << 16, 1].map(u32::to_le_bytes).concat());
+    for (n, len) in (0..).zip(LENGTHS) {
+        file.extend([1, n, len as u32, len as u32].map(u32::to_le_bytes).concat());
+        file.extend(sent(n, len));
+    }
+    file
+}
+
 /// From where on `zw-xdp send` changes a frame: behind its number.
 pub const CHANGED_FROM: usize = 18;
 

@@ -6,13 +6,15 @@
 //! zw-xdp posts INTERFACE
 //! zw-xdp cycles INTERFACE COUNT
 //! zw-xdp send MODE INTERFACE
+//! zw-xdp capture
 //! zw-xdp as-user BYTES PROGRAM ARGUMENT…
 //! ```
 //! `own` and `echo` send back what comes from the wire's end, until there is the file of `zerowire_vmtest::xdp::STOP`: with a
 //! back end in this process, the VM's memory on huge pages or not; or as the front end of another process, whose answers bear a
 //! name of one byte. The line `ready` says that frames may come. `posts` asks the wire's end for frames, and looks where they
 //! land in the VM's memory. `cycles` attaches and detaches so often, and looks what is left. `send` sends
-//! frames by itself, and changes some when they are on their way; then it says `changed`. `as-user` becomes a program of an
+//! frames by itself, and changes some when they are on their way; then it says `changed`. `capture` writes
+//! frames to a file, for `zerowire replay`. `as-user` becomes a program of an
 //! ordinary user who may lock so many bytes. The last line is `ok …` or `failed: …`;
 //! the exit status is 0 or 1.
 
@@ -30,13 +32,14 @@ mod send;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use zerowire_vmtest::xdp::{CAPTURE, capture};
 
 /// How long the program waits for a frame.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "usage: zw-xdp own MODE INTERFACE huge|small, echo SOCKET PAIRS NAME, posts INTERFACE, \
-                     cycles INTERFACE COUNT, send MODE INTERFACE, or as-user BYTES PROGRAM ARGUMENT…";
+                     cycles INTERFACE COUNT, send MODE INTERFACE, capture, or as-user BYTES PROGRAM ARGUMENT…";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -61,6 +64,10 @@ fn run(words: &[&str]) -> Result<String> {
         ["as-user", bytes, program @ ..] => as_user::run(bytes, program),
         ["cycles", interface, count] => cycles::run(interface, count),
         ["send", mode, interface] => send::run(mode, interface),
+        ["capture"] => {
+            std::fs::write(CAPTURE, capture()).with_context(|| format!("write {CAPTURE}"))?;
+            Ok(CAPTURE.to_owned())
+        }
         _ => bail!("{USAGE}"),
     }
 }

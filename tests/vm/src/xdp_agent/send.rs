@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire::xdp::{Mode, SenderOptions, XdpSender};
-use zerowire_vmtest::xdp::{CHANGED_FROM, HELD, READ, sent};
+use zerowire_vmtest::xdp::{CHANGED_FROM, HELD, LENGTHS, READ, sent};
 
 use super::PATIENCE;
 
@@ -31,7 +31,7 @@ pub fn run(mode: &str, interface: &str) -> Result<String> {
     let options = SenderOptions { mode, frames: 256, ring: 256, ..SenderOptions::new(interface) };
     let mut sender = XdpSender::open(options)?;
     let mut n = 0;
-    for len in 60..=1514 {
+    for len in LENGTHS {
         // Less than the card's queue takes.
         if n % BATCH == 0 {
             sender.drain(PATIENCE)?;

@@ -3,7 +3,7 @@
 //! ```text
 //!  guest: zw-xdp (VM) ── zerowire net ── AF_XDP ── virtio-net ── QEMU ── datagrams or tap ── this program
 //! ```
-//! Or a program in the guest sends by itself ([`send`]).
+//! Or a program in the guest sends by itself ([`send`], [`replay`]).
 //!
 //! The card is QEMU's own: the driver's zero-copy mode resets single queues (VIRTIO_F_RING_RESET), which QEMU doesn't pass on to
 //! vhost-user back ends.
@@ -15,6 +15,7 @@ pub mod modes;
 pub mod posts;
 pub mod program;
 pub mod queues;
+pub mod replay;
 pub mod send;
 mod wire;
 

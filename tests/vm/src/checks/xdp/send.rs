@@ -1,4 +1,5 @@
-//! AF_XDP transmit by `XdpSender` on a card with zero-copy mode: which bytes it sends, and what the ledger says.
+//! AF_XDP transmit by `XdpSender` on a card with zero-copy mode: which bytes it sends, and what the ledger says. `zerowire replay`
+//! stands on it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,13 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::remote::Background;
-use zerowire_vmtest::xdp::{CHANGED_FROM, HELD, READ, sent};
+use zerowire_vmtest::xdp::{CHANGED_FROM, HELD, LENGTHS, READ, sent};
 
-use super::Card;
+use super::{Card, replay};
 use crate::checks::vsock::setup::together;
-
-/// Lengths of the first frames, one of each.
-const LENGTHS: std::ops::RangeInclusive<usize> = 60..=1514;
 
 /// For the next frame of one length each.
 const SOON: Duration = Duration::from_secs(60);
@@ -28,6 +26,7 @@ pub fn in_place(env: &Env<'_>) -> Result<String> {
     for mode in ["zerocopy", "copy"] {
         said.push(one(&mut card, mode).with_context(|| format!("mode {mode}"))?);
     }
+    said.push(replay::capture(&mut card).context("replay")?);
     Ok(said.join("; "))
 }
 
