@@ -73,13 +73,14 @@
 // A mode: lent always. A limit that forbids it is an error (-ENOBUFS).
 #define ZW_MODE_ZEROCOPY 2u
 
-// A back end: io_uring if areas are given and it is allowed, else socket calls. zw_sender_path says which and why.
+// A back end: io_uring if areas are given and it is allowed, else socket calls, and on AF_VSOCK always these.
+// zw_sender_path says which and why.
 #define ZW_BACKEND_AUTO 0u
 
 // A back end: send, sendmsg, sendmmsg, with MSG_ZEROCOPY.
 #define ZW_BACKEND_SOCKET 1u
 
-// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed.
+// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed. On AF_VSOCK it only copies.
 #define ZW_BACKEND_URING 2u
 
 // Notifications are read several at a time.

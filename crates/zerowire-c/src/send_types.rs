@@ -18,11 +18,12 @@ pub const ZW_MODE_COPY: u32 = 1u32;
 /// A mode: lent always. A limit that forbids it is an error (-ENOBUFS).
 pub const ZW_MODE_ZEROCOPY: u32 = 2u32;
 
-/// A back end: io_uring if areas are given and it is allowed, else socket calls. zw_sender_path says which and why.
+/// A back end: io_uring if areas are given and it is allowed, else socket calls, and on AF_VSOCK always these.
+/// zw_sender_path says which and why.
 pub const ZW_BACKEND_AUTO: u32 = 0u32;
 /// A back end: send, sendmsg, sendmmsg, with MSG_ZEROCOPY.
 pub const ZW_BACKEND_SOCKET: u32 = 1u32;
-/// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed.
+/// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed. On AF_VSOCK it only copies.
 pub const ZW_BACKEND_URING: u32 = 2u32;
 
 /// Notifications are read several at a time.

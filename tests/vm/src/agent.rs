@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, listen_on, local_cid};
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
-use zerowire_vmtest::vsock::{Kind, allow_descriptors, pci, zerocopy};
+use zerowire_vmtest::vsock::{Kind, allow_descriptors, lend, pci, zerocopy};
 
 fn main() -> ExitCode {
     match run(&mut Words(std::env::args().skip(1).collect())) {
@@ -154,6 +154,14 @@ fn work(end: &End, name: &str, words: &mut Words) -> Result<String> {
             job::receive_end(&socket)?;
             Ok(format!("{} {}", sends.calls, sends.copied))
         }
+        // MODE BACKEND COUNT BYTES: payloads by zerowire's sender that change while they are on their way.
+        "held" => {
+            let options = lend::options(&words.next("a mode")?, &words.next("a back end")?)?;
+            let count = words.number("a count")?;
+            lend::held(end.open()?, options, count, words.number("a length")?)
+        }
+        // BYTES: by the same sender, which chooses.
+        "choose" => lend::choose(end.open()?, words.number("a length")?),
         // SEED WRITE BYTES REPLY_BYTES
         "request" => {
             job::request(end.open()?, words.load()?, words.number("the length of the reply")?)?;

@@ -128,6 +128,22 @@ impl Backend {
         Ok((status, self.documents().pop()))
     }
 
+    /// Lets it stand still (SIGSTOP) until [`Backend::go_on`].
+    ///
+    /// # Errors
+    /// The system call fails.
+    pub fn stand_still(&mut self) -> Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// The system call fails.
+    pub fn go_on(&mut self) -> Result<()> {
+        self.process.signal(Signal::CONT)
+    }
+
     /// Kills it without a chance to clean up (SIGKILL).
     pub fn kill(&mut self) {
         self.process.kill();

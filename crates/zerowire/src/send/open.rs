@@ -4,7 +4,7 @@ use super::backend::AnyBackend;
 use super::kind::{Kind, SocketKind};
 use super::segment;
 use super::socket::SocketBackend;
-use super::uring::backend::UringBackend;
+use super::uring::backend::{UNTOLD_ON_VSOCK, UringBackend};
 use super::uring::{Engine, EngineError, EngineOptions, Registration};
 use super::{Backend, Mode, Options, SendError};
 use crate::area::Area;
@@ -27,6 +27,7 @@ pub(super) fn open(
         Backend::Auto if !lend => (socket, "copying gains nothing from io_uring".to_owned()),
         Backend::Auto if areas.is_empty() => (socket, "no areas to register with io_uring".to_owned()),
         Backend::Auto if kind.kind == Kind::Unix => (socket, "unix sockets lend nothing".to_owned()),
+        Backend::Auto if kind.kind == Kind::Vsock => (socket, UNTOLD_ON_VSOCK.to_owned()),
         Backend::Uring | Backend::Auto => {
             let strict = options.backend == Backend::Uring && options.mode == Mode::ZeroCopy;
             let registration = if strict { Registration::Required } else { Registration::IfAllowed };

@@ -21,14 +21,15 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// io_uring when areas are given and the kernel allows it, plain socket calls otherwise. An area that can't be registered
+    /// io_uring when areas are given and the kernel allows it, plain socket calls otherwise, and on AF_VSOCK always. An area that can't be registered
     /// (RLIMIT_MEMLOCK) is sent from all the same, at the price of pinning its pages for each send: see
     /// [`Sender::path`](super::Sender::path) for what was chosen and why.
     #[default]
     Auto,
     /// `send`, `sendmsg`, `sendmmsg`, with `MSG_ZEROCOPY` (Documentation/networking/msg_zerocopy.rst).
     Socket,
-    /// io_uring's `SEND_ZC` and `SENDMSG_ZC`. An error where io_uring is not allowed.
+    /// io_uring's `SEND_ZC` and `SENDMSG_ZC`. An error where io_uring is not allowed. On AF_VSOCK it only copies, since its
+    /// notifications don't say there what the kernel copied of lent memory.
     Uring,
 }
 

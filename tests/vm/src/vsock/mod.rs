@@ -12,6 +12,7 @@
 pub mod guest;
 pub mod host;
 pub mod job;
+pub mod lend;
 pub mod pattern;
 pub mod pci;
 pub mod remote;

@@ -70,6 +70,11 @@ const MAX_CALL_BYTES: usize = 1 << 30;
 /// the parts of its first and last page that are none of its bytes.
 const CHARGE_BYTES: usize = 2048;
 const CHARGE_PIECE_BYTES: usize = 2 * 4096;
+/// A call that the peer's credit does not cover is copied, in whole or in part. MSG_ZEROCOPY's notifications say so; those of
+/// SEND_ZC don't (`virtio_transport_init_zcopy_skb`, net/vmw_vsock/virtio_transport_common.c: the flag is set in
+/// notifications of the socket's own only). Seen with Linux 7.3.
+pub(crate) const UNTOLD_ON_VSOCK: &str =
+    "io_uring does not say what the kernel copies of memory that is lent to vsock; socket calls lend there";
 /// Fewer datagrams than this go linked: asking for the buffer's room costs as much as the links.
 const FEWEST_UNLINKED: usize = 3;
 /// Room for datagrams whose successors are out is waited for so long in a call, at most. The call is none that waits by
@@ -123,7 +128,8 @@ impl UringBackend {
             _ if !lend => Some("copying was asked for".to_owned()),
             Kind::Unix => Some("unix sockets can't take lent memory".to_owned()),
             _ if !features.sendmsg_zc => Some("this kernel has no SENDMSG_ZC (Linux 6.1 has)".to_owned()),
-            Kind::Tcp | Kind::Udp | Kind::Vsock | Kind::Other => None,
+            Kind::Vsock => Some(UNTOLD_ON_VSOCK.to_owned()),
+            Kind::Tcp | Kind::Udp | Kind::Other => None,
         };
         Self {
             core,

@@ -1,5 +1,5 @@
 //! `zerowire send` in a guest, over AF_VSOCK to a unix socket of the host: every byte arrives, and
-//! what the guest's kernel says of copies is what was asked for and what it can do.
+//! what the guest's kernel says of copies is what was asked for, what it can do, and what it does.
 
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::assets::Kernel;
@@ -8,6 +8,7 @@ use zerowire_vmtest::send::{self, PatternFile, Said};
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::{Kind, host};
 
+use super::lent;
 use super::setup::{HOST, Vsock, together};
 
 /// An odd length, so that the last call is a short one.
@@ -41,25 +42,36 @@ pub fn vsock(env: &Env<'_>) -> Result<String> {
                 job::receive_end(&socket)
             };
             let sent = together(receive, || send::complete(&mut vsock.guest, &to, FILE, &options));
-            let checked = sent.and_then(|(said, ())| check(&said, mode, env.machine.kernel));
+            let checked = sent.and_then(|(said, ())| check(&said, mode, backend, env.machine.kernel));
             let percent = checked.with_context(|| options.clone())?;
             text.push(format!("{mode} {backend}: {percent} %"));
         }
     }
+    let truth = lent::truth(&mut vsock, env.machine.kernel).context("payloads that change on their way")?;
+    // The old kernel lends nothing.
+    let choices = match env.machine.kernel {
+        Kernel::Stable => String::new(),
+        Kernel::New => format!("; chosen: {}", lent::choices(&mut vsock).context("what is chosen")?),
+    };
     vsock.finish()?;
-    Ok(format!("zero-copied: {}", text.join(", ")))
+    Ok(format!("zero-copied: {}; new bytes came of {truth}{choices}", text.join(", ")))
 }
 
 /// Fails unless the ledger is what this mode means on this kernel; returns the percentage that was
 /// zero-copied.
-fn check(said: &Said, mode: &str, kernel: Kernel) -> Result<u64> {
+fn check(said: &Said, mode: &str, backend: &str, kernel: Kernel) -> Result<u64> {
     let Said { path, ledger, .. } = said;
     let lent = ledger.zero_copied_bytes + ledger.copied("kernel");
-    match (mode, kernel) {
+    // AF_VSOCK sockets lend since Linux 6.7, and io_uring doesn't say what is copied of that.
+    let refusal = match (backend, kernel) {
+        ("uring", _) => Some("io_uring does not say"),
+        (_, Kernel::Stable) => Some("vsock refuses"),
+        (_, Kernel::New) => None,
+    };
+    match (mode, refusal) {
         ("copy", _) => ensure!(ledger.copied("asked") == FILE.bytes, "not copied as asked: {said:?}"),
-        // AF_VSOCK sockets lend since Linux 6.7.
-        (_, Kernel::Stable) => {
-            ensure!(path.contains("vsock refuses"), "the path does not say why: {path}");
+        (_, Some(refusal)) => {
+            ensure!(path.contains(refusal), "the path does not say why: {path}");
             ensure!(lent == 0 && ledger.copied("unsupported") > 0, "not copied as unsupported: {said:?}");
             ensure!(
                 mode == "auto" || ledger.copied("unsupported") == FILE.bytes,
