@@ -23,8 +23,31 @@
 //! }
 //! ```
 //!
+//! Memory that is only borrowed is not taken, since it could go before the kernel has done with it:
+//!
+//! ```compile_fail,E0597
+//! # use zerowire::send::{SendError, Sender};
+//! fn borrow(sender: &mut Sender) -> Result<(), SendError> {
+//!     let buffer = vec![1; 4096];
+//!     sender.send(&buffer[..])?; // the loan may outlive the buffer: this line does not compile
+//!     Ok(())
+//! }
+//! ```
+//!
 //! Memory that is shared on purpose ([`Bytes`](bytes::Bytes), `Arc<[u8]>`, [`Frozen`](crate::area::Frozen)) is
-//! read-only for everybody, and the sender's handle keeps it alive.
+//! read-only for everybody, and the sender's handle keeps it alive:
+//!
+//! ```compile_fail,E0596
+//! # use zerowire::area::Area;
+//! # use zerowire::send::{SendError, Sender};
+//! fn change(sender: &mut Sender, area: &Area) -> Result<(), SendError> {
+//!     let Some(buffer) = area.lease() else { return Ok(()) };
+//!     let mut buffer = buffer.freeze();
+//!     sender.send(buffer.clone())?;
+//!     buffer.fill(2); // who shares a buffer may only read it: this line does not compile
+//!     Ok(())
+//! }
+//! ```
 
 pub mod auto;
 mod backend;
