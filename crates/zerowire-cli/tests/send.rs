@@ -287,6 +287,11 @@ fn what_is_wrong_is_named_with_the_remedy() {
         for word in words {
             assert!(text.contains(word), "{args:?}: no '{word}' in {text}");
         }
+        // A cause is named once.
+        for line in text.lines() {
+            let clauses: Vec<&str> = line.split(": ").collect();
+            assert!(clauses.windows(2).all(|two| two[0] != two[1]), "{line}");
+        }
         assert!(output.stdout.is_empty());
     }
 }

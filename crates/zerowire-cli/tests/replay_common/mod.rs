@@ -49,6 +49,11 @@ impl Ran {
             assert!(self.log.contains(word), "no '{word}' in: {}", self.log);
         }
         assert!(!self.log.contains("panicked"), "{}", self.log);
+        // A cause is named once.
+        for line in self.log.lines() {
+            let clauses: Vec<&str> = line.split(": ").collect();
+            assert!(clauses.windows(2).all(|two| two[0] != two[1]), "{line}");
+        }
         assert_eq!(self.out, "");
     }
 }
