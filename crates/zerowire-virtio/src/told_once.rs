@@ -29,7 +29,7 @@ fn no_cause_is_told_twice() {
     let packet = PacketError::System { interface: interface.clone(), call: "bind", source: cause() };
     let errors: [Box<dyn Error>; 15] = [
         Box::new(TapError::Device(cause())),
-        Box::new(TapError::Attach { name: "tap7".to_owned(), source: cause(), hint: "do this" }),
+        Box::new(TapError::Attach { name: "tap7".to_owned(), source: cause(), hint: "do this".to_owned() }),
         Box::new(tap()),
         Box::new(PortError::from(tap())),
         Box::new(PortError::from(xdp)),

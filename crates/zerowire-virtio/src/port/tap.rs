@@ -91,7 +91,7 @@ pub enum TapError {
     #[error("{0} queues: a tap has 1 to {MAX_QUEUES}")]
     Queues(usize),
     /// No /dev/net/tun.
-    #[error("/dev/net/tun can't be opened: {0}; load the module tun, or give the container the device")]
+    #[error("/dev/net/tun can't be opened: {0}; {hint}", hint = device_remedy(.0))]
     Device(io::Error),
     /// TUNSETIFF failed.
     #[error("tap '{name}' can't be opened: {source}; {hint}")]
@@ -101,7 +101,7 @@ pub enum TapError {
         /// What the kernel said.
         r#source: io::Error,
         /// What to do.
-        hint: &'static str,
+        hint: String,
     },
     /// Another ioctl failed.
     #[error("tap '{name}': {what} failed: {source}")]
@@ -323,13 +323,7 @@ impl Tap {
     }
 
     fn socket(&self) -> Result<OwnedFd, TapError> {
-        rustix::net::socket_with(
-            rustix::net::AddressFamily::INET,
-            rustix::net::SocketType::DGRAM,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(|e| TapError::Setup { name: self.name.clone(), what: "socket", source: e.into() })
+        ask_by().map_err(|source| TapError::Setup { name: self.name.clone(), what: "socket", source })
     }
 
     fn request(&self) -> IfReq {
@@ -383,17 +377,83 @@ fn attach(name: &str, multi: bool) -> Result<OwnedFd, TapError> {
     // SAFETY: TUNSETIFF reads and fills the ifreq, which is long enough.
     if unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw const req) } < 0 {
         let source = io::Error::last_os_error();
-        let hint = match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                "run with CAP_NET_ADMIN, or make the tap first with 'ip tuntap add NAME mode tap vnet_hdr user USER'"
-            }
-            Some(libc::EBUSY) => "another program holds it: stop that one or take another name",
-            Some(libc::EINVAL) => {
-                "an interface of that name exists with other flags: queues=N needs 'ip tuntap add … multi_queue', one queue needs it without"
-            }
-            _ => "see 'zerowire doctor'",
-        };
+        let hint = remedy(name, multi, &source);
         return Err(TapError::Attach { name: name.to_owned(), source, hint });
     }
     Ok(fd)
+}
+
+/// What to do about a /dev/net/tun that can't be opened.
+fn device_remedy(e: &io::Error) -> &'static str {
+    match e.raw_os_error() {
+        Some(libc::EACCES) => {
+            "run as root, or let every user open it ('chmod 666 /dev/net/tun', as most systems have it)"
+        }
+        // The device controller of a control group.
+        Some(libc::EPERM) => "allow the container the device (character device 10:200)",
+        _ => {
+            "load the module tun ('modprobe tun'), or give the container the device ('--device /dev/net/tun')"
+        }
+    }
+}
+
+/// What to do about a TUNSETIFF that failed.
+fn remedy(name: &str, multi: bool, e: &io::Error) -> String {
+    let flag = if multi { " multi_queue" } else { "" };
+    match e.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => format!(
+            "run with CAP_NET_ADMIN, or make the tap first with 'ip tuntap add {name} mode tap vnet_hdr{flag} user USER'"
+        ),
+        Some(libc::EBUSY) => "another program holds it: stop that one or take another name".to_owned(),
+        // An interface of that name is there, and it is another one than was asked for (drivers/net/tun.c, `tun_set_iff`).
+        Some(libc::EINVAL) => match kind(name).as_deref() {
+            Some("tap") if multi => {
+                format!(
+                    "it was made without multi_queue: 'ip tuntap add {name} mode tap multi_queue' makes one for queues=N, or leave queues=N out"
+                )
+            }
+            Some("tap") => {
+                "it was made with multi_queue: give queues=2 or more, or make it without".to_owned()
+            }
+            Some(_) => {
+                "it is a tun, whose packets have no Ethernet header: give the name of a tap, or of none yet"
+                    .to_owned()
+            }
+            None => format!(
+                "an interface of that name is there and no tap: give the name of a tap, or of none yet; for other interfaces there \
+                 are --port packet:{name} and xdp:{name}"
+            ),
+        },
+        _ => "see 'zerowire doctor'".to_owned(),
+    }
+}
+
+/// `tap` or `tun`; None for all others (drivers/net/tun.c, `tun_get_drvinfo`).
+fn kind(name: &str) -> Option<String> {
+    let driver = netdevice::driver(ask_by().ok()?, name).ok()?;
+    (driver.name == "tun").then_some(driver.bus_address)
+}
+
+/// A socket to ask by.
+fn ask_by() -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_can_not_be_opened_is_named_with_the_remedy() {
+        for (errno, word) in [
+            (libc::EACCES, "run as root"),
+            (libc::EPERM, "10:200"),
+            (libc::ENOENT, "modprobe tun"),
+            (libc::ENODEV, "modprobe tun"),
+        ] {
+            let text = TapError::Device(io::Error::from_raw_os_error(errno)).to_string();
+            assert!(text.starts_with("/dev/net/tun can't be opened: ") && text.contains(word), "{text}");
+        }
+    }
 }
