@@ -1,9 +1,11 @@
 //! The configuration file: one `[[vm]]` a VM, with a table for each device that it has.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
+use toml::Spanned;
 
 /// The file. A key that is not known is an error, so that a misspelt one is not passed over.
 #[derive(Deserialize)]
@@ -18,7 +20,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 pub struct Vm {
     /// In logs and statistics.
-    pub name: String,
+    pub name: Spanned<String>,
     /// `[vm.net]`.
     pub net: Option<Net>,
     /// `[vm.vsock]`.
@@ -55,24 +57,33 @@ pub struct Vsock {
     pub groups: Option<Vec<String>>,
 }
 
-/// The tables that `pick` finds in the file's VMs, with the VMs' names. An error if there is none; `table` is its name in
-/// that message.
+/// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the same. An error if there is
+/// none; `table` is its name in that message.
 pub fn read<T>(path: &Path, table: &str, pick: fn(Vm) -> Option<T>) -> Result<Vec<(String, T)>> {
     let context = || format!("configuration file {}", path.display());
     let text = std::fs::read_to_string(path).with_context(context)?;
-    let file: File = toml::from_str(&text).with_context(context)?;
-    let found: Vec<_> = file
-        .vm
-        .into_iter()
-        .filter_map(|vm| {
-            let name = vm.name.clone();
-            pick(vm).map(|t| (name, t))
-        })
-        .collect();
+    // The text of an error ends with a newline.
+    let file: File =
+        toml::from_str(&text).map_err(|e| anyhow!("{}", e.to_string().trim_end())).with_context(context)?;
+    let mut found: Vec<(String, T)> = Vec::new();
+    let mut lines = HashMap::new();
+    for vm in file.vm {
+        let (name, line) = (vm.name.get_ref().clone(), line_of(&text, vm.name.span().start));
+        let Some(t) = pick(vm) else { continue };
+        if let Some(before) = lines.insert(name.clone(), line) {
+            bail!("{}: lines {before} and {line} name two VMs '{name}': names must differ", path.display());
+        }
+        found.push((name, t));
+    }
     if found.is_empty() {
         bail!("{}: no [[vm]] with a [{table}] table", path.display());
     }
     Ok(found)
+}
+
+/// The number of the line that the byte at `offset` is in, from 1.
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|b| *b == b'\n').count()
 }
 
 #[cfg(test)]
@@ -140,6 +151,21 @@ port = 'tap:u'
         assert!(text(no_net, "vm.net").contains("[vm.net]"));
         let no_vsock = "[[vm]]\nname='c'\n[vm.net]\nsocket='/s'\nport='tap:u'\n";
         assert!(text(no_vsock, "vm.vsock").contains("[vm.vsock]"));
+        let twice = BOTH.replace("name = 'c'", "name = 'a'");
+        assert!(
+            text(&twice, "vm.net").contains("lines 2 and 21 name two VMs 'a'"),
+            "{}",
+            text(&twice, "vm.net")
+        );
+        // What is of the wrong type is named with its line, and nothing is behind the message.
+        let wrong = BOTH.replace("cid = 4", "cid = 'four'");
+        for table in ["vm.net", "vm.vsock"] {
+            let said = text(&wrong, table);
+            assert!(
+                said.contains("line 17") && said.contains("cid = 'four'") && said.trim() == said,
+                "{said}"
+            );
+        }
         // A mistake in the other command's table is one all the same.
         for (toml, word) in [
             ("[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nprt='tap:t'\n", "prt"),

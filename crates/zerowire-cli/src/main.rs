@@ -14,6 +14,7 @@ mod replay;
 mod send;
 mod serving;
 mod signals;
+mod spec;
 mod table;
 mod vsock;
 
@@ -29,7 +30,8 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// What to log to standard error: error, warn, info, debug or trace.
-    #[arg(long, global = true, default_value = "info", value_name = "LEVEL")]
+    #[arg(long, global = true, default_value = "info", value_name = "LEVEL", hide_possible_values = true,
+        value_parser = logging::LEVELS)]
     log: String,
     /// How system calls of the busiest paths are made: plain, refilled (the processor's return predictor is filled anew behind
     /// each), or auto: what costs less here. 'zerowire doctor' says what they cost.
@@ -103,13 +105,19 @@ fn main() -> ExitCode {
 }
 
 /// Under the names `zerowire-net` and `zerowire-vsock` (as the installed vhost-user JSON files start it) the program is
-/// `zerowire net` and `zerowire vsock`.
+/// `zerowire net` and `zerowire vsock`. With `--print-capabilities` whatever else is asked of these does not matter (QEMU
+/// docs/interop/vhost-user.rst, "Backend program conventions").
 fn arguments() -> Vec<std::ffi::OsString> {
     let mut args: Vec<_> = std::env::args_os().collect();
     let name =
         args.first().and_then(|a| std::path::Path::new(a).file_name()?.to_str().map(ToOwned::to_owned));
     if let Some(command @ ("net" | "vsock")) = name.as_deref().and_then(|n| n.strip_prefix("zerowire-")) {
         args.insert(1, command.into());
+    }
+    let is_back_end = args.get(1).is_some_and(|command| command == "net" || command == "vsock");
+    if is_back_end && args[2..].iter().any(|a| a == "--print-capabilities") {
+        args.truncate(2);
+        args.push("--print-capabilities".into());
     }
     args
 }

@@ -1,10 +1,12 @@
 //! What the commands that serve VMs have in common: signals while they run, how statistics go out, descriptors.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
+use zerowire_virtio::daemon::ServerError;
 
 use crate::signals::Signals;
 
@@ -32,13 +34,13 @@ pub fn until_stopped(
     signals: &Signals,
     lasting: bool,
     is_alive: impl Fn() -> bool,
-    mut answer: impl FnMut(Request) -> Result<()>,
+    mut answer: impl FnMut(Request),
 ) -> Result<()> {
     let tick = (!lasting).then_some(TICK);
     loop {
         match signals.wait(tick).context("waiting for signals failed")? {
-            Some(libc::SIGUSR1) => answer(Request::Statistics)?,
-            Some(libc::SIGHUP) => answer(Request::Reload)?,
+            Some(libc::SIGUSR1) => answer(Request::Statistics),
+            Some(libc::SIGHUP) => answer(Request::Reload),
             Some(_) => return Ok(()),
             None if !is_alive() => return Ok(()),
             None => {}
@@ -46,13 +48,28 @@ pub fn until_stopped(
     }
 }
 
+/// As [`print`], while VMs are served: whoever reads the statistics no more is no reason to end that.
+pub fn print_meanwhile<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) {
+    if let Err(e) = print(stats, json, table) {
+        tracing::error!("SIGUSR1: {e:#}");
+    }
+}
+
+/// Why the VMs of this file, or of the command line, can't be served.
+pub fn refused(config: &Option<PathBuf>, e: &ServerError) -> anyhow::Error {
+    match config {
+        Some(file) => anyhow!("{}: {e}", file.display()),
+        None => anyhow!("{e}"),
+    }
+}
+
 /// Prints statistics to standard output: one line of JSON, or as `table` words them.
 pub fn print<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) -> Result<()> {
     let text = if json { format!("{}\n", serde_json::to_string(stats)?) } else { table(stats) };
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("statistics can't be written to standard output")
 }
 
 /// Raises the soft limit of open files (often 1024) to the hard one and returns that; None stands for no limit.

@@ -101,10 +101,136 @@ fn what_others_hold_is_left_to_them() {
         assert!(!dir.path().join("a").exists(), "the socket goes with the program");
         // The kernel lets go of what io_uring held a little after the process is gone.
         wait_until("a tap that it made goes with it", || interface("zwheld").is_none());
-
-        tap::persistent("zwmulti", libc::IFF_MULTI_QUEUE);
-        refused(&["--socket", &path("c"), "--port", "tap:zwmulti"], 1, &["zwmulti", "multi_queue"]);
     });
+}
+
+#[test]
+fn interfaces_that_are_not_the_tap_that_was_asked_for_are_told_apart() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s").display().to_string();
+        let refused_port = |port: &str, words: &[&str]| {
+            refused(&["--socket", &socket, "--port", port], 1, words);
+            assert!(!dir.path().join("s").exists(), "{port}: no socket is left behind");
+        };
+        tap::persistent("zwmulti", libc::IFF_MULTI_QUEUE);
+        refused_port("tap:zwmulti", &["'zwmulti'", "with multi_queue", "queues=2 or more"]);
+        tap::persistent("zwsingle", 0);
+        refused_port("tap:zwsingle,queues=2", &["'zwsingle'", "without multi_queue", "leave queues=N out"]);
+        tap::make("zwtun", libc::IFF_TUN | libc::IFF_NO_PI);
+        refused_port("tap:zwtun", &["'zwtun'", "it is a tun", "name of a tap"]);
+        refused_port("tap:lo", &["'lo'", "no tap", "packet:lo"]);
+    });
+}
+
+#[test]
+fn a_tap_that_may_not_be_made_is_named_with_what_to_ask_for() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s").display().to_string();
+        for (port, flag) in
+            [("tap:zwmay", " user USER'"), ("tap:zwmay,queues=2", "vnet_hdr multi_queue user USER'")]
+        {
+            let restrict = Restrict { no_net_admin: true, ..Restrict::default() };
+            let program = Program::restricted(&["--socket", &socket, "--port", port], restrict);
+            let (code, _, log) = program.result();
+            assert_eq!(code, 1, "{log}");
+            for word in ["tap 'zwmay' can't be opened", "CAP_NET_ADMIN", "ip tuntap add zwmay mode tap", flag]
+            {
+                assert!(log.contains(word), "no '{word}' in\n{log}");
+            }
+        }
+    });
+}
+
+/// A number that is none of the user's may be one that the program would use for something of its own.
+#[test]
+fn numbers_of_no_descriptor_are_refused_before_anything_is_opened() {
+    in_netns(|| {
+        for number in 3..=12 {
+            let words = [&format!("descriptor {number} is not a unix stream socket"), "was started with"];
+            refused(&["--fd", &number.to_string(), "--port", "tap:zwnofd"], 1, &words);
+            assert_eq!(interface("zwnofd"), None, "no tap is left behind");
+        }
+    });
+}
+
+#[test]
+fn several_vms_are_checked_against_each_other() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let vm = |name: &str, socket: &str, tap: &str| {
+            format!("name={name},socket={}/{socket},port=tap:{tap}", dir.path().display())
+        };
+        let toml = |name: &str, socket: &str, tap: &str| {
+            let socket = format!("{}/{socket}", dir.path().display());
+            format!("[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'tap:{tap}'\n")
+        };
+        let file = dir.path().join("vms.toml");
+        let config = file.display().to_string();
+        for (second, words, in_file) in [
+            (["a", "b", "zwtwob"], ["two VMs are named 'a'", "names must differ"], "lines 2 and 7"),
+            (["b", "./a", "zwtwob"], ["VM b: socket path", "is taken by a socket of VM a"], "/./a"),
+            (["b", "b", "zwtwoa"], ["VM b: tap 'zwtwoa' is VM a's", "another one"], "vms.toml: VM b"),
+        ] {
+            let [name, socket, tap] = second;
+            refused(&["--vm", &vm("a", "a", "zwtwoa"), "--vm", &vm(name, socket, tap)], 1, &words);
+            std::fs::write(&file, toml("a", "a", "zwtwoa") + &toml(name, socket, tap)).expect("a file");
+            refused(&["--config", &config], 1, &[&config, in_file]);
+        }
+        let xdp = |name: &str, queues: &str| {
+            format!("name={name},socket={}/{name},port=xdp:zwnone,{queues}", dir.path().display())
+        };
+        refused(
+            &["--vm", &xdp("a", "queue=1,queues=2"), "--vm", &xdp("b", "queue=2")],
+            1,
+            &["VM b: queue 2 of interface zwnone is VM a's"],
+        );
+        refused(&["--vm", &vm("", "a", "zwtwoa")], 1, &["VM name \"\"", "at least one character"]);
+        std::fs::write(&file, toml("a", "a", "zwtwoa").replace("'a'", "\"a\\u0000b\"")).expect("a file");
+        refused(&["--config", &config], 1, &["VM name \"a\\0b\"", "no control characters"]);
+        let twice = vm("a", "a", "zwtwoa") + ",name=b";
+        refused(&["--vm", &twice], 1, &["name=a and name=b: give 'name' once"]);
+        let names: Vec<_> = std::fs::read_dir(dir.path()).expect("the directory").flatten().collect();
+        assert_eq!(names.len(), 1, "no socket is left behind: {names:?}");
+        assert_eq!((interface("zwtwoa"), interface("zwtwob")), (None, None), "no tap is left behind");
+    });
+}
+
+#[test]
+fn mistakes_in_files_are_named_with_their_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("vms.toml").display().to_string();
+    let good = "[[vm]]\nname = 'a'\n[vm.net]\nsocket = '/nowhere/s'\nport = 'tap:zwfile'\n";
+    for (from, to, words) in [
+        ("name = 'a'", "name = 3", ["line 2", "name = 3", "expected a string"]),
+        ("port = 'tap:zwfile'", "port = ['tap:t']", ["line 5", "port = ['tap:t']", "expected a string"]),
+        ("port = ", "prt = ", ["line 5", "unknown field `prt`", "`port`"]),
+        ("socket = ", "metadata = ", ["line 3", "[vm.net]", "missing field `socket`"]),
+        ("[[vm]]", "[vm]", ["line 1", "[vm]", "expected a sequence"]),
+        ("[vm.net]", "[vm.net", ["line 3", "[vm.net", "unclosed"]),
+        ("[vm.net]", "[vm.nett]", ["line 3", "unknown field `nett`", "`net`"]),
+        (
+            "port = ",
+            "metadata-token = 'maybe'\nport = ",
+            ["VM a", "metadata-token 'maybe'", "required or optional"],
+        ),
+        ("port = ", "pin = 'half'\nport = ", ["VM a", "pin 'half'", "partial or off"]),
+        ("port = ", "socket = '/x'\nport = ", ["line 5", "socket = '/x'", "duplicate key"]),
+    ] {
+        std::fs::write(&file, good.replace(from, to)).expect("a file");
+        refused(&["--config", &file], 1, &[&[file.as_str()][..], &words].concat());
+    }
+}
+
+#[test]
+fn a_level_that_is_none_is_refused_with_the_choice() {
+    refused(
+        &["--log", "lots", "--socket", "/nowhere/s"],
+        2,
+        &["'lots'", "--log", "error, warn, info, debug, trace"],
+    );
+    refused(&["--memlock", "1T", "--socket", "/nowhere/s"], 2, &["'1T'", "--memlock", "256M or 1G"]);
 }
 
 #[test]
@@ -148,4 +274,35 @@ fn capabilities_are_printed_as_management_programs_expect() {
     let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(value["type"], "net");
     assert!(value["features"].is_array());
+    // "Other options and arguments should be ignored" (QEMU docs/interop/vhost-user.rst, "Backend program conventions").
+    for more in [&["--fd=3", "--socket-path=/nowhere/s"][..], &["--port", "bogus"], &["--of-another-version"]]
+    {
+        for args in [[&["--print-capabilities"], more].concat(), [more, &["--print-capabilities"]].concat()] {
+            assert_eq!(Program::run(&args), (0, out.clone(), String::new()), "{args:?}");
+        }
+    }
+}
+
+/// Management programs read the JSON file that is installed, and start the program that it names without further words.
+#[test]
+fn the_installed_file_names_a_program_that_is_such_a_back_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for device in ["net", "vsock"] {
+        let template = format!("{}/../../dist/50-zerowire-{device}.json.in", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(template).expect("the file as it is before it is installed");
+        let text = text.replace("@libexecdir@", &dir.path().display().to_string());
+        let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert!(file["description"].is_string() && file["type"] == device, "{file}");
+        let binary = file["binary"].as_str().expect("a path");
+        // As `make install` does.
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_zerowire"), binary).expect("a link");
+        let output =
+            std::process::Command::new(binary).arg("--print-capabilities").output().expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(said["type"], device, "{said}");
+        let alone = std::process::Command::new(binary).output().expect("it starts");
+        assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+        assert!(String::from_utf8_lossy(&alone.stderr).contains("--socket PATH"), "{alone:?}");
+    }
 }

@@ -59,6 +59,31 @@ fn statistics_come_on_sigusr1_and_at_the_end() {
     });
 }
 
+/// Somebody read the statistics once, and is gone: guests are served on.
+#[test]
+fn statistics_that_nobody_reads_end_nothing() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let restrict = Restrict { unread: true, ..Restrict::default() };
+        let mut program = start(dir.path(), "zwunread", &[], restrict);
+        let mut guest = Guest::start(connect(&dir.path().join("zwunread")));
+        let mut peer = Peer::new("zwunread");
+        guest.ping(&mut peer);
+        program.signal(libc::SIGUSR1);
+        program.wait_log("statistics can't be written to standard output: Broken pipe");
+        guest.ping(&mut peer);
+        drop(guest);
+        program.signal(libc::SIGTERM);
+        assert_eq!(
+            program.wait().code(),
+            Some(1),
+            "the last ones can't be written either\n{}",
+            program.log()
+        );
+        assert!(!dir.path().join("zwunread").exists(), "all the same it is a clean end");
+    });
+}
+
 #[test]
 fn without_json_a_table_names_the_reasons() {
     in_netns(|| {
@@ -121,6 +146,49 @@ fn with_a_connected_socket_the_program_ends_with_the_connection() {
     });
 }
 
+/// Proportional memory of a process without that of its guests, bytes (proc_pid_smaps(5)).
+fn own_memory(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("its mappings");
+    let (mut guest, mut kib) = (false, 0);
+    for line in text.lines() {
+        match line.split_once(' ').expect("two words") {
+            ("Pss:", n) if !guest => kib += n.trim_end_matches("kB").trim().parse::<u64>().expect("a number"),
+            // The head of a mapping begins with its range of addresses.
+            (range, _) if !range.ends_with(':') => guest = line.contains("memfd:guest-memory"),
+            _ => {}
+        }
+    }
+    kib << 10
+}
+
+/// When the guests have come to rest, the process takes at most 20 MiB, and 2 MiB for each further VM.
+#[test]
+fn idle_vms_take_little_memory() {
+    const VMS: u64 = 6;
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let names: Vec<_> = (0..VMS).map(|n| format!("zwidle{n}")).collect();
+        let at = |name: &str| dir.path().join(name);
+        let vm = |name: &String| format!("name={name},socket={},port=tap:{name}", at(name).display());
+        let args: Vec<_> = names.iter().flat_map(|name| ["--vm".to_owned(), vm(name)]).collect();
+        let program = Program::net(&args);
+        let mut guests = Vec::new();
+        for (n, name) in (0..).zip(&names) {
+            let mut guest = Guest::start(connect(&at(name)));
+            guest.ping(&mut Peer::new(name));
+            guests.push(guest);
+            let most = (20 << 20) + n * (2 << 20);
+            let mut now = 0;
+            wait_until("it takes as little as it may", || {
+                now = own_memory(program.pid());
+                now <= most
+            });
+            println!("{now} bytes with {} VMs", n + 1);
+        }
+        program.stop();
+    });
+}
+
 #[test]
 fn metadata_are_read_again_on_sighup() {
     in_netns(|| {
@@ -147,6 +215,7 @@ fn metadata_are_read_again_on_sighup() {
 
         write(r#"{"latest":{"meta-data":{"local-hostname":"two"}}}"#);
         program.signal(libc::SIGHUP);
+        program.wait_log("vm0: metadata read again from");
         let mut port = 2002;
         wait_until("the new metadata are served", || {
             port += 1;

@@ -9,7 +9,7 @@ use zerowire_virtio::daemon::{Endpoint, MetadataSource, VmConfig};
 use zerowire_virtio::port::PortSpec;
 
 use super::{NetArgs, PinArg, TokenArg, engine, policy};
-use crate::file;
+use crate::{file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
@@ -46,8 +46,10 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
             .vm
             .iter()
             .map(|spec| {
-                let v = parse_vm(spec).with_context(|| format!("--vm {spec}"))?;
-                let tokens = v.tokens.as_deref().map_or(Ok(default_tokens), token_policy)?;
+                let context = || format!("--vm {spec}");
+                let v = parse_vm(spec).with_context(context)?;
+                let tokens = v.tokens.as_deref().map_or(Ok(default_tokens), token_policy);
+                let tokens = tokens.with_context(context)?;
                 made(&v.name, Endpoint::Path(v.socket), v.port, v.metadata, tokens, v.pin)
             })
             .collect();
@@ -90,16 +92,14 @@ struct VmSpec {
 /// Parses name=…,socket=…,port=…[,OPTION OF THE PORT …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
-    let (mut spec, mut of_port, mut pinning) = (None, String::new(), None);
-    for part in text.split(',') {
-        let (key, value) = part.split_once('=').ok_or_else(|| anyhow!("'{part}' is not KEY=VALUE"))?;
+    let (mut of, mut of_port, mut pinning) = (None, String::new(), None);
+    for (key, value) in spec::pairs(text)? {
         match key {
             "name" => name = Some(value.to_owned()),
             "socket" => socket = Some(PathBuf::from(value)),
-            "port" => spec = Some(value),
+            "port" => of = Some(value),
             key if PortSpec::OPTIONS.contains(&key) => {
-                of_port.push(',');
-                of_port.push_str(part);
+                of_port.push_str(&format!(",{key}={value}"));
             }
             "metadata" => metadata = Some(PathBuf::from(value)),
             "metadata-token" => tokens = Some(value.to_owned()),
@@ -109,11 +109,11 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
             ),
         }
     }
-    let spec = spec.ok_or_else(|| anyhow!("port=PORT is missing"))?;
+    let of = of.ok_or_else(|| anyhow!("port=PORT is missing"))?;
     Ok(VmSpec {
         name: name.ok_or_else(|| anyhow!("name=NAME is missing"))?,
         socket: socket.ok_or_else(|| anyhow!("socket=PATH is missing"))?,
-        port: port(&format!("{spec}{of_port}"))?,
+        port: port(&format!("{of}{of_port}"))?,
         metadata,
         tokens,
         pin: pinning,
@@ -148,6 +148,8 @@ mod tests {
             ("name=a,socket=/s,port=xdp:e,rings=on", "rings=on"),
             ("x", "'x'"),
             ("name=a,cpu=3", "'cpu'"),
+            ("name=a,socket=/s,port=tap:t,name=b", "name=a and name=b: give 'name' once"),
+            ("name=a,socket=/s,port=tap:t,queues=2,queues=3", "queues=2 and queues=3"),
         ] {
             assert!(parse_vm(bad).unwrap_err().to_string().contains(word), "{bad}");
         }

@@ -6,7 +6,7 @@ mod report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
@@ -14,6 +14,7 @@ use zerowire_virtio::memory::PinBudget;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Pin, Policy};
 
 use crate::serving::{self, Request};
+use crate::spec;
 
 /// Whether frames are copied in user space.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -73,15 +74,7 @@ pub struct NetArgs {
     /// one the program ends with the connection.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
-    /// Where frames go, in this process's network namespace: tap:NAME[,queues=N], a tap, which is created, set up, and
-    /// removed at the end if it is not there; or xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all]
-    /// [,offloads=on|off][,promisc=on|off][,link=follow|ignore], queues of an interface by AF_XDP, with the guest's memory as the
-    /// interface's, which takes frames for any address while the guest runs (promisc=off: only for its own); or
-    /// packet:IF[,rings=on|off|auto][,receive=ring|socket|auto][,link=follow|ignore], any Ethernet interface by packet sockets, with
-    /// checksum and segmentation offloads (Linux 6.3, CAP_NET_RAW; one queue pair; rings take 17 MiB of the kernel's memory to
-    /// send by, and 2 MiB, 1024 frames of up to 1970 bytes, to receive by). 1 to 128 queues (queue pairs of the device). With
-    /// link=follow the front end is disconnected and refused while the interface is down or gone, so that the guest's link is
-    /// down; it must connect again by itself (QEMU: reconnect=1), and needs a socket path.
+    /// Where frames go, in this process's network namespace: tap:NAME, xdp:IF or packet:IF, with options; see 'Ports' below.
     #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
     port: String,
     /// Name of the VM in logs and statistics.
@@ -111,10 +104,10 @@ pub struct NetArgs {
     /// so that it can't be ballooned or swapped; off serves large frames of a tap by plain vectored operations.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pin: PinArg,
-    /// Bytes of guests' memory that may be pinned in all, for xdp ports and with --pin auto. A VM on an xdp port needs all of
+    /// Bytes (256M, 4G, …) of guests' memory that may be pinned in all, for xdp ports and with --pin auto. A VM on an xdp port needs all of
     /// its memory and 2.6 MB for each queue pair; its rings don't start where that exceeds what is left, and the log names the
     /// figure. Default: what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = spec::bytes)]
     memlock: Option<u64>,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by
     /// 'zerowire bench net --threshold'.
@@ -129,6 +122,22 @@ pub struct NetArgs {
 }
 
 const AFTER_HELP: &str = "\
+Ports:
+  tap:NAME[,queues=N]
+    A tap. One that is not there is made, set up, and removed at the end.
+  xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all][,offloads=on|off]
+    [,promisc=on|off][,link=follow|ignore]
+    Queues of an interface by AF_XDP, with the guest's memory as the interface's, which takes
+    frames for any address while the guest runs (promisc=off: only for its own).
+  packet:IF[,rings=on|off|auto][,receive=ring|socket|auto][,link=follow|ignore]
+    Any Ethernet interface by packet sockets, with checksum and segmentation offloads (Linux
+    6.3, CAP_NET_RAW). One queue pair; rings take 17 MiB of the kernel's memory to send by, and
+    2 MiB, 1024 frames of up to 1970 bytes, to receive by.
+  queues=N: queue pairs of the device, 1 to 128, of which the guest uses as many as its front
+  end gives it. link=follow: the front end is disconnected and refused while the interface is
+  down or gone, so that the guest's link is down; it must connect again by itself (QEMU:
+  reconnect=1), and needs a socket path.
+
 Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files again, SIGTERM and SIGINT end the program.
 
 Limits: 256 VMs a process; 128 queue pairs a device; rings up to 32768 entries; 64 memory regions a VM; frames up to \
@@ -150,31 +159,23 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     if let Some(bytes) = args.memlock {
         PinBudget::of_process().limit(bytes);
     }
+    let has_metadata = vms.iter().any(|v| v.metadata.is_some());
     let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
-    for v in &vms {
-        tracing::info!(
-            "{}: listening on {}, port {} with {} queue pairs",
-            v.name,
-            v.endpoint,
-            v.port,
-            v.port.queues()
-        );
-    }
     // The text of these errors says all of their sources.
-    let server = Server::start(vms).map_err(|e| anyhow!(e.to_string()))?;
+    let server = Server::start(vms).map_err(|e| serving::refused(&args.config, &e))?;
     serving::until_stopped(
         &signals,
         lasting,
         || server.is_alive(),
         |request| match request {
-            Request::Statistics => serving::print(&server.stats(), args.json, report::table),
+            Request::Statistics => serving::print_meanwhile(&server.stats(), args.json, report::table),
+            Request::Reload if !has_metadata => tracing::info!("SIGHUP: there is nothing to read again"),
             Request::Reload => {
                 for e in server.reload_metadata() {
                     tracing::error!("{e}; the old metadata stay");
                 }
-                Ok(())
             }
         },
     )?;

@@ -9,6 +9,7 @@ use clap::Args;
 use super::policy::{Cut, Oversized, Policy, Short};
 use super::port::Choice;
 use super::timing::{Backwards, Pace};
+use crate::spec;
 
 /// Arguments of `zerowire replay`.
 #[derive(Args, Debug)]
@@ -149,22 +150,10 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A number of bytes.
+/// A number of bytes above 0.
 fn size(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.strip_suffix(['K', 'k', 'M', 'm', 'G', 'g']) {
-        Some(digits) => (digits, &text[digits.len()..]),
-        None => (text, ""),
-    };
-    let shift = match unit {
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        _ => 0,
-    };
-    let bytes = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
-    bytes
-        .filter(|n| *n > 0)
-        .ok_or_else(|| "give a number of bytes above 0, such as 268435456, 256M or 1G".to_owned())
+    let bytes = spec::bytes(text).ok().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    bytes.ok_or_else(|| "give a number of bytes above 0, such as 268435456, 256M or 1G".to_owned())
 }
 
 /// Seconds as a duration.

@@ -9,7 +9,7 @@ use zerowire_virtio::vsock::VsockLimits;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 
 use super::VsockArgs;
-use crate::file;
+use crate::{file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
@@ -74,8 +74,7 @@ struct Vm {
 /// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B].
 fn parse_vm(text: &str) -> Result<Vm> {
     let (mut name, mut cid, mut socket, mut uds, mut groups) = (None, None, None, None, None);
-    for part in text.split(',') {
-        let (key, value) = part.split_once('=').ok_or_else(|| anyhow!("'{part}' is not KEY=VALUE"))?;
+    for (key, value) in spec::pairs(text)? {
         match key {
             "name" => name = Some(value.to_owned()),
             "cid" => cid = Some(value.parse().map_err(|_| anyhow!("cid={value}: give a number, 3 or more"))?),
@@ -128,6 +127,7 @@ mod tests {
             ("name=a,cid=three", "cid=three"),
             ("name=a,cid=-1", "cid=-1"),
             ("x", "'x'"),
+            ("name=a,cid=3,cid=4,socket=/s,uds=/u", "cid=3 and cid=4"),
             ("name=a,port=tap:t", "'port'"),
             ("name=a,groups=x++y", "x++y"),
         ] {

@@ -6,7 +6,7 @@ mod report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
 use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
 
@@ -113,21 +113,19 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
     if let Some(warning) = limit.and_then(|hard| descriptor_warning(&vms, hard)) {
         tracing::warn!("{warning}");
     }
-    for v in &vms {
-        tracing::info!("{}", start_line(v));
-    }
+    let lines: Vec<_> = vms.iter().map(start_line).collect();
     // The text of these errors says all of their sources.
-    let server = VsockServer::start(vms).map_err(|e| anyhow!(e.to_string()))?;
+    let server = VsockServer::start(vms).map_err(|e| serving::refused(&args.config, &e))?;
+    for line in lines {
+        tracing::info!("{line}");
+    }
     serving::until_stopped(
         &signals,
         lasting,
         || server.is_alive(),
         |request| match request {
-            Request::Statistics => serving::print(&server.stats(), args.json, report::table),
-            Request::Reload => {
-                tracing::info!("SIGHUP: there is nothing to read again");
-                Ok(())
-            }
+            Request::Statistics => serving::print_meanwhile(&server.stats(), args.json, report::table),
+            Request::Reload => tracing::info!("SIGHUP: there is nothing to read again"),
         },
     )?;
     let stats = server.stats();

@@ -16,6 +16,8 @@ use super::wait_until;
 pub struct Restrict {
     /// Without CAP_IPC_LOCK, and with this many bytes of locked memory.
     pub memlock: Option<u64>,
+    /// Without CAP_NET_ADMIN.
+    pub no_net_admin: bool,
     /// io_uring_setup(2) fails with this error.
     pub no_uring: Option<i32>,
     /// socket(2) for AF_PACKET fails with this error.
@@ -24,6 +26,8 @@ pub struct Restrict {
     pub descriptors: Option<(u64, u64)>,
     /// This descriptor of the test becomes number [`HANDED_FD`] of the child.
     pub fd: Option<i32>,
+    /// Its standard output is a pipe that nobody reads any more.
+    pub unread: bool,
 }
 
 /// Number of a descriptor that is handed over.
@@ -171,6 +175,7 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 
 /// Capability number (linux/capability.h).
 const CAP_IPC_LOCK: libc::c_ulong = 14;
+const CAP_NET_ADMIN: libc::c_ulong = 12;
 /// System call number, the same on all architectures.
 const SYS_IO_URING_SETUP: u32 = 425;
 /// Where the first argument lies in struct seccomp_data, its lower half.
@@ -178,12 +183,19 @@ const ARGUMENT_AT: u32 = 16;
 
 fn apply(restrict: Restrict) -> std::io::Result<()> {
     let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
+    // What these tests were started with is not the program's: a number that is meant to be nothing's must be that.
+    // SAFETY: takes numbers only.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if let Some(bytes) = restrict.memlock {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
         // SAFETY: the limit is a value of this function.
         check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) })?;
         // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
         check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) })?;
+    }
+    if restrict.no_net_admin {
+        // SAFETY: as above.
+        check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_ADMIN, 0, 0, 0) })?;
     }
     if let Some((soft, hard)) = restrict.descriptors {
         let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
@@ -193,6 +205,15 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
     if let Some(fd) = restrict.fd {
         // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.
         check(unsafe { libc::dup2(fd, HANDED_FD) })?;
+    }
+    if restrict.unread {
+        let mut pipe = [0; 2];
+        // SAFETY: two descriptors are written to the array; those of this function are its own to close.
+        unsafe {
+            check(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC))?;
+            check(libc::dup2(pipe[1], libc::STDOUT_FILENO))?;
+            check(libc::close(pipe[0]))?;
+        }
     }
     if let Some(errno) = restrict.no_uring {
         refuse(SYS_IO_URING_SETUP, None, errno)?;

@@ -11,15 +11,7 @@ const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb;
 /// Makes the tap `name` in this thread's network namespace, and sets it up. `flags` come on top of those of a tap with a
 /// virtio-net header.
 pub fn persistent(name: &str, flags: libc::c_int) {
-    let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .expect("/dev/net/tun");
-    let mut request = ifreq(name);
-    let all = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
-    request.ifr_ifru.ifru_flags = all as libc::c_short;
-    // SAFETY: TUNSETIFF reads and fills the ifreq.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) });
-    // SAFETY: takes a number.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, 1) });
+    make(name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags);
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::INET,
@@ -32,6 +24,18 @@ pub fn persistent(name: &str, flags: libc::c_int) {
     request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
     // SAFETY: SIOCSIFFLAGS reads the ifreq.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) });
+}
+
+/// Makes the interface `name`, a tap or a tun, as `flags` say.
+pub fn make(name: &str, flags: libc::c_int) {
+    let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .expect("/dev/net/tun");
+    let mut request = ifreq(name);
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: TUNSETIFF reads and fills the ifreq.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) });
+    // SAFETY: takes a number.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, 1) });
 }
 
 fn ifreq(name: &str) -> libc::ifreq {

@@ -1,7 +1,7 @@
 //! The socket on which front ends connect.
 
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,10 @@ pub enum ListenError {
         r#source: io::Error,
     },
     /// The descriptor is no unix stream socket.
-    #[error("descriptor {fd} is not a unix stream socket: {source}")]
+    #[error(
+        "descriptor {fd} is not a unix stream socket: {source}; give the number of one that this process was started with, \
+         listening or connected"
+    )]
     BadFd {
         /// Its number.
         fd: RawFd,
@@ -117,7 +120,9 @@ impl Listener {
         Ok(Self::Listening { socket: Some(socket), remove: Some(path.to_owned()) })
     }
 
-    fn inherit(fd: RawFd) -> Result<Self, ListenError> {
+    /// Takes a descriptor that this process was started with. To be called before anything else is opened: a number that the
+    /// user got wrong is then one that is not open, and not that of something of this process's own.
+    pub(super) fn inherit(fd: RawFd) -> Result<Self, ListenError> {
         let bad = |source: io::Error| ListenError::BadFd { fd, source };
         if fd < 0 {
             return Err(bad(io::Error::from_raw_os_error(libc::EBADF)));
@@ -126,15 +131,17 @@ impl Listener {
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             return Err(bad(io::Error::last_os_error()));
         }
-        // SAFETY: the descriptor is open and the user handed it to this process for this purpose.
-        let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-        let domain = rustix::net::sockopt::socket_domain(&owned).map_err(|e| bad(e.into()))?;
-        let kind = rustix::net::sockopt::socket_type(&owned).map_err(|e| bad(e.into()))?;
+        // SAFETY: the descriptor is open, and nothing closes it before this function returns.
+        let asked = unsafe { BorrowedFd::borrow_raw(fd) };
+        let domain = rustix::net::sockopt::socket_domain(asked).map_err(|e| bad(e.into()))?;
+        let kind = rustix::net::sockopt::socket_type(asked).map_err(|e| bad(e.into()))?;
         if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
             return Err(bad(io::Error::from_raw_os_error(libc::EPROTOTYPE)));
         }
-        let listening = rustix::net::sockopt::socket_acceptconn(&owned).map_err(|e| bad(e.into()))?;
-        rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC).map_err(|e| bad(e.into()))?;
+        let listening = rustix::net::sockopt::socket_acceptconn(asked).map_err(|e| bad(e.into()))?;
+        rustix::io::fcntl_setfd(asked, rustix::io::FdFlags::CLOEXEC).map_err(|e| bad(e.into()))?;
+        // SAFETY: the descriptor is open, and the user handed it to this process for this purpose.
+        let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if listening {
             let socket = UnixListener::from(owned);
             socket.set_nonblocking(true).map_err(bad)?;

@@ -1,7 +1,8 @@
 //! The VMs of a network server: a control thread each.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -72,6 +73,9 @@ pub enum ServerError {
     /// Two VMs with one name.
     #[error("two VMs are named '{0}': names must differ")]
     Name(String),
+    /// No name, or one that threads can't have.
+    #[error("VM name {0:?}: give each VM a name of at least one character, and no control characters in it")]
+    BadName(String),
     /// The port can't be had.
     #[error("VM {vm}: {source}")]
     Port {
@@ -126,6 +130,16 @@ pub enum ServerError {
         /// The path.
         path: PathBuf,
     },
+    /// Two VMs on one tap, or on one queue of an interface.
+    #[error("VM {vm}: {what} is VM {other}'s: give it another one")]
+    PortTaken {
+        /// The VM.
+        vm: String,
+        /// The one before.
+        other: String,
+        /// What only one of them can have.
+        what: String,
+    },
     /// A setting is out of its range.
     #[error("VM {vm}: {text}")]
     Limit {
@@ -142,6 +156,91 @@ pub enum ServerError {
         /// What the kernel said.
         r#source: io::Error,
     },
+}
+
+/// Checks how many VMs there are, and that each has a name of its own.
+pub(super) fn check_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Result<(), ServerError> {
+    if !(1..=MAX_VMS).contains(&names.len()) {
+        return Err(ServerError::Count(names.len()));
+    }
+    let mut before = HashSet::new();
+    for name in names {
+        // Threads are named after their VM, and so are lines of the log.
+        if name.is_empty() || name.contains(char::is_control) {
+            return Err(ServerError::BadName(name.to_owned()));
+        }
+        if !before.insert(name) {
+            return Err(ServerError::Name(name.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Which path is whose.
+#[derive(Default)]
+pub(super) struct Paths(HashMap<PathBuf, String>);
+
+impl Paths {
+    /// The path is this VM's, unless it is another one's or was its own before.
+    pub(super) fn claim(&mut self, path: PathBuf, vm: &str) -> Result<(), ServerError> {
+        // Without `.` and doubled slashes. Other ways to write one path twice are found when the socket is bound.
+        let normal = path.components().filter(|c| !matches!(c, Component::CurDir)).collect();
+        match self.0.insert(normal, vm.to_owned()) {
+            None => Ok(()),
+            Some(other) => Err(ServerError::PathTaken { vm: vm.to_owned(), other, path }),
+        }
+    }
+}
+
+/// Takes the descriptors among the end points, which has to be before anything is opened ([`Listener::inherit`]).
+pub(super) fn inherit<'a>(
+    endpoints: impl Iterator<Item = (&'a str, &'a Endpoint)>,
+) -> Result<Vec<Option<Listener>>, ServerError> {
+    endpoints
+        .map(|(vm, endpoint)| match endpoint {
+            Endpoint::Path(_) => Ok(None),
+            Endpoint::Fd(fd) => Listener::inherit(*fd)
+                .map(Some)
+                .map_err(|source| ServerError::Listen { vm: vm.to_owned(), source }),
+        })
+        .collect()
+}
+
+/// What only one VM can have. Packet sockets are as many as wanted on an interface.
+fn sole(port: &PortSpec) -> Vec<String> {
+    match port {
+        PortSpec::Tap(t) => vec![format!("tap '{}'", t.name)],
+        PortSpec::Xdp(x) => (0..x.queues as u64)
+            .map(|i| format!("queue {} of interface {}", u64::from(x.queue) + i, x.interface))
+            .collect(),
+        PortSpec::Packet(_) => Vec::new(),
+    }
+}
+
+/// Checks what can be seen without opening anything.
+fn check(configs: &[VmConfig]) -> Result<(), ServerError> {
+    check_names(configs.iter().map(|c| c.name.as_str()))?;
+    let (mut paths, mut ports) = (Paths::default(), HashMap::new());
+    for VmConfig { name, endpoint, port, .. } in configs {
+        if let Endpoint::Path(path) = endpoint {
+            paths.claim(path.clone(), name)?;
+        }
+        for what in sole(port) {
+            if let Some(other) = ports.insert(what.clone(), name) {
+                return Err(ServerError::PortTaken { vm: name.clone(), other: other.clone(), what });
+            }
+        }
+        if port.followed().is_some()
+            && let Endpoint::Fd(fd) = endpoint
+        {
+            let text = format!(
+                "link=follow needs a socket path to listen on: a front end on descriptor {fd} that was disconnected could not be \
+                 refused and let in again; give --socket PATH in place of --fd, or link=ignore"
+            );
+            return Err(ServerError::Limit { vm: name.clone(), text });
+        }
+    }
+    Ok(())
 }
 
 /// What the threads of a VM know of it.
@@ -176,6 +275,7 @@ impl VmContext {
         *self.tree.lock().unwrap_or_else(PoisonError::into_inner) = Some(tree);
         self.new_tree.store(true, Ordering::Release);
         self.control.wake();
+        tracing::info!("{}: metadata read again from {}", self.control.name, source.file.display());
         Ok(())
     }
 }
@@ -209,19 +309,13 @@ pub struct Server {
 impl Server {
     /// Opens all ports and sockets and starts to listen. On an error nothing is left behind.
     pub fn start(configs: Vec<VmConfig>) -> Result<Self, ServerError> {
-        if !(1..=MAX_VMS).contains(&configs.len()) {
-            return Err(ServerError::Count(configs.len()));
-        }
-        for (i, c) in configs.iter().enumerate() {
-            if configs[..i].iter().any(|d| d.name == c.name) {
-                return Err(ServerError::Name(c.name.clone()));
-            }
-        }
+        check(&configs)?;
+        let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         let parts = configs.iter().filter(|c| c.takes_part()).count();
         share_budget(configs.len(), parts);
         let mut server = Self { vms: Vec::new(), start: Instant::now() };
-        for config in configs {
-            server.vms.push(Vm::start(config)?);
+        for (config, inherited) in configs.into_iter().zip(inherited) {
+            server.vms.push(Vm::start(config, inherited)?);
         }
         Ok(server)
     }
@@ -265,19 +359,10 @@ impl Drop for Server {
 }
 
 impl Vm {
-    fn start(config: VmConfig) -> Result<Self, ServerError> {
+    fn start(config: VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
         let VmConfig { name, endpoint, port, metadata, policy, engine } = config;
         let vm = name.clone();
         let followed = port.followed();
-        if followed.is_some()
-            && let Endpoint::Fd(fd) = endpoint
-        {
-            let text = format!(
-                "link=follow needs a socket path to listen on: a front end on descriptor {fd} that was disconnected could not be \
-                 refused and let in again; give --socket PATH in place of --fd, or link=ignore"
-            );
-            return Err(ServerError::Limit { vm, text });
-        }
         let tree = match &metadata {
             Some(source) => {
                 Some(source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?)
@@ -287,8 +372,12 @@ impl Vm {
         let opened = port::open(&port, policy, engine)
             .map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
         // The socket comes last: who sees it finds everything else in place.
-        let listener =
-            Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?;
+        let listener = match inherited {
+            Some(listener) => listener,
+            None => {
+                Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?
+            }
+        };
         let resources = |source| ServerError::Resources { vm: vm.clone(), source };
         let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()));
         let link = match (followed, &shared.link) {
@@ -304,6 +393,7 @@ impl Vm {
                  front end connects again by itself (QEMU: reconnect=1)"
             );
         }
+        tracing::info!("{vm}: listening on {endpoint}, port {port}");
         let context = Arc::new(VmContext {
             control: Control::new(name).map_err(resources)?,
             shared,

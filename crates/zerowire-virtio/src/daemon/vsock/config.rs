@@ -1,12 +1,11 @@
 //! What a VM's vsock device is to be, and which configurations make no sense together.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::daemon::listen::Endpoint;
-use crate::daemon::vm::{MAX_VMS, ServerError};
+use crate::daemon::vm::{Paths, ServerError, check_names};
 use crate::vsock::VsockLimits;
 use crate::vsock::mapped::MapPolicy;
 
@@ -112,29 +111,15 @@ impl VsockConfig {
 
 /// Checks each configuration and all together, and completes the groups.
 pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), ServerError> {
-    if !(1..=MAX_VMS).contains(&configs.len()) {
-        return Err(ServerError::Count(configs.len()));
-    }
-    let mut cids = HashMap::new();
-    let mut paths: HashMap<PathBuf, String> = HashMap::new();
-    for i in 0..configs.len() {
-        let (before, rest) = configs.split_at_mut(i);
-        let Some(c) = rest.first_mut() else { break };
-        if before.iter().any(|d| d.name == c.name) {
-            return Err(ServerError::Name(c.name.clone()));
-        }
+    check_names(configs.iter().map(|c| c.name.as_str()))?;
+    let (mut cids, mut paths) = (HashMap::new(), Paths::default());
+    for c in configs {
         c.check()?;
         if let Some(other) = cids.insert(c.cid, c.name.clone()) {
             return Err(ServerError::CidTaken { vm: c.name.clone(), other, cid: c.cid });
         }
         for path in c.paths() {
-            match paths.entry(normal(&path)) {
-                Entry::Vacant(e) => drop(e.insert(c.name.clone())),
-                Entry::Occupied(e) => {
-                    let other = e.get().clone();
-                    return Err(ServerError::PathTaken { vm: c.name.clone(), other, path });
-                }
-            }
+            paths.claim(path, &c.name)?;
         }
         c.groups.sort();
         c.groups.dedup();
@@ -143,11 +128,6 @@ pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), ServerError> {
         }
     }
     Ok(())
-}
-
-/// The path without `.` and doubled slashes. Other ways to write one path twice are found when the socket is bound.
-fn normal(path: &Path) -> PathBuf {
-    path.components().filter(|c| !matches!(c, std::path::Component::CurDir)).collect()
 }
 
 /// Which VMs share a thread: those that are connected by groups, also by way of other VMs. The VMs of a set are in order,

@@ -8,7 +8,7 @@ use super::device::VsockContext;
 use super::stats::{VsockServerStats, VsockVmStats};
 use crate::daemon::control::{Control, Served, process_cpu_seconds, stop_all};
 use crate::daemon::listen::{ListenError, Listener};
-use crate::daemon::vm::ServerError;
+use crate::daemon::vm::{ServerError, inherit};
 use crate::vsock::{Group, GroupVm, VsockCounters};
 
 /// A VM that has its sockets and no threads yet.
@@ -21,7 +21,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(config: VsockConfig) -> Result<Self, ServerError> {
+    fn new(config: VsockConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
         let listen = |source: ListenError| ServerError::Listen { vm: config.name.clone(), source };
         let counters = Arc::<VsockCounters>::default();
         let (groups, limits) = (config.groups.clone(), config.limits);
@@ -29,7 +29,10 @@ impl Prepared {
             .map_err(listen)?
             .with_map_policy(config.map.clone());
         // The front end's socket comes last: who sees it finds everything else in place.
-        let listener = Listener::new(&config.endpoint).map_err(listen)?;
+        let listener = match inherited {
+            Some(listener) => listener,
+            None => Listener::new(&config.endpoint).map_err(listen)?,
+        };
         Ok(Self { config, counters, vm: Some(vm), listener })
     }
 
@@ -78,7 +81,9 @@ impl VsockServer {
     pub fn start(mut configs: Vec<VsockConfig>) -> Result<Self, ServerError> {
         check(&mut configs)?;
         let sets = components(&configs.iter().map(|c| c.groups.as_slice()).collect::<Vec<_>>());
-        let mut prepared = configs.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
+        let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
+        let prepared = configs.into_iter().zip(inherited).map(|(config, l)| Prepared::new(config, l));
+        let mut prepared = prepared.collect::<Result<Vec<_>, _>>()?;
 
         // Groups first, then control threads, which give them commands.
         let mut server = Self { vms: Vec::new(), groups: Vec::new(), start: Instant::now() };

@@ -1,0 +1,55 @@
+//! Arguments of a form of their own: KEY=VALUE,KEY=VALUE,… and numbers of bytes.
+
+use anyhow::{Result, anyhow, bail};
+
+/// The keys with their values, in order. A key that is there twice is an error: one of the values would be passed over.
+pub fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
+    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    for part in text.split(',') {
+        let (key, value) = part.split_once('=').ok_or_else(|| anyhow!("'{part}' is not KEY=VALUE"))?;
+        if let Some((_, before)) = pairs.iter().find(|(k, _)| *k == key) {
+            bail!("{key}={before} and {key}={value}: give '{key}' once");
+        }
+        pairs.push((key, value));
+    }
+    Ok(pairs)
+}
+
+/// A number of bytes: 268435456, 256M or 1G, say.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.split_at_checked(text.len().saturating_sub(1)) {
+        Some((digits, "K" | "k")) => (digits, 10),
+        Some((digits, "M" | "m")) => (digits, 20),
+        Some((digits, "G" | "g")) => (digits, 30),
+        _ => (text, 0),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "give a number of bytes, such as 268435456, 256M or 1G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_may_have_a_unit() {
+        for (text, want) in [("0", 0), ("4096", 4096), ("3k", 3 << 10), ("256M", 256 << 20), ("1G", 1 << 30)]
+        {
+            assert_eq!(bytes(text), Ok(want), "{text}");
+        }
+        for bad in ["", "M", "-1", "1T", "1.5G", "1 G", "99999999999G", "1€"] {
+            assert!(bytes(bad).unwrap_err().contains("256M"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pairs_keep_their_order_and_come_once() {
+        assert_eq!(pairs("b=1,a=x=y,c=").unwrap(), [("b", "1"), ("a", "x=y"), ("c", "")]);
+        for (bad, words) in
+            [("a=1,b", "'b' is not KEY=VALUE"), ("", "''"), ("a=1,b=2,a=3", "a=1 and a=3: give 'a' once")]
+        {
+            let e = pairs(bad).unwrap_err().to_string();
+            assert!(e.contains(words), "{bad}: {e}");
+        }
+    }
+}
