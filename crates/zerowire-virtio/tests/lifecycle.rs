@@ -12,7 +12,9 @@ use common::{Backend, Guest, PATIENCE, Peer, Vm, frames, guest_memory, in_netns,
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::net::{Layout, NetDriver, QueuePair, RxQueue, TxQueue, VirtioNetHdr};
 use zerowire_guest::ring::DESC_WRITE;
-use zerowire_guest::{EventDoorbell, GuestAddr, Interrupt, QueueHandle, Transport, VhostUser, features as f};
+use zerowire_guest::{
+    EventDoorbell, GuestAddr, Interrupt, QueueHandle, Transport, VhostUser, features as f, protocol,
+};
 use zerowire_metadata::TokenPolicy;
 use zerowire_vhost_user::Request;
 use zerowire_virtio::daemon::MetadataSource;
@@ -268,15 +270,18 @@ fn stream_in(rx: &mut RxQueue, received: &AtomicU32) {
     }
 }
 
-/// Runs `change` again and again while frames flow both ways; all of them must arrive, in order, once.
+/// Runs `change` again and again while frames flow both ways; all of them must arrive, in order, once. The front end leaves out
+/// the protocol features `without`.
 fn under_traffic(
     name: &'static str,
+    without: u64,
     mut change: impl FnMut(&mut NetDriver<VhostUser>, u32) + Send + 'static,
 ) {
     in_netns(move || {
         let backend = Backend::start(&[Vm::new(name)]);
         let mut peer = Peer::new(name);
-        let Guest { mut driver, pairs, memory: _memory } = backend.guest(name, &options(0, Layout::Split));
+        let front = backend.connect_without(name, without);
+        let Guest { mut driver, pairs, memory: _memory } = Guest::start(front, &options(0, Layout::Split));
         let received = Arc::new(AtomicU32::new(0));
         let count = received.clone();
         let Ok([QueuePair { mut rx, mut tx }]) = <[QueuePair; 1]>::try_from(pairs) else {
@@ -326,19 +331,22 @@ fn under_traffic(
 
 #[test]
 fn memory_is_plugged_and_unplugged_under_traffic() {
-    under_traffic("zwplug", |driver, round| {
-        let memory = driver.memory().clone();
-        let at = GuestAddr((4 + u64::from(round % 3)) << 32);
-        let region = memory.add_region(at, 2 << 20).expect("a region");
-        driver.transport().add_memory(&region).expect("plugged");
-        memory.remove_region(at).expect("taken out");
-        driver.transport().remove_memory(&region).expect("unplugged");
-    });
+    // Region by region, and with the whole table each time.
+    for (name, without) in [("zwplug", 0), ("zwplugtable", protocol::CONFIGURE_MEM_SLOTS)] {
+        under_traffic(name, without, |driver, round| {
+            let memory = driver.memory().clone();
+            let at = GuestAddr((4 + u64::from(round % 3)) << 32);
+            let region = memory.add_region(at, 2 << 20).expect("a region");
+            driver.transport().add_memory(&region).expect("plugged");
+            memory.remove_region(at).expect("taken out");
+            driver.transport().remove_memory(&region).expect("unplugged");
+        });
+    }
 }
 
 #[test]
 fn statistics_and_messages_do_not_disturb_traffic() {
-    under_traffic("zwmsgs", |driver, _| {
+    under_traffic("zwmsgs", 0, |driver, _| {
         driver.transport().barrier().expect("answered");
         driver.transport().status().expect("answered");
     });
@@ -376,5 +384,37 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
         assert!(errors.len() == 1 && errors[0].contains("metadata.json"), "{errors:?}");
         guest.send(0, &[(VirtioNetHdr::default(), frames::arp_request())]);
         guest.expect();
+    });
+}
+
+/// Only frames for the service are taken out: of all others as little is copied with it as without.
+#[test]
+fn beside_the_metadata_service_frames_are_copied_as_little_as_without() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("metadata.json");
+        std::fs::write(&file, r#"{"latest":{"a":"b"}}"#).expect("a metadata file");
+        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
+        let backend = Backend::start(&[Vm { metadata, ..Vm::new("zwwith") }, Vm::new("zwwithout")]);
+        let [with, without] = ["zwwith", "zwwithout"].map(|name| {
+            let mut peer = Peer::new(name);
+            let mut guest = backend.guest(name, &options(0, Layout::Pages));
+            for (n, len) in (0..).zip([60, 1514, 4084, 4085, 9000, 30_000, 65_000]) {
+                let frame = frames::udp_frame([10, 0, 0, 1], &vec![n as u8; len - 42]);
+                guest.send_plain(std::slice::from_ref(&frame));
+                assert_eq!(peer.expect().bytes, frame);
+                peer.send(&frame[..len.min(1514)]);
+                assert_eq!(guest.expect().1, frame[..len.min(1514)]);
+            }
+            backend.stats(name)
+        });
+        let sent = |t: &zerowire::ledger::Totals| (t.frames, t.zero_copied_bytes, t.copied_bytes.clone());
+        assert_eq!(sent(&with.transmit.totals), sent(&without.transmit.totals));
+        assert_eq!(with.transmit.totals.zero_copied_frames, 4);
+        let received = with.receive.totals;
+        assert!(
+            received.zero_copied_frames > 0 && received.copied_bytes.keys().all(|k| *k == "overflow"),
+            "{received:?}"
+        );
     });
 }

@@ -17,7 +17,7 @@ pub mod vsock;
 use std::time::{Duration, Instant};
 
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
-use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, VmConfig, VmStats};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
@@ -109,7 +109,15 @@ impl Backend {
 
     /// Connects as a front end.
     pub fn connect(&self, vm: &str) -> VhostUser {
-        VhostUser::connect(self.dir.path().join(vm), PATIENCE).unwrap_or_else(|e| panic!("{e}"))
+        self.connect_without(vm, 0)
+    }
+
+    /// Connects as a front end that leaves out these protocol features.
+    pub fn connect_without(&self, vm: &str, protocol: u64) -> VhostUser {
+        let all = VhostUserOptions::default();
+        let options = VhostUserOptions { protocol: all.protocol & !protocol, ..all };
+        VhostUser::connect_with(self.dir.path().join(vm), PATIENCE, &options)
+            .unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// What a VM moved so far. A frame can arrive before the worker that sent it has counted it: as long as the figures change
@@ -134,10 +142,7 @@ impl Backend {
 
     /// Starts a guest on a VM.
     pub fn guest(&self, vm: &str, options: &NetOptions) -> Guest {
-        let memory = guest_memory();
-        let (driver, pairs) =
-            NetDriver::start(self.connect(vm), &memory, options).unwrap_or_else(|e| panic!("{e}"));
-        Guest { driver, pairs, memory }
+        Guest::start(self.connect(vm), options)
     }
 }
 
@@ -158,6 +163,13 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// Starts a guest on a connection.
+    pub fn start(transport: VhostUser, options: &NetOptions) -> Self {
+        let memory = guest_memory();
+        let (driver, pairs) = NetDriver::start(transport, &memory, options).unwrap_or_else(|e| panic!("{e}"));
+        Self { driver, pairs, memory }
+    }
+
     /// Sends frames on a queue pair and waits until all are given back.
     pub fn send(&mut self, pair: usize, frames: &[(VirtioNetHdr, Vec<u8>)]) {
         let tx = &mut self.pairs[pair].tx;
