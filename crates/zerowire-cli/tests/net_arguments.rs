@@ -155,6 +155,10 @@ fn numbers_of_no_descriptor_are_refused_before_anything_is_opened() {
     });
 }
 
+fn path_of(dir: &tempfile::TempDir, name: &str) -> String {
+    dir.path().join(name).display().to_string()
+}
+
 #[test]
 fn several_vms_are_checked_against_each_other() {
     in_netns(|| {
@@ -189,6 +193,12 @@ fn several_vms_are_checked_against_each_other() {
         refused(&["--vm", &vm("", "a", "zwtwoa")], 1, &["VM name \"\"", "at least one character"]);
         std::fs::write(&file, toml("a", "a", "zwtwoa").replace("'a'", "\"a\\u0000b\"")).expect("a file");
         refused(&["--config", &config], 1, &["VM name \"a\\0b\"", "no control characters"]);
+        let (own, none) = (path_of(&dir, "own.json"), path_of(&dir, "none.json"));
+        std::fs::write(&own, "{}").expect("metadata");
+        let with = vm("a", "a", "zwtwoa") + ",metadata=" + &own;
+        let both = ["--vm", &with, "--vm", &vm("b", "b", "zwtwob"), "--metadata", &none];
+        refused(&both, 1, &["VM b: metadata file", "none.json", "No such file"]);
+        std::fs::remove_file(own).expect("metadata");
         let twice = vm("a", "a", "zwtwoa") + ",name=b";
         refused(&["--vm", &twice], 1, &["name=a and name=b: give 'name' once"]);
         let names: Vec<_> = std::fs::read_dir(dir.path()).expect("the directory").flatten().collect();

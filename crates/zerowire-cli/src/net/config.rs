@@ -19,7 +19,9 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
                 name: name.to_owned(),
                 endpoint,
                 port,
-                metadata: metadata.map(|file| MetadataSource { file, tokens }),
+                metadata: metadata
+                    .or_else(|| args.metadata.clone())
+                    .map(|file| MetadataSource { file, tokens }),
                 policy: policy(args, pin)?,
                 engine: engine(args),
             })
@@ -59,7 +61,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
         (None, Some(fd)) => Endpoint::Fd(fd),
         _ => bail!("give --socket PATH, --fd N, --vm SPEC or --config FILE (see 'zerowire net --help')"),
     };
-    Ok(vec![made(&args.name, endpoint, port(&args.port)?, args.metadata.clone(), default_tokens, None)?])
+    Ok(vec![made(&args.name, endpoint, port(&args.port)?, None, default_tokens, None)?])
 }
 
 fn token_policy(word: &str) -> Result<TokenPolicy> {

@@ -88,10 +88,11 @@ pub struct NetArgs {
     /// without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ inside the guest; SIGHUP reads it again.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["vm", "config"])]
+    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ inside the guest, of several VMs to those that name none;
+    /// SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
-    /// Whether metadata requests need a session token.
+    /// Whether metadata requests need a session token, of VMs that say nothing of it.
     #[arg(long, value_name = "WHEN", default_value = "required")]
     metadata_token: TokenArg,
     /// Whether frames are copied in user space.
