@@ -1,11 +1,14 @@
 //! The metadata detour of one VM.
 
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use zerowire_metadata::{Config, MetadataService, MetadataTree, TokenPolicy};
+use zerowire_metadata::{Config, MAX_TREE_BYTES, MetadataService, MetadataTree, TokenPolicy};
 
 use super::command::{Command, CommandSender};
 use crate::net::transmit::Detour;
@@ -22,11 +25,23 @@ pub struct MetadataSource {
 impl MetadataSource {
     /// Reads the file.
     pub fn load(&self) -> Result<Arc<MetadataTree>, String> {
-        let text = std::fs::read_to_string(&self.file)
-            .map_err(|e| format!("metadata file {} can't be read: {e}", self.file.display()))?;
+        let text =
+            self.read().map_err(|e| format!("metadata file {} can't be read: {e}", self.file.display()))?;
         MetadataTree::from_json_str(&text)
             .map(Arc::new)
             .map_err(|e| format!("metadata file {}: {e}", self.file.display()))
+    }
+
+    /// At most a byte more than a tree may have, so that one that is too long is known by that. What is no file may have no end,
+    /// or none for now, which would keep the VMs waiting.
+    fn read(&self) -> std::io::Result<String> {
+        let mut text = String::new();
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.file)?;
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is no regular file"));
+        }
+        file.take(MAX_TREE_BYTES as u64 + 1).read_to_string(&mut text)?;
+        Ok(text)
     }
 }
 
@@ -103,5 +118,32 @@ impl Detour for MetadataDetour {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(file: &std::path::Path) -> Result<Arc<MetadataTree>, String> {
+        MetadataSource { file: file.to_owned(), tokens: TokenPolicy::Optional }.load()
+    }
+
+    #[test]
+    fn what_is_no_file_or_too_long_is_refused_at_once() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("made");
+        for path in [fifo.as_path(), "/dev/zero".as_ref(), dir.path()] {
+            let said = loaded(path).expect_err("no file");
+            assert!(said.contains("no regular file") && said.contains(&*path.to_string_lossy()), "{said}");
+        }
+        let file = dir.path().join("file");
+        std::fs::write(&file, format!("\"{}\"", "x".repeat(2 * MAX_TREE_BYTES))).expect("written");
+        let said = loaded(&file).expect_err("too long");
+        assert!(said.contains(&MAX_TREE_BYTES.to_string()), "{said}");
+        std::fs::write(&file, "{\"a\": 1}").expect("written");
+        assert!(loaded(&file).is_ok());
     }
 }
