@@ -3,6 +3,8 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Where the program and the C library that `make install` takes were built.
+BUILD = target/release
 
 bindir = $(PREFIX)/bin
 libexecdir = $(PREFIX)/libexec
@@ -65,9 +67,10 @@ fmt: ## Format the sources
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
-	@test -x target/release/zerowire && test -f target/release/libzerowire_c.so || \
-		{ echo "make install: target/release lacks zerowire or libzerowire_c.so: run 'make build' first" >&2; exit 1; }
-	install -D -m 755 target/release/zerowire "$(DESTDIR)$(bindir)/zerowire"
+	@test -x "$(BUILD)/zerowire" && test -f "$(BUILD)/libzerowire_c.so" && test -f "$(BUILD)/libzerowire_c.a" || \
+		{ echo "make install: $(BUILD) lacks zerowire, libzerowire_c.so or libzerowire_c.a: run 'make build' first" >&2; \
+		exit 1; }
+	install -D -m 755 "$(BUILD)/zerowire" "$(DESTDIR)$(bindir)/zerowire"
 	install -d "$(DESTDIR)$(libexecdir)" "$(DESTDIR)$(datadir)/qemu/vhost-user"
 	for device in net vsock; do \
 		ln -sfn ../bin/zerowire "$(DESTDIR)$(libexecdir)/zerowire-$$device" && \
@@ -75,9 +78,9 @@ install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
 			> "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" && \
 		chmod 644 "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" || exit 1; \
 	done
-	install -D -m 755 target/release/libzerowire_c.so "$(DESTDIR)$(libdir)/libzerowire.so.0"
+	install -D -m 755 "$(BUILD)/libzerowire_c.so" "$(DESTDIR)$(libdir)/libzerowire.so.0"
 	ln -sfn libzerowire.so.0 "$(DESTDIR)$(libdir)/libzerowire.so"
-	install -D -m 644 target/release/libzerowire_c.a "$(DESTDIR)$(libdir)/libzerowire.a"
+	install -D -m 644 "$(BUILD)/libzerowire_c.a" "$(DESTDIR)$(libdir)/libzerowire.a"
 	install -D -m 644 crates/zerowire-c/include/zerowire.h "$(DESTDIR)$(includedir)/zerowire.h"
 	install -d "$(DESTDIR)$(libdir)/pkgconfig"
 	sed 's|@prefix@|$(PREFIX)|;s|@libdir@|$(libdir)|;s|@includedir@|$(includedir)|;s|@version@|$(version)|' \

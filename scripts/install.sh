@@ -80,6 +80,7 @@ need curl curl
 need tcpreplay tcpreplay
 need iputils-ping ping
 need make make
+need pkg-config pkg-config
 # libFuzzer is built from C++ source.
 need g++ c++
 if ! command -v cc >/dev/null; then missing="$missing gcc libc6-dev"; fi
