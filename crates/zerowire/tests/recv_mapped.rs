@@ -221,3 +221,47 @@ fn a_lease_that_comes_back_late_closes_the_socket_at_once() {
     assert_eq!(holder.join().unwrap(), (true, true));
     writer.join().unwrap();
 }
+
+/// Slots that a connection's pages were lent under serve others, whose bytes are copied: those leases keep no socket open.
+#[test]
+fn other_connections_leases_keep_no_socket_open() {
+    const BUFFERS: usize = 8;
+    const PAGES: usize = 4;
+    let (a, b) = page_pair();
+    let mut r = receiver(Backend::TcpMapped, |o| {
+        (o.buffer_bytes, o.buffers, o.share) = (PAGE, BUFFERS, Some(BUFFERS));
+    });
+    let id = r.add(b.into()).unwrap();
+    let (told, closed) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        write_lent(a, 6, PAGES * PAGE);
+        // The other side has closed.
+        let _ = told.send(());
+    });
+    let (mut batch, mut held, mut got) = (Vec::new(), Vec::new(), 0);
+    while got < PAGES * PAGE {
+        assert_ne!(r.recv(&mut batch, Some(LONG)).unwrap(), 0);
+        held.extend(data(&mut batch));
+        got = held.iter().map(|l| l.len()).sum();
+    }
+    let mapped = r.counters().snapshot().zero_copied_bytes as usize;
+    assert!(mapped >= 2 * PAGE, "only {mapped} bytes were mapped");
+    drop(held);
+    // Now each buffer is lent to a connection whose socket can't be mapped.
+    let (mut c, d) = std::os::unix::net::UnixStream::pair().unwrap();
+    let other = r.add(d.into()).unwrap();
+    io::Write::write_all(&mut c, &pattern(7, 0, BUFFERS * PAGE)).unwrap();
+    let mut held = Vec::new();
+    while held.len() < BUFFERS {
+        assert_ne!(r.recv(&mut batch, Some(LONG)).unwrap(), 0);
+        for arrival in batch.drain(..).filter(|a| a.connection == other) {
+            let What::Data(lease) = arrival.what else { panic!("{arrival:?}") };
+            held.push(lease);
+        }
+    }
+    drop(r.remove(id).unwrap());
+    assert!(closed.recv_timeout(LONG).is_ok(), "the socket of a connection that is gone is still open");
+    writer.join().unwrap();
+    let all: Vec<u8> = held.iter().flat_map(|l| l.iter().copied()).collect();
+    assert!(all == pattern(7, 0, BUFFERS * PAGE));
+}

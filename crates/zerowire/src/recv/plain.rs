@@ -348,7 +348,7 @@ impl Engine for Plain {
     fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
         self.unwatch(core, place);
         if let (Some(windows), Some(connection)) = (&mut self.windows, core.connections.get(place as usize)) {
-            windows.remove(core, connection.id);
+            windows.remove(connection.id);
         }
         Ok(())
     }

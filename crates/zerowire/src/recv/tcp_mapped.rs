@@ -45,7 +45,9 @@ pub(super) struct Mapped {
 struct Window {
     /// The connection whose socket is mapped there.
     of: Option<ConnectionId>,
-    /// The connection is gone; the lease is not back.
+    /// A lease has its pages. A slot whose lease has bytes that were copied leaves its window unused.
+    lent: bool,
+    /// The connection is gone; the lease of its pages is not back.
     orphan: bool,
 }
 
@@ -117,28 +119,30 @@ impl Windows {
     }
 
     /// The connection goes: its socket is let go of where nothing is lent.
-    pub(super) fn remove(&mut self, core: &Core, id: ConnectionId) {
+    pub(super) fn remove(&mut self, id: ConnectionId) {
         for slot in 0..self.windows.len() as u32 {
-            if self.windows[slot as usize].of != Some(id) {
-                continue;
+            if self.windows[slot as usize].of == Some(id) {
+                self.let_go(slot);
             }
-            self.let_go(core, slot);
         }
     }
 
     /// The connection of this window goes. False: the lease that has it keeps the socket open.
-    fn let_go(&mut self, core: &Core, slot: u32) -> bool {
-        if !core.holdings.is_lent(slot) {
+    fn let_go(&mut self, slot: u32) -> bool {
+        let window = &mut self.windows[slot as usize];
+        if !window.lent {
             self.detach(slot);
             return true;
         }
-        self.orphans += usize::from(!std::mem::replace(&mut self.windows[slot as usize].orphan, true));
+        self.orphans += usize::from(!std::mem::replace(&mut window.orphan, true));
         false
     }
 
     /// A lease has come back.
     pub(super) fn returned(&mut self, slot: u32) {
-        if self.windows.get(slot as usize).is_some_and(|w| w.orphan) {
+        let Some(window) = self.windows.get_mut(slot as usize) else { return };
+        window.lent = false;
+        if window.orphan {
             self.detach(slot);
         }
     }
@@ -148,7 +152,7 @@ impl Windows {
     pub(super) fn close(&mut self, core: &Core) {
         for slot in 0..self.windows.len() as u32 {
             let Some(id) = self.windows[slot as usize].of else { continue };
-            if !self.let_go(core, slot)
+            if !self.let_go(slot)
                 && let Some(connection) = core.connections.get(id.place as usize).filter(|c| c.id == id)
                 && let Some(socket) = &connection.socket
             {
@@ -157,7 +161,7 @@ impl Windows {
         }
     }
 
-    /// No lease has the slot.
+    /// No lease has the window.
     fn detach(&mut self, slot: u32) {
         self.orphans -= usize::from(std::mem::take(&mut self.windows[slot as usize]).orphan);
         // Failing, by want of memory, means that the socket stays open until the area goes.
@@ -209,6 +213,7 @@ impl Windows {
         // SAFETY: the kernel has mapped so many bytes in the slot's window, and changes nothing there before the next call
         // for it, which needs the slot.
         unsafe { core.deliver(out, place, slot, (WINDOWS, offset, bytes), Placed::Mapped) };
+        self.windows[slot as usize].lent = core.holdings.is_lent(slot);
         Mapped { bytes, to_copy: request.recv_skip_hint as usize }
     }
 
@@ -220,7 +225,7 @@ impl Windows {
         }
         core.called();
         if self.put(slot, Some(fd)).is_ok() {
-            self.windows[slot as usize] = Window { of: Some(id), orphan: false };
+            self.windows[slot as usize] = Window { of: Some(id), ..Window::default() };
             return true;
         }
         // What was mapped there may be gone.
