@@ -95,6 +95,26 @@ fn root_is_ready() {
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
 }
 
+/// What a kernel lacks is told with the version that has it.
+#[test]
+fn areas_beside_the_first_are_told_by_the_kernel() {
+    let lab = Lab::new();
+    let report = json(&lab.doctor(&["--path", "recv", "--json"]).output().expect("run"));
+    let release = report["machine"]["kernel"].as_str().expect("a release");
+    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+    let version = (numbers.next().expect("a number"), numbers.next().expect("a number"));
+    let areas = check(&report, "recv.areas");
+    let wanted = match version {
+        (7, 3..) | (8.., _) => "ok",
+        (6, 15..) | (7, _) => "degraded",
+        _ => "missing",
+    };
+    assert_eq!(areas["outcome"], wanted, "Linux {release}: {areas}");
+    if wanted == "degraded" {
+        assert!(areas["remedy"].as_str().is_some_and(|r| r.contains("Boot Linux 7.3")), "{areas}");
+    }
+}
+
 /// In a namespace of its own, so that other tests' interfaces don't count.
 #[test]
 fn nothing_stays_and_nothing_is_sent() {

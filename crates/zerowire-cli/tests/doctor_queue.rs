@@ -93,6 +93,7 @@ fn a_veth_is_gone_through_one_by_one() {
             "admin",
             "kernel",
             "ring",
+            "areas",
             "rss",
             "steering",
             "buffer_len",
@@ -107,6 +108,7 @@ fn a_veth_is_gone_through_one_by_one() {
         assert_check(&report, "queue.user", "ok", "own stack", "");
         assert_check(&report, "queue.admin", "ok", "", "");
         assert_check(&report, "queue.ring", "ok", "CQE32", "");
+        assert_check(&report, "queue.areas", "ok", "(ZCRX_CTRL_ADD_AREA)", "");
         assert_check(&report, "queue.rss", "degraded", "no indirection table", "");
         assert_check(&report, "queue.steering", "degraded", "EOPNOTSUPP", "");
         assert_eq!(report["verdict"]["outcome"], "missing");

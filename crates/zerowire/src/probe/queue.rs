@@ -116,7 +116,7 @@ fn report(machine: Machine, asked: Asked<'_>, facts: Result<Facts, i32>, kernel:
 
 /// The checks one by one, in the order in which they are to be settled.
 fn checks(machine: &Machine, asked: &Asked<'_>, facts: &Result<Facts, i32>, kernel: &Kernel) -> Vec<Check> {
-    let mut list = Vec::with_capacity(14);
+    let mut list = Vec::with_capacity(15);
     let mut add = |id, title, finding: Finding| {
         let subject = Subject { id, group: Group::Recv, jobs: &[Job::Recv], path: "recv: NIC queue", title };
         list.push(Check { subject, finding });
@@ -138,6 +138,9 @@ fn checks(machine: &Machine, asked: &Asked<'_>, facts: &Result<Facts, i32>, kern
     add("queue.admin", "CAP_NET_ADMIN", checks::admin(kernel, machine.has("CAP_NET_ADMIN")));
     add("queue.kernel", "kernel", checks::kernel(kernel, &machine.kernel));
     add("queue.ring", "ring", checks::ring(kernel));
+    if kernel.recv_zc {
+        add("queue.areas", "areas", checks::areas(kernel));
+    }
     if let Ok(f) = facts {
         add("queue.rss", "RSS", checks::rss(asked, f));
         add("queue.steering", "flow steering", checks::steering(asked, f));

@@ -11,6 +11,7 @@ use super::errno;
 use super::sys::{Mapping, register_zcrx};
 use super::uring::{Ring, UNTRIED};
 use super::{Finding, Group, Job, Subject, Todo};
+use crate::uring::zcrx::{Abilities, abilities};
 
 /// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel copies.
 pub(super) const ZCRX_REG_NODEV: u32 = 2;
@@ -31,6 +32,15 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
             translate_zcrx(Some((attempt(0, ZCRX_REG_NODEV), attempt(NO_INTERFACE, 0))))
         }
     });
+    todo.add(subject("recv.areas", "recv: io_uring zcrx", "more areas"), || {
+        let has_zcrx = ring.as_ref().is_ok_and(|a| a.recv_zc);
+        translate_areas(has_zcrx.then(has_more_areas))
+    });
+}
+
+/// Whether the kernel says that areas can be added to a registration. It tells every user.
+pub(super) fn has_more_areas() -> bool {
+    abilities().is_some_and(Abilities::has_more_areas)
 }
 
 /// Tries to register 64 KiB on a ring of its own, which takes the registration with it.
@@ -91,6 +101,21 @@ fn translate_zcrx(tried: Option<(Result<(), i32>, Result<(), i32>)>) -> Finding 
     }
 }
 
+/// `None`: there is no zero-copy receive. Else whether areas can be added.
+fn translate_areas(more: Option<bool>) -> Finding {
+    let lost = "A receiver keeps the buffers that it was made with.";
+    match more {
+        None => Finding::missing("no zero-copy receive", lost).remedy("See zero-copy receive above."),
+        Some(true) => Finding::ok(
+            "can be added to a receiver (ZCRX_CTRL_ADD_AREA)",
+            "A receiver is given more buffers while it works, where its memory is known only then.",
+        ),
+        Some(false) => Finding::degraded("none but the first; ZCRX_CTRL_ADD_AREA is not in this kernel", lost).remedy(
+            "Boot Linux 7.3 or newer; here, give a receiver all its buffers when it is made, or make several receivers.",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
@@ -108,6 +133,17 @@ mod tests {
         assert!(user.remedy.is_some_and(|r| r.contains("CAP_NET_ADMIN")));
         assert_eq!(z(Err(libc::ENOMEM), Err(libc::ENODEV)).outcome, Outcome::Degraded);
         assert_eq!(z(Err(libc::EINVAL), Err(libc::EINVAL)).outcome, Outcome::Missing);
+    }
+
+    #[test]
+    fn more_areas_by_what_the_kernel_says() {
+        assert_eq!(translate_areas(Some(true)).outcome, Outcome::Ok);
+        let old = translate_areas(Some(false));
+        assert_eq!(old.outcome, Outcome::Degraded);
+        assert!(old.remedy.is_some_and(|r| r.contains("7.3")));
+        let none = translate_areas(None);
+        assert_eq!(none.outcome, Outcome::Missing);
+        assert!(none.remedy.is_some_and(|r| r.contains("zero-copy receive")));
     }
 
     #[test]

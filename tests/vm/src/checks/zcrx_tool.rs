@@ -37,11 +37,23 @@ pub fn tool(env: &Env<'_>) -> Result<String> {
     for file in FILES {
         file.write_to(&mut net.guest, "/tmp")?;
     }
+    doctor(&mut net.guest).context("zerowire doctor")?;
     let complete = complete(&mut net).context("three connections")?;
     let limited = limited(&mut net).context("-r")?;
     let stopped = stopped(&mut net).context("a signal")?;
     net.finish()?;
     Ok(format!("{complete} bytes of three connections, {limited} by -r 1, {stopped} until a signal"))
+}
+
+/// The doctor finds here what the tool and the library use.
+fn doctor(guest: &mut Guest) -> Result<()> {
+    let said = guest.sh("zerowire doctor --path recv --json")?;
+    let said: Value = serde_json::from_str(&said).with_context(|| format!("no JSON: {said}"))?;
+    for id in ["recv.zcrx", "recv.areas"] {
+        let check = said["checks"].as_array().and_then(|c| c.iter().find(|c| c["id"] == id));
+        ensure!(check.is_some_and(|c| c["outcome"] == "ok"), "{id}: {said}");
+    }
+    Ok(())
 }
 
 /// All is taken, and the tool ends by itself.

@@ -286,6 +286,19 @@ pub(super) fn kernel(kernel: &Kernel, release: &str) -> Finding {
     }
 }
 
+pub(super) fn areas(kernel: &Kernel) -> Finding {
+    if kernel.more_areas {
+        return Finding::ok(
+            "more can be added to a receiver (ZCRX_CTRL_ADD_AREA)",
+            "It is given more buffers while it works.",
+        );
+    }
+    Finding::ok(
+        "the one that is registered; more from Linux 7.3 on (ZCRX_CTRL_ADD_AREA)",
+        "A receiver is given all its buffers when it is made.",
+    )
+}
+
 pub(super) fn ring(kernel: &Kernel) -> Finding {
     match kernel.ring {
         Ok(()) => Finding::ok(

@@ -125,6 +125,8 @@ pub(super) struct Kernel {
     pub device: i32,
     /// What came of registering without a device.
     pub nodev: Result<(), i32>,
+    /// Whether areas can be added to a registration.
+    pub more_areas: bool,
 }
 
 impl Kernel {
@@ -136,6 +138,7 @@ impl Kernel {
             recv_zc: uring::probe().is_ok_and(|a| a.recv_zc),
             device: recv::register(recv::NO_INTERFACE, 0).err().map_or(0, number),
             nodev: recv::register(0, recv::ZCRX_REG_NODEV).map_err(number),
+            more_areas: recv::has_more_areas(),
         }
     }
 }

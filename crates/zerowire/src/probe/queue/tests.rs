@@ -43,7 +43,7 @@ fn ready() -> Facts {
 }
 
 fn able() -> Kernel {
-    Kernel { ring: Ok(()), recv_zc: true, device: libc::ENODEV, nodev: Err(libc::EINVAL) }
+    Kernel { ring: Ok(()), recv_zc: true, device: libc::ENODEV, nodev: Err(libc::EINVAL), more_areas: false }
 }
 
 fn root() -> Machine {
@@ -81,7 +81,7 @@ fn rings(facts: &mut Facts) -> &mut Rings {
 fn all_is_well_with_a_nic_that_can() {
     let report = about(&ready(), Some(7));
     assert!(report.checks.iter().all(|c| c.finding.outcome == Outcome::Ok), "{:?}", report.checks);
-    assert_eq!(report.checks.len(), 14);
+    assert_eq!(report.checks.len(), 15);
     assert_eq!(report.verdict.outcome, Outcome::Ok);
     assert!(
         report.commands.iter().filter(|c| c.purpose != "the same, IPv4").all(|c| c.done),
@@ -165,11 +165,20 @@ fn the_kernel_and_the_user_are_told_apart() {
     assert!(of(&with(refused, root()), "queue.admin").found.contains("first user namespace"));
     let old = Kernel { recv_zc: false, device: libc::EINVAL, ..able() };
     assert_eq!(missing(&with(old, root())), ["queue.kernel"]);
-    let none =
-        Kernel { ring: Err(libc::EPERM), recv_zc: false, device: libc::EPERM, nodev: Err(libc::EPERM) };
+    let none = Kernel {
+        ring: Err(libc::EPERM),
+        recv_zc: false,
+        device: libc::EPERM,
+        nodev: Err(libc::EPERM),
+        more_areas: false,
+    };
     let filtered = with(none, root());
     assert!(missing(&filtered).contains(&"queue.ring"), "{:?}", filtered.checks);
     assert!(of(&with(Kernel { nodev: Ok(()), ..able() }, root()), "queue.kernel").found.contains("NODEV"));
+    let areas = |k| of(&with(k, root()), "queue.areas").clone();
+    let (one, more) = (areas(able()), areas(Kernel { more_areas: true, ..able() }));
+    assert!(one.outcome == Outcome::Ok && one.found.contains("Linux 7.3"), "{one:?}");
+    assert!(more.outcome == Outcome::Ok && more.found.contains("can be added"), "{more:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use super::wide::WideRing;
 pub(crate) use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NODEV, Rqe};
 use abi::{AreaReg, Ctrl, CtrlAddArea, EventDesc, IfqReg};
 use io_uring::types::{IORING_MEM_REGION_TYPE_USER, io_uring_region_desc};
-pub(crate) use query::abilities;
+pub(crate) use query::{Abilities, abilities};
 pub(crate) use region::Region;
 
 const _: () = assert!(size_of::<io_uring_region_desc>() == 64);
@@ -230,7 +230,7 @@ impl Zcrx {
 
     /// Whether the kernel has [`Zcrx::add_area`].
     pub(crate) fn has_more_areas(&self) -> bool {
-        abilities().is_some_and(|a| a.controls > abi::CTRL_ADD_AREA)
+        abilities().is_some_and(Abilities::has_more_areas)
     }
 
     /// Adds an area of `bytes`, which is memory of the process, and returns its number, above an offset's bits. All rings of

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::abi::{QUERY_ZCRX, QueryHeader, QueryZcrx, REGISTER_QUERY};
+use super::abi::{CTRL_ADD_AREA, QUERY_ZCRX, QueryHeader, QueryZcrx, REGISTER_QUERY};
 
 /// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,13 @@ pub(crate) struct Abilities {
     pub(crate) controls: u32,
     /// `ZCRX_FEATURE_*`.
     pub(crate) features: u32,
+}
+
+impl Abilities {
+    /// Whether areas can be added to a registration (`ZCRX_CTRL_ADD_AREA`, Linux 7.3).
+    pub(crate) fn has_more_areas(self) -> bool {
+        self.controls > CTRL_ADD_AREA
+    }
 }
 
 /// Asks the kernel; `None` where it doesn't answer (before 7.0, or io_uring is forbidden).
@@ -51,6 +58,15 @@ mod tests {
         // Older kernels have no answer; newer ones flush, export and know at least import.
         if let Some(a) = super::abilities() {
             assert!(a.controls >= 1 && a.registrations & 1 == 1, "{a:?}");
+        }
+    }
+
+    /// The count is one above the last operation that the kernel knows.
+    #[test]
+    fn areas_are_added_by_kernels_that_know_the_operation() {
+        for (controls, has) in [(0, false), (3, false), (4, true), (9, true)] {
+            let a = super::Abilities { registrations: 3, areas: 1, controls, features: 1 };
+            assert_eq!(a.has_more_areas(), has, "{controls}");
         }
     }
 }
