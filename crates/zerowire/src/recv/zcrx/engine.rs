@@ -162,12 +162,16 @@ impl Engine for Zcrx {
         timeout: Option<Duration>,
     ) -> Result<(), RecvError> {
         self.turns = self.turns.wrapping_add(1);
-        let before = out.len();
+        let (before, unlent) = (out.len(), core.holdings.free());
         self.feed(core)?;
         self.drain(core, out);
         if out.len() == before && !core.listeners.is_due() {
             self.wait(core, timeout)?;
             self.drain(core, out);
+        }
+        match unlent.saturating_sub(core.holdings.free()) {
+            0 => {}
+            came => self.came = came as u32,
         }
         if out.len() > before
             && let Some(dmabuf) = &self.dmabuf

@@ -78,14 +78,17 @@ pub(super) struct Zcrx {
     /// The kernel has no flush (device queues before Linux 7.0).
     no_flush: bool,
     turns: u32,
+    /// Leases of the last turn that brought any: without a device each has a buffer of its own.
+    came: u32,
     /// When connections that found no buffer were last started again without a sign that there is one.
     tried: Option<Instant>,
 }
 
 impl Zcrx {
-    fn buffers_free(&self, core: &Core, untaken: u32) -> bool {
+    /// Buffers that the kernel has, if nobody else has any.
+    fn free(&self, core: &Core, untaken: u32) -> usize {
         let lent = core.holdings.slots() - core.holdings.free();
-        lent + (untaken as usize) + self.state.waiting.len() < self.shared.buffers()
+        self.shared.buffers().saturating_sub(lent + untaken as usize + self.state.waiting.len())
     }
 
     /// Gives back what came back, and starts connections again that waited for that.
@@ -105,7 +108,7 @@ impl Zcrx {
         if starved {
             let untaken = self.shared.untaken();
             let may_try = match self.sees_all() {
-                true => self.buffers_free(core, untaken),
+                true => self.free(core, untaken) > 0,
                 false => had || self.tried.is_none_or(|t| t.elapsed() >= RETRY),
             };
             if may_try {
@@ -146,8 +149,9 @@ impl Zcrx {
         if self.has_device() {
             return false;
         }
-        let unlent = (core.holdings.free() as u32).max(1);
-        !self.state.waiting.is_empty() || self.flush == Flush::Eager && untaken >= unlent.div_ceil(2)
+        let (unlent, free) = (core.holdings.free() as u32, self.free(core, untaken) as u32);
+        let free = self.sees_all().then_some(free);
+        !self.state.waiting.is_empty() || self.flush.is_due(unlent, untaken, free, self.came)
     }
 
     fn arm(&mut self, core: &mut Core, event: Event) -> Result<(), RecvError> {

@@ -162,6 +162,7 @@ impl Zcrx {
             dmabuf: options.zcrx.dmabuf.clone().filter(|_| shared.queue.is_some()),
             shared,
             turns: 0,
+            came: 0,
             tried: None,
         }
     }
