@@ -2,8 +2,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::vsock::{Guest, Vm, VsockBackend, pattern};
@@ -196,6 +198,96 @@ fn a_program_that_dies_with_windows_in_its_hands_ends_its_connection() {
     assert!(matches!(state, ConnState::Closed | ConnState::Reset), "{state:?}");
     assert_eq!(lease.len(), 1000, "and what it holds stays readable");
     wait_until("the connection is gone", || backend.stats("vm").totals.connections_open == 0);
+}
+
+/// Where the program that is killed finds the device, and how it is to receive.
+const KILLED: &str = "ZEROWIRE_TEST_KILLED";
+
+/// The program that is killed: holds windows of a good part of what is sent, says so, and does nothing more.
+fn hold_until_killed(path: &str, direct: bool) {
+    let options = Options::stream().direct(direct).windows(3).data_pages(16);
+    let program = vsock::connect(Path::new(path), PORT, &options).unwrap_or_else(|e| panic!("{e}"));
+    let mut held = Vec::new();
+    while held.iter().map(WindowLease::len).sum::<u64>() < 100_000 {
+        held.push(window(&program));
+    }
+    println!("holding {} windows", held.len());
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A process of its own, which ends without a word (SIGKILL): its connection ends, lent chains go back to the guest, and
+/// nobody else notices.
+#[test]
+fn a_program_that_is_killed_with_windows_in_its_hands_ends_its_connection() {
+    if let Ok(how) = std::env::var(KILLED) {
+        let (way, path) = how.split_once(' ').expect("a way and a path");
+        return hold_until_killed(path, way == "direct");
+    }
+    for way in ["mapped", "direct"] {
+        let backend = VsockBackend::start(&[Vm::new("vm", 3).shared()]);
+        let mut guest = backend.guest("vm");
+        guest.stack.listen(PORT, SocketType::Stream);
+        let mut program = Command::new(std::env::current_exe().expect("a path"))
+            .args([
+                "a_program_that_is_killed_with_windows_in_its_hands_ends_its_connection",
+                "--exact",
+                "--nocapture",
+            ])
+            .env(KILLED, format!("{way} {}", map_path(&backend).display()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program");
+        let said = BufReader::new(program.stdout.take().expect("a pipe"));
+        let conn = guest.accept(PORT);
+        let (other, mut stream) = backend.open("vm", &mut guest, 1234);
+        // More than the windows take, so that more waits to be published.
+        let sent = pattern(200_000, 1);
+        let mut at = 0;
+        let (_, line) = guest.both(
+            |g| {
+                g.until("it is sent, or as far as credit goes", |s| {
+                    at += s.send(conn, &sent[at..]).expect("sent");
+                    at == sent.len() || s.credit(conn) == 0
+                });
+            },
+            || said.lines().map(|l| l.expect("text")).find(|l| l.contains("holding")),
+        );
+        assert!(line.is_some(), "{way}: the program ended");
+        guest.ping(other, &mut stream);
+        program.kill().expect("killed");
+        let status = guest.with_host(|| program.wait()).expect("its end");
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{way}");
+        let state = guest.ended(conn);
+        assert!(matches!(state, ConnState::Closed | ConnState::Reset), "{way}: {state:?}");
+        guest.until("all chains are back", |s| s.queues().tx.in_flight() == 0);
+        guest.until("the connection is gone", |_| backend.stats("vm").totals.connections_open == 1);
+        guest.ping(other, &mut stream);
+    }
+}
+
+/// One header page describes 510 packets.
+#[test]
+fn a_window_with_several_header_pages_has_as_many_packets() {
+    const MESSAGES: u32 = 1300;
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let pages = Options::seqpacket().header_pages(3).data_pages(MESSAGES).windows(2);
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, pages.lowat(MESSAGES));
+    for n in 0..MESSAGES {
+        guest.send(conn, &[n as u8]);
+    }
+    let w = guest.with_host(|| window(&program));
+    assert_eq!(w.packets().count(), MESSAGES as usize);
+    for (n, p) in w.packets().enumerate() {
+        let bytes = p.bytes().expect("copied");
+        assert!(bytes == [n as u8] && p.end_of_message(), "message {n}: {bytes:?}");
+        assert_eq!(bytes.as_ptr().addr() % 4096, 0, "each message begins on a page of its own");
+    }
+    drop(w);
+    let ((), (rest, messages)) = guest.both(|g| send_and_end(g, conn, b"rest"), || drain(&program));
+    assert_eq!((rest.as_slice(), messages.as_slice()), (&b"rest"[..], &[4][..]));
 }
 
 #[test]
