@@ -10,7 +10,7 @@ pub enum Flush {
     #[default]
     Eager,
     /// When the kernel has fewer buffers left than the last turn brought (and a receive that found none has ended, and is
-    /// started again). Fewer system calls, but more of the area is away from the caches.
+    /// started again). Fewer system calls; the kernel writes all of the area before it writes a buffer again.
     Lazy,
 }
 
