@@ -37,7 +37,7 @@ pub fn compile(source: &str, folder: &Path, shared: bool) -> PathBuf {
         cc.arg("-L").arg(folder).arg("-lzerowire").arg(format!("-Wl,-rpath,{}", folder.display()));
     } else {
         std::fs::copy(from.join("libzerowire_c.a"), folder.join("libzerowire.a")).expect("copied");
-        cc.arg(folder.join("libzerowire.a")).args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
+        cc.arg(folder.join("libzerowire.a")).args(["-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
     }
     let out = cc.output().expect("cc: install a C compiler (Debian: gcc and libc6-dev)");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
