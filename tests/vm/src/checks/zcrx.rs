@@ -98,7 +98,7 @@ fn iperf3(net: &mut Net) -> Result<String> {
     // In the guest both run in one command.
     let (server_line, client_line) = (server(PORT + 1), client("127.0.0.1", PORT + 1, &path));
     let line = format!(
-        "{server_line} >/tmp/server 2>&1 & until grep -q listening /tmp/server; do sleep 0.1; done; \
+        ": >/tmp/server; {server_line} >/tmp/server 2>&1 & until grep -q listening /tmp/server; do sleep 0.1; done; \
          {client_line} >/tmp/client 2>&1; status=$?; wait; tail -n 1 /tmp/server; tail -n 4 /tmp/client; exit $status"
     );
     let output = net.guest.run(&line, CASE)?;
