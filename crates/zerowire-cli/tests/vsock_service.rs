@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, spawn};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use common::{HANDED_FD, PATIENCE, Program, Restrict, connect};
 use serde_json::Value;
+use zerowire::recv::vsock;
 use zerowire_guest::vsock::{
     ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions,
     VsockStack,
@@ -271,4 +273,56 @@ fn a_program_that_is_killed_and_started_again_serves_again() {
     drop(guest);
     program.stop();
     assert!(!dir.path("s").exists() && !dir.path("u").exists() && !dir.path("u.seqpacket").exists());
+}
+
+/// Runs `program` in a thread of the user `uid`. A system call that the C library doesn't make changes one thread only.
+fn by_user<T: Send + 'static>(
+    uid: libc::uid_t,
+    program: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    spawn(move || {
+        // SAFETY: the call takes numbers only.
+        let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+        assert_eq!(failed, 0, "this test becomes another user: run it as root");
+        program()
+    })
+}
+
+/// `--map-allow`: those users, and no others beside root, may map their receive buffers.
+#[test]
+fn users_that_are_named_may_map_and_no_others() {
+    const NAMED: [libc::uid_t; 2] = [65_534, 65_531];
+    const OTHER: libc::uid_t = 65_533;
+    const PORT: u32 = 5000;
+    let dir = Dir::new();
+    let program = dir.program(&["--map-allow", "65534", "--map-allow", "65531"]);
+    let mut guest = Guest::start(&dir.path("s"));
+    let path = dir.path("u.map");
+    // As far as the file system is concerned anybody may connect.
+    for (path, mode) in [(dir.0.path(), 0o755), (path.as_path(), 0o666)] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("this test's own");
+    }
+    let connect = |uid| {
+        let path = path.clone();
+        by_user(uid, move || vsock::connect(&path, PORT, &vsock::Options::stream()))
+    };
+    let refused = guest.until(connect(OTHER)).map(drop).expect_err("this user was not named");
+    assert!(matches!(refused, vsock::Error::NotPermitted { .. }), "{refused}");
+    assert!(refused.to_string().contains(&format!("--map-allow {OTHER}")), "{refused}");
+    guest.stack.listen(PORT, SocketType::Stream);
+    for uid in NAMED.into_iter().chain([0]) {
+        let connected = connect(uid);
+        let conn = guest.accept(PORT);
+        let mut mapped = guest.until(connected).unwrap_or_else(|e| panic!("user {uid}: {e}"));
+        guest.stack.send_all(conn, b"for those who may", PATIENCE).expect("sent");
+        guest.stack.shutdown(conn, SHUTDOWN_SEND).expect("a half-close");
+        let reader = spawn(move || {
+            let mut text = String::new();
+            mapped.read_to_string(&mut text).map(|_| text)
+        });
+        assert_eq!(guest.until(reader).expect("read"), "for those who may");
+    }
+    let (out, _) = program.stop();
+    let stats = json(out.lines().last().expect("statistics"));
+    assert_eq!(stats["vms"][0]["bad_handshakes"], 1, "{stats}");
 }

@@ -1,0 +1,150 @@
+//! `zerowire bench vsock-rx` as server and client on the host, with a guest without a VM on the other side of
+//! `zerowire vsock`. The table is tested in zerowire-bench, a real guest in tests/vm.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use common::{PATIENCE, Program, Restrict, connect, wait_until};
+use serde_json::Value;
+use zerowire_guest::vsock::{
+    HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, StreamSum, VsockDriver, VsockOptions, VsockStack,
+};
+use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+
+/// The port without `-p`.
+const PORT: u32 = 1234;
+const MEGABYTE: usize = 1 << 20;
+
+/// The device, a guest on it, and the folder of its sockets. Dropped in this order.
+struct Lab {
+    stack: VsockStack,
+    _driver: VsockDriver<VhostUser>,
+    _program: Program,
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (socket, uds) = (dir.path().join("s"), dir.path().join("u"));
+        let [s, u] = [&socket, &uds].map(|p| p.to_str().expect("text"));
+        let args = ["--socket", s, "--cid", "3", "--uds", u, "--share-guest-memory"];
+        let program = Program::vsock(&args, Restrict::default());
+        let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
+        let (driver, queues) = VsockDriver::start(connect(&socket), &memory, &VsockOptions::default())
+            .unwrap_or_else(|e| panic!("{e}"));
+        Self {
+            stack: VsockStack::new(queues, StackOptions::default()),
+            _driver: driver,
+            _program: program,
+            dir,
+        }
+    }
+
+    fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts the benchmark with these arguments, and `--uds` and `--check`.
+    fn start(&self, args: &[&str]) -> std::thread::JoinHandle<Output> {
+        let mut command = bench(args);
+        command.arg("--check").arg("--uds").arg(self.folder().join("u"));
+        std::thread::spawn(move || command.output().expect("the program starts"))
+    }
+
+    /// Makes turns until the benchmark has ended well; what it printed.
+    fn end(&mut self, bench: std::thread::JoinHandle<Output>) -> String {
+        wait_until("the benchmark ends", || {
+            self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
+            bench.is_finished()
+        });
+        let out = bench.join().expect("its output");
+        assert!(out.status.success(), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("text")
+    }
+}
+
+fn bench(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.args(["bench", "vsock-rx"]).args(args);
+    command
+}
+
+fn sum(bytes: &[u8]) -> String {
+    let mut sum = StreamSum::default();
+    sum.update(bytes);
+    format!("{:016x}", sum.value())
+}
+
+/// Each mode, with all options of a client: the guest's bytes are summed up, the figures are there.
+#[test]
+fn a_client_receives_in_each_mode() {
+    let mut lab = Lab::new();
+    lab.stack.listen(PORT, SocketType::Stream);
+    let sent: Vec<u8> = (0..2 * MEGABYTE).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for (letter, mode) in [("n", "copy"), ("y", "mapped"), ("u", "polling"), ("d", "direct")] {
+        // A copying client has the credit that the device gives.
+        let credit: &[&str] = if letter == "n" { &[] } else { &["-v", "131072"] };
+        let args = ["-c", "3", "-b", "16", "-r", "4096", "-z", letter, "--json", "-"];
+        let client = lab.start(&[&args, credit].concat());
+        let conn = lab.stack.accept_wait(PORT, PATIENCE).unwrap_or_else(|e| panic!("{mode}: {e}"));
+        lab.stack.send_all(conn, &sent, PATIENCE).unwrap_or_else(|e| panic!("{mode}: {e}"));
+        lab.stack.shutdown(conn, SHUTDOWN_SEND).expect("the end");
+        let said = lab.end(client);
+        let said: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{said}: {e}"));
+        assert_eq!((&said["mode"], &said["bytes"]), (&mode.into(), &sent.len().into()), "{said}");
+        assert_eq!((&said["sum"], &said["len"]), (&sum(&sent).into(), &65_536.into()), "{said}");
+        for figure in ["loop_seconds", "dequeue_ns"] {
+            assert!(said[figure].as_f64().is_some_and(|f| f > 0.0), "{figure}: {said}");
+        }
+        assert!(said["dequeues"].as_u64().is_some_and(|n| n > 0), "{said}");
+        assert_eq!(said["windows"].as_u64().is_some_and(|n| n > 0), mode != "copy", "{said}");
+        assert_eq!(said["direct_bytes"].as_u64().is_some_and(|n| n > 0), mode == "direct", "{said}");
+    }
+}
+
+#[test]
+fn a_server_sends_and_says_what_it_took() {
+    let mut lab = Lab::new();
+    let server = lab.start(&["-s", "-m", "2", "-b", "64"]);
+    // It may not listen yet.
+    let mut conn = None;
+    wait_until("the server listens", || {
+        assert!(!server.is_finished(), "the server ended");
+        let asked = lab.stack.connect(HOST_CID, PORT, SocketType::Stream).expect("asked");
+        conn = lab.stack.wait_connected(asked, PATIENCE).expect("an answer").then_some(asked);
+        conn.is_some()
+    });
+    let conn = conn.expect("a connection");
+    let got = lab.stack.recv_to_end(conn, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(got.len(), 2 * MEGABYTE);
+    // It stays until the other side has all of it, and closes.
+    lab.stack.shutdown(conn, SHUTDOWN_SEND).expect("the end");
+    let said = lab.end(server);
+    for words in ["sent: 2097152 bytes\n", "send loop: ", "CPU time: ", &format!("sum: {}\n", sum(&got))] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (args, status, words) in [
+        (&[][..], 2, &["--cid", "--server", "--table"][..]),
+        (&["-s", "-c", "3"], 2, &["cannot be used with"]),
+        (&["-c", "3", "-z", "x", "--uds", "/none"], 1, &["mode 'x'", "d (direct)"]),
+        (&["-c", "3", "-z", "y", "-b", "5000", "--uds", "/none"], 1, &["5000"]),
+        (&["-c", "3", "-z", "n", "-v", "4096", "--uds", "/none"], 1, &["-v 4096", "--buffer"]),
+        (&["-c", "3", "-b", "2", "-r", "9000", "--uds", "/none"], 1, &["-r 9000", "8192"]),
+        (&["-c", "3", "-z", "y", "--uds", "/none"], 1, &["/none.map", "zerowire vsock"]),
+    ] {
+        let out = bench(args).output().expect("the program starts");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(status), "{args:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{args:?}: no {word:?} in {said}");
+        }
+    }
+}
