@@ -7,12 +7,16 @@ mod own;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use zerowire::xdp::program::{Hook, Steering};
 use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 
 use own::in_netns;
+
+/// Longer than the kernel takes to tell of a link's state, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_zerowire");
 
@@ -258,10 +262,19 @@ fn nothing_is_changed() {
             let counters = std::fs::read_to_string("/proc/thread-self/net/dev").expect("counters");
             (text(&shown), counters)
         };
+        // The kernel tells of a link's state some time after it was set up, and on a busy machine later.
+        let until = |done: &dyn Fn() -> bool| {
+            let begin = Instant::now();
+            while !done() && begin.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        until(&|| show().0.matches("state UP").count() == 2);
         let before = show();
         for arguments in [&["-i", "vq0"][..], &["-i", "vq0", "-q", "1"], &["-i", "vq0", "-q", "9"]] {
             doctor(arguments);
         }
+        until(&|| show() == before);
         assert_eq!(show(), before);
     });
 }
