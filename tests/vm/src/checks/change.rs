@@ -8,7 +8,7 @@ use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::runner::Env;
 
-use super::setup::{LINK, Net, Plan};
+use super::setup::{LINK, Net, Plan, Port};
 use super::traffic::{self, Background, Way};
 
 /// Connections of the cycle test.
@@ -28,7 +28,16 @@ const SLACK_MAPPINGS: usize = 20;
 /// The back end is killed in the middle of a transfer; the guest and QEMU stay. The
 /// connection survives and the transfer ends well.
 pub fn restart(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { reconnect: true, ..Plan::default() })?;
+    restart_on(env, Plan::default())
+}
+
+/// The same on an AF_XDP port.
+pub fn restart_xdp(env: &Env<'_>) -> Result<String> {
+    restart_on(env, Plan { port: Port::Xdp, ..Plan::default() })
+}
+
+fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
+    let mut net = Net::start(env, Plan { reconnect: true, ..plan })?;
     net.wait_for_link()?;
     for way in [Way::ToGuest, Way::FromGuest] {
         let mut transfer = Background::start(&mut net, way)?;
@@ -49,7 +58,16 @@ pub fn restart(env: &Env<'_>) -> Result<String> {
 
 /// Memory is plugged in the middle of a transfer, and used for frames afterwards.
 pub fn memory_plug(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan::default())?;
+    memory_plug_on(env, Plan::default())
+}
+
+/// The same while the memory is AF_XDP's.
+pub fn memory_plug_xdp(env: &Env<'_>) -> Result<String> {
+    memory_plug_on(env, Plan { port: Port::Xdp, ..Plan::default() })
+}
+
+fn memory_plug_on(env: &Env<'_>, plan: Plan) -> Result<String> {
+    let mut net = Net::start(env, plan)?;
     net.wait_for_link()?;
     for (id, way) in [("dimm0", Way::ToGuest), ("dimm1", Way::FromGuest)] {
         let mut transfer = Background::start(&mut net, way)?;
@@ -73,7 +91,16 @@ pub fn memory_plug(env: &Env<'_>) -> Result<String> {
 
 /// The machine is reset, and the guest reboots, with the device in place; its driver sets the queues up anew.
 pub fn reboot(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan::default())?;
+    reboot_on(env, Plan::default())
+}
+
+/// The same on an AF_XDP port.
+pub fn reboot_xdp(env: &Env<'_>) -> Result<String> {
+    reboot_on(env, Plan { port: Port::Xdp, ..Plan::default() })
+}
+
+fn reboot_on(env: &Env<'_>, plan: Plan) -> Result<String> {
+    let mut net = Net::start(env, plan)?;
     traffic::ping(&mut net)?;
     for begin in [Guest::reset, Guest::reboot] {
         begin(&mut net.guest)?;

@@ -36,7 +36,9 @@ enum On {
     All,
     /// On both kernels under QEMU 10: QEMU 7.2 has no part in what is tested.
     Qemu10,
-    /// On Linux 7 under QEMU 10: the old kernel lacks what is tested.
+    /// On Linux 7 under QEMU 10, and on the old kernel under the old QEMU.
+    Ends,
+    /// On Linux 7 under QEMU 10: the old kernel lacks what is tested, or has no part in it.
     Linux7,
 }
 
@@ -44,12 +46,17 @@ enum On {
 const TESTS: &[(&str, On, Body)] = &[
     ("cycles", On::Qemu10, change::cycles),
     ("restart", On::All, change::restart),
+    ("restart-xdp", On::Ends, change::restart_xdp),
     ("migration", On::Qemu10, migration::over_a_tap),
     ("migration-xdp", On::Qemu10, migration::over_xdp),
     ("memory-plug", On::All, change::memory_plug),
+    ("memory-plug-xdp", On::Linux7, change::memory_plug_xdp),
     ("reboot", On::Qemu10, change::reboot),
+    ("reboot-xdp", On::Linux7, change::reboot_xdp),
     ("link-state", On::All, link::state),
     ("net", On::All, net::full),
+    ("net-xdp", On::Ends, net::xdp),
+    ("net-xdp-plain", On::Linux7, net::xdp_plain),
     ("net-packet", On::Qemu10, net::packet),
     ("net-packet-ring", On::Linux7, net::packet_ring),
     ("net-packet-no-offloads", On::Linux7, net::packet_no_offloads),
@@ -57,6 +64,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("net-no-mergeable", On::Qemu10, net::no_mergeable),
     ("net-plain", On::All, net::plain),
     ("two-queues", On::All, net::two_queues),
+    ("two-queues-xdp", On::Linux7, net::two_queues_xdp),
     ("jumbo", On::Qemu10, net::jumbo),
     ("jumbo-no-offloads", On::Qemu10, net::jumbo_no_offloads),
     ("access-platform", On::Qemu10, net::access_platform),
@@ -103,6 +111,7 @@ pub fn all() -> Vec<Test> {
             let wanted = match on {
                 On::All => true,
                 On::Qemu10 => qemu == Qemu::V10,
+                On::Ends => (qemu == Qemu::V10) == (kernel == Kernel::New),
                 On::Linux7 => qemu == Qemu::V10 && kernel == Kernel::New,
             };
             if wanted {

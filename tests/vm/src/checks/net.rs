@@ -8,7 +8,7 @@ use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 
 use super::ledger::check_zero_copied;
-use super::setup::{GUEST, HOST, Net, Plan};
+use super::setup::{GUEST, HOST, Net, Plan, Port};
 use super::traffic::{self, Way};
 
 /// Feature bits of the device and of virtio itself (virtio 1.3, 5.1.3 and 6).
@@ -33,7 +33,7 @@ pub fn full(env: &Env<'_>) -> Result<String> {
 
 /// The same over a packet port, on a veth.
 pub fn packet(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { packet: Some("auto"), ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: Port::Packet("auto"), ..Plan::default() })?;
     net.expect_features(true, CHECKSUM)?;
     net.expect_features(true, SEGMENTATION)?;
     net.expect_features(true, &[MERGEABLE])?;
@@ -42,7 +42,7 @@ pub fn packet(env: &Env<'_>) -> Result<String> {
 
 /// The same, with frames of the guest copied into a ring, and short frames to it out of one.
 pub fn packet_ring(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { packet: Some("on"), ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: Port::Packet("on"), ..Plan::default() })?;
     traffic::ping(&mut net)?;
     traffic::file_both_ways(&mut net)?;
     let text = traffic::iperf_both_ways(&mut net, &[])?;
@@ -56,9 +56,31 @@ pub fn packet_ring(env: &Env<'_>) -> Result<String> {
     Ok(text)
 }
 
+/// The same over an AF_XDP port: the guest leaves checksums and segmentation to it, and gets frames as they are on the wire.
+pub fn xdp(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
+    net.expect_features(true, &[CHECKSUM[0], SEGMENTATION[2], SEGMENTATION[3], MERGEABLE])?;
+    net.expect_features(false, &[CHECKSUM[1], SEGMENTATION[0], SEGMENTATION[1]])?;
+    // What is completed and cut for the guest is copied on the way.
+    let text = carry_share(&mut net, [SHARE, 0])?;
+    let copied = net.ledger()?.copied(Way::FromGuest, "cheaper");
+    ensure!(copied > 0, "nothing was cut for the guest");
+    net.finish()?;
+    Ok(text)
+}
+
+/// The same to a guest without offloads and without mergeable buffers: all frames are where the guest has them.
+pub fn xdp_plain(env: &Env<'_>) -> Result<String> {
+    let plan = Plan { port: Port::Xdp, mergeable: false, offloads: false, ..Plan::default() };
+    let mut net = Net::start(env, plan)?;
+    net.expect_features(false, &[MERGEABLE])?;
+    net.expect_features(false, CHECKSUM)?;
+    carry_zero_copied(net)
+}
+
 /// Over a packet port to a guest without offloads, while the other end of the veth makes use of them.
 pub fn packet_no_offloads(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { packet: Some("off"), offloads: false, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: Port::Packet("off"), offloads: false, ..Plan::default() })?;
     net.expect_features(false, CHECKSUM)?;
     carry(net)
 }
@@ -90,7 +112,16 @@ pub fn plain(env: &Env<'_>) -> Result<String> {
 
 /// Two queue pairs, several connections at once.
 pub fn two_queues(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { queue_pairs: 2, ..Plan::default() })?;
+    both_queues(env, Port::Tap)
+}
+
+/// The same on two queues of a veth.
+pub fn two_queues_xdp(env: &Env<'_>) -> Result<String> {
+    both_queues(env, Port::Xdp)
+}
+
+fn both_queues(env: &Env<'_>, port: Port) -> Result<String> {
+    let mut net = Net::start(env, Plan { port, queue_pairs: 2, ..Plan::default() })?;
     net.expect_features(true, &[MULTIQUEUE])?;
     let queues = net.guest.sh(&format!("ls /sys/class/net/{}/queues", net.interface))?;
     ensure!(queues.contains("rx-1") && queues.contains("tx-1"), "the guest uses only: {queues}");
@@ -191,20 +222,28 @@ fn carry(mut net: Net) -> Result<String> {
     Ok(text)
 }
 
+/// Percent of the bytes. The rest is what the ledger names: headers that are inspected, and small frames.
+const SHARE: u64 = 90;
+
 /// As [`carry`], and nearly all payload goes without a copy in user space, both ways.
 fn carry_zero_copied(mut net: Net) -> Result<String> {
-    /// The rest is what the ledger names: headers that are inspected, and small frames.
-    const SHARE: u64 = 90;
-    traffic::ping(&mut net)?;
-    traffic::file_both_ways(&mut net)?;
+    let text = carry_share(&mut net, [SHARE, SHARE])?;
+    net.finish()?;
+    Ok(text)
+}
+
+/// The traffic of [`carry`], of whose payload so many percent, to the guest and from it, go without a copy in user space.
+fn carry_share(net: &mut Net, percent: [u64; 2]) -> Result<String> {
+    traffic::ping(net)?;
+    traffic::file_both_ways(net)?;
     let mut text = Vec::new();
-    for (way, words) in [(Way::ToGuest, "to the guest"), (Way::FromGuest, "from it")] {
+    let ways = [(Way::ToGuest, "to the guest"), (Way::FromGuest, "from it")];
+    for ((way, words), percent) in ways.into_iter().zip(percent) {
         let before = net.ledger()?;
-        let rate = traffic::iperf(&mut net, way, &[])?;
-        let share = check_zero_copied(&before, &net.ledger()?, way, SHARE)?;
+        let rate = traffic::iperf(net, way, &[])?;
+        let share = check_zero_copied(&before, &net.ledger()?, way, percent)?;
         text.push(format!("{rate:.0} Mbit/s {words} ({share} % zero-copied)"));
     }
-    net.finish()?;
     Ok(text.join(", "))
 }
 

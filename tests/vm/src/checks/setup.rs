@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use zerowire_vmtest::backend::{self, Backend};
 use zerowire_vmtest::command::{self, wait_for};
 use zerowire_vmtest::device::NetDevice;
+use zerowire_vmtest::ethtool::finish_checksums;
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::runner::Env;
@@ -28,7 +29,7 @@ pub const GUEST: &str = "10.77.0.2";
 /// The tap's name in its namespace.
 pub const TAP: &str = "tap0";
 
-/// The near end of the veth that takes the tap's place.
+/// The near end of the veth that takes the tap's place, see [`Port`].
 pub const VETH: &str = "zw0";
 
 /// The VM's name in the statistics.
@@ -38,9 +39,22 @@ pub const NAME: &str = "vm";
 /// guests are slow to answer when two run at once.
 pub const LINK: Duration = Duration::from_secs(30);
 
+/// What the back end's frames come out of and go into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// A tap.
+    Tap,
+    /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port with this value of `rings`.
+    Packet(&'static str),
+    /// The same with an AF_XDP port, on a queue of the veth for each queue pair.
+    Xdp,
+}
+
 /// How a test wants its network.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// The host's end.
+    pub port: Port,
     /// Queue pairs of the device and the tap.
     pub queue_pairs: u16,
     /// MTU of the tap, bytes; the device announces it when it is not 1500.
@@ -57,9 +71,7 @@ pub struct Plan {
     pub mergeable: bool,
     /// VIRTIO_F_ACCESS_PLATFORM.
     pub access_platform: bool,
-    /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port with this value of `rings`.
-    pub packet: Option<&'static str>,
-    /// The guest sees the state of the packet port's interface.
+    /// The guest sees the state of the port's interface, which is no tap.
     pub follow_link: bool,
     /// Further arguments of QEMU.
     pub qemu_arguments: Vec<OsString>,
@@ -68,6 +80,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
+            port: Port::Tap,
             queue_pairs: 1,
             mtu: 1500,
             metadata: None,
@@ -76,7 +89,6 @@ impl Default for Plan {
             offloads: true,
             mergeable: true,
             access_platform: false,
-            packet: None,
             follow_link: false,
             qemu_arguments: Vec::new(),
         }
@@ -188,14 +200,19 @@ impl Net {
 /// Starts `zerowire net` in the namespace and sets its tap up.
 fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> Result<Backend> {
     let socket = dir.join("net");
-    let mut port = format!("tap:{TAP}");
-    if let Some(rings) = plan.packet {
-        let link = if plan.follow_link { ",link=follow" } else { "" };
-        port = format!("packet:{VETH},rings={rings}{link}");
+    let mut port = match plan.port {
+        Port::Tap => format!("tap:{TAP}"),
+        Port::Packet(rings) => format!("packet:{VETH},rings={rings}"),
+        Port::Xdp => format!("xdp:{VETH}"),
+    };
+    if plan.port != Port::Tap {
         if namespace.ip(&["link", "show", "dev", VETH]).is_err() {
-            namespace.ip(&["link", "add", VETH, "type", "veth", "peer", "name", TAP])?;
+            add_veth(namespace, plan)?;
         }
         namespace.ip(&["link", "set", "dev", VETH, "mtu", &plan.mtu.to_string(), "up"])?;
+    }
+    if plan.follow_link {
+        port.push_str(",link=follow");
     }
     if plan.queue_pairs > 1 {
         port.push_str(&format!(",queues={}", plan.queue_pairs));
@@ -216,6 +233,19 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
     })?;
     set_host_up(namespace, plan.mtu)?;
     Ok(backend)
+}
+
+/// The veth in the tap's place.
+fn add_veth(namespace: &Netns, plan: &Plan) -> Result<()> {
+    let pairs = plan.queue_pairs.to_string();
+    let queues = ["numtxqueues", &pairs, "numrxqueues", &pairs];
+    let (near, far) = (["link", "add", VETH], ["type", "veth", "peer", "name", TAP]);
+    namespace.ip(&[&near[..], &queues, &far, &queues].concat())?;
+    if plan.port == Port::Xdp {
+        // A frame of AF_XDP has no place for an unfinished checksum.
+        finish_checksums(namespace, TAP)?;
+    }
+    Ok(())
 }
 
 /// Gives the host's end of the link its address.
