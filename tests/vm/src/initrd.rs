@@ -16,8 +16,14 @@ const INIT: &str = include_str!("init.sh");
 
 /// What the guest's kernel loads at boot, beside what these need. 7.x has the
 /// virtio bus built in, 6.1 has it as modules.
-const MODULES: &[&str] =
-    &["virtio_pci", "virtio_net", "vmw_vsock_virtio_transport", "vsock_loopback", "uio_pci_generic"];
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_net",
+    "virtio_balloon",
+    "vmw_vsock_virtio_transport",
+    "vsock_loopback",
+    "uio_pci_generic",
+];
 
 /// Programs that are copied with their libraries: the guest has no package manager.
 const PROGRAMS: &[&str] = &["busybox", "iperf3", "curl"];

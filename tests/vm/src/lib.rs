@@ -20,6 +20,7 @@
 
 pub mod assets;
 pub mod backend;
+pub mod balloon;
 pub mod command;
 pub mod cpio;
 pub mod device;

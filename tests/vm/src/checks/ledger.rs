@@ -88,6 +88,11 @@ impl Ledger {
         self.0["connected"] == true
     }
 
+    /// What went wrong last.
+    pub fn last_error(&self) -> Option<String> {
+        self.0["last_error"].as_str().map(str::to_owned)
+    }
+
     /// Frames of each queue pair.
     pub fn frames_by_queue(&self, way: Way) -> Vec<u64> {
         let queues = self.way(way)["frames_by_queue"].as_array();

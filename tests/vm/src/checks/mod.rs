@@ -1,5 +1,6 @@
 //! The tests, and on which machines each runs.
 
+mod balloon;
 mod change;
 mod harness;
 mod ledger;
@@ -54,6 +55,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("reboot", On::Qemu10, change::reboot),
     ("reboot-xdp", On::Linux7, change::reboot_xdp),
     ("link-state", On::All, link::state),
+    ("balloon-xdp", On::Linux7, balloon::discards),
     ("net", On::All, net::full),
     ("net-xdp", On::Ends, net::xdp),
     ("net-xdp-plain", On::Linux7, net::xdp_plain),
