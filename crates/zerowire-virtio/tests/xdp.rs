@@ -2,7 +2,11 @@
 
 mod common;
 
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
 use common::frames::{arp_request, frame, number};
+use common::pattern::{DATA, Patterned};
 use common::veth::veth;
 use common::{Backend, PATIENCE, Peer, Vm, in_netns, options};
 use zerowire_guest::features as f;
@@ -114,6 +118,38 @@ fn every_length_comes_in_to_every_kind_of_buffer() {
         }
         let totals = backend.stats("a").receive.totals;
         assert_eq!((totals.frames, totals.dropped_total()), (u64::from(sent), 0));
+    });
+}
+
+/// With some kept for answers, too, buffers are used in the order in which they were posted: a back end that takes up the ring of
+/// one that was killed knows from the used index which of them it has.
+#[test]
+fn buffers_are_used_in_order() {
+    in_netns(|| {
+        const KEPT: usize = 32;
+        veth("v0", "v1", 1, 1500);
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("metadata.json");
+        std::fs::write(&file, "{}").expect("a metadata file");
+        let metadata = Some(MetadataSource { file, tokens: TokenPolicy::Optional });
+        let backend = Backend::start(&[Vm { metadata, ..Vm::on("a", "xdp:v0,mode=copy") }]);
+        let peer = Peer::new("v1");
+        let mut guest = Patterned::start(&backend, "a", 0);
+        let mut posted: VecDeque<u16> = VecDeque::new();
+        let (start, mut n) = (Instant::now(), 0);
+        while n < 500 {
+            assert!(start.elapsed() < PATIENCE, "{n} buffers were used");
+            while posted.len() < KEPT {
+                let place = DATA + (n + posted.len() as u64) % 64 * 2048;
+                posted.push_back(guest.post(&[(place, 2048)]));
+            }
+            (0..8).for_each(|i| peer.send(&frame(i, 100)));
+            while let Some((head, _)) = guest.used(Duration::from_millis(20)) {
+                assert_eq!(Some(head), posted.pop_front(), "buffer {n}");
+                n += 1;
+            }
+        }
+        assert_eq!(backend.stats("a").ring_errors, 0);
     });
 }
 

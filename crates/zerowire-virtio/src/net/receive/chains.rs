@@ -108,10 +108,10 @@ impl Chains {
         Some((c.head, c.room))
     }
 
-    /// Gives up the last chain: its head.
+    /// Gives up chain `i`: its head.
     #[inline]
-    pub(crate) fn pop_last(&mut self) -> Option<u16> {
-        let c = self.ready.pop_back()?;
+    pub(crate) fn remove(&mut self, i: usize) -> Option<u16> {
+        let c = self.ready.remove(i)?;
         self.free_list(&c);
         Some(c.head)
     }
@@ -149,7 +149,7 @@ impl Chains {
         Ok(true)
     }
 
-    /// Takes a chain in again that was [given up](Self::pop_last), as the last one, parsed as by [`Self::ensure`]. Returns false,
+    /// Takes a chain in again that was [given up](Self::remove), as the last one, parsed as by [`Self::ensure`]. Returns false,
     /// and has nothing of it, where it has a mistake now, or there are too many.
     #[cold]
     pub(crate) fn put_back(
@@ -169,7 +169,7 @@ impl Chains {
             if short { self.parse(last, need, ring, memory, header_len) } else { Ok(()) }
         });
         if sound.is_err() {
-            self.pop_last();
+            self.remove(last);
         }
         sound.is_ok()
     }

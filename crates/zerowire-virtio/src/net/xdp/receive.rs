@@ -311,34 +311,33 @@ impl XdpReceive {
         let need = self.setup.header_len + geometry.frame_bytes() as usize;
         // Places of the slab that are there for the driver's sake need chains to go to, until they were used.
         let places = self.posted.len() - self.posted_chains + self.pending.len();
-        let reserve = self.setup.reserve + link.first_places.min(places);
+        let first = link.first_places.min(places);
         self.ring.refresh()?;
         while self.order.has_room() && self.posted.has_room() && link.fill_room() > 0 {
             let i = self.chains.len();
             if !self.chains.ensure(i, need, &mut self.ring, memory, self.setup.header_len)? {
                 break;
             }
-            let direct = if self.setup.copy || i < reserve || !self.pending.is_empty() {
-                None
-            } else {
-                self.place_of(link, geometry, self.chains.segments(i))
-            };
-            match direct {
-                Some((chunk, at)) => {
-                    let Some(head) = self.chains.pop_last() else { break };
-                    let taken = self.order.take(head);
+            let head = self.chains.heads().next_back().unwrap_or(0);
+            self.kept.push_back(self.order.take(head));
+            // Frames come to these places first, so the oldest chains wait for them, and the youngest are kept for answers: so chains
+            // are used in the order in which they became available, from which alone the next process, if this one dies, knows
+            // where to go on.
+            let next = i.checked_sub(self.setup.reserve).filter(|i| *i >= first);
+            let direct = next.filter(|_| !self.setup.copy && self.pending.is_empty());
+            match direct.and_then(|i| self.place_of(link, geometry, self.chains.segments(i)).map(|d| (i, d)))
+            {
+                Some((i, (chunk, at))) => {
+                    let (Some(head), Some(taken)) = (self.chains.remove(i), self.kept.remove(i)) else {
+                        break;
+                    };
                     // There was room in the ring.
                     link.fill(chunk);
                     self.posted.post(chunk, Buffer::Guest { head, taken, at });
                     self.posted_chains += 1;
                 }
-                None => {
-                    let head = self.chains.heads().next_back().unwrap_or(0);
-                    self.kept.push_back(self.order.take(head));
-                    if !self.pending.is_empty() {
-                        *frames += self.deliver_pending(link, memory, counters);
-                    }
-                }
+                None if !self.pending.is_empty() => *frames += self.deliver_pending(link, memory, counters),
+                None => {}
             }
         }
         if self.kept.len() > self.setup.reserve {
