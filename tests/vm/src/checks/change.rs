@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::runner::Env;
 
-use super::setup::{LINK, Net, Plan, Port};
+use super::setup::{LINK, Net, Plan, Port, write_metadata};
 use super::traffic::{self, Background, Way};
 
 /// Connections of the cycle test.
@@ -31,12 +32,14 @@ pub fn restart(env: &Env<'_>) -> Result<String> {
     restart_on(env, Plan::default())
 }
 
-/// The same on an AF_XDP port.
+/// The same on an AF_XDP port with a metadata service, for whose answers some of the guest's buffers are kept.
 pub fn restart_xdp(env: &Env<'_>) -> Result<String> {
-    restart_on(env, Plan { port: Port::Xdp, ..Plan::default() })
+    let file = write_metadata(env.dir, &json!({"latest": {"meta-data": {"instance-id": "i-77"}}}))?;
+    restart_on(env, Plan { port: Port::Xdp, metadata: Some(file), ..Plan::default() })
 }
 
 fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
+    let answers = plan.metadata.is_some();
     let mut net = Net::start(env, Plan { reconnect: true, ..plan })?;
     net.wait_for_link()?;
     for way in [Way::ToGuest, Way::FromGuest] {
@@ -49,6 +52,9 @@ fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
             .context("carrier after the restart")?;
         net.wait_for_link()?;
         transfer.finish().with_context(|| format!("{way:?}"))?;
+    }
+    if answers {
+        traffic::ask_metadata(&mut net)?;
     }
     // Many times what the rings hold: a chain that is missing, or came back twice, is met again.
     traffic::file_both_ways(&mut net)?;

@@ -47,7 +47,7 @@ enum On {
 const TESTS: &[(&str, On, Body)] = &[
     ("cycles", On::Qemu10, change::cycles),
     ("restart", On::All, change::restart),
-    ("restart-xdp", On::Ends, change::restart_xdp),
+    ("restart-xdp", On::Linux7, change::restart_xdp),
     ("migration", On::Qemu10, migration::over_a_tap),
     ("migration-xdp", On::Qemu10, migration::over_xdp),
     ("memory-plug", On::All, change::memory_plug),

@@ -266,6 +266,13 @@ fn write_config(dir: &Path, socket: &Path, port: &str, plan: &Plan) -> Result<Pa
     Ok(path)
 }
 
+/// Writes what the metadata service is to serve into a file in `dir`.
+pub fn write_metadata(dir: &Path, tree: &serde_json::Value) -> Result<PathBuf> {
+    let path = dir.join("metadata.json");
+    std::fs::write(&path, tree.to_string()).context("write the metadata")?;
+    Ok(path)
+}
+
 fn device(plan: &Plan, socket: &std::path::Path) -> NetDevice {
     let mut device = NetDevice::new("net0", socket).queue_pairs(plan.queue_pairs);
     if plan.reconnect {

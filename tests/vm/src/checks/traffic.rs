@@ -38,6 +38,17 @@ pub fn ping(net: &mut Net) -> Result<()> {
     Ok(())
 }
 
+/// The guest asks the metadata service for a value without a token, and is answered that it needs one.
+pub fn ask_metadata(net: &mut Net) -> Result<()> {
+    let status = net.guest.sh(&format!(
+        "ip route replace 169.254.169.254 dev {} && \
+         curl -sS -m 15 -o /dev/null -w %{{http_code}} http://169.254.169.254/latest/meta-data/instance-id",
+        net.interface
+    ))?;
+    ensure!(status == "401", "without a token the status is {status}, not 401");
+    Ok(())
+}
+
 /// Moves a file to the guest and back over HTTP and compares every byte: TCP's
 /// checksum is no proof, since offloads leave it out.
 pub fn file_both_ways(net: &mut Net) -> Result<()> {
