@@ -180,6 +180,32 @@ fn messages_of_several_buffers_take_a_call_each_and_no_copy() {
 }
 
 #[test]
+fn an_unexpected_message_beyond_the_credit_waits_for_more() {
+    let backend = VsockBackend::one();
+    let mut guest = RawGuest::start(&backend, "vm");
+    let (mut conn, host) = open(&backend, &mut guest, 20_000);
+    for round in 0..5 {
+        // Read, and not told of: a quarter of the credit is left.
+        for n in 0..150 {
+            host.send(&pattern(100, n));
+            assert!(next(&mut guest, &mut conn) == pattern(100, n), "message {n} of round {round}");
+        }
+        let long = pattern(9000 + round, round);
+        host.send(&long);
+        host.send(b"behind it");
+        guest.next_of(Op::CreditRequest);
+        guest.say(&conn, Op::CreditUpdate, 0);
+        // What came of it before the device asked was passed over; the rest ends it.
+        let rest = next(&mut guest, &mut conn);
+        assert!(long.ends_with(&rest) && rest.len() >= 4000, "round {round}: {} bytes", rest.len());
+        conn.header.fwd_cnt = conn.header.fwd_cnt.wrapping_add((long.len() - rest.len()) as u32);
+        assert_eq!(next(&mut guest, &mut conn), b"behind it");
+        guest.say(&conn, Op::CreditUpdate, 0);
+    }
+    assert_eq!(backend.stats("vm").totals.resets, 0);
+}
+
+#[test]
 fn an_unexpected_message_that_the_guest_does_not_take_ends_its_connection() {
     let backend = VsockBackend::one();
     let mut guest = RawGuest::start(&backend, "vm");

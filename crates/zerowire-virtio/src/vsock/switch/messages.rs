@@ -28,7 +28,6 @@ impl Switch {
         let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
         let Some(host) = c.host() else { return Ok(Step::Nothing) };
         if let Some(longest) = host.expected_length()
-            && free >= alloc / 2
             && let Some(step) = self.read_expected(v, slot, longest, rx, memory)?
         {
             return Ok(step);
