@@ -53,7 +53,7 @@ pub struct EmulatorBroke(&'static str);
 impl EmulatorBroke {
     /// Devices that are plugged and unplugged meet this assertion now and then (system/physmem.c of QEMU 10.0).
     pub const ASSERTION: Self = Self("QEMU ended by an assertion, iotlb_to_section");
-    /// The guest's kernel takes no interrupt of the serial line any more. QEMU 10.0 with Linux 7 does this now and then, at the
+    /// The guest's kernel takes no interrupt of the serial line any more. QEMU 7.2 and 10.0 without KVM do this now and then, at the
     /// plugging of a device mostly.
     pub const STANDS_STILL: Self = Self("the emulated machine stands still: not even its kernel answers");
     /// The guest's kernel says that a timer which it has set never fired (kernel/rcu/tree_stall.h), which comes before the end
