@@ -17,6 +17,10 @@ const SHOWN_LINES: usize = 15;
 /// Characters of each of these lines.
 const SHOWN_CHARACTERS: usize = 2000;
 
+/// How often a test is tried again whose emulated machine broke. A hundred plugs and unplugs meet that in one run of three on a busy
+/// machine.
+const MOST_AGAIN: u32 = 3;
+
 /// The error of a test that can say nothing here; everything else is a failure.
 #[derive(Debug)]
 pub struct Skip(String);
@@ -35,7 +39,7 @@ pub fn skip(reason: impl Into<String>) -> anyhow::Error {
 }
 
 /// Marks the error of a test whose guest never reached its shell: the emulated machine hung while its
-/// kernel started, which a busy machine makes more likely. Such a test is tried once more, and both the run
+/// kernel started, which a busy machine makes more likely. Such a test is tried again, and both the run
 /// and its summary say so.
 #[derive(Debug)]
 pub struct NeverBooted;
@@ -46,7 +50,7 @@ impl std::fmt::Display for NeverBooted {
     }
 }
 
-/// Marks the error of a test whose emulated machine broke, whatever was under test. Such a test is tried once more, too.
+/// Marks the error of a test whose emulated machine broke, whatever was under test. Such a test is tried again, too.
 #[derive(Debug)]
 pub struct EmulatorBroke(&'static str);
 
@@ -161,9 +165,11 @@ fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>, folde
     let begin = Instant::now();
     let mut logs = String::new();
     let mut result = in_own_dir(lab, test, folder, &mut logs);
-    if let Err(error) = &result
-        && (error.downcast_ref::<NeverBooted>().is_some() || error.downcast_ref::<EmulatorBroke>().is_some())
-    {
+    for _ in 0..MOST_AGAIN {
+        let Err(error) = &result else { break };
+        if error.downcast_ref::<NeverBooted>().is_none() && error.downcast_ref::<EmulatorBroke>().is_none() {
+            break;
+        }
         let reason = format!("{error:#}");
         println!("  {name} is tried again after {}: {reason}\n{logs}", seconds(begin.elapsed()));
         summary.lock().unwrap_or_else(PoisonError::into_inner).again.push((name.clone(), reason));
