@@ -23,16 +23,15 @@ impl Switch {
         rx: &mut Receive,
         memory: &GuestMemory,
     ) -> Result<Step, RingError> {
-        let counters = self.vms[v].counters.clone();
-        let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
-        let Some(host) = c.host() else { return Ok(Step::Nothing) };
-        if let Some(longest) = host.expected_length()
+        let host = self.vms[v].connections.get(slot).and_then(|c| c.host());
+        if let Some(longest) = host.and_then(|h| h.expected_length())
             && let Some(step) = self.read_expected(v, slot, longest, rx, memory)?
         {
             return Ok(step);
         }
+        let counters = self.vms[v].counters.clone();
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
+        let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
         let Some(host) = c.host() else { return Ok(Step::Nothing) };
         counters.receive.system_calls.add(1);
         let len = match socket::peek_message(&host.socket) {
@@ -51,8 +50,9 @@ impl Switch {
                 return Ok(Step::Nothing);
             }
         };
-        if len > alloc.min(MAX_MESSAGE) {
-            return Ok(self.too_long(v, slot, len));
+        let most = alloc.min(MAX_MESSAGE);
+        if len > most {
+            return Ok(self.too_long(v, slot, len, most));
         }
         // A guest that knows of half its buffer need not tell of more by itself: what fits goes ahead of the rest then.
         let in_parts = len > free && free >= alloc / 2;
@@ -154,7 +154,7 @@ impl Switch {
         }
         rx.may_have_written(offered, memory);
         if len > most {
-            return Ok(Some(self.too_long(v, slot, len)));
+            return Ok(Some(self.too_long(v, slot, len, most)));
         }
         host.message_came(len as u32);
         let held = Held::at(&mut c.held);
@@ -164,12 +164,11 @@ impl Switch {
         Ok(Some(Step::Moved(0)))
     }
 
-    /// A message that the guest can't take, or nobody.
-    fn too_long(&mut self, v: usize, slot: u32, len: usize) -> Step {
-        let alloc = self.vms[v].connections.get(slot).map_or(0, |c| c.outgoing.alloc() as usize);
-        let (name, most) = (&self.vms[v].name, alloc.min(MAX_MESSAGE));
+    /// A message of `len` bytes or more, of which the guest takes `most`.
+    fn too_long(&mut self, v: usize, slot: u32, len: usize, most: usize) -> Step {
+        let name = &self.vms[v].name;
         tracing::warn!(
-            "{name}: a message of {len} bytes is longer than the {most} that the guest takes: reset"
+            "{name}: a message of {len} bytes or more is longer than the {most} that the guest takes: reset"
         );
         self.abort(v, slot);
         Step::Nothing
