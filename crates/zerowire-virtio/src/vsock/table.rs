@@ -74,8 +74,12 @@ pub struct HostEnd {
     pub ahead: u32,
     /// Bytes that the socket, or the windows, took and that the program may not have read or given back.
     pub in_socket: u32,
+    /// What the kernel has of the socket's room for them at most.
+    kernel_needs: u32,
     /// Those of them for which the guest has no credit again.
     pub uncredited: u32,
+    /// Bytes for which the guest has credit again, and that the socket has yet to take.
+    pub promised: u32,
     /// The guest waits for that credit.
     pub credit_waits: bool,
     /// The program keeps windows while it waits: the guest is to be told of any room.
@@ -115,7 +119,9 @@ impl HostEnd {
             room: 0,
             ahead: 0,
             in_socket: 0,
+            kernel_needs: 0,
             uncredited: 0,
+            promised: 0,
             credit_waits: false,
             stingy: false,
             room_watched: false,
@@ -161,7 +167,22 @@ impl HostEnd {
     /// The socket, or the windows, took `n` bytes.
     pub fn took(&mut self, n: usize) {
         self.in_socket = self.in_socket.saturating_add(n as u32);
-        self.uncredited += n as u32;
+        self.kernel_needs = self.kernel_needs.saturating_add(kernel_needs(n as u32));
+        self.uncredited += self.unpromised(n as u32);
+    }
+
+    /// Whether the socket takes `n` bytes by one call for sure, and the guest has credit for them as soon as it has.
+    pub fn surely_takes(&self, n: u32) -> bool {
+        let free = self.windows.is_none() && self.held.is_none() && self.writable;
+        let room = self.kernel_needs.saturating_add(kernel_needs(n)) as usize <= self.room;
+        free && room && self.in_socket.saturating_add(n) <= self.ahead
+    }
+
+    /// `n` bytes of the guest leave for the socket, or nowhere: how many of them it has yet to get credit for.
+    pub fn unpromised(&mut self, n: u32) -> u32 {
+        let promised = self.promised.min(n);
+        self.promised -= promised;
+        n - promised
     }
 
     /// `unread` bytes are left of those that were taken at most. Returns for how many the guest has credit again with that.
@@ -184,6 +205,7 @@ impl HostEnd {
             }
             None => {
                 let unread = socket::unread(&self.socket);
+                self.kernel_needs = unread as u32;
                 if socket::is_writable(unread, self.room) {
                     return self.is_writable(unread);
                 }
@@ -197,6 +219,7 @@ impl HostEnd {
     /// guest has credit again for all.
     fn is_writable(&mut self, unread: usize) -> u32 {
         self.in_socket = self.in_socket.min(unread as u32);
+        self.kernel_needs = self.kernel_needs.min(unread as u32);
         self.leaves_all()
     }
 
@@ -213,6 +236,12 @@ impl HostEnd {
             w.end();
         }
     }
+}
+
+/// What the kernel takes of a socket's room for `n` bytes of one call at most: a piece is up to 48 KiB long, kept in blocks whose
+/// length is a power of 2, with some hundred bytes of its own (net/unix/af_unix.c, `unix_stream_sendmsg`; `truesize` of a sk_buff).
+fn kernel_needs(n: u32) -> u32 {
+    n.saturating_mul(2).saturating_add((1 + n / (32 << 10)) << 11)
 }
 
 /// A connection.
@@ -420,9 +449,66 @@ mod tests {
         assert_eq!((end.leaves_all(), end.in_socket, end.uncredited), (30, 130, 0));
         assert_eq!(end.looks(), 0);
         assert_eq!(end.in_socket, 0, "nothing is in the socket");
+        // What was credited before the socket had it is not credited again, however much the socket takes of it.
+        end.promised = 40;
+        end.took(30);
+        assert_eq!((end.in_socket, end.uncredited, end.promised), (30, 0, 10));
+        assert_eq!((end.unpromised(4), end.unpromised(9), end.promised), (0, 3, 0));
+        end.leaves(0);
         // Without room of its own each byte takes credit until it was read.
         end.ahead = 0;
         end.took(7);
         assert_eq!((end.leaves(7), end.leaves(2), end.uncredited), (0, 5, 2));
+    }
+
+    #[test]
+    fn a_socket_surely_takes_what_the_kernel_has_room_for() {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .expect("a pair");
+        let room = socket::reserve(&ours, 192 << 10);
+        let mut end = HostEnd::new(ours);
+        (end.room, end.ahead) = (room, 128 << 10);
+        let chunk = vec![7u8; 64 << 10];
+        let mut sizes = [1, 64, 768, 1000, 4000, 4097, 9000, 17_000, 33_000, 49_000, 65_536].iter().cycle();
+        let (mut sure, mut unsure) = (0, 0);
+        while unsure < 1000 {
+            let Some(n) = sizes.next().copied() else { break };
+            let surely = end.surely_takes(n as u32);
+            let took = rustix::io::write(&end.socket, &chunk[..n]).unwrap_or(0);
+            assert!(
+                !surely || took == n,
+                "{took} of {n} bytes behind {} in {}",
+                end.in_socket,
+                end.kernel_needs
+            );
+            end.took(took);
+            let unread = socket::unread(&end.socket) as u32;
+            assert!(
+                unread <= end.kernel_needs,
+                "{unread} bytes for {}, at most {}",
+                end.in_socket,
+                end.kernel_needs
+            );
+            if surely {
+                sure += 1;
+                continue;
+            }
+            // Read a bit less each time, to meet it at every depth.
+            unsure += 1;
+            let mut left = vec![0; end.in_socket as usize * (unsure % 7) / 7];
+            let got = rustix::io::read(&theirs, &mut left[..]).unwrap_or(0);
+            let in_socket = end.in_socket - got as u32;
+            end.kernel_needs = socket::unread(&end.socket) as u32;
+            end.leaves(in_socket);
+        }
+        assert!(sure > 500, "{sure} sure, {unsure} not");
+        end.held = Some(Box::default());
+        end.leaves(0);
+        assert!(!end.surely_takes(1), "not ahead of what waits");
     }
 }

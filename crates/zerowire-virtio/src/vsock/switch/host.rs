@@ -227,7 +227,8 @@ impl Switch {
         if let Some(host) = c.host()
             && let Some(held) = host.held.take()
         {
-            c.incoming.forward(held.len() as u32);
+            let lost = host.unpromised(held.len() as u32);
+            c.incoming.forward(lost);
         }
         c.life.far_ends(SHUT_RECEIVE);
         self.vms[v].mark_ready(slot);

@@ -181,8 +181,11 @@ impl Switch {
         if matches!(c.end, End::Sibling { .. }) {
             return;
         }
-        if let Some(held) = c.host().and_then(|h| h.held.take()) {
-            c.incoming.forward(held.len() as u32);
+        if let Some(host) = c.host()
+            && let Some(held) = host.held.take()
+        {
+            let lost = host.unpromised(held.len() as u32);
+            c.incoming.forward(lost);
         }
         c.deadline = Some(now + CLOSE_PATIENCE);
         self.end_of(v, slot);

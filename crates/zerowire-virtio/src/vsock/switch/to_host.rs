@@ -5,7 +5,8 @@ use zerowire::ledger::CopyReason;
 use super::Switch;
 use crate::memory::Segment;
 use crate::vsock::held::Held;
-use crate::vsock::packet::{Kind, SHUT_RECEIVE};
+use crate::vsock::lifecycle::Phase;
+use crate::vsock::packet::{Kind, Op, SHUT_RECEIVE};
 use crate::vsock::socket::{self, MAX_IOV};
 use crate::vsock::table::{End, Key};
 
@@ -88,6 +89,7 @@ impl Switch {
 
     /// Sends a part of a stream, or of a message, the last one if `end` gives the flags of that.
     fn send_run(&mut self, v: usize, run: Run, end: Option<u32>, parts: &[Segment]) {
+        self.promise_room(v, &run, parts.len());
         let vm = &mut self.vms[v];
         let counters = vm.counters.clone();
         let Some(c) = vm.connections.get(run.slot) else { return };
@@ -115,7 +117,7 @@ impl Switch {
                 Ok(n) => (sent, taken) = (n, n == run.bytes),
                 Err(e) if socket::would_block(&e) => {}
                 Err(e) => {
-                    c.incoming.forward(run.bytes as u32);
+                    c.incoming.forward(host.unpromised(run.bytes as u32));
                     return self.host_refuses(v, run.slot, &e);
                 }
             }
@@ -139,6 +141,47 @@ impl Switch {
             self.flush_held(v, run.slot);
         }
         self.tell_credit(v, run.slot);
+    }
+
+    /// Gives the guest of a stream its credit back before the host program's socket has the bytes, where that has room for them: a
+    /// guest whose credit one packet uses up gets the next one ready while the kernel copies this one. Should the socket not take all
+    /// of them (the system has no memory), the rest is held, and there is no such promise until it is gone.
+    fn promise_room(&mut self, v: usize, run: &Run, parts: usize) {
+        let vm = &mut self.vms[v];
+        let Some(c) = vm.connections.get(run.slot) else { return };
+        let bytes = run.bytes as u32;
+        if !c.incoming.lacks(bytes) || c.kind != Kind::Stream || parts > MAX_IOV {
+            return;
+        }
+        let quiet = c.life.phase() == Phase::Open && c.life.far_ended() == 0 && !c.life.has_control(false);
+        let End::Host(host) = &mut c.end else { return };
+        if !quiet || !host.surely_takes(bytes) {
+            return;
+        }
+        let memory = vm.memory.clone();
+        let Some(rx) = vm.rx.as_mut().filter(|r| r.queue.is_active() && !vm.starved && vm.resets.is_empty())
+        else {
+            return;
+        };
+        match rx.room(0, &memory) {
+            Ok(Some(_)) => {}
+            Ok(None) => return,
+            Err(e) => {
+                rx.queue.publish();
+                rx.queue.fail();
+                return self.ring_failed(v, &e);
+            }
+        }
+        host.promised += bytes;
+        c.incoming.forward(bytes);
+        let header = self.header(v, run.slot, Op::CreditUpdate, 0, 0);
+        let vm = &mut self.vms[v];
+        vm.counters.control_packets.add(1);
+        let Some(rx) = &mut vm.rx else { return };
+        rx.finish(header, &memory);
+        if rx.queue.publish() {
+            vm.counters.receive.calls.add(1);
+        }
     }
 }
 
