@@ -95,6 +95,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("xdp-two-vms", On::Linux7, xdp::queues::two_vms),
     ("xdp-send", On::Linux7, xdp::send::in_place),
     ("xdp-posts", On::Linux7, xdp::posts::bounds),
+    ("xdp-dirty-log", On::Linux7, xdp::dirty::exact),
     ("xdp-cycles", On::Linux7, xdp::cycles::many),
     ("zcrx", On::Linux7, zcrx::no_device),
     ("zcrx-stores", On::Linux7, zcrx_stores::count),

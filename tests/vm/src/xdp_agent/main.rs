@@ -4,6 +4,7 @@
 //! zw-xdp own MODE INTERFACE huge|small
 //! zw-xdp echo SOCKET PAIRS NAME
 //! zw-xdp posts INTERFACE
+//! zw-xdp dirty INTERFACE
 //! zw-xdp cycles INTERFACE COUNT
 //! zw-xdp send MODE INTERFACE
 //! zw-xdp capture
@@ -12,7 +13,7 @@
 //! `own` and `echo` send back what comes from the wire's end, until there is the file of `zerowire_vmtest::xdp::STOP`: with a
 //! back end in this process, the VM's memory on huge pages or not; or as the front end of another process, whose answers bear a
 //! name of one byte. The line `ready` says that frames may come. `posts` asks the wire's end for frames, and looks where they
-//! land in the VM's memory. `cycles` attaches and detaches so often, and looks what is left. `send` sends
+//! land in the VM's memory. `dirty` compares the dirty log with what was written. `cycles` attaches and detaches so often, and looks what is left. `send` sends
 //! frames by itself, and changes some when they are on their way; then it says `changed`. `capture` writes
 //! frames to a file, for `zerowire replay`. `as-user` becomes a program of an
 //! ordinary user who may lock so many bytes. The last line is `ok …` or `failed: …`;
@@ -21,6 +22,7 @@
 mod as_user;
 mod back_end;
 mod cycles;
+mod dirty;
 mod echo;
 #[allow(dead_code, reason = "shared with tests that have other memory")]
 #[path = "../../../../crates/zerowire-virtio/tests/common/pattern.rs"]
@@ -39,7 +41,7 @@ use zerowire_vmtest::xdp::{CAPTURE, capture};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "usage: zw-xdp own MODE INTERFACE huge|small, echo SOCKET PAIRS NAME, posts INTERFACE, \
-                     cycles INTERFACE COUNT, send MODE INTERFACE, capture, or as-user BYTES PROGRAM ARGUMENT…";
+                     dirty INTERFACE, cycles INTERFACE COUNT, send MODE INTERFACE, capture, or as-user BYTES PROGRAM ARGUMENT…";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -61,6 +63,7 @@ fn run(words: &[&str]) -> Result<String> {
         ["own", mode, interface, pages] => echo::own(mode, interface, pages),
         ["echo", socket, pairs, name] => echo::on(socket, pairs, name),
         ["posts", interface] => posts::run(interface),
+        ["dirty", interface] => dirty::run(interface),
         ["as-user", bytes, program @ ..] => as_user::run(bytes, program),
         ["cycles", interface, count] => cycles::run(interface, count),
         ["send", mode, interface] => send::run(mode, interface),

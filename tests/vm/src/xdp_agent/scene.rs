@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use zerowire::packet::{Options, PacketSocket};
-use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_guest::{DirtyLog, GuestAddr, GuestMemory, VhostUser};
 use zerowire_vmtest::xdp::{Ask, frame};
 
 use super::PATIENCE;
@@ -32,6 +32,16 @@ const REMEMBERED: usize = 64;
 /// Address and bytes of a piece of memory.
 pub type Place = (u64, u32);
 
+/// A chain that the device gave back.
+#[derive(Debug)]
+pub struct Given {
+    /// Its place in the used ring, free-running.
+    pub at: u16,
+    pub places: Vec<Place>,
+    /// Bytes that were used of it.
+    pub len: usize,
+}
+
 /// The whole.
 pub struct Scene {
     pub guest: Patterned,
@@ -44,6 +54,8 @@ pub struct Scene {
     open: HashMap<u16, Vec<Place>>,
     /// The device may have written more into a chain than the frame that it was used for: one that was dropped lay there before.
     pub reuses: bool,
+    /// All that was given back, oldest first.
+    pub given: Vec<Given>,
 }
 
 impl Scene {
@@ -63,6 +75,7 @@ impl Scene {
             next: 0,
             open: HashMap::new(),
             reuses: false,
+            given: Vec::new(),
         };
         scene.until("zero copy", |s| s.path.contains(", zero copy"))?;
         Ok(scene)
@@ -81,19 +94,32 @@ impl Scene {
 
     /// Asks for frames of this length; returns at once.
     pub fn ask(&mut self, len: usize, count: u16) -> Result<()> {
+        let ask = self.next_ask(len, count);
+        send(&mut self.socket, ask)
+    }
+
+    /// Has writes noted from now on, and asks for frames after `pause`, while the back end is told or later. Returns the log, and
+    /// the used index when the back end had been told.
+    pub fn log_under(&mut self, len: usize, count: u16, pause: Duration) -> Result<(DirtyLog, u16)> {
+        let ask = self.next_ask(len, count);
+        let Self { guest, socket, .. } = self;
+        let (transport, ring) = (&mut guest.transport, guest.rx.ring());
+        std::thread::scope(|scope| {
+            let logging = scope.spawn(|| transport.start_log().map(|log| (log, ring.used_idx())));
+            std::thread::sleep(pause);
+            send(socket, ask)?;
+            Ok(logging.join().map_err(|_| anyhow!("the front end's thread panicked"))??)
+        })
+    }
+
+    fn next_ask(&mut self, len: usize, count: u16) -> Ask {
         let ask = Ask { first: self.next, len: len as u16, count };
         for n in (self.next..).take(count.into()) {
             self.asked.push_front((n, len));
         }
         self.asked.truncate(REMEMBERED);
         self.next += u32::from(count);
-        for _ in 0..TRIES {
-            if self.socket.send(&ask.to_frame())? {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        anyhow::bail!("the interface takes no frame");
+        ask
     }
 
     /// Asks for a frame of this length until one has come.
@@ -104,7 +130,7 @@ impl Scene {
                 return Ok(());
             }
         }
-        anyhow::bail!(
+        bail!(
             "a frame of {len} bytes never comes; {} chains are posted: {:?}",
             self.posted(),
             self.back_end.stats()
@@ -141,6 +167,7 @@ impl Scene {
 
     /// The next chain that is given back, with its bytes.
     fn chain(&mut self, patience: Duration) -> Result<Option<(Vec<Place>, Vec<u8>)>> {
+        let at = self.guest.seen;
         let Some((head, len)) = self.guest.used(patience) else { return Ok(None) };
         let places = self
             .open
@@ -152,6 +179,7 @@ impl Scene {
             self.guest.expect_in(&places, &bytes);
         }
         bytes.truncate(len as usize);
+        self.given.push(Given { at, places: places.clone(), len: len as usize });
         Ok(Some((places, bytes)))
     }
 
@@ -168,6 +196,31 @@ impl Scene {
             }
         }
         Ok(bytes)
+    }
+
+    /// Takes what was given back when the ring stopped: frames, and chains of which nothing was used, which the device may have
+    /// written to. Returns those.
+    pub fn take_rest(&mut self) -> Result<Vec<Vec<Place>>> {
+        let mut unused = Vec::new();
+        while self.guest.seen != self.guest.rx.ring().used_idx() {
+            let (head, len) = self.guest.rx.ring().used_entry(self.guest.seen);
+            if len > 0 {
+                self.take(Duration::ZERO)?;
+                continue;
+            }
+            self.guest.seen = self.guest.seen.wrapping_add(1);
+            let places = self.open.remove(&(head as u16));
+            let places = places.with_context(|| format!("chain {head} is given back, which is not out"))?;
+            let bytes = self.read(&places)?;
+            self.guest.expect_in(&places, &bytes);
+            unused.push(places);
+        }
+        Ok(unused)
+    }
+
+    /// Chains that the device has.
+    pub fn open(&self) -> impl Iterator<Item = &Vec<Place>> {
+        self.open.values()
     }
 
     /// The device may have written to any chain that it has: what is in there is as good as anything else.
@@ -194,4 +247,14 @@ impl Scene {
             ensure!(start.elapsed() < PATIENCE, "still not: {what}: {stats:?}");
         }
     }
+}
+
+fn send(socket: &mut PacketSocket, ask: Ask) -> Result<()> {
+    for _ in 0..TRIES {
+        if socket.send(&ask.to_frame())? {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    bail!("the interface takes no frame")
 }

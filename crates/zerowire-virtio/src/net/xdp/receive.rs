@@ -8,6 +8,7 @@ mod again;
 mod deliver;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire::xdp::address;
@@ -57,6 +58,8 @@ pub struct XdpReceive {
     /// The socket that buffers were posted to, and the registration that its places are in.
     generation: u64,
     registration: u64,
+    /// Bytes of a buffer that a device writes to by itself, without this process seeing each write; 0 in copy mode.
+    device_reach: usize,
     /// The frame under way has pieces that are to be dropped.
     in_pieces: bool,
     /// The guest broke a rule: the ring is not looked at any more.
@@ -95,6 +98,7 @@ impl XdpReceive {
             pending: VecDeque::with_capacity(RECEIVE_PLACES),
             generation: 0,
             registration: 0,
+            device_reach: 0,
             in_pieces: false,
             abandoned: false,
         }
@@ -139,13 +143,8 @@ impl XdpReceive {
                 }
             }
         }
-        let device_writes = link.zero_copy();
-        let (between, last) = self.take_back(link, counters, |buffer| {
-            // A device may have begun to write a frame that nobody took.
-            if device_writes && let Buffer::Guest { at, .. } = buffer {
-                memory.wrote(at[0].as_slice(), 0, usize::MAX);
-            }
-        });
+        let reach = self.device_reach;
+        let (between, last) = self.take_back(link, counters, |buffer| unseen(buffer, 0..reach, memory));
         for head in between {
             self.ring.push_used(head, 0);
         }
@@ -233,14 +232,17 @@ impl XdpReceive {
                 tracing::error!("a frame came in memory that was not posted, at {:#x}", piece.address);
                 continue;
             };
-            let len = piece.len as usize;
             // A frame in pieces is longer than any that the guest's buffers take.
+            let len = piece.len as usize;
             let whole = !self.in_pieces && !piece.continues() && piece.len <= geometry.frame_bytes();
             if !whole {
                 if !self.in_pieces {
                     counters.dropped(DropReason::TooLong);
                 }
                 self.in_pieces = piece.continues();
+                // A device's own header lies before the first piece.
+                let from = if geometry.zero_copy() { 0 } else { self.setup.header_len };
+                unseen(&buffer, from..self.setup.header_len + len, memory);
                 self.post_once_more(link, geometry, buffer, memory);
                 continue;
             }
@@ -253,11 +255,6 @@ impl XdpReceive {
                     } else {
                         let shift = offset as i64 - geometry.frame_offset() as i64;
                         self.give_shifted(head, taken, at, len, shift, memory, counters);
-                    }
-                    if geometry.zero_copy() {
-                        // A device may have written all that it has room for.
-                        let room = self.setup.header_len + geometry.frame_bytes() as usize;
-                        memory.wrote(at[0].as_slice(), 0, room);
                     }
                 }
                 Buffer::Place(place) => {
@@ -290,6 +287,7 @@ impl XdpReceive {
             _ => &[],
         };
         access::write(list, 0, &HEADER[..self.setup.header_len]);
+        // A device may have written more, which means nothing to the guest (virtio 1.3 §2.7.8).
         memory.wrote(list, 0, whole);
         self.ring.push_used(head, whole as u32);
         self.order.used(taken);
@@ -398,6 +396,14 @@ impl XdpReceive {
             Some(chunk) if link.fill(chunk) => self.posted.post(chunk, Buffer::Place(place)),
             _ => self.places.push(place),
         }
+    }
+}
+
+/// Notes that these bytes of a posted buffer may have been written, of which the guest is not told.
+fn unseen(buffer: &Buffer, bytes: Range<usize>, memory: &GuestMemory) {
+    if let Buffer::Guest { at: [Some(first), second], .. } = *buffer {
+        let list = [first, second.unwrap_or(Segment { len: 0, ..first })];
+        memory.wrote(&list, bytes.start, bytes.len());
     }
 }
 

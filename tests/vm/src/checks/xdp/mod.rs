@@ -10,6 +10,7 @@
 
 mod card;
 pub mod cycles;
+pub mod dirty;
 pub mod memlock;
 pub mod modes;
 pub mod posts;

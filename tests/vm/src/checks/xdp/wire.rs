@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use zerowire_virtio::port::{Frames, PacketSocket};
-use zerowire_vmtest::xdp::{ADDRESSES_BYTES, Ask, HERE, THERE, number_of};
+use zerowire_vmtest::xdp::{ADDRESSES_BYTES, Ask, HERE, THERE, number_of, sent};
 
 /// For a frame to come back; then it is sent once more.
 const ONCE: Duration = Duration::from_millis(500);
@@ -161,11 +161,19 @@ impl Wire {
         Ok(Some(addresses[11]))
     }
 
-    /// Gives VMs in the guest the frames that they ask for, until `done`.
+    /// Gives VMs in the guest the frames that they ask for, until `done`. Others that they send have to be as
+    /// [`sent`] makes them.
     pub fn serve(&self, done: &AtomicBool) -> Result<()> {
         let mut buffer = vec![0; 4096];
         while !done.load(Ordering::Relaxed) {
             let Some(got) = self.recv(&mut buffer)? else { continue };
+            if let Some(n) = number_of(got) {
+                ensure!(
+                    got == sent(n, got.len()),
+                    "frame {n} of {} bytes came changed: {got:02x?}",
+                    got.len()
+                );
+            }
             let Some(ask) = Ask::from_frame(got) else { continue };
             ask.frames().try_for_each(|frame| self.send(&frame))?;
         }

@@ -2,7 +2,7 @@
 
 use zerowire::ledger::{Counters, DropReason};
 
-use super::XdpReceive;
+use super::{XdpReceive, unseen};
 use crate::memory::{GuestMemory, Segment};
 use crate::net::xdp::geometry::Geometry;
 use crate::net::xdp::link::Link;
@@ -76,6 +76,9 @@ impl XdpReceive {
         let first = link.first_places;
         self.drop_pending(|place| moved || usize::from(place) < first, counters);
         let buffers: Vec<Buffer> = self.posted.take_all().collect();
+        buffers.iter().for_each(|buffer| unseen(buffer, 0..self.device_reach, memory));
+        let reach = self.setup.header_len + geometry.frame_bytes() as usize;
+        self.device_reach = if geometry.zero_copy() { reach } else { 0 };
         let (places, chains): (Vec<_>, Vec<_>) =
             buffers.into_iter().partition(|b| matches!(b, Buffer::Place(_)));
         self.places

@@ -82,6 +82,7 @@ impl XdpReceive {
             tracing::error!(
                 "a driver put a frame of {len} bytes {shift} bytes from its place; it is dropped"
             );
+            memory.wrote(&list, 0, room);
             self.ring.push_used(head, 0);
             counters.dropped(DropReason::TooLong);
         }
