@@ -9,7 +9,7 @@ use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::runner::Env;
 
-use super::setup::{LINK, Net, Plan, Port, write_metadata};
+use super::setup::{HOST, LINK, Net, Plan, Port, VETH, write_metadata};
 use super::traffic::{self, Background, Way};
 
 /// Connections of the cycle test.
@@ -64,6 +64,37 @@ fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
     ensure!(complaints.is_empty(), "the guest's driver: {complaints}");
     net.finish()?;
     Ok(text)
+}
+
+/// The MTU of an AF_XDP port's interface becomes smaller in the middle of a transfer: long frames pass no more, short ones do. When it
+/// is raised again the transfer goes on and ends well.
+pub fn mtu_xdp(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
+    net.wait_for_link()?;
+    let mut dropped = 0;
+    for way in [Way::ToGuest, Way::FromGuest] {
+        let mut transfer = Background::start(&mut net, way)?;
+        net.namespace.ip(&["link", "set", "dev", VETH, "mtu", "1000"])?;
+        traffic::ping(&mut net).with_context(|| format!("short frames, {way:?}"))?;
+        let long = net.guest.run(&format!("ping -c 2 -i 0.2 -W 1 -s 1400 {HOST}"), LINK)?;
+        ensure!(long.status != 0, "long frames pass: {}", long.text);
+        transfer.check_running()?;
+        let ledger = net.ledger()?;
+        let now = ledger.dropped(Way::FromGuest, "too_long");
+        ensure!(now > dropped, "no frame was dropped, {way:?}: {ledger:?}");
+        dropped = now;
+        net.namespace.ip(&["link", "set", "dev", VETH, "mtu", "1500"])?;
+        transfer.finish().with_context(|| format!("{way:?}"))?;
+    }
+    traffic::file_both_ways(&mut net)?;
+    let text = traffic::iperf_both_ways(&mut net, &[])?;
+    let ledger = net.ledger()?;
+    ledger.check_sound()?;
+    let all = ledger.dropped(Way::FromGuest, "too_long");
+    ensure!(all < dropped + 100, "{all} frames were too long, {dropped} of them while the MTU was smaller");
+    let (status, _) = net.backend.stop()?;
+    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+    Ok(format!("{all} frames were too long for the smaller MTU; {text}"))
 }
 
 /// Memory is plugged in the middle of a transfer, and used for frames afterwards.

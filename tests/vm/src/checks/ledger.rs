@@ -73,6 +73,11 @@ impl Ledger {
         self.way(way)["copied_bytes"][reason].as_u64().unwrap_or(0)
     }
 
+    /// Frames dropped for this reason.
+    pub fn dropped(&self, way: Way, reason: &str) -> u64 {
+        self.way(way)["dropped_frames"][reason].as_u64().unwrap_or(0)
+    }
+
     /// A counter of the VM, for instance `connections`.
     pub fn number(&self, name: &str) -> Result<u64> {
         self.0[name].as_u64().with_context(|| format!("no number '{name}' in {}", self.0))

@@ -6,6 +6,7 @@
 
 mod bind;
 mod care;
+mod length;
 mod promiscuity;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -54,6 +55,8 @@ pub struct Link {
     /// The program on the socket's interface.
     steering: Option<Arc<Steering>>,
     umem: Option<Arc<VmUmem>>,
+    /// The longest frame by the interface's MTU as it is now, bytes.
+    mtu_allows: u32,
     memory: Arc<GuestMemory>,
     options: LinkOptions,
     /// Frames to send, and what became of them.
@@ -100,6 +103,7 @@ impl Link {
             promiscuity: Promiscuity::new(options.promiscuous),
             steering: None,
             umem: None,
+            mtu_allows: 0,
             memory: Arc::default(),
             options,
             account: Account::new(),
@@ -155,21 +159,6 @@ impl Link {
     /// What becomes readable when the interface goes or changes.
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(|(watch, _)| watch.as_fd())
-    }
-
-    /// [`Self::events`] became readable: where the interface is gone, so is the socket; one with a larger MTU than the memory was
-    /// registered for has it registered anew.
-    #[cold]
-    pub fn notice(&mut self) {
-        let Some((watch, interface)) = &self.watch else { return };
-        watch.drain();
-        match (interface.mtu(), &self.umem) {
-            (Err(_), _) => self.lost(Errno::NODEV),
-            (Ok(mtu), Some(umem)) => {
-                self.care.attention |= self.options.registrar.is_outgrown(umem, mtu);
-            }
-            (Ok(_), None) => {}
-        }
     }
 
     /// Whether it is another one than when this was asked last.

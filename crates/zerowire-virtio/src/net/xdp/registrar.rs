@@ -107,7 +107,7 @@ impl Registrar {
     }
 
     /// Whether frames may be longer by this MTU of the interface than what the memory was registered for, so that the control
-    /// thread has to [attend](Self::attend). A smaller MTU changes nothing: longer frames don't come.
+    /// thread has to [attend](Self::attend). A smaller MTU needs no other registration.
     pub fn is_outgrown(&self, umem: &VmUmem, mtu: usize) -> bool {
         let old = umem.geometry();
         if Geometry::new(mtu, old.zero_copy()).frame_bytes() <= old.frame_bytes() {

@@ -271,7 +271,7 @@ impl XdpTransmit {
         if start.first_chunk().is_some_and(Request::is_any) {
             return self.offloaded(chain, start, link, counters, detour);
         }
-        if frame_len > link.geometry().map_or(0, |g| g.frame_bytes() as usize) {
+        if frame_len > link.longest() {
             return Err(DropReason::TooLong);
         }
         if let Err(e) = header::check(start, self.header_len, frame_len, self.acked) {

@@ -248,15 +248,21 @@ impl Link {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
         }
         self.promiscuity.begin(&interface);
+        // As it is now; the watch tells of what comes.
+        let mtu = interface.mtu();
         self.watch = Some((watch, interface));
         self.steering = Some(steering);
         self.slab = Some(slab);
         self.first_places = first;
         self.socket = Some(socket);
-        self.umem = Some(umem);
         self.generation += 1;
         self.renewed = true;
         self.down = false;
+        self.mtu_allows = umem.geometry().frame_bytes();
+        self.umem = Some(umem);
+        if let Ok(mtu) = mtu {
+            self.limit(mtu);
+        }
         self.begin_checks(zero_copy);
         Ok(())
     }

@@ -11,7 +11,9 @@ use zerowire::xdp::MAX_PIECES;
 use super::pieces::{add_piece, private_memory};
 use super::{Chain, FIRST_PIECE_BYTES, INSPECT_BYTES, Taken, XdpTransmit};
 use crate::memory::access;
-use crate::net::offload::{Checksum, Cursor, HEADERS_BYTES, Headers, Request, Segmenter, complete};
+use crate::net::offload::{
+    Checksum, Cursor, HEADERS_BYTES, Headers, Request, SegmentError, Segmenter, complete,
+};
 use crate::net::transmit::{Detour, take_out};
 use crate::net::xdp::account::Frame;
 use crate::net::xdp::link::Link;
@@ -51,7 +53,8 @@ impl XdpTransmit {
         if frame_len > MAX_FRAME_BYTES {
             return Err(DropReason::TooLong);
         }
-        let longest = link.geometry().map_or(0, |g| g.frame_bytes() as usize);
+        let longest = link.longest();
+        let registered = link.geometry().map_or(0, |g| g.frame_bytes() as usize);
         // Of what was read nothing is read again, and the rest of the headers now.
         let mut private = [0u8; 12 + HEADERS_BYTES];
         private[..start.len()].copy_from_slice(start);
@@ -81,6 +84,12 @@ impl XdpTransmit {
                 if frame_len - headers.len() > usize::from(size) {
                     let segmenter = match Segmenter::new(frame, frame_len, headers, size, longest) {
                         Ok(s) => s,
+                        // Within what the guest may send, but for an MTU that is smaller now.
+                        Err(SegmentError::TooLong { size, headers, .. })
+                            if usize::from(size) + headers <= registered =>
+                        {
+                            return Err(DropReason::TooLong);
+                        }
                         Err(e) => return Err(self.bad_offload(&e)),
                     };
                     return Ok(self.begin(head, segmenter, link, counters));

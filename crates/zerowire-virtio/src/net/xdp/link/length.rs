@@ -1,0 +1,41 @@
+//! How long frames from the guest may be: an interface's MTU changes while it is up.
+
+use rustix::io::Errno;
+
+use super::Link;
+use crate::net::xdp::geometry::Geometry;
+
+impl Link {
+    /// [`Self::events`] became readable: where the interface is gone, so is the socket; one with a larger MTU than the memory was
+    /// registered for has it registered anew, and with a smaller one frames from the guest may be so long only. The kernel doesn't look:
+    /// it would send them.
+    #[cold]
+    pub fn notice(&mut self) {
+        let Some((watch, interface)) = &self.watch else { return };
+        watch.drain();
+        let Ok(mtu) = interface.mtu() else { return self.lost(Errno::NODEV) };
+        if let Some(umem) = &self.umem {
+            self.care.attention |= self.options.registrar.is_outgrown(umem, mtu);
+        }
+        self.limit(mtu);
+    }
+
+    /// The interface has this MTU now.
+    pub(super) fn limit(&mut self, mtu: usize) {
+        let Some(registered) = self.geometry() else { return };
+        let allows = Geometry::new(mtu, registered.zero_copy()).frame_bytes().min(registered.frame_bytes());
+        if std::mem::replace(&mut self.mtu_allows, allows) != allows {
+            tracing::info!(
+                "interface {}, queue {}: MTU {mtu} now: frames from the guest may have {allows} bytes",
+                self.options.interface,
+                self.options.queue
+            );
+        }
+    }
+
+    /// The longest frame that goes out, bytes; 0 without memory to send from.
+    #[inline]
+    pub(in crate::net::xdp) fn longest(&self) -> usize {
+        if self.umem.is_some() { self.mtu_allows as usize } else { 0 }
+    }
+}
