@@ -559,10 +559,19 @@ int zw_vsock_unmap(struct zw_vsock *connection);
 // Maps again what zw_vsock_unmap removed. -EBUSY: it is mapped already.
 int zw_vsock_map(struct zw_vsock *connection);
 
-// Copying receive, as read does on a blocking socket; 0 is the end.
+// What was agreed on: the options as they were asked for, but for credit 0, in whose place is what the daemon gives.
+int zw_vsock_agreed(const struct zw_vsock *connection, struct zw_vsock_options *options);
+
+// The connection's ports: the one that this program has at the guest's side, and the guest's. Either may be NULL.
+int zw_vsock_ports(const struct zw_vsock *connection, uint32_t *host_port, uint32_t *guest_port);
+
+// Whether zw_vsock_read and zw_vsock_write return -EAGAIN in place of waiting.
+int zw_vsock_set_nonblocking(struct zw_vsock *connection, int on);
+
+// Copying receive, as read does on a socket; 0 is the end.
 ssize_t zw_vsock_read(struct zw_vsock *connection, void *to, size_t length);
 
-// Sends, as write does on a blocking socket.
+// Sends, as write does on a socket.
 ssize_t zw_vsock_write(struct zw_vsock *connection, const void *from, size_t length);
 
 // SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>.

@@ -70,21 +70,27 @@ pub struct VsockPacket {
 
 impl Default for VsockOptions {
     fn default() -> Self {
-        let o = MapOptions::default();
+        Self::of(Kind::Stream, &MapOptions::default())
+    }
+}
+
+impl VsockOptions {
+    /// As C has them.
+    pub(crate) fn of(kind: Kind, o: &MapOptions) -> Self {
+        let packed = if o.packed { ZW_PACKED } else { 0 };
+        let direct = if o.direct { ZW_DIRECT } else { 0 };
         Self {
-            kind: ZW_STREAM,
+            kind: kind.number().into(),
             windows: o.windows,
             header_pages: o.header_pages,
             data_pages: o.data_pages,
             lowat: o.lowat,
             credit: o.credit,
-            flags: if o.packed { ZW_PACKED } else { 0 },
+            flags: packed | direct,
             reserved: 0,
         }
     }
-}
 
-impl VsockOptions {
     pub(crate) fn check(&self) -> Result<Options, Failure> {
         let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
         let kind = match self.kind {

@@ -256,7 +256,52 @@ pub unsafe extern "C" fn zw_vsock_map(connection: *mut VsockConnection) -> c_int
     guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.map().map(|()| 0)?))
 }
 
-/// Copying receive, as read does on a blocking socket; 0 is the end.
+/// What was agreed on: the options as they were asked for, but for credit 0, in whose place is what the daemon gives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_vsock_agreed(
+    connection: *const VsockConnection,
+    options: *mut VsockOptions,
+) -> c_int {
+    guard_int(|| {
+        if options.is_null() {
+            return Err(null("options"));
+        }
+        // SAFETY: by the module's contract.
+        let connection = &unsafe { get(connection, "connection") }?.0;
+        // SAFETY: not NULL.
+        unsafe { options.write(VsockOptions::of(connection.kind(), connection.options())) };
+        Ok(0)
+    })
+}
+
+/// The connection's ports: the one that this program has at the guest's side, and the guest's. Either may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_vsock_ports(
+    connection: *const VsockConnection,
+    host_port: *mut u32,
+    guest_port: *mut u32,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        let connection = &unsafe { get(connection, "connection") }?.0;
+        for (to, port) in [(host_port, connection.host_port()), (guest_port, connection.guest_port())] {
+            if !to.is_null() {
+                // SAFETY: not NULL.
+                unsafe { to.write(port) };
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// Whether zw_vsock_read and zw_vsock_write return -EAGAIN in place of waiting.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_vsock_set_nonblocking(connection: *mut VsockConnection, on: c_int) -> c_int {
+    // SAFETY: by the module's contract.
+    guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.set_nonblocking(on != 0).map(|()| 0)?))
+}
+
+/// Copying receive, as read does on a socket; 0 is the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_read(
     connection: *mut VsockConnection,
@@ -282,7 +327,7 @@ pub unsafe extern "C" fn zw_vsock_read(
 /// Bytes that one read takes at most; it may always take fewer than asked for.
 const READ_AT_ONCE: usize = 256 << 10;
 
-/// Sends, as write does on a blocking socket.
+/// Sends, as write does on a socket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_write(
     connection: *mut VsockConnection,

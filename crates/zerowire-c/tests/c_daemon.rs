@@ -1,8 +1,9 @@
-//! The C example against the real daemon: a guest without a VM sends through the vsock device, the program receives in
-//! windows, and every byte is compared.
+//! C programs and the real daemon: a guest without a VM sends through the vsock device, the example receives in windows and
+//! every byte is compared; and each call is made, and fails.
 
 mod build;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -218,4 +219,57 @@ fn direct_windows_are_refused_without_the_daemons_consent() {
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1));
     assert!(text.contains("--share-guest-memory") && text.contains("(error 1)"), "{text}");
+}
+
+/// What tests/c/vsock_calls.c asks the guest for, a letter at a time; returns at its end.
+fn obey(lab: &mut Lab, conn: ConnId) {
+    loop {
+        let asked = lab.stack.recv_exact(conn, 1, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+        let mut send = |conn, bytes: &[u8]| {
+            lab.stack.send_all(conn, bytes, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+        };
+        match asked[0] {
+            b't' => send(conn, b"0123456789"),
+            // Three windows of the program's.
+            b'l' => send(conn, &[7; 3 * 4 * 4096]),
+            b'c' => {
+                let other = lab.stack.connect(HOST_CID, 6000, SocketType::Stream).expect("asked");
+                assert!(lab.stack.wait_connected(other, PATIENCE).unwrap_or_else(|e| panic!("{e}")));
+                lab.stack.send_all(other, b"hello", PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+            }
+            b'e' => {
+                lab.stack.shutdown(conn, SHUTDOWN_SEND).expect("shut down");
+                let rest = lab.stack.recv_to_end(conn, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+                return assert!(rest.is_empty(), "{rest:?}");
+            }
+            other => panic!("asked for {other}"),
+        }
+    }
+}
+
+#[test]
+fn each_call_and_how_it_fails() {
+    let mut lab = Lab::new(false);
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile("tests/c/vsock_calls.c", folder.path(), true);
+    lab.stack.listen(PORT, SocketType::Stream);
+    lab.stack.listen(PORT + 1, SocketType::Seqpacket);
+    let mut child = Command::new(program)
+        .arg(lab.folder().join("vm.map"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let said = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut program = Program { child: Some(child), copy: PathBuf::new() };
+    match lab.stack.accept_wait(PORT, PATIENCE) {
+        Ok(conn) => obey(&mut lab, conn),
+        Err(e) => panic!("{e}: {}", String::from_utf8_lossy(&program.output().stderr)),
+    }
+    let connected = lab.stack.accept_wait(PORT + 1, PATIENCE);
+    assert_eq!(said.lines().next().and_then(Result::ok).as_deref(), Some("connected"));
+    connected.unwrap_or_else(|e| panic!("{e}"));
+    drop(lab);
+    let out = program.output();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

@@ -82,3 +82,24 @@ fn the_example_says_what_to_do() {
     assert!(text.contains("user 1000 may not: --map-allow 1000") && text.contains("--map-allow"), "{text}");
     refusing.join().expect("ended");
 }
+
+/// A daemon that is killed marks no end: a program that sleeps and one that spins both notice.
+#[test]
+fn the_example_ends_with_its_daemon() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile("examples/c/recv_vsock.c", folder.path(), false);
+    for options in [&[][..], &["-z"]] {
+        let daemon = Daemon::new();
+        let mut command = Command::new(&program);
+        command.args(options).arg(daemon.path()).arg("5000").stderr(Stdio::piped());
+        let child = command.spawn().expect("started");
+        let peer = daemon.accept();
+        let mut writer = peer.connect();
+        writer.send(&[1; 56], 0);
+        drop((writer, peer, daemon));
+        let out = child.wait_with_output().expect("ended");
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{options:?}: {text}");
+        assert!(text.contains("zerowire vsock"), "{options:?}: {text}");
+    }
+}

@@ -74,8 +74,14 @@ int main(int argc, char **argv)
             break; /* no more data will come */
         if (result == -EAGAIN) {
             if (spinning) {
-                while (zw_vsock_poll_value(connection) == ZW_POLL_NOTHING)
-                    ;
+                /* A daemon that was killed stores nothing more: look after it now and then. */
+                for (unsigned looks = 1; zw_vsock_poll_value(connection) == ZW_POLL_NOTHING; looks++) {
+                    if (looks % (1u << 20) == 0 && zw_vsock_is_hung_up(connection) == 1 &&
+                        zw_vsock_poll_value(connection) == ZW_POLL_NOTHING) {
+                        fprintf(stderr, "recv_vsock: zerowire vsock has ended, or the guest is gone\n");
+                        return 1;
+                    }
+                }
             } else if ((result = zw_vsock_wait(connection, -1)) < 0) {
                 return fail("wait", result);
             }
