@@ -306,6 +306,69 @@ fn below_the_low_water_mark_nothing_comes_before_the_end() {
     assert_eq!(rest, [3; 10]);
 }
 
+/// More bytes than the guest may send ahead make a window worth while: what is not published yet can't be given back, and must
+/// not be waited for.
+#[test]
+fn a_low_water_mark_above_the_credit_stops_nobody() {
+    for direct in [false, true] {
+        let backend = VsockBackend::start(&[Vm::new("vm", 3).shared().buffer(64 << 10)]);
+        let mut guest = backend.guest("vm");
+        let options = Options::stream().lowat(512 << 10).direct(direct);
+        let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
+        let sent = pattern((3 << 20) + 77, 4);
+        let ((), (got, _)) = guest.both(|g| send_and_end(g, conn, &sent), || drain(&program));
+        assert!(got == sent, "direct: {direct}");
+    }
+}
+
+/// Several mappings of one process, which are removed and made again while data arrives.
+#[test]
+fn connections_of_one_process_are_unmapped_and_mapped_again_under_traffic() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let small = Options::stream().windows(3).data_pages(4).header_pages(2);
+    let (a, first) = dial(&backend, &mut guest, SocketType::Stream, small);
+    let (b, second) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    let sent = [pattern(300_000, 1), pattern(300_000, 2)];
+    let take = |program: &Connection| {
+        let (mut bytes, mut held) = (Vec::new(), None::<WindowLease>);
+        loop {
+            match program.dequeue().unwrap_or_else(|e| panic!("{e}")) {
+                Dequeued::Window(w) => {
+                    bytes.extend(w.packets().flat_map(|p| p.bytes().expect("copied").to_vec()));
+                    // One stays in the hand while the next one comes, and its memory with it.
+                    held = Some(w);
+                    program.unmap().expect("mapped");
+                    assert!(program.dequeue().is_err() && program.poll_value() == 0, "not mapped");
+                    program.map().expect("mapped again");
+                }
+                Dequeued::NotYet => assert!(program.wait(Some(PATIENCE)).expect("it waits"), "data in time"),
+                Dequeued::End => break,
+            }
+        }
+        drop(held);
+        bytes
+    };
+    let ((), got) = guest.both(
+        |g| {
+            for (x, y) in sent[0].chunks(7_000).zip(sent[1].chunks(7_000)) {
+                g.send(a, x);
+                g.send(b, y);
+            }
+            for conn in [a, b] {
+                g.stack.shutdown(conn, SHUTDOWN_SEND).expect("shut down");
+            }
+        },
+        || {
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| take(&second));
+                [take(&first), other.join().expect("the other program's part")]
+            })
+        },
+    );
+    assert!(got == sent);
+}
+
 #[test]
 fn direct_windows_need_a_yes_and_move_nothing() {
     let backend = VsockBackend::one();
