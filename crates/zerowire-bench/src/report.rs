@@ -190,6 +190,25 @@ pub fn chart_of_cases(
     }
 }
 
+/// Whether [`give_out`] will be able to write its files: asked before a long measurement, not after it. Makes the folder.
+pub fn check_places((json, svg): (Option<&Path>, Option<&Path>)) -> Result<()> {
+    // Pipes and terminals can't be tried without being used.
+    if let Some(path) =
+        json.filter(|path| fs::metadata(path).is_ok_and(|m| m.is_file() || m.is_dir()) || !path.exists())
+    {
+        let is_new = !path.exists();
+        let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.with_context(|| format!("cannot write {}", path.display()))?;
+        if is_new {
+            let _ = fs::remove_file(path);
+        }
+    }
+    if let Some(folder) = svg {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    Ok(())
+}
+
 /// Prints a report's text, and writes the files that were asked for: JSON, and charts by `charts`, which gives their names.
 pub fn give_out(
     report: &impl Serialize,

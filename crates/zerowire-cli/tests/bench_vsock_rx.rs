@@ -139,6 +139,22 @@ fn what_is_wrong_is_named() {
         (&["-c", "3", "-z", "n", "-v", "4096", "--uds", "/none"], 1, &["-v 4096", "--buffer"]),
         (&["-c", "3", "-b", "2", "-r", "9000", "--uds", "/none"], 1, &["-r 9000", "8192"]),
         (&["-c", "3", "-z", "y", "--uds", "/none"], 1, &["/none.map", "zerowire vsock"]),
+        (&["-c", "3", "-z", "y", "--windows", "65", "--uds", "/none"], 1, &["--windows 65", "2 to 64"]),
+        (&["-s", "-b", "0", "--uds", "/none"], 1, &["-b 0"]),
+        (&["-s", "-m", "17592186044416", "--uds", "/none"], 1, &["-m 17592186044415", "67108864"]),
+        // What belongs to one role is not silently left out of another one.
+        (&["--table", "-b", "16"], 2, &["--table", "--pages"]),
+        (&["--table", "-z", "y"], 2, &["--table", "--mode"]),
+        (&["--table", "-r", "4096"], 2, &["--table", "--rcvlowat"]),
+        (&["--table", "--check"], 2, &["--table", "--check"]),
+        (&["-c", "3", "--rounds", "3", "--uds", "/none"], 2, &["--cid", "--rounds"]),
+        (&["-s", "--svg", "/none", "--uds", "/none"], 2, &["--server", "--svg"]),
+        // Before the measurement, which takes long.
+        (&["--table", "--windows", "1"], 1, &["--windows 1", "2 to 64"]),
+        (&["--table", "--modes", "d", "--direction", "rx"], 1, &["--modes d", "take y"]),
+        (&["--table", "--json", "/none/report"], 1, &["cannot write /none/report"]),
+        (&["--table", "--json", "/"], 1, &["cannot write /"]),
+        (&["--table", "--svg", "/dev/null/charts"], 1, &["/dev/null/charts"]),
     ] {
         let out = bench(args).output().expect("the program starts");
         let said = String::from_utf8_lossy(&out.stderr).into_owned();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use zerowire::recv::layout::WINDOWS;
 
 use super::mode::Mode;
 use crate::case::{Direction, WorkingSet};
@@ -14,6 +15,10 @@ pub const PORT: u32 = 1234;
 pub const PAGE: usize = 4096;
 /// Bytes that the server gives to one write: as many as in the published experiment.
 pub const TX_BUFFER: usize = 16 << 20;
+/// The most pages of the server's buffer: 1 GiB.
+const MAX_TX_PAGES: usize = 1 << 18;
+/// The most megabytes that the server sends: 64 TiB.
+const MAX_MEGABYTES: u64 = 1 << 26;
 /// Bytes of all windows together, unless their number is given: well above the usual credit, so that what was sent ahead
 /// fits, and within a second-level cache.
 const RING_BYTES: usize = 1 << 20;
@@ -42,6 +47,27 @@ pub struct ServerOptions {
     pub tx_buffer: usize,
     /// Sum up what is sent, to compare it with the client's sum.
     pub check: bool,
+}
+
+impl ServerOptions {
+    /// Refuses what can't be, naming the value.
+    pub fn verify(&self) -> Result<()> {
+        if self.bytes == 0 || self.bytes > MAX_MEGABYTES << 20 {
+            bail!("-m {}: choose 1 to {MAX_MEGABYTES} megabytes to send", self.bytes >> 20);
+        }
+        if self.tx_buffer == 0 || self.tx_buffer > MAX_TX_PAGES * PAGE {
+            bail!("-b {}: choose 1 to {MAX_TX_PAGES} pages for the server's buffer", self.tx_buffer / PAGE);
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a number of windows that a ring can't have; 0 stands for the default.
+fn verify_windows(windows: u32) -> Result<()> {
+    if windows != 0 && !WINDOWS.contains(&windows) {
+        bail!("--windows {windows}: choose {} to {}", WINDOWS.start(), WINDOWS.end());
+    }
+    Ok(())
 }
 
 /// Options of [`super::run_client`].
@@ -114,7 +140,7 @@ impl ClientOptions {
                 "-z d: only a program of the host can look into the guest's memory; in the guest take -z y"
             );
         }
-        Ok(())
+        verify_windows(self.windows)
     }
 }
 
@@ -182,7 +208,7 @@ impl TableOptions {
 
     /// Bytes of each run.
     pub fn bytes(&self) -> u64 {
-        self.megabytes.unwrap_or(if self.quick { 64 } else { 2048 }) << 20
+        self.megabytes.unwrap_or(if self.quick { 64 } else { 2048 }).saturating_mul(1 << 20)
     }
 
     /// Bytes of a dequeue, thinned out when quick.
@@ -200,7 +226,7 @@ impl TableOptions {
             bail!("0 rounds: give at least 1");
         }
         if self.bytes() == 0 || self.bytes() > 64 << 30 {
-            bail!("-m {}: choose 1 to 65536 megabytes", self.bytes() >> 20);
+            bail!("-m {}: choose 1 to 65536 megabytes", self.megabytes.unwrap_or_default());
         }
         if let Some(len) =
             self.sizes.iter().find(|len| **len == 0 || **len > 4 << 20 || !len.is_multiple_of(PAGE))
@@ -213,7 +239,13 @@ impl TableOptions {
         if !(4096..=16 << 20).contains(&self.credit) {
             bail!("-v {}: choose 4096 to 16777216 bytes", self.credit);
         }
-        Ok(())
+        let only_direct = !self.modes.is_empty() && self.modes.iter().all(|mode| *mode == Mode::Direct);
+        if only_direct && !self.directions.contains(&Direction::Transmit) {
+            bail!(
+                "--modes d --direction rx: host to guest no window is direct, for the device writes there; take y"
+            );
+        }
+        verify_windows(self.windows)
     }
 }
 
@@ -246,8 +278,23 @@ mod tests {
         assert!(refused(ClientOptions { pages: 0, ..sound.clone() }).contains("-b 0"));
         assert!(refused(ClientOptions { lowat: 4097, ..sound.clone() }).contains("-r 4097"));
         assert!(refused(ClientOptions { mode: Mode::Direct, ..sound.clone() }).contains("-z d"));
+        for windows in [1, 65] {
+            let text = refused(ClientOptions { windows, ..sound.clone() });
+            assert!(text.contains(&format!("--windows {windows}: choose 2 to 64")), "{text}");
+        }
         let host = Place::Host(PathBuf::from("/x"));
         assert!(refused(ClientOptions { place: host, credit: 5, ..sound }).contains("--buffer 5"));
+
+        let sound =
+            ServerOptions { place: Place::Kernel, port: PORT, bytes: 1, tx_buffer: TX_BUFFER, check: false };
+        sound.verify().unwrap();
+        let refused = |options: ServerOptions| options.verify().unwrap_err().to_string();
+        assert!(refused(ServerOptions { bytes: 0, ..sound.clone() }).contains("-m 0"));
+        assert!(refused(ServerOptions { bytes: u64::MAX, ..sound.clone() }).contains("1 to 67108864"));
+        assert!(
+            refused(ServerOptions { tx_buffer: 0, ..sound.clone() }).contains("-b 0: choose 1 to 262144")
+        );
+        assert!(refused(ServerOptions { tx_buffer: 300_000 * PAGE, ..sound }).contains("-b 300000"));
 
         let table = TableOptions::default();
         table.verify().unwrap();
@@ -255,6 +302,13 @@ mod tests {
         assert!(refused(TableOptions { rounds: Some(0), ..table.clone() }).contains("at least 1"));
         assert!(refused(TableOptions { sizes: vec![5000], ..table.clone() }).contains("5000"));
         assert!(refused(TableOptions { megabytes: Some(0), ..table.clone() }).contains("-m 0"));
-        assert!(refused(TableOptions { credit: 1, ..table }).contains("-v 1"));
+        let huge = TableOptions { megabytes: Some(1 << 44), ..table.clone() };
+        assert!(refused(huge).contains("-m 17592186044416: choose 1 to 65536"));
+        assert!(refused(TableOptions { credit: 1, ..table.clone() }).contains("-v 1"));
+        assert!(refused(TableOptions { windows: 1, ..table.clone() }).contains("--windows 1"));
+        let nothing =
+            TableOptions { modes: vec![Mode::Direct], directions: vec![Direction::Receive], ..table.clone() };
+        assert!(refused(nothing).contains("take y"));
+        TableOptions { modes: vec![Mode::Direct], ..table }.verify().unwrap();
     }
 }

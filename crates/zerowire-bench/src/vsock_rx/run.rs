@@ -18,7 +18,7 @@ use crate::machine::Machine;
 use crate::others::Usage;
 use crate::progress::Progress;
 use crate::record::Failure;
-use crate::report::give_out;
+use crate::report::{check_places, give_out};
 
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
 const WARM_UP: u64 = 8 << 20;
@@ -28,12 +28,13 @@ const WARM_UP: u64 = 8 << 20;
 /// Fails when a file can't be written; what fails of the back end or the program is named in the report.
 pub fn run_table(options: &TableOptions, out: &mut dyn Write) -> Result<RxReport> {
     options.verify()?;
+    let files = (options.json.as_deref(), options.svg.as_deref());
+    check_places(files)?;
     let before = Usage::now();
     // Threads and children inherit the affinity that is changed meanwhile.
     let measured = std::thread::scope(|scope| scope.spawn(|| measure(options)).join());
     let mut report = measured.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))?;
     report.notes.extend(before.remark(&Usage::now()));
-    let files = (options.json.as_deref(), options.svg.as_deref());
     give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
     Ok(report)
 }

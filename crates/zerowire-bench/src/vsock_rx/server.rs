@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Instant;
@@ -24,9 +25,7 @@ pub fn byte_at(at: usize) -> u8 {
 
 /// Runs the server for one client.
 pub fn run_server(options: &ServerOptions) -> Result<ServerOutput> {
-    if options.bytes == 0 || options.tx_buffer == 0 {
-        bail!("-m 0: give at least 1 megabyte to send");
-    }
+    options.verify()?;
     match &options.place {
         Place::Kernel => serve(&af_vsock::listen(options.port)?, options),
         Place::Host(uds) => {
@@ -47,6 +46,10 @@ fn bind(path: &Path) -> Result<UnixListener> {
     let context = || format!("cannot listen at {}", path.display());
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+            if !is_socket {
+                return Err(error).with_context(|| format!("{}: it is there, and no socket", path.display()));
+            }
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
                 return Err(error)
                     .with_context(|| format!("{}: another program listens there", path.display()));

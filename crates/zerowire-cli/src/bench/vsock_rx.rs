@@ -46,19 +46,19 @@ pub struct VsockRxArgs {
     #[arg(short = 'm', long, value_name = "MEGABYTES")]
     megabytes: Option<u64>,
     /// Pages (4096 bytes) of the client's buffer or of a window, or of the server's buffer [default: 1; server: 4096].
-    #[arg(short = 'b', long, value_name = "PAGES")]
+    #[arg(short = 'b', long, value_name = "PAGES", conflicts_with = "table")]
     pages: Option<u32>,
     /// Client: bytes that make a dequeue worth while (SO_RCVLOWAT).
-    #[arg(short = 'r', long, default_value_t = 1, value_name = "BYTES")]
+    #[arg(short = 'r', long, default_value_t = 1, value_name = "BYTES", conflicts_with = "table")]
     rcvlowat: u32,
     /// Client: credit of the connection, the bytes that the server may send ahead [default: the other side's].
     #[arg(short = 'v', long, value_name = "BYTES")]
     credit: Option<u32>,
     /// Client: n (copy), y (mapped; sleeps), u (mapped; polls), d (as y, payload stays in the guest's memory).
-    #[arg(short = 'z', long, default_value = "n", value_name = "MODE")]
+    #[arg(short = 'z', long, default_value = "n", value_name = "MODE", conflicts_with = "table")]
     mode: String,
     /// The server's port.
-    #[arg(short = 'p', long, default_value_t = PORT, value_name = "PORT")]
+    #[arg(short = 'p', long, default_value_t = PORT, value_name = "PORT", conflicts_with = "table")]
     port: u32,
     /// On the host: the host's end of 'zerowire vsock' (its --uds).
     #[arg(long, value_name = "PATH", conflicts_with = "table")]
@@ -67,44 +67,44 @@ pub struct VsockRxArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["table", "uds"])]
     device: Option<String>,
     /// Table: CPU of the host's program: backend (the back end's; a polling one gets the guest's), guest (the guest's), or any.
-    #[arg(long, default_value = "backend", value_name = "CPU")]
+    #[arg(long, default_value = "backend", value_name = "CPU", conflicts_with_all = ["server", "cid"])]
     host_cpu: String,
     /// Client, table: windows in the ring, 2 to 64 [default: as many as have 1 MiB, at least 4].
     #[arg(long, default_value_t = 0, value_name = "N", hide_default_value = true)]
     windows: u32,
     /// Client: copy what was dequeued once more before looking at it (a negative control).
-    #[arg(long)]
+    #[arg(long, conflicts_with = "table")]
     copy_out: bool,
-    /// Sum the bytes up and print the sum; the figures include it.
-    #[arg(long)]
+    /// Sum the bytes up and print the sum; the figures include it. The table compares the bytes before its rounds by itself.
+    #[arg(long, conflicts_with = "table")]
     check: bool,
     /// Write the result as JSON; - is standard output, in place of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Table: fewer rounds, sizes and bytes.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["server", "cid"])]
     quick: bool,
     /// Table: rounds of each case [default: 5, with --quick 3].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["server", "cid"])]
     rounds: Option<usize>,
     /// Table: bytes of a dequeue, multiples of 4096 up to 4194304.
-    #[arg(long, value_delimiter = ',', value_name = "BYTES,…",
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", conflicts_with_all = ["server", "cid"],
         default_values_t = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10])]
     sizes: Vec<usize>,
     /// Table: tx (guest to host), rx, or both.
-    #[arg(long, value_delimiter = ',', value_name = "WAY,…", default_values_t = ["tx".to_owned(), "rx".to_owned()])]
+    #[arg(long, value_delimiter = ',', value_name = "WAY,…", conflicts_with_all = ["server", "cid"], default_values_t = ["tx".to_owned(), "rx".to_owned()])]
     direction: Vec<String>,
     /// Table: hot, cold or both.
-    #[arg(long, value_delimiter = ',', value_name = "SET,…", default_values_t = ["hot".to_owned(), "cold".to_owned()])]
+    #[arg(long, value_delimiter = ',', value_name = "SET,…", conflicts_with_all = ["server", "cid"], default_values_t = ["hot".to_owned(), "cold".to_owned()])]
     working_set: Vec<String>,
     /// Table: modes, as letters of -z.
-    #[arg(long, value_delimiter = ',', value_name = "MODE,…", default_values_t = ["n", "y", "u", "d"].map(str::to_owned))]
+    #[arg(long, value_delimiter = ',', value_name = "MODE,…", conflicts_with_all = ["server", "cid"], default_values_t = ["n", "y", "u", "d"].map(str::to_owned))]
     modes: Vec<String>,
     /// Table: measure the floors alone.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["server", "cid"])]
     floor_only: bool,
     /// Table: write charts (SVG) into this folder.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["server", "cid"])]
     svg: Option<PathBuf>,
 }
 
@@ -122,7 +122,7 @@ pub fn run(args: VsockRxArgs) -> Result<ExitCode> {
         let options = ServerOptions {
             place,
             port: args.port,
-            bytes: args.megabytes.unwrap_or(2048) << 20,
+            bytes: args.megabytes.unwrap_or(2048).saturating_mul(1 << 20),
             tx_buffer: args.pages.map_or(TX_BUFFER, |pages| pages as usize * 4096),
             check: args.check,
         };
