@@ -58,7 +58,8 @@ pub struct VsockArgs {
     /// each one memory: see below.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
-    /// User, beside root and the one that runs this, whose programs may map receive buffers at PATH.map; repeat for more.
+    /// User, beside root and the one that runs this, whose programs may map receive buffers at PATH.map. They need the
+    /// right to write that socket as well (setfacl -m u:UID:rw PATH.map); repeat for more.
     #[arg(long, value_name = "UID")]
     map_allow: Vec<u32>,
     /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296.
@@ -91,7 +92,8 @@ connect within 10 s; what a guest sent before it closed waits for a slow host pr
 program have at most 1 MiB.
 
 Memory: for slow sides a VM can make the program hold --max-connections times --buffer bytes, 2 GiB by default; on \
-connections of messages 2.25 times as much, and 1 MiB each toward the guest. Give less of either for a VM that is not trusted.
+connections of messages 2.25 times as much, and 1 MiB each toward the guest. Give less of either for a VM that is not trusted. \
+The windows of programs that map come on top, up to --map-max bytes each.
 
 QEMU:
   zerowire vsock --socket /run/vm.sock --cid 3 --uds /run/vm.vsock &

@@ -126,7 +126,7 @@ impl Switch {
         let most = vm.map_policy.max_bytes;
         if r.options.total_len() > most {
             let text = format!(
-                "{} bytes of windows are more than the {most} of --map-max: take fewer or smaller windows",
+                "{} bytes of windows are more than the {most} of --map-max: take fewer or smaller windows, or give it more",
                 r.options.total_len()
             );
             return Err((libc::EINVAL, text));

@@ -163,7 +163,7 @@ pub(super) fn parts(answer: Answer, socket: &OwnedFd, path: &Path) -> Result<Par
     sealed(&headers, options.headers_len()).map_err(|e| broken(format!("the headers' file {e}")))?;
     sealed(&data, options.data_len()).map_err(|e| broken(format!("the data's file {e}")))?;
     let regions = regions(fds.collect(), socket, path)?;
-    rustix::io::ioctl_fionbio(&ready, true).map_err(system("FIONBIO (the ready eventfd)"))?;
+    rustix::io::ioctl_fionbio(&ready, true).map_err(system("FIONBIO (the ready socket)"))?;
     rustix::io::ioctl_fionbio(&stream, false).map_err(system("FIONBIO (the socket)"))?;
     Ok(Parts {
         core: Core::new(options, headers, data, regions, released),

@@ -89,7 +89,7 @@ impl Connection {
         awake(view.program_sleeps());
         match rustix::io::read(&self.ready, &mut [0u8; 8]) {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(errno) => Err(Error::System { call: "read (the ready eventfd)", errno }),
+            Err(errno) => Err(Error::System { call: "read (the ready socket)", errno }),
         }
     }
 
