@@ -23,6 +23,9 @@ const MEGABYTES: u32 = 4;
 /// worth while.
 const BUFFER: &str = "-b 16 -r 16384";
 
+/// Half of the credit that there is without it. A copying client of the host can't choose.
+const CREDIT: &str = "-v 131072";
+
 /// The port that both take where none is named.
 const PORT: u32 = 1234;
 
@@ -54,7 +57,8 @@ pub fn bench(env: &Env<'_>) -> Result<String> {
 fn to_host(pair: &mut Pair, program: &Path, mode: &str) -> Result<String> {
     let before = at_rest(&mut pair.backend, KERNEL.0)?;
     let server = GuestServer::start(&mut pair.guest, MEGABYTES)?;
-    let arguments = format!("-c {} -z {mode} {BUFFER}", KERNEL.1);
+    let credit = if mode == "n" { "" } else { CREDIT };
+    let arguments = format!("-c {} -z {mode} {BUFFER} {credit}", KERNEL.1);
     let client = rx::host_client(program, &pair.uds(KERNEL.0), &arguments);
     let client = client.with_context(|| format!("in the guest: {}", server.said(&mut pair.guest)))?;
     let server = server.finish(&mut pair.guest)?;
@@ -85,7 +89,7 @@ fn to_guest(pair: &mut Pair, program: &Path, mode: &str) -> Result<String> {
     let (name, _) = if mode == "n" { KERNEL } else { PROGRAM };
     let before = at_rest(&mut pair.backend, name)?;
     let server = HostServer::start(program, &pair.uds(name), MEGABYTES, PORT, &pair.dir)?;
-    let mut arguments = format!("-c {HOST} -z {mode} {BUFFER}");
+    let mut arguments = format!("-c {HOST} -z {mode} {BUFFER} {CREDIT}");
     if mode == "u" {
         // The first program takes the only device that is free, and leaves it bound.
         let address = pair.guest.sh("basename /sys/bus/pci/drivers/uio_pci_generic/0000:*")?;
