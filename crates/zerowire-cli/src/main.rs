@@ -8,6 +8,7 @@ mod file;
 mod logging;
 mod net;
 mod outcome;
+mod printer;
 mod progress;
 mod recv;
 mod replay;

@@ -1,6 +1,5 @@
 //! What the commands that serve VMs have in common: signals while they run, how statistics go out, descriptors.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,13 +47,6 @@ pub fn until_stopped(
     }
 }
 
-/// As [`print`], while VMs are served: whoever reads the statistics no more is no reason to end that.
-pub fn print_meanwhile<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) {
-    if let Err(e) = print(stats, json, table) {
-        tracing::error!("SIGUSR1: {e:#}");
-    }
-}
-
 /// Why the VMs of this file, or of the command line, can't be served.
 pub fn refused(config: &Option<PathBuf>, e: &ServerError) -> anyhow::Error {
     match config {
@@ -63,13 +55,9 @@ pub fn refused(config: &Option<PathBuf>, e: &ServerError) -> anyhow::Error {
     }
 }
 
-/// Prints statistics to standard output: one line of JSON, or as `table` words them.
-pub fn print<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) -> Result<()> {
-    let text = if json { format!("{}\n", serde_json::to_string(stats)?) } else { table(stats) };
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("statistics can't be written to standard output")
+/// Statistics as they are printed: one line of JSON, or as `table` words them.
+pub fn wording<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) -> Result<String> {
+    Ok(if json { format!("{}\n", serde_json::to_string(stats)?) } else { table(stats) })
 }
 
 /// Raises the soft limit of open files (often 1024) to the hard one and returns that; None stands for no limit.

@@ -13,6 +13,7 @@ use zerowire_virtio::io::Engine;
 use zerowire_virtio::memory::PinBudget;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Pin, Policy};
 
+use crate::printer::Printer;
 use crate::serving::{self, Request};
 use crate::spec;
 
@@ -166,12 +167,15 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     serving::raise_descriptor_limit();
     // The text of these errors says all of their sources.
     let server = Server::start(vms).map_err(|e| serving::refused(&args.config, &e))?;
+    let mut printer = Printer::default();
     serving::until_stopped(
         &signals,
         lasting,
         || server.is_alive(),
         |request| match request {
-            Request::Statistics => serving::print_meanwhile(&server.stats(), args.json, report::table),
+            Request::Statistics => {
+                printer.print(serving::wording(&server.stats(), args.json, report::table));
+            }
             Request::Reload if !has_metadata => tracing::info!("SIGHUP: there is nothing to read again"),
             Request::Reload => {
                 for e in server.reload_metadata() {
@@ -182,8 +186,7 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     )?;
     let stats = server.stats();
     drop(server);
-    serving::print(&stats, args.json, report::table)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 
 impl From<PinArg> for Pin {

@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
 
+use crate::printer::Printer;
 use crate::serving::{self, Request};
 
 /// Descriptors beside one a connection: standard streams, sockets to listen on, and those of the front ends.
@@ -121,19 +122,21 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
     for line in lines {
         tracing::info!("{line}");
     }
+    let mut printer = Printer::default();
     serving::until_stopped(
         &signals,
         lasting,
         || server.is_alive(),
         |request| match request {
-            Request::Statistics => serving::print_meanwhile(&server.stats(), args.json, report::table),
+            Request::Statistics => {
+                printer.print(serving::wording(&server.stats(), args.json, report::table));
+            }
             Request::Reload => tracing::info!("SIGHUP: there is nothing to read again"),
         },
     )?;
     let stats = server.stats();
     drop(server);
-    serving::print(&stats, args.json, report::table)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 
 /// What runs for a VM.

@@ -28,6 +28,8 @@ pub struct Restrict {
     pub fd: Option<i32>,
     /// Its standard output is a pipe that nobody reads any more.
     pub unread: bool,
+    /// This descriptor of the test is its standard output.
+    pub stdout: Option<i32>,
 }
 
 /// Number of a descriptor that is handed over.
@@ -214,6 +216,10 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
             check(libc::dup2(pipe[1], libc::STDOUT_FILENO))?;
             check(libc::close(pipe[0]))?;
         }
+    }
+    if let Some(fd) = restrict.stdout {
+        // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.
+        check(unsafe { libc::dup2(fd, libc::STDOUT_FILENO) })?;
     }
     if let Some(errno) = restrict.no_uring {
         refuse(SYS_IO_URING_SETUP, None, errno)?;

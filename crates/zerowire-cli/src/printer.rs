@@ -1,0 +1,127 @@
+//! Statistics on standard output, written by a thread of its own: whoever reads them slowly, or has stopped reading, holds up
+//! neither serving nor its end.
+
+use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Texts that may wait behind the one that is being written.
+const WAITING: usize = 8;
+/// How long the end waits for standard output to take what is left.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What is to be written.
+enum Text {
+    /// While VMs are served.
+    Meanwhile(String),
+    /// Behind it there is nothing more.
+    Last(String),
+}
+
+/// Writes to standard output, text by text. Its thread begins with the first one.
+#[derive(Default)]
+pub struct Printer {
+    running: Option<Running>,
+}
+
+struct Running {
+    texts: SyncSender<Text>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Printer {
+    /// Has `text` written, without waiting for that. It is lost, and the log says so, where as many as may wait do.
+    pub fn print(&mut self, text: Result<String>) {
+        if let Err(e) = text.and_then(|text| self.queue(text))
+            && log_has_room()
+        {
+            tracing::error!("SIGUSR1: these statistics are lost: {e:#}");
+        }
+    }
+
+    fn queue(&mut self, text: String) -> Result<()> {
+        let sent = self.running()?.texts.try_send(Text::Meanwhile(text));
+        sent.map_err(|_| anyhow!("standard output takes nothing, and {WAITING} wait already"))
+    }
+
+    /// Has `text` written behind all others, and waits for that as long as [`PATIENCE`] says. Where it was not the end
+    /// is a failure, and the log says why.
+    pub fn finish(mut self, text: String) -> ExitCode {
+        let Err(e) = self.last(text) else { return ExitCode::SUCCESS };
+        if log_has_room() {
+            tracing::error!("{e:#}");
+        }
+        ExitCode::FAILURE
+    }
+
+    fn last(&mut self, text: String) -> Result<()> {
+        let late =
+            || anyhow!("the last statistics are lost: standard output did not take them within {PATIENCE:?}");
+        self.running()?;
+        let Some(Running { texts, thread }) = self.running.take() else { return Err(late()) };
+        let begin = Instant::now();
+        let mut text = Text::Last(text);
+        while let Err(TrySendError::Full(back)) = texts.try_send(text) {
+            if begin.elapsed() > PATIENCE {
+                return Err(late());
+            }
+            text = back;
+            std::thread::sleep(LOOK);
+        }
+        while !thread.is_finished() {
+            if begin.elapsed() > PATIENCE {
+                return Err(late());
+            }
+            std::thread::sleep(LOOK);
+        }
+        let written = thread.join().map_err(|_| anyhow!("the thread that writes statistics panicked"))?;
+        written.context(UNWRITTEN)
+    }
+
+    fn running(&mut self) -> Result<&Running> {
+        if self.running.is_none() {
+            let (texts, queue) = sync_channel(WAITING);
+            let thread = std::thread::Builder::new().name("statistics".to_owned());
+            let thread = thread.spawn(move || write_all(&queue)).context("no thread to write them")?;
+            self.running = Some(Running { texts, thread });
+        }
+        self.running.as_ref().context("no thread to write them")
+    }
+}
+
+/// Why statistics are not where they should be.
+const UNWRITTEN: &str = "statistics can't be written to standard output";
+
+/// Writes until the last text, or until nobody has any more. Returns what became of the last one.
+fn write_all(texts: &Receiver<Text>) -> io::Result<()> {
+    let write = |text: String| {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    };
+    while let Ok(text) = texts.recv() {
+        match text {
+            Text::Last(text) => return write(text),
+            Text::Meanwhile(text) => {
+                if let Err(e) = write(text) {
+                    tracing::error!("SIGUSR1: {UNWRITTEN}: {e}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a line to the log would not wait: it may go to the same pipe, or to another one that nobody reads.
+fn log_has_room() -> bool {
+    let stderr = io::stderr();
+    let mut fds = [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT)];
+    !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
+}
