@@ -125,6 +125,7 @@ impl Loop {
             busy |= self.switch.transmit(v);
             busy |= self.switch.receive(v);
             busy |= self.switch.tell_reset(v);
+            busy |= self.switch.take_callers(v);
         }
         self.switch.publish();
         let timeout = if busy {
@@ -176,6 +177,7 @@ impl Loop {
             let vm = &mut self.switch.vms[v];
             let mut error = None;
             let takes = vm.resets.len() < super::vm::MAX_RESETS;
+            work |= vm.listeners().any(|l| l.called);
             // Patience that has ended may have left something to say.
             work |= !vm.starved && !vm.ready.is_empty() && vm.is_running();
             if let Some(tx) = vm.tx.as_mut().filter(|t| t.is_active() && vm.tx_ready && takes) {
@@ -230,11 +232,11 @@ impl Loop {
             match token::event(event.data.u64()) {
                 Event::Wake => self.take_commands(),
                 Event::Kick { vm, queue } => self.kicked(vm, queue),
-                Event::Listener { vm, kind } => self.switch.accept(vm, kind),
+                Event::Listener { vm, kind } => self.switch.called(vm, kind),
                 Event::Handshake { vm, place } => self.switch.handshake(vm, place),
                 Event::Connection { vm, place } => self.switch.socket_event(vm, place, flags),
                 Event::Released { vm, place } => self.switch.released(vm, place),
-                Event::MapListener { vm } => self.switch.accept_map(vm),
+                Event::MapListener { vm } => self.switch.map_called(vm),
                 Event::MapClient { vm, place } => self.switch.map_client(vm, place),
             }
         }

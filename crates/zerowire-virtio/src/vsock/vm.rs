@@ -37,6 +37,8 @@ const STARVED_TURNS: u32 = 64;
 pub(super) struct Listening {
     pub socket: OwnedFd,
     pub kind: Kind,
+    /// Programs may wait to be accepted.
+    pub called: bool,
     path: PathBuf,
 }
 
@@ -46,7 +48,7 @@ impl Listening {
             Kind::Stream => SocketType::STREAM,
             Kind::SeqPacket => SocketType::SEQPACKET,
         };
-        Ok(Self { socket: bind_unix(&path, socket_type)?, kind, path })
+        Ok(Self { socket: bind_unix(&path, socket_type)?, kind, called: false, path })
     }
 }
 
@@ -181,6 +183,11 @@ impl GroupVm {
     /// Whether the two may reach each other.
     pub(super) fn shares_group(&self, other: &Self) -> bool {
         self.groups.iter().any(|g| other.groups.contains(g))
+    }
+
+    /// All sockets at which host programs connect.
+    pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
+        self.listening.iter_mut().chain([&mut self.map_listening])
     }
 
     /// The socket path of the host program that serves a port.

@@ -24,8 +24,8 @@ const SOCKET_BYTES: usize = 192 * 1024;
 /// Bytes of those that wait which a system call takes: as many pieces as its list may name, the first of which may be cut.
 const MOST_AT_ONCE: usize = (socket::MAX_IOV - 1) * held::PIECE;
 
-/// Programs that are accepted at once: those behind them come with the next look at deadlines.
-pub(super) const MAX_ACCEPTS: usize = 64;
+/// Programs that are accepted at a socket in a turn. One takes as long as hundreds of KiB of payload, for which others wait.
+pub(super) const MAX_ACCEPTS: usize = 4;
 
 /// What epoll tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,27 +296,53 @@ impl Switch {
         }
     }
 
-    /// Host programs connect.
-    pub fn accept(&mut self, v: usize, kind: Kind) {
+    /// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its next turns.
+    pub fn called(&mut self, v: usize, kind: Kind) {
+        let more = self.accept(v, kind);
+        self.vms[v].listening.iter_mut().filter(|l| l.kind == kind).for_each(|l| l.called = more);
+    }
+
+    /// As [`Self::called`], at the socket of programs that ask for mapped connections.
+    pub fn map_called(&mut self, v: usize) {
+        let more = self.accept_map(v);
+        self.vms[v].map_listening.called = more;
+    }
+
+    /// Accepts some more of the host programs that connect to a VM. Returns whether others may wait.
+    pub fn take_callers(&mut self, v: usize) -> bool {
+        for i in 0..self.vms[v].listening.len() {
+            let l = &self.vms[v].listening[i];
+            if l.called {
+                self.called(v, l.kind);
+            }
+        }
+        if self.vms[v].map_listening.called {
+            self.map_called(v);
+        }
+        self.vms[v].listeners().any(|l| l.called)
+    }
+
+    /// Accepts programs at one socket. Returns whether more may wait.
+    fn accept(&mut self, v: usize, kind: Kind) -> bool {
         for _ in 0..MAX_ACCEPTS {
             let vm = &mut self.vms[v];
-            let Some(l) = vm.listening.iter().find(|l| l.kind == kind) else { return };
+            let Some(l) = vm.listening.iter().find(|l| l.kind == kind) else { return false };
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::accept_with(&l.socket, flags) {
                 // Without a driver nobody can answer: the program sees its socket closed.
                 Ok(_) if !vm.is_running() => vm.counters.refused.add(1),
                 Ok(socket) => self.greet(v, kind, socket),
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::AGAIN) => return false,
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                 Err(e) => {
                     // Out of descriptors, most likely: the ones that wait are looked at again with the deadlines.
                     tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.name);
                     self.look_at_deadlines(std::time::Duration::from_secs(1));
-                    return;
+                    return false;
                 }
             }
         }
-        self.look_at_deadlines(std::time::Duration::ZERO);
+        true
     }
 
     fn greet(&mut self, v: usize, kind: Kind, socket: OwnedFd) {

@@ -20,23 +20,23 @@ pub(in crate::vsock) const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;
 const MAX_CREDIT: u32 = 16 << 20;
 
 impl Switch {
-    /// Programs connect to the control socket.
-    pub fn accept_map(&mut self, v: usize) {
+    /// Accepts programs at the control socket. Returns whether more may wait.
+    pub(super) fn accept_map(&mut self, v: usize) -> bool {
         for _ in 0..MAX_ACCEPTS {
             let vm = &mut self.vms[v];
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::accept_with(&vm.map_listening.socket, flags) {
                 Ok(socket) => self.greet_map(v, socket),
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::AGAIN) => return false,
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                 Err(e) => {
                     tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.name);
                     self.look_at_deadlines(std::time::Duration::from_secs(1));
-                    return;
+                    return false;
                 }
             }
         }
-        self.look_at_deadlines(std::time::Duration::ZERO);
+        true
     }
 
     fn greet_map(&mut self, v: usize, socket: OwnedFd) {

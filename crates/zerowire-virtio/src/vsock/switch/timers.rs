@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use super::Switch;
 use super::connect::DIAL_AGAIN;
 use crate::vsock::lifecycle::Phase;
-use crate::vsock::packet::Kind;
 use crate::vsock::table::End;
 
 /// How often deadlines are looked at, while there are any.
@@ -25,11 +24,8 @@ impl Switch {
             waiting |= self.scan_handshakes(v, now);
             waiting |= self.scan_connections(v, now);
             waiting |= self.scan_map_clients(v, now);
-            self.accept_map(v);
             // Programs that could not be accepted for lack of descriptors.
-            for kind in [Kind::Stream, Kind::SeqPacket] {
-                self.accept(v, kind);
-            }
+            self.vms[v].listeners().for_each(|l| l.called = true);
         }
         if waiting {
             self.look_at_deadlines(SCAN_EVERY);

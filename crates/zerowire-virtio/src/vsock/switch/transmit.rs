@@ -14,11 +14,36 @@ use crate::vsock::socket::MAX_IOV;
 use crate::vsock::table::{End, Key};
 use crate::vsock::vm::MAX_RESETS;
 
-/// Chains of a VM in a turn.
+/// What a VM's turn may cost, in packets with payload: chains of a turn at most.
 pub(super) const MAX_BATCH: usize = 64;
+
+/// A request opens a socket, connects it and closes it again, or sets it up: as long as a credit's worth of payload, for which
+/// others of the group wait.
+const REQUEST_COST: usize = 32;
+
+/// A packet of another connection than the one before takes a system call of its own.
+const SWITCH_COST: usize = 2;
+
+/// The end of a connection closes a socket, and perhaps frees what lay in it.
+const END_COST: usize = 8;
 
 /// Segments of a turn, give or take those of one chain.
 const MAX_SEGMENTS: usize = 4096;
+
+/// What a packet costs behind another one.
+#[inline]
+fn cost_of(p: &Packet, before: Option<&Packet>) -> usize {
+    let Some(h) = &p.header else { return 1 };
+    match Op::new(h.op) {
+        Some(Op::Request) => REQUEST_COST,
+        Some(Op::Rst | Op::Shutdown) => END_COST,
+        // Runs of one connection go out by one system call.
+        _ => match before.and_then(|b| b.header.as_ref()) {
+            Some(b) if (b.src_port, b.dst_port) != (h.src_port, h.dst_port) => SWITCH_COST,
+            _ => 1,
+        },
+    }
+}
 
 impl Switch {
     /// Takes a batch of packets from a guest. Returns whether there were any.
@@ -38,9 +63,13 @@ impl Switch {
         packets.clear();
         segments.clear();
         let mut error = None;
-        while packets.len() < MAX_BATCH && segments.len() < MAX_SEGMENTS {
+        let mut cost = 0;
+        while cost < MAX_BATCH && segments.len() < MAX_SEGMENTS {
             match queues::take(&mut tx.ring, &memory, &mut segments, &mut self.hint) {
-                Ok(Some(p)) => packets.push(p),
+                Ok(Some(p)) => {
+                    cost += cost_of(&p, packets.last());
+                    packets.push(p);
+                }
                 Ok(None) => break,
                 Err(e) => {
                     error = Some(e);
