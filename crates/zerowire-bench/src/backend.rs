@@ -103,6 +103,22 @@ impl Backend {
         Self::launch(program, "vsock", number, vms, spec, args, placement)
     }
 
+    /// As [`Backend::start_vsock`], with a VM for each of `groups`; those with the same group reach each other.
+    pub fn start_vsock_in(
+        program: &Path,
+        args: &[String],
+        groups: &[&str],
+        placement: &Placement,
+    ) -> Result<Self> {
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let spec = |vm: usize, socket: &Path| {
+            let uds = socket.with_extension("host");
+            let (cid, group, socket, uds) = (Self::cid(vm), groups[vm], socket.display(), uds.display());
+            format!("name=vm{vm},cid={cid},socket={socket},uds={uds},groups={group}")
+        };
+        Self::launch(program, "vsock", number, groups.len(), spec, args, placement)
+    }
+
     fn launch(
         program: &Path,
         device: &str,

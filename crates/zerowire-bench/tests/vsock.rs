@@ -5,6 +5,7 @@ mod common;
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
 use zerowire_bench::vsock::SocketKind;
+use zerowire_bench::vsock::weapons::Attack;
 use zerowire_bench::{VsockBenchOptions, run_vsock};
 
 use common::program;
@@ -51,7 +52,8 @@ fn the_back_end_accounts_for_every_byte_and_every_part_reports() {
     };
     let mut text = Vec::new();
     let report = run_vsock(&options, &mut text).unwrap();
-    assert_eq!(report.failures(), Vec::<String>::new());
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
     let value: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     assert!(folder.join("vsock-cpu-rx-64k.svg").is_file());
     std::fs::remove_dir_all(&folder).unwrap();
@@ -84,6 +86,34 @@ fn the_back_end_accounts_for_every_byte_and_every_part_reports() {
     assert_eq!(value["crowd"]["connections"], 64);
     assert!(value["crowd"]["stalled_bytes"].as_u64().unwrap() > 0);
     assert_eq!(value["idle"]["rows"][1]["connections"], 20);
+    let attacks = &value["attacks"];
+    assert_eq!(attacks["alone"].as_array().unwrap().len(), 3);
+    let rows = attacks["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), Attack::ALL.len());
+    for (row, attack) in rows.iter().zip(Attack::ALL) {
+        assert_eq!(row["attack"], serde_json::to_value(attack).unwrap());
+        // The control that spins sends nothing; whatever else attacks does attack.
+        assert_eq!(row["per_second"]["median"].as_f64().unwrap() > 0.0, attack != Attack::Spin, "{row}");
+        let victims: Vec<&str> =
+            row["victims"].as_array().unwrap().iter().map(|v| v["victim"].as_str().unwrap()).collect();
+        assert_eq!(victims, ["same_vm", "same_group", "other_group"]);
+        assert!(text.contains(attack.name()), "{text}");
+    }
+}
+
+#[test]
+fn without_extras_nothing_is_attacked() {
+    let options = VsockBenchOptions {
+        program: Some(program()),
+        writes: vec![4096],
+        idle_connections: Vec::new(),
+        sleeping_guest: false,
+        extras: false,
+        ..small()
+    };
+    let report = run_vsock(&options, &mut Vec::new()).unwrap();
+    assert_eq!(report.failures(), Vec::<String>::new());
+    assert!(report.attacks.is_none() && report.crowd.is_none() && report.latency.is_empty());
 }
 
 /// The content is checked within, and that each message arrives whole and as one.
@@ -110,7 +140,7 @@ fn messages_are_counted_both_ways() {
         }
     }
     assert!(text.contains("calls/message") && text.contains("with --type stream"), "{text}");
-    assert!(report.latency.is_empty() && report.idle.is_none());
+    assert!(report.latency.is_empty() && report.idle.is_none() && report.attacks.is_none());
 }
 
 #[test]

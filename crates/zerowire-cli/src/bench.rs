@@ -133,7 +133,7 @@ struct VsockBenchArgs {
     /// Numbers of idle connections whose memory is measured, each up to 8192; 0 leaves the part out.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 100, 1000])]
     idle: Vec<usize>,
-    /// Leave out round trips, guest to guest, and many connections.
+    /// Leave out round trips, guest to guest, many connections, and attacks.
     #[arg(long)]
     no_extras: bool,
     /// A further variant of the back end, as arguments of 'zerowire vsock'. Repeat for more.

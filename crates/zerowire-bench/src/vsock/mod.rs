@@ -5,6 +5,7 @@
 //! sockets. The guest has the driver's CPU; the back end, or the thread of the floor in its place, the
 //! other one; the host's program shares one of them ([`host::HostCpu`]).
 
+pub mod attack;
 pub mod case;
 pub mod compare;
 pub mod crowd;
@@ -19,6 +20,7 @@ pub mod report;
 pub mod run;
 pub mod sibling;
 pub mod variant;
+pub mod weapons;
 
 pub use case::SocketKind;
 pub use options::VsockBenchOptions;

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::attack::AttackReport;
 use super::case::SocketKind;
 use super::compare::{CaseReport, VariantReport};
 use super::crowd::CrowdReport;
@@ -45,6 +46,9 @@ pub struct VsockReport {
     /// Many connections, one of them stalled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crowd: Option<CrowdReport>,
+    /// An honest connection beside attackers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attacks: Option<AttackReport>,
     /// Idle connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleReport>,
@@ -82,6 +86,7 @@ impl VsockReport {
             latency::text(&self.latency),
             sibling::text(&self.guest_to_guest),
             self.crowd.as_ref().map(CrowdReport::text).unwrap_or_default(),
+            self.attacks.as_ref().map(|attacks| attacks.text(self.separate_cpus)).unwrap_or_default(),
             self.idle.as_ref().map(IdleReport::text).unwrap_or_default(),
         ];
         for part in parts.into_iter().filter(|part| !part.is_empty()) {

@@ -12,7 +12,7 @@ use super::floor::Floor;
 use super::options::VsockBenchOptions;
 use super::report::VsockReport;
 use super::variant::Variant;
-use super::{crowd, idle, latency, sibling};
+use super::{attack, crowd, idle, latency, sibling};
 use crate::cpu::Placement;
 use crate::machine::Machine;
 use crate::others::Usage;
@@ -75,9 +75,9 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
     // The back ends end here; those of the other parts are processes of their own.
     drop(variants);
     if options.socket == SocketKind::Seqpacket {
-        report
-            .notes
-            .push("round trips, guest to guest, many and idle connections: with --type stream".to_owned());
+        report.notes.push(
+            "round trips, guest to guest, many and idle connections, attacks: with --type stream".to_owned(),
+        );
     } else if let Some(program) = &options.program {
         others(options, program, &placement, &mut report)?;
     }
@@ -104,6 +104,8 @@ fn others(
         report.guest_to_guest = keep("guest to guest", result, &mut failed).unwrap_or_default();
         let result = crowd::measure(program, 64, options.host_cpu, (rounds, quick), placement);
         report.crowd = keep("many connections", result, &mut failed);
+        let result = attack::measure(program, options.host_cpu, (rounds, quick), placement);
+        report.attacks = keep("attacks", result, &mut failed);
     }
     if !options.idle_connections.is_empty() {
         let starts = if quick { 5 } else { 15 };

@@ -1,0 +1,420 @@
+//! What an attacker leaves others: the rate of an honest connection beside each attack, and without.
+//!
+//! One thread on the guests' CPU drives the attacker and the honest guest in turn, so that no scheduler decides between them:
+//! what it can't give the one while it is busy with the other is what the controls show.
+
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use zerowire_guest::vsock::{ConnId, HOST_CID, SocketType};
+
+use super::case::{RX_BUFFER, SocketKind};
+use super::device::{PORT, SETTLE_LIMIT};
+use super::guest::{Setup, VsockGuest};
+use super::host::{self, HostCpu};
+use super::weapons::{Attack, Weapon};
+use crate::backend::Backend;
+use crate::case::WorkingSet;
+use crate::cpu::Placement;
+use crate::guest::STALL_LIMIT;
+use crate::idle::own_memory;
+use crate::progress::Progress;
+use crate::stats::{Summary, rotation};
+use crate::table::{Table, figure};
+
+/// Bytes of an honest write, and of the program's buffer.
+const WRITE_LEN: usize = 64 << 10;
+/// Credit of each connection.
+const CREDIT: u32 = 256 << 10;
+/// Packets of the honest connection before the attacker's turn: all of its credit.
+const TURN: usize = 4;
+/// How long both have been at it before anything counts.
+const WARM_UP: Duration = Duration::from_millis(5);
+/// How long the host's program sleeps at most before it looks whether it is over.
+const NAP_NS: i64 = 5_000_000;
+/// The groups of the VMs; the first one attacks.
+const GROUPS: [&str; 3] = ["shared", "shared", "own"];
+
+/// Whose connection is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Victim {
+    /// The attacker's own VM: it shares the queues.
+    SameVm,
+    /// A VM of its group: it shares the thread.
+    SameGroup,
+    /// A VM in a group of its own: it shares the process.
+    OtherGroup,
+}
+
+impl Victim {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::SameVm, Self::SameGroup, Self::OtherGroup];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::SameVm => "same VM",
+            Self::SameGroup => "same group",
+            Self::OtherGroup => "other group",
+        }
+    }
+}
+
+/// The figures of all attacks.
+#[derive(Debug, Clone, Serialize)]
+pub struct AttackReport {
+    /// How long a run was, in milliseconds.
+    pub run_ms: u64,
+    /// Rates without an attacker.
+    pub alone: Vec<VictimFigures>,
+    /// Attack by attack, controls first.
+    pub rows: Vec<AttackRow>,
+}
+
+/// The figures of one attack.
+#[derive(Debug, Clone, Serialize)]
+pub struct AttackRow {
+    /// Which one.
+    pub attack: Attack,
+    /// Its name.
+    pub name: String,
+    /// Packets, or programs of the host, a second, where nobody else sends.
+    pub per_second: Summary,
+    /// CPU seconds of the back end in a second of that.
+    pub cpu_share: Summary,
+    /// What its process, without guest memory, had grown by in the first of these runs.
+    pub grown_bytes: u64,
+    /// Who was measured beside it.
+    pub victims: Vec<VictimFigures>,
+}
+
+/// An honest connection.
+#[derive(Debug, Clone, Serialize)]
+pub struct VictimFigures {
+    /// Whose it is.
+    pub victim: Victim,
+    /// 10⁶ bytes a second.
+    pub megabytes_per_second: Summary,
+    /// That divided by the rate without an attacker in the same round.
+    pub rate_ratio: Option<Summary>,
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Run {
+    wall: Duration,
+    /// Bytes of the honest connection that its program read.
+    bytes: u64,
+    /// What the attacker sent.
+    packets: usize,
+    cpu: Duration,
+    grown_bytes: u64,
+}
+
+impl Run {
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.wall.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Measures every attack beside every victim, the host's program on `host_cpu`.
+pub fn measure(
+    program: &Path,
+    host_cpu: HostCpu,
+    (rounds, quick): (usize, bool),
+    placement: &Placement,
+) -> Result<AttackReport> {
+    let args = ["--buffer".to_owned(), CREDIT.to_string()];
+    let backend = Backend::start_vsock_in(program, &args, &GROUPS, placement)?;
+    let stage = Stage {
+        backend: &backend,
+        host_cpu,
+        placement,
+        length: Duration::from_millis(if quick { 20 } else { 60 }),
+    };
+    // The first one is no attack.
+    let attacks: Vec<Option<Attack>> = std::iter::once(None).chain(Attack::ALL.map(Some)).collect();
+    let mut runs: Vec<Vec<Vec<Run>>> = vec![vec![Vec::new(); Victim::ALL.len() + 1]; attacks.len()];
+    let mut progress = Progress::new("attacks", rounds);
+    for round in 0..rounds {
+        for index in rotation(attacks.len(), round) {
+            progress.step(attacks[index].map_or("none", Attack::name));
+            let victims = Victim::ALL.map(Some).into_iter().chain([None]).enumerate();
+            for (place, victim) in victims {
+                if attacks[index].is_none() && victim.is_none() {
+                    continue;
+                }
+                let run = stage.run(attacks[index], victim, round == 0);
+                runs[index][place].push(run.with_context(|| {
+                    let attack = attacks[index].map_or("no attack", Attack::name);
+                    let beside = victim.map_or("nobody", Victim::name);
+                    format!("{attack}, beside {beside}; the back end's last words: {}", backend.log())
+                })?);
+            }
+        }
+        progress.advance();
+    }
+    progress.finish();
+    let rates = |runs: &[Run]| runs.iter().map(Run::rate).collect::<Vec<f64>>();
+    let victims = |index: usize| -> Result<Vec<VictimFigures>> {
+        let figures = Victim::ALL.iter().zip(&runs[0]).zip(&runs[index]).map(|((victim, alone), beside)| {
+            let (alone, beside) = (rates(alone), rates(beside));
+            Ok(VictimFigures {
+                victim: *victim,
+                rate_ratio: (index > 0).then(|| Summary::ratio(&beside, &alone)).flatten(),
+                megabytes_per_second: Summary::of(beside).context("no rounds")?,
+            })
+        });
+        figures.collect()
+    };
+    let row = |(index, attack): (usize, &Option<Attack>)| {
+        let attack = (*attack)?;
+        let lone = &runs[index][Victim::ALL.len()];
+        let per_second = |amount: fn(&Run) -> f64| {
+            Summary::of(lone.iter().map(|run| amount(run) / run.wall.as_secs_f64().max(1e-9)))
+                .context("no rounds")
+        };
+        Some(victims(index).and_then(|victims| {
+            Ok(AttackRow {
+                attack,
+                name: attack.name().to_owned(),
+                per_second: per_second(|run| run.packets as f64)?,
+                cpu_share: per_second(|run| run.cpu.as_secs_f64())?,
+                grown_bytes: lone.iter().map(|run| run.grown_bytes).max().unwrap_or(0),
+                victims,
+            })
+        }))
+    };
+    Ok(AttackReport {
+        run_ms: stage.length.as_millis() as u64,
+        alone: victims(0)?,
+        rows: attacks.iter().enumerate().filter_map(row).collect::<Result<_>>()?,
+    })
+}
+
+/// Where runs take place.
+struct Stage<'a> {
+    backend: &'a Backend,
+    host_cpu: HostCpu,
+    placement: &'a Placement,
+    length: Duration,
+}
+
+impl Stage<'_> {
+    fn guest(&self, vm: usize) -> Result<VsockGuest> {
+        let setup = Setup {
+            pool_bytes: WorkingSet::Hot.bytes(),
+            rx_buffers: 0,
+            rx_buffer_len: RX_BUFFER,
+            credit: CREDIT,
+            sleeps: false,
+        };
+        VsockGuest::connect(&self.backend.socket(vm), &setup)
+    }
+
+    /// One run. `weighs` the process before and after.
+    fn run(&self, attack: Option<Attack>, victim: Option<Victim>, weighs: bool) -> Result<Run> {
+        let mut first = self.guest(0)?;
+        let mut second = match victim {
+            Some(Victim::SameGroup) => Some(self.guest(1)?),
+            Some(Victim::OtherGroup) => Some(self.guest(2)?),
+            Some(Victim::SameVm) | None => None,
+        };
+        let mut weapon = attack.map(|attack| Weapon::new(attack, &mut first, self.backend)).transpose()?;
+        let vm = victim.map_or(0, |victim| victim as usize);
+        let honest = match victim {
+            Some(_) => Some(self.open(second.as_mut().unwrap_or(&mut first), vm)?),
+            None => None,
+        };
+        let weighs = weighs && victim.is_none();
+        let before = if weighs { own_memory(self.backend)? } else { 0 };
+        let (got, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (stream, conn) =
+            (honest.as_ref().map(|(_, stream)| stream), honest.as_ref().map(|(conn, _)| *conn));
+        let clone = |stream: &UnixStream| stream.try_clone();
+        let other = weapon.as_ref().and_then(Weapon::to_read).map(clone).transpose()?;
+        let listener =
+            weapon.as_ref().and_then(Weapon::to_accept).map(UnixListener::try_clone).transpose()?;
+        let (ignored, over) = (AtomicU64::new(0), &over);
+        let seat = || self.host_cpu.pin(self.placement);
+        let (outcome, programs) = std::thread::scope(|scope| {
+            let got = &got;
+            let honest = stream.map(|s| scope.spawn(move || seat().and_then(|()| read(s, got, over))));
+            // Programs of the attacker's connections have a thread of their own: the scheduler is fair to both.
+            let other = other.as_ref().map(|s| {
+                let ignored = &ignored;
+                scope.spawn(move || seat().and_then(|()| read(s, ignored, over)))
+            });
+            let taker = listener.as_ref().map(|l| scope.spawn(move || seat().and_then(|()| accept(l, over))));
+            let outcome = self.drive(&mut first, second.as_mut(), weapon.as_mut(), conn, got);
+            over.store(true, Ordering::Release);
+            (outcome, [honest, other, taker].map(|program| program.map(ScopedJoinHandle::join)))
+        });
+        for program in programs.into_iter().flatten() {
+            program
+                .map_err(|_| anyhow!("a program of the host panicked"))?
+                .context("a program of the host")?;
+        }
+        let mut run = outcome?;
+        if weighs {
+            run.grown_bytes = own_memory(self.backend)?.saturating_sub(before);
+        }
+        Ok(run)
+    }
+
+    /// The honest connection, from VM `vm` to a program of the host.
+    fn open(&self, guest: &mut VsockGuest, vm: usize) -> Result<(ConnId, UnixStream)> {
+        let listener = host::listen(&host::port_path(&self.backend.host_end(vm), PORT), SocketKind::Stream)?;
+        let conn = guest.open(HOST_CID, PORT, SocketType::Stream)?;
+        let (stream, _) = listener.accept().context("the honest connection")?;
+        stream.set_nonblocking(true)?;
+        Ok((conn, stream))
+    }
+
+    /// Drives both guests for as long as a run takes.
+    fn drive(
+        &self,
+        first: &mut VsockGuest,
+        mut second: Option<&mut VsockGuest>,
+        mut weapon: Option<&mut Weapon>,
+        conn: Option<ConnId>,
+        got: &AtomicU64,
+    ) -> Result<Run> {
+        let mut run = Run::default();
+        let clock = self.backend.clock();
+        let (mut cpu, _) = clock.settled(SETTLE_LIMIT)?;
+        let mut begin = Instant::now();
+        let mut warm = false;
+        let mut base = 0;
+        loop {
+            let elapsed = begin.elapsed();
+            if !warm && elapsed >= WARM_UP {
+                warm = true;
+                cpu = clock.now()?;
+                base = got.load(Ordering::Acquire);
+                run.packets = 0;
+                begin = Instant::now();
+            } else if warm && elapsed >= self.length {
+                run.bytes = got.load(Ordering::Acquire) - base;
+                // On a machine that is busy otherwise a run takes until it says something.
+                let empty = match &weapon {
+                    Some(weapon) => run.packets == 0 && !weapon.is_silent(),
+                    None => run.bytes == 0,
+                };
+                if !empty {
+                    run.wall = elapsed;
+                    run.cpu = clock.now()? - cpu;
+                    break;
+                }
+                if elapsed > STALL_LIMIT {
+                    bail!("nothing moved for {STALL_LIMIT:?}");
+                }
+            }
+            let mut sent = 0;
+            if let Some(conn) = conn {
+                let guest = second.as_deref_mut().unwrap_or(first);
+                sent = guest.push(conn, WRITE_LEN, usize::MAX, TURN)?;
+            }
+            if let Some(weapon) = &mut weapon {
+                let count = weapon.step(first)?;
+                run.packets += count;
+                first.turn(count > 0)?;
+            } else if second.is_none() {
+                first.turn(sent > 0)?;
+            }
+            if let Some(second) = &mut second {
+                second.turn(sent > 0)?;
+            }
+        }
+        Ok(run)
+    }
+}
+
+/// Sleeps until `fd` has something, for a while at most.
+fn wait(fd: impl AsFd) -> Result<()> {
+    let nap = Timespec { tv_sec: 0, tv_nsec: NAP_NS };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&nap))?;
+    Ok(())
+}
+
+/// Reads whatever comes, until it is over, and counts it.
+fn read(mut stream: &UnixStream, got: &AtomicU64, over: &AtomicBool) -> Result<()> {
+    let mut buffer = vec![0; WRITE_LEN];
+    while !over.load(Ordering::Acquire) {
+        match stream.read(&mut buffer) {
+            Ok(0) => bail!("a connection that should go on has ended"),
+            Ok(count) => {
+                got.fetch_add(count as u64, Ordering::Release);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait(stream)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Accepts whoever comes, until it is over, and closes each at once: the guest's reset comes too late.
+fn accept(listener: &UnixListener, over: &AtomicBool) -> Result<()> {
+    while !over.load(Ordering::Acquire) {
+        if listener.accept().is_err() {
+            wait(listener)?;
+        }
+    }
+    Ok(())
+}
+
+impl AttackReport {
+    /// The report as text.
+    pub fn text(&self, separate_cpus: bool) -> String {
+        let mut headings =
+            vec!["attack".to_owned(), "a second".into(), "back end CPU s/s".into(), "grown KiB".into()];
+        for victim in Victim::ALL {
+            headings.extend([format!("{}, MB/s", victim.name()), "/alone".into(), "quartiles".into()]);
+        }
+        let mut table = Table::new(headings.iter().map(String::as_str));
+        let cells = |figures: &[VictimFigures]| -> Vec<String> {
+            let of = |figures: &VictimFigures| {
+                let ratio = figures.rate_ratio.as_ref();
+                [
+                    figure(figures.megabytes_per_second.median),
+                    ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
+                    ratio.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
+                ]
+            };
+            figures.iter().flat_map(of).collect()
+        };
+        let none = ["none".to_owned(), "-".into(), "-".into(), "-".into()];
+        table.row(none.into_iter().chain(cells(&self.alone)));
+        for row in &self.rows {
+            let own = [
+                row.name.clone(),
+                figure(row.per_second.median),
+                format!("{:.2}", row.cpu_share.median),
+                (row.grown_bytes >> 10).to_string(),
+            ];
+            table.row(own.into_iter().chain(cells(&row.victims)));
+        }
+        let seats = if separate_cpus {
+            "one thread drives the attacker and the honest guest in turn on the guests' CPU (hostile programs of the host, too), \
+             which the controls show; all threads of the back end share the other CPU"
+        } else {
+            "everything shares one CPU"
+        };
+        format!(
+            "An honest connection, guest to host, 64 KiB writes, beside an attacker: in the attacker's VM, in a VM of its group \
+             (one thread of the back end), in a VM of another group; {seats}.\nMedians of runs of {} ms; a second: packets, or \
+             programs of the host; that, the CPU and what the process grew by: of the attack alone, its connection, if any, unread; \
+             /alone: rate divided by the rate without an attacker, round by round:\n{}",
+            self.run_ms,
+            table.render()
+        )
+    }
+}
