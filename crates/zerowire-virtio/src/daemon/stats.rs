@@ -22,6 +22,7 @@ pub(super) struct Shared {
     pub pairs: Vec<PairCounters>,
     pub ring_errors: AtomicU64,
     pub unsure: AtomicU64,
+    pub out_of_order: Arc<AtomicU64>,
     pub path: Mutex<String>,
     pub last_error: Mutex<Option<String>>,
     /// Where the guest is to see the port's link.
@@ -75,6 +76,9 @@ pub struct VmStats {
     pub ring_errors: u64,
     /// Frames from the guest that a process before this one was sending when it died: given back, sent or not.
     pub unsure_frames: u64,
+    /// Frames from the guest whose descriptors were given back before those of earlier ones, where the front end keeps no
+    /// in-flight region (AF_XDP).
+    pub out_of_order_frames: u64,
     /// The last error of either kind.
     pub last_error: Option<String>,
     /// The path that frames take, and why.
@@ -135,6 +139,7 @@ impl VmStats {
             connection_errors: control.connection_errors.load(Ordering::Acquire),
             ring_errors: shared.ring_errors.load(Ordering::Acquire),
             unsure_frames: shared.unsure.load(Ordering::Relaxed),
+            out_of_order_frames: shared.out_of_order.load(Ordering::Relaxed),
             last_error: shared.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
             path: text(&shared.path),
             features: zerowire_vhost_user::features::names(control.acked_features.load(Ordering::Relaxed)),

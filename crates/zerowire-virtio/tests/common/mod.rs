@@ -8,6 +8,7 @@ pub mod harness;
 pub mod interface;
 pub mod lab;
 pub mod netns;
+pub mod pair;
 pub mod pattern;
 pub mod peer;
 pub mod raw;

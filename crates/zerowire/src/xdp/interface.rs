@@ -65,6 +65,12 @@ impl Interface {
         netdevice::queues(&self.control, &self.name_now().ok()?).ok().filter(|queues| *queues > 0)
     }
 
+    /// The name of its driver, where that tells (`veth`, `virtio_net`).
+    pub fn driver(&self) -> Option<String> {
+        let driver = netdevice::driver(&self.control, &self.name_now().ok()?).ok()?;
+        Some(driver.name).filter(|name| !name.is_empty())
+    }
+
     /// The address of its device on the bus (a PCI device: `0000:03:00.0`), where the driver tells.
     pub fn bus_address(&self) -> Option<String> {
         let driver = netdevice::driver(&self.control, &self.name_now().ok()?).ok()?;

@@ -162,6 +162,7 @@ impl Port for XdpPort {
             registrar: self.registrar.clone(),
             attach,
             promiscuous: self.spec.promiscuous,
+            out_of_order: setup.shared.out_of_order.clone(),
             address: match self.spec.filter {
                 XdpMatch::All => None,
                 XdpMatch::Mac(address) => Some(address),

@@ -12,6 +12,8 @@ use super::RING_ENTRIES;
 /// A frame in the TX ring, and what it is counted as.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
+    /// Number of its loan.
+    number: u16,
     pieces: u16,
     /// What was inspected, virtio-net header included, but for frames that were copied as a whole.
     header_bytes: u16,
@@ -25,14 +27,14 @@ impl Frame {
     #[inline]
     pub fn lent(pieces: usize, header_bytes: usize, lent_bytes: usize) -> Self {
         let (header_bytes, lent_bytes) = (header_bytes as u16, lent_bytes as u32);
-        Self { pieces: pieces as u16, header_bytes, lent_bytes, copied: None }
+        Self { number: 0, pieces: pieces as u16, header_bytes, lent_bytes, copied: None }
     }
 
     /// In one piece of private memory.
     #[inline]
     pub fn copied(reason: CopyReason, bytes: usize, header_bytes: usize) -> Self {
         let copied = Some((reason, bytes as u32));
-        Self { pieces: 1, header_bytes: header_bytes as u16, lent_bytes: 0, copied }
+        Self { number: 0, pieces: 1, header_bytes: header_bytes as u16, lent_bytes: 0, copied }
     }
 }
 
@@ -70,10 +72,10 @@ impl Account {
         }
     }
 
-    /// A frame was put into the ring.
+    /// A frame was put into the ring, with the number of its loan.
     #[inline]
-    pub fn queue(&mut self, frame: Frame) {
-        self.queued.push_back(frame);
+    pub fn queue(&mut self, number: u16, frame: Frame) {
+        self.queued.push_back(Frame { number, ..frame });
         self.pieces += u32::from(frame.pieces);
     }
 
@@ -84,15 +86,16 @@ impl Account {
     }
 
     /// All but the last `waiting` pieces were taken from the ring; `refused`: of what was taken since the last time, the last
-    /// frame was dropped.
+    /// frame was dropped. `each` gets the numbers of the frames that were taken.
     #[inline]
-    pub fn taken(&mut self, waiting: u32, refused: bool) {
+    pub fn taken(&mut self, waiting: u32, refused: bool, mut each: impl FnMut(u16)) {
         let mut last = None;
         while let Some(frame) = self.queued.front().copied()
             && self.pieces - u32::from(frame.pieces) >= waiting
         {
             self.queued.pop_front();
             self.pieces -= u32::from(frame.pieces);
+            each(frame.number);
             if let Some(before) = last.replace(frame) {
                 self.sent(before);
             }
@@ -163,16 +166,16 @@ mod tests {
     #[test]
     fn a_frame_is_counted_once_and_when_its_last_piece_was_taken() {
         let mut a = Account::new();
-        a.queue(Frame::lent(1, 12, 100));
-        a.queue(Frame::lent(3, 12, 1000));
-        a.queue(Frame::copied(CopyReason::Held, 70, 0));
-        a.taken(5, false);
+        a.queue(0, Frame::lent(1, 12, 100));
+        a.queue(0, Frame::lent(3, 12, 1000));
+        a.queue(0, Frame::copied(CopyReason::Held, 70, 0));
+        a.taken(5, false, |_| {});
         assert_eq!(totals(&mut a), (0, 0, 0, 0));
-        a.taken(3, false);
+        a.taken(3, false, |_| {});
         assert_eq!(totals(&mut a), (1, 1, 100, 0), "a frame of which a piece was taken is still there");
-        a.taken(0, false);
+        a.taken(0, false, |_| {});
         assert_eq!(totals(&mut a), (2, 1, 1000, 0));
-        a.taken(0, true);
+        a.taken(0, true, |_| {});
         assert_eq!(totals(&mut a), (0, 0, 0, 0), "nothing was taken that could have been refused");
     }
 
@@ -180,30 +183,30 @@ mod tests {
     fn a_refused_frame_is_the_last_one_and_not_sent() {
         let mut a = Account::new();
         for _ in 0..4 {
-            a.queue(Frame::lent(2, 12, 50));
+            a.queue(0, Frame::lent(2, 12, 50));
         }
-        a.taken(4, true);
+        a.taken(4, true, |_| {});
         assert_eq!(totals(&mut a), (1, 1, 50, 1));
         a.lost();
         assert_eq!(totals(&mut a), (0, 0, 0, 2), "what is left when the socket closes was not sent");
-        a.queue(Frame::lent(1, 12, 7));
-        a.taken(0, false);
+        a.queue(0, Frame::lent(1, 12, 7));
+        a.taken(0, false, |_| {});
         assert_eq!(totals(&mut a), (1, 1, 7, 0));
     }
 
     #[test]
     fn what_was_copied_is_counted_with_its_frame() {
         let mut a = Account::new();
-        a.queue(Frame::copied(CopyReason::Cheaper, 100, 12));
-        a.queue(Frame::lent(2, 154, 500));
-        a.queue(Frame::copied(CopyReason::Small, 60, 0));
-        a.queue(Frame::copied(CopyReason::Cheaper, 1000, 0));
+        a.queue(0, Frame::copied(CopyReason::Cheaper, 100, 12));
+        a.queue(0, Frame::lent(2, 154, 500));
+        a.queue(0, Frame::copied(CopyReason::Small, 60, 0));
+        a.queue(0, Frame::copied(CopyReason::Cheaper, 1000, 0));
         assert_eq!(all(&mut a).bytes, 0, "nothing was taken yet");
-        a.taken(1, false);
+        a.taken(1, false, |_| {});
         let copied: Vec<_> = all(&mut a).copied_bytes.into_iter().collect();
         assert_eq!(copied, [("cheaper", 100), ("header", 166), ("small", 60)]);
-        a.taken(0, true);
-        a.queue(Frame::copied(CopyReason::Small, 60, 0));
+        a.taken(0, true, |_| {});
+        a.queue(0, Frame::copied(CopyReason::Small, 60, 0));
         a.lost();
         let totals = all(&mut a);
         assert_eq!((totals.bytes, totals.dropped_total()), (0, 2), "refused or lost");

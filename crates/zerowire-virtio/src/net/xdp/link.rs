@@ -11,17 +11,18 @@ mod promiscuity;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use zerowire::xdp::program::{Rule, Steering};
 use zerowire::xdp::{Descriptor, Interface, Socket, XdpError, address};
 
-use super::RING_ENTRIES;
 use super::account::Account;
 use super::loans::Loans;
 use super::slab::Slab;
 use super::umem::VmUmem;
+use super::{HOLD, RING_ENTRIES};
 use crate::memory::{GuestMemory, Segment};
 use crate::port::LinkWatch;
 pub use bind::{Attach, LinkOptions};
@@ -33,9 +34,6 @@ const DRAIN: Duration = Duration::from_millis(200);
 
 /// How long a socket that could not be bound waits until it is tried again.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// How long the kernel may be without completing anything before frames are copied rather than lent.
-const HOLD: Duration = Duration::from_millis(20);
 
 /// Sleeps while frames are under way: from the shortest, twice as long each time that nothing has come back, to the longest.
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
@@ -65,6 +63,12 @@ pub struct Link {
     pub(super) loans: Loans,
     /// Chains that came back and are to be given to the guest.
     pub(super) finished: Vec<u16>,
+    /// The kernel has copied a frame by the time that it has taken it from the ring.
+    copies_at_once: bool,
+    /// Chains come back when their frames were copied, not only when they were sent.
+    ends_with_copy: bool,
+    /// When a chain that waits for others is to be given to the guest without them.
+    pub(super) give_at: Option<Instant>,
     /// Counts sockets.
     generation: u64,
     renewed: bool,
@@ -109,6 +113,9 @@ impl Link {
             account: Account::new(),
             loans: Loans::new(),
             finished: Vec::with_capacity(RING_ENTRIES as usize),
+            copies_at_once: false,
+            ends_with_copy: false,
+            give_at: None,
             generation: 0,
             renewed: false,
             steered: false,
@@ -242,7 +249,8 @@ impl Link {
             }
             let nap = self.nap;
             self.nap = (self.nap * 2).min(NAPS.1);
-            return Some(due.map_or(nap, |due| due.min(nap)));
+            let give = self.give_at.map(|at| at.saturating_duration_since(Instant::now()));
+            return [due, give].into_iter().flatten().chain([nap]).min();
         }
         if !self.wanted || !self.receives {
             return None;
@@ -250,6 +258,19 @@ impl Link {
         self.try_again();
         let now = Instant::now();
         Some(self.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
+    }
+
+    /// Whether chains are to come back when the kernel has copied their frames, where it does so with all of them: the order in which it
+    /// takes them from the ring is that in which they were lent.
+    #[inline]
+    pub(super) fn end_loans_with_copy(&mut self, wanted: bool) {
+        self.ends_with_copy = wanted && self.copies_at_once;
+    }
+
+    /// Whether chains are back as soon as the kernel takes anything, so that what waits for them waits for nothing else.
+    #[inline]
+    pub(super) fn keeps_order(&self) -> bool {
+        self.ends_with_copy && !self.down
     }
 
     /// Takes completions: chains go to `finished`.
@@ -274,6 +295,10 @@ impl Link {
     pub(super) fn holds_enough(&mut self, most: usize) -> bool {
         if self.loans.chains() >= most {
             return true;
+        }
+        if self.ends_with_copy && self.loans.chains() == 0 {
+            // What has not come back is the kernel's own copy.
+            return false;
         }
         match self.idle_since {
             Some(since) => since.elapsed() > HOLD,
@@ -302,7 +327,15 @@ impl Link {
         let Some(ring) = socket.transmit() else { return };
         ring.publish();
         let mut waiting = ring.waiting();
-        self.account.taken(waiting, false);
+        let ends = self.ends_with_copy;
+        let mut taken = |account: &mut Account, waiting, refused| {
+            account.taken(waiting, refused, |number| {
+                if ends {
+                    self.finished.extend(self.loans.copied(number));
+                }
+            });
+        };
+        taken(&mut self.account, waiting, false);
         let mut idle = 0;
         while waiting > 0 && idle < IDLE_CALLS && ring_asks(socket) {
             let answer = socket.wake_transmit();
@@ -327,7 +360,7 @@ impl Link {
             let now = socket.transmit().map_or(0, |ring| ring.waiting());
             idle = if now < waiting { 0 } else { idle + 1 };
             waiting = now;
-            self.account.taken(waiting, refused);
+            taken(&mut self.account, waiting, refused);
         }
         self.unsent = waiting > 0;
         // An interface that is down takes nothing: what was taken shows that it is up, also where no call for it succeeded (it has
@@ -336,6 +369,12 @@ impl Link {
         if !self.loans.is_empty() {
             self.idle_since.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// Chains were given back before others that the guest had made available before them.
+    #[cold]
+    pub(super) fn count_passed(&self, chains: u64) {
+        self.options.out_of_order.fetch_add(chains, Ordering::Relaxed);
     }
 
     /// Whether pieces were queued that the kernel has not taken.

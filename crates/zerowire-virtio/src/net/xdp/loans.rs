@@ -171,6 +171,28 @@ impl Loans {
         }
     }
 
+    /// The kernel has made its copy of a frame, and reads the guest's memory no more, though nothing of it has come back.
+    /// Returns the chain that is to be given back to the guest, as [`Self::back`] does.
+    #[inline]
+    pub fn copied(&mut self, number: u16) -> Option<u16> {
+        let loan = &mut self.loans[usize::from(number) % LOANS];
+        if loan.pieces == 0 || loan.number != number {
+            return None;
+        }
+        match loan.lent {
+            Lent::Chain(head) => {
+                loan.lent = Lent::Head;
+                self.chains -= 1;
+                Some(head)
+            }
+            Lent::Part(holder) => {
+                loan.lent = Lent::Head;
+                self.back(holder)
+            }
+            Lent::Place(_) | Lent::Head => None,
+        }
+    }
+
     /// Ends all loans: the socket is gone, and with it the kernel's hold on them. Gives each chain to `each`.
     pub fn end(&mut self, mut each: impl FnMut(u16)) {
         for loan in &mut self.loans {
@@ -240,6 +262,33 @@ mod tests {
         let mut ended = Vec::new();
         l.end(|head| ended.push(head));
         assert_eq!((ended, l.let_go(1), l.is_empty(), l.chains()), (vec![4], None, true, 0));
+    }
+
+    #[test]
+    fn a_chain_that_was_copied_is_back_and_its_number_is_not() {
+        let mut l = Loans::new();
+        l.lend(Lent::Chain(7), 2);
+        let holder = l.next().unwrap_or_default();
+        l.hold(8);
+        let parts = [1, 2].map(|pieces| {
+            let number = l.next().unwrap_or_default();
+            l.lend(Lent::Part(holder), pieces);
+            number
+        });
+        let place = l.place().unwrap_or_default();
+        let number = l.next().unwrap_or_default();
+        l.lend(Lent::Place(place), 1);
+        assert_eq!([l.copied(0), l.copied(0), l.copied(99)], [Some(7), None, None]);
+        assert_eq!([l.copied(parts[0]), l.back(parts[0])], [None; 2]);
+        assert_eq!((l.let_go(holder), l.copied(parts[1])), (None, Some(8)));
+        assert_eq!((l.copied(number), l.chains(), l.is_empty()), (None, 0, false));
+        let places = l.places();
+        assert_eq!([l.back(0), l.back(0), l.back(parts[1]), l.back(parts[1]), l.back(number)], [None; 5]);
+        assert_eq!((l.places(), l.is_empty()), (places + 1, true));
+        // Nothing of the guest's ends with the socket.
+        l.lend(Lent::Chain(9), 1);
+        assert_eq!(l.copied(l.next.wrapping_sub(1)), Some(9));
+        l.end(|head| panic!("{head} was given back before"));
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //!
 //! **Transmit.** The pieces of a frame lie in the guest's memory and go to the kernel as they are; their chain is *lent*
 //! ([`loans`]) until the completion ring says that they were sent, and goes back to the guest then, in the order of
-//! completion. How many chains may be lent and how long is bounded; past that, and where pieces can't go as they are, a frame
-//! is copied into a private slab and its chain goes back at once.
+//! completion; where the front end keeps no in-flight region in the order in which chains became available, as far as that can
+//! be ([`line`]). How many chains may be lent and how long is bounded; past that, and where pieces can't go as they are, a
+//! frame is copied into a private slab and its chain goes back at once.
 //!
 //! **Receive.** A guest's buffer goes to the fill ring such that the frame lands right behind the place of the virtio-net
 //! header, and the chunk ends with the longest frame ([`geometry`]): the kernel itself refuses a longer one, and no byte lands
@@ -23,6 +24,7 @@
 
 mod account;
 pub mod geometry;
+mod line;
 mod link;
 mod loans;
 mod posted;
@@ -33,6 +35,8 @@ mod transmit;
 mod trust;
 mod umem;
 
+use std::time::Duration;
+
 pub use link::{Attach, Link, LinkOptions};
 pub use receive::{XdpReceive, XdpReceiveSetup};
 pub use registrar::{Registrar, Renewal};
@@ -41,3 +45,7 @@ pub use umem::{Pinned, VmUmem};
 
 /// Entries of each of a socket's rings.
 pub const RING_ENTRIES: u32 = 2048;
+
+/// How long the kernel may be without completing anything before frames are copied rather than lent; how long a chain that is done waits
+/// for those before it.
+const HOLD: Duration = Duration::from_millis(20);

@@ -3,15 +3,19 @@
 //! What a frame asks for in its virtio-net header is done before, in [`offload`].
 //!
 //! **Ownership.** A chain is taken from the ring and lent to the kernel until its last piece is completed; or copied, and given
-//! back at once. Before the ring stops all chains are back ([`XdpTransmit::release`]).
+//! back at once. Before the ring stops all chains are back ([`XdpTransmit::release`]). Where no in-flight region is kept, chains go
+//! back in the order in which they were taken: each that is not given back at once stands in a [`Line`].
 
 mod offload;
 mod pieces;
+
+use std::time::Instant;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::xdp::{Descriptor, MAX_PIECES, address};
 
 use super::account::Frame;
+use super::line::{Late, Line};
 use super::link::Link;
 use super::loans::Lent;
 use super::slab::SEND_PLACES;
@@ -54,6 +58,10 @@ enum Taken {
 #[derive(Debug)]
 pub struct XdpTransmit {
     ring: SplitRing,
+    /// Chains that are out, where they are not marked in an in-flight region.
+    line: Line,
+    /// The time in this turn, if anybody asked.
+    now: Option<Instant>,
     acked: u64,
     header_len: usize,
     /// Every frame is copied, as was asked for.
@@ -79,9 +87,12 @@ pub struct XdpTransmit {
 impl XdpTransmit {
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
     pub fn new(ring: SplitRing, acked: u64, header_len: usize, policy: Policy) -> Self {
-        let most = usize::from(ring.size()).max(1024) + MAX_REGIONS;
+        let size = ring.size();
+        let most = usize::from(size).max(1024) + MAX_REGIONS;
         Self {
             ring,
+            line: Line::new(size),
+            now: None,
             acked,
             header_len,
             copy: policy.mode == PathMode::Copy,
@@ -103,14 +114,62 @@ impl XdpTransmit {
         &mut self.ring
     }
 
-    /// Gives the guest back what has been sent. Returns how many chains.
+    /// Gives the guest back what has been sent. Returns how many chains came back.
     #[inline]
     fn give_back(&mut self, link: &mut Link) -> usize {
+        let most = usize::from(self.ring.size() / 2).max(1);
+        let waits = link.keeps_order();
+        let late = || if waits { Late::Wait } else { Late::Pass { now: Instant::now(), most } };
+        let n = self.give_back_or(link, late);
+        link.give_at = self.line.due().filter(|_| !waits);
+        n
+    }
+
+    /// The same; `late` says what is to become of those that have to wait for others.
+    #[inline]
+    fn give_back_or(&mut self, link: &mut Link, late: impl FnOnce() -> Late) -> usize {
         let n = link.finished.len();
         for head in link.finished.drain(..) {
-            self.ring.push_used(head, 0);
+            self.back(head);
+        }
+        let passed = self.line.give(late, |head| self.ring.push_used(head, 0));
+        if passed > 0 {
+            link.count_passed(passed);
         }
         n
+    }
+
+    /// A chain that was lent is back, and given back as soon as those before it are.
+    #[inline]
+    fn back(&mut self, head: u16) {
+        if self.ring.is_tracked() || self.line.back(head) {
+            self.ring.push_used(head, 0);
+        }
+    }
+
+    /// A chain that was taken is done, and given back as soon as those before it are.
+    #[inline]
+    fn done(&mut self, head: u16) {
+        if self.line.is_empty() {
+            self.ring.push_used(head, 0);
+        } else {
+            let now = *self.now.get_or_insert_with(Instant::now);
+            self.line.done(head, now);
+        }
+    }
+
+    /// Whether another chain may be taken: one that breaks the rules can't have more of them wait than its ring has entries.
+    #[inline]
+    fn line_has_room(&self) -> bool {
+        self.line.len() < usize::from(self.ring.size())
+    }
+
+    /// A chain that was taken is lent.
+    #[inline]
+    fn lent(&mut self, head: u16) {
+        if !self.ring.is_tracked() {
+            self.line.lent(head);
+        }
     }
 
     /// Gets all chains back, before the ring stops.
@@ -119,7 +178,9 @@ impl XdpTransmit {
             return;
         }
         self.end_loans(link, counters);
-        self.give_back(link);
+        // All are back, so that none waits for another.
+        self.give_back_or(link, || Late::PassAll);
+        link.give_at = None;
         self.ring.publish();
     }
 
@@ -127,6 +188,8 @@ impl XdpTransmit {
     pub fn abandon(&mut self, link: &mut Link, counters: &Counters) {
         self.end_loans(link, counters);
         link.finished.clear();
+        link.give_at = None;
+        self.line.clear();
         self.abandoned = true;
     }
 
@@ -152,16 +215,19 @@ impl XdpTransmit {
         self.end_long(link, counters);
         link.reap();
         link.account.settle(counters);
-        let back = self.give_back(link);
+        let mut back = self.give_back(link);
         let mut chains = 0;
+        self.now = None;
         // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
         while chains < usize::from(self.ring.size())
+            && self.line_has_room()
             && let Some(head) = self.ring.take()?
         {
-            self.ring.push_used(head, 0);
+            self.done(head);
             counters.dropped(DropReason::PortRefused);
             chains += 1;
         }
+        back += self.give_back(link);
         Ok(Turn { chains: chains + back, notify: self.ring.publish() })
     }
 
@@ -174,6 +240,7 @@ impl XdpTransmit {
         counters: &Counters,
         mut detour: Option<&mut dyn Detour>,
     ) -> Result<Turn, TurnError> {
+        link.end_loans_with_copy(!self.ring.is_tracked());
         if !link.loans.is_empty() || !link.finished.is_empty() {
             link.reap();
         }
@@ -191,13 +258,14 @@ impl XdpTransmit {
             }
         }
         let mut broken = None;
+        self.now = None;
         self.handed.clear();
         self.queued = 0;
         self.scarce = link.loans.places() < SEND_PLACES / 4;
         chains += self.go_on(link, counters);
         for _ in 0..usize::from(available).min(MAX_BATCH) {
             let room = link.room(MAX_PIECES as u32) >= MAX_PIECES as u32 && link.loans.next().is_some();
-            if !room || self.long.is_some() {
+            if !room || self.long.is_some() || !self.line_has_room() {
                 break;
             }
             match self.chain(link, memory, counters, &mut detour) {
@@ -244,7 +312,7 @@ impl XdpTransmit {
             Ok(Taken::Done) => {}
             Err(reason) => {
                 counters.dropped(reason);
-                self.ring.push_used(head, 0);
+                self.done(head);
             }
         }
         Ok(Taken::Done)
@@ -282,7 +350,7 @@ impl XdpTransmit {
         {
             take_out(&self.segments, self.header_len, len, start, detour);
             counters.copied(CopyReason::Metadata, len as u64);
-            self.ring.push_used(head, 0);
+            self.done(head);
             return Ok(Taken::Done);
         }
         self.whole(chain, &private, inspect, link)
@@ -305,7 +373,7 @@ impl XdpTransmit {
         } else if inspect == frame_len {
             // All of it was read already.
             Some(CopyReason::Small)
-        } else if link.holds_enough(usize::from(self.ring.size() / 2).max(1)) {
+        } else if self.holds_enough(link) {
             Some(CopyReason::Held)
         // As in `offload`: one piece is cheaper.
         } else if summed && frame_len <= self.gather_max_bytes && link.loans.places() > 0 {
@@ -317,8 +385,9 @@ impl XdpTransmit {
         match reason {
             None => {
                 link.loans.lend(Lent::Chain(head), self.pieces.len() as u16);
+                self.lent(head);
                 let lent = self.lent_bytes(link);
-                link.account.queue(Frame::lent(self.pieces.len(), len - lent, lent));
+                link.account.queue(number, Frame::lent(self.pieces.len(), len - lent, lent));
             }
             Some(reason) => {
                 let Some((lent, bytes, at)) = private_memory(link, number, reason == CopyReason::Small)
@@ -331,14 +400,20 @@ impl XdpTransmit {
                 self.pieces.clear();
                 self.pieces.push((at, frame_len as u32));
                 link.loans.lend(lent, 1);
-                link.account.queue(Frame::copied(reason, len, 0));
-                self.ring.push_used(head, 0);
+                link.account.queue(number, Frame::copied(reason, len, 0));
+                self.done(head);
             }
         }
         self.queued += 1;
         self.handed.push(head);
         self.queue(link, number);
         Ok(Taken::Done)
+    }
+
+    /// Whether lending has to stop for now. Where chains have passed others, it does until those are back.
+    #[inline]
+    fn holds_enough(&self, link: &mut Link) -> bool {
+        self.line.is_broken() || link.holds_enough(usize::from(self.ring.size() / 2).max(1))
     }
 
     /// Puts the pieces of a frame into the TX ring, where there is room.

@@ -1,4 +1,4 @@
-//! Whether a device may be trusted to reach what the kernel promised it.
+//! Whether a device may be trusted to reach what the kernel promised it, and to let go of it.
 //!
 //! With an IOMMU that translates, the kernel maps each page of 4096 bytes by itself (net/xdp/xsk_buff_pool.c, `xp_dma_map`), and
 //! neighbours in a huge page need not be neighbours for the device. Chunks that cross from one page to another are then
@@ -22,6 +22,14 @@ pub fn translated(interface: &Interface) -> Option<String> {
              need not be neighbours for it: {REMEDY}"
         )
     })
+}
+
+/// Whether in copy mode the kernel has its own copy of a frame by the time that it has taken all of it from the TX ring, and reads the
+/// sender's memory no more (net/xdp/xsk.c, `xsk_build_skb`). Not so with drivers that take pages as they are
+/// (IFF_TX_SKB_NO_LINEAR, which no program can see): so only where the driver is known not to. Elsewhere a frame is sent when it is
+/// completed; drivers of NICs are not late with that, but frames on a veth lie in whatever queues are behind it.
+pub fn copies_at_once(interface: &Interface) -> bool {
+    interface.driver().is_some_and(|driver| driver == "veth")
 }
 
 /// The type of the device's IOMMU domain (Documentation/ABI/testing/sysfs-kernel-iommu_groups); None without an IOMMU.

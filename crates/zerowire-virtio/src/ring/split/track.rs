@@ -80,6 +80,12 @@ impl SplitRing {
         }
     }
 
+    /// Whether chains in flight are marked.
+    #[inline]
+    pub fn is_tracked(&self) -> bool {
+        self.tracker.is_some()
+    }
+
     /// Takes the marks out of a ring that is replaced: its memory moves.
     pub fn take_tracker(&mut self) -> Option<Box<Tracker>> {
         self.again = 0;

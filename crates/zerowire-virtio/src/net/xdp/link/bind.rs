@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -42,6 +43,8 @@ pub struct LinkOptions {
     pub attach: Attach,
     /// Whether the interface is promiscuous while there is a socket.
     pub promiscuous: bool,
+    /// Counts chains that were given back before others that the guest had made available before them.
+    pub out_of_order: Arc<AtomicU64>,
     /// The guest's address where only its own frames and those to groups are to come; None for all of the queue's.
     pub address: Option<[u8; 6]>,
 }
@@ -203,6 +206,7 @@ impl Link {
         if let Ok((false, _)) = interface.up_and_running() {
             return Err(XdpError::Down { interface: interface.name().to_owned() });
         }
+        let copies = trust::copies_at_once(&interface);
         let watch = LinkWatch::of(interface.index()).map_err(|e| XdpError::System {
             what: format!("interface {}", interface.name()),
             call: "a socket for link events",
@@ -256,6 +260,7 @@ impl Link {
         self.first_places = first;
         self.socket = Some(socket);
         self.generation += 1;
+        self.copies_at_once = !zero_copy && copies;
         self.renewed = true;
         self.down = false;
         self.mtu_allows = umem.geometry().frame_bytes();

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{HOLD, Link};
-use crate::net::xdp::trust;
+use super::Link;
+use crate::net::xdp::{HOLD, trust};
 
 /// When a socket in zero-copy mode is looked at: so long after it was bound, twice as long after each time, and no more behind
 /// the last, but while sent frames don't come back: then each [`HOLD`].

@@ -69,7 +69,7 @@ impl XdpTransmit {
         {
             take_out(&self.segments, header_len, len, read, detour);
             counters.copied(CopyReason::Metadata, len as u64);
-            self.ring.push_used(head, 0);
+            self.done(head);
             return Ok(Taken::Done);
         }
         let request = read.first_chunk().and_then(Request::read);
@@ -116,6 +116,7 @@ impl XdpTransmit {
     fn begin(&mut self, head: u16, segmenter: Segmenter, link: &mut Link, counters: &Counters) -> Taken {
         let Some(holder) = link.loans.next() else { return Taken::Full };
         link.loans.hold(head);
+        self.lent(head);
         let cursor = Cursor::at(&self.segments, self.header_len + segmenter.headers_len());
         self.long = Some(Long { head, holder, segmenter, next: 0, cursor });
         self.go_on(link, counters);
@@ -142,7 +143,7 @@ impl XdpTransmit {
         if long.next < frames {
             self.long = Some(long);
         } else if let Some(head) = link.loans.let_go(long.holder) {
-            self.ring.push_used(head, 0);
+            self.back(head);
         }
         queued
     }
@@ -166,7 +167,7 @@ impl XdpTransmit {
             Some(CopyReason::Asked)
         } else if len <= HEAD_BYTES {
             Some(CopyReason::Small)
-        } else if link.holds_enough(usize::from(self.ring.size() / 2).max(1)) {
+        } else if self.holds_enough(link) {
             Some(CopyReason::Held)
         } else if len > self.gather_max_bytes {
             self.lend_part(long, number, link)
@@ -216,7 +217,8 @@ impl XdpTransmit {
         long.segmenter.write(long.next, sum, slab.head(usize::from(number)).0);
         long.cursor = cursor;
         link.loans.lend(Lent::Part(long.holder), self.pieces.len() as u16);
-        link.account.queue(Frame::lent(self.pieces.len(), self.chain_header(long) + headers, payload));
+        let frame = Frame::lent(self.pieces.len(), self.chain_header(long) + headers, payload);
+        link.account.queue(number, frame);
         None
     }
 
@@ -239,7 +241,7 @@ impl XdpTransmit {
         self.pieces.clear();
         self.pieces.push((at, len as u32));
         link.loans.lend(lent, 1);
-        link.account.queue(Frame::copied(reason, len, self.chain_header(long)));
+        link.account.queue(number, Frame::copied(reason, len, self.chain_header(long)));
         true
     }
 
