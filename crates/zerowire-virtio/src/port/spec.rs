@@ -284,12 +284,15 @@ impl PortSpec {
     fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let first = parts.next().unwrap_or_default();
-        let options = parts.map(|p| p.split_once('=').ok_or_else(|| format!("'{p}' is not KEY=VALUE")));
+        let options = options(parts)?;
         match first.split_once(':') {
+            Some((kind @ ("xdp" | "packet"), "")) => {
+                Err(format!("the interface's name is missing: give {kind}:IF"))
+            }
             Some(("tap", name)) => {
                 let mut spec = TapSpec { name: name.to_owned(), queues: 1 };
                 for option in options {
-                    match option? {
+                    match option {
                         ("queues", n) => spec.queues = queues(n)?,
                         (key, value) => return Err(format!("'{key}={value}' is not known, only queues=N")),
                     }
@@ -298,16 +301,19 @@ impl PortSpec {
             }
             Some(("xdp", name)) => {
                 let mut spec = XdpSpec::new(name);
-                for option in options {
-                    let (key, value) = option?;
+                for (key, value) in options {
                     spec.set(key, value)?;
+                }
+                if (spec.mode, spec.filter != XdpMatch::All) == (XdpMode::ZeroCopy, true) {
+                    return Err("mode=zerocopy and match=mac:… exclude each other: a device would write the host's frames to \
+                                the guest's memory before anybody looks at their address; give match=all, or mode=copy"
+                        .to_owned());
                 }
                 Ok(Self::Xdp(spec))
             }
             Some(("packet", name)) => {
                 let mut spec = PacketSpec::new(name);
-                for option in options {
-                    let (key, value) = option?;
+                for (key, value) in options {
                     spec.set(key, value)?;
                 }
                 Ok(Self::Packet(spec))
@@ -378,6 +384,19 @@ impl fmt::Display for PortSpec {
             }
         }
     }
+}
+
+/// Each option once: of two values one would be passed over.
+fn options<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<(&'a str, &'a str)>, String> {
+    let mut options: Vec<(&str, &str)> = Vec::new();
+    for part in parts {
+        let (key, value) = part.split_once('=').ok_or_else(|| format!("'{part}' is not KEY=VALUE"))?;
+        if let Some((_, before)) = options.iter().find(|(k, _)| *k == key) {
+            return Err(format!("{key}={before} and {key}={value}: give '{key}' once"));
+        }
+        options.push((key, value));
+    }
+    Ok(options)
 }
 
 fn queues(text: &str) -> Result<usize, String> {

@@ -36,7 +36,7 @@ fn ports_are_parsed_and_shown_as_they_are_given() {
         "packet:e0,rings=on,receive=socket,link=follow",
         "xdp:e0,queue=0,queues=1,link=follow",
         "xdp:e0,queue=0,queues=1",
-        "xdp:e0,queue=2,queues=4,mode=zerocopy,match=mac:02:00:00:00:00:0a",
+        "xdp:e0,queue=2,queues=4,mode=zerocopy",
         "xdp:e0,queue=0,queues=1,mode=copy",
         "xdp:e0,queue=1,queues=1,mode=copy,match=mac:02:00:00:00:00:0a,offloads=on",
         "xdp:e0,queue=0,queues=1,promisc=off",
@@ -89,6 +89,13 @@ fn errors_name_the_value() {
         ("xdp:e0,link=up", "link=up"),
         ("tap:t0,link=follow", "link=follow"),
         ("packet:e0,mode=copy", "mode=copy"),
+        ("xdp:", "name is missing: give xdp:IF"),
+        ("packet:", "give packet:IF"),
+        ("xdp:e0,queue=1,queue=2", "queue=1 and queue=2: give 'queue' once"),
+        ("packet:e0,rings=on,rings=on", "give 'rings' once"),
+        ("tap:t0,queues=1,queues=2", "give 'queues' once"),
+        ("xdp:e0,mode=zerocopy,match=mac:02:00:00:00:00:01", "give match=all, or mode=copy"),
+        ("xdp:e0,match=mac:02:00:00:00:00:01,mode=zerocopy", "give match=all, or mode=copy"),
     ] {
         let text = port(bad).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(text.contains(word) && text.contains(bad), "{bad}: {text}");
