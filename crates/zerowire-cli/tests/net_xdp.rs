@@ -178,6 +178,48 @@ fn a_program_of_somebody_else_stays_and_is_named() {
     });
 }
 
+/// What can be known without a guest is told before one comes.
+#[test]
+fn what_no_guest_can_have_is_refused_at_the_start() {
+    in_netns(|| {
+        veth();
+        veth::ip(&["tuntap", "add", "zwtun", "mode", "tun"]);
+        let dir = tempfile::tempdir().expect("a directory");
+        let without = Restrict { no_net_raw: true, ..Restrict::default() };
+        for (port, restrict, words) in [
+            ("xdp:lo", Restrict::default(), ["lo is a loopback interface", "one end of a veth"]),
+            ("xdp:zwtun", Restrict::default(), ["zwtun is no Ethernet interface", "or a tap"]),
+            ("xdp:v0,mode=zerocopy", Restrict::default(), ["v0 has no zero-copy mode", "mode=auto or copy"]),
+            ("xdp:v0", without, ["not permitted", "CAP_NET_RAW"]),
+            ("xdp:", Restrict::default(), ["name is missing", "xdp:IF"]),
+        ] {
+            let (code, _, log) = start(dir.path(), "a", port, &[], restrict).result();
+            assert_eq!(code, 1, "{port}: {log}");
+            for word in words {
+                assert!(log.contains(word), "{port}: no '{word}' in {log}");
+            }
+            assert!(!dir.path().join("a").exists() && attached().is_none(), "{port}: nothing is left behind");
+        }
+    });
+}
+
+/// Why a guest has no zero copy: what would not help is not asked for.
+#[test]
+fn mode_auto_says_why_it_copies() {
+    in_netns(|| {
+        veth();
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), "a", "xdp:v0", &["--json"], Restrict::default());
+        let _guest = Guest::start(connect(&dir.path().join("a")));
+        program.signal(libc::SIGUSR1);
+        let stats: serde_json::Value = serde_json::from_str(&program.wait_line(1)).expect("statistics");
+        let path = stats["vms"][0]["path"].as_str().expect("a path");
+        assert!(path.ends_with("; no zero copy: its driver has no such mode"), "{path}");
+        let (_, log) = program.stop();
+        assert!(log.contains("v0: copy mode, since its driver has no such mode"), "{log}");
+    });
+}
+
 #[test]
 fn memory_over_the_budget_is_refused_with_the_figure() {
     in_netns(|| {
@@ -228,7 +270,14 @@ fn without_the_privilege_the_kernels_limit_is_named() {
         refused(dir.path(), "a");
         program.wait_log("can't be locked");
         let log = program.log();
-        for word in [&NEED_BYTES.to_string(), "1048576", "ulimit -l", "LimitMEMLOCK=", "CAP_IPC_LOCK"] {
+        for word in [
+            &NEED_BYTES.to_string(),
+            "1048576",
+            "ulimit -l",
+            "LimitMEMLOCK=",
+            "CAP_IPC_LOCK",
+            "--pin partial",
+        ] {
             assert!(log.contains(word), "no '{word}' in\n{log}");
         }
         program.stop();

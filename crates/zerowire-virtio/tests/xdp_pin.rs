@@ -161,6 +161,37 @@ fn less_than_what_a_queue_needs_is_an_error_with_the_figure() {
     });
 }
 
+/// With `--pin off` nothing of the guest's is registered, so that there is nothing to be discarded, and all frames pass.
+#[test]
+fn nothing_of_a_guest_is_pinned_where_that_is_not_wanted() {
+    let _bound = Bound::new(BESIDE);
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let vm = Vm::on("a", "xdp:v0,mode=copy");
+        let backend = Backend::start(&[Vm { policy: Policy { pin: Pin::Off, ..vm.policy }, ..vm }]);
+        let mut peer = Peer::new("v1");
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up_peer(&mut peer);
+        guest.warm_up(0, &peer);
+        let mut look = |n: u32| {
+            let bytes = frame(n, 60 + n as usize);
+            guest.send_plain(std::slice::from_ref(&bytes));
+            assert_eq!(peer.expect().bytes, bytes, "out, {n}");
+            peer.send(&bytes);
+            assert!(guest.expect().1 == bytes, "in, {n}");
+        };
+        (0..300).for_each(&mut look);
+        assert!(PinBudget::of_process().used() <= BESIDE);
+        let stats = backend.stats("a");
+        assert!(stats.path.contains("; 0 of 48 MiB of the guest's memory are pinned"), "{}", stats.path);
+        for totals in [&stats.transmit.totals, &stats.receive.totals] {
+            assert_eq!((totals.zero_copied_frames, totals.zero_copied_bytes), (0, 0), "{totals:?}");
+            assert!(totals.copied_bytes.contains_key("bounce: not pinned"), "{totals:?}");
+        }
+        assert_eq!((stats.ring_errors, &stats.last_error), (0, &None));
+    });
+}
+
 /// Nothing is registered for an interface that is down, so that it is no matter yet whether that could be done.
 #[test]
 fn nothing_is_pinned_while_the_interface_is_down() {

@@ -49,7 +49,7 @@ pub enum PinArg {
     /// On an xdp port as much of it as the VM's share of --memlock allows, that divided by the number of VMs; frames in the rest
     /// are copied once more.
     Partial,
-    /// Never with io_uring.
+    /// None of it: on an xdp port all frames are copied once more, and a balloon harms none.
     Off,
 }
 

@@ -18,6 +18,8 @@ pub struct Restrict {
     pub memlock: Option<u64>,
     /// Without CAP_NET_ADMIN.
     pub no_net_admin: bool,
+    /// Without CAP_NET_RAW.
+    pub no_net_raw: bool,
     /// io_uring_setup(2) fails with this error.
     pub no_uring: Option<i32>,
     /// socket(2) for AF_PACKET fails with this error.
@@ -178,6 +180,7 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 /// Capability number (linux/capability.h).
 const CAP_IPC_LOCK: libc::c_ulong = 14;
 const CAP_NET_ADMIN: libc::c_ulong = 12;
+const CAP_NET_RAW: libc::c_ulong = 13;
 /// System call number, the same on all architectures.
 const SYS_IO_URING_SETUP: u32 = 425;
 /// Where the first argument lies in struct seccomp_data, its lower half.
@@ -195,9 +198,12 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
         // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
         check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) })?;
     }
-    if restrict.no_net_admin {
-        // SAFETY: as above.
-        check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_ADMIN, 0, 0, 0) })?;
+    for (without, capability) in [(restrict.no_net_admin, CAP_NET_ADMIN), (restrict.no_net_raw, CAP_NET_RAW)]
+    {
+        if without {
+            // SAFETY: as above.
+            check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
+        }
     }
     if let Some((soft, hard)) = restrict.descriptors {
         let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };

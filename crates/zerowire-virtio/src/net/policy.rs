@@ -24,7 +24,7 @@ pub enum Pin {
     /// On ports that can't do without: as much as the VM's share of the [budget](crate::memory::PinBudget), and frames in the
     /// rest are copied.
     Partial,
-    /// With io_uring nothing.
+    /// Nothing: on ports that can't do without all frames are copied.
     Off,
 }
 

@@ -11,7 +11,7 @@ use zerowire::xdp::program::{Hook, Steering};
 use zerowire::xdp::{Interface, Mode, XdpError};
 use zerowire_guest::ring::{DESC_WRITE, RingMemory};
 use zerowire_virtio::memory::GuestMemory;
-use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
+use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Pinned, Registrar};
 use zerowire_virtio::net::xdp::{XdpReceive, XdpReceiveSetup, XdpTransmit};
 use zerowire_virtio::net::{PathMode, Policy};
 use zerowire_virtio::ring::SplitRing;
@@ -78,7 +78,7 @@ impl Pair {
             pair: 0,
             mode: Mode::Copy,
             mtu: 1500,
-            registrar: Arc::new(Registrar::new(interface.into(), 1, false)),
+            registrar: Arc::new(Registrar::new(interface.into(), 1, Pinned::All)),
             attach,
             address: None,
         });

@@ -60,6 +60,14 @@ impl Interface {
         Ok((flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0))
     }
 
+    /// `ARPHRD_…` (include/uapi/linux/if_arp.h): what kind of header its frames have.
+    ///
+    /// # Errors
+    /// ENODEV or ENXIO: it is gone.
+    pub fn hardware_kind(&self) -> io::Result<u16> {
+        netdevice::hardware_kind(&self.control, &self.name_now()?)
+    }
+
     /// Queues that sockets can be bound to, where the driver tells.
     pub fn queues(&self) -> Option<u32> {
         netdevice::queues(&self.control, &self.name_now().ok()?).ok().filter(|queues| *queues > 0)

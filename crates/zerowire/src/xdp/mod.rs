@@ -27,3 +27,11 @@ pub use ring::{Consumer, Descriptor, Entry, Producer};
 pub use sender::{Resident, SenderOptions, XdpSender};
 pub use socket::{MAX_PIECES, Mode, RingSizes, SAFE_PIECES, Socket, SocketOptions, Statistics};
 pub use umem::{KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, Umem, UmemOptions};
+
+/// Whether AF_XDP sockets can be had, by this kernel and this process: one is opened and closed.
+///
+/// # Errors
+/// [`XdpError::NotPermitted`], [`XdpError::Unsupported`], [`XdpError::System`].
+pub fn check_available() -> Result<(), XdpError> {
+    umem::new_socket().map(drop)
+}

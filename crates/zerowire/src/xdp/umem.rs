@@ -302,7 +302,7 @@ impl Inner {
     }
 }
 
-fn new_socket() -> Result<OwnedFd, XdpError> {
+pub(super) fn new_socket() -> Result<OwnedFd, XdpError> {
     let family = AddressFamily::from_raw(libc::AF_XDP as _);
     rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(|e| match e {
         Errno::PERM | Errno::ACCESS => XdpError::NotPermitted,

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zerowire::ledger::Counters;
-use zerowire::netlink::Netdev;
 use zerowire::xdp::program::Steering;
 use zerowire::xdp::{Interface, Mode};
 use zerowire_vhost_user::features as f;
@@ -22,10 +21,11 @@ use crate::net::receive::ReceiveTurn;
 use crate::net::transmit::{Detour, Turn, TurnError};
 use crate::net::xdp::geometry::MAX_MTU;
 use crate::net::xdp::{
-    Attach, Link, LinkOptions, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
+    Attach, Link, LinkOptions, Pinned, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
+    driver_has_zero_copy,
 };
 use crate::net::{PathMode, Pin, Policy};
-use crate::port::{PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
+use crate::port::{PacketError, PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
 use crate::ring::SplitRing;
 
 /// Chains that are kept for the metadata service's frames.
@@ -47,11 +47,22 @@ impl XdpPort {
         let other =
             |problem: String| PortError::Other { port: PortSpec::Xdp(spec.clone()).to_string(), problem };
         let interface = Interface::open(&spec.interface)?;
+        let kind = interface.hardware_kind();
+        let kind = kind.map_err(|e| other(format!("what kind of interface it is can't be read: {e}")))?;
+        PacketError::of_kind(&spec.interface, kind).map_or(Ok(()), Err)?;
+        zerowire::xdp::check_available()?;
         let last = spec.queue as usize + spec.queues - 1;
         if let Some(n) = interface.queues().filter(|n| last >= *n as usize) {
             let name = &spec.interface;
             return Err(other(format!(
                 "queue {last} of interface {name}, which has {n}, numbered from 0; 'ethtool -L {name}' changes that"
+            )));
+        }
+        let zero_copy = driver_has_zero_copy(&interface);
+        if spec.mode == XdpMode::ZeroCopy && !zero_copy {
+            let name = &spec.interface;
+            return Err(other(format!(
+                "the driver of interface {name} has no zero-copy mode ('zerowire doctor -i {name}' shows it): give mode=auto or copy"
             )));
         }
         let mtu = interface.mtu().map_err(|e| other(format!("its MTU can't be read: {e}")))?;
@@ -63,9 +74,13 @@ impl XdpPort {
             );
         }
         let attached = Arc::new(Mutex::new(steering::shared(&interface)?));
-        let partial = policy.pin == Pin::Partial;
-        let registrar = Arc::new(Registrar::new(spec.interface.clone(), spec.queues, partial));
-        let offloads = spec.does_offloads(has_zero_copy(&interface));
+        let pinned = match policy.pin {
+            Pin::Auto => Pinned::All,
+            Pin::Partial => Pinned::Share,
+            Pin::Off => Pinned::Nothing,
+        };
+        let registrar = Arc::new(Registrar::new(spec.interface.clone(), spec.queues, pinned));
+        let offloads = spec.does_offloads(zero_copy);
         let word = if offloads { "on" } else { "off" };
         let why = match spec.offloads {
             Some(_) => "asked",
@@ -77,12 +92,6 @@ impl XdpPort {
         tracing::info!("interface {}: offloads={word} ({why})", spec.interface);
         Ok(Self { spec: spec.clone(), attached, registrar, policy, offloads })
     }
-}
-
-/// Whether the driver says that it has AF_XDP's zero-copy mode. It can't say so before Linux 6.3: then it may have it.
-fn has_zero_copy(interface: &Interface) -> bool {
-    let device = Netdev::open().and_then(|mut netdev| netdev.device(interface.index()));
-    device.map_or(true, |d| d.has_xsk_zerocopy())
 }
 
 impl Port for XdpPort {

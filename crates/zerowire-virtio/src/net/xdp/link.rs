@@ -6,6 +6,7 @@
 
 mod bind;
 mod care;
+mod facts;
 mod length;
 mod promiscuity;
 

@@ -41,6 +41,7 @@ pub use link::{Attach, Link, LinkOptions};
 pub use receive::{XdpReceive, XdpReceiveSetup};
 pub use registrar::{Registrar, Renewal};
 pub use transmit::XdpTransmit;
+pub use trust::driver_has_zero_copy;
 pub use umem::{Pinned, VmUmem};
 
 /// Entries of each of a socket's rings.

@@ -48,17 +48,16 @@ pub struct Renewal {
 pub struct Registrar {
     interface: String,
     pairs: usize,
-    /// As much of the memory is registered as the budget leaves, if not all.
-    partial: bool,
+    /// How much of the memory is registered while nothing speaks against that.
+    pinned: Pinned,
     state: Mutex<State>,
     look: AtomicBool,
 }
 
 impl Registrar {
-    /// For `pairs` queue pairs on the interface of that name, in the network namespace of the threads that register. `partial`:
-    /// memory that may not be pinned is left out, and no error.
-    pub fn new(interface: String, pairs: usize, partial: bool) -> Self {
-        Self { interface, pairs, partial, state: Mutex::default(), look: AtomicBool::new(false) }
+    /// For `pairs` queue pairs on the interface of that name, in the network namespace of the threads that register.
+    pub fn new(interface: String, pairs: usize, pinned: Pinned) -> Self {
+        Self { interface, pairs, pinned, state: Mutex::default(), look: AtomicBool::new(false) }
     }
 
     /// The registration of this memory; where there is none yet, one for zero-copy mode or not.
@@ -81,11 +80,7 @@ impl Registrar {
             (state.of, state.discards) = (of, 0);
         }
         let geometry = Geometry::new(mtu, zero_copy);
-        let pinned = match (state.discards, self.partial) {
-            (DISCARDS.., _) => Pinned::Nothing,
-            (_, true) => Pinned::Share,
-            (_, false) => Pinned::All,
-        };
+        let pinned = if state.discards < DISCARDS { self.pinned } else { Pinned::Nothing };
         let umem = Arc::new(VmUmem::new(memory, geometry, self.pairs, pinned)?);
         state.umem = Arc::downgrade(&umem);
         Ok(umem)

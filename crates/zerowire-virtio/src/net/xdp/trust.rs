@@ -7,10 +7,17 @@
 
 use std::path::{Path, PathBuf};
 
+use zerowire::netlink::Netdev;
 use zerowire::xdp::{Interface, Statistics};
 
 /// What to do about it.
 const REMEDY: &str = "boot with iommu=pt, or give mode=copy";
+
+/// Whether the driver says that it has AF_XDP's zero-copy mode. It can't say so before Linux 6.3: then it may have it.
+pub fn driver_has_zero_copy(interface: &Interface) -> bool {
+    let device = Netdev::open().and_then(|mut netdev| netdev.device(interface.index()));
+    device.map_or(true, |d| d.has_xsk_zerocopy())
+}
 
 /// Why buffers that cross pages can't be had by the interface's device; None where nothing is known against it.
 pub fn translated(interface: &Interface) -> Option<String> {

@@ -38,6 +38,27 @@ pub struct VmUmem {
     pieces: Vec<u64>,
 }
 
+/// The kernel's limit was in the way: what a VM's owner can do about it, who can't have the memory made smaller.
+fn over_limit(error: XdpError, pinned: Pinned) -> XdpError {
+    let XdpError::Memlock { need_bytes, limit_bytes } = error else { return error };
+    let partial = match pinned {
+        Pinned::All => ", or give --pin partial",
+        // As much as the limit allows was tried for: other programs of the user have a part of it.
+        Pinned::Share => ", or give a --memlock below what other programs of this user leave",
+        Pinned::Nothing => "",
+    };
+    let text = format!(
+        "{need_bytes} bytes can't be locked: the limit of locked memory is {limit_bytes} bytes for all programs of this user; \
+         raise it ('ulimit -l {}', or LimitMEMLOCK= in a unit), grant CAP_IPC_LOCK{partial}",
+        need_bytes.div_ceil(1024)
+    );
+    XdpError::System {
+        what: "guest memory and what belongs to it".to_owned(),
+        call: "registration",
+        source: io::Error::other(text),
+    }
+}
+
 impl VmUmem {
     /// Maps `memory`, or what of it may be pinned, a second time and registers that, with a slab for each of `pairs` queue
     /// pairs. All that is registered is pinned.
@@ -77,7 +98,8 @@ impl VmUmem {
         // SAFETY: the range stays mapped as long as `composite`, which goes after the registration and which sockets of this
         // value don't outlive (see `Link`). No reference into the guest's part is ever made; those into the slab follow the
         // rules of `Slab`. What a late write into a buffer of a guest that is gone would change belongs to that guest.
-        let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options)? };
+        let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options) };
+        let umem = umem.map_err(|e| over_limit(e, pinned))?;
         composite.keep();
         let pieces = memory.pieces().iter().map(Piece::id).collect();
         let memory_bytes = memory.len();

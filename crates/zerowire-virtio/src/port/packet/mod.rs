@@ -100,6 +100,18 @@ pub enum PacketError {
     },
 }
 
+impl PacketError {
+    /// What is against a guest on an interface whose frames have headers of this kind (`ARPHRD_…`, include/uapi/linux/if_arp.h).
+    pub fn of_kind(interface: &str, kind: u16) -> Option<Self> {
+        let interface = interface.to_owned();
+        match kind {
+            libc::ARPHRD_ETHER => None,
+            libc::ARPHRD_LOOPBACK => Some(Self::Loopback { interface }),
+            kind => Some(Self::NotEthernet { interface, kind }),
+        }
+    }
+}
+
 /// Whether frames can pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterfaceState {
@@ -189,11 +201,8 @@ impl PacketSocket {
         let system = |call| move |source| PacketError::System { interface: named(), call, source };
         let missing = |_| PacketError::NoInterface { interface: named() };
         let index = netdevice::index(&self.fd, &self.interface).map_err(missing)?;
-        match netdevice::hardware_kind(&self.fd, &self.interface).map_err(system("SIOCGIFHWADDR"))? {
-            libc::ARPHRD_ETHER => {}
-            libc::ARPHRD_LOOPBACK => return Err(PacketError::Loopback { interface: named() }),
-            kind => return Err(PacketError::NotEthernet { interface: named(), kind }),
-        }
+        let kind = netdevice::hardware_kind(&self.fd, &self.interface).map_err(system("SIOCGIFHWADDR"))?;
+        PacketError::of_kind(&self.interface, kind).map_or(Ok(()), Err)?;
         let receives = self.frames != Frames::Nothing;
         // First, so that a socket that is bound gets all that it is to get.
         if receives {

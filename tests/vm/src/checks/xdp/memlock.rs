@@ -58,11 +58,12 @@ fn too_little(card: &mut Card) -> Result<()> {
     ensure!(refused.status != 0 && refused.text.contains("SET_VRING_KICK"), "not refused: {}", refused.text);
     let log = program.log(&mut card.guest);
     for word in [
-        &format!("{NEED_BYTES} bytes of frames can't be locked"),
+        &format!("{NEED_BYTES} bytes can't be locked"),
         &format!("{TOO_LITTLE} bytes for all programs"),
         "ulimit -l",
         "LimitMEMLOCK=",
         "CAP_IPC_LOCK",
+        "--pin partial",
     ] {
         ensure!(log.contains(word), "no '{word}' in {log}");
     }

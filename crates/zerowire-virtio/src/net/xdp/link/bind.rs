@@ -9,10 +9,10 @@ use thiserror::Error;
 use zerowire::xdp::program::Steering;
 use zerowire::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 
+use super::facts::Facts;
 use super::{Link, RETRY};
 use crate::memory::GuestMemory;
 use crate::net::xdp::RING_ENTRIES;
-use crate::net::xdp::geometry::Geometry;
 use crate::net::xdp::registrar::Registrar;
 use crate::net::xdp::slab::FIRST_PLACES;
 use crate::net::xdp::trust;
@@ -20,10 +20,6 @@ use crate::port::LinkWatch;
 
 /// Gives the program on an interface of this process's, which is attached where it is not there.
 pub type Attach = Arc<dyn Fn(&Interface) -> Result<Arc<Steering>, XdpError> + Send + Sync>;
-
-/// Pages that chunks lie in as a whole, bytes. With pages of 4 KiB nearly each chunk crosses from one to another, which are
-/// no neighbours for a device: it would drop every frame.
-const LARGE_PAGE_BYTES: usize = 2 << 20;
 
 /// What a link is made of.
 pub struct LinkOptions {
@@ -162,7 +158,7 @@ impl Link {
             (Mode::Auto, Some(why)) => why,
             (Mode::Auto, None) => match self.bind_as(true) {
                 Ok(()) => return Ok(()),
-                Err(e @ XdpError::NoZeroCopy { .. }) => e.to_string(),
+                Err(XdpError::NoZeroCopy { .. }) => "its driver refused that mode".to_owned(),
                 Err(e) => return Err(e.into()),
             },
         };
@@ -175,29 +171,15 @@ impl Link {
 
     /// Why zero-copy mode does not do for this guest; None where nothing speaks against it.
     fn unsafe_for_zero_copy(&self, interface: &Interface) -> Option<String> {
-        if let Some(why) = self.options.registrar.distrust().or_else(|| trust::translated(interface)) {
-            return Some(why);
-        }
-        if self.options.address.is_some() {
-            return Some(
-                "match=mac leaves the host frames that a device would have written to the guest's memory before: \
-                 give match=all"
-                    .to_owned(),
-            );
-        }
-        let page = self.memory.smallest_page().unwrap_or(0);
-        if page < LARGE_PAGE_BYTES {
-            return Some(format!(
-                "the guest's memory lies on pages of {} KiB, and a device reaches no buffer that crosses from one to another: \
-                 give the VM huge pages (memory-backend-memfd with hugetlb=on)",
-                page >> 10
-            ));
-        }
-        let least = 12 + Geometry::for_zero_copy(self.options.mtu).frame_bytes() as usize;
-        let bytes = self.buffer_bytes.filter(|n| *n < least)?;
-        Some(format!(
-            "the guest's receive buffers have {bytes} bytes, and a device may write up to {least}: raise the guest's MTU"
-        ))
+        let facts = Facts {
+            driver_has_it: trust::driver_has_zero_copy(interface),
+            distrust: self.options.registrar.distrust().or_else(|| trust::translated(interface)),
+            has_address: self.options.address.is_some(),
+            page_bytes: self.memory.smallest_page().unwrap_or(0),
+            mtu: self.options.mtu,
+            buffer_bytes: self.buffer_bytes,
+        };
+        facts.against_zero_copy()
     }
 
     fn bind_as(&mut self, zero_copy: bool) -> Result<(), XdpError> {
