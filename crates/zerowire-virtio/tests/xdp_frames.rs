@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use common::frames::{EXPERIMENT, frame};
 use common::veth::{ip, veth};
-use common::{Backend, Guest, Peer, Vm, in_netns, options};
+use common::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
+use zerowire::ledger::Totals;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_virtio::net::xdp::geometry::MAX_MTU;
 
 /// Frame `n` of `len` bytes with these tags in front of its type.
 fn tagged(n: u32, len: usize, tags: &[[u8; 4]]) -> Vec<u8> {
@@ -80,7 +82,7 @@ fn tags_of_vlans_pass_as_they_are() {
 #[test]
 fn larger_mtus_pass_whole() {
     in_netns(|| {
-        for mtu in [1500usize, 1501, 2000, 2500, 3000] {
+        for mtu in [1500usize, 1501, 2000, 2500, 3000, MAX_MTU] {
             veth("v0", "v1", 1, mtu);
             {
                 let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
@@ -114,6 +116,51 @@ fn larger_mtus_pass_whole() {
             }
             ip(&["link", "del", "v0"]);
         }
+    });
+}
+
+/// Statistics of a guest's receive side when it has gone: what the kernel dropped is known by then.
+fn after(backend: &Backend, guest: Guest) -> Totals {
+    drop(guest);
+    wait_until("the connection has ended", || !backend.stats("a").connected);
+    backend.stats("a").receive.totals
+}
+
+/// Those for which no buffer is there, and those that are too long: none of them is ever seen by the port.
+#[test]
+fn frames_that_the_kernel_drops_are_counted() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 9000);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let peer = Peer::new("v1");
+        let mode = RxMode::Mergeable { buffer_len: 4096 };
+        let rx = Some(RxOptions { mode, indirect: false, buffers: 16 });
+        let ring = NetOptions { rx, ..options(0, Layout::Single) };
+        let mut guest = backend.guest("a", &ring);
+        guest.warm_up(0, &peer);
+        let longest = MAX_MTU + 18;
+        for n in 0..20 {
+            peer.send(&frame(n, longest + 1 + 100 * n as usize));
+            peer.send(&frame(n, longest - 4));
+            assert!(guest.expect().1 == frame(n, longest - 4), "frame {n}");
+        }
+        let long = after(&backend, guest);
+        assert_eq!(long.dropped_frames.get("too_long"), Some(&20), "{long:?}");
+
+        let mut guest = backend.guest("a", &ring);
+        guest.warm_up(0, &peer);
+        let dropped = |totals: &Totals| totals.dropped_frames.get("no_room").copied().unwrap_or(0);
+        let (sent, before) = (200, dropped(&backend.stats("a").receive.totals));
+        for n in 0..sent {
+            peer.send(&frame(n, 700));
+        }
+        // The guest gave no buffer back meanwhile.
+        let came = std::iter::from_fn(|| guest.recv(0, Duration::from_millis(200))).count() as u64;
+        assert!((1..=16).contains(&came), "{came} frames in 16 buffers");
+        let lost = dropped(&after(&backend, guest)) - before;
+        // The host's own stack has things to say, too; and the interface may have lost some before.
+        let most = 2 * (u64::from(sent) - came);
+        assert!((1..most).contains(&lost), "{came} came and {lost} were lost of {sent}");
     });
 }
 

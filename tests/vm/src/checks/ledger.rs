@@ -142,12 +142,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// Fails if frames were dropped. A guest that is slow to post buffers is no reason:
-    /// frames wait for it in the tap's queue.
+    /// Fails if frames were dropped. A guest that is slow to post buffers is no reason on a
+    /// tap, where frames wait for it in the queue; an xdp port has none behind the buffers.
     pub fn check_dropped(&self) -> Result<()> {
+        let has_queue = !self.0["port"].as_str().context("no port")?.starts_with("xdp:");
         for way in [Way::ToGuest, Way::FromGuest] {
             let dropped = self.way(way)["dropped_frames"].as_object().context("no dropped_frames")?;
-            ensure!(dropped.is_empty(), "dropped frames, {way:?}: {dropped:?}");
+            let sound = |reason: &str| way == Way::ToGuest && reason == "no_room" && !has_queue;
+            ensure!(dropped.keys().all(|reason| sound(reason)), "dropped frames, {way:?}: {dropped:?}");
         }
         Ok(())
     }

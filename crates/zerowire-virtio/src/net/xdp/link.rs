@@ -8,6 +8,7 @@ mod bind;
 mod care;
 mod facts;
 mod length;
+mod missed;
 mod promiscuity;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,6 +29,7 @@ use crate::memory::{GuestMemory, Segment};
 use crate::port::LinkWatch;
 pub use bind::{Attach, LinkOptions};
 use care::Care;
+use missed::Missed;
 use promiscuity::Promiscuity;
 
 /// How long frames that are under way may take to be sent when a ring stops.
@@ -84,6 +86,7 @@ pub struct Link {
     nap: Duration,
     retry_at: Option<Instant>,
     care: Care,
+    missed: Missed,
     /// Why there is no socket.
     problem: Option<String>,
     /// Since when the queue is another socket's.
@@ -128,6 +131,7 @@ impl Link {
             nap: NAPS.0,
             retry_at: None,
             care: Care::default(),
+            missed: Missed::default(),
             problem: None,
             busy_since: None,
             why_copy: None,
@@ -199,6 +203,7 @@ impl Link {
         if let (Some(socket), Some(steering), false) = (&self.socket, &self.steering, self.steered) {
             self.steered = true;
             let longest_bytes = self.umem.as_ref().map_or(u32::MAX, |u| u.geometry().frame_bytes());
+            self.missed.begin(steering.dropped(socket.queue()).unwrap_or(0));
             let rule = Rule { address: self.options.address, longest_bytes };
             steering.steer_by(socket, &rule)?;
         }

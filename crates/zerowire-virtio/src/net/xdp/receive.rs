@@ -167,6 +167,7 @@ impl XdpReceive {
         mut each: impl FnMut(&Buffer),
     ) -> (Vec<u16>, Vec<u16>) {
         link.stop_receiving();
+        link.count_missed(counters);
         for buffer in self.posted.take_all() {
             each(&buffer);
             if let Buffer::Place(place) = buffer {
@@ -202,10 +203,14 @@ impl XdpReceive {
         if frames > 0 {
             link.moved();
         }
+        link.count_missed(counters);
         if link.publish_fill() {
             counters.system_calls.add(1);
         }
-        if let Err(e) = link.steer() {
+        // Before the driver has posted anything frames are the host's: the kernel would drop them.
+        if self.posted.len() > 0
+            && let Err(e) = link.steer()
+        {
             tracing::error!("{e}");
         }
         let port_empty = link.release();

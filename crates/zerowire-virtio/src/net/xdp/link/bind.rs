@@ -276,6 +276,8 @@ impl Link {
 
     /// Closes the socket as it is: all loans end.
     pub(super) fn drop_socket(&mut self) {
+        self.look_at_missed();
+        self.missed.end();
         self.loans.end(|head| self.finished.push(head));
         self.account.lost();
         self.slab = None;

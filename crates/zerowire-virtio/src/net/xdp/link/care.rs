@@ -76,6 +76,7 @@ impl Link {
             self.care.looked = Some(now);
             self.options.registrar.ask_look();
             self.care.attention = true;
+            self.look_at_missed();
         }
         let held = self.zero_copy() && self.idle_since.is_some_and(|since| now > since + HOLD);
         if self.care.check_is_due(held, now) {
@@ -87,6 +88,14 @@ impl Link {
     /// Whether the control thread has to attend to the registration.
     pub fn attention(&mut self) -> bool {
         std::mem::take(&mut self.care.attention)
+    }
+
+    /// Asks how many frames were dropped before they came here.
+    #[cold]
+    pub(super) fn look_at_missed(&mut self) {
+        let Some(statistics) = self.socket.as_ref().and_then(|s| s.statistics().ok()) else { return };
+        let by_program = self.steering.as_ref().and_then(|s| s.dropped(self.options.queue).ok());
+        self.missed.look(&statistics, by_program);
     }
 
     #[cold]
