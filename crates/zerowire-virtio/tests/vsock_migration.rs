@@ -8,8 +8,10 @@ use std::io::Write;
 use common::dirty::{Migration, without_mark};
 use common::vsock::{Guest, Vm, VsockBackend, pattern, read_exact, together};
 use common::{PATIENCE, wait_until};
+use zerowire_guest::DirtyLog;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType, StackOptions, TxLayout, VsockOptions};
+use zerowire_vhost_user::LogRegion;
 
 const SIZES: [usize; 8] = [1, 44, 4051, 4052, 4053, 65_536, 65_537, 300_000];
 
@@ -126,6 +128,35 @@ fn messages_are_noted() {
         }
         check(&mut guest, &migration, &format!("{options:?}"));
     }
+}
+
+/// As with a network device.
+#[test]
+fn logs_that_do_not_cover_the_memory_are_refused() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let regions = guest.memory.regions();
+    let end = regions.iter().map(|r| r.end().0).max().expect("a region");
+    let log = DirtyLog::new(end).expect("a log");
+    let front = guest.driver.transport();
+    for (size, mmap_offset, why) in [
+        (log.len() - 1, 0, "guest memory ends at"),
+        (0, 0, "empty"),
+        (log.len(), 1 << 40, "its file, which has"),
+        (log.len(), i64::MAX as u64 - log.len() + 1, "no range"),
+    ] {
+        front.set_log(log.file(), LogRegion { size, mmap_offset }).expect_err(why);
+        let said = backend.stats("vm").totals.last_error.unwrap_or_default();
+        assert!(
+            said.starts_with("SET_LOG_BASE: ") && said.contains(why),
+            "{size:#x} {mmap_offset:#x}: {said}"
+        );
+    }
+    front.set_log(log.file(), LogRegion { size: log.len(), mmap_offset: 0 }).expect("it is large enough");
+    front.log_all(true).expect("acknowledged");
+    let (conn, mut host) = backend.open("vm", &mut guest, 1);
+    guest.ping(conn, &mut host);
+    assert!(!log.take().is_empty(), "what the device wrote is noted");
 }
 
 fn siblings(a: &mut Guest, b: &mut Guest, kind: SocketType) -> (ConnId, ConnId) {
