@@ -424,7 +424,6 @@ fn what_is_wrong_is_named_with_the_remedy() {
         ip(&["tuntap", "add", "tun0", "mode", "tun"]);
         for (port, words) in [
             ("packet:nowhere", ["no interface nowhere", "'ip link'"]),
-            ("packet:", ["no interface ", "'ip link'"]),
             ("packet:a-name-of-far-too-many-bytes", ["no interface a-name-of", "'ip link'"]),
             ("packet:lo", ["lo is a loopback interface", "veth"]),
             ("packet:tun0", ["tun0 is no Ethernet interface (ARPHRD type 65534)", "a tap"]),
