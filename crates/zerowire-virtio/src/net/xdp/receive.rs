@@ -237,8 +237,8 @@ impl XdpReceive {
                 tracing::error!("a frame came in memory that was not posted, at {:#x}", piece.address);
                 continue;
             };
-            // A frame in pieces is longer than any that the guest's buffers take.
             let len = piece.len as usize;
+            // A frame in pieces is longer than any that the guest's buffers take.
             let whole = !self.in_pieces && !piece.continues() && piece.len <= geometry.frame_bytes();
             if !whole {
                 if !self.in_pieces {
