@@ -76,7 +76,7 @@ pub struct PortIo {
     alone: Vec<Op>,
     /// The port is a socket: writes from private memory are messages.
     messages: Option<Messages>,
-    /// Operations for the ring that come behind messages, which may find the socket full.
+    /// Operations for the ring that come behind others, which may find a socket full.
     behind: Vec<Op>,
     /// System calls made for the batch so far.
     calls: u64,
@@ -162,7 +162,8 @@ impl PortIo {
         }
     }
 
-    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them.
+    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them. Writes of one buffer at the front of a batch are system
+    /// calls of their own, which cost less than a place in a ring (`zerowire bench net --direction tx --sizes 64,1500`).
     ///
     /// # Safety
     /// The iovec array and the memory that it names must be valid until [`Self::run`] has returned, and for
@@ -170,9 +171,9 @@ impl PortIo {
     #[inline]
     pub unsafe fn push(&mut self, op: Op) {
         // What was pushed before goes out before: once the ring has something, all that follows goes there.
-        let is_message = self.messages.is_some() && op.write && op.fixed.is_none();
+        let is_alone = op.write && op.fixed.is_none() && (op.len == 1 || self.messages.is_some());
         match &mut self.backend {
-            Backend::Uring(u) if is_message && self.behind.is_empty() && u.is_idle() => self.alone.push(op),
+            Backend::Uring(u) if is_alone && self.behind.is_empty() && u.is_idle() => self.alone.push(op),
             Backend::Uring(_) if !self.alone.is_empty() => self.behind.push(op),
             // SAFETY: the caller's promise.
             Backend::Uring(u) => unsafe { u.push(op) },
@@ -180,8 +181,9 @@ impl PortIo {
         }
     }
 
-    /// As [`Self::push`], to be carried out by a system call of its own. For reads into one buffer that is cheaper than a place in
-    /// a ring (`zerowire bench net --direction rx --sizes 64`); not to be mixed with `push` in one batch.
+    /// As [`Self::push`], to be carried out by a system call of its own. For reads into one buffer, and for long ones, that is
+    /// cheaper than a place in a ring (`zerowire bench net --direction rx --sizes 64,60000`); not to be mixed with `push` in one
+    /// batch.
     ///
     /// # Safety
     /// As [`Self::push`].
@@ -225,7 +227,7 @@ impl PortIo {
         // SAFETY: the callers of `push` and `push_alone` have promised that all is valid until this returns.
         calls += unsafe { self.run_alone() };
         if let Backend::Uring(u) = &mut self.backend {
-            let full = self.done.last().is_some_and(|d| d.result == -libc::EAGAIN);
+            let full = self.messages.is_some() && self.done.last().is_some_and(|d| d.result == -libc::EAGAIN);
             for op in self.behind.drain(..) {
                 match full {
                     // A frame must not overtake those that are tried again.

@@ -243,6 +243,15 @@ impl GuestMemory {
         (len <= room).then(|| p.ptr.wrapping_add(start as usize))
     }
 
+    /// Where `len` bytes at guest address `addr` are mapped, if they lie in piece `index`.
+    #[inline(always)]
+    pub fn within_piece(&self, addr: u64, len: u32, index: usize) -> Option<*mut u8> {
+        let p = self.pieces.get(index)?;
+        let start = addr.wrapping_sub(p.guest_addr);
+        let fits = start < p.len && u64::from(len) <= p.len - start;
+        fits.then(|| p.ptr.wrapping_add(start as usize))
+    }
+
     /// The pieces, sorted by guest address.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces

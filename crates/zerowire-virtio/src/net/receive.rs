@@ -466,14 +466,17 @@ impl Receive {
         let (iov, len) = self.lists.list_from(start);
         // READV_FIXED costs more here: guest buffers are pages, and the kernel copies page by page then.
         let op = Op { slot: read as u16, write: false, iov, len, fixed: None };
-        if n == 0 {
-            // SAFETY: scratch memory is this side's own, a slot for each read.
-            unsafe { cx.io.push_alone(op) };
-            return Ok(());
-        }
+        // A system call of its own costs less than a place in the ring where one buffer is read into, or where the kernel copies
+        // so much that what it does besides hardly counts.
+        let alone = n == 0 || self.forecast.shape() == Shape::Long;
         // SAFETY: `lists` never moves, and is not cleared before the batch has run; guest memory is held by `cx.memory`, and
         // scratch memory is this side's own, a slot for each read.
-        unsafe { cx.io.push(op) };
+        unsafe {
+            match alone {
+                true => cx.io.push_alone(op),
+                false => cx.io.push(op),
+            }
+        }
         Ok(())
     }
 }

@@ -26,6 +26,24 @@ const INDIRECT: u16 = 4;
 #[repr(C, packed)]
 struct Raw(u64, u64);
 
+/// Reads descriptor `index` once.
+///
+/// # Safety
+/// The table lies in guest memory, and has such an entry.
+#[inline(always)]
+unsafe fn read(table: *const Descriptor, index: u16) -> Descriptor {
+    // SAFETY: the caller's promise. The guest may write at the same time: a torn value is as good as any other hostile
+    // value. The read is volatile, so that it happens once; the type is packed, since indirect tables may lie at any
+    // address.
+    let Raw(addr, rest) = unsafe { table.cast::<Raw>().add(usize::from(index)).read_volatile() };
+    Descriptor {
+        addr: u64::from_le(addr),
+        len: u64::from_le(rest) as u32,
+        flags: (u64::from_le(rest) >> 32) as u16,
+        next: (u64::from_le(rest) >> 48) as u16,
+    }
+}
+
 /// At most this many descriptors in an indirect table: the most that QEMU's `VIRTQUEUE_MAX_SIZE` and one
 /// vectored system call (`UIO_MAXIOV`) take.
 pub const MAX_INDIRECT: u32 = 1024;
@@ -60,6 +78,19 @@ impl ChainCursor {
     pub fn new(ring: &SplitRing, head: u16) -> Self {
         let (table, table_len) = ring.table();
         Self { table, table_len, next: head, left: table_len, indirect: false, done: false }
+    }
+
+    /// The whole chain that begins at `head`, if it is one descriptor for the device to write, without a walk: what nearly
+    /// all receive chains are. Every other one, and one with a mistake, is for a cursor, which reads it anew.
+    #[inline(always)]
+    pub fn only_writable(ring: &SplitRing, head: u16) -> Option<Descriptor> {
+        let (table, table_len) = ring.table();
+        if u32::from(head) >= table_len {
+            return None;
+        }
+        // SAFETY: the index was checked against the table, the table against guest memory.
+        let d = unsafe { read(table, head) };
+        (d.flags & (NEXT | WRITE | INDIRECT) == WRITE).then_some(d)
     }
 
     /// Whether the chain has been walked to its end.
@@ -109,16 +140,8 @@ impl ChainCursor {
             return Err(ring.error(RingRule::ChainTooLong(most)));
         }
         self.left -= 1;
-        // SAFETY: the index was checked against the table, the table against guest memory. The guest may write at
-        // the same time: a torn value is as good as any other hostile value. The read is volatile, so that it
-        // happens once; the type is packed, since indirect tables may lie at any address.
-        let Raw(addr, rest) = unsafe { self.table.cast::<Raw>().add(usize::from(self.next)).read_volatile() };
-        Ok(Descriptor {
-            addr: u64::from_le(addr),
-            len: u64::from_le(rest) as u32,
-            flags: (u64::from_le(rest) >> 32) as u16,
-            next: (u64::from_le(rest) >> 48) as u16,
-        })
+        // SAFETY: the index was checked against the table, the table against guest memory.
+        Ok(unsafe { read(self.table, self.next) })
     }
 
     /// Accepts a data descriptor and moves on.

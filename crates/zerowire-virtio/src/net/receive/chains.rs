@@ -126,8 +126,23 @@ impl Chains {
 
     /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false where the guest
     /// has posted no more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ensure(
+        &mut self,
+        i: usize,
+        need: usize,
+        ring: &mut SplitRing,
+        memory: &GuestMemory,
+        header_len: usize,
+    ) -> Result<bool, RingError> {
+        match self.ready.get(i) {
+            Some(c) if c.room >= need || c.list == NO_LIST => Ok(true),
+            _ => self.ensure_more(i, need, ring, memory, header_len),
+        }
+    }
+
+    /// As [`Self::ensure`] for a chain that is not there, or not far enough.
+    fn ensure_more(
         &mut self,
         i: usize,
         need: usize,
@@ -175,8 +190,28 @@ impl Chains {
     }
 
     /// Adds the chain that begins at `head`, with its first segment if that is all of it.
-    #[inline]
+    #[inline(always)]
     fn begin(
+        &mut self,
+        head: u16,
+        ring: &SplitRing,
+        memory: &GuestMemory,
+        header_len: usize,
+    ) -> Result<(), RingError> {
+        if let Some(d) = ChainCursor::only_writable(ring, head)
+            && d.len as usize >= header_len.max(1)
+            && let Some(ptr) = memory.within_piece(d.addr, d.len, self.hint)
+        {
+            let only = Segment { ptr, len: d.len, piece: self.hint as u16 };
+            self.ready.push_back(Chain { only, room: d.len as usize, head, list: NO_LIST });
+            return Ok(());
+        }
+        self.begin_walked(head, ring, memory, header_len)
+    }
+
+    /// As [`Self::begin`], by a walk along the chain, whose first segment may lie in any piece.
+    #[inline(never)]
+    fn begin_walked(
         &mut self,
         head: u16,
         ring: &SplitRing,
