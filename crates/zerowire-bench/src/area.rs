@@ -71,6 +71,12 @@ impl Drop for Area {
     }
 }
 
+/// What Linux posts for frames of Ethernet's usual length, bytes (drivers/net/virtio_net.c, GOOD_PACKET_LEN).
+pub const RECEIVE_BUFFER: usize = 1536;
+
+/// What Linux cuts them out of (net/core/sock.c, skb_page_frag_refill).
+const RECEIVE_BLOCK: usize = 32 << 10;
+
 /// A working set cut into slots of equal size, walked in order, again and again.
 ///
 /// A buffer that is much shorter than its slot moves on within it with each pass, so that in the end
@@ -80,6 +86,10 @@ impl Drop for Area {
 pub struct Slots {
     stride: usize,
     count: usize,
+    /// Slots in a block, which begin one behind the other.
+    per_block: usize,
+    /// From one block to the next, bytes.
+    block: usize,
     /// Distance of the places within a slot: whole cache lines.
     step: usize,
     /// Places within a slot.
@@ -94,13 +104,30 @@ impl Slots {
     pub fn new(bytes: usize, len: usize) -> Self {
         let len = len.max(1);
         let stride = if len <= 2048 { 2048 } else { len.next_multiple_of(4096) };
+        Self::cut(bytes, len, stride, 1, stride)
+    }
+
+    /// Slots for receive buffers, as Linux cuts them for frames of Ethernet's usual length
+    /// (drivers/net/virtio_net.c, add_recvbuf_mergeable): 1536 bytes, one behind the other in blocks of 32 KiB, so
+    /// that they begin at many places of a page. Longer ones as by [`Slots::new`].
+    pub fn received(bytes: usize, len: usize) -> Self {
+        match len {
+            0..=RECEIVE_BUFFER => {
+                Self::cut(bytes, len.max(1), RECEIVE_BUFFER, RECEIVE_BLOCK / RECEIVE_BUFFER, RECEIVE_BLOCK)
+            }
+            _ => Self::new(bytes, len),
+        }
+    }
+
+    fn cut(bytes: usize, len: usize, stride: usize, per_block: usize, block: usize) -> Self {
         let step = len.next_multiple_of(64);
-        Self { stride, count: (bytes / stride).max(1), step, lanes: stride / step }
+        let count = (bytes / block * per_block).max(1);
+        Self { stride, count, per_block, block, step, lanes: stride / step }
     }
 
     /// The memory that all slots take, in bytes.
     pub fn total(self) -> usize {
-        self.stride * self.count
+        self.block * self.count.div_ceil(self.per_block)
     }
 
     /// How many different places there are.
@@ -112,7 +139,8 @@ impl Slots {
     pub fn offset(self, index: usize) -> usize {
         let slot = index % self.count;
         let lane = index / self.count % self.lanes;
-        slot * self.stride + lane * self.step
+        let (block, within) = (slot / self.per_block, slot % self.per_block);
+        block * self.block + within * self.stride + lane * self.step
     }
 }
 

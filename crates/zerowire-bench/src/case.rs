@@ -115,7 +115,11 @@ impl Case {
 
     /// Where the buffers lie in the working set; each holds a frame and its virtio-net header.
     pub fn slots(&self) -> Slots {
-        Slots::new(self.working_set.bytes(), self.frame_len + VNET_HEADER_LEN)
+        let (bytes, len) = (self.working_set.bytes(), self.frame_len + VNET_HEADER_LEN);
+        match self.direction {
+            Direction::Transmit => Slots::new(bytes, len),
+            Direction::Receive => Slots::received(bytes, len),
+        }
     }
 
     /// Frames that wait in the tap's queue before the reader starts: some 20 to 40 MiB of socket

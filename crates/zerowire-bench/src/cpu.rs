@@ -17,7 +17,7 @@ use crate::sys;
 /// How long a process must show the same CPU time to count as asleep. More than a timer tick of the
 /// slowest usual kernel (10 ms at 100 Hz) isn't needed: a running thread switches contexts or ticks
 /// within it.
-const QUIET: Duration = Duration::from_millis(5);
+pub const QUIET: Duration = Duration::from_millis(5);
 
 /// The clock over all threads of one process.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
-use crate::cpu::{Placement, thread_time};
+use crate::cpu::{Placement, QUIET, thread_time};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
 use crate::tap::{Tap, VNET_HEADER_LEN};
@@ -156,6 +156,9 @@ fn receive(
         while left > 0 {
             let count = left.min(burst);
             generator.preload(count)?;
+            // Frames wait as long as those of a back end, which must be seen to sleep before its sample
+            // begins: what another CPU wrote leaves the caches meanwhile.
+            std::thread::sleep(QUIET);
             orders.send(count).context("the floor's thread ended early")?;
             let (cpu, wall) = results.recv().context("the floor's thread ended early")??;
             total = (total.0 + cpu, total.1 + wall);

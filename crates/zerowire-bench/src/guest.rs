@@ -15,7 +15,7 @@ use zerowire_guest::net::SUPPORTED;
 use zerowire_guest::ring::{DriverRing, Segment};
 use zerowire_guest::{GuestAddr, GuestMemory, GuestSlice, QueueHandle, Transport, VhostUser, features};
 
-use crate::area::Slots;
+use crate::area::{RECEIVE_BUFFER, Slots};
 use crate::frame::Frame;
 use crate::tap::VNET_HEADER_LEN;
 
@@ -116,7 +116,7 @@ impl Guest {
 
     /// Memory that [`Guest::prepare_receive`] takes.
     pub fn receive_bytes(working_set: usize, frame_len: usize) -> usize {
-        Slots::new(working_set, buffer_len(frame_len)).total()
+        Slots::received(working_set, buffer_len(frame_len)).total()
     }
 
     /// Fills `working_set` bytes with copies of `frame`.
@@ -230,7 +230,7 @@ impl Guest {
     pub fn prepare_receive(&mut self, working_set: usize, frame_len: usize) -> Result<()> {
         self.buffers = None;
         let len = buffer_len(frame_len);
-        let slots = Slots::new(working_set, len);
+        let slots = Slots::received(working_set, len);
         let area = self.memory.allocate(slots.total(), 4096)?;
         area.fill(0);
         self.buffers = Some(Buffers { area, slots, len: len as u32, next: 0 });
@@ -336,7 +336,7 @@ impl Watch {
 /// Length of the receive buffers, all mergeable: what Linux posts for frames of Ethernet's usual
 /// length (drivers/net/virtio_net.c, GOOD_PACKET_LEN), and a page for longer ones.
 fn buffer_len(frame_len: usize) -> usize {
-    if frame_len + VNET_HEADER_LEN <= 1536 { 1536 } else { 4096 }
+    if frame_len + VNET_HEADER_LEN <= RECEIVE_BUFFER { RECEIVE_BUFFER } else { 4096 }
 }
 
 /// Receive buffers that one frame fills (virtio 1.3 §5.1.6.4).
