@@ -205,10 +205,11 @@ impl<P: Path> Worker<P> {
                 self.wait(&mut events, None);
                 continue;
             }
-            let mut busy = self.transmit();
-            if busy {
+            let sent = self.transmit();
+            if sent {
                 self.note_sending();
             }
+            let mut busy = sent;
             // Sending may have opened the port, or the turn before; the receive side asks for its next event.
             if self.path.renewed() {
                 self.watch_new_port();
@@ -223,7 +224,8 @@ impl<P: Path> Worker<P> {
             }
             let mut timeout = if busy {
                 self.trimmed = false;
-                self.linger = LINGER;
+                // Where buffers were posted ahead no driver is waited for, and the kernel may bring frames on this very CPU.
+                self.linger = if sent || self.starved || !P::POSTS_AHEAD { LINGER } else { 0 };
                 self.blocked = 0;
                 // While the port has frames both directions are looked at in each turn: only commands can wait.
                 self.unasked = if self.port_ready { self.unasked + 1 } else { TURNS_UNASKED };

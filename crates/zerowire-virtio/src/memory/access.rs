@@ -32,6 +32,21 @@ pub fn write(segments: &[Segment], skip: usize, src: &[u8]) -> usize {
     done
 }
 
+/// As [`write`], from the beginning, for a header of so many bytes: nearly always all of it lies in the first segment, and a
+/// length that is known costs no call.
+#[inline(always)]
+pub fn write_header<const N: usize>(segments: &[Segment], header: &[u8; N]) {
+    match segments.first() {
+        // SAFETY: as in `write`; the segment holds all of the header.
+        Some(s) if s.len as usize >= N => unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), s.ptr, N);
+        },
+        _ => {
+            write(segments, 0, header);
+        }
+    }
+}
+
 /// Leaves segments behind that lie wholly before `skip`, so that a copy in many steps does not walk them with each one.
 #[inline]
 pub fn pass(segments: &mut &[Segment], skip: &mut usize) {

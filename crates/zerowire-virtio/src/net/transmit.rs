@@ -434,6 +434,13 @@ pub(super) fn parse(
     segments: &mut Vec<Segment>,
 ) -> Result<usize, RingError> {
     segments.clear();
+    if let Some(d) = ChainCursor::single(ring, head)
+        && !d.is_writable()
+        && let Some(ptr) = memory.within_piece(d.addr, d.len, *hint)
+    {
+        segments.push(Segment { ptr, len: d.len, piece: *hint as u16 });
+        return Ok(d.len as usize);
+    }
     let mut cursor = ChainCursor::new(ring, head);
     let mut len = 0usize;
     while let Some(d) = cursor.next(ring, memory, hint)? {

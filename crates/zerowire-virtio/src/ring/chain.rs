@@ -80,17 +80,17 @@ impl ChainCursor {
         Self { table, table_len, next: head, left: table_len, indirect: false, done: false }
     }
 
-    /// The whole chain that begins at `head`, if it is one descriptor for the device to write, without a walk: what nearly
-    /// all receive chains are. Every other one, and one with a mistake, is for a cursor, which reads it anew.
+    /// The whole chain that begins at `head`, if it is one plain descriptor, without a walk: what nearly all receive chains
+    /// are, and short frames. Every other one, and one with a mistake, is for a cursor, which reads it anew.
     #[inline(always)]
-    pub fn only_writable(ring: &SplitRing, head: u16) -> Option<Descriptor> {
+    pub fn single(ring: &SplitRing, head: u16) -> Option<Descriptor> {
         let (table, table_len) = ring.table();
         if u32::from(head) >= table_len {
             return None;
         }
         // SAFETY: the index was checked against the table, the table against guest memory.
         let d = unsafe { read(table, head) };
-        (d.flags & (NEXT | WRITE | INDIRECT) == WRITE).then_some(d)
+        (d.flags & (NEXT | INDIRECT) == 0 && d.len > 0).then_some(d)
     }
 
     /// Whether the chain has been walked to its end.

@@ -111,7 +111,7 @@ impl Chains {
     /// Gives up chain `i`: its head.
     #[inline]
     pub(crate) fn remove(&mut self, i: usize) -> Option<u16> {
-        let c = self.ready.remove(i)?;
+        let c = if i == 0 { self.ready.pop_front()? } else { self.ready.remove(i)? };
         self.free_list(&c);
         Some(c.head)
     }
@@ -198,8 +198,9 @@ impl Chains {
         memory: &GuestMemory,
         header_len: usize,
     ) -> Result<(), RingError> {
-        if let Some(d) = ChainCursor::only_writable(ring, head)
-            && d.len as usize >= header_len.max(1)
+        if let Some(d) = ChainCursor::single(ring, head)
+            && d.is_writable()
+            && d.len as usize >= header_len
             && let Some(ptr) = memory.within_piece(d.addr, d.len, self.hint)
         {
             let only = Segment { ptr, len: d.len, piece: self.hint as u16 };

@@ -291,7 +291,10 @@ impl XdpReceive {
             [Some(a), None] => &[*a],
             _ => &[],
         };
-        access::write(list, 0, &HEADER[..self.setup.header_len]);
+        match self.setup.header_len == HEADER.len() {
+            true => access::write_header(list, &HEADER),
+            false => _ = access::write(list, 0, &HEADER[..self.setup.header_len]),
+        }
         // A device may have written more, which means nothing to the guest (virtio 1.3 §2.7.8).
         memory.wrote(list, 0, whole);
         self.ring.push_used(head, whole as u32);
@@ -331,7 +334,9 @@ impl XdpReceive {
             match direct.and_then(|i| self.place_of(link, geometry, self.chains.segments(i)).map(|d| (i, d)))
             {
                 Some((i, (chunk, at))) => {
-                    let (Some(head), Some(taken)) = (self.chains.remove(i), self.kept.remove(i)) else {
+                    // All but always the oldest.
+                    let taken = if i == 0 { self.kept.pop_front() } else { self.kept.remove(i) };
+                    let (Some(head), Some(taken)) = (self.chains.remove(i), taken) else {
                         break;
                     };
                     // There was room in the ring.
