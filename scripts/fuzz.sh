@@ -3,8 +3,9 @@
 #
 #   scripts/fuzz.sh long [TARGET...]    FUZZ_SECONDS for each (600); the corpus is kept in fuzz/corpus
 #   scripts/fuzz.sh short [TARGET...]   FUZZ_SECONDS for each (10); the corpus begins anew with the seeds
+#   scripts/fuzz.sh build               only builds them
 #
-# Both begin with the inputs of fuzz/seeds. The last line is `fuzz-tests: N passed, N failed, 0 skipped`. An input that
+# The first two begin with the inputs of fuzz/seeds. The last line is `fuzz-tests: N passed, N failed, 0 skipped`. An input that
 # fails a target is kept in fuzz/artifacts; the status is not 0 then. Run it again with
 #
 #   target/fuzz/HOST/release/TARGET fuzz/artifacts/INPUT
@@ -20,7 +21,8 @@ mode=${1:-}
 case $mode in
     long) seconds=${FUZZ_SECONDS:-600} ;;
     short) seconds=${FUZZ_SECONDS:-10} ;;
-    *) echo "usage: $0 long|short [TARGET...]" >&2; exit 2 ;;
+    build) ;;
+    *) echo "usage: $0 long|short|build [TARGET...]" >&2; exit 2 ;;
 esac
 shift
 targets=${*:-$all}
@@ -42,6 +44,7 @@ $CARGO build --release --locked --manifest-path fuzz/Cargo.toml --target "$host"
     exit 1
 }
 unset RUSTFLAGS
+[ "$mode" != build ] || exit 0
 
 mkdir -p fuzz/artifacts target/fuzz/logs
 

@@ -27,6 +27,7 @@ failures=
 # The program that is tested in guests (it runs there, too), and what drives them.
 ZEROWIRE_BIN=$PWD/target/x86_64-unknown-linux-gnu/release/zerowire
 drivers=target/debug
+static="CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -89,22 +90,33 @@ ready() {
     rustup component add rustfmt clippy || give_up "no rustfmt and clippy: install them with rustup"
 }
 
-# Much of what the test programs do is waiting, and cargo starts them one by one: so two lots of them run at once.
+# What the later stages need, while the tests wait most of the time. What fails here fails there again, and is shown and counted.
+build_ahead() {
+    # shellcheck disable=SC2086
+    nice -n 19 env $static scripts/static.sh
+    nice -n 19 scripts/fuzz.sh build
+}
+
+# Much of what the test programs do is waiting, and cargo starts them one by one: so three lots of them run at once.
 cargo_tests() {
     tests="$CARGO test --workspace --locked --no-fail-fast"
     say "cargo: $tests"
     status=0
     logged cargo-build $tests --no-run || status=$?
     if [ $status = 0 ]; then
-        { logged cargo-2 $tests --test '[r-z]*' >/dev/null 2>&1; echo $? >$logs/cargo-2.done; } &
-        logged cargo-1 $tests --lib --bins --test '[a-q]*' || status=$?
+        { logged cargo-2 $tests --test '[ps]*' >/dev/null 2>&1; echo $? >$logs/cargo-2.done; } &
+        { logged cargo-3 $tests --test '[qt-z]*' >/dev/null 2>&1; echo $? >$logs/cargo-3.done; } &
+        [ "$1" != all ] || build_ahead >$logs/build-ahead.log 2>&1 &
+        logged cargo-1 $tests --lib --bins --test '[a-or]*' || status=$?
         wait
-        cat $logs/cargo-2.log
-        [ "$(cat $logs/cargo-2.done)" = 0 ] || status=1
-        logged cargo-3 $tests --doc || status=$?
+        for lot in 2 3; do
+            cat $logs/cargo-$lot.log
+            [ "$(cat $logs/cargo-$lot.done)" = 0 ] || status=1
+        done
+        logged cargo-4 $tests --doc || status=$?
     fi
-    cat $logs/cargo-build.log $logs/cargo-[123].log >$logs/cargo.log 2>/dev/null
-    # Neither lot may leave one out.
+    cat $logs/cargo-build.log $logs/cargo-[1234].log >$logs/cargo.log 2>/dev/null
+    # No lot may leave one out.
     built=$(grep -c '^ *Executable ' $logs/cargo-build.log) run=$(grep -c '^ *Running ' $logs/cargo.log)
     [ "$built" = "$run" ] || { status=1; echo "cargo: $built test programs were built, and $run run"; }
     # Each test program is announced, and ends with one line or more of the form
@@ -150,8 +162,8 @@ vm_tests() {
     # What drives the guests is as cargo's tests were built, with the same features, so that little is left to build; what is
     # tested is built for release. No test is about speed: all of the optimising takes twice as long.
     stage build $CARGO build --workspace --locked --bins --examples || return
-    stage static env CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
-        scripts/static.sh || return
+    # shellcheck disable=SC2086
+    stage static env $static scripts/static.sh || return
     export ZEROWIRE_BIN
     say "vm: $drivers/zerowire-vmtest"
     status=0
@@ -198,7 +210,7 @@ ready
 stage format $CARGO fmt --all --check
 stage format-fuzz $CARGO fmt --manifest-path fuzz/Cargo.toml --check
 stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
-cargo_tests
+cargo_tests "$1"
 if [ "$1" = all ]; then
     fuzz_tests
     vm_tests
