@@ -60,12 +60,14 @@ impl Lab {
         let link = Link::new(INTERFACE)?;
         link.set_mtu(MTU)?;
         link.set_ipv4(SOURCE, 24)?;
-        link.up()?;
         let mac = link.mac()?;
         let mut target_mac = mac;
+        // The other end comes up first: of a veth pair the kernel starts the queues of the second one at once, those of the first
+        // some time later, and throws away what is sent there before.
         if let Some(receiver) = &mut receiver {
             target_mac = receiver.listen()?;
         }
+        link.up()?;
         Ok(Self { kind, link, receiver, mac, target_mac })
     }
 
