@@ -2,11 +2,15 @@
 
 mod common;
 
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
 use common::frames::frame;
-use common::netns::in_own_process;
+use common::netns::{in_own_process, interface};
 use common::veth::{ip, promiscuity, veth};
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
+use zerowire_virtio::port::Promiscuous;
 
 #[test]
 fn the_interface_is_promiscuous_while_a_guest_runs_and_only_then() {
@@ -78,36 +82,110 @@ fn it_follows_the_interface_of_the_name() {
     });
 }
 
+/// A second network namespace, of a thread that waits in it.
+struct Elsewhere {
+    /// The thread's number, by which `ip` finds the namespace.
+    at: String,
+    ask: Sender<&'static str>,
+    thread: JoinHandle<u32>,
+}
+
+impl Elsewhere {
+    fn new() -> Self {
+        let (tell, told) = channel();
+        let (ask, asked) = channel();
+        let thread = std::thread::spawn(move || {
+            in_netns(move || {
+                // SAFETY: takes nothing.
+                tell.send(unsafe { libc::gettid() }).expect("the test waits");
+                asked.recv().map_or(0, promiscuity)
+            })
+        });
+        Self { at: told.recv().expect("a namespace").to_string(), ask, thread }
+    }
+
+    fn promiscuity_of(self, name: &'static str) -> u32 {
+        self.ask.send(name).expect("the thread waits");
+        self.thread.join().expect("no panic")
+    }
+}
+
 /// Into another network namespace, where the port does not look: promiscuous there it must not stay.
 #[test]
 fn an_interface_that_is_moved_away_is_left_as_it_was() {
     in_own_process("an_interface_that_is_moved_away_is_left_as_it_was", || {
         in_netns(|| {
-            let (tell, told) = std::sync::mpsc::channel();
-            let (done, until) = std::sync::mpsc::channel::<()>();
-            let other = std::thread::spawn(move || {
-                in_netns(move || {
-                    // SAFETY: takes nothing.
-                    tell.send(unsafe { libc::gettid() }).expect("the test waits");
-                    let _ = until.recv();
-                    promiscuity("v0")
-                })
-            });
-            let there = told.recv().expect("a namespace").to_string();
+            let other = Elsewhere::new();
             veth("v0", "v1", 1, 1500);
             let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
             let mut guest = backend.guest("a", &options(0, Layout::Single));
             guest.warm_up(0, &Peer::new("v1"));
             assert_eq!(promiscuity("v0"), 1);
-            ip(&["link", "set", "v0", "netns", &there]);
+            ip(&["link", "set", "v0", "netns", &other.at]);
             wait_until("the loss is noticed", || backend.stats("a").path.contains("not bound"));
             // Its other end stays, or it would be gone there.
             ip(&["link", "set", "v1", "name", "old"]);
             veth("v0", "v1", 1, 1500);
             guest.warm_up(0, &Peer::new("v1"));
             assert_eq!(promiscuity("v0"), 1, "the next one of that name");
-            drop(done);
-            assert_eq!(other.join().expect("no panic"), 0, "where it was moved to");
+            assert_eq!(other.promiscuity_of("v0"), 0, "where it was moved to");
+        });
+    });
+}
+
+/// The port may hear of the move while the kernel is about it: the interface is not found any more, and the sockets of packets
+/// have not been told.
+#[test]
+fn who_lets_go_of_an_interface_that_is_being_moved_leaves_it_as_it_was() {
+    in_netns(|| {
+        for _ in 0..5 {
+            veth("v0", "v1", 1, 1500);
+            let other = Elsewhere::new();
+            let index = interface("v0").expect("it was made");
+            let held = Promiscuous::hold(index as u32).expect("packet sockets");
+            std::thread::scope(|scope| {
+                let moved = scope.spawn(|| ip(&["link", "set", "v0", "netns", &other.at]));
+                while interface("v0").is_some() && !moved.is_finished() {
+                    std::thread::yield_now();
+                }
+                drop(held);
+            });
+            assert_eq!(other.promiscuity_of("v0"), 0);
+            // The other namespace takes v0 with it, and v0 its other end.
+            wait_until("the pair is gone", || interface("v1").is_none());
+        }
+    });
+}
+
+/// Programs that are started at the same time have all descriptors for a moment.
+#[test]
+fn a_copy_of_the_descriptor_keeps_nothing_promiscuous() {
+    // The copies of other tests' descriptors would be in their way.
+    in_own_process("a_copy_of_the_descriptor_keeps_nothing_promiscuous", || {
+        in_netns(|| {
+            veth("v0", "v1", 1, 1500);
+            let index = interface("v0").expect("it was made");
+            let held = Promiscuous::hold(index as u32).expect("packet sockets");
+            // SAFETY: the child only makes system calls: it sleeps until it is killed, or until this thread ends.
+            let child = match unsafe { libc::fork() } {
+                0 => loop {
+                    // SAFETY: takes numbers only.
+                    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                    // SAFETY: takes nothing.
+                    unsafe { libc::pause() };
+                },
+                child => child,
+            };
+            assert!(child > 0, "no child");
+            assert_eq!(promiscuity("v0"), 1);
+            drop(held);
+            let left = promiscuity("v0");
+            // SAFETY: a child of this process that nobody has waited for; the status is not asked for.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+            }
+            assert_eq!(left, 0);
         });
     });
 }

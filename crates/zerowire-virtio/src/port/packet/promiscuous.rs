@@ -10,7 +10,8 @@ use super::sys;
 #[derive(Debug)]
 pub struct Promiscuous {
     /// Without a protocol and bound to nothing: no frame reaches it.
-    _socket: OwnedFd,
+    socket: OwnedFd,
+    index: u32,
 }
 
 impl Promiscuous {
@@ -21,6 +22,17 @@ impl Promiscuous {
     pub fn hold(index: u32) -> io::Result<Self> {
         let socket = sys::socket()?;
         sys::be_promiscuous(socket.as_fd(), index)?;
-        Ok(Self { _socket: socket })
+        Ok(Self { socket, index })
+    }
+}
+
+impl Drop for Promiscuous {
+    /// Does not leave it to the end of the socket, for two reasons. A process that is being started has a copy of the descriptor for a
+    /// moment, and the socket lives as long. And an interface that is on its way to another network namespace would stay promiscuous
+    /// there: `packet_release` takes the socket from the list of those that `packet_notifier` goes through, waits for the move to
+    /// end, and does not find the interface any more. This waits as well, with the socket in the list.
+    fn drop(&mut self) {
+        // An interface that is gone is no error, and what else fails is left to the end of the socket.
+        let _ = sys::end_promiscuous(self.socket.as_fd(), self.index);
     }
 }

@@ -114,11 +114,20 @@ pub(super) fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
 
 /// The interface takes frames for any address, as long as the socket lives and the interface is there.
 pub(super) fn be_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    membership(socket, index, libc::PACKET_ADD_MEMBERSHIP)
+}
+
+/// Not any more. It is no error that the interface is gone.
+pub(super) fn end_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    membership(socket, index, libc::PACKET_DROP_MEMBERSHIP)
+}
+
+fn membership(socket: BorrowedFd<'_>, index: u32, option: i32) -> io::Result<()> {
     // SAFETY: a structure of integers: all zeroes is a valid value.
     let mut request: libc::packet_mreq = unsafe { zeroed() };
     request.mr_ifindex = index as i32;
     request.mr_type = libc::PACKET_MR_PROMISC as u16;
-    set_to(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    set_to(socket, libc::SOL_PACKET, option, &request)
 }
 
 /// Frames that the socket had no room for since this was asked last.
