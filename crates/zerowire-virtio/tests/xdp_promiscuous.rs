@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use common::frames::frame;
 use common::netns::{in_own_process, interface};
-use common::veth::{ip, promiscuity, veth};
+use common::veth::{ip, promiscuity, veth, veth_for_who_waits};
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_virtio::port::Promiscuous;
@@ -67,7 +67,7 @@ fn it_follows_the_interface_of_the_name() {
         for n in 0..3 {
             ip(&["link", "del", "v0"]);
             wait_until("the loss is noticed", || backend.stats("a").path.contains("not bound"));
-            veth("v0", "v1", 1, 1500);
+            veth_for_who_waits("v0", "v1", 1, 1500);
             let mut peer = Peer::new("v1");
             guest.warm_up(0, &peer);
             guest.ping(&mut peer, n);
@@ -125,7 +125,7 @@ fn an_interface_that_is_moved_away_is_left_as_it_was() {
             wait_until("the loss is noticed", || backend.stats("a").path.contains("not bound"));
             // Its other end stays, or it would be gone there.
             ip(&["link", "set", "v1", "name", "old"]);
-            veth("v0", "v1", 1, 1500);
+            veth_for_who_waits("v0", "v1", 1, 1500);
             guest.warm_up(0, &Peer::new("v1"));
             assert_eq!(promiscuity("v0"), 1, "the next one of that name");
             assert_eq!(other.promiscuity_of("v0"), 0, "where it was moved to");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::frames::frame;
 use common::pattern::{DATA, Patterned};
-use common::veth::{ip, veth};
+use common::veth::{ip, veth, veth_for_who_waits};
 use common::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::features as f;
@@ -25,7 +25,7 @@ fn short_buffers(buffer_len: u32) -> NetOptions {
 fn replace(backend: &Backend, mtu: usize) -> Peer {
     ip(&["link", "del", "v0"]);
     wait_until("the loss is noticed", || backend.stats("a").path.contains("not bound"));
-    veth("v0", "v1", 1, mtu);
+    veth_for_who_waits("v0", "v1", 1, mtu);
     Peer::new("v1")
 }
 
@@ -62,7 +62,7 @@ fn a_ring_that_starts_without_its_interface_waits_for_it() {
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         guest.send_plain(&[frame(1, 100)]);
         assert_eq!(backend.stats("a").transmit.totals.dropped_frames["port_refused"], 1);
-        veth("v0", "v1", 1, 1500);
+        veth_for_who_waits("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
         guest.warm_up(0, &peer);
         guest.ping(&mut peer, 2);

@@ -31,6 +31,13 @@ pub fn veth(port: &str, peer: &str, queues: usize, mtu: usize) {
     wait_for_carrier(port, peer);
 }
 
+/// The same for a port that waits for an interface of this name: it finds one that is ready. It would take the frames by which that is
+/// seen.
+pub fn veth_for_who_waits(port: &str, peer: &str, queues: usize, mtu: usize) {
+    veth("notyet", peer, queues, mtu);
+    ip(&["link", "set", "notyet", "name", port]);
+}
+
 /// Waits until the pair carries frames both ways: the kernel starts the queues of an interface some time after its other
 /// end came up, and throws away what is sent before.
 fn wait_for_carrier(a: &str, b: &str) {
