@@ -17,7 +17,7 @@ use crate::netns::in_new_namespace;
 use crate::options::{MOST_VMS, NetOptions, ThresholdOptions};
 use crate::others::Usage;
 use crate::record::Plan;
-use crate::report::{Report, give_out, write_json};
+use crate::report::{Report, check_places, give_out, write_json};
 use crate::scaling::{self, Effort};
 use crate::threshold;
 use crate::threshold_report::ThresholdReport;
@@ -36,10 +36,11 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
         bail!("{vms} VMs: choose 1 to {MOST_VMS}");
     }
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
+    let files = (options.json.as_deref(), options.svg.as_deref());
+    check_places(files)?;
     let before = Usage::now();
     let mut report = in_new_namespace(|| measure(options, &cases))?;
     report.notes.extend(before.remark(&Usage::now()));
-    let files = (options.json.as_deref(), options.svg.as_deref());
     give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
     Ok(report)
 }
@@ -91,6 +92,7 @@ pub fn run_threshold(options: &ThresholdOptions, out: &mut dyn Write) -> Result<
     if rounds == 0 {
         bail!("0 rounds: give at least 1");
     }
+    check_places((options.json.as_deref(), None))?;
     let cells = in_new_namespace(|| threshold::measure(&Placement::detect()?, rounds, options.quick))?;
     let report = ThresholdReport::new(Machine::detect(), rounds, cells);
     out.write_all(report.text().as_bytes())?;

@@ -24,7 +24,7 @@ use crate::netns::in_new_namespace;
 use crate::others::Usage;
 use crate::progress::Progress;
 use crate::record::Failure;
-use crate::report::give_out;
+use crate::report::{check_places, give_out};
 
 /// Measures every column in every row; text goes to `out`, files where the options say.
 ///
@@ -32,6 +32,9 @@ use crate::report::give_out;
 /// fails is named in the report.
 pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<TxReport> {
     options.verify()?;
+    let (json, svg) = (options.json.as_deref(), options.svg.as_deref());
+    let to_stdout = json == Some(Path::new("-"));
+    check_places((json.filter(|_| !to_stdout), svg))?;
     let before = Usage::now();
     let softirq = Softirq::find();
     let placement = Placement::detect()?;
@@ -75,16 +78,15 @@ pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<T
         }
     }
     report.notes.extend(before.remark(&Usage::now()));
-    if options.json.as_deref() == Some(Path::new("-")) {
+    if to_stdout {
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
-        if let Some(folder) = &options.svg {
+        if let Some(folder) = svg {
             report.write_charts(folder)?;
         }
         return Ok(report);
     }
-    let files = (options.json.as_deref(), options.svg.as_deref());
-    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
+    give_out(&report, &report.text(), (json, svg), |folder| report.write_charts(folder), out)?;
     Ok(report)
 }
 

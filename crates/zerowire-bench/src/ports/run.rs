@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::others::Usage;
 use crate::record::Plan;
-use crate::report::give_out;
+use crate::report::{check_places, give_out};
 use crate::variant::Variant;
 
 /// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files where the options say.
@@ -30,10 +30,11 @@ use crate::variant::Variant;
 /// Fails when the namespace or an interface can't be made, when the bare AF_XDP loop fails, and when a file can't be written.
 pub fn run_ports(options: &PortOptions, out: &mut dyn Write) -> Result<PortReport> {
     let cases = options.cases()?;
+    let files = (options.json.as_deref(), options.svg.as_deref());
+    check_places(files)?;
     let before = Usage::now();
     let mut report = in_new_namespace(|| measure(options, &cases))?;
     report.notes.extend(before.remark(&Usage::now()));
-    let files = (options.json.as_deref(), options.svg.as_deref());
     give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
     Ok(report)
 }

@@ -19,7 +19,7 @@ use crate::netns::{Link, in_new_namespace};
 use crate::others::Usage;
 use crate::progress::Progress;
 use crate::record::Failure;
-use crate::report::give_out;
+use crate::report::{check_places, give_out};
 
 /// Measures every way with every number of connections; text goes to `out`, files where the options say.
 ///
@@ -27,6 +27,9 @@ use crate::report::give_out;
 /// isn't to be had is named in the report.
 pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxReport> {
     options.verify()?;
+    let (json, svg) = (options.json.as_deref(), options.svg.as_deref());
+    let to_stdout = json == Some(Path::new("-"));
+    check_places((json.filter(|_| !to_stdout), svg))?;
     raise_descriptors()?;
     let before = Usage::now();
     let placement = Placement::detect()?;
@@ -54,16 +57,15 @@ pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxRe
         }
     }
     report.notes.extend(before.remark(&Usage::now()));
-    if options.json.as_deref() == Some(Path::new("-")) {
+    if to_stdout {
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
-        if let Some(folder) = &options.svg {
+        if let Some(folder) = svg {
             report.write_charts(folder)?;
         }
         return Ok(report);
     }
-    let files = (options.json.as_deref(), options.svg.as_deref());
-    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
+    give_out(&report, &report.text(), (json, svg), |folder| report.write_charts(folder), out)?;
     Ok(report)
 }
 

@@ -17,7 +17,7 @@ use crate::cpu::Placement;
 use crate::machine::Machine;
 use crate::others::Usage;
 use crate::record::Plan;
-use crate::report::give_out;
+use crate::report::{check_places, give_out};
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
 ///
@@ -36,12 +36,13 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     let lens = options.write_lens();
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
     let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
+    let files = (options.json.as_deref(), options.svg.as_deref());
+    check_places(files)?;
     let before = Usage::now();
     // Threads and children inherit the affinity that is changed meanwhile.
     let measured = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
     let mut report = measured.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))?;
     report.notes.extend(before.remark(&Usage::now()));
-    let files = (options.json.as_deref(), options.svg.as_deref());
     give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
     Ok(report)
 }

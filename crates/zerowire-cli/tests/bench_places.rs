@@ -1,0 +1,51 @@
+//! `zerowire bench …`: a report that could not be written is refused before the measurement, which takes minutes. That of
+//! vsock-rx is in bench_vsock_rx.rs.
+
+use std::process::Command;
+
+#[test]
+fn places_that_can_not_be_written_are_refused_before_anything_is_measured() {
+    // The shortest runs, for the case that they begin.
+    for run in [
+        &["net", "--quick", "--rounds", "1", "--floor-only", "--sizes", "64"][..],
+        &["net", "--quick", "--rounds", "1", "--floor-only", "--sizes", "64", "--port", "packet"],
+        &["net", "--quick", "--rounds", "1", "--threshold"],
+        &["vsock", "--quick", "--rounds", "1", "--floor-only", "--writes", "4096", "--no-extras"],
+        &["packet-tx", "--quick", "--rounds", "1", "--floor-only", "--sizes", "1000", "--auto-sends", "0"],
+        &["tcp-rx", "--quick", "--rounds", "1"],
+    ] {
+        for (place, error) in [
+            (["--json", "/none/report"], "cannot write /none/report"),
+            (["--json", "/"], "cannot write /"),
+            (["--svg", "/dev/null/charts"], "cannot make the folder /dev/null/charts"),
+        ] {
+            if run.contains(&"--threshold") && place[0] == "--svg" {
+                continue;
+            }
+            let out = Command::new(env!("CARGO_BIN_EXE_zerowire"))
+                .arg("bench")
+                .args(run)
+                .args(place)
+                .output()
+                .expect("the program starts");
+            let log = String::from_utf8_lossy(&out.stderr);
+            assert!(!out.status.success() && log.contains(error), "{run:?} {place:?}: {log}");
+            // The report's text comes before its files.
+            assert!(out.stdout.is_empty(), "{run:?} {place:?}: {}", String::from_utf8_lossy(&out.stdout));
+        }
+    }
+}
+
+/// Standard output is no file to be tried, and needs no folder that can be written to.
+#[test]
+fn a_dash_is_no_place() {
+    for run in ["packet-tx", "tcp-rx"] {
+        let out = Command::new(env!("CARGO_BIN_EXE_zerowire"))
+            .current_dir("/proc")
+            .args(["bench", run, "--json", "-", "--svg", "/dev/null/charts"])
+            .output()
+            .expect("the program starts");
+        let log = String::from_utf8_lossy(&out.stderr);
+        assert!(log.contains("cannot make the folder /dev/null/charts"), "{run}: {log}");
+    }
+}
