@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use common::frames::{EXPERIMENT, frame, number, udp_frame};
+use common::attack::front_end;
+use common::frames::{EXPERIMENT, GUEST_MAC, frame, number, udp_frame};
 use common::pattern::{DATA, Patterned};
 use common::veth::{ip, slow_peer, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
-use zerowire_guest::{GuestAddr, Transport};
+use zerowire_guest::{GuestAddr, Transport, features as f};
 
 fn one_queue() -> (Backend, Peer) {
     veth("v0", "v1", 1, 1500);
@@ -181,6 +182,43 @@ fn another_name_takes_nothing_away() {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(backend.stats("a").path.contains("copy mode"), "{}", backend.stats("a").path);
+    });
+}
+
+/// The queue stays bound to its interface, and switches behind that are to learn where the guest is.
+#[test]
+fn announcements_go_to_the_interface_that_is_bound_whatever_its_name() {
+    in_netns(|| {
+        let (backend, mut peer) = one_queue();
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &peer);
+        for taken in [false, true] {
+            if taken {
+                veth("v0", "v2", 1, 1500);
+            } else {
+                ip(&["link", "set", "v0", "name", "other"]);
+            }
+            guest.driver.transport().send_rarp(GUEST_MAC).expect("sent");
+            assert_eq!(peer.recv(PATIENCE).expect("an announcement").bytes[12..14], [0x80, 0x35], "{taken}");
+        }
+        let mut stranger = Peer::new("v2");
+        guest.ping(&mut peer, 1);
+        guest.driver.transport().send_rarp(GUEST_MAC).expect("sent");
+        assert_eq!(peer.recv(PATIENCE).expect("an announcement").bytes[12..14], [0x80, 0x35]);
+        assert!(stranger.drain().is_empty(), "nothing goes to the interface that has the name now");
+        // Another connection goes by the name again, also before any queue is bound.
+        drop(guest);
+        wait_until("the connection has ended", || !backend.stats("a").connected);
+        let (mut front, _memory) = front_end(&backend, "a", f::VERSION_1);
+        front.send_rarp(GUEST_MAC).expect("sent");
+        assert_eq!(stranger.recv(PATIENCE).expect("an announcement").bytes[12..14], [0x80, 0x35]);
+        drop(front);
+        wait_until("the connection has ended", || !backend.stats("a").connected);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &stranger);
+        guest.driver.transport().send_rarp(GUEST_MAC).expect("sent");
+        assert_eq!(stranger.recv(PATIENCE).expect("an announcement").bytes[12..14], [0x80, 0x35]);
+        assert!(peer.drain().is_empty());
     });
 }
 

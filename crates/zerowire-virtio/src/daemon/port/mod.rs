@@ -75,7 +75,7 @@ pub(super) trait Port: Send + Sync {
     /// Sends a frame of its own, without offloads, to where the guest's frames go: for other switches to learn by.
     fn announce(&self, frame: &[u8]) -> Result<(), String>;
 
-    /// Drops frames that wait for a guest that is gone.
+    /// Forgets a guest that is gone: drops frames that wait for it.
     fn flush(&self) {}
 
     /// Whether the queue pairs share something that stands on the guest's memory as it is, so that all have to let go of it

@@ -2,9 +2,12 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::net::netdevice::index_to_name;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use zerowire::ledger::Counters;
 use zerowire::xdp::program::Steering;
 use zerowire::xdp::{Interface, Mode};
@@ -36,6 +39,8 @@ pub(super) struct XdpPort {
     spec: XdpSpec,
     /// The program on the interface that has the name; another one when that is deleted and comes back.
     attached: Arc<Mutex<Arc<Steering>>>,
+    /// Number of the interface that the connection's frames pass by, whatever it is called by now; 0 before a queue was bound.
+    served: Arc<AtomicU32>,
     registrar: Arc<Registrar>,
     policy: Policy,
     offloads: bool,
@@ -90,7 +95,17 @@ impl XdpPort {
             None => "with them frames could not be sent without a copy; offloads=on offers them all the same",
         };
         tracing::info!("interface {}: offloads={word} ({why})", spec.interface);
-        Ok(Self { spec: spec.clone(), attached, registrar, policy, offloads })
+        Ok(Self { spec: spec.clone(), attached, served: Arc::default(), registrar, policy, offloads })
+    }
+
+    /// What the interface is called now that the connection's frames pass by; None before it has one, and once that is gone.
+    fn served_name(&self) -> Option<String> {
+        let index = match self.served.load(Ordering::Relaxed) {
+            0 => return None,
+            index => index,
+        };
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+        index_to_name(socket, index).ok()
     }
 }
 
@@ -136,7 +151,11 @@ impl Port for XdpPort {
     }
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        super::send_through(&self.spec.interface, frame)
+        super::send_through(self.served_name().as_deref().unwrap_or(&self.spec.interface), frame)
+    }
+
+    fn flush(&self) {
+        self.served.store(0, Ordering::Relaxed);
     }
 
     fn moves_together(&self) -> bool {
@@ -152,9 +171,14 @@ impl Port for XdpPort {
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
-        let attached = self.attached.clone();
+        // New workers look for the name that was given; the first queue pair's comes before the others.
+        if setup.pair == 0 {
+            self.served.store(0, Ordering::Relaxed);
+        }
+        let (attached, served) = (self.attached.clone(), self.served.clone());
         let attach: Attach = Arc::new(move |interface: &Interface| {
             let now = steering::shared(interface)?;
+            served.store(interface.index(), Ordering::Relaxed);
             *attached.lock().unwrap_or_else(PoisonError::into_inner) = now.clone();
             Ok(now)
         });
