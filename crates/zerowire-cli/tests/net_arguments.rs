@@ -1,12 +1,15 @@
 //! `zerowire net` started wrongly: it ends at once, leaves nothing behind, and says what was wrong and what to do.
 
 mod common;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../zerowire-virtio/tests/common/veth.rs"]
+mod veth;
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 
-use common::{HANDED_FD, Peer, Program, Restrict, connect, in_netns, interface, tap, wait_until};
+use common::{HANDED_FD, Peer, Program, Restrict, connect, frames, in_netns, interface, tap, wait_until};
 
 /// Runs with `args`; the log must hold all `words`, and the exit code be `code`.
 fn refused(args: &[&str], code: i32, words: &[&str]) {
@@ -119,7 +122,9 @@ fn interfaces_that_are_not_the_tap_that_was_asked_for_are_told_apart() {
         refused_port("tap:zwsingle,queues=2", &["'zwsingle'", "without multi_queue", "leave queues=N out"]);
         tap::make("zwtun", libc::IFF_TUN | libc::IFF_NO_PI);
         refused_port("tap:zwtun", &["'zwtun'", "it is a tun", "name of a tap"]);
-        refused_port("tap:lo", &["'lo'", "no tap", "packet:lo"]);
+        refused_port("tap:lo", &["'lo'", "can't be a port", "of none yet", "type veth peer name"]);
+        veth::veth("zwend", "zwpeer", 1, 1500);
+        refused_port("tap:zwend", &["'zwend'", "no tap", "packet:zwend", "xdp:zwend"]);
     });
 }
 

@@ -10,6 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
 use zerowire::netdevice;
 
+use super::packet::PacketError;
+
 /// At most this many queue pairs: vhost-user names rings by 8 bits in SET_VRING_KICK, two a pair. (A tap would take 256
 /// queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
 pub const MAX_QUEUES: usize = 128;
@@ -419,12 +421,31 @@ fn remedy(name: &str, multi: bool, e: &io::Error) -> String {
                 "it is a tun, whose packets have no Ethernet header: give the name of a tap, or of none yet"
                     .to_owned()
             }
-            None => format!(
-                "an interface of that name is there and no tap: give the name of a tap, or of none yet; for other interfaces there \
-                 are --port packet:{name} and xdp:{name}"
-            ),
+            None => {
+                let header = ask_by().and_then(|socket| netdevice::hardware_kind(socket, name)).ok();
+                no_tap(name, header)
+            }
         },
         _ => "see 'zerowire doctor'".to_owned(),
+    }
+}
+
+/// What to do where another interface has the name, whose frames have headers of this kind (`ARPHRD_…`, include/uapi/linux/if_arp.h).
+fn no_tap(name: &str, header: Option<u16>) -> String {
+    let instead = "give the name of a tap, or of none yet, which makes one";
+    match header.and_then(|kind| PacketError::of_kind(name, kind)) {
+        Some(PacketError::Loopback { .. }) => format!(
+            "it is a loopback interface, which can't be a port of any kind: {instead}; or make a pair of veth ('ip link add zw0 \
+             type veth peer name zw1') and give one end as packet:zw0 or xdp:zw0"
+        ),
+        Some(_) => format!(
+            "an interface of that name is there and no tap, and its frames have no Ethernet header, so that it can't be a port of \
+             any kind: {instead}"
+        ),
+        None => format!(
+            "an interface of that name is there and no tap: {instead}; for other interfaces there are --port packet:{name} and \
+             xdp:{name}"
+        ),
     }
 }
 
@@ -454,6 +475,21 @@ mod tests {
         ] {
             let text = TapError::Device(io::Error::from_raw_os_error(errno)).to_string();
             assert!(text.starts_with("/dev/net/tun can't be opened: ") && text.contains(word), "{text}");
+        }
+    }
+
+    /// Nobody is sent from one port that is refused to another one.
+    #[test]
+    fn another_interface_of_the_name_is_told_apart_by_what_it_can_be() {
+        for (header, words) in [
+            (Some(libc::ARPHRD_ETHER), "packet:there"),
+            (None, "packet:there"),
+            (Some(libc::ARPHRD_LOOPBACK), "ip link add zw0 type veth"),
+            (Some(libc::ARPHRD_NONE), "no Ethernet header"),
+        ] {
+            let text = no_tap("there", header);
+            assert!(text.contains(words) && text.contains("or of none yet"), "{text}");
+            assert_eq!(text.contains(":there"), words == "packet:there", "{text}");
         }
     }
 }
