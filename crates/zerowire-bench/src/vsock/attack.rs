@@ -38,6 +38,8 @@ const CREDIT: u32 = 256 << 10;
 const TURN: usize = 4;
 /// How long both have been at it before anything counts.
 const WARM_UP: Duration = Duration::from_millis(5);
+/// How long an attack's prelude takes at most.
+const PRELUDE_LIMIT: Duration = Duration::from_secs(3);
 /// How long the host's program sleeps at most before it looks whether it is over.
 const NAP_NS: i64 = 5_000_000;
 /// The groups of the VMs; the first one attacks.
@@ -296,7 +298,9 @@ impl Stage<'_> {
         let mut base = 0;
         loop {
             let elapsed = begin.elapsed();
-            if !warm && elapsed >= WARM_UP {
+            let begun = weapon.as_ref().is_none_or(|weapon| run.packets >= weapon.prelude());
+            let begun = begun || elapsed >= PRELUDE_LIMIT;
+            if !warm && begun && elapsed >= WARM_UP {
                 warm = true;
                 cpu = clock.now()?;
                 base = got.load(Ordering::Acquire);

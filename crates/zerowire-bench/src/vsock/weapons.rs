@@ -25,6 +25,9 @@ const STEP: usize = QUEUE_SIZE as usize / 4;
 const PROGRAMS: usize = 4;
 /// Connections of an attacker that has many.
 const CONNECTIONS: usize = STEP;
+/// Requests that go before anything counts: with all that a back end looks at when they come at once (10 000 by default), it has
+/// looked at what it will, and what is measured is what a flood leaves that goes on.
+const MANY_REQUESTS: usize = 30_000;
 /// Half lines that are kept open: more than the back end waits for.
 const HALF_LINES: usize = 200;
 /// How long the control keeps the driver's CPU: about as long as a step of packets.
@@ -40,6 +43,8 @@ const NO_PORT: u32 = 6001;
 const OPEN_PORT: u32 = 6002;
 /// A port whose program takes none.
 const FULL_PORT: u32 = 6003;
+/// The CID of no VM.
+const NO_GUEST: u64 = 99;
 /// The guest's ports of requests begin here.
 const FIRST_PORT: u32 = 20_000;
 
@@ -69,6 +74,8 @@ pub enum Attack {
     Granted,
     /// Connection requests to a program that takes none.
     Waiting,
+    /// Connection requests to a guest that is not there.
+    Elsewhere,
     /// Host programs that say something else than CONNECT, and close.
     Garbage,
     /// Host programs that say half a line, and stay.
@@ -77,7 +84,7 @@ pub enum Attack {
 
 impl Attack {
     /// All of them, controls first.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Spin,
         Self::Stream,
         Self::CreditUpdates,
@@ -89,9 +96,15 @@ impl Attack {
         Self::Refused,
         Self::Granted,
         Self::Waiting,
+        Self::Elsewhere,
         Self::Garbage,
         Self::HalfLines,
     ];
+
+    /// Whether it asks for connections, of which the back end looks at so many a second only.
+    pub fn asks(self) -> bool {
+        matches!(self, Self::Refused | Self::Granted | Self::Waiting | Self::Elsewhere)
+    }
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
@@ -107,6 +120,7 @@ impl Attack {
             Self::Refused => "requests, refused",
             Self::Granted => "requests, granted and reset",
             Self::Waiting => "requests, backlog full",
+            Self::Elsewhere => "requests, no such guest",
             Self::Garbage => "host: garbage and close",
             Self::HalfLines => "host: half lines",
         }
@@ -168,6 +182,11 @@ impl Weapon {
         self.listener.as_ref().filter(|_| self.attack == Attack::Granted)
     }
 
+    /// How many packets go before anything counts.
+    pub fn prelude(&self) -> usize {
+        if self.attack.asks() { MANY_REQUESTS } else { 0 }
+    }
+
     /// Whether it sends nothing.
     pub fn is_silent(&self) -> bool {
         self.attack == Attack::Spin
@@ -202,7 +221,7 @@ impl Weapon {
 
     fn send(&mut self, guest: &mut VsockGuest) -> Result<usize> {
         let at = guest.pool().context("the guest has nothing to send")?.memory().guest_addr();
-        let asks = matches!(self.attack, Attack::Refused | Attack::Granted | Attack::Waiting);
+        let asks = self.attack.asks();
         let tx = &mut guest.stack().queues().tx;
         let mut sent = 0;
         while sent < STEP {
@@ -250,6 +269,7 @@ fn packets(attack: Attack, guest: &mut VsockGuest, conn: ConnId) -> Result<Vec<(
         Attack::Refused => vec![(PacketHeader { dst_port: NO_PORT, ..asks }, 0)],
         Attack::Granted => vec![(PacketHeader { dst_port: OPEN_PORT, ..asks }, 0)],
         Attack::Waiting => vec![(PacketHeader { dst_port: FULL_PORT, ..asks }, 0)],
+        Attack::Elsewhere => vec![(PacketHeader { dst_cid: NO_GUEST, ..asks }, 0)],
         Attack::WrongFields => {
             // The guest's own driver takes answers of sound addresses and types only.
             let answerable = |h: &PacketHeader| h.dst_cid == HOST_CID && h.socket_type().is_some();
