@@ -71,6 +71,10 @@ fn wrong_arguments_are_named_with_what_to_give() {
     for n in ["0", "65537"] {
         with(&["--max-connections", n], 2, &[n, "1..=65536"]);
     }
+    for n in ["1000001", "many"] {
+        with(&["--request-rate", n], 2, &["--request-rate", n]);
+    }
+    with(&["--request-rate", "1000001"], 2, &["0..=1000000"]);
     assert_eq!(dir.names(), Vec::<String>::new(), "no socket is left behind");
 }
 

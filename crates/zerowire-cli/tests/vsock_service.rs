@@ -193,6 +193,25 @@ fn host_programs_reach_the_guest_and_are_told_when_nobody_listens() {
 }
 
 #[test]
+fn requests_beyond_the_rate_are_told_in_the_statistics_and_the_log() {
+    let dir = Dir::new();
+    let program = dir.program(&["--request-rate", "1"]);
+    let mut guest = Guest::start(&dir.path("s"));
+    let asked = 100;
+    for _ in 0..asked {
+        // Nobody listens: each is answered, whether it is looked at or not.
+        assert_eq!(guest.connect(HOST_CID, 700), None);
+    }
+    program.wait_log("more than 1 connections a second");
+    drop(guest);
+    let (out, log) = program.stop();
+    let vm = &json(&out)["vms"][0];
+    assert_eq!((&vm["connections_refused"], &vm["connections_opened"]), (&asked.into(), &0.into()), "{out}");
+    assert!((1..=asked).contains(&vm["requests_over_rate"].as_i64().expect("a number")), "{out}");
+    assert_eq!(log.matches("--request-rate").count(), 1, "{log}");
+}
+
+#[test]
 fn vms_of_a_file_reach_those_of_their_group() {
     let dir = Dir::new();
     let vm = |name: &str, cid: u32, groups: &str| {

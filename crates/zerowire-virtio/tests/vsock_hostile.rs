@@ -5,7 +5,7 @@ mod common;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::raw::{RawConn, RawGuest};
 use common::vsock::{Vm, VsockBackend, accept, read_exact, try_accept};
@@ -183,10 +183,27 @@ fn messages_of_no_bytes_are_bounded() {
     assert_eq!(backend.stats("vm").totals.transmit.dropped_frames["beyond_credit"], 2);
 }
 
+/// All are looked at.
 #[test]
 fn requests_by_the_hundred_thousand() {
+    assert_eq!(hundred_thousand_requests(0), 0);
+}
+
+/// Few are.
+#[test]
+fn requests_by_the_hundred_thousand_beyond_a_rate() {
+    const RATE: u32 = 100;
+    let start = Instant::now();
+    let over = hundred_thousand_requests(RATE);
+    let most = (f64::from(RATE) * (1.0 + start.elapsed().as_secs_f64())) as u64;
+    assert!(over + most >= 100_000, "{over} beyond the rate, {most} within it at most");
+}
+
+/// Returns how many were beyond the rate.
+fn hundred_thousand_requests(rate: u32) -> u64 {
     let _alone = alone();
-    let backend = VsockBackend::start(&[Vm::new("vm", 3).most(1000), Vm::new(Neighbours::VM, 4)]);
+    let backend =
+        VsockBackend::start(&[Vm::new("vm", 3).most(1000).request_rate(rate), Vm::new(Neighbours::VM, 4)]);
     // A program that listens and never accepts.
     let listener = backend.listen("vm", 1);
     let mut guest = RawGuest::start(&backend, "vm");
@@ -205,9 +222,11 @@ fn requests_by_the_hundred_thousand() {
         }
         guest.flush();
         let refused = backend.stats("vm").totals.connections_refused - refused;
-        // To nobody each is refused; the program's backlog takes some, and some wait for it.
+        // To nobody each is refused; the program's backlog takes some, and some wait for it, unless none is looked at.
         let all = u64::from(sent);
-        assert!(if port == 9 { refused == all } else { (all / 2..all).contains(&refused) }, "{refused}");
+        let least = if port == 9 { all } else { all / 2 };
+        let most = if port == 9 || rate > 0 { all } else { all - 1 };
+        assert!((least..=most).contains(&refused), "{refused}");
     }
     guest.discard();
     let stats = backend.stats("vm").totals;
@@ -216,15 +235,24 @@ fn requests_by_the_hundred_thousand() {
     assert!(resident() < before + ROOM, "{} MiB more", (resident() - before) >> 20);
     neighbours.send(&mut guest);
     neighbours.answer(&mut guest);
-    assert_eq!(backend.stats(Neighbours::VM).totals.connections_open, 1);
+    let other = backend.stats(Neighbours::VM).totals;
+    assert_eq!((other.connections_open, other.connections_refused, other.requests_over_rate), (1, 0, 0));
     // A new front end finds the device as new.
     drop(guest);
     wait_until("gone", || !backend.stats("vm").connected);
     while try_accept(&listener).is_some() {}
     let mut guest = backend.guest("vm");
-    let conn = guest.connect(1);
-    guest.ping(conn, &mut accept(&listener));
+    // Some time after the last of the flood, that is: the rate is the VM's.
+    let mut conn = None;
+    wait_until("a request is granted", || {
+        let asked = guest.stack.connect(HOST_CID, 1, SocketType::Stream).expect("asked");
+        let granted = guest.stack.wait_connected(asked, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+        conn = granted.then_some(asked);
+        granted
+    });
+    guest.ping(conn.expect("a connection"), &mut accept(&listener));
     assert_eq!(backend.stats("vm").totals.connections_open, 1);
+    stats.requests_over_rate
 }
 
 #[test]

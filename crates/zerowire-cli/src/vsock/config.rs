@@ -13,7 +13,11 @@ use crate::{file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
-    let limits = VsockLimits { buffer_bytes: args.buffer, max_connections: args.max_connections as usize };
+    let limits = VsockLimits {
+        buffer_bytes: args.buffer,
+        max_connections: args.max_connections as usize,
+        request_rate: args.request_rate,
+    };
     let made = |vm: Vm| VsockConfig {
         name: vm.name,
         endpoint: vm.endpoint,

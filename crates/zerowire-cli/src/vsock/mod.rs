@@ -59,6 +59,10 @@ pub struct VsockArgs {
     /// each one memory: see below.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
+    /// Connection requests of a VM's guest a second, and at once, up to 1000000; further ones are reset without a look, so that
+    /// a guest that asks all the time leaves its own connections their rate. 0: no bound.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    request_rate: u32,
     /// User, beside root and the one that runs this, whose programs may map receive buffers at PATH.map. They need the
     /// right to write that socket as well (setfacl -m u:UID:rw PATH.map); repeat for more.
     #[arg(long, value_name = "UID")]
@@ -88,7 +92,8 @@ const AFTER_HELP: &str = "\
 Signals: SIGUSR1 prints statistics, SIGTERM and SIGINT end the program.
 
 Limits: 256 VMs a process; 65536 connections a VM; rings up to 32768 entries; 64 memory regions a VM; indirect tables up \
-to 1024 descriptors. A 'CONNECT PORT' line has at most 32 bytes and comes within 10 s; the guest answers a host program's \
+to 1024 descriptors. Each connection request beyond --request-rate is answered by a reset and counted, and the log says so once a minute at \
+most. A 'CONNECT PORT' line has at most 32 bytes and comes within 10 s; the guest answers a host program's \
 connect within 10 s; what a guest sent before it closed waits for a slow host program for 30 s at most. Messages of a host \
 program have at most 1 MiB.
 

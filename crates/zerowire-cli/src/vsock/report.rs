@@ -33,8 +33,13 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
     let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
     let _ = writeln!(
         out,
-        "  connections: {} opened, {} open, {} refused, {} reset; {} bad handshakes of host programs",
-        t.connections_opened, t.connections_open, t.connections_refused, t.resets, t.bad_handshakes
+        "  connections: {} opened, {} open, {} refused ({} beyond the rate), {} reset; {} bad handshakes of host programs",
+        t.connections_opened,
+        t.connections_open,
+        t.connections_refused,
+        t.requests_over_rate,
+        t.resets,
+        t.bad_handshakes
     );
     let _ = writeln!(
         out,

@@ -22,6 +22,8 @@ pub struct VsockCounters {
     pub closed: Counter,
     /// Connection requests that nobody took.
     pub refused: Counter,
+    /// Of these, the guest's beyond its rate of requests.
+    pub over_rate: Counter,
     /// Resets that were sent to the guest for other reasons.
     pub resets: Counter,
     /// Host programs that said something else than CONNECT, or nothing in time.
@@ -45,6 +47,7 @@ impl VsockCounters {
             connections_opened: self.opened.get(),
             connections_open: self.opened.get().saturating_sub(self.closed.get()),
             connections_refused: self.refused.get(),
+            requests_over_rate: self.over_rate.get(),
             resets: self.resets.get(),
             bad_handshakes: self.bad_handshakes.get(),
             control_packets: self.control_packets.get(),
@@ -68,6 +71,8 @@ pub struct VsockTotals {
     pub connections_open: u64,
     /// Connection requests, of the guest or of host programs, that nobody took.
     pub connections_refused: u64,
+    /// Of these, the guest's beyond [`VsockLimits::request_rate`](super::VsockLimits::request_rate).
+    pub requests_over_rate: u64,
     /// Resets that were sent to the guest for other reasons.
     pub resets: u64,
     /// Host programs that said something else than CONNECT, or nothing in time.

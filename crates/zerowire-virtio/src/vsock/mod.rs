@@ -10,6 +10,7 @@ pub mod lifecycle;
 pub mod mapped;
 pub mod packet;
 mod queues;
+mod request_rate;
 mod socket;
 mod switch;
 mod table;
@@ -54,10 +55,13 @@ pub struct VsockLimits {
     pub buffer_bytes: u32,
     /// Connections at once; further ones are reset. 1 to 65536.
     pub max_connections: usize,
+    /// Connection requests of the guest a second, and at once, that are looked at; further ones are reset unseen. Up to
+    /// 1000000; 0 for no bound.
+    pub request_rate: u32,
 }
 
 impl Default for VsockLimits {
     fn default() -> Self {
-        Self { buffer_bytes: 256 << 10, max_connections: 8192 }
+        Self { buffer_bytes: 256 << 10, max_connections: 8192, request_rate: 10_000 }
     }
 }

@@ -228,6 +228,8 @@ pub struct Packet {
     pub descriptors: u16,
     /// A program has it for a while.
     pub lent: bool,
+    /// It asks for a connection, and too many were asked for before.
+    pub over_rate: bool,
 }
 
 /// Takes the next chain of the transmit queue, appending its segments to `list`.
@@ -265,5 +267,6 @@ pub fn take(
         segments: (start as u32, list.len() as u32),
         descriptors: descriptors + u16::from(cursor.is_indirect()),
         lent: false,
+        over_rate: false,
     }))
 }

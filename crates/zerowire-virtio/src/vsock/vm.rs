@@ -11,6 +11,7 @@ use rustix::net::SocketType;
 use super::mapped::{MapClient, MapPolicy};
 use super::packet::{Header, Kind};
 use super::queues::{Queue, Receive};
+use super::request_rate::RequestRate;
 use super::table::{Key, Table};
 use super::{VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, bind_unix};
@@ -76,6 +77,7 @@ pub(crate) struct GroupVm {
     pub(super) uds: PathBuf,
     pub(super) groups: Vec<String>,
     pub(super) limits: VsockLimits,
+    pub(super) request_rate: RequestRate,
     pub(super) counters: Arc<VsockCounters>,
     pub(super) listening: Vec<Listening>,
     /// Where programs ask for mapped connections.
@@ -142,6 +144,7 @@ impl GroupVm {
             uds: uds.to_owned(),
             groups,
             limits,
+            request_rate: RequestRate::new(limits.request_rate),
             counters,
             listening,
             map_listening,

@@ -51,6 +51,11 @@ impl Vm {
         Self { limits: VsockLimits { max_connections, ..self.limits }, ..self }
     }
 
+    /// With so many connection requests a second at most.
+    pub fn request_rate(self, request_rate: u32) -> Self {
+        Self { limits: VsockLimits { request_rate, ..self.limits }, ..self }
+    }
+
     /// In these groups.
     pub fn groups(self, groups: &'static [&'static str]) -> Self {
         Self { groups, ..self }

@@ -21,6 +21,9 @@ const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
 /// Values that [`VsockLimits::max_connections`] can have.
 const CONNECTIONS: std::ops::RangeInclusive<usize> = 1..=65536;
 
+/// The most that [`VsockLimits::request_rate`] can be.
+const MAX_REQUEST_RATE: u32 = 1_000_000;
+
 /// Values that [`MapPolicy::max_bytes`] can have.
 const MAP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 30;
 
@@ -65,7 +68,7 @@ impl VsockConfig {
         if let Some(why) = why {
             return Err(ServerError::Cid { vm: self.name.clone(), cid: self.cid, why });
         }
-        let VsockLimits { buffer_bytes, max_connections } = self.limits;
+        let VsockLimits { buffer_bytes, max_connections, request_rate } = self.limits;
         if !BUFFER_BYTES.contains(&buffer_bytes) {
             let (least, most) = BUFFER_BYTES.into_inner();
             return Err(
@@ -77,6 +80,11 @@ impl VsockConfig {
             return Err(
                 self.limit(format!("{max_connections} connections: the bound must be {least} to {most}"))
             );
+        }
+        if request_rate > MAX_REQUEST_RATE {
+            return Err(self.limit(format!(
+                "{request_rate} connection requests a second: the bound must be 1 to {MAX_REQUEST_RATE}, or 0 for none"
+            )));
         }
         if !MAP_BYTES.contains(&self.map.max_bytes) {
             let (least, most) = MAP_BYTES.into_inner();

@@ -35,6 +35,10 @@ impl Switch {
 
     /// The guest asks for a connection.
     pub(super) fn requested(&mut self, v: usize, h: &Header, kind: Kind) {
+        if self.over_rate {
+            self.vms[v].counters.over_rate.add(1);
+            return self.turn_down(v, h);
+        }
         let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
         let mut connection = self.new_connection(v, key, kind, Lifecycle::asked());
         // Of a new connection there are no older counts.

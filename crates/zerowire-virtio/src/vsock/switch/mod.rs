@@ -62,6 +62,8 @@ pub(super) struct Switch {
     chain: Lent,
     /// It was lent to a program.
     was_lent: bool,
+    /// The packet that is looked at asks for a connection beyond the guest's rate.
+    over_rate: bool,
     /// When this turn's first chain was lent: the clock is not asked for each.
     turn_at: Option<Instant>,
     /// Chains that come back.
@@ -97,6 +99,7 @@ impl Switch {
             beyond: Vec::new(),
             chain: Lent::default(),
             was_lent: false,
+            over_rate: false,
             turn_at: None,
             back: Vec::with_capacity(transmit::MAX_BATCH),
             clock: Clock::default(),

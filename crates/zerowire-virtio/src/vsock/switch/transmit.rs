@@ -1,5 +1,7 @@
 //! From a guest's transmit queue.
 
+use std::time::Instant;
+
 use zerowire::ledger::DropReason;
 
 use super::Switch;
@@ -30,21 +32,6 @@ const END_COST: usize = 8;
 /// Segments of a turn, give or take those of one chain.
 const MAX_SEGMENTS: usize = 4096;
 
-/// What a packet costs behind another one.
-#[inline]
-fn cost_of(p: &Packet, before: Option<&Packet>) -> usize {
-    let Some(h) = &p.header else { return 1 };
-    match Op::new(h.op) {
-        Some(Op::Request) => REQUEST_COST,
-        Some(Op::Rst | Op::Shutdown) => END_COST,
-        // Runs of one connection go out by one system call.
-        _ => match before.and_then(|b| b.header.as_ref()) {
-            Some(b) if (b.src_port, b.dst_port) != (h.src_port, h.dst_port) => SWITCH_COST,
-            _ => 1,
-        },
-    }
-}
-
 impl Switch {
     /// Takes a batch of packets from a guest. Returns whether there were any.
     pub fn transmit(&mut self, v: usize) -> bool {
@@ -63,11 +50,11 @@ impl Switch {
         packets.clear();
         segments.clear();
         let mut error = None;
-        let mut cost = 0;
+        let (mut cost, mut now) = (0, None);
         while cost < MAX_BATCH && segments.len() < MAX_SEGMENTS {
             match queues::take(&mut tx.ring, &memory, &mut segments, &mut self.hint) {
-                Ok(Some(p)) => {
-                    cost += cost_of(&p, packets.last());
+                Ok(Some(mut p)) => {
+                    cost += self.cost_of(v, &mut p, packets.last(), &mut now);
                     packets.push(p);
                 }
                 Ok(None) => break,
@@ -85,6 +72,7 @@ impl Switch {
         }
         for p in &mut packets {
             self.chain = Lent { head: p.head, descriptors: p.descriptors };
+            self.over_rate = p.over_rate;
             self.packet(v, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run);
             // What may be lent is never collected: its packet is flushed before the next one is looked at.
             p.lent = std::mem::take(&mut self.was_lent);
@@ -111,6 +99,52 @@ impl Switch {
         }
         self.segments = segments;
         any
+    }
+
+    /// What a packet costs behind another one.
+    #[inline]
+    fn cost_of(
+        &mut self,
+        v: usize,
+        p: &mut Packet,
+        before: Option<&Packet>,
+        now: &mut Option<Instant>,
+    ) -> usize {
+        let Some(h) = &p.header else { return 1 };
+        match Op::new(h.op) {
+            Some(Op::Request) => self.cost_of_request(v, p, now),
+            Some(Op::Rst | Op::Shutdown) => END_COST,
+            // Runs of one connection go out by one system call.
+            _ => match before.and_then(|b| b.header.as_ref()) {
+                Some(b) if (b.src_port, b.dst_port) != (h.src_port, h.dst_port) => SWITCH_COST,
+                _ => 1,
+            },
+        }
+    }
+
+    /// What a request costs, which is little where nothing comes of it. One clock for all of a batch.
+    fn cost_of_request(&mut self, v: usize, p: &mut Packet, now: &mut Option<Instant>) -> usize {
+        let vm = &mut self.vms[v];
+        let Some(h) = p.header.filter(|h| h.check(vm.cid, p.room).is_ok()) else { return SWITCH_COST };
+        if !vm.request_rate.is_bounded() {
+            return REQUEST_COST;
+        }
+        let now = *now.get_or_insert_with(|| self.clock.now());
+        if vm.request_rate.take(now) {
+            return REQUEST_COST;
+        }
+        p.over_rate = true;
+        if vm.request_rate.is_news(now) {
+            tracing::warn!(
+                "{}: the guest asks for more than {} connections a second: further ones are refused, and counted in \
+                 requests_over_rate (--request-rate)",
+                vm.name,
+                vm.limits.request_rate
+            );
+        }
+        // An old connection of these ports is over all the same.
+        let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
+        if vm.connections.is_taken(&key) { END_COST } else { SWITCH_COST }
     }
 
     #[inline]
