@@ -202,7 +202,7 @@ fn requests_beyond_the_rate_are_told_in_the_statistics_and_the_log() {
         // Nobody listens: each is answered, whether it is looked at or not.
         assert_eq!(guest.connect(HOST_CID, 700), None);
     }
-    program.wait_log("more than 1 connections a second");
+    program.wait_log("for more than 1 connections a second");
     drop(guest);
     let (out, log) = program.stop();
     let vm = &json(&out)["vms"][0];

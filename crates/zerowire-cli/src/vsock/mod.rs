@@ -59,7 +59,7 @@ pub struct VsockArgs {
     /// each one memory: see below.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
-    /// Connection requests of a VM's guest a second, and at once, up to 1000000; further ones are reset without a look, so that
+    /// Connection requests of a VM's guest to the host a second, and at once, up to 1000000; further ones are reset without a look, so that
     /// a guest that asks all the time leaves its own connections their rate. 0: no bound.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     request_rate: u32,

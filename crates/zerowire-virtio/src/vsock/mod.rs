@@ -55,7 +55,7 @@ pub struct VsockLimits {
     pub buffer_bytes: u32,
     /// Connections at once; further ones are reset. 1 to 65536.
     pub max_connections: usize,
-    /// Connection requests of the guest a second, and at once, that are looked at; further ones are reset unseen. Up to
+    /// Connection requests of the guest to the host a second, and at once, that are looked at; further ones are reset unseen. Up to
     /// 1000000; 0 for no bound.
     pub request_rate: u32,
 }

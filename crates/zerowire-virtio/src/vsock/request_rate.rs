@@ -1,7 +1,7 @@
 //! How many connection requests of a guest are looked at.
 //!
-//! A request opens a socket, or makes a connection at another guest: as long as a credit's worth of payload. What comes beyond
-//! a rate is answered without any of that.
+//! A request to the host opens a socket and connects it, as long as many small packets take. What comes beyond a rate is answered
+//! without any of that.
 
 use std::time::{Duration, Instant};
 

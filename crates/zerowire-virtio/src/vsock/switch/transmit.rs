@@ -10,7 +10,7 @@ use crate::memory::Segment;
 use crate::vsock::credit::Credit;
 use crate::vsock::lifecycle::{Effect, Phase};
 use crate::vsock::mapped::Lent;
-use crate::vsock::packet::{Fault, HEADER_LEN, Header, Kind, Op, SEQ_EOM, SHUT_RECEIVE};
+use crate::vsock::packet::{Fault, HEADER_LEN, HOST_CID, Header, Kind, Op, SEQ_EOM, SHUT_RECEIVE};
 use crate::vsock::queues::{self, Packet};
 use crate::vsock::socket::MAX_IOV;
 use crate::vsock::table::{End, Key};
@@ -126,7 +126,8 @@ impl Switch {
     fn cost_of_request(&mut self, v: usize, p: &mut Packet, now: &mut Option<Instant>) -> usize {
         let vm = &mut self.vms[v];
         let Some(h) = p.header.filter(|h| h.check(vm.cid, p.room).is_ok()) else { return SWITCH_COST };
-        if !vm.request_rate.is_bounded() {
+        // One to another guest takes no system call.
+        if h.dst_cid != HOST_CID || !vm.request_rate.is_bounded() {
             return REQUEST_COST;
         }
         let now = *now.get_or_insert_with(|| self.clock.now());
@@ -136,7 +137,7 @@ impl Switch {
         p.over_rate = true;
         if vm.request_rate.is_news(now) {
             tracing::warn!(
-                "{}: the guest asks for more than {} connections a second: further ones are refused, and counted in \
+                "{}: the guest asks the host for more than {} connections a second: further ones are refused, and counted in \
                  requests_over_rate (--request-rate)",
                 vm.name,
                 vm.limits.request_rate
