@@ -240,15 +240,25 @@ fn finish(guest: &mut VsockGuest, conn: ConnId, program: &mut Program) -> Result
 /// Waits until the server listens.
 fn wait_for(path: &Path, program: &mut Program) -> Result<()> {
     let begin = Instant::now();
-    // The name is there a moment before it listens.
-    while !path.exists() {
+    while !listens(path)? {
         if program.has_ended()? || begin.elapsed() > STALL_LIMIT {
             bail!("the server does not listen: {}", program.words());
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    std::thread::sleep(Duration::from_millis(2));
     Ok(())
+}
+
+/// Whether a socket listens at `path`. Its name alone is there a moment before.
+fn listens(path: &Path) -> Result<bool> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/unix")
+        .context("cannot read the table of unix sockets")?;
+    let path = path.display().to_string();
+    // Num RefCount Protocol Flags Type St Inode Path; of the flags that is __SO_ACCEPTCON (net/unix/af_unix.c, `unix_seq_show`).
+    Ok(table
+        .lines()
+        .filter(|line| line.ends_with(&path))
+        .any(|line| line.split_whitespace().nth(3) == Some("00010000")))
 }
 
 fn sample(output: &ClientOutput, send_seconds: f64, backend: Duration) -> RxSample {
