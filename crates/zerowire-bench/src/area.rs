@@ -163,9 +163,20 @@ mod tests {
     }
 
     #[test]
+    fn receive_buffers_lie_as_linux_cuts_them() {
+        let slots = Slots::received(256 * 1024, RECEIVE_BUFFER);
+        assert_eq!((slots.places(), slots.total()), (8 * 21, 256 * 1024));
+        assert_eq!([0, 1, 20, 21, 22].map(|i| slots.offset(i)), [0, 1536, 30_720, 32_768, 34_304]);
+        assert_eq!(Slots::received(100, RECEIVE_BUFFER).places(), 1, "there is always one");
+        assert_eq!(Slots::received(256 * 1024, 4096), Slots::new(256 * 1024, 4096));
+    }
+
+    #[test]
     fn places_never_overlap_and_stay_inside() {
-        for len in [1, 64, 76, 1512, 2048, 2049, 9012, 60_012] {
-            let slots = Slots::new(256 * 1024, len);
+        let lens = [1, 64, 76, 1512, 1536, 2048, 2049, 9012, 60_012];
+        let both =
+            |len| [Slots::new(256 * 1024, len), Slots::received(256 * 1024, len)].map(|slots| (len, slots));
+        for (len, slots) in lens.into_iter().flat_map(both) {
             let mut starts: Vec<usize> = (0..slots.places()).map(|i| slots.offset(i)).collect();
             starts.sort_unstable();
             assert!(starts.windows(2).all(|pair| pair[0] + len <= pair[1]));
