@@ -380,17 +380,10 @@ impl GuestMemory {
     /// is full (virtio 1.3 §2.7.5: addresses are guest-physical; a range may cross adjacent regions).
     #[inline]
     pub fn translate<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
-        if let Some(p) = self.pieces.get(*hint) {
-            let start = addr.wrapping_sub(p.guest_addr);
-            if start < p.len && u64::from(len) <= p.len - start {
-                return out.push_segment(Segment {
-                    ptr: p.ptr.wrapping_add(start as usize),
-                    len,
-                    piece: *hint as u16,
-                });
-            }
+        match self.within_piece(addr, len, *hint) {
+            Some(ptr) => out.push_segment(Segment { ptr, len, piece: *hint as u16 }),
+            None => self.translate_slow(addr, len, hint, out),
         }
-        self.translate_slow(addr, len, hint, out)
     }
 
     #[cold]

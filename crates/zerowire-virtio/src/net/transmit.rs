@@ -436,9 +436,8 @@ pub(super) fn parse(
     segments.clear();
     if let Some(d) = ChainCursor::single(ring, head)
         && !d.is_writable()
-        && let Some(ptr) = memory.within_piece(d.addr, d.len, *hint)
+        && memory.translate(d.addr, d.len, hint, segments)
     {
-        segments.push(Segment { ptr, len: d.len, piece: *hint as u16 });
         return Ok(d.len as usize);
     }
     let mut cursor = ChainCursor::new(ring, head);

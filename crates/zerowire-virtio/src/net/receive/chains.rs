@@ -203,11 +203,17 @@ impl Chains {
             && d.len as usize >= header_len
             && let Some(ptr) = memory.within_piece(d.addr, d.len, self.hint)
         {
-            let only = Segment { ptr, len: d.len, piece: self.hint as u16 };
-            self.ready.push_back(Chain { only, room: d.len as usize, head, list: NO_LIST });
+            self.push_single(ptr, d.len, head);
             return Ok(());
         }
         self.begin_walked(head, ring, memory, header_len)
+    }
+
+    /// Adds a chain that is one segment, which lies in the piece of memory used last.
+    #[inline(always)]
+    fn push_single(&mut self, ptr: *mut u8, len: u32, head: u16) {
+        let only = Segment { ptr, len, piece: self.hint as u16 };
+        self.ready.push_back(Chain { only, room: len as usize, head, list: NO_LIST });
     }
 
     /// As [`Self::begin`], by a walk along the chain, whose first segment may lie in any piece.
@@ -225,12 +231,10 @@ impl Chains {
             && cursor.is_done()
             && d.is_writable()
             && d.len as usize >= header_len
-            && let Some(ptr) = memory.contiguous(d.addr, u64::from(d.len), &mut self.hint)
-            && let Some(piece) = memory.pieces().get(self.hint)
-            && ptr.addr() - piece.ptr().addr() + d.len as usize <= piece.len()
+            && memory.contiguous(d.addr, u64::from(d.len), &mut self.hint).is_some()
+            && let Some(ptr) = memory.within_piece(d.addr, d.len, self.hint)
         {
-            let only = Segment { ptr, len: d.len, piece: self.hint as u16 };
-            self.ready.push_back(Chain { only, room: d.len as usize, head, list: NO_LIST });
+            self.push_single(ptr, d.len, head);
             return Ok(());
         }
         self.begin_list(head, cursor, first, ring, memory, header_len)

@@ -334,7 +334,7 @@ impl XdpReceive {
             match direct.and_then(|i| self.place_of(link, geometry, self.chains.segments(i)).map(|d| (i, d)))
             {
                 Some((i, (chunk, at))) => {
-                    // All but always the oldest.
+                    // Nearly always the oldest.
                     let taken = if i == 0 { self.kept.pop_front() } else { self.kept.remove(i) };
                     let (Some(head), Some(taken)) = (self.chains.remove(i), taken) else {
                         break;
