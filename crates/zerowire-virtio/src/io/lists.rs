@@ -59,10 +59,21 @@ impl Lists {
         Ok(())
     }
 
-    /// The last entry of the list that begins at `start`, if it has one.
+    /// Appends memory to the list that begins at `start`, which is the last one. What lies right behind its last entry, as a guest cuts
+    /// buffers out of larger blocks, becomes part of that.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
     #[inline]
-    pub fn last_from(&mut self, start: usize) -> Option<&mut libc::iovec> {
-        self.entries.get_mut(start..).and_then(|list| list.last_mut())
+    pub fn add(&mut self, start: usize, ptr: *mut u8, len: usize) -> Result<(), Full> {
+        if self.entries.len() > start
+            && let Some(last) = self.entries.last_mut()
+            && last.iov_base.wrapping_byte_add(last.iov_len) == ptr.cast()
+        {
+            last.iov_len += len;
+            return Ok(());
+        }
+        self.push(libc::iovec { iov_base: ptr.cast(), iov_len: len })
     }
 
     /// The list that begins at `start`, which is the last one: its address, and how many entries it has. The address stays good
@@ -94,7 +105,7 @@ mod tests {
             for _ in 0..3 {
                 assert_eq!(lists.push(entry(0)), Err(Full));
                 assert_eq!(lists.list_from(0), (at, most as u32));
-                assert_eq!(lists.last_from(0).map(|e| e.iov_len), Some(most - 1));
+                assert_eq!(lists.entries.last().map(|e| e.iov_len), Some(most - 1));
             }
             lists.clear();
             assert_eq!(lists.push(entry(3)), Ok(()));
@@ -108,8 +119,24 @@ mod tests {
         (1..=5).for_each(|n| assert_eq!(lists.push(entry(n)), Ok(())));
         let (all, _) = lists.list_from(0);
         assert_eq!(lists.list_from(3), (all.wrapping_add(3), 2));
-        assert!(lists.last_from(5).is_none() && lists.last_from(9).is_none());
+        assert_eq!((lists.list_from(5).1, lists.list_from(9).1), (0, 0));
         lists.truncate(3);
-        assert_eq!((lists.list_from(3).1, lists.last_from(2).map(|e| e.iov_len)), (0, Some(3)));
+        assert_eq!((lists.list_from(3).1, lists.entries.last().map(|e| e.iov_len)), (0, Some(3)));
+    }
+
+    #[test]
+    fn what_lies_behind_the_last_entry_of_the_same_list_becomes_part_of_it() {
+        let at = |n: usize| std::ptr::without_provenance_mut::<u8>(n);
+        let lens = |lists: &Lists| lists.entries.iter().map(|e| e.iov_len).collect::<Vec<_>>();
+        let mut lists = Lists::new(3);
+        assert_eq!(lists.add(0, at(4096), 100), Ok(()));
+        assert_eq!(lists.add(0, at(4196), 50), Ok(()));
+        assert_eq!(lens(&lists), [150]);
+        assert_eq!(lists.add(0, at(4247), 1), Ok(()), "a byte lies between");
+        assert_eq!(lists.add(2, at(4248), 7), Ok(()), "another list begins");
+        assert_eq!(lens(&lists), [150, 1, 7]);
+        assert_eq!(lists.add(2, at(4095), 1), Err(Full));
+        assert_eq!(lists.add(2, at(4255), 3), Ok(()), "this takes no entry");
+        assert_eq!(lens(&lists), [150, 1, 10]);
     }
 }

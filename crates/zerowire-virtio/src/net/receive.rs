@@ -392,6 +392,15 @@ impl Receive {
         let (mut n, mut room, mut entries) = (0, 0, 0);
         while room < need {
             let i = first + n;
+            if i == self.chains.len() {
+                let (need, most) = (need - room, (MAX_IOV - 1).saturating_sub(entries));
+                let list = (!private).then_some(start);
+                let Some((more, bytes)) = self.plain_chains(need, most, list, cx)? else { return Ok((0, 0)) };
+                (n, room, entries) = (n + more, room + bytes, entries + more);
+                if more > 0 {
+                    continue;
+                }
+            }
             if !self.chains.ensure(i, need - room, &mut self.ring, cx.memory, self.setup.header_len)? {
                 // All buffers that the ring can hold are here: the first read takes what there is.
                 let all_here = self.chains.are_all(&self.ring);
@@ -413,6 +422,24 @@ impl Receive {
         Ok((n, room))
     }
 
+    /// Takes up to `most` chains of the usual kind, one segment each, until they hold `need` bytes: how many that is, and how many
+    /// bytes they hold. Appends them to the scatter list that begins at entry `list`, if there is to be one; None where it has no
+    /// room for them.
+    #[inline]
+    fn plain_chains(
+        &mut self,
+        need: usize,
+        most: usize,
+        list: Option<usize>,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Option<(usize, usize)>, TurnError> {
+        let (lists, mut full) = (&mut self.lists, false);
+        let each = |ptr, len| full |= list.is_some_and(|start| lists.add(start, ptr, len).is_err());
+        let taken =
+            self.chains.take_plain((need, most), &mut self.ring, cx.memory, self.setup.header_len, each)?;
+        Ok((!full).then_some(taken))
+    }
+
     /// Appends chain `i` to the scatter list that begins at entry `start`. Returns how many bytes it holds.
     ///
     /// # Errors
@@ -420,14 +447,7 @@ impl Receive {
     #[inline]
     fn append(&mut self, i: usize, start: usize) -> Result<usize, Full> {
         for s in self.chains.segments(i) {
-            let len = s.len as usize;
-            // Buffers that lie one behind the other, as a guest cuts them out of larger blocks, are one entry.
-            match self.lists.last_from(start) {
-                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == s.ptr.cast() => {
-                    last.iov_len += len;
-                }
-                _ => self.lists.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: len })?,
-            }
+            self.lists.add(start, s.ptr, s.len as usize)?;
         }
         Ok(self.chains.room(i))
     }

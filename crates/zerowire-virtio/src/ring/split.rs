@@ -235,9 +235,15 @@ impl SplitRing {
         self.take_next().map(Some)
     }
 
+    /// How many entries can be taken by [`Self::take_next`] one behind the other: none where chains in flight are marked.
+    #[inline]
+    pub(crate) fn unmarked(&mut self) -> Result<u16, RingError> {
+        if self.tracker.is_some() { Ok(0) } else { self.available() }
+    }
+
     /// The head in the next entry of the available ring, which is there.
     #[inline]
-    fn take_next(&mut self) -> Result<u16, RingError> {
+    pub(crate) fn take_next(&mut self) -> Result<u16, RingError> {
         let slot = usize::from(self.next_avail & self.mask);
         let head = self.avail_word(2 + slot).get();
         self.next_avail = self.next_avail.wrapping_add(1);

@@ -164,6 +164,42 @@ impl Chains {
         Ok(true)
     }
 
+    /// Takes chains of one segment each in the piece of memory used last, as long as less than `need` bytes are there and the guest has
+    /// posted such ones, at most `most`; `each` is told where they lie. Returns how many that is, and how many bytes they hold.
+    /// One of another kind behind them is taken as well, and is not among these.
+    #[inline]
+    pub(crate) fn take_plain(
+        &mut self,
+        (need, most): (usize, usize),
+        ring: &mut SplitRing,
+        memory: &GuestMemory,
+        header_len: usize,
+        mut each: impl FnMut(*mut u8, usize),
+    ) -> Result<(usize, usize), RingError> {
+        let most = most.min(MAX_AHEAD - self.ready.len());
+        let (mut n, mut room) = (0, 0);
+        let mut posted = 0;
+        while room < need && n < most {
+            if posted == 0 {
+                posted = ring.unmarked()?;
+                if posted == 0 {
+                    break;
+                }
+            }
+            posted -= 1;
+            let head = ring.take_next()?;
+            let Some((ptr, len)) = self.plain(head, ring, memory, header_len) else {
+                self.begin_walked(head, ring, memory, header_len)?;
+                break;
+            };
+            self.push_single(ptr, len, head);
+            each(ptr, len as usize);
+            n += 1;
+            room += len as usize;
+        }
+        Ok((n, room))
+    }
+
     /// Takes a chain in again that was [given up](Self::remove), as the last one, parsed as by [`Self::ensure`]. Returns false,
     /// and has nothing of it, where it has a mistake now, or there are too many.
     #[cold]
@@ -198,15 +234,25 @@ impl Chains {
         memory: &GuestMemory,
         header_len: usize,
     ) -> Result<(), RingError> {
-        if let Some(d) = ChainCursor::single(ring, head)
-            && d.is_writable()
-            && d.len as usize >= header_len
-            && let Some(ptr) = memory.within_piece(d.addr, d.len, self.hint)
-        {
-            self.push_single(ptr, d.len, head);
+        if let Some((ptr, len)) = self.plain(head, ring, memory, header_len) {
+            self.push_single(ptr, len, head);
             return Ok(());
         }
         self.begin_walked(head, ring, memory, header_len)
+    }
+
+    /// Where the chain that begins at `head` lies, and how long it is, if it is one segment in the piece of memory used last.
+    #[inline(always)]
+    fn plain(
+        &self,
+        head: u16,
+        ring: &SplitRing,
+        memory: &GuestMemory,
+        header_len: usize,
+    ) -> Option<(*mut u8, u32)> {
+        let d = ChainCursor::single(ring, head)?;
+        let ptr = memory.within_piece(d.addr, d.len, self.hint)?;
+        (d.is_writable() && d.len as usize >= header_len).then_some((ptr, d.len))
     }
 
     /// Adds a chain that is one segment, which lies in the piece of memory used last.
