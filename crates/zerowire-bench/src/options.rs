@@ -55,7 +55,7 @@ impl Default for NetOptions {
 impl NetOptions {
     /// Rounds of each case.
     pub fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.quick { 5 } else { 15 })
+        self.rounds.unwrap_or(if self.quick { 5 } else { 25 })
     }
 
     /// Numbers of VMs, thinned out when quick.
