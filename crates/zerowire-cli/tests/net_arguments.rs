@@ -43,7 +43,8 @@ fn wrong_arguments_are_named_with_what_to_give() {
         );
         refused(&["--socket", s, "--port", "tap:"], 1, &["1 to 15 bytes"]);
         refused(&["--socket", s, "--port", "tap:a/b"], 1, &["'a/b'", "without '/'"]);
-        refused(&["--socket", s, "--gather-max", "70000"], 1, &["70000", "65557"]);
+        refused(&["--socket", s, "--gather-max", "70000"], 1, &["--gather-max 70000", "65557"]);
+        refused(&["--socket", s, "--rx-copybreak", "65558"], 1, &["--rx-copybreak 65558", "65557"]);
         refused(&["--port", "tap:zwarg"], 1, &["--socket PATH", "--fd N"]);
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);

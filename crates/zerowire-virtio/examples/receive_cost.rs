@@ -66,7 +66,8 @@ fn run(descriptors: usize, len: usize) -> Result<f64, Error> {
     let setup = ring.setup(0);
     let at = RingAddresses { desc: setup.desc.user, avail: setup.avail.user, used: setup.used.user };
     let ring_side = SplitRing::new(0, SIZE, at, 0, false, &memory)?;
-    let options = ReceiveSetup { mergeable: false, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+    let options =
+        ReceiveSetup { mergeable: false, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
     let mut side = Receive::new(ring_side, options)?;
     let counters = Counters::default();
     let frame = vec![0; 12 + len];

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::veth::ip;
 use common::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{
@@ -161,9 +162,10 @@ fn received_frames_lie_where_the_guest_posted_buffers_without_a_copy() {
         let without = if mode == (RxMode::Mergeable { buffer_len: 1536 }) { 0 } else { f::NET_MRG_RXBUF };
         let without = if mode == RxMode::Small { without | OFFLOADS } else { without };
         let rx = Some(RxOptions { mode, indirect: false, buffers: 0 });
+        let policy = Policy { rx_copybreak_bytes: 0, ..Policy::default() };
         run(
             name,
-            Vm::new(name),
+            Vm { policy, ..Vm::new(name) },
             NetOptions { rx, ..options(without, Layout::Split) },
             move |backend, guest, peer| {
                 traffic_each_way(guest, peer);
@@ -174,6 +176,39 @@ fn received_frames_lie_where_the_guest_posted_buffers_without_a_copy() {
                 assert_eq!(r.frames, 44);
             },
         );
+    }
+}
+
+#[test]
+fn runs_of_received_frames_are_copied_up_to_the_copybreak_and_no_longer_ones() {
+    // One chain takes frames of up to 1524 bytes; longer ones take two of them.
+    let mode = RxMode::Mergeable { buffer_len: 1536 };
+    let rx = Some(RxOptions { mode, indirect: false, buffers: 0 });
+    for (copybreak, len) in [(0, 60), (500, 488), (500, 489), (4096, 1514), (4096, 4084), (4096, 4085)] {
+        for engine in [Engine::Uring, Engine::Syscall] {
+            let policy = Policy { rx_copybreak_bytes: copybreak, ..Policy::default() };
+            let vm = Vm { policy, engine, ..Vm::new("zwbreak") };
+            run(
+                "zwbreak",
+                vm,
+                NetOptions { rx, ..options(0, Layout::Single) },
+                move |backend, guest, peer| {
+                    ip(&["link", "set", "zwbreak", "mtu", "9000"]);
+                    for n in 0..100 {
+                        let frame = frames::frame(n, len);
+                        peer.send(&frame);
+                        assert_eq!(guest.expect().1, frame);
+                    }
+                    let r = backend.stats("zwbreak").receive.totals;
+                    let small = r.copied_bytes.get("small").copied().unwrap_or(0);
+                    assert!(r.copied_bytes.keys().all(|k| ["small", "overflow"].contains(k)), "{r:?}");
+                    // A run is noticed after 32 frames.
+                    let (copied, whole) = if 12 + len <= copybreak { (68, 0..=32) } else { (0, 60..=100) };
+                    assert_eq!(small, copied * (12 + len as u64), "{len} bytes, at most {copybreak}: {r:?}");
+                    assert!(whole.contains(&r.zero_copied_frames), "{len} bytes, at most {copybreak}: {r:?}");
+                },
+            );
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use common::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::header::GSO_TCPV4;
 use zerowire_guest::net::{Layout, OFFLOADS};
 use zerowire_guest::{Transport, features as f};
+use zerowire_virtio::net::Policy;
 
 const TSO: [u8; 10] = [1, GSO_TCPV4, 54, 0, 0xa8, 5, 34, 0, 16, 0];
 
@@ -24,6 +25,12 @@ fn copied(backend: &Backend) -> BTreeMap<&'static str, u64> {
 /// Receives so many frames, which must come.
 fn receive(guest: &mut Guest, frames: usize) {
     (0..frames).for_each(|_| drop(guest.expect()));
+}
+
+/// A VM whose frames come from the socket, and are copied up to this many bytes.
+fn short_ones_copied(rx_copybreak_bytes: usize) -> Vm {
+    let policy = Policy { rx_copybreak_bytes, ..Policy::default() };
+    Vm { policy, ..Vm::on("a", "packet:v0,receive=socket") }
 }
 
 #[test]
@@ -55,7 +62,7 @@ fn sound_frames_behind_one_that_is_rebuilt_are_named() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
-        let backend = Backend::start(&[Vm::on("a", "packet:v0,receive=socket")]);
+        let backend = Backend::start(&[short_ones_copied(1024)]);
         let without = OFFLOADS & !(f::NET_CSUM | f::NET_GUEST_CSUM);
         let mut guest = backend.guest("a", &options(without, Layout::Single));
         // Reads come in batches after a run of frames.
@@ -86,7 +93,7 @@ fn a_guest_that_takes_no_checksums_is_named_as_the_reason() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let peer = Peer::new("v1");
-        let backend = Backend::start(&[Vm::on("a", "packet:v0,receive=socket")]);
+        let backend = Backend::start(&[short_ones_copied(1024)]);
         let mut guest = backend.guest("a", &options(OFFLOADS, Layout::Single));
         for n in 0..20 {
             peer.send(&frame(n, 1500));

@@ -207,7 +207,8 @@ struct Case {
     rounds: Vec<(usize, Vec<usize>)>,
     engine: Engine,
     registered: bool,
-    copy: bool,
+    mode: PathMode,
+    copybreak: usize,
     header_len: usize,
     logged: bool,
 }
@@ -216,10 +217,12 @@ fn case() -> impl Strategy<Value = Case> {
     any::<bool>().prop_flat_map(|mergeable| {
         let rounds = proptest::collection::vec((0usize..60, proptest::collection::vec(frame_len(), 0..20)), 1..8);
         let engine = prop_oneof![2 => Just((Engine::Uring, true)), 1 => Just((Engine::Uring, false)), 1 => Just((Engine::Syscall, false))];
+        let copybreak = prop_oneof![Just(0usize), Just(1024), Just(4096)];
+        let path = (prop_oneof![1 => Just(PathMode::Copy), 4 => Just(PathMode::Auto)], copybreak);
         let header_len = if mergeable { Just(12).boxed() } else { prop_oneof![Just(12usize), Just(10)].boxed() };
-        (shapes(mergeable), prop_oneof![5 => 40usize..96, 1 => 1usize..40], rounds, engine, proptest::bool::weighted(0.2), header_len, any::<bool>()).prop_map(
-            move |(shapes, buffers, rounds, (engine, registered), copy, header_len, logged)| Case {
-                mergeable, shapes, buffers, rounds, engine, registered, copy, header_len, logged,
+        (shapes(mergeable), prop_oneof![5 => 40usize..96, 1 => 1usize..40], rounds, engine, path, header_len, any::<bool>()).prop_map(
+            move |(shapes, buffers, rounds, (engine, registered), (mode, copybreak), header_len, logged)| Case {
+                mergeable, shapes, buffers, rounds, engine, registered, mode, copybreak, header_len, logged,
             },
         )
     })
@@ -242,7 +245,8 @@ proptest! {
             mergeable: case.mergeable,
             header_len: case.header_len,
             mtu: 1500,
-            mode: if case.copy { PathMode::Copy } else { PathMode::Auto },
+            mode: case.mode,
+            copybreak: case.copybreak,
         };
         let buffers: Vec<_> = driver.idle.iter().flat_map(|b| &b.segments).map(|(at, len)| (*at, u64::from(*len))).collect();
         let watch = Watch::fresh(&lab.ram, &[driver.ring.setup(0)], &buffers);
@@ -299,11 +303,11 @@ proptest! {
         let t = counters.snapshot();
         prop_assert!(sent.is_empty(), "{} frames are neither here nor there: {:?}", sent.len(), t);
         prop_assert_eq!(t.frames + t.dropped_total(), u64::from(n));
-        if case.copy {
+        if case.mode == PathMode::Copy {
             prop_assert_eq!(t.zero_copied_bytes, 0);
         }
         if t.frames > 0 {
-            prop_assert!(t.copied_bytes.keys().all(|k| if case.copy { *k == "asked" } else { ["overflow", "small"].contains(k) }), "{:?}", t);
+            prop_assert!(t.copied_bytes.keys().all(|k| if case.mode == PathMode::Copy { *k == "asked" } else { ["overflow", "small"].contains(k) }), "{:?}", t);
         }
     }
 }
@@ -321,7 +325,8 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
         let len =
             move |n: u32| if mergeable { 18 + (n as usize * 7) % 3000 } else { 18 + (n as usize * 7) % 1500 };
         let mut driver = Driver::new(&lab, &[vec![1530]], 200, 12, mergeable);
-        let setup = ReceiveSetup { mergeable, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+        let setup =
+            ReceiveSetup { mergeable, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
         let mut side = Receive::new(lab.device(&driver.ring, 0, false), setup).expect("a receive side");
         let counters = Counters::default();
         let writer = std::thread::spawn(move || {
@@ -358,7 +363,8 @@ fn nothing_stays_queued_behind_a_broken_chain() {
     let ring = lab.ring(64);
     let (port, far) = wire();
     let mut io = PortIo::new(port, Engine::Uring).expect("io_uring: this test needs a kernel that has it");
-    let setup = ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+    let setup =
+        ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
     let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");
     let counters = Counters::default();
     let post = |n: u16, head: u16| {
@@ -396,7 +402,8 @@ fn a_frame_that_waits_too_long_is_dropped_and_counted() {
     let (port, far) = wire();
     let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
     let mut driver = Driver::new(&lab, &[vec![1530]], 2, 12, true);
-    let setup = ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+    let setup =
+        ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
     let mut side = Receive::new(lab.device(&driver.ring, 0, false), setup).expect("a receive side");
     let counters = Counters::default();
     let mut sent: VecDeque<_> = [9000, 100].into_iter().map(|len| tap_frame(len as u32, len, 12)).collect();
@@ -432,7 +439,13 @@ fn buffers_that_break_the_rules_stop_the_ring() {
         ring.write_desc(5, REGIONS[1].0, len, flags, 0);
         ring.write_avail(0, 5);
         ring.publish_avail_idx(1);
-        let setup = ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+        let setup = ReceiveSetup {
+            mergeable: true,
+            header_len: 12,
+            mtu: 1500,
+            mode: PathMode::Auto,
+            copybreak: 1024,
+        };
         let mut side = Receive::new(lab.device(&ring, 4, false), setup).expect("a receive side");
         let counters = Counters::default();
         let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };

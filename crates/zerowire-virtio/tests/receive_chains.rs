@@ -27,7 +27,8 @@ fn assert_received(lab: &Lab, at: u64, frame: &[u8]) {
 
 /// A receive side on `ring`, for a guest without mergeable buffers.
 fn plain_side(lab: &Lab, ring: &RingMemory) -> Receive {
-    let setup = ReceiveSetup { mergeable: false, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+    let setup =
+        ReceiveSetup { mergeable: false, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
     Receive::new(lab.device(ring, 0, false), setup).expect("a receive side")
 }
 

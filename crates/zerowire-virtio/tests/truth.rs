@@ -95,7 +95,8 @@ fn a_frame_is_received_into_the_buffers_that_the_guest_posted() {
     let ring = lab.ring(64);
     let (port, far) = wire();
     let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
-    let setup = ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto };
+    let setup =
+        ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
     let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");
     for i in 0..64 {
         ring.write_desc(i, BUFFERS + u64::from(i) * PAGE as u64, PAGE as u32, DESC_WRITE, 0);

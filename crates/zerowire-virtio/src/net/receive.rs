@@ -43,7 +43,6 @@ use crate::port::TapOffloads;
 use crate::ring::SplitRing;
 use chains::Chains;
 use pending::Pending;
-pub use shape::SMALL_MAX_BYTES;
 use shape::{Forecast, Shape};
 
 /// Most reads in a batch.
@@ -86,6 +85,8 @@ pub struct ReceiveSetup {
     pub mtu: usize,
     /// Scatter or copy.
     pub mode: PathMode,
+    /// Frames up to this many bytes, header included, are copied where nothing but such frames comes.
+    pub copybreak: usize,
 }
 
 /// How a turn of reading ended.
@@ -150,7 +151,7 @@ impl Receive {
             chains: Chains::new(),
             setup,
             ordinary,
-            forecast: Forecast::new(setup.mergeable, ordinary),
+            forecast: Forecast::new(setup.mergeable, ordinary, setup.copybreak),
             batch: 1,
             long_batch: 1,
             pending: Pending::default(),

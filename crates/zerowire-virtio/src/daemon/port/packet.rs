@@ -324,6 +324,7 @@ impl Side<PacketPath> for Receive {
             header_len: header_len(start.acked),
             mtu: start.mtu,
             mode: path.policy.mode,
+            copybreak: path.policy.rx_copybreak_bytes,
         };
         path.link.set_header_bytes(setup.header_len).map_err(|e| e.to_string())?;
         let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;

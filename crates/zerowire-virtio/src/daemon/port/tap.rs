@@ -153,6 +153,7 @@ impl Side<TapPath> for Receive {
             header_len: header_len(start.acked),
             mtu: start.mtu,
             mode: path.policy.mode,
+            copybreak: path.policy.rx_copybreak_bytes,
         };
         Self::new(ring, setup).map_err(|e| e.to_string())
     }

@@ -2,13 +2,16 @@
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
-use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, SMALL_MAX_BYTES, fit};
+use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, fit};
 use crate::memory::{GuestMemory, access};
 use crate::net::transmit::TurnError;
 use crate::ring::RingError;
 
 /// Where `num_buffers` is in the virtio-net header (virtio 1.3 §5.1.6).
 const NUM_BUFFERS_AT: usize = 10;
+
+/// Slots of scratch memory that took no longer frames have a page or two each, and keep them while the guest rests.
+const KEPT_BYTES: usize = 1024;
 
 impl Receive {
     /// Gives the first `frames` reads back as they are. Stops before a frame that does not lie wholly in its own
@@ -220,13 +223,13 @@ impl Receive {
             // SAFETY: scratch memory is this side's own, `i` is one of the batch, no operation is under way, and
             // nothing writes scratch memory before the next turn.
             let frame = unsafe { std::slice::from_raw_parts_mut(self.scratch(usize::from(i)), len) };
-            let reason = match (asked, len <= SMALL_MAX_BYTES) {
+            let reason = match (asked, self.forecast.is_small(len)) {
                 (true, _) => CopyReason::Asked,
                 (false, true) => CopyReason::Small,
                 (false, false) if self.rebuilds_most() => CopyReason::NoChecksums,
                 (false, false) => CopyReason::Overflow,
             };
-            self.scratch_dirty |= len > SMALL_MAX_BYTES;
+            self.scratch_dirty |= len > KEPT_BYTES;
             self.fit_or_hold(frame, reason, cx)?;
         }
         Ok(())

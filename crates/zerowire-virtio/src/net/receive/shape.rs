@@ -1,9 +1,5 @@
 //! What the next reads offer, from what the last frames were.
 
-/// Frames up to this many bytes, virtio-net header included, are copied when nothing but such frames comes: a read into
-/// one private buffer and a copy cost less than a scatter list of two entries.
-pub const SMALL_MAX_BYTES: usize = 1024;
-
 /// So many frames of a kind in a row change the offer.
 const RUN: u32 = 32;
 
@@ -24,16 +20,18 @@ pub(super) struct Forecast {
     shape: Shape,
     mergeable: bool,
     ordinary: usize,
+    /// Frames up to this many bytes are copied when nothing but such frames comes.
+    copybreak: usize,
     /// Frames in a row that would have fitted a smaller shape.
     run: u32,
-    /// The longest of the frames since long ones began to come.
+    /// The longest of the frames that took several chains, since such ones began to come.
     longest_seen: usize,
 }
 
 impl Forecast {
     /// For frames that are `ordinary` bytes long at most, unless they are to be segmented by the guest.
-    pub(super) fn new(mergeable: bool, ordinary: usize) -> Self {
-        Self { shape: Shape::Each, mergeable, ordinary, run: 0, longest_seen: 0 }
+    pub(super) fn new(mergeable: bool, ordinary: usize, copybreak: usize) -> Self {
+        Self { shape: Shape::Each, mergeable, ordinary, copybreak, run: 0, longest_seen: 0 }
     }
 
     #[inline]
@@ -41,9 +39,15 @@ impl Forecast {
         self.shape
     }
 
-    /// How long the next frame may well be, where long ones come.
+    /// How long the next frame may well be, where frames come that take several chains.
     pub(super) fn likely(&self) -> usize {
         self.longest_seen
+    }
+
+    /// Whether a frame of `len` bytes is better copied.
+    #[inline]
+    pub(super) fn is_small(&self, len: usize) -> bool {
+        len <= self.copybreak
     }
 
     /// Waiting for room was in vain.
@@ -54,8 +58,9 @@ impl Forecast {
     /// A frame of `len` bytes took `chains` chains.
     #[inline]
     pub(super) fn note(&mut self, len: usize, chains: usize) {
+        let small = self.is_small(len);
         let fits_one = chains == 1 && (self.mergeable || len <= self.ordinary);
-        if !fits_one {
+        if !small && !fits_one {
             self.shape = Shape::Long;
             self.run = 0;
             self.longest_seen = self.longest_seen.max(len);
@@ -63,11 +68,12 @@ impl Forecast {
         }
         let smaller = match self.shape {
             Shape::Long => true,
-            Shape::Each => len <= SMALL_MAX_BYTES,
+            Shape::Each => small,
             Shape::Small => {
-                if len > SMALL_MAX_BYTES {
-                    self.shape = Shape::Each;
-                    self.run = 0;
+                if !small {
+                    (self.shape, self.run, self.longest_seen) = (Shape::Each, 0, 0);
+                } else if chains > 1 {
+                    self.longest_seen = self.longest_seen.max(len);
                 }
                 return;
             }
@@ -85,15 +91,17 @@ impl Forecast {
 mod tests {
     use super::*;
 
+    const COPYBREAK: usize = 4096;
+
     #[test]
     fn the_offer_follows_the_frames() {
-        let mut f = Forecast::new(true, 1534);
+        let mut f = Forecast::new(true, 1534, COPYBREAK);
         assert_eq!(f.shape(), Shape::Each);
         for _ in 0..RUN {
-            f.note(76, 1);
+            f.note(1512, 1);
         }
         assert_eq!(f.shape(), Shape::Small);
-        f.note(1512, 1);
+        f.note(4097, 1);
         assert_eq!(f.shape(), Shape::Each);
         f.note(60_012, 40);
         assert_eq!((f.shape(), f.likely()), (Shape::Long, 60_012));
@@ -105,17 +113,36 @@ mod tests {
     }
 
     #[test]
-    fn frames_at_the_bound_do_not_count_as_small() {
-        let mut f = Forecast::new(true, 1534);
-        for _ in 0..10 * RUN {
-            f.note(SMALL_MAX_BYTES + 1, 1);
+    fn frames_beyond_the_bound_do_not_count_as_small() {
+        for copybreak in [0, 200, COPYBREAK] {
+            let mut f = Forecast::new(true, 1534, copybreak);
+            for _ in 0..10 * RUN {
+                f.note(copybreak + 1, 1);
+            }
+            assert_eq!(f.shape(), Shape::Each);
+            assert!(f.is_small(copybreak) && !f.is_small(copybreak + 1));
         }
-        assert_eq!(f.shape(), Shape::Each);
+    }
+
+    #[test]
+    fn short_frames_that_take_several_chains_are_small_and_their_length_is_known() {
+        let mut f = Forecast::new(true, 1534, COPYBREAK);
+        for i in 0..RUN {
+            assert_eq!(f.shape(), Shape::Each, "after {i} frames");
+            f.note(3012, 2);
+        }
+        f.note(3012, 2);
+        f.note(2012, 2);
+        assert_eq!((f.shape(), f.likely()), (Shape::Small, 3012));
+        f.note(9012, 6);
+        assert_eq!((f.shape(), f.likely()), (Shape::Long, 9012));
     }
 
     #[test]
     fn without_mergeable_buffers_length_alone_counts() {
-        let mut f = Forecast::new(false, 1534);
+        let mut f = Forecast::new(false, 1534, 0);
+        f.note(1534, 1);
+        assert_eq!(f.shape(), Shape::Each);
         f.note(1535, 1);
         assert_eq!(f.shape(), Shape::Long);
     }
