@@ -132,12 +132,18 @@ impl Case {
         }
     }
 
+    /// Rounds for each one that is asked for. Long frames wait for memory, whose speed drifts by more from a tenth of a second to
+    /// the next than within one: what is compared is measured closer together, in more and shorter samples.
+    pub fn rounds_for_one(&self) -> usize {
+        if self.frame_len > LARGEST_PLAIN { 3 } else { 1 }
+    }
+
     /// Frames of one sample: 10 to 60 ms of CPU time, whole bursts. `quick` takes half of it.
     pub fn frames(&self, quick: bool) -> usize {
         let bursts = match self.frame_len {
             0..=2000 => 6,
             2001..=LARGEST_PLAIN => 8,
-            _ => 12,
+            _ => 4,
         };
         self.burst() * if quick { bursts / 2 } else { bursts }
     }
@@ -160,6 +166,12 @@ mod tests {
         assert_eq!(cases[0].to_string(), "tx 64 B hot");
         let error = Case::all(&Direction::ALL, &[10], &WorkingSet::ALL).unwrap_err();
         assert!(error.to_string().contains("10"));
+    }
+
+    #[test]
+    fn long_frames_take_more_and_shorter_samples() {
+        let case = |frame_len| Case { direction: Direction::Receive, frame_len, working_set: WorkingSet::Hot };
+        assert_eq!([64, LARGEST_PLAIN, LARGEST_PLAIN + 1].map(|len| case(len).rounds_for_one()), [1, 1, 3]);
     }
 
     #[test]

@@ -54,7 +54,16 @@ pub struct VariantReport {
 /// Runs all cases. The first variant is the floor that the others are compared with.
 pub fn compare(cases: &[Case], variants: &mut [Box<dyn Variant>], plan: Plan) -> Result<Vec<CaseReport>> {
     let count = variants.len();
-    each_case(cases, count, plan, |case, progress| compare_case(case, variants, plan, progress))
+    each_case(
+        cases,
+        count,
+        |case| rounds(case, plan),
+        |case, progress| compare_case(case, variants, plan, progress),
+    )
+}
+
+fn rounds(case: &Case, plan: Plan) -> usize {
+    plan.rounds * case.rounds_for_one()
 }
 
 fn compare_case(
@@ -63,9 +72,9 @@ fn compare_case(
     plan: Plan,
     progress: &mut Progress,
 ) -> Result<CaseReport> {
-    let frames = case.frames(plan.quick);
+    let (rounds, frames) = (rounds(case, plan), case.frames(plan.quick));
     // The warm-up moves one burst.
-    let runs = interleave(variants.len(), plan.rounds, case, progress, |index, turn| match turn {
+    let runs = interleave(variants.len(), rounds, case, progress, |index, turn| match turn {
         Turn::WarmUp => {
             variants[index].prepare(case).context("preparing failed")?;
             variants[index].run(case, case.burst())
@@ -77,7 +86,7 @@ fn compare_case(
         records.map(|(runs, variant)| Record::new(runs, variant.ledger(), variant.name())).collect();
     let (variants, failures) = conclude(case, records, Sample::cpu_ns_per_frame, report)?;
     let working_set_bytes = case.working_set.bytes();
-    Ok(CaseReport { case: *case, working_set_bytes, rounds: plan.rounds, frames, variants, failures })
+    Ok(CaseReport { case: *case, working_set_bytes, rounds, frames, variants, failures })
 }
 
 fn report(record: Record<Sample>, ratio_to_floor: Option<Summary>) -> Option<VariantReport> {

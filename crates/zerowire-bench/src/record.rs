@@ -93,20 +93,20 @@ pub(crate) fn conclude<S, R>(
     Ok((reports.collect(), failures))
 }
 
-/// Runs all cases one by one, with progress.
+/// Runs all cases one by one, with progress; `rounds` says how many there are of one.
 ///
 /// # Errors
 /// There are no rounds or no variants; those of a case.
 pub(crate) fn each_case<C, R>(
     cases: &[C],
     variants: usize,
-    plan: Plan,
+    rounds: impl Fn(&C) -> usize,
     mut one: impl FnMut(&C, &mut Progress) -> Result<R>,
 ) -> Result<Vec<R>> {
-    if variants == 0 || plan.rounds == 0 {
+    if variants == 0 || cases.iter().any(|case| rounds(case) == 0) {
         bail!("nothing to measure: give at least one round and one variant");
     }
-    let mut progress = Progress::new("bench", cases.len() * (plan.rounds + 1));
+    let mut progress = Progress::new("bench", cases.iter().map(|case| rounds(case) + 1).sum());
     let reports = cases.iter().map(|case| one(case, &mut progress)).collect::<Result<_>>()?;
     progress.finish();
     Ok(reports)

@@ -177,7 +177,11 @@ pub fn chart_of_cases(
         name: name.to_owned(),
         values: cases.iter().map(|case| find(case, name)).collect(),
     });
-    let rounds = cases.first().map_or(0, |case| case.rounds);
+    let rounds = || cases.iter().map(|case| case.rounds);
+    let rounds = match (rounds().min(), rounds().max()) {
+        (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+        (least, _) => least.unwrap_or(0).to_string(),
+    };
     let group = |report: &&CaseReport| format!("{} B {}", report.case.frame_len, report.case.working_set);
     Bars {
         title: labels.title,

@@ -75,7 +75,7 @@ pub fn compare(
     plan: Plan,
 ) -> Result<Vec<CaseReport>> {
     let count = variants.len();
-    each_case(cases, count, plan, |case, progress| compare_case(case, variants, plan, progress))
+    each_case(cases, count, |_| plan.rounds, |case, progress| compare_case(case, variants, plan, progress))
 }
 
 fn compare_case(
