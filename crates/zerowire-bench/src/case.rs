@@ -170,7 +170,8 @@ mod tests {
 
     #[test]
     fn long_frames_take_more_and_shorter_samples() {
-        let case = |frame_len| Case { direction: Direction::Receive, frame_len, working_set: WorkingSet::Hot };
+        let case =
+            |frame_len| Case { direction: Direction::Receive, frame_len, working_set: WorkingSet::Hot };
         assert_eq!([64, LARGEST_PLAIN, LARGEST_PLAIN + 1].map(|len| case(len).rounds_for_one()), [1, 1, 3]);
     }
 
