@@ -26,6 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
         mode: if choice & 2 == 0 { PathMode::Auto } else { PathMode::Copy },
         gather_max_bytes: if choice & 4 == 0 { 256 } else { 4096 },
         pin: Pin::Off,
+        ..Policy::default()
     };
     let acked = if choice & 8 == 0 { u64::MAX } else { 0 };
     let mut transmit = Transmit::new(ring, policy, acked, HEADER).expect("memory");
