@@ -13,7 +13,7 @@ use zerowire_guest::vsock::{
     ConnId, HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
-use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
+use zerowire_virtio::daemon::{Endpoint, SocketAccess, VsockConfig, VsockServer};
 use zerowire_virtio::vsock::VsockLimits;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 
@@ -37,8 +37,10 @@ impl Lab {
         let config = VsockConfig {
             name: "vm".to_owned(),
             endpoint: Endpoint::Path(socket.clone()),
+            access: SocketAccess::default(),
             cid: 3,
             uds: dir.path().join("vm"),
+            uds_access: SocketAccess::default(),
             groups: vec!["default".to_owned()],
             limits: VsockLimits::default(),
             map: MapPolicy { share_guest_memory, ..MapPolicy::default() },

@@ -41,11 +41,17 @@ pub struct Net {
     pub metadata_token: Option<String>,
     /// auto, partial or off, in place of --pin.
     pub pin: Option<String>,
+    /// Name or number of the user who owns the socket, in place of --socket-owner.
+    pub socket_owner: Option<String>,
+    /// Name or number of the socket's group, in place of --socket-group.
+    pub socket_group: Option<String>,
+    /// The socket's permissions in octal, in place of --socket-mode.
+    pub socket_mode: Option<String>,
 }
 
 /// What `zerowire vsock` needs.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Vsock {
     /// Where the front end connects.
     pub socket: PathBuf,
@@ -55,6 +61,18 @@ pub struct Vsock {
     pub uds: PathBuf,
     /// Which other VMs it reaches; without it, those that name none either.
     pub groups: Option<Vec<String>>,
+    /// Name or number of the user who owns `socket`, in place of --socket-owner.
+    pub socket_owner: Option<String>,
+    /// Name or number of the group of `socket`, in place of --socket-group.
+    pub socket_group: Option<String>,
+    /// Permissions of `socket` in octal, in place of --socket-mode.
+    pub socket_mode: Option<String>,
+    /// Name or number of the user who owns the host end's sockets, in place of --uds-owner.
+    pub uds_owner: Option<String>,
+    /// Name or number of the host end's group, in place of --uds-group.
+    pub uds_group: Option<String>,
+    /// Permissions of the host end's sockets in octal, in place of --uds-mode.
+    pub uds_mode: Option<String>,
 }
 
 /// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the same. An error if there is
@@ -97,11 +115,13 @@ name = 'a'
 socket = '/a.net'
 port = 'tap:t'
 metadata-token = 'optional'
+socket-owner = 'root'
 [vm.vsock]
 socket = '/a.vsock'
 cid = 3
 uds = '/a'
 groups = ['x', 'y']
+uds-mode = '0666'
 
 [[vm]]
 name = 'b'
@@ -153,7 +173,7 @@ port = 'tap:u'
         assert!(text(no_vsock, "vm.vsock").contains("[vm.vsock]"));
         let twice = BOTH.replace("name = 'c'", "name = 'a'");
         assert!(
-            text(&twice, "vm.net").contains("lines 2 and 21 name two VMs 'a'"),
+            text(&twice, "vm.net").contains("lines 2 and 23 name two VMs 'a'"),
             "{}",
             text(&twice, "vm.net")
         );
@@ -162,7 +182,7 @@ port = 'tap:u'
         for table in ["vm.net", "vm.vsock"] {
             let said = text(&wrong, table);
             assert!(
-                said.contains("line 17") && said.contains("cid = 'four'") && said.trim() == said,
+                said.contains("line 19") && said.contains("cid = 'four'") && said.trim() == said,
                 "{said}"
             );
         }

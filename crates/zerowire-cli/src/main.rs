@@ -1,5 +1,6 @@
 //! The program `zerowire`.
 
+mod access;
 mod bench;
 mod configure;
 mod demo;

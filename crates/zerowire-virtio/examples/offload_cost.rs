@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use zerowire_guest::net::{FramePool, FrameShape, Layout, NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
-use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
+use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::Example;
@@ -70,6 +70,7 @@ fn main() {
     let vm = |name: &str, port: &str, mode| VmConfig {
         name: name.to_owned(),
         endpoint: Endpoint::Path(dir.path().join(name)),
+        access: SocketAccess::default(),
         port: port.parse().expect("a port"),
         metadata: None,
         policy: Policy { mode, ..Policy::default() },

@@ -17,7 +17,7 @@ use zerowire::packet::{Gso, Options, PacketSocket, VnetHeader};
 use zerowire::send::frame::FrameSender;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
-use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
+use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
@@ -142,6 +142,7 @@ fn serve(port: &str, socket: &Path) -> Result<Server, Box<dyn Error>> {
     let config = VmConfig {
         name: "vm".to_owned(),
         endpoint: Endpoint::Path(socket.to_owned()),
+        access: SocketAccess::default(),
         port: port.parse()?,
         metadata: None,
         policy: Policy::default(),

@@ -14,7 +14,7 @@ use common::veth::{ip, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::Interface;
 use zerowire_guest::net::{Layout, NetOptions};
-use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
+use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
@@ -310,6 +310,7 @@ fn a_descriptor_can_not_be_followed() {
             let config = |link: &str| VmConfig {
                 name: "a".to_owned(),
                 endpoint: Endpoint::Fd(fd),
+                access: SocketAccess::default(),
                 port: format!("packet:v0,link={link}").parse().expect("a port"),
                 metadata: None,
                 policy: Policy::default(),

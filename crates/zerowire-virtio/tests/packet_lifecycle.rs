@@ -16,7 +16,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use zerowire_guest::misbehave::RingAttack;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, protocol};
-use zerowire_virtio::daemon::{Endpoint, Server, VmConfig};
+use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
@@ -405,6 +405,7 @@ fn refused(port: &str) -> String {
     let config = VmConfig {
         name: "a".to_owned(),
         endpoint: Endpoint::Path(dir.path().join("a")),
+        access: SocketAccess::default(),
         port: port.parse().unwrap_or_else(|e| panic!("{e}")),
         metadata: None,
         policy: Policy::default(),

@@ -10,7 +10,7 @@ use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
 use zerowire_vhost_user::{
     Config, Connection, FLAG_NEED_REPLY, Request, VERSION, VringState, features as f, protocol as p,
 };
-use zerowire_virtio::daemon::{Endpoint, ServerError, VsockConfig, VsockServer};
+use zerowire_virtio::daemon::{Endpoint, ServerError, SocketAccess, VsockConfig, VsockServer};
 use zerowire_virtio::vsock::VsockLimits;
 
 /// More than 32 bits would show if the rest of the field were not 0.
@@ -23,8 +23,10 @@ fn config(dir: &Path, name: &str, cid: u64) -> VsockConfig {
     VsockConfig {
         name: name.to_owned(),
         endpoint: Endpoint::Path(dir.join(format!("{name}.vhost"))),
+        access: SocketAccess::default(),
         cid,
         uds: dir.join(format!("{name}.vsock")),
+        uds_access: SocketAccess::default(),
         groups: Vec::new(),
         limits: VsockLimits::default(),
         map: Default::default(),

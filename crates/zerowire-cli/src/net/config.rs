@@ -5,41 +5,40 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use zerowire_metadata::TokenPolicy;
-use zerowire_virtio::daemon::{Endpoint, MetadataSource, VmConfig};
+use zerowire_virtio::daemon::{Endpoint, MetadataSource, SocketAccess, VmConfig};
 use zerowire_virtio::port::PortSpec;
 
 use super::{NetArgs, PinArg, TokenArg, engine, policy};
-use crate::{file, spec};
+use crate::{access, file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
-    let made =
-        |name: &str, endpoint, port: PortSpec, metadata: Option<PathBuf>, tokens, pin| -> Result<VmConfig> {
-            Ok(VmConfig {
-                name: name.to_owned(),
-                endpoint,
-                port,
-                metadata: metadata
-                    .or_else(|| args.metadata.clone())
-                    .map(|file| MetadataSource { file, tokens }),
-                policy: policy(args, pin)?,
-                engine: engine(args),
-            })
-        };
     let default_tokens = match args.metadata_token {
         TokenArg::Required => TokenPolicy::Required,
         TokenArg::Optional => TokenPolicy::Optional,
+    };
+    let made = |vm: VmSpec, endpoint| -> Result<VmConfig> {
+        Ok(VmConfig {
+            name: vm.name,
+            endpoint,
+            access: access::or(vm.access, args.access.into()),
+            port: vm.port,
+            metadata: vm
+                .metadata
+                .or_else(|| args.metadata.clone())
+                .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(default_tokens) }),
+            policy: policy(args, vm.pin)?,
+            engine: engine(args),
+        })
     };
     if let Some(path) = &args.config {
         return file::read(path, "vm.net", |vm| vm.net)?
             .into_iter()
             .map(|(name, net)| {
-                let tokens = net.metadata_token.as_deref().map_or(Ok(default_tokens), token_policy);
                 let context = || format!("{}: VM {name}", path.display());
-                let port = port(&net.port).with_context(context)?;
-                let pin = net.pin.as_deref().map(pin).transpose().with_context(context)?;
-                let tokens = tokens.with_context(context)?;
-                made(&name, Endpoint::Path(net.socket), port, net.metadata, tokens, pin)
+                let vm = net_vm(&name, net).with_context(context)?;
+                let endpoint = Endpoint::Path(vm.socket.clone());
+                made(vm, endpoint)
             })
             .collect();
     }
@@ -48,11 +47,9 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
             .vm
             .iter()
             .map(|spec| {
-                let context = || format!("--vm {spec}");
-                let v = parse_vm(spec).with_context(context)?;
-                let tokens = v.tokens.as_deref().map_or(Ok(default_tokens), token_policy);
-                let tokens = tokens.with_context(context)?;
-                made(&v.name, Endpoint::Path(v.socket), v.port, v.metadata, tokens, v.pin)
+                let vm = parse_vm(spec).with_context(|| format!("--vm {spec}"))?;
+                let endpoint = Endpoint::Path(vm.socket.clone());
+                made(vm, endpoint)
             })
             .collect();
     }
@@ -61,7 +58,30 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
         (None, Some(fd)) => Endpoint::Fd(fd),
         _ => bail!("give --socket PATH, --fd N, --vm SPEC or --config FILE (see 'zerowire net --help')"),
     };
-    Ok(vec![made(&args.name, endpoint, port(&args.port)?, None, default_tokens, None)?])
+    let vm = VmSpec {
+        name: args.name.clone(),
+        socket: PathBuf::new(),
+        port: port(&args.port)?,
+        metadata: None,
+        tokens: None,
+        pin: None,
+        access: SocketAccess::default(),
+    };
+    Ok(vec![made(vm, endpoint)?])
+}
+
+/// A VM of the file.
+fn net_vm(name: &str, net: file::Net) -> Result<VmSpec> {
+    let text = Option::as_deref;
+    Ok(VmSpec {
+        name: name.to_owned(),
+        port: port(&net.port)?,
+        tokens: text(&net.metadata_token).map(token_policy).transpose()?,
+        pin: text(&net.pin).map(pin).transpose()?,
+        access: access::parse(text(&net.socket_owner), text(&net.socket_group), text(&net.socket_mode))?,
+        socket: net.socket,
+        metadata: net.metadata,
+    })
 }
 
 fn token_policy(word: &str) -> Result<TokenPolicy> {
@@ -87,14 +107,17 @@ struct VmSpec {
     socket: PathBuf,
     port: PortSpec,
     metadata: Option<PathBuf>,
-    tokens: Option<String>,
+    tokens: Option<TokenPolicy>,
     pin: Option<PinArg>,
+    access: SocketAccess,
 }
 
-/// Parses name=…,socket=…,port=…[,OPTION OF THE PORT …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW].
+/// Parses name=…,socket=…,port=…[,OPTION OF THE PORT …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW]
+/// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
     let (mut of, mut of_port, mut pinning) = (None, String::new(), None);
+    let mut access = SocketAccess::default();
     for (key, value) in spec::pairs(text)? {
         match key {
             "name" => name = Some(value.to_owned()),
@@ -104,10 +127,12 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
                 of_port.push_str(&format!(",{key}={value}"));
             }
             "metadata" => metadata = Some(PathBuf::from(value)),
-            "metadata-token" => tokens = Some(value.to_owned()),
+            "metadata-token" => tokens = Some(token_policy(value)?),
             "pin" => pinning = Some(pin(value)?),
+            key if access::take(&mut access, "socket", key, value)? => {}
             _ => bail!(
-                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, pin"
+                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, pin, socket-owner, \
+                 socket-group, socket-mode"
             ),
         }
     }
@@ -119,6 +144,7 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
         metadata,
         tokens,
         pin: pinning,
+        access,
     })
 }
 
@@ -131,7 +157,10 @@ mod tests {
         let v = parse_vm("name=a,socket=/run/a,port=tap:t0,queues=2,metadata=m.json,metadata-token=optional")
             .unwrap();
         assert_eq!((v.name.as_str(), v.port.queues()), ("a", 2));
-        assert_eq!(v.tokens.as_deref(), Some("optional"));
+        assert_eq!(v.tokens, Some(TokenPolicy::Optional));
+        let v =
+            parse_vm("name=a,socket=/s,port=tap:t,socket-owner=7,socket-group=8,socket-mode=0640").unwrap();
+        assert_eq!(v.access, SocketAccess { owner: Some(7), group: Some(8), mode: Some(0o640) });
         let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
         assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
         assert_eq!((v.pin, x.pin), (None, None));
@@ -150,6 +179,15 @@ mod tests {
             ("name=a,socket=/s,port=xdp:e,rings=on", "rings=on"),
             ("x", "'x'"),
             ("name=a,cpu=3", "'cpu'"),
+            (
+                "name=a,socket=/s,port=tap:t,socket-mode=rw",
+                "socket-mode: mode 'rw': give permissions in octal",
+            ),
+            (
+                "name=a,socket=/s,port=tap:t,socket-group=no-such",
+                "socket-group: group 'no-such' is not in /etc/group",
+            ),
+            ("name=a,socket=/s,port=tap:t,metadata-token=maybe", "metadata-token 'maybe'"),
             ("name=a,socket=/s,port=tap:t,name=b", "name=a and name=b: give 'name' once"),
             ("name=a,socket=/s,port=tap:t,queues=2,queues=3", "queues=2 and queues=3"),
         ] {

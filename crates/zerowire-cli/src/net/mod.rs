@@ -13,6 +13,7 @@ use zerowire_virtio::io::Engine;
 use zerowire_virtio::memory::PinBudget;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Pin, Policy, RX_COPYBREAK_BYTES};
 
+use crate::access::SocketArgs;
 use crate::printer::Printer;
 use crate::serving::{self, Request};
 use crate::spec;
@@ -75,18 +76,20 @@ pub struct NetArgs {
     /// one the program ends with the connection.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
+    #[command(flatten)]
+    access: SocketArgs,
     /// Where frames go, in this process's network namespace: tap:NAME, xdp:IF or packet:IF, with options; see 'Ports' below.
     #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
     port: String,
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,socket=PATH,port=PORT[,metadata=FILE][,metadata-token=optional][,pin=partial], PORT as for
-    /// --port. Repeat for more, up to 256.
+    /// One of several VMs: name=NAME,socket=PATH,port=PORT[,metadata=FILE][,metadata-token=optional][,pin=partial]
+    /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE], PORT as for --port. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
-    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, pin = …. VMs
-    /// without [vm.net] are skipped.
+    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, pin = …,
+    /// socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ inside the guest, of several VMs to those that name none;

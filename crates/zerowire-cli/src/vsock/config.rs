@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use zerowire_virtio::daemon::{DEFAULT_GROUP, Endpoint, VsockConfig};
+use zerowire_virtio::daemon::{DEFAULT_GROUP, Endpoint, SocketAccess, VsockConfig};
 use zerowire_virtio::vsock::VsockLimits;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 
 use super::VsockArgs;
-use crate::{file, spec};
+use crate::{access, file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
@@ -18,11 +18,14 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
         max_connections: args.max_connections as usize,
         request_rate: args.request_rate,
     };
+    let uds_access = SocketAccess { owner: args.uds_owner, group: args.uds_group, mode: args.uds_mode };
     let made = |vm: Vm| VsockConfig {
         name: vm.name,
         endpoint: vm.endpoint,
+        access: access::or(vm.access, args.access.into()),
         cid: vm.cid,
         uds: vm.uds,
+        uds_access: access::or(vm.uds_access, uds_access),
         groups: vm.groups,
         limits,
         map: MapPolicy {
@@ -37,10 +40,7 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
             .into_iter()
             .map(|(name, v)| {
                 let context = || format!("{}: VM {name}", path.display());
-                let groups = v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]);
-                let groups = checked_groups(groups).with_context(context)?;
-                let endpoint = Endpoint::Path(v.socket);
-                Ok(made(Vm { name, endpoint, cid: v.cid, uds: v.uds, groups }))
+                vsock_vm(&name, v).with_context(context).map(made)
             })
             .collect();
     }
@@ -63,21 +63,41 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
         bail!("a single VM needs its address and the host's end: give --cid N and --uds PATH");
     };
     let groups = parse_groups(&args.groups).with_context(|| format!("--groups {}", args.groups))?;
-    Ok(vec![made(Vm { name: args.name.clone(), endpoint, cid, uds: uds.clone(), groups })])
+    let own = SocketAccess::default();
+    let (name, uds) = (args.name.clone(), uds.clone());
+    Ok(vec![made(Vm { name, endpoint, access: own, cid, uds, uds_access: own, groups })])
+}
+
+/// A VM of the file.
+fn vsock_vm(name: &str, v: file::Vsock) -> Result<Vm> {
+    let text = Option::as_deref;
+    Ok(Vm {
+        name: name.to_owned(),
+        access: access::parse(text(&v.socket_owner), text(&v.socket_group), text(&v.socket_mode))?,
+        uds_access: access::parse(text(&v.uds_owner), text(&v.uds_group), text(&v.uds_mode))?,
+        endpoint: Endpoint::Path(v.socket),
+        cid: v.cid,
+        uds: v.uds,
+        groups: checked_groups(v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]))?,
+    })
 }
 
 #[derive(Debug)]
 struct Vm {
     name: String,
     endpoint: Endpoint,
+    access: SocketAccess,
     cid: u64,
     uds: PathBuf,
+    uds_access: SocketAccess,
     groups: Vec<String>,
 }
 
-/// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B].
+/// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B], and socket-owner, socket-group, socket-mode, uds-owner, uds-group,
+/// uds-mode.
 fn parse_vm(text: &str) -> Result<Vm> {
     let (mut name, mut cid, mut socket, mut uds, mut groups) = (None, None, None, None, None);
+    let (mut access, mut uds_access) = (SocketAccess::default(), SocketAccess::default());
     for (key, value) in spec::pairs(text)? {
         match key {
             "name" => name = Some(value.to_owned()),
@@ -85,14 +105,21 @@ fn parse_vm(text: &str) -> Result<Vm> {
             "socket" => socket = Some(PathBuf::from(value)),
             "uds" => uds = Some(PathBuf::from(value)),
             "groups" => groups = Some(parse_groups(value)?),
-            _ => bail!("'{key}' is not known: name, cid, socket, uds, groups"),
+            key if access::take(&mut access, "socket", key, value)? => {}
+            key if access::take(&mut uds_access, "uds", key, value)? => {}
+            _ => bail!(
+                "'{key}' is not known: name, cid, socket, uds, groups, socket-owner, socket-group, socket-mode, uds-owner, \
+                 uds-group, uds-mode"
+            ),
         }
     }
     Ok(Vm {
         name: name.ok_or_else(|| anyhow!("name=NAME is missing"))?,
         endpoint: Endpoint::Path(socket.ok_or_else(|| anyhow!("socket=PATH is missing"))?),
+        access,
         cid: cid.ok_or_else(|| anyhow!("cid=N is missing"))?,
         uds: uds.ok_or_else(|| anyhow!("uds=PATH is missing"))?,
+        uds_access,
         groups: groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]),
     })
 }
@@ -123,6 +150,9 @@ mod tests {
         assert_eq!(v.groups, ["x", "y"]);
         let alone = parse_vm("name=a,cid=3,socket=/s,uds=/u").unwrap();
         assert_eq!(alone.groups, [DEFAULT_GROUP]);
+        let v = parse_vm("name=a,cid=3,socket=/s,uds=/u,socket-owner=7,uds-group=8,uds-mode=0666").unwrap();
+        assert_eq!(v.access, SocketAccess { owner: Some(7), group: None, mode: None });
+        assert_eq!(v.uds_access, SocketAccess { owner: None, group: Some(8), mode: Some(0o666) });
         for (bad, word) in [
             ("name=a,cid=3,socket=/s", "uds=PATH"),
             ("name=a,cid=3,uds=/u", "socket=PATH"),
@@ -133,6 +163,7 @@ mod tests {
             ("x", "'x'"),
             ("name=a,cid=3,cid=4,socket=/s,uds=/u", "cid=3 and cid=4"),
             ("name=a,port=tap:t", "'port'"),
+            ("name=a,uds-owner=no-such", "uds-owner: user 'no-such' is not in /etc/passwd"),
             ("name=a,groups=x++y", "x++y"),
         ] {
             assert!(parse_vm(bad).unwrap_err().to_string().contains(word), "{bad}");

@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
 
+use crate::access::{self, SocketArgs};
 use crate::printer::Printer;
 use crate::serving::{self, Request};
 
@@ -28,6 +29,8 @@ pub struct VsockArgs {
     /// one the program ends with the connection.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
+    #[command(flatten)]
+    access: SocketArgs,
     /// The guest's address (CID), 3 to 4294967294; no two VMs of a process share one.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     cid: Option<u64>,
@@ -36,17 +39,29 @@ pub struct VsockArgs {
     /// a host program listens (SOCK_STREAM, or SOCK_SEQPACKET for messages).
     #[arg(long, visible_alias = "uds-path", value_name = "PATH", conflicts_with_all = ["vm", "config"])]
     uds: Option<PathBuf>,
+    /// User who owns the host end's sockets (PATH, PATH.seqpacket, PATH.map), and may connect: a name of /etc/passwd or a
+    /// number. Default: the user of this process.
+    #[arg(long, value_name = "USER", value_parser = access::owner)]
+    uds_owner: Option<u32>,
+    /// Group whose programs may connect to the host end: a name of /etc/group or a number.
+    #[arg(long, value_name = "GROUP", value_parser = access::group)]
+    uds_group: Option<u32>,
+    /// Permissions of the host end's sockets, in octal; to connect takes the right to write. Default: 0600, and 0660 with
+    /// --uds-group.
+    #[arg(long, value_name = "MODE", value_parser = access::mode)]
+    uds_mode: Option<u32>,
     /// Groups of the VM, with + between them. VMs of one process that share a group reach each other by CID.
     #[arg(long, value_name = "A+B", default_value = "default", conflicts_with_all = ["vm", "config"])]
     groups: String,
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH[,groups=A+B]. Repeat for more, up to 256.
+    /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH[,groups=A+B][,socket-owner=USER][,socket-group=GROUP]
+    /// [,socket-mode=MODE][,uds-owner=USER][,uds-group=GROUP][,uds-mode=MODE]. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
-    /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"]. VMs without
-    /// [vm.vsock] are skipped.
+    /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"],
+    /// socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for
@@ -64,7 +79,7 @@ pub struct VsockArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     request_rate: u32,
     /// User, beside root and the one that runs this, whose programs may map receive buffers at PATH.map. They need the
-    /// right to write that socket as well (setfacl -m u:UID:rw PATH.map); repeat for more.
+    /// right to write that socket as well (--uds-group GROUP); repeat for more.
     #[arg(long, value_name = "UID")]
     map_allow: Vec<u32>,
     /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296.
@@ -182,8 +197,10 @@ mod tests {
         VsockConfig {
             name: "a".to_owned(),
             endpoint: Endpoint::Path("/run/a".into()),
+            access: Default::default(),
             cid: 3,
             uds: "/run/a.host".into(),
+            uds_access: Default::default(),
             groups: vec!["x".to_owned(), "y".to_owned()],
             limits: VsockLimits { max_connections, ..VsockLimits::default() },
             map: Default::default(),

@@ -2,13 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
+
+use super::access::SocketAccess;
 
 /// Where a VM's front end is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,25 @@ pub enum ListenError {
         /// What the kernel said.
         r#source: io::Error,
     },
+    /// Its file can't be given away.
+    #[error(
+        "socket path {path}: can't give it {what}: {source}; another owner needs root (CAP_CHOWN), and so does a group that \
+         this process is not in"
+    )]
+    Access {
+        /// The path.
+        path: PathBuf,
+        /// Owner, group or mode.
+        what: String,
+        /// What the kernel said.
+        r#source: io::Error,
+    },
+    /// Another file took its place before it could be given away.
+    #[error(
+        "socket path {0} was replaced by another file just after it was made: give a path in a folder that nobody but this \
+         user can write"
+    )]
+    Replaced(PathBuf),
     /// The descriptor is no unix stream socket.
     #[error(
         "descriptor {fd} is not a unix stream socket: {source}; give the number of one that this process was started with, \
@@ -64,8 +85,17 @@ pub enum ListenError {
 /// Connections that wait for `accept` at most; the kernel's own bound is /proc/sys/net/core/somaxconn.
 const BACKLOG: i32 = 1024;
 
-/// A socket of `kind` that listens on `path`, non-blocking and closed on exec. The file is the caller's to remove.
-pub(crate) fn bind_unix(path: &Path, kind: SocketType) -> Result<OwnedFd, ListenError> {
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub socket: OwnedFd,
+    /// Its file, open to look at only (O_PATH).
+    file: OwnedFd,
+}
+
+/// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights. The file is the caller's
+/// to remove.
+pub(crate) fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
     let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), source: e.into() };
     if path.as_os_str().len() > 107 {
         return Err(ListenError::TooLong(path.to_owned()));
@@ -87,12 +117,18 @@ pub(crate) fn bind_unix(path: &Path, kind: SocketType) -> Result<OwnedFd, Listen
         }
     }
     let socket = socket()?;
+    access.prepare(&socket).map_err(|source| ListenError::Bind { path: path.to_owned(), source })?;
     rustix::net::bind(&socket, &address).map_err(failed)?;
-    rustix::net::listen(&socket, BACKLOG).map_err(|e| {
-        let _ = std::fs::remove_file(path);
-        failed(e)
-    })?;
-    Ok(socket)
+    let listening = access
+        .grant(&socket, path)
+        .and_then(|file| rustix::net::listen(&socket, BACKLOG).map(|()| file).map_err(failed));
+    match listening {
+        Ok(file) => Ok(Bound { socket, file }),
+        Err(e) => {
+            let _ = std::fs::remove_file(path);
+            Err(e)
+        }
+    }
 }
 
 /// A listening socket, removed on drop if it was made here; or one connection.
@@ -102,22 +138,22 @@ pub(super) enum Listener {
     /// whose it is.
     Listening {
         socket: Option<UnixListener>,
-        remove: Option<PathBuf>,
+        /// The path to remove, and the socket's file there, open to look at.
+        made: Option<(PathBuf, OwnedFd)>,
     },
     Connected(Option<UnixStream>),
 }
 
 impl Listener {
-    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, ListenError> {
+    /// `access` is for a socket that is made here.
+    pub(super) fn new(endpoint: &Endpoint, access: &SocketAccess) -> Result<Self, ListenError> {
         match endpoint {
-            Endpoint::Path(path) => Self::bind(path),
+            Endpoint::Path(path) => {
+                let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
+                Ok(Self::Listening { socket: Some(socket.into()), made: Some((path.to_owned(), file)) })
+            }
             Endpoint::Fd(fd) => Self::inherit(*fd),
         }
-    }
-
-    fn bind(path: &Path) -> Result<Self, ListenError> {
-        let socket = UnixListener::from(bind_unix(path, SocketType::STREAM)?);
-        Ok(Self::Listening { socket: Some(socket), remove: Some(path.to_owned()) })
     }
 
     /// Takes a descriptor that this process was started with. To be called before anything else is opened: a number that the
@@ -145,7 +181,7 @@ impl Listener {
         if listening {
             let socket = UnixListener::from(owned);
             socket.set_nonblocking(true).map_err(bad)?;
-            return Ok(Self::Listening { socket: Some(socket), remove: None });
+            return Ok(Self::Listening { socket: Some(socket), made: None });
         }
         Ok(Self::Connected(Some(UnixStream::from(owned))))
     }
@@ -182,30 +218,27 @@ impl Listener {
 
     /// Refuses connections from now on; those that wait to be accepted end. For a socket that was made here.
     pub(super) fn shut(&mut self) {
-        if let Self::Listening { socket, remove: Some(_) } = self {
+        if let Self::Listening { socket, made: Some(_) } = self {
             *socket = None;
         }
     }
 
-    /// Listens again after [`Self::shut`], on a socket with the owner and the mode of the one before.
+    /// Listens again after [`Self::shut`], on a socket with the owner, group and mode that the one before has by now.
     pub(super) fn reopen(&mut self) -> Result<(), ListenError> {
-        let Self::Listening { socket: socket @ None, remove: Some(path) } = self else { return Ok(()) };
-        let before = std::fs::symlink_metadata(&*path).ok();
-        *socket = Some(UnixListener::from(bind_unix(path, SocketType::STREAM)?));
-        if let Some(before) = before {
-            let kept = std::os::unix::fs::lchown(&*path, Some(before.uid()), Some(before.gid()))
-                .and_then(|()| std::fs::set_permissions(&*path, before.permissions()));
-            if let Err(e) = kept {
-                tracing::warn!("{}: owner and mode can't be as they were: {e}", path.display());
-            }
-        }
+        let Self::Listening { socket: listening @ None, made: Some((path, before)) } = self else {
+            return Ok(());
+        };
+        let access =
+            SocketAccess::of(before).map_err(|source| ListenError::Bind { path: path.clone(), source })?;
+        let Bound { socket, file } = bind_unix(path, SocketType::STREAM, &access)?;
+        (*listening, *before) = (Some(socket.into()), file);
         Ok(())
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Listening { remove: Some(path), .. } = self {
+        if let Self::Listening { made: Some((path, _)), .. } = self {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -217,6 +250,7 @@ mod tests {
 
     use super::*;
 
+    const OWN: SocketAccess = SocketAccess { owner: None, group: None, mode: None };
     const KINDS: [SocketType; 2] = [SocketType::STREAM, SocketType::SEQPACKET];
 
     fn client(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
@@ -230,11 +264,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for kind in KINDS {
             let path = dir.path().join(format!("{kind:?}"));
-            let listener = bind_unix(&path, kind).unwrap();
-            assert_eq!(rustix::net::accept(&listener).unwrap_err(), Errno::AGAIN);
+            let listener = bind_unix(&path, kind, &OWN).unwrap();
+            assert_eq!(rustix::net::accept(&listener.socket).unwrap_err(), Errno::AGAIN);
             let _client = client(&path, kind).unwrap();
-            rustix::net::accept(&listener).unwrap();
-            assert!(rustix::io::fcntl_getfd(&listener).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+            rustix::net::accept(&listener.socket).unwrap();
+            assert!(
+                rustix::io::fcntl_getfd(&listener.socket).unwrap().contains(rustix::io::FdFlags::CLOEXEC)
+            );
         }
     }
 
@@ -243,20 +279,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         for (first, second) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
-            let listener = bind_unix(&path, first).unwrap();
-            assert!(matches!(bind_unix(&path, second), Err(ListenError::InUse(p)) if p == path));
+            let listener = bind_unix(&path, first, &OWN).unwrap();
+            assert!(matches!(bind_unix(&path, second, &OWN), Err(ListenError::InUse(p)) if p == path));
             drop(listener);
-            drop(bind_unix(&path, second).unwrap());
+            drop(bind_unix(&path, second, &OWN).unwrap());
         }
     }
 
     #[test]
     fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
-        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let mut listener = Listener::new(&Endpoint::Path(path.clone())).unwrap();
+        let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::chown(&path, Some(123), Some(456)).unwrap();
         let waiting = UnixStream::connect(&path).unwrap();
@@ -274,7 +310,7 @@ mod tests {
         listener.shut();
         let _taken = {
             std::fs::remove_file(&path).unwrap();
-            bind_unix(&path, SocketType::STREAM).unwrap()
+            bind_unix(&path, SocketType::STREAM, &OWN).unwrap()
         };
         assert!(matches!(listener.reopen(), Err(ListenError::InUse(_))));
     }
@@ -284,16 +320,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "kept").unwrap();
-        assert!(matches!(bind_unix(&file, SocketType::STREAM), Err(ListenError::NotASocket(_))));
+        assert!(matches!(bind_unix(&file, SocketType::STREAM, &OWN), Err(ListenError::NotASocket(_))));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
 
         let datagram = dir.path().join("datagram");
         let _alive = UnixDatagram::bind(&datagram).unwrap();
-        assert!(matches!(bind_unix(&datagram, SocketType::STREAM), Err(ListenError::InUse(_))));
+        assert!(matches!(bind_unix(&datagram, SocketType::STREAM, &OWN), Err(ListenError::InUse(_))));
 
         let long = dir.path().join("x".repeat(108));
-        assert!(matches!(bind_unix(&long, SocketType::SEQPACKET), Err(ListenError::TooLong(_))));
+        assert!(matches!(bind_unix(&long, SocketType::SEQPACKET, &OWN), Err(ListenError::TooLong(_))));
         let missing = dir.path().join("missing/s");
-        assert!(matches!(bind_unix(&missing, SocketType::STREAM), Err(ListenError::Bind { .. })));
+        assert!(matches!(bind_unix(&missing, SocketType::STREAM, &OWN), Err(ListenError::Bind { .. })));
     }
 }

@@ -5,6 +5,7 @@
 //! connected (`worker`), `vsock` with one thread for all VMs that share groups. Threads share no locks on the way of a
 //! frame or a packet. A VM that misbehaves holds up only the threads that serve it.
 
+mod access;
 mod command;
 mod control;
 mod device;
@@ -21,6 +22,7 @@ mod vm;
 mod vsock;
 mod worker;
 
+pub use access::SocketAccess;
 pub use link::LinkStats;
 pub(crate) use listen::bind_unix;
 pub use listen::{Endpoint, ListenError};

@@ -10,6 +10,7 @@ use std::time::Instant;
 use thiserror::Error;
 use zerowire_metadata::{MetadataTree, TokenPolicy};
 
+use super::access::SocketAccess;
 use super::control::{Backing, Control, Served, process_cpu_seconds, stop_all};
 use super::device::Device;
 use super::link::Follower;
@@ -33,6 +34,8 @@ pub struct VmConfig {
     pub name: String,
     /// Where its front end connects.
     pub endpoint: Endpoint,
+    /// Who may connect there, if the socket is made here.
+    pub access: SocketAccess,
     /// Its port.
     pub port: PortSpec,
     /// Its metadata.
@@ -360,7 +363,7 @@ impl Drop for Server {
 
 impl Vm {
     fn start(config: VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
-        let VmConfig { name, endpoint, port, metadata, policy, engine } = config;
+        let VmConfig { name, endpoint, access, port, metadata, policy, engine } = config;
         let vm = name.clone();
         let followed = port.followed();
         let tree = match &metadata {
@@ -374,9 +377,8 @@ impl Vm {
         // The socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,
-            None => {
-                Listener::new(&endpoint).map_err(|source| ServerError::Listen { vm: vm.clone(), source })?
-            }
+            None => Listener::new(&endpoint, &access)
+                .map_err(|source| ServerError::Listen { vm: vm.clone(), source })?,
         };
         let resources = |source| ServerError::Resources { vm: vm.clone(), source };
         let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()));

@@ -14,7 +14,7 @@ use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
 use super::table::{Key, Table};
 use super::{VsockCounters, VsockLimits};
-use crate::daemon::{ListenError, bind_unix};
+use crate::daemon::{ListenError, SocketAccess, bind_unix};
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
 
@@ -44,12 +44,12 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    fn bind(path: PathBuf, kind: Kind) -> Result<Self, ListenError> {
+    fn bind(path: PathBuf, kind: Kind, access: &SocketAccess) -> Result<Self, ListenError> {
         let socket_type = match kind {
             Kind::Stream => SocketType::STREAM,
             Kind::SeqPacket => SocketType::SEQPACKET,
         };
-        Ok(Self { socket: bind_unix(&path, socket_type)?, kind, called: false, path })
+        Ok(Self { socket: bind_unix(&path, socket_type, access)?.socket, kind, called: false, path })
     }
 }
 
@@ -119,11 +119,11 @@ pub(crate) struct GroupVm {
 }
 
 impl GroupVm {
-    /// Binds the host's sockets, `uds` for streams and `uds.seqpacket` for messages.
+    /// Binds the host's sockets, with these rights: `uds` for streams, `uds.seqpacket` for messages, `uds.map`.
     pub(crate) fn new(
         name: &str,
         cid: u64,
-        uds: &Path,
+        (uds, access): (&Path, &SocketAccess),
         groups: Vec<String>,
         limits: VsockLimits,
         counters: Arc<VsockCounters>,
@@ -134,10 +134,10 @@ impl GroupVm {
             PathBuf::from(path)
         };
         let listening = vec![
-            Listening::bind(uds.to_owned(), Kind::Stream)?,
-            Listening::bind(beside(".seqpacket"), Kind::SeqPacket)?,
+            Listening::bind(uds.to_owned(), Kind::Stream, access)?,
+            Listening::bind(beside(".seqpacket"), Kind::SeqPacket, access)?,
         ];
-        let map_listening = Listening::bind(beside(".map"), Kind::SeqPacket)?;
+        let map_listening = Listening::bind(beside(".map"), Kind::SeqPacket, access)?;
         Ok(Self {
             name: name.to_owned(),
             cid,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
-use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, VmConfig, VmStats};
+use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, SocketAccess, VmConfig, VmStats};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 use zerowire_virtio::port::{PortSpec, TapSpec};
@@ -98,6 +98,7 @@ impl Backend {
             .map(|v| VmConfig {
                 name: v.name.to_owned(),
                 endpoint: Endpoint::Path(dir.path().join(v.name)),
+                access: SocketAccess::default(),
                 port: v.spec(),
                 metadata: v.metadata.clone(),
                 policy: v.policy,

@@ -11,7 +11,7 @@ use zerowire_guest::vsock::{
     ConnId, HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestMemory, VhostUser};
-use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer, VsockVmStats};
+use zerowire_virtio::daemon::{Endpoint, SocketAccess, VsockConfig, VsockServer, VsockVmStats};
 use zerowire_virtio::vsock::VsockLimits;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 
@@ -79,8 +79,10 @@ impl VsockBackend {
         let configs = vms.iter().map(|vm| VsockConfig {
             name: vm.name.to_owned(),
             endpoint: Endpoint::Path(dir.path().join(format!("{}.vhost", vm.name))),
+            access: SocketAccess::default(),
             cid: vm.cid,
             uds: dir.path().join(vm.name),
+            uds_access: SocketAccess::default(),
             groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
             limits: vm.limits,
             map: vm.map.clone(),

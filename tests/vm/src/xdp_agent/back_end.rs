@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use zerowire_virtio::daemon::{Endpoint, Server, VmConfig, VmStats};
+use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig, VmStats};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
@@ -26,6 +26,7 @@ impl BackEnd {
         let server = Server::start(vec![VmConfig {
             name: "vm".to_owned(),
             endpoint: Endpoint::Path(socket.clone()),
+            access: SocketAccess::default(),
             port: port.parse()?,
             metadata: None,
             policy: Policy::default(),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::daemon::access::SocketAccess;
 use crate::daemon::listen::Endpoint;
 use crate::daemon::vm::{Paths, ServerError, check_names};
 use crate::vsock::VsockLimits;
@@ -37,12 +38,16 @@ pub struct VsockConfig {
     pub name: String,
     /// Where its front end connects.
     pub endpoint: Endpoint,
+    /// Who may connect there, if the socket is made here.
+    pub access: SocketAccess,
     /// The guest's address, 3 to 4294967294, another one for each VM.
     pub cid: u64,
     /// Where the host meets the guest: host programs connect to this path (stream sockets) and to the path with
     /// `.seqpacket` behind it (message sockets); the guest's connections to the host go to the path with `_PORT` behind
     /// it.
     pub uds: PathBuf,
+    /// Which programs may connect to these sockets, and to that of `map`.
+    pub uds_access: SocketAccess,
     /// VMs that share a group reach each other; [`DEFAULT_GROUP`] where the list is empty.
     pub groups: Vec<String>,
     /// Bounds of the device.

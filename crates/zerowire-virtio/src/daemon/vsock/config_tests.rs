@@ -4,8 +4,10 @@ fn config(name: &str, cid: u64) -> VsockConfig {
     VsockConfig {
         name: name.to_owned(),
         endpoint: Endpoint::Path(format!("/run/{name}.vhost").into()),
+        access: Default::default(),
         cid,
         uds: format!("/run/{name}.vsock").into(),
+        uds_access: Default::default(),
         groups: Vec::new(),
         limits: VsockLimits::default(),
         map: Default::default(),

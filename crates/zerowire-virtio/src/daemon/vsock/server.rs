@@ -25,13 +25,20 @@ impl Prepared {
         let listen = |source: ListenError| ServerError::Listen { vm: config.name.clone(), source };
         let counters = Arc::<VsockCounters>::default();
         let (groups, limits) = (config.groups.clone(), config.limits);
-        let vm = GroupVm::new(&config.name, config.cid, &config.uds, groups, limits, counters.clone())
-            .map_err(listen)?
-            .with_map_policy(config.map.clone());
+        let vm = GroupVm::new(
+            &config.name,
+            config.cid,
+            (&config.uds, &config.uds_access),
+            groups,
+            limits,
+            counters.clone(),
+        )
+        .map_err(listen)?
+        .with_map_policy(config.map.clone());
         // The front end's socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,
-            None => Listener::new(&config.endpoint).map_err(listen)?,
+            None => Listener::new(&config.endpoint, &config.access).map_err(listen)?,
         };
         Ok(Self { config, counters, vm: Some(vm), listener })
     }

@@ -26,6 +26,7 @@ use super::super::switch::MAX_CLIENTS;
 use super::super::table::End;
 use super::super::vm::{MAX_HANDSHAKES, MAX_RESETS};
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, RingStart, Switch, TX_QUEUE, watch};
+use crate::daemon::SocketAccess;
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::vsock::mapped::MapPolicy;
@@ -70,9 +71,16 @@ impl Harness {
             let (name, groups) = (format!("vm{cid}"), vec!["all".to_owned()]);
             let path = dir.join(cid.to_string());
             vms.push(
-                GroupVm::new(&name, *cid, &path, groups, limits, counters.clone())
-                    .map_err(io::Error::other)?
-                    .with_map_policy(map.clone()),
+                GroupVm::new(
+                    &name,
+                    *cid,
+                    (&path, &SocketAccess::default()),
+                    groups,
+                    limits,
+                    counters.clone(),
+                )
+                .map_err(io::Error::other)?
+                .with_map_policy(map.clone()),
             );
         }
         let switch = Switch::new(vms, epoll)?;

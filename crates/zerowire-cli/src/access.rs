@@ -1,0 +1,146 @@
+//! Who may connect to a socket: options, keys of `--vm` and of the file, users and groups by name.
+
+use anyhow::{Result, anyhow};
+use zerowire_virtio::daemon::SocketAccess;
+
+/// Where names of users are looked up. A static program can't ask the system's other sources.
+const USERS: &str = "/etc/passwd";
+/// Where names of groups are looked up.
+const GROUPS: &str = "/etc/group";
+
+/// A user's name or number.
+pub fn owner(text: &str) -> Result<u32, String> {
+    let hint = format!("give one that is, or a number (id -u {text})");
+    id(text, USERS).ok_or_else(|| format!("user '{text}' is not in {USERS}: {hint}"))
+}
+
+/// A group's name or number.
+pub fn group(text: &str) -> Result<u32, String> {
+    let hint = format!("give one that is, or a number (getent group {text})");
+    id(text, GROUPS).ok_or_else(|| format!("group '{text}' is not in {GROUPS}: {hint}"))
+}
+
+/// Permission bits.
+pub fn mode(text: &str) -> Result<u32, String> {
+    let octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    let mode = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|m| *m <= 0o777);
+    mode.ok_or_else(|| format!("mode '{text}': give permissions in octal, 000 to 777, such as 0660"))
+}
+
+/// The number, or that of the name in a file with lines NAME:x:NUMBER:…
+fn id(text: &str, file: &str) -> Option<u32> {
+    if let Ok(id) = text.parse() {
+        // The largest one means that nothing is to be changed (chown(2)).
+        return Some(id).filter(|id| *id != u32::MAX);
+    }
+    std::fs::read_to_string(file).ok()?.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        if fields.next() != Some(text) {
+            return None;
+        }
+        fields.nth(1)?.parse().ok()
+    })
+}
+
+/// What a VM says of its sockets, where not all are like those of the command line.
+pub fn parse(owned: Option<&str>, grouped: Option<&str>, with: Option<&str>) -> Result<SocketAccess> {
+    Ok(SocketAccess {
+        owner: owned.map(owner).transpose().map_err(|e| anyhow!(e))?,
+        group: grouped.map(group).transpose().map_err(|e| anyhow!(e))?,
+        mode: with.map(mode).transpose().map_err(|e| anyhow!(e))?,
+    })
+}
+
+/// Takes a key of `--vm` that is `PREFIX-owner`, `PREFIX-group` or `PREFIX-mode`. False: it is another one.
+pub fn take(access: &mut SocketAccess, prefix: &str, key: &str, value: &str) -> Result<bool> {
+    let own = key.strip_prefix(prefix).and_then(|k| k.strip_prefix('-'));
+    let parsed = match own {
+        Some("owner") => owner(value).map(|id| access.owner = Some(id)),
+        Some("group") => group(value).map(|id| access.group = Some(id)),
+        Some("mode") => mode(value).map(|mode| access.mode = Some(mode)),
+        _ => return Ok(false),
+    };
+    parsed.map_err(|e| anyhow!("{key}: {e}"))?;
+    Ok(true)
+}
+
+/// What a VM says of its own, and beyond that what the command line says of all.
+pub fn or(own: SocketAccess, all: SocketAccess) -> SocketAccess {
+    SocketAccess {
+        owner: own.owner.or(all.owner),
+        group: own.group.or(all.group),
+        mode: own.mode.or(all.mode),
+    }
+}
+
+/// Options about the front end's socket.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct SocketArgs {
+    /// User who owns the front end's socket, and may connect: a name of /etc/passwd or a number (libvirt's QEMU:
+    /// libvirt-qemu or qemu). Default: the user of this process.
+    #[arg(long, value_name = "USER", value_parser = owner, conflicts_with = "fd")]
+    socket_owner: Option<u32>,
+    /// Group whose users may connect as a front end: a name of /etc/group or a number.
+    #[arg(long, value_name = "GROUP", value_parser = group, conflicts_with = "fd")]
+    socket_group: Option<u32>,
+    /// Permissions of the front end's socket, in octal; to connect takes the right to write. Default: 0600, and 0660
+    /// with --socket-group.
+    #[arg(long, value_name = "MODE", value_parser = mode, conflicts_with = "fd")]
+    socket_mode: Option<u32>,
+}
+
+impl From<SocketArgs> for SocketAccess {
+    fn from(args: SocketArgs) -> Self {
+        Self { owner: args.socket_owner, group: args.socket_group, mode: args.socket_mode }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_have_names_or_numbers() {
+        assert_eq!(owner("root"), Ok(0));
+        assert_eq!(group("root"), Ok(0));
+        assert_eq!(owner("64055"), Ok(64055));
+        for (said, words) in [
+            (
+                owner("no-such"),
+                "user 'no-such' is not in /etc/passwd: give one that is, or a number (id -u no-such)",
+            ),
+            (group("no-such"), "group 'no-such' is not in /etc/group"),
+            (owner("4294967295"), "4294967295"),
+            (owner(""), "''"),
+            (owner("-1"), "'-1'"),
+        ] {
+            assert!(said.as_ref().unwrap_err().contains(words), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        for (text, want) in [("660", 0o660), ("0660", 0o660), ("000", 0), ("0777", 0o777)] {
+            assert_eq!(mode(text), Ok(want), "{text}");
+        }
+        for bad in ["", "66", "888", "1777", "00660", "+66", "0o660", "rw-", "6€"] {
+            assert!(mode(bad).unwrap_err().contains("0660"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn keys_of_a_vm_go_before_those_of_all() {
+        let mut own = SocketAccess::default();
+        assert!(take(&mut own, "uds", "uds-mode", "0666").unwrap());
+        assert!(!take(&mut own, "uds", "socket-mode", "0666").unwrap());
+        assert!(!take(&mut own, "uds", "uds", "/run/a").unwrap());
+        let e = take(&mut own, "uds", "uds-group", "no-such").unwrap_err().to_string();
+        assert!(e.starts_with("uds-group: group 'no-such'"), "{e}");
+        let all = SocketAccess { owner: Some(1), group: None, mode: Some(0o600) };
+        assert_eq!(or(own, all), SocketAccess { owner: Some(1), group: None, mode: Some(0o666) });
+        assert_eq!(
+            parse(Some("7"), None, Some("0640")).unwrap(),
+            SocketAccess { owner: Some(7), group: None, mode: Some(0o640) }
+        );
+    }
+}

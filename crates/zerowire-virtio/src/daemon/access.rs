@@ -1,0 +1,229 @@
+//! Who may connect to a socket that this process makes: its owner, its group and its mode.
+//!
+//! The folder of a socket may belong to somebody else, who can put another file in the socket's place at any
+//! time. So nothing is changed by path: the kernel makes the file with at most the mode asked for, and what is
+//! still missing is set on the socket's own file. Nobody can connect meanwhile: the socket does not listen yet.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::process::{Gid, Uid};
+
+use super::listen::ListenError;
+
+/// Asks for the file that a unix socket is bound to, as a descriptor of O_PATH (linux/un.h). Needs
+/// CAP_NET_ADMIN.
+const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
+
+/// Owner, group and mode of a socket's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// User id. None: the user of this process.
+    pub owner: Option<u32>,
+    /// Group id. None: the group of this process, or that of a folder with the setgid bit.
+    pub group: Option<u32>,
+    /// Permission bits, at most 0o777. None: 0600, or 0660 where a group is given.
+    pub mode: Option<u32>,
+}
+
+impl SocketAccess {
+    /// What the file has now.
+    pub(super) fn of(file: &OwnedFd) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(Self { owner: Some(stat.st_uid), group: Some(stat.st_gid), mode: Some(stat.st_mode & 0o777) })
+    }
+
+    /// The mode that the file gets, whatever the umask.
+    pub fn mode(&self) -> u32 {
+        self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { 0o600 })
+    }
+
+    /// To be called before the socket is bound: its file is made with this mode less the umask.
+    pub(super) fn prepare(&self, socket: &OwnedFd) -> io::Result<()> {
+        Ok(rustix::fs::fchmod(socket, Mode::from_raw_mode(self.mode()))?)
+    }
+
+    /// To be called when the socket is bound to `path` and does not listen yet. Returns its file.
+    pub(super) fn grant(&self, socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
+        let file = bound_file(socket, path)?;
+        self.apply(&file, path)?;
+        Ok(file)
+    }
+
+    fn apply(&self, file: &OwnedFd, path: &Path) -> Result<(), ListenError> {
+        let denied =
+            |what: String, source: io::Error| ListenError::Access { path: path.to_owned(), what, source };
+        let mode = self.mode();
+        let now = rustix::fs::fstat(file).map_err(|e| denied(format!("mode {mode:#06o}"), e.into()))?;
+        if now.st_mode & 0o7777 != mode {
+            // fchmod does not take a descriptor of O_PATH; this name is that descriptor's file itself.
+            let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::chmod(name, Mode::from_raw_mode(mode))
+                .map_err(|e| denied(format!("mode {mode:#06o}"), e.into()))?;
+        }
+        let chown = |owner, group| rustix::fs::chownat(file, c"", owner, group, AtFlags::EMPTY_PATH);
+        if let Some(group) = self.group.filter(|g| *g != now.st_gid) {
+            chown(None, Some(Gid::from_raw(group)))
+                .map_err(|e| denied(format!("group {group}"), e.into()))?;
+        }
+        if let Some(owner) = self.owner.filter(|o| *o != now.st_uid) {
+            chown(Some(Uid::from_raw(owner)), None)
+                .map_err(|e| denied(format!("owner {owner}"), e.into()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The file that the socket is bound to.
+fn bound_file(socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
+    file_of(socket.as_fd()).or_else(|_| file_at(path))
+}
+
+/// The file of a bound socket, wherever it is by now.
+fn file_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: this request takes no argument.
+    let fd = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The file at `path` if it can only be a socket of this user that was made in that folder: it has one name, and
+/// whoever can put it there can make it anyway.
+fn file_at(path: &Path) -> Result<OwnedFd, ListenError> {
+    let replaced = || ListenError::Replaced(path.to_owned());
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|_| replaced())?;
+    let stat = rustix::fs::fstat(&file).map_err(|_| replaced())?;
+    let is_socket = stat.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+    if is_socket && stat.st_nlink == 1 && stat.st_uid == rustix::process::geteuid().as_raw() {
+        return Ok(file);
+    }
+    Err(replaced())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::net::SocketType;
+
+    use super::super::listen::{Endpoint, Listener, bind_unix};
+    use super::*;
+
+    const FULL: SocketAccess = SocketAccess { owner: Some(123), group: Some(456), mode: Some(0o666) };
+
+    fn rights(path: &Path) -> (u32, u32, u32) {
+        let meta = std::fs::symlink_metadata(path).unwrap();
+        (meta.mode() & 0o7777, meta.uid(), meta.gid())
+    }
+
+    /// A folder with a file whose rights nobody may change.
+    fn folder() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let path = dir.path().join("s");
+        (dir, path, victim)
+    }
+
+    #[test]
+    fn a_socket_has_the_rights_that_were_asked_for_whatever_the_umask() {
+        let (_dir, path, _) = folder();
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let none = SocketAccess::default();
+        for (access, want) in [
+            (none, (0o600, uid, gid)),
+            (SocketAccess { mode: Some(0o666), ..none }, (0o666, uid, gid)),
+            (SocketAccess { mode: Some(0), ..none }, (0, uid, gid)),
+            (SocketAccess { group: Some(456), ..none }, (0o660, uid, 456)),
+            (SocketAccess { owner: Some(123), ..none }, (0o600, 123, gid)),
+            (FULL, (0o666, 123, 456)),
+        ] {
+            for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+                let bound = bind_unix(&path, kind, &access).unwrap();
+                assert_eq!(rights(&path), want, "{access:?}");
+                drop(bound);
+                std::fs::remove_file(&path).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_in_the_sockets_place_keeps_its_rights() {
+        let (dir, path, victim) = folder();
+        let moved = dir.path().join("moved");
+        let hard = |at: &Path| std::fs::hard_link(&victim, at).unwrap();
+        let soft = |at: &Path| std::os::unix::fs::symlink(&victim, at).unwrap();
+        for put in [&hard as &dyn Fn(&Path), &soft] {
+            let socket = UnixListener::bind(&path).unwrap();
+            std::fs::rename(&path, &moved).unwrap();
+            put(&path);
+            assert!(matches!(file_at(&path), Err(ListenError::Replaced(p)) if p == path));
+            FULL.grant(&socket.into(), &path).unwrap();
+            assert_eq!(rights(&moved), (0o666, 123, 456), "the socket itself has them");
+            assert_eq!(rights(&victim).0, 0o600);
+            assert_eq!(rights(&victim).1, rustix::process::geteuid().as_raw());
+            std::fs::remove_file(&path).unwrap();
+            std::fs::remove_file(&moved).unwrap();
+        }
+    }
+
+    #[test]
+    fn without_the_capability_only_a_socket_of_this_user_with_one_name_is_taken() {
+        let (dir, path, _) = folder();
+        let _socket = UnixListener::bind(&path).unwrap();
+        file_at(&path).unwrap();
+        std::fs::hard_link(&path, dir.path().join("other")).unwrap();
+        assert!(file_at(&path).is_err(), "two names");
+        std::fs::remove_file(dir.path().join("other")).unwrap();
+        std::os::unix::fs::chown(&path, Some(123), None).unwrap();
+        assert!(file_at(&path).is_err(), "somebody else's");
+        std::fs::remove_file(&path).unwrap();
+        assert!(file_at(&path).is_err(), "nothing there");
+    }
+
+    /// Somebody swaps the socket for a link to another file, as fast as possible, while it is made again and
+    /// again with the rights that its owner gave the one before.
+    #[test]
+    fn no_swap_of_a_socket_that_is_made_again_changes_another_file() {
+        let (dir, path, victim) = folder();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let mut listener = Listener::new(&Endpoint::Path(path.clone()), &SocketAccess::default()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4777)).unwrap();
+        let done = AtomicBool::new(false);
+        let mut again = 0;
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if renameat_with(CWD, &path, CWD, &link, RenameFlags::EXCHANGE).is_ok() {
+                        std::thread::sleep(std::time::Duration::from_micros(50));
+                        let _ = std::fs::remove_file(&path);
+                        let _ = std::fs::remove_file(&link);
+                        let _ = std::os::unix::fs::symlink(&victim, &link);
+                    }
+                }
+            });
+            for _ in 0..500_000 {
+                listener.shut();
+                again += u32::from(listener.reopen().is_ok());
+                if again == 1000 {
+                    break;
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(again > 0, "it was never made again");
+        assert_eq!(rights(&victim).0, 0o600);
+    }
+}
