@@ -2,7 +2,7 @@
 # Installs what the demo and the tests need and this machine lacks.
 #
 #   scripts/install.sh base       for `make demo-soft` and the tests without QEMU
-#   scripts/install.sh vm         the above, and QEMU 7.2, QEMU 10, two Debian kernels
+#   scripts/install.sh vm         the above, and QEMU 7.2, QEMU 10, libvirt, two Debian kernels
 #   scripts/install.sh vm --update   also looks for newer kernels and a newer QEMU 10
 #
 # Debian packages are installed with apt (as root, or through sudo). The guest
@@ -87,7 +87,9 @@ if ! command -v cc >/dev/null; then missing="$missing gcc libc6-dev"; fi
 if [ "$mode" = vm ]; then
     need qemu-system-x86 qemu-system-x86_64
     need xz-utils xz
-
+    # No service comes with these two: that is libvirt-daemon-system.
+    need libvirt-daemon libvirtd
+    need libvirt-clients virsh
     need busybox-static busybox
 fi
 if [ -n "$missing" ]; then

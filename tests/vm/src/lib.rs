@@ -29,6 +29,7 @@ pub mod guest;
 pub mod initrd;
 pub mod interrupt;
 pub mod lab;
+pub mod libvirt;
 pub mod machine;
 pub mod modules;
 pub mod netns;

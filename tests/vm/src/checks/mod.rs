@@ -2,6 +2,7 @@
 
 mod balloon;
 mod change;
+mod front_ends;
 mod harness;
 mod ledger;
 mod link;
@@ -39,6 +40,8 @@ enum On {
     Qemu10,
     /// On Linux 7 under QEMU 10, and on the old kernel under the old QEMU.
     Ends,
+    /// On the old kernel under the old QEMU: what Debian 12 has.
+    Debian12,
     /// On Linux 7 under QEMU 10: the old kernel lacks what is tested, or has no part in it.
     Linux7,
 }
@@ -75,6 +78,8 @@ const TESTS: &[(&str, On, Body)] = &[
     ("two-guests", On::Qemu10, two_guests::one_is_killed),
     ("metadata", On::Qemu10, net::metadata),
     ("idle", On::Qemu10, net::idle),
+    ("libvirt", On::Debian12, front_ends::by_libvirt),
+    ("ordinary-user", On::Debian12, front_ends::ordinary_user),
     ("net-send", On::Qemu10, send::net),
     ("net-stores", On::Qemu10, stores::net),
     ("vsock-many", On::All, vsock::many::many),
@@ -117,6 +122,7 @@ pub fn all() -> Vec<Test> {
                 On::All => true,
                 On::Qemu10 => qemu == Qemu::V10,
                 On::Ends => (qemu == Qemu::V10) == (kernel == Kernel::New),
+                On::Debian12 => qemu == Qemu::V7_2 && kernel == Kernel::Stable,
                 On::Linux7 => qemu == Qemu::V10 && kernel == Kernel::New,
             };
             if wanted {

@@ -1,0 +1,166 @@
+//! QEMU as people start it: by its command line as an ordinary user, and by libvirt. What they get wrong is
+//! answered with the remedy.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use zerowire_vmtest::assets::{KernelFiles, Qemu};
+use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::command::{Running, wait_for};
+use zerowire_vmtest::guest::{BOOT, COMMAND};
+use zerowire_vmtest::libvirt::{self, Libvirt};
+use zerowire_vmtest::netns::Netns;
+use zerowire_vmtest::runner::{Env, NeverBooted, skip};
+use zerowire_vmtest::serial::Serial;
+
+use super::setup::{GUEST, HOST, LINK, TAP, set_host_up};
+
+/// For QEMU's own socket.
+const QEMU: Duration = Duration::from_secs(60);
+
+/// The back end and what a front end needs, for a user of its own: [`libvirt::USER`].
+struct Stage {
+    namespace: Netns,
+    backend: Backend,
+    /// Where the front end makes its sockets.
+    vmm: PathBuf,
+    kernel: KernelFiles,
+    initrd: PathBuf,
+}
+
+impl Stage {
+    fn new(env: &Env<'_>) -> Result<Self> {
+        let mut kernel = env.lab.assets.kernel(env.machine.kernel)?;
+        let (image, initrd, vmm) = (env.dir.join("vmlinuz"), env.dir.join("initrd"), env.dir.join("vmm"));
+        std::fs::copy(&kernel.image, &image).context("copy the kernel")?;
+        std::fs::copy(env.lab.initrd(env.machine.kernel)?, &initrd).context("copy the initial RAM disk")?;
+        std::fs::create_dir(&vmm)?;
+        chown(&vmm, Some(libvirt::USER), Some(libvirt::USER))?;
+        for (path, mode) in [(&image, 0o644), (&initrd, 0o644)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        }
+        for folder in [Some(env.dir), env.dir.parent()].into_iter().flatten() {
+            std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711))?;
+        }
+        kernel.image = image;
+        let namespace = Netns::new()?;
+        let socket = env.dir.join("net");
+        let mut command = namespace.command(backend::program()?);
+        command.args(["net", "--json", "--port"]).arg(format!("tap:{TAP}")).arg("--socket").arg(&socket);
+        command.arg("--socket-owner").arg(libvirt::USER.to_string());
+        let backend = Backend::start(&mut command, &socket, env.dir, "backend")?;
+        set_host_up(&namespace, 1500)?;
+        Ok(Self { namespace, backend, vmm, kernel, initrd })
+    }
+
+    /// QEMU's command line as the README has it.
+    fn qemu(&self, env: &Env<'_>, queues: u16) -> Result<Command> {
+        let qemu = env.lab.assets.qemu(env.machine.qemu)?;
+        let mut command = env.machine.command(&qemu, &self.kernel, &self.initrd, &self.vmm);
+        command
+            .arg("-chardev")
+            .arg(format!("socket,id=c0,path={},reconnect=1", self.backend.socket().display()));
+        command.arg("-netdev").arg(format!("vhost-user,id=n0,chardev=c0,queues={queues}"));
+        // QEMU 7.2 without KVM crashes with MSI-X.
+        let vectors = if env.machine.qemu == Qemu::V7_2 { ",vectors=0" } else { "" };
+        command.arg("-device").arg(format!("virtio-net-pci,netdev=n0,romfile={vectors}"));
+        Ok(command)
+    }
+
+    /// Waits for the guest's shell.
+    fn booted(&self, env: &Env<'_>) -> Result<Serial> {
+        let path = self.vmm.join("serial");
+        let stream = wait_for("QEMU's serial line", QEMU, || Ok(UnixStream::connect(&path).ok()))?;
+        let mut serial = Serial::new(stream, &env.dir.join("serial.log"))?;
+        serial.wait_ready(BOOT).context(NeverBooted)?;
+        Ok(serial)
+    }
+
+    /// The guest reaches the host, and the ledger has its frames.
+    fn carries(&mut self, serial: &mut Serial) -> Result<()> {
+        let set_up = format!("ip addr add {GUEST}/24 dev eth0 && ip link set eth0 up");
+        let said = serial.run(&set_up, COMMAND)?;
+        ensure!(said.status == 0, "in the guest: {}", said.text);
+        wait_for("the guest to reach the host", LINK, || {
+            let said = serial.run(&format!("ping -c 1 -W 1 {HOST}"), COMMAND)?;
+            Ok((said.status == 0).then_some(()))
+        })?;
+        self.backend.check_alive()
+    }
+}
+
+/// The command's program started as [`libvirt::USER`], with no other group and no right.
+fn as_user(command: &Command) -> Command {
+    let user = libvirt::USER.to_string();
+    let mut wrapped = Command::new("setpriv");
+    wrapped.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--pdeathsig", "KILL"]);
+    wrapped.arg(command.get_program()).args(command.get_args());
+    wrapped
+}
+
+/// The README's line, with QEMU as an ordinary user and the back end as root.
+pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
+    let mut stage = Stage::new(env)?;
+    let _qemu = Running::start_logged(&mut as_user(&stage.qemu(env, 1)?), &env.dir.join("qemu.log"))?;
+    let mut serial = stage.booted(env)?;
+    stage.carries(&mut serial)?;
+    Ok(String::new())
+}
+
+/// The README's domain, started by libvirt with its own user.
+pub fn by_libvirt(env: &Env<'_>) -> Result<String> {
+    if !Libvirt::is_installed() {
+        return Err(skip("no libvirtd or virsh: run `scripts/install.sh vm`"));
+    }
+    let mut stage = Stage::new(env)?;
+    let libvirt = Libvirt::start(&stage.namespace, env.dir)?;
+    let domain = env.dir.join("domain.xml");
+    std::fs::write(&domain, description(env, &stage))?;
+    libvirt.create(&domain)?;
+    let mut serial = stage.booted(env)?;
+    stage.carries(&mut serial)?;
+    Ok(String::new())
+}
+
+fn description(env: &Env<'_>, stage: &Stage) -> String {
+    let (memory, cpus) = (env.machine.memory_mib, env.machine.cpus);
+    let show = |path: &Path| path.display().to_string();
+    let (image, initrd) = (show(&stage.kernel.image), show(&stage.initrd));
+    let (serial, socket) = (show(&stage.vmm.join("serial")), show(stage.backend.socket()));
+    format!(
+        "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+  <name>vm</name>
+  <memory unit='MiB'>{memory}</memory>
+  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>
+  <vcpu>{cpus}</vcpu>
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <kernel>{image}</kernel>
+    <initrd>{initrd}</initrd>
+    <cmdline>console=ttyS0 quiet panic=-1 mitigations=off</cmdline>
+  </os>
+  <features><acpi/><apic/></features>
+  <cpu mode='maximum'/>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <controller type='usb' model='none'/>
+    <serial type='unix'><source mode='bind' path='{serial}'/></serial>
+    <interface type='vhostuser'>
+      <source type='unix' path='{socket}' mode='client'><reconnect enabled='yes' timeout='1'/></source>
+      <model type='virtio'/>
+      <rom enabled='no'/>
+    </interface>
+  </devices>
+  <qemu:override>
+    <qemu:device alias='net0'>
+      <qemu:frontend><qemu:property name='vectors' type='unsigned' value='0'/></qemu:frontend>
+    </qemu:device>
+  </qemu:override>
+</domain>
+"
+    )
+}
