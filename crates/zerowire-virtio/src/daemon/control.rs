@@ -12,6 +12,7 @@ use zerowire_vhost_user::{Connection, WireError};
 use super::device::Device;
 use super::link::Follower;
 use super::listen::Listener;
+use super::pace::{Pace, Progress};
 use super::session::{Session, SessionError};
 
 /// How long a server waits for its threads to stop.
@@ -144,6 +145,9 @@ const RETRY: Duration = Duration::from_millis(500);
 fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Follower>) {
     let control = vm.control();
     let mut refused = None;
+    let mut pace = Pace::default();
+    // No front end is accepted before.
+    let mut not_before: Option<Instant> = None;
     while !control.stopped() {
         let mut patience = None;
         if let Some(link) = &mut link {
@@ -163,18 +167,31 @@ fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Follower>)
                 refused = None;
             }
         }
+        let wait = not_before.map(|at| at.saturating_duration_since(Instant::now()));
+        if let Some(wait) = wait.filter(|w| !w.is_zero()) {
+            sleep(control, None, link.as_ref(), Some(patience.map_or(wait, |p: Duration| p.min(wait))));
+            continue;
+        }
         match listener.accept() {
             Ok(Some(stream)) => {
                 control.connections.fetch_add(1, Ordering::Relaxed);
                 control.connected.store(true, Ordering::Relaxed);
                 tracing::info!("{}: front end connected", control.name);
                 match stream.set_nonblocking(true) {
-                    Ok(()) => serve(vm, Connection::new(stream), link.as_mut()),
+                    Ok(()) => serve(vm, Connection::new(stream), link.as_mut(), &mut pace),
                     Err(e) => tracing::error!("{}: {e}", control.name),
                 }
                 control.connected.store(false, Ordering::Relaxed);
                 if !listener.is_lasting() {
                     return;
+                }
+                let ended = Instant::now();
+                not_before = Some(ended + pace.ended(ended));
+                if pace.begins_to_wait() {
+                    tracing::warn!(
+                        "{}: front ends connect and leave without a pause: the next ones wait, longer and longer",
+                        control.name
+                    );
                 }
                 continue;
             }
@@ -208,12 +225,13 @@ fn sleep(control: &Control, fd: Option<BorrowedFd<'_>>, link: Option<&Follower>,
 }
 
 /// Serves one connection until it ends, whatever the reason.
-fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Follower>) {
+fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Follower>, pace: &mut Pace) {
     let control = vm.control();
     let mut session = Session::new(vm);
     if let Some(link) = &mut link {
         link.connected();
     }
+    let mut progress = Progress::default();
     let end = loop {
         if control.stopped() {
             break Ok("server stops");
@@ -232,7 +250,10 @@ fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Fol
                     break Err(e);
                 }
             }
-            Ok(None) => break Ok("front end left"),
+            Ok(None) => {
+                progress = session.progress();
+                break Ok("front end left");
+            }
             Err(WireError::WouldBlock) => {
                 let link = link.as_deref();
                 let patience = link.and_then(|l| l.due(true));
@@ -241,6 +262,7 @@ fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Fol
             Err(e) => break Err(SessionError::Wire(e)),
         }
     };
+    let queues = pace.wants_queues(progress).then(|| session.queues());
     drop(session);
     match end {
         Ok(why) => tracing::info!("{}: connection ended: {why}", control.name),
@@ -249,6 +271,11 @@ fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Fol
             control.connection_errors.fetch_add(1, Ordering::Release);
             tracing::error!("{}: connection ended: {e}", control.name);
         }
+    }
+    if let Some(queues) = queues {
+        let text = format!("front ends leave when they are told that there are {queues}");
+        tracing::warn!("{}: {text}", control.name);
+        vm.set_error(text);
     }
 }
 

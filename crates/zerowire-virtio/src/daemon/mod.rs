@@ -13,6 +13,7 @@ mod link;
 mod listen;
 mod metadata;
 mod net;
+mod pace;
 mod path;
 mod port;
 mod rings;

@@ -20,6 +20,7 @@ use zerowire_vhost_user::{Config, Connection, Message, Request, WireError, featu
 
 use super::control::Backing;
 use super::device::Device;
+use super::pace::Progress;
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use crate::ring::RingAddresses;
 use crate::ring::inflight::InflightRegion;
@@ -72,6 +73,7 @@ pub(super) struct Session<'a> {
     /// Where chains in flight are marked.
     inflight: Option<Arc<InflightRegion>>,
     status: u64,
+    progress: Progress,
     /// The channel for requests to the front end; held open, never written.
     backend_channel: Option<OwnedFd>,
 }
@@ -91,6 +93,7 @@ impl<'a> Session<'a> {
             device,
             inflight: None,
             status: 0,
+            progress: Progress::default(),
             backend_channel: None,
         }
     }
@@ -98,6 +101,16 @@ impl<'a> Session<'a> {
     /// The control thread was woken.
     pub(super) fn attend(&mut self) {
         self.device.attend();
+    }
+
+    /// How far the front end came.
+    pub(super) fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// What a front end that asks for more queues than there are should be given.
+    pub(super) fn queues(&self) -> String {
+        format!("{} queues; {}", self.rings.len(), self.device.queue_hint())
     }
 
     /// Carries out one message and answers it. An error ends the connection.
@@ -135,6 +148,15 @@ impl<'a> Session<'a> {
     fn carry_out(&mut self, request: Request, message: &mut Message) -> Result<Answer, SessionError> {
         if !takes_descriptors(request) {
             message.no_fds()?;
+        }
+        match request {
+            Request::GetQueueNum if self.progress == Progress::Asked => {
+                self.progress = Progress::CountedQueues;
+            }
+            Request::SetMemTable | Request::AddMemReg | Request::SetVringKick => {
+                self.progress = Progress::SetUp
+            }
+            _ => {}
         }
         match request {
             Request::GetFeatures => return Ok(Answer::u64(self.device.offered())),

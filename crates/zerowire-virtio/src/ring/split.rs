@@ -94,7 +94,13 @@ impl SplitRing {
                 ));
             }
             let ptr = memory.ring_ptr(addr, len).ok_or_else(|| {
-                format!("queue {queue}: the {name}, {len} bytes at front-end address {addr:#x}, is not in one memory region")
+                format!(
+                    "queue {queue}: the {name}, {len} bytes at front-end address {addr:#x}, is not in one memory region: \
+                     the front end shared {} regions, {} MiB; all of the guest's memory has to be shared (QEMU: -object \
+                     memory-backend-memfd,share=on and -numa node,memdev=…; libvirt: <access mode='shared'/>)",
+                    memory.region_count(),
+                    memory.len() >> 20
+                )
             })?;
             // A region may begin at an odd address of the front end.
             if !(ptr.addr() as u64).is_multiple_of(align) {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::assets::{KernelFiles, Qemu};
@@ -109,6 +109,56 @@ pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
     let mut serial = stage.booted(env)?;
     stage.carries(&mut serial)?;
     Ok(String::new())
+}
+
+/// QEMU whose memory is its own: the log names the remedy, and the connection's end is no flood.
+pub fn private_memory(env: &Env<'_>) -> Result<String> {
+    let stage = Stage::new(env)?;
+    let mut line = stage.qemu(env, 1)?;
+    // Without these two options the machine makes its memory by itself.
+    let shared = |words: &[String]| words[0] == "-object" || words[0] == "-numa";
+    let words: Vec<_> = line.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+    let first = words.iter().position(|w| w == "-machine").context("no -machine")?;
+    let (before, pairs) = words.split_at(first);
+    let kept = pairs.chunks(2).filter(|pair| !shared(pair)).flatten();
+    line = Command::new(line.get_program());
+    line.args(before.iter().chain(kept));
+    misled(env, stage, &mut line, &["the front end shared 0 regions", "share=on", "<access mode='shared'/>"])
+}
+
+/// QEMU with more queues than the port has: the log names the remedy, and QEMU, which connects again without
+/// a pause, is held back.
+pub fn too_many_queues(env: &Env<'_>) -> Result<String> {
+    let stage = Stage::new(env)?;
+    let mut line = stage.qemu(env, 4)?;
+    misled(env, stage, &mut line, &["there are 2 queues", "queues=N"])
+}
+
+/// Starts a QEMU that can't work, and waits for the words that say why. Then it goes on as it likes for a
+/// while, which must not be many connections or lines.
+fn misled(env: &Env<'_>, mut stage: Stage, line: &mut Command, words: &[&str]) -> Result<String> {
+    /// How long QEMU is watched; more time makes more connections.
+    const WATCHED: Duration = Duration::from_secs(10);
+    /// Of each second, at most: some 30 come without a wait wherever a busy machine makes QEMU pause that long.
+    const MOST: u64 = 40;
+    let mut qemu = Running::start_logged(line, &env.dir.join("qemu.log"))?;
+    let said = wait_for("the remedy in the log", BOOT, || {
+        let log = stage.backend.log_text();
+        Ok(log.lines().find(|l| words.iter().all(|w| l.contains(w))).map(ToOwned::to_owned))
+    })?;
+    let connections = |stage: &mut Stage| -> Result<u64> {
+        stage.backend.statistics()?["vms"][0]["connections"].as_u64().context("connections")
+    };
+    let (before, begin) = (connections(&mut stage)?, Instant::now());
+    std::thread::sleep(WATCHED);
+    let (made, took) = (connections(&mut stage)? - before, begin.elapsed());
+    let most = MOST * (1 + took.as_secs());
+    ensure!(made <= most, "{made} connections within {took:?}");
+    let lines = stage.backend.log_text().lines().count() as u64;
+    ensure!(lines <= 4 * most, "{lines} lines in the log");
+    qemu.kill();
+    println!("  {said}");
+    Ok(format!("{made} connections in {} s, {lines} lines", took.as_secs()))
 }
 
 /// The README's domain, started by libvirt with its own user.

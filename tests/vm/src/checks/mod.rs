@@ -79,6 +79,8 @@ const TESTS: &[(&str, On, Body)] = &[
     ("metadata", On::Qemu10, net::metadata),
     ("idle", On::Qemu10, net::idle),
     ("libvirt", On::Debian12, front_ends::by_libvirt),
+    ("private-memory", On::Ends, front_ends::private_memory),
+    ("too-many-queues", On::Ends, front_ends::too_many_queues),
     ("ordinary-user", On::Debian12, front_ends::ordinary_user),
     ("net-send", On::Qemu10, send::net),
     ("net-stores", On::Qemu10, stores::net),
