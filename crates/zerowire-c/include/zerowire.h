@@ -518,6 +518,7 @@ int zw_vsock_listener_fd(const struct zw_vsock_listener *listener);
 void zw_vsock_listener_close(struct zw_vsock_listener *listener);
 
 // Takes the next window: 1 and a window, 0 if no more data will come, -EAGAIN if there is nothing yet.
+// -ECONNRESET in place of 0: the guest reset the connection or is gone, and something may be missing.
 // -ENOBUFS: the next window is still held. -EPROTO: the daemon wrote something impossible.
 // Makes no system call.
 int zw_vsock_dequeue(struct zw_vsock *connection, struct zw_window **window);
@@ -568,13 +569,14 @@ int zw_vsock_ports(const struct zw_vsock *connection, uint32_t *host_port, uint3
 // Whether zw_vsock_read and zw_vsock_write return -EAGAIN in place of waiting.
 int zw_vsock_set_nonblocking(struct zw_vsock *connection, int on);
 
-// Copying receive, as read does on a socket; 0 is the end.
+// Copying receive, as read does on a socket; 0 is the end, -ECONNRESET one that is cut short.
 ssize_t zw_vsock_read(struct zw_vsock *connection, void *to, size_t length);
 
 // Sends, as write does on a socket.
 ssize_t zw_vsock_write(struct zw_vsock *connection, const void *from, size_t length);
 
-// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>.
+// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what was
+// published can still be taken; the end comes behind it.
 int zw_vsock_shutdown(struct zw_vsock *connection, int how);
 
 // Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes. flags: 0, ZW_HUGE_PAGES.

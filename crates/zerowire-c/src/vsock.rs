@@ -129,6 +129,7 @@ pub unsafe extern "C" fn zw_vsock_listener_close(listener: *mut VsockListener) {
 }
 
 /// Takes the next window: 1 and a window, 0 if no more data will come, -EAGAIN if there is nothing yet.
+/// -ECONNRESET in place of 0: the guest reset the connection or is gone, and something may be missing.
 /// -ENOBUFS: the next window is still held. -EPROTO: the daemon wrote something impossible.
 /// Makes no system call.
 #[unsafe(no_mangle)]
@@ -301,7 +302,7 @@ pub unsafe extern "C" fn zw_vsock_set_nonblocking(connection: *mut VsockConnecti
     guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.set_nonblocking(on != 0).map(|()| 0)?))
 }
 
-/// Copying receive, as read does on a socket; 0 is the end.
+/// Copying receive, as read does on a socket; 0 is the end, -ECONNRESET one that is cut short.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_read(
     connection: *mut VsockConnection,
@@ -346,7 +347,8 @@ pub unsafe extern "C" fn zw_vsock_write(
     }) as libc::ssize_t
 }
 
-/// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>.
+/// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what was
+/// published can still be taken; the end comes behind it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_shutdown(connection: *mut VsockConnection, how: c_int) -> c_int {
     guard_int(|| {

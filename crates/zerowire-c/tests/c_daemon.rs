@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use build::compile;
 use zerowire_guest::vsock::{
-    ConnId, HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
+    ConnId, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions,
+    VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_virtio::daemon::{Endpoint, SocketAccess, VsockConfig, VsockServer};
@@ -242,7 +243,8 @@ fn obey(lab: &mut Lab, conn: ConnId) {
             b'e' => {
                 lab.stack.shutdown(conn, SHUTDOWN_SEND).expect("shut down");
                 let rest = lab.stack.recv_to_end(conn, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
-                return assert!(rest.is_empty(), "{rest:?}");
+                assert!(rest.is_empty(), "{rest:?}");
+                return assert_eq!(lab.stack.peer_shutdown(conn), SHUTDOWN_RCV | SHUTDOWN_SEND);
             }
             other => panic!("asked for {other}"),
         }

@@ -364,3 +364,34 @@ fn a_host_program_may_send_before_it_is_answered() {
     guest.stack.abort(conn).expect("sound");
     assert_eq!(guest.with_host(|| stream.read_to_end(&mut Vec::new())).expect("the end"), 0);
 }
+
+#[test]
+fn a_guest_that_receives_no_more_hears_that_the_program_closed() {
+    on_both(|_, guest, conn, stream| {
+        // Before the program closes, and behind it.
+        guest.stack.shutdown(conn, SHUTDOWN_RCV).expect("open");
+        guest.stack.flush(PATIENCE).expect("sound");
+        drop(stream);
+        guest.until("the end", |s| s.peer_shutdown(conn) == SHUTDOWN_RCV | SHUTDOWN_SEND);
+    });
+}
+
+#[test]
+fn a_guest_without_credit_that_then_receives_no_more_hears_that_the_program_closed() {
+    let backend = VsockBackend::one();
+    let small = StackOptions { buf_alloc: 4096, ..StackOptions::default() };
+    let mut guest = backend.guest_with("vm", &VsockOptions::default(), small);
+    let (conn, mut stream) = backend.open("vm", &mut guest, 1234);
+    stream.write_all(&pattern(64 << 10, 1)).expect("room in the socket");
+    let to_guest = |b: &VsockBackend| b.stats("vm").totals.receive.bytes;
+    guest.until("its buffer is full", |_| to_guest(&backend) == 4096);
+    drop(stream);
+    // The device has seen the hang-up, and can't tell of it behind bytes that don't fit.
+    let start = std::time::Instant::now();
+    guest.until("some turns", |_| start.elapsed().as_millis() > 100);
+    assert_eq!(guest.stack.peer_shutdown(conn) & SHUTDOWN_SEND, 0);
+    guest.stack.shutdown(conn, SHUTDOWN_RCV).expect("open");
+    guest.until("the end", |s| s.peer_shutdown(conn) == SHUTDOWN_RCV | SHUTDOWN_SEND);
+    guest.stack.close(conn).expect("open");
+    guest.until("no connection", |_| backend.stats("vm").totals.connections_open == 0);
+}

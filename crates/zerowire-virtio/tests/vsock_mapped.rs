@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use common::vsock::{Guest, Vm, VsockBackend, pattern};
 use common::{PATIENCE, wait_until};
 use zerowire::recv::vsock::{self, Connection, Dequeued, Listener, Options, WindowLease};
-use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
+use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
 use zerowire_virtio::vsock::mapped::MapPolicy;
 
 const PORT: u32 = 9;
@@ -445,4 +446,105 @@ fn wrong_requests_are_answered_with_what_is_wrong() {
     let big = ask(&request.to_bytes());
     assert!(big.text.contains("--map-max"), "{}", big.text);
     wait_until("both are counted", || backend.stats("vm").totals.bad_handshakes == 2);
+}
+
+/// Reads until the end, or until the library says why there is none.
+fn read_all(program: &Connection) -> (Vec<u8>, Result<(), vsock::Error>) {
+    let mut bytes = Vec::new();
+    loop {
+        match program.dequeue() {
+            Ok(Dequeued::Window(w)) => {
+                w.packets().for_each(|p| bytes.extend_from_slice(p.bytes().expect("copied")));
+            }
+            Ok(Dequeued::NotYet) => assert!(program.wait(Some(PATIENCE)).expect("it waits"), "in time"),
+            Ok(Dequeued::End) => return (bytes, Ok(())),
+            Err(e) => return (bytes, Err(e)),
+        }
+    }
+}
+
+#[test]
+fn the_guest_hears_that_the_program_reads_no_more() {
+    for kind in [SocketType::Stream, SocketType::Seqpacket] {
+        let backend = VsockBackend::one();
+        let mut guest = backend.guest("vm");
+        let options = if kind == SocketType::Stream { Options::stream() } else { Options::seqpacket() };
+        let (conn, mut program) = dial(&backend, &mut guest, kind, options.windows(2).data_pages(1));
+        guest.send(conn, &pattern(1000, 1));
+        let held = guest.with_host(|| window(&program));
+        // More than the other window takes waits in the daemon.
+        guest.send(conn, &pattern(20_000, 2));
+        guest.stack.flush(PATIENCE).expect("sound");
+        program.unmap().expect("mapped");
+        program.shutdown(Shutdown::Read).expect("shut, also while unmapped");
+        program.map().expect("mapped again");
+        guest.until("it is told", |s| s.peer_shutdown(conn) == SHUTDOWN_RCV);
+        assert_eq!(held.packets().next().and_then(|p| p.bytes()), Some(&pattern(1000, 1)[..]));
+        drop(held);
+        // What was published before can still be read, and the end is marked behind it.
+        let (rest, end) = guest.with_host(|| read_all(&program));
+        assert!(pattern(20_000, 2).starts_with(&rest) && rest.len() <= 8192, "{} bytes", rest.len());
+        assert!(end.is_ok() || kind == SocketType::Seqpacket, "{end:?}");
+        // The other direction goes on.
+        program.write_all(b"still there").expect("written");
+        assert_eq!(guest.recv(conn, 11), b"still there");
+        drop(program);
+        assert!(guest.recv_to_end(conn).is_empty());
+        guest.stack.close(conn).expect("open");
+        guest.until("no connection", |_| backend.stats("vm").totals.connections_open == 0);
+    }
+}
+
+#[test]
+fn a_program_that_shuts_both_directions_reads_what_it_has() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    guest.send(conn, &pattern(1000, 1));
+    guest.stack.flush(PATIENCE).expect("sound");
+    guest.with_host(|| assert!(program.wait(Some(PATIENCE)).expect("it waits")));
+    program.shutdown(Shutdown::Both).expect("shut");
+    guest.until("it is told", |s| s.peer_shutdown(conn) == SHUTDOWN_RCV | SHUTDOWN_SEND);
+    let (got, end) = guest.with_host(|| read_all(&program));
+    assert!(got == pattern(1000, 1) && end.is_ok(), "{} bytes, {end:?}", got.len());
+}
+
+#[test]
+fn a_stream_that_the_guest_cuts_short_is_told_from_a_whole_one() {
+    for whole in [true, false] {
+        let backend = VsockBackend::one();
+        let mut guest = backend.guest("vm");
+        let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+        let bytes = pattern(10_000, 3);
+        guest.send(conn, &bytes);
+        match whole {
+            true => guest.stack.shutdown(conn, SHUTDOWN_SEND).expect("open"),
+            false => guest.stack.abort(conn).expect("open"),
+        }
+        let (got, end) = guest.with_host(|| read_all(&program));
+        assert!(got == bytes, "{} bytes", got.len());
+        match (whole, end) {
+            (true, Ok(())) => {}
+            (false, Err(vsock::Error::CutShort { port: PORT })) => {
+                let e = (&program).read(&mut [0; 8]).expect_err("it stays so");
+                assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset);
+            }
+            (_, end) => panic!("whole: {whole}, and the end says {end:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_goes_cuts_streams_short_also_behind_what_waits() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let options = Options::stream().windows(2).data_pages(1);
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
+    let bytes = pattern(30_000, 3);
+    guest.send(conn, &bytes);
+    guest.stack.flush(PATIENCE).expect("sound");
+    drop(guest);
+    let (got, end) = read_all(&program);
+    assert!(got == bytes, "{} bytes", got.len());
+    assert!(matches!(end, Err(vsock::Error::CutShort { .. })), "{end:?}");
 }

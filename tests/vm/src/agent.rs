@@ -233,6 +233,27 @@ fn work(end: &End, name: &str, words: &mut Words) -> Result<String> {
             }
             Ok(String::new())
         }
+        // Ends its receiving, and does nothing any more.
+        "silent" => {
+            let socket = end.open()?;
+            job::end_receiving(&socket)?;
+            println!("silent");
+            loop {
+                std::thread::park();
+            }
+        }
+        // Sends until the peer receives no more.
+        "send-until-refused" => Ok(format!("{} bytes", job::send_until_refused(end.open()?)?)),
+        // Sends one token, and waits for the end.
+        "send-and-wait" => {
+            let socket = end.open()?;
+            job::send_load(
+                &socket,
+                Load { seed: 0, bytes: job::TOKEN_BYTES as u64, write_bytes: job::TOKEN_BYTES },
+            )?;
+            job::wait_gone(&socket)?;
+            Ok(String::new())
+        }
         // A connect that must fail.
         "refused" => match end.open() {
             Ok(_) => bail!("the connection was accepted"),

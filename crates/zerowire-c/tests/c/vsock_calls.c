@@ -247,7 +247,7 @@ static void the_end(zw_vsock *connection)
     CHECK(zw_vsock_wait(connection, PATIENCE) == 1 && zw_vsock_poll_value(connection) == ZW_POLL_END);
     CHECK(zw_vsock_dequeue(connection, &window) == 0 && zw_vsock_dequeue(connection, &window) == 0);
     CHECK(zw_vsock_read(connection, &byte, 1) == 0);
-    CHECK(zw_vsock_shutdown(connection, SHUT_WR) == 0);
+    CHECK(zw_vsock_shutdown(connection, SHUT_RD) == 0 && zw_vsock_shutdown(connection, SHUT_WR) == 0);
     FAILS(zw_vsock_write(connection, &byte, 1), EPIPE, "pipe");
 }
 
@@ -279,14 +279,15 @@ int main(int argc, char **argv)
     the_end(connection);
     zw_vsock_close(connection);
 
-    /* A VM that goes is the end as well. */
+    /* A VM that goes is no whole end. */
     options.kind = ZW_SEQPACKET;
     CHECK(zw_vsock_connect(argv[1], 5001, &options, &connection) == 0);
     CHECK(zw_vsock_agreed(connection, &agreed) == 0 && agreed.kind == ZW_SEQPACKET);
     puts("connected");
     fflush(stdout);
     CHECK(zw_vsock_wait(connection, PATIENCE) == 1);
-    CHECK(zw_vsock_dequeue(connection, &window) == 0);
+    FAILS(zw_vsock_dequeue(connection, &window), ECONNRESET, "port 5001 is cut short");
+    FAILS(zw_vsock_read(connection, &options, 1), ECONNRESET, "cut short");
     zw_vsock_close(connection);
     return 0;
 }

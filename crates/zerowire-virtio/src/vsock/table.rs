@@ -8,7 +8,7 @@ use super::credit::{Incoming, Outgoing};
 use super::held::Held;
 use super::lifecycle::Lifecycle;
 use super::mapped::{AskedFor, Ended, Windows};
-use super::packet::Kind;
+use super::packet::{Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
 use super::socket;
 
 /// What names a connection of a guest.
@@ -227,15 +227,6 @@ impl HostEnd {
     pub fn leaves_all(&mut self) -> u32 {
         if self.windows.is_some() { self.leaves(0) } else { std::mem::take(&mut self.uncredited) }
     }
-
-    /// No more bytes of the guest will come.
-    pub fn end_windows(&mut self) {
-        if self.held.is_none()
-            && let Some(w) = &mut self.windows
-        {
-            w.end();
-        }
-    }
 }
 
 /// What the kernel takes of a socket's room for `n` bytes of one call at most: a piece is up to 48 KiB long, kept in blocks whose
@@ -280,9 +271,37 @@ impl Connection {
     pub fn guest_ends(&mut self) {
         let End::Host(host) = &mut self.end else { return };
         if let Some(held) = &mut host.held {
-            self.incoming.forward(held.drop_partial());
+            let lost = held.drop_partial();
+            self.incoming.forward(lost);
+            if let Some(w) = host.windows.as_mut().filter(|_| lost > 0) {
+                w.cut_short();
+            }
         }
         Held::settle(&mut host.held);
+    }
+
+    /// The host program has closed. A guest that receives no more hears of it here: its socket is
+    /// not read again.
+    pub fn program_closed(&mut self) {
+        let guest_reads_no_more = self.life.guest_ended() & SHUT_RECEIVE != 0;
+        if guest_reads_no_more || self.life.far_ended() & SHUT_SEND != 0 {
+            self.life.far_ends(SHUT_BOTH);
+        }
+    }
+
+    /// No more bytes of the guest will come: once nothing waits, the program of a mapped
+    /// connection is told. A guest that did not end its sending has cut the data short.
+    pub fn end_windows(&mut self) {
+        let is_cut = self.life.guest_ended() & SHUT_SEND == 0;
+        if let End::Host(host) = &mut self.end
+            && host.held.is_none()
+            && let Some(w) = &mut host.windows
+        {
+            if is_cut {
+                w.cut_short();
+            }
+            w.end();
+        }
     }
 
     /// What lies in the socket counts as read.

@@ -22,6 +22,8 @@ pub const ENTRY_EOR: u32 = 2;
 /// Entry flag: the payload lies in guest memory; the next entry is its offset, and the region's number is in the bits from
 /// [`REGION_SHIFT`] on.
 pub const ENTRY_DIRECT: u32 = 4;
+/// In the flags of the first entry, beside [`POLL_END`]: not all that the guest sent has come.
+pub const END_CUT_SHORT: u32 = 1;
 /// Where the region's number begins.
 pub const REGION_SHIFT: u32 = 8;
 
@@ -34,6 +36,8 @@ pub const ENTRY_LEN: usize = 8;
 pub const PROGRAM_SLEEPS_AT: usize = 0;
 /// In the control page: the daemon wants to hear of a release.
 pub const DAEMON_WAITS_AT: usize = 64;
+/// In the control page: the program reads no more, if it is not 0.
+pub const READS_NO_MORE_AT: usize = 192;
 /// In the control page: [`VERSION`].
 pub const VERSION_AT: usize = 128;
 

@@ -89,6 +89,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-reboot", On::All, vsock::change::reboot),
     ("vsock", On::All, vsock::transfer::base),
     ("vsock-restart", On::All, vsock::change::restart),
+    ("vsock-ends", On::Qemu10, vsock::ends::ends),
     ("vsock-pci", On::Qemu10, vsock::pci::second_device),
     ("vsock-rx", On::Qemu10, vsock::rx::bench),
     ("vsock-send", On::Qemu10, vsock::send::vsock),

@@ -242,6 +242,30 @@ pub fn wait_gone(socket: impl AsFd) -> Result<()> {
     }
 }
 
+/// Sends until the peer has said that it receives no more; returns the number of bytes.
+///
+/// # Errors
+/// The socket fails in another way.
+pub fn send_until_refused(socket: impl AsFd) -> Result<u64> {
+    let buffer = [1; 4096];
+    let mut sent = 0;
+    loop {
+        match again(|| send(&socket, &buffer, SendFlags::NOSIGNAL)) {
+            Ok(n) => sent += n as u64,
+            Err(error) if error.downcast_ref::<Errno>() == Some(&Errno::PIPE) => return Ok(sent),
+            Err(error) => return Err(error).with_context(|| format!("after {sent} bytes")),
+        }
+    }
+}
+
+/// Says that nothing more is received here.
+///
+/// # Errors
+/// The system call fails.
+pub fn end_receiving(socket: impl AsFd) -> Result<()> {
+    shutdown(socket, Shutdown::Read).context("shutdown of the receiving half")
+}
+
 /// Says that no more data will come from here (half-close).
 ///
 /// # Errors

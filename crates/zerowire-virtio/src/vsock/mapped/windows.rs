@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use rustix::net::SendFlags;
 use zerowire::recv::doorbell;
 use zerowire::recv::layout::{
-    DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_LEN, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING, PROGRAM_SLEEPS_AT,
-    VERSION, VERSION_AT,
+    DAEMON_WAITS_AT, END_CUT_SHORT, ENTRIES_AT, ENTRY_LEN, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING,
+    PROGRAM_SLEEPS_AT, READS_NO_MORE_AT, VERSION, VERSION_AT,
 };
 
 use super::direct::Direct;
@@ -54,6 +54,8 @@ pub struct Windows {
     /// Of these, the ones that were copied.
     copied: usize,
     ended: Ended,
+    /// True: something that the guest sent is missing before the end.
+    cut_short: bool,
     direct: Option<Direct>,
     /// Bytes copied into each window that was published and has not been seen back.
     out: Vec<u32>,
@@ -97,6 +99,7 @@ impl Windows {
             bytes: 0,
             copied: 0,
             ended: Ended::No,
+            cut_short: false,
             direct: None,
             out: vec![0; options.windows as usize],
             oldest: 0,
@@ -273,9 +276,21 @@ impl Windows {
         (window + self.options.windows - self.window) % self.options.windows
     }
 
+    /// What the guest sent does not come whole, which the program is told with the end. Without
+    /// effect once all of it is published.
+    pub fn cut_short(&mut self) {
+        self.cut_short |= self.ended == Ended::No;
+    }
+
+    /// Whether the program has said that it reads no more.
+    pub fn are_read_no_more(&self) -> bool {
+        self.memory.word(READS_NO_MORE_AT).load(Ordering::Acquire) != 0
+    }
+
     /// No more data will come: the program is told behind what is there.
     pub fn end(&mut self) {
         if self.ended == Ended::No {
+            self.cut_short |= self.in_message;
             self.ended = Ended::Due;
             if self.entries > 0 {
                 self.publish();
@@ -290,7 +305,7 @@ impl Windows {
             return;
         }
         let at = self.poll_at(self.window);
-        self.entry(0, 0, 0);
+        self.entry(0, 0, if self.cut_short { END_CUT_SHORT } else { 0 });
         self.memory.word(at + 4).store(0, Ordering::Relaxed);
         self.memory.word(at).store(POLL_END, Ordering::Release);
         self.ended = Ended::Told;

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 use super::{ANSWER_PATIENCE, Switch};
 use crate::vsock::held::{self, Held};
 use crate::vsock::lifecycle::Phase;
-use crate::vsock::packet::{Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+use crate::vsock::packet::{Kind, SHUT_RECEIVE, SHUT_SEND};
 use crate::vsock::socket;
 use crate::vsock::table::{Connection, End, HostEnd, Place};
 use crate::vsock::vm::{GroupVm, Handshake, MAX_HANDSHAKES};
@@ -123,8 +123,8 @@ impl Switch {
         host.closed |= flags.contains(F::HUP);
         let news = flags.contains(F::OUT) && host.credit_waits;
         let (writable, closed) = (host.writable && host.held.is_some(), host.closed);
-        if closed && c.life.far_ended() & SHUT_SEND != 0 {
-            c.life.far_ends(SHUT_BOTH);
+        if closed {
+            c.program_closed();
         }
         if news {
             c.read_all();
@@ -258,6 +258,10 @@ impl Switch {
                 h.readable = false;
                 // The host program's next write fails, as it does toward a process that has ended its receiving.
                 let _ = rustix::net::shutdown(&h.socket, Shutdown::Read);
+                if h.closed {
+                    c.program_closed();
+                    self.vms[v].mark_ready(slot);
+                }
             }
         }
         self.settle(v, slot);
@@ -267,10 +271,10 @@ impl Switch {
     pub(super) fn settle(&mut self, v: usize, slot: u32) {
         let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
+        if c.life.guest_ended() & SHUT_SEND != 0 || c.life.phase() == Phase::Draining {
+            c.end_windows();
+        }
         if let End::Host(h) = &mut c.end {
-            if c.life.guest_ended() & SHUT_SEND != 0 || c.life.phase() == Phase::Draining {
-                h.end_windows();
-            }
             if h.has_pending() {
                 if c.life.is_over() && c.deadline.is_none() {
                     c.deadline = Some(now + super::LINGER);

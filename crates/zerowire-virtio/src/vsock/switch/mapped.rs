@@ -126,6 +126,9 @@ impl Switch {
         let Some(c) = self.vms[v].connections.at(place) else { return };
         if let Some(windows) = c.host().and_then(|h| h.windows.as_mut()) {
             windows.told_of_release();
+            if windows.are_read_no_more() {
+                self.program_reads_no_more(v, slot);
+            }
         }
         self.flush_windows(v, slot);
         self.filled.push(slot);
@@ -230,12 +233,33 @@ impl Switch {
         }
     }
 
+    /// The program of a mapped connection has ended its receiving. What it has not got goes; the
+    /// windows that it has stay its own, and the end is marked behind them.
+    fn program_reads_no_more(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.connection(v, slot) else { return };
+        if c.life.far_ended() & SHUT_RECEIVE != 0 {
+            return;
+        }
+        c.life.far_ends(SHUT_RECEIVE);
+        if let End::Host(host) = &mut c.end {
+            if let Some(held) = host.held.take() {
+                c.incoming.forward(host.unpromised(held.len() as u32));
+            }
+            if let Some(windows) = &mut host.windows {
+                windows.end();
+            }
+        }
+        self.vms[v].mark_ready(slot);
+    }
+
     /// The program of a mapped connection has closed it: what it holds goes back, and nothing is filled any more.
     pub(super) fn program_left(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
         let Some(host) = c.host() else { return };
-        let Some(windows) = host.windows.take() else { return };
+        let Some(mut windows) = host.windows.take() else { return };
         host.held = None;
+        // It may have shut both directions and still read what was published.
+        windows.end();
         c.life.far_ends(SHUT_RECEIVE);
         self.let_go(v, windows);
         self.settle(v, slot);

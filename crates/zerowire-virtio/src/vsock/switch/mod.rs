@@ -170,12 +170,14 @@ impl Switch {
     /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
     fn end_of(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let windows = c.host().and_then(|host| {
-            host.held = None;
-            host.end_windows();
-            host.windows.take()
-        });
-        if let Some(windows) = windows {
+        if let Some(host) = c.host()
+            && host.held.take().is_some()
+            && let Some(windows) = &mut host.windows
+        {
+            windows.cut_short();
+        }
+        c.end_windows();
+        if let Some(windows) = c.host().and_then(|host| host.windows.take()) {
             self.let_go(v, windows);
         }
         let Some(c) = self.vms[v].connections.get(slot) else { return };

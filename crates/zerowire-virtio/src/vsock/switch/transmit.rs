@@ -263,11 +263,8 @@ impl Switch {
             return;
         }
         c.guest_ends();
-        let pending = c.host().is_some_and(|h| {
-            h.end_windows();
-            h.has_pending()
-        });
-        if pending {
+        c.end_windows();
+        if c.host().is_some_and(|h| h.has_pending()) {
             c.life.drain();
             c.held = None;
             c.deadline = Some(now + super::LINGER);

@@ -23,7 +23,8 @@ pub enum Dequeued {
     Window(WindowLease),
     /// Nothing is published: spin on [`Connection::poll_value`], or [`Connection::wait`].
     NotYet,
-    /// No more data will come. So it stays.
+    /// No more data will come: the guest has ended its sending, and this is behind its last byte.
+    /// Further calls say the same.
     End,
 }
 
@@ -92,7 +93,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Held`] if the ring has come round to a window that is still held, [`Error::HalfRead`] after a read that left
-    /// a part of one, [`Error::NotMapped`], and [`Error::BrokenWindow`].
+    /// a part of one, [`Error::CutShort`] in place of the end if something is missing before it,
+    /// [`Error::NotMapped`], and [`Error::BrokenWindow`].
     pub fn dequeue(&self) -> Result<Dequeued, Error> {
         let mut state = lock(&self.state);
         if let Some(cursor) = &state.cursor {
@@ -117,6 +119,7 @@ impl Connection {
         }
         match view.poll_value(window) {
             POLL_NOTHING => Ok(Dequeued::NotYet),
+            POLL_END if view.is_cut_short(window) => Err(Error::CutShort { port: self.guest_port }),
             POLL_END => Ok(Dequeued::End),
             POLL_DATA => {
                 let bytes = view.entries(window, &mut slot.entries)?;

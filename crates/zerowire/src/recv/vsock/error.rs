@@ -29,6 +29,16 @@ pub enum Error {
         /// Which value, and what was due.
         what: String,
     },
+    /// The data ended before the guest said that it ends: it reset the connection, broke a rule,
+    /// or its VM is gone; or what was left had no free window for 30 s.
+    #[error(
+        "the data from port {port} is cut short: the guest reset the connection or is gone, or no window came free for 30 s; \
+         what came before it is whole"
+    )]
+    CutShort {
+        /// The guest's port.
+        port: u32,
+    },
     /// The daemon closed the connection without marking its end: it ended, or the VM's front end was disconnected.
     #[error("zerowire vsock closed the connection on {} before its end was marked: it ended, or the VM did", .path.display())]
     Disconnected {
@@ -159,7 +169,7 @@ impl Error {
         match self {
             Self::AlreadyMapped => libc::EBUSY,
             Self::BrokenHandshake { .. } | Self::BrokenWindow { .. } => libc::EPROTO,
-            Self::Disconnected { .. } => libc::ECONNRESET,
+            Self::CutShort { .. } | Self::Disconnected { .. } => libc::ECONNRESET,
             Self::Held { .. } => libc::ENOBUFS,
             Self::HalfRead { .. } => libc::EBUSY,
             Self::InvalidOptions { .. } => libc::EINVAL,

@@ -7,8 +7,8 @@ use super::error::Error;
 use super::lease::{Entry, Place};
 use crate::recv::doorbell::wake_if_wanted;
 use crate::recv::layout::{
-    DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, PAGE, POLL_NOTHING,
-    PROGRAM_SLEEPS_AT, REGION_SHIFT,
+    DAEMON_WAITS_AT, END_CUT_SHORT, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, PAGE,
+    POLL_NOTHING, PROGRAM_SLEEPS_AT, REGION_SHIFT,
 };
 
 impl View {
@@ -16,6 +16,12 @@ impl View {
     #[inline]
     pub(super) fn poll_value(&self, window: u32) -> u32 {
         self.memory.word(self.header_at(window)).load(Ordering::Acquire)
+    }
+
+    /// Whether the data that ended in this window is not whole.
+    pub(super) fn is_cut_short(&self, window: u32) -> bool {
+        let flags = self.header_at(window) + ENTRIES_AT + 4;
+        self.memory.word(flags).load(Ordering::Relaxed) & END_CUT_SHORT != 0
     }
 
     /// Raised by the program before it sleeps.

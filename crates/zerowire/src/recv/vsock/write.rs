@@ -6,11 +6,20 @@ use std::net::Shutdown;
 use rustix::net::SendFlags;
 
 use super::connection::Connection;
+use crate::recv::layout::READS_NO_MORE_AT;
 
 impl Connection {
-    /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was written. `Read`: nothing more is
-    /// wanted from the guest; windows that are published stay.
+    /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was written.
+    /// `Read`: the guest is told that nothing more is read. Windows that are published stay, the
+    /// end comes behind them, and what the guest sent beyond them is lost.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how != Shutdown::Write {
+            // By the file, since the connection may not be mapped.
+            let word = 1u32.to_le_bytes();
+            rustix::io::pwrite(&self.core.headers, &word, READS_NO_MORE_AT as u64)?;
+            // The only error is a full counter, which wakes the daemon as well.
+            let _ = rustix::io::write(&self.core.released, &1u64.to_ne_bytes());
+        }
         shutdown(&self.socket, how)
     }
 }

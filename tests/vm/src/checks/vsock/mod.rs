@@ -1,6 +1,7 @@
 //! `zerowire vsock` carries a stock guest's streams and messages.
 
 pub mod change;
+pub mod ends;
 pub mod lent;
 pub mod many;
 pub mod pair;

@@ -1,0 +1,109 @@
+//! Ends that a stock guest and mapped receive tell each other of.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use zerowire::recv::vsock::{Connection, Dequeued, Error, Listener, Options};
+use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::vsock::remote::Background;
+use zerowire_vmtest::vsock::{Kind, PATIENCE, host};
+
+use super::setup::{HOST, Vsock};
+use super::transfer;
+
+/// Each end that one side alone knows of reaches the other one.
+pub fn ends(env: &Env<'_>) -> Result<String> {
+    let mut vsock = Vsock::start(env)?;
+    program_closes(&mut vsock)?;
+    program_reads_no_more(&mut vsock)?;
+    for kind in [Kind::Stream, Kind::Seqpacket] {
+        guest_is_killed(&mut vsock, kind)?;
+        device_goes(&mut vsock, kind)?;
+    }
+    transfer::echo(&mut vsock)?;
+    vsock.finish()?;
+    Ok(String::new())
+}
+
+/// The guest has ended its receiving and does nothing; the host's program closes.
+fn program_closes(vsock: &mut Vsock) -> Result<()> {
+    let listener = host::Listener::new(&vsock.uds(), 1030, Kind::Stream)?;
+    let job = Background::start(&mut vsock.guest, &format!("stream connect {HOST} 1030 silent"))?;
+    let socket = listener.accept()?;
+    job.wait_for(&mut vsock.guest, "silent")?;
+    drop(socket);
+    // The guest's kernel answers what it is told, although its program sleeps.
+    vsock.ledger()?;
+    job.signal(&mut vsock.guest, "KILL")
+}
+
+/// The guest sends without end; the program wants no more.
+fn program_reads_no_more(vsock: &mut Vsock) -> Result<()> {
+    let listener = listen(vsock, 1031, Kind::Stream)?;
+    let line = format!("stream connect {HOST} 1031 send-until-refused");
+    let job = Background::start(&mut vsock.guest, &line)?;
+    let program = accept(&listener)?;
+    ensure!(program.wait(Some(PATIENCE))?, "no data came");
+    program.shutdown(std::net::Shutdown::Read)?;
+    job.finish(&mut vsock.guest)?;
+    let (bytes, end) = read_all(&program)?;
+    ensure!(bytes > 0 && end.is_ok(), "{bytes} bytes of those published, then {end:?}");
+    Ok(())
+}
+
+/// A killed program's kernel ends its connections as close does: what was sent comes whole.
+fn guest_is_killed(vsock: &mut Vsock, kind: Kind) -> Result<()> {
+    let (job, program) = open(vsock, kind)?;
+    job.signal(&mut vsock.guest, "KILL")?;
+    let (bytes, end) = read_all(&program)?;
+    ensure!(bytes > 0 && end.is_ok(), "{} from a killed program: {bytes} bytes, then {end:?}", kind.word());
+    Ok(())
+}
+
+/// The device is unplugged while a connection is open.
+fn device_goes(vsock: &mut Vsock, kind: Kind) -> Result<()> {
+    let (job, program) = open(vsock, kind)?;
+    vsock.device.unplug(&mut vsock.guest)?;
+    let (bytes, end) = read_all(&program)?;
+    let is_cut = matches!(end, Err(Error::CutShort { .. }));
+    ensure!(bytes > 0 && is_cut, "{} from an unplugged device: {bytes} bytes, then {end:?}", kind.word());
+    job.finish(&mut vsock.guest)?;
+    vsock.plug()
+}
+
+/// A mapped connection on which the guest has sent a token and waits.
+fn open(vsock: &mut Vsock, kind: Kind) -> Result<(Background, Connection)> {
+    let listener = listen(vsock, 1032, kind)?;
+    let line = format!("{} connect {HOST} 1032 send-and-wait", kind.word());
+    let job = Background::start(&mut vsock.guest, &line)?;
+    let program = accept(&listener)?;
+    ensure!(program.wait(Some(PATIENCE))?, "no data came");
+    Ok((job, program))
+}
+
+fn listen(vsock: &Vsock, port: u32, kind: Kind) -> Result<Listener> {
+    let mut path = vsock.uds().into_os_string();
+    path.push(".map");
+    let options = if kind == Kind::Stream { Options::stream() } else { Options::seqpacket() };
+    Ok(Listener::bind(&PathBuf::from(path), port, &options)?)
+}
+
+fn accept(listener: &Listener) -> Result<Connection> {
+    match listener.accept_within(Some(PATIENCE))? {
+        Some(program) => Ok(program),
+        None => bail!("the guest did not connect"),
+    }
+}
+
+/// Bytes until the end, and how it came.
+fn read_all(program: &Connection) -> Result<(u64, Result<(), Error>)> {
+    let mut bytes = 0;
+    loop {
+        match program.dequeue() {
+            Ok(Dequeued::Window(window)) => bytes += window.len(),
+            Ok(Dequeued::NotYet) => ensure!(program.wait(Some(PATIENCE))?, "no end after {bytes} bytes"),
+            Ok(Dequeued::End) => return Ok((bytes, Ok(()))),
+            Err(error) => return Ok((bytes, Err(error))),
+        }
+    }
+}
