@@ -76,6 +76,11 @@ impl Background {
         bail!("in the guest: `{}` never said '{word}': {said}", self.command);
     }
 
+    /// Its process id in the guest.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Sends it a signal, by name (`STOP`).
     ///
     /// # Errors

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use rustix::time::{timerfd_create, timerfd_settime};
 
@@ -52,8 +54,11 @@ pub struct PciDevice {
     multiplier: u32,
     config: Option<Registers>,
     command: Arc<Command>,
-    /// The interrupt, or the descriptor that is open for the kernel to stop
-    /// the device when this process ends.
+    /// An opening of the uio device, so that the kernel stops the device when
+    /// this process ends: above the descriptors of all memory. Closed before
+    /// `line`, whose lock keeps other programs out.
+    stop: OwnedFd,
+    /// The interrupt, if it is used.
     line: Line,
     /// What the device uses: kept until it was reset.
     memory: Option<GuestMemory>,
@@ -76,9 +81,10 @@ impl PciDevice {
         let address = sysfs.find(id, options.address)?;
         sysfs.bind(address)?;
         let folder = sysfs.device(address);
-        // Before the memory of the queues: files are closed in the order of
-        // their descriptors when a process ends.
-        let uio = UioInterrupt::open_uio(&Path::new("/dev").join(sysfs.uio(address)?))?;
+        let uio_path = Path::new("/dev").join(sysfs.uio(address)?);
+        let uio = UioInterrupt::open_uio(&uio_path)?;
+        let mut stop = UioInterrupt::open_to_stop(&uio_path)?;
+        raise_above(&mut stop, uio.as_fd())?;
         let config = folder.join("config");
         let bytes = std::fs::read(&config);
         let bytes = bytes.map_err(|e| GuestError::io(format!("reading {}", config.display()), e))?;
@@ -104,8 +110,17 @@ impl PciDevice {
         } else {
             Line::Silent { _uio: uio }
         };
-        let mut opened =
-            PciDevice { address, common, notify, multiplier, config: device, command, line, memory: None };
+        let mut opened = PciDevice {
+            address,
+            common,
+            notify,
+            multiplier,
+            config: device,
+            command,
+            line,
+            stop,
+            memory: None,
+        };
         // Whoever had the device before may have left it running.
         opened.reset()?;
         opened.run(true)?;
@@ -200,11 +215,11 @@ impl Transport for PciDevice {
     fn share_memory(&mut self, memory: &GuestMemory) -> Result<(), GuestError> {
         // The device can use all memory anyway.
         self.memory = Some(memory.clone());
-        Ok(())
+        memory.regions().iter().try_for_each(|region| self.add_memory(region))
     }
 
-    fn add_memory(&mut self, _region: &Arc<Region>) -> Result<(), GuestError> {
-        Ok(())
+    fn add_memory(&mut self, region: &Arc<Region>) -> Result<(), GuestError> {
+        raise_above(&mut self.stop, region.file())
     }
 
     fn remove_memory(&mut self, _region: &Arc<Region>) -> Result<(), GuestError> {
@@ -295,6 +310,18 @@ impl Doorbell for PciDoorbell {
     }
 }
 
+/// Moves a descriptor above another one. The kernel closes those of a killed
+/// process from the highest number down: so the device is stopped before the
+/// other one's pages are free.
+fn raise_above(stop: &mut OwnedFd, other: BorrowedFd<'_>) -> Result<(), GuestError> {
+    let other = other.as_raw_fd();
+    if stop.as_raw_fd() < other {
+        let raised = fcntl_dupfd_cloexec(&*stop, other + 1);
+        *stop = raised.map_err(|e| GuestError::io(format!("a descriptor of the device above {other}"), e))?;
+    }
+    Ok(())
+}
+
 /// A timer that reads like an eventfd.
 fn ticks() -> io::Result<Interrupt> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -308,6 +335,19 @@ fn ticks() -> io::Result<Interrupt> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_device_is_closed_before_memory_that_was_opened_later() {
+        let mut stop = OwnedFd::from(tempfile::tempfile().unwrap());
+        let memory: Vec<_> = (0..3).map(|_| tempfile::tempfile().unwrap()).collect();
+        for file in &memory {
+            raise_above(&mut stop, file.as_fd()).unwrap();
+        }
+        assert!(memory.iter().all(|file| file.as_raw_fd() < stop.as_raw_fd()), "{stop:?} of {memory:?}");
+        let before = stop.as_raw_fd();
+        raise_above(&mut stop, memory[0].as_fd()).unwrap();
+        assert_eq!(stop.as_raw_fd(), before, "it stays where it is high enough");
+    }
 
     #[test]
     fn a_timer_stands_for_an_interrupt() {

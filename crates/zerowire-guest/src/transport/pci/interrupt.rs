@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -80,8 +80,14 @@ impl UioInterrupt {
         UioInterrupt { uio, command, status }
     }
 
-    /// Opens the descriptor of a device, whose DMA the kernel stops when it
-    /// is closed. One program has it at a time.
+    /// Opens the device a second time. The kernel stops its DMA whenever an
+    /// opening is closed (`release` in drivers/uio/uio_pci_generic.c).
+    pub(super) fn open_to_stop(path: &Path) -> Result<OwnedFd, GuestError> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        file.map(OwnedFd::from).map_err(|e| GuestError::io(format!("opening {}", path.display()), e))
+    }
+
+    /// Opens the descriptor of a device. One program has it at a time.
     pub(super) fn open_uio(path: &Path) -> Result<File, GuestError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK);

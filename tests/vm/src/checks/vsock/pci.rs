@@ -2,6 +2,7 @@
 //! PCI) and reads in place what the host sends, beside the kernel's own device.
 
 use anyhow::{Result, ensure};
+use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pci::HUGE_PAGES;
@@ -110,6 +111,21 @@ fn kernels_own(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
+/// The kernel closes the descriptors of a killed process from the highest number down, and
+/// the device is stopped when the first one of its own is closed: that one is above the
+/// memory that the device can write.
+fn stops_before_its_memory_is_free(guest: &mut Guest, job: &Background) -> Result<()> {
+    let list = format!("for f in /proc/{}/fd/*; do echo ${{f##*/}} $(readlink $f); done", job.pid());
+    let said = guest.sh(&list)?;
+    let last = |what: &str| {
+        let numbers = said.lines().filter_map(|line| line.split_once(' '));
+        numbers.filter(|(_, to)| to.contains(what)).filter_map(|(n, _)| n.parse::<u32>().ok()).max()
+    };
+    let (device, memory) = (last("/dev/uio"), last("guest-memory"));
+    ensure!(memory.is_some() && device > memory, "the device is not above its memory: {said}");
+    Ok(())
+}
+
 /// A program is killed with a connection open; the next one finds a device that works.
 fn killed(pair: &mut Pair) -> Result<()> {
     let uds = pair.uds(PROGRAM.0);
@@ -119,6 +135,7 @@ fn killed(pair: &mut Pair) -> Result<()> {
     let job = Background::listen(guest, &line)?;
     let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
     job::send_load(&socket, Load { bytes: bytes / 2, ..SHORT })?;
+    stops_before_its_memory_is_free(guest, &job)?;
     job.signal(guest, "KILL")?;
     let job = Background::listen(guest, &line)?;
     // The new driver's reset ended it, at the latest.
