@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-use super::map::Mapping;
+use super::map::{Mapping, leave_out_of_dumps};
 use super::{GuestMemory, Segment, present};
 
 /// Alignment of regions, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
@@ -168,5 +168,32 @@ fn map_over(at: *mut u8, region: &RegionView<'_>) -> io::Result<()> {
             offset,
         )
     };
-    if ptr == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if ptr == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    leave_out_of_dumps(at, region.len);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::RegionConfig;
+    use crate::memory::map::tests::is_left_out;
+
+    #[test]
+    fn core_dumps_leave_out_the_second_mapping() {
+        const LEN: u64 = 4 << 20;
+        let region = |guest_addr| {
+            let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+            rustix::fs::ftruncate(&file, LEN).expect("its length");
+            RegionConfig { guest_addr, len: LEN, user_addr: guest_addr, offset: 0, file }
+        };
+        let memory = GuestMemory::new(vec![region(0), region(1 << 32)]).expect("guest memory");
+        let both = Composite::new(&memory, u64::MAX, 4096, 4096).expect("a range");
+        let base = both.base().as_ptr();
+        for at in [0, 4096, 4096 + LEN as usize, both.slab_at()] {
+            assert!(is_left_out(base.wrapping_add(at)), "at {at:#x}");
+        }
+    }
 }

@@ -389,6 +389,20 @@ mod tests {
     }
 
     #[test]
+    fn however_much_of_a_log_is_lost_the_process_has_few_mappings_more() {
+        const PAGES: u64 = 2048;
+        let file = file(PAGES * 4096);
+        let log = DirtyLog::new(file.as_fd(), 0, PAGES * 4096).expect("a log");
+        rustix::fs::ftruncate(&file, 4096).expect("its new size");
+        for page in (0..PAGES).step_by(2) {
+            log.wrote(page * 4096 * BYTE_COVERS, 1);
+        }
+        assert_eq!(bytes(&file, 0, 1), [1], "what the file still has is the front end's");
+        let Bits::Shared(map) = &*log.bits else { panic!("a front end's log") };
+        assert_eq!(map.parts(), 2);
+    }
+
+    #[test]
     fn the_front_end_is_told() {
         let signal = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
         let told = signal.try_clone().expect("a descriptor");

@@ -4,7 +4,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-/// A mapping of this process, unmapped on drop.
+/// Leaves addresses out of core dumps: guests' data must not end up in a file of the host's.
+pub(super) fn leave_out_of_dumps(at: *mut u8, len: usize) {
+    // SAFETY: the advice changes no bytes; the kernel checks the range.
+    unsafe { libc::madvise(at.cast(), len, libc::MADV_DONTDUMP) };
+}
+
+/// A mapping of this process, unmapped on drop. Core dumps leave it out.
 #[derive(Debug)]
 pub struct Mapping {
     ptr: NonNull<u8>,
@@ -56,6 +62,7 @@ impl Mapping {
         if ptr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        leave_out_of_dumps(ptr.cast(), len);
         NonNull::new(ptr.cast())
             .map(|ptr| Self { ptr, len })
             .ok_or_else(|| io::Error::other("mapped at zero"))
@@ -125,6 +132,7 @@ impl Reservation {
         if ptr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        leave_out_of_dumps(base, guest_len);
         Ok(Self { _range: range, base, guest_len, slab_len })
     }
 
@@ -158,5 +166,41 @@ impl Reservation {
             )
         };
         if ptr == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Whether core dumps leave out the mapping that has this address (proc_pid_smaps(5): `dd`).
+    pub fn is_left_out(at: *const u8) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("it is there");
+        let mut inside = false;
+        for line in maps.lines() {
+            let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+            if first == "VmFlags:" && inside {
+                return rest.split(' ').any(|flag| flag == "dd");
+            }
+            if let Some((start, end)) = first.split_once('-') {
+                let bound = |text| usize::from_str_radix(text, 16).expect("an address");
+                inside = (bound(start)..bound(end)).contains(&at.addr());
+            }
+        }
+        panic!("{at:?} is not mapped")
+    }
+
+    #[test]
+    fn core_dumps_leave_out_mappings_of_every_kind() {
+        const LEN: usize = 2 << 20;
+        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, LEN as u64).expect("its length");
+        assert!(is_left_out(Mapping::shared(file.as_fd(), 0, LEN).expect("a mapping").as_ptr()));
+        assert!(is_left_out(Mapping::private(LEN).expect("a mapping").as_ptr()));
+        let reserved = Reservation::new(file.as_fd(), 0, LEN, 4096).expect("a reservation");
+        assert!(is_left_out(reserved.guest_base()) && is_left_out(reserved.slab()));
+        assert!(!is_left_out(std::ptr::from_ref(&file).cast()), "other memory is dumped");
     }
 }

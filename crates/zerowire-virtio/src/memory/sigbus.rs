@@ -1,15 +1,21 @@
 //! What happens when a front end truncates the file behind guest memory.
 //!
-//! Touching a page that the file no longer has raises SIGBUS, which would end the process and with it every VM that it
-//! serves. The handler here puts zeroed private memory in the place of the lost page, if it lies in guest memory; that VM
-//! reads zeros and harms only itself. A SIGBUS anywhere else ends the process as always.
+//! Touching a page that the file no longer has raises SIGBUS. By default that ends the process, and with it every VM that
+//! it serves. This handler replaces the mapping by zeroed memory, from the lost page to the end, by one mmap(2).
+//! That VM reads zeros and harms only itself. However many pages are lost, a mapping splits at most once, so that no front end
+//! uses up the process's mappings (vm.max_map_count).
 //!
-//! The handler runs in signal context: it uses atomics, `mmap`, `write` and nothing else.
+//! Two faults are no business of a front end's. A page with a hardware error keeps its fault: zeros in its place would
+//! go out as data. A fault outside guest memory keeps the default action.
+//!
+//! The handler runs in signal context: it uses atomics and system calls, and nothing else.
 
+use std::ops::Range;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{MAX_REGIONS, map::Mapping};
+use super::MAX_REGIONS;
+use super::map::{Mapping, leave_out_of_dumps};
 
 /// Mappings at a time: the most regions of the most VMs, and for each its in-flight region and its dirty log, the old and the
 /// new, so that there is always room.
@@ -32,8 +38,10 @@ static TABLE: [Slot; SLOTS] = [const {
 }; SLOTS];
 static INSTALL: Once = Once::new();
 
-const MESSAGE: &[u8] =
-    b"zerowire: a front end truncated the file behind its guest's memory; the lost pages read as zeros from now on\n";
+const TRUNCATED: &[u8] = b"zerowire: a front end truncated the file behind its guest's memory; \
+    from the first lost page on it reads as zeros from now on\n";
+const HARDWARE: &[u8] = b"zerowire: a page of guest memory has a hardware error (see the kernel's log): \
+    its content is lost and this process ends\n";
 
 /// A mapping that is known to the handler, as long as this value lives.
 #[derive(Debug)]
@@ -88,47 +96,188 @@ fn install() {
     }
 }
 
-extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo, whose address field is set for SIGBUS.
-    let at = unsafe { (*info).si_addr() }.addr();
-    let found = TABLE.iter().find(|s| {
-        let start = s.start.load(Ordering::Acquire);
-        start != 0 && start <= at && at < s.end.load(Ordering::Acquire)
-    });
-    let replaced = found.is_some_and(|slot| {
-        let page = slot.page.load(Ordering::Relaxed);
-        let first = at & !(page - 1);
-        // Only whole pages of the mapping itself.
-        let inside =
-            slot.start.load(Ordering::Acquire) <= first && first + page <= slot.end.load(Ordering::Acquire);
-        inside && replace(first, page)
-    });
-    match found {
-        Some(slot) if replaced => {
-            if !slot.lost.swap(true, Ordering::Relaxed) {
-                // SAFETY: write(2) of a static buffer.
-                unsafe { libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len()) };
-            }
-        }
+/// What to do about a SIGBUS.
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    /// The file lost these addresses: put zeros there.
+    Replace(Range<usize>),
+    /// A page has a hardware error, and nothing has read it yet: go on. Reading it raises [`Self::End`].
+    GoOn,
+    /// The page that the process needs has a hardware error: end the process, and say so.
+    End,
+    /// No guest memory: the default action.
+    Default,
+}
+
+/// `code` is the signal's si_code, `at` the address of the fault, `mapping` the guarded one around it and its page size.
+fn action(code: libc::c_int, at: usize, mapping: Option<(Range<usize>, usize)>) -> Action {
+    let Some((mapping, page)) = mapping else { return Action::Default };
+    match code {
+        libc::BUS_MCEERR_AR => Action::End,
+        libc::BUS_MCEERR_AO => Action::GoOn,
         _ => {
-            // SAFETY: the default action takes over when the access is tried again.
-            unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+            let first = at & !(page - 1);
+            if first < mapping.start { Action::Default } else { Action::Replace(first..mapping.end) }
         }
     }
 }
 
-/// Puts zeroed memory in the place of the page of `size` bytes at `page`.
-fn replace(page: usize, size: usize) -> bool {
-    // SAFETY: the page lies in a mapping of guest memory (the caller looked it up), to which nobody holds a reference.
-    let r = unsafe {
-        libc::mmap(
-            std::ptr::with_exposed_provenance_mut(page),
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-            -1,
-            0,
-        )
+extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo, whose address field is set for SIGBUS.
+    let (code, at) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    let range = |s: &Slot| s.start.load(Ordering::Acquire)..s.end.load(Ordering::Acquire);
+    let slot = TABLE.iter().find(|s| {
+        let range = range(s);
+        range.start != 0 && range.contains(&at)
+    });
+    let handled = match action(code, at, slot.map(|s| (range(s), s.page.load(Ordering::Relaxed)))) {
+        Action::Replace(lost) => {
+            let replaced = replace(&lost);
+            if replaced && slot.is_some_and(|s| !s.lost.swap(true, Ordering::Relaxed)) {
+                say(TRUNCATED);
+            }
+            replaced
+        }
+        Action::GoOn => true,
+        Action::End => {
+            say(HARDWARE);
+            false
+        }
+        Action::Default => false,
     };
-    r != libc::MAP_FAILED
+    if !handled {
+        // SAFETY: the default action takes over when the access is tried again.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    }
+}
+
+fn say(message: &[u8]) {
+    // SAFETY: write(2) of a static buffer.
+    unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+}
+
+/// Puts zeroed memory in the place of `lost`, whole pages at the end of a mapping of guest memory.
+fn replace(lost: &Range<usize>) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // A kernel that never overcommits (vm.overcommit_memory = 2) may refuse private memory of that length.
+    map_zeros(lost, flags, -1) || replace_by_file(lost)
+}
+
+/// As [`replace`], by a file without content: of that the kernel charges only pages that are touched.
+fn replace_by_file(lost: &Range<usize>) -> bool {
+    // SAFETY: the name is a C string.
+    let file = unsafe { libc::memfd_create(c"zerowire-lost".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return false;
+    }
+    // SAFETY: a descriptor of this function's own.
+    let sized = unsafe { libc::ftruncate(file, lost.len() as libc::off_t) } == 0;
+    let mapped = sized && map_zeros(lost, libc::MAP_SHARED, file);
+    // SAFETY: as above; the mapping keeps the file.
+    unsafe { libc::close(file) };
+    mapped
+}
+
+fn map_zeros(lost: &Range<usize>, flags: libc::c_int, file: libc::c_int) -> bool {
+    let at = std::ptr::with_exposed_provenance_mut(lost.start);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = flags | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: the addresses lie in a mapping of guest memory (the handler looked it up), to which nobody holds a reference.
+    if unsafe { libc::mmap(at, lost.len(), access, flags, file, 0) } == libc::MAP_FAILED {
+        return false;
+    }
+    leave_out_of_dumps(at.cast(), lost.len());
+    true
+}
+
+#[cfg(test)]
+impl Guarded {
+    /// Mappings that the addresses of this one consist of now.
+    pub fn parts(&self) -> usize {
+        let start = self.as_ptr().addr();
+        let ours = start..start + self.map.len();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("it is there");
+        let bounds = maps.lines().filter_map(|line| line.split(' ').next()?.split_once('-'));
+        let bounds = bounds.filter_map(|(start, end)| {
+            Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+        });
+        bounds.filter(|(start, end)| *start < ours.end && ours.start < *end).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// A guarded mapping of `pages` pages, each with a mark, whose file then shrinks to `kept` pages.
+    fn truncated(pages: usize, kept: usize) -> Guarded {
+        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, (pages * PAGE) as u64).expect("its length");
+        let map = Guarded::new(Mapping::shared(file.as_fd(), 0, pages * PAGE).expect("a mapping"), PAGE);
+        for page in 0..pages {
+            write(&map, page, 1);
+        }
+        rustix::fs::ftruncate(&file, (kept * PAGE) as u64).expect("its new length");
+        map
+    }
+
+    fn read(map: &Guarded, page: usize) -> u8 {
+        // SAFETY: within the mapping.
+        unsafe { map.as_ptr().add(page * PAGE).read_volatile() }
+    }
+
+    fn write(map: &Guarded, page: usize, byte: u8) {
+        // SAFETY: within the mapping.
+        unsafe { map.as_ptr().add(page * PAGE).write_volatile(byte) };
+    }
+
+    #[test]
+    fn however_many_pages_are_lost_a_mapping_splits_once() {
+        const PAGES: usize = 4096;
+        let orders: [fn(usize) -> usize; 2] = [|i| 4 + 2 * i, |i| PAGES - 1 - 2 * i];
+        for order in orders {
+            let map = truncated(PAGES, 4);
+            for i in 0..(PAGES - 4) / 2 {
+                assert_eq!(read(&map, order(i)), 0);
+                write(&map, order(i), 2);
+            }
+            assert_eq!(map.parts(), 2);
+            assert_eq!(read(&map, 3), 1, "what the file still has is as it was");
+            assert_eq!(read(&map, order((PAGES - 4) / 2 - 1)), 2);
+        }
+    }
+
+    #[test]
+    fn a_file_without_content_takes_the_place_where_private_memory_is_refused() {
+        let map = truncated(64, 4);
+        let start = map.as_ptr().addr();
+        assert!(replace_by_file(&(start + 4 * PAGE..start + 64 * PAGE)));
+        for page in 4..64 {
+            assert_eq!(read(&map, page), 0);
+            write(&map, page, 2);
+        }
+        assert_eq!((map.parts(), read(&map, 63), read(&map, 3)), (2, 2, 1));
+    }
+
+    #[test]
+    fn only_what_a_file_has_lost_is_replaced() {
+        let map = || Some((0x20_0000..0x80_0000, PAGE));
+        let lost = libc::BUS_ADRERR;
+        assert_eq!(action(lost, 0x30_0123, map()), Action::Replace(0x30_0000..0x80_0000));
+        assert_eq!(
+            action(lost, 0x51_2345, Some((0x20_0000..0x80_0000, 2 << 20))),
+            Action::Replace(0x40_0000..0x80_0000)
+        );
+        assert_eq!(action(libc::BUS_MCEERR_AR, 0x30_0123, map()), Action::End);
+        assert_eq!(action(libc::BUS_MCEERR_AO, 0x30_0123, map()), Action::GoOn);
+        for code in [lost, libc::BUS_MCEERR_AR, libc::BUS_MCEERR_AO] {
+            assert_eq!(action(code, 0x30_0123, None), Action::Default);
+        }
+        let text = String::from_utf8_lossy(HARDWARE);
+        assert!(text.contains("hardware error") && !text.contains("front end"), "{text}");
+    }
 }

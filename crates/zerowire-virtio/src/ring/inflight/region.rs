@@ -186,3 +186,23 @@ impl Place {
         unsafe { AtomicU64::from_ptr(self.entry(head).cast::<u64>().wrapping_add(1)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_much_of_a_region_is_lost_the_process_has_few_mappings_more() {
+        let (queues, queue_size) = (512, 1024);
+        let len = InflightRegion::bytes_for(queues, queue_size) as u64;
+        let file = rustix::fs::memfd_create("inflight", MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, len).expect("its length");
+        let region = InflightRegion::open(&file, 0, len, queues, queue_size).expect("a region");
+        let region = Arc::new(region);
+        rustix::fs::ftruncate(&file, 4096).expect("its new length");
+        for queue in (0..queues).rev() {
+            Place::new(&region, queue).expect("its place").version().store(1, Ordering::Release);
+        }
+        assert_eq!(region.map.parts(), 2);
+    }
+}

@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
 use rustix::io;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// A stretch of address space into which pieces of files are mapped.
 #[derive(Debug)]
@@ -34,7 +34,8 @@ impl Mapping {
         Ok(Self { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len })
     }
 
-    /// Maps `len` bytes of a file, from `offset` on, shared, at `at` of the reservation.
+    /// Maps `len` bytes of a file, from `offset` on, shared, at `at` of the reservation. Core dumps leave them out: guest memory
+    /// belongs to somebody else.
     pub(super) fn place(
         &mut self,
         at: usize,
@@ -47,16 +48,12 @@ impl Mapping {
             return Err(io::Errno::INVAL);
         }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: FIXED replaces pages of this reservation only, as checked; `&mut self` says that nothing borrows them.
+        // SAFETY: FIXED replaces pages of this reservation only, as checked; `&mut self` says that nothing borrows them. The advice
+        // changes no bytes.
         unsafe {
-            mmap(
-                self.base.as_ptr().add(at).cast(),
-                len,
-                prot,
-                MapFlags::SHARED | MapFlags::FIXED,
-                file,
-                offset,
-            )?;
+            let start = self.base.as_ptr().add(at).cast();
+            mmap(start, len, prot, MapFlags::SHARED | MapFlags::FIXED, file, offset)?;
+            madvise(start, len, Advice::LinuxDontDump)?;
         }
         Ok(())
     }
@@ -92,5 +89,28 @@ impl Drop for Mapping {
         // SAFETY: the reservation is this value's own, and what borrows from it is gone. An error would mean that it is
         // not mapped, and there is nothing to be done about it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn core_dumps_leave_out_what_is_placed() {
+        const LEN: usize = 4 << 12;
+        let file = rustix::fs::memfd_create("zw-left-out", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, LEN as u64).unwrap();
+        let mut mapping = Mapping::reserve(2 * LEN).unwrap();
+        mapping.place(0, LEN, file.as_fd(), 0, true).unwrap();
+        mapping.place(LEN, LEN, file.as_fd(), 0, false).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let ours = maps.split("\nVmFlags:").collect::<Vec<_>>();
+        let flags = ours.windows(2).filter(|pair| pair[0].contains("memfd:zw-left-out"));
+        let flags: Vec<_> = flags.filter_map(|pair| pair[1].lines().next()).collect();
+        assert_eq!(flags.len(), 2, "{flags:?}");
+        assert!(flags.iter().all(|f| f.split(' ').any(|f| f == "dd")), "{flags:?}");
     }
 }
