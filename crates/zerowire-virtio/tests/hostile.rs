@@ -6,12 +6,12 @@ mod common;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use common::attack::{PLAIN, SIZE, attack, front_end, good_frame};
+use common::attack::{PLAIN, SIZE, attack, attack_receive, front_end, good_frame};
 use common::{Backend, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack, Toggler, bad_headers, malformed_messages};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
 use zerowire_guest::ring::DESC_WRITE;
-use zerowire_guest::{GuestAddr, Transport, VhostUser, features as f, protocol};
+use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features as f, protocol};
 use zerowire_metadata::TokenPolicy;
 use zerowire_vhost_user::{Config, MemoryRegion, Request, SingleRegion, VringState};
 use zerowire_virtio::daemon::MetadataSource;
@@ -44,6 +44,71 @@ fn every_ring_attack_ends_as_it_should() {
     beside_a_good_guest(["zwatka", "zwatkb"], |backend, peer, check| {
         for a in RingAttack::ALL {
             attack(backend, "zwatka", peer, *a);
+            check();
+        }
+    });
+}
+
+#[test]
+fn every_ring_attack_on_a_receive_queue_ends_as_it_should() {
+    beside_a_good_guest(["zwatra", "zwatrb"], |backend, peer, check| {
+        for a in RingAttack::ALL {
+            attack_receive(backend, "zwatra", peer, *a);
+            check();
+        }
+    });
+}
+
+/// A descriptor that is read a second time, behind its check, would have the device read what lies behind the guest's memory.
+#[test]
+fn a_descriptor_that_changes_while_it_is_read_is_what_was_checked() {
+    const END: u64 = (1 << 32) + (1 << 20);
+    const LEN: u32 = 2000;
+    beside_a_good_guest(["zwdesca", "zwdescb"], |backend, peer, check| {
+        let desc = |addr: u64, len: u32, flags: u16, next: u16| {
+            [&addr.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat()
+        };
+        let good = desc(END - u64::from(LEN), LEN, 0, 0);
+        // Behind the end of memory, around the end of the address space, behind the table.
+        let bad = [
+            desc(END - u64::from(LEN), 65_000, 0, 0),
+            desc(u64::MAX - 100, LEN, 0, 0),
+            desc(END - u64::from(LEN), LEN, 1, SIZE),
+        ];
+        let mut frame = vec![0x5a; LEN as usize];
+        frame[..12].fill(0);
+        for bad in bad {
+            let (mut sent, mut errors) = (0, 0);
+            let start = Instant::now();
+            while sent < 30 || errors < 10 {
+                assert!(
+                    start.elapsed() < PATIENCE,
+                    "the descriptor did not change as it should: {sent}, {errors}"
+                );
+                let (mut transport, memory) = front_end(backend, "zwdesca", PLAIN);
+                memory.at(GuestAddr(END - u64::from(LEN)), LEN as usize).expect("memory").write(0, &frame);
+                let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
+                let toggler = Toggler::start(tx.ring().desc().part(0, 16), [good.clone(), bad.clone()]);
+                let before = backend.stats("zwdesca").ring_errors;
+                for n in 1..200u16 {
+                    tx.offer(0);
+                    tx.kick().expect("a kick");
+                    let broken = || backend.server.stats().vms[0].ring_errors > before;
+                    wait_until("the chain comes back, or the ring breaks", || {
+                        tx.ring().used_idx() == n || broken()
+                    });
+                    for got in peer.drain() {
+                        assert_eq!(got.bytes, frame[12..], "what went out is the guest's");
+                        sent += 1;
+                    }
+                    if broken() {
+                        errors += 1;
+                        break;
+                    }
+                }
+                drop((toggler, tx, transport));
+                wait_until("the connection has ended", || !backend.stats("zwdesca").connected);
+            }
             check();
         }
     });
@@ -328,6 +393,40 @@ fn a_front_end_that_truncates_its_memory_harms_only_itself() {
         }
         let mut guest = backend.guest("zwtrunca", &options(0, Layout::Split));
         guest.ping(peer, 9);
+    });
+}
+
+/// More pages are lost than the process may have mappings (vm.max_map_count), were each to be replaced alone.
+#[test]
+fn a_front_end_that_loses_more_pages_than_there_may_be_mappings_harms_only_itself() {
+    const ENTRIES: u16 = 256;
+    const KEPT: u64 = 1 << 20;
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("the limit");
+    let limit: u64 = limit.trim().parse().expect("a number");
+    beside_a_good_guest(["zwlosta", "zwlostb"], move |backend, peer, check| {
+        // Every second page makes two mappings more.
+        let len = KEPT + (limit / 2 + 4 * u64::from(ENTRIES)) * 2 * 4096;
+        let memory = GuestMemory::new(&[(GuestAddr(0), len as usize)]).expect("guest memory");
+        let mut transport = backend.connect("zwlosta");
+        transport.negotiate(PLAIN).expect("features");
+        transport.share_memory(&memory).expect("shared memory");
+        let mut tx = RawQueue::start(&memory, &mut transport, 1, ENTRIES).expect("a queue");
+        good_frame(&mut tx, peer, 1);
+        rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
+        let mut lost = (KEPT..len).step_by(2 * 4096).peekable();
+        let mut used = 1u16;
+        while lost.peek().is_some() {
+            for (i, addr) in (0..ENTRIES).zip(&mut lost) {
+                tx.write_desc(i, RawDesc { addr, len: 72, flags: 0, next: 0 });
+                tx.offer(i);
+                used = used.wrapping_add(1);
+            }
+            tx.kick().expect("a kick");
+            assert!(tx.wait_used(used, PATIENCE), "chains come back");
+            peer.drain();
+        }
+        check();
+        good_frame(&mut tx, peer, 2);
     });
 }
 

@@ -145,10 +145,34 @@ impl RingAttack {
         bytes: &[u8],
         frame: &[u8],
     ) -> Result<(), GuestError> {
-        let header = RawDesc::readable(&queue.place(bytes)?);
-        let payload = RawDesc::readable(&queue.place(frame)?);
+        self.carry_out(queue, bytes, frame, 0)
+    }
+
+    /// The same attack on a receive queue: its buffers, room for a header and
+    /// for `len` bytes of a frame, are for the device to write, and what is
+    /// wrong about their direction is the other way round. It shows when the
+    /// device looks for room for a longer frame.
+    ///
+    /// # Errors
+    /// As [`RingAttack::apply`].
+    pub fn apply_to_receive(self, queue: &mut RawQueue, len: usize) -> Result<(), GuestError> {
+        self.carry_out(queue, &[0; HEADER_LEN], &vec![0; len], DESC_WRITE)
+    }
+
+    /// `right` is the flag of buffers in the queue's direction.
+    fn carry_out(
+        self,
+        queue: &mut RawQueue,
+        bytes: &[u8],
+        frame: &[u8],
+        right: u16,
+    ) -> Result<(), GuestError> {
+        let rightly = |slice: &GuestSlice| RawDesc { flags: right, ..RawDesc::readable(slice) };
+        let header = rightly(&queue.place(bytes)?);
+        let payload = rightly(&queue.place(frame)?);
         let size = queue.ring().size();
-        let flagged = |flags, next, desc| RawDesc { flags, next, ..desc };
+        let next_is = |next, desc| RawDesc { flags: right | DESC_NEXT, next, ..desc };
+        let wrongly = |desc| RawDesc { flags: right ^ DESC_WRITE, ..desc };
         match self {
             AvailIdxJump => {
                 queue.write_chain(0, &[header, payload]);
@@ -160,10 +184,10 @@ impl RingAttack {
                 queue.offer(size);
                 return queue.kick();
             }
-            NextOutOfRange => queue.write_chain(0, &[header, flagged(DESC_NEXT, size, payload)]),
-            LoopOfOne => queue.write_chain(0, &[flagged(DESC_NEXT, 0, header)]),
+            NextOutOfRange => queue.write_chain(0, &[header, next_is(size, payload)]),
+            LoopOfOne => queue.write_chain(0, &[next_is(0, header)]),
             LoopOfAll => {
-                let last = flagged(DESC_NEXT, 0, payload);
+                let last = next_is(0, payload);
                 queue.write_chain(0, &[header, payload, payload, last]);
             }
             AddressOutside => {
@@ -178,13 +202,13 @@ impl RingAttack {
                 let addr = u64::MAX - 7;
                 queue.write_chain(0, &[header, RawDesc { addr, len: 64, ..payload }]);
             }
-            WritablePayload => queue.write_chain(0, &[header, flagged(DESC_WRITE, 0, payload)]),
+            WritablePayload => queue.write_chain(0, &[header, wrongly(payload)]),
             ReadableAfterWritable => {
-                let middle = flagged(DESC_WRITE, 0, payload);
+                let middle = wrongly(payload);
                 queue.write_chain(0, &[header, middle, payload]);
             }
             WritableOnly => {
-                let all = [header, payload].map(|desc| flagged(DESC_WRITE, 0, desc));
+                let all = [header, payload].map(wrongly);
                 queue.write_chain(0, &all);
             }
             IndirectEmpty
@@ -216,7 +240,7 @@ impl RingAttack {
             }
             HeaderStraddles => {
                 let whole = [bytes, frame].concat();
-                let all = RawDesc::readable(&queue.place(&whole)?);
+                let all = rightly(&queue.place(&whole)?);
                 let rest = RawDesc { addr: all.addr + 5, len: all.len - 5, ..all };
                 queue.write_chain(0, &[RawDesc { len: 5, ..all }, rest]);
             }
@@ -227,7 +251,7 @@ impl RingAttack {
 
     fn indirect(self, queue: &mut RawQueue, header: RawDesc, payload: RawDesc) -> Result<(), GuestError> {
         let size = queue.ring().size();
-        let first = RawDesc { flags: DESC_NEXT, next: 1, ..header };
+        let first = RawDesc { flags: header.flags | DESC_NEXT, next: 1, ..header };
         let good = queue.place_table(&[first, payload])?;
         let point = |table: &GuestSlice| RawDesc::indirect(table);
         let head = match self {
@@ -246,11 +270,11 @@ impl RingAttack {
                 point(&queue.place_table(&[first, inner])?)
             }
             IndirectNextOutOfRange => {
-                let away = RawDesc { flags: DESC_NEXT, next: 2, ..payload };
+                let away = RawDesc { flags: payload.flags | DESC_NEXT, next: 2, ..payload };
                 point(&queue.place_table(&[first, away])?)
             }
             IndirectLoop => {
-                let back = RawDesc { flags: DESC_NEXT, next: 0, ..payload };
+                let back = RawDesc { flags: payload.flags | DESC_NEXT, next: 0, ..payload };
                 point(&queue.place_table(&[first, back])?)
             }
             IndirectWithNext => {

@@ -110,3 +110,82 @@ pub fn attack(backend: &Backend, vm: &str, peer: &mut Peer, attack: RingAttack) 
     good_frame(&mut queue, peer, 3);
     assert!(peer.drain().is_empty(), "{attack:?}: nothing else went out");
 }
+
+/// As [`rule`], of a receive queue.
+fn receive_rule(attack: RingAttack) -> &'static str {
+    use RingAttack::*;
+    match attack {
+        WritablePayload | ReadableAfterWritable | WritableOnly => {
+            "device-readable descriptor in a receive queue"
+        }
+        HalfHeader => "can't hold the virtio-net header",
+        other => rule(other),
+    }
+}
+
+/// Receives one frame into `queue`, which has no buffers.
+fn good_receive(queue: &mut RawQueue, peer: &mut Peer, n: u32) {
+    let buffer = queue.place(&[0; 2048]).expect("guest memory");
+    let before = queue.ring().used_idx();
+    queue.write_chain(0, &[RawDesc::writable(&buffer)]);
+    queue.offer(0);
+    queue.kick().expect("a kick");
+    let frame = frames::frame(n, 100);
+    peer.send(&frame);
+    assert!(queue.wait_used(before.wrapping_add(1), PATIENCE), "the buffer comes back");
+    let mut bytes = Vec::new();
+    buffer.append_to(12, frame.len(), &mut bytes);
+    assert_eq!(bytes, frame);
+}
+
+/// Carries out one attack on queue 0 of `vm` and checks what comes of it.
+pub fn attack_receive(backend: &Backend, vm: &str, peer: &mut Peer, attack: RingAttack) {
+    const ROOM: usize = 70;
+    let (mut transport, memory) = front_end(backend, vm, PLAIN);
+    let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
+    let mut queue = RawQueue::start(&memory, &mut transport, 0, SIZE).expect("a queue");
+    good_receive(&mut queue, peer, 1);
+    let before = backend.stats(vm);
+    attack.apply_to_receive(&mut queue, ROOM).expect("applied");
+    let expected = match attack {
+        RingAttack::HalfHeader => Expect::RingStops,
+        other => expected(other),
+    };
+    match expected {
+        Expect::RingStops => {
+            // Longer than any sound part of such a chain: the device has to look at all of it.
+            peer.send(&frames::frame(2, 1000));
+            assert!(queue.wait_error(PATIENCE).expect("a poll"), "{attack:?}: the error descriptor");
+            wait_until("the error is counted", || backend.stats(vm).ring_errors == before.ring_errors + 1);
+            let error = backend.stats(vm).last_error.expect("an error");
+            assert!(error.starts_with("queue 0: "), "{attack:?}: {error}");
+            assert!(error.contains(receive_rule(attack)), "{attack:?}: {error}");
+            // The ring is left alone from then on.
+            queue.kick().expect("a kick");
+            transport.barrier().expect("the connection goes on");
+            assert_eq!(queue.ring().used_idx(), 1, "{attack:?}");
+            assert_eq!(backend.stats(vm).ring_errors, before.ring_errors + 1);
+        }
+        Expect::FrameSent => {
+            peer.send(&frames::frame(2, ROOM));
+            assert!(queue.wait_used(2, PATIENCE), "{attack:?}: the chain comes back");
+            assert_eq!(queue.ring().used_entry(1), (0, 12 + ROOM as u32), "{attack:?}");
+        }
+        // A sound chain that is too short for a frame.
+        Expect::FrameDropped => peer.send(&frames::frame(2, 1000)),
+    }
+    good_frame(&mut tx, peer, 3);
+    // A driver that resets its queue can use it again; what waited for buffers is lost, or comes first.
+    transport.stop_queue(0).expect("stopped");
+    let mut queue = RawQueue::start(&memory, &mut transport, 0, SIZE).expect("a queue");
+    let buffer = queue.place(&[0; 2048]).expect("guest memory");
+    for i in 0..SIZE {
+        queue.write_chain(i, &[RawDesc::writable(&buffer)]);
+        queue.offer(i);
+    }
+    queue.kick().expect("a kick");
+    peer.send(&frames::frame(4, 100));
+    wait_until("a frame comes", || queue.ring().used_idx() > 0);
+    drop((transport, tx, queue));
+    wait_until("the connection has ended", || !backend.stats(vm).connected);
+}
