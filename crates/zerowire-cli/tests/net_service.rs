@@ -161,6 +161,34 @@ fn own_memory(pid: i32) -> u64 {
     kib << 10
 }
 
+#[test]
+fn a_core_dump_has_no_guests_memory() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (name, pin) in [("zwdump", "auto"), ("zwdumpon", "on")] {
+            let program = start(dir.path(), name, &["--pin", pin], Restrict::default());
+            let mut guest = Guest::start(connect(&dir.path().join(name)));
+            guest.ping(&mut Peer::new(name));
+            let text =
+                std::fs::read_to_string(format!("/proc/{}/smaps", program.pid())).expect("its mappings");
+            let (mut ours, mut guests) = (false, 0);
+            for line in text.lines() {
+                match line.split_once(' ').expect("two words") {
+                    ("VmFlags:", flags) if ours => {
+                        guests += 1;
+                        assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}\n{text}");
+                    }
+                    (range, _) if !range.ends_with(':') => ours = line.contains("memfd:"),
+                    _ => {}
+                }
+            }
+            assert!(guests > 0, "its memory is mapped");
+            drop(guest);
+            program.stop();
+        }
+    });
+}
+
 /// When the guests have come to rest, the process takes at most 20 MiB, and 2 MiB for each further VM.
 #[test]
 fn idle_vms_take_little_memory() {
@@ -232,12 +260,21 @@ fn too_low_a_memlock_limit_is_named_and_frames_pass_all_the_same() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let restrict = Restrict { memlock: Some(64 << 10), ..Restrict::default() };
-        let program = start(dir.path(), "zwlock", &[], restrict);
+        let program = start(dir.path(), "zwlock", &["--pin", "on"], restrict);
         let mut guest = Guest::start(connect(&dir.path().join("zwlock")));
         guest.ping(&mut Peer::new("zwlock"));
         program.wait_log("memlock limit");
         let log = program.log();
-        for word in ["registering 32", "64 KiB", "ulimit -l", "LimitMEMLOCK=", "CAP_IPC_LOCK"] {
+        for word in [
+            "balloon",
+            "free-page-reporting",
+            "virtio-mem",
+            "registering 32",
+            "64 KiB",
+            "ulimit -l",
+            "LimitMEMLOCK=",
+            "CAP_IPC_LOCK",
+        ] {
             assert!(log.contains(word), "no '{word}' in\n{log}");
         }
         drop(guest);

@@ -93,7 +93,7 @@ fn token_policy(word: &str) -> Result<TokenPolicy> {
 }
 
 fn pin(word: &str) -> Result<PinArg> {
-    PinArg::from_str(word, false).map_err(|_| anyhow!("pin '{word}': give auto, partial or off"))
+    PinArg::from_str(word, false).map_err(|_| anyhow!("pin '{word}': give auto, on, partial or off"))
 }
 
 /// Parses what --port takes.

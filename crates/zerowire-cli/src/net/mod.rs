@@ -43,10 +43,12 @@ pub enum IoArg {
 /// Whether guest memory is registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PinArg {
-    /// All of it: with io_uring where that runs and the memlock limit allows, the log says why not; on an xdp port, or its rings
-    /// don't start.
+    /// All of it on an xdp port, or its rings don't start; nothing on taps and packet ports.
     #[default]
     Auto,
+    /// All of it, on taps and packet ports by io_uring, where that runs and the memlock limit allows; the log says why not.
+    /// Forbids a balloon, free-page reporting and virtio-mem.
+    On,
     /// On an xdp port as much of it as the VM's share of --memlock allows, that divided by the number of VMs; frames in the rest
     /// are copied once more.
     Partial,
@@ -105,11 +107,12 @@ pub struct NetArgs {
     /// How frames reach the port.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: IoArg,
-    /// Register guest memory, with io_uring or as an interface's. That pins it (counted against 'ulimit -l' without CAP_IPC_LOCK),
-    /// so that it can't be ballooned or swapped; off serves large frames of a tap by plain vectored operations.
+    /// Which guest memory is registered, with io_uring or as an interface's. That pins it (counted against 'ulimit -l' without
+    /// CAP_IPC_LOCK). A VM whose memory is registered must have no balloon, no free-page reporting and no virtio-mem: what it
+    /// gave away and uses again is sent with its old content, on an xdp port until that is noticed.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pin: PinArg,
-    /// Bytes (256M, 4G, …) of guests' memory that may be pinned in all, for xdp ports and with --pin auto. A VM on an xdp port needs all of
+    /// Bytes (256M, 4G, …) of guests' memory that may be pinned in all, for xdp ports and with --pin on. A VM on an xdp port needs all of
     /// its memory and 2.6 MB for each queue pair; its rings don't start where that exceeds what is left, and the log names the
     /// figure. Default: what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK.
     #[arg(long, value_name = "BYTES", value_parser = spec::bytes)]
@@ -201,6 +204,7 @@ impl From<PinArg> for Pin {
     fn from(arg: PinArg) -> Self {
         match arg {
             PinArg::Auto => Self::Auto,
+            PinArg::On => Self::On,
             PinArg::Partial => Self::Partial,
             PinArg::Off => Self::Off,
         }

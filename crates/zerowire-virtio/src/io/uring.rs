@@ -87,7 +87,7 @@ impl Uring {
 
     pub(super) fn describe(&self) -> String {
         if !self.pin {
-            return "io_uring without registered memory, as asked: plain vectored operations".to_owned();
+            return "io_uring, no memory registered".to_owned();
         }
         if !self.has_buffers {
             return "io_uring without registered memory (WRITEV_FIXED came with Linux 6.15): plain vectored operations"

@@ -20,12 +20,15 @@ pub enum PathMode {
     Copy,
 }
 
-/// How much of guests' memory may be registered, which pins it.
+/// How much of guests' memory may be registered, which pins it. What is registered keeps the pages that were there: once the
+/// guest's VMM discards some (a balloon, free-page reporting, virtio-mem), frames in them go out with what they held before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
-    /// All of it, or an error where a port can't do without.
+    /// All of it on ports that can't do without, or an error; nothing on the others.
     #[default]
     Auto,
+    /// All of it, on ports that can do without as well: by io_uring.
+    On,
     /// On ports that can't do without: as much as the VM's share of the [budget](crate::memory::PinBudget), and frames in the
     /// rest are copied.
     Partial,

@@ -46,6 +46,7 @@ impl PacketPort {
                 "interface {name} is down: 'ip link set {name} up'; frames are dropped until then"
             );
         }
+        super::warn_of_pinning(policy, &format!("interface {}", spec.interface));
         Ok(Self { spec: spec.clone(), control, policy, engine })
     }
 
@@ -128,7 +129,7 @@ impl Port for PacketPort {
         let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
-            let pin = policy.pin != Pin::Off;
+            let pin = policy.pin == Pin::On;
             let (link, io) =
                 PacketLink::open(&interface, receive, no_ring, engine, pin).map_err(io::Error::other)?;
             Ok(PacketPath {

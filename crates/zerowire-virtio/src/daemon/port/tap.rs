@@ -30,6 +30,7 @@ pub(in crate::daemon) struct TapPort {
 
 impl TapPort {
     pub(super) fn open(spec: &TapSpec, policy: Policy, engine: Engine) -> Result<Self, TapError> {
+        super::warn_of_pinning(policy, &format!("tap {}", spec.name));
         Ok(Self { tap: Tap::open(spec)?, policy, engine })
     }
 }
@@ -82,7 +83,7 @@ impl Port for TapPort {
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
         let (queue, engine, policy) = (self.tap.queue(setup.pair)?, self.engine, self.policy);
         WorkerHandle::spawn(setup, move || {
-            Ok(TapPath { io: PortIo::with_pinning(queue, engine, policy.pin != Pin::Off)?, policy })
+            Ok(TapPath { io: PortIo::with_pinning(queue, engine, policy.pin == Pin::On)?, policy })
         })
     }
 }

@@ -80,7 +80,7 @@ impl XdpPort {
         }
         let attached = Arc::new(Mutex::new(steering::shared(&interface)?));
         let pinned = match policy.pin {
-            Pin::Auto => Pinned::All,
+            Pin::Auto | Pin::On => Pinned::All,
             Pin::Partial => Pinned::Share,
             Pin::Off => Pinned::Nothing,
         };

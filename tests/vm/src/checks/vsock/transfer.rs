@@ -131,7 +131,7 @@ fn refused(vsock: &mut Vsock) -> Result<()> {
 }
 
 /// A large transfer each way, which the ledger must call zero-copied; then messages.
-fn bulk(vsock: &mut Vsock) -> Result<String> {
+pub fn bulk(vsock: &mut Vsock) -> Result<String> {
     let uds = vsock.uds();
     let Load { seed, bytes, write_bytes } = BULK;
     let arguments = format!("{seed} {write_bytes} {bytes}");

@@ -1,0 +1,244 @@
+//! Guest memory that goes, comes back or loses its pages while rings run.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use common::attack::{PLAIN, front_end};
+use common::veth::veth;
+use common::{Backend, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use zerowire_guest::misbehave::{RawDesc, RawQueue};
+use zerowire_guest::net::Layout;
+use zerowire_guest::{GuestAddr, Transport, features as f};
+use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion};
+use zerowire_virtio::daemon::VmStats;
+use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::memory::{GuestMemory, RegionConfig};
+use zerowire_virtio::net::{Pin, Policy};
+
+/// Where memory is plugged.
+const PLUGGED: GuestAddr = GuestAddr(2 << 32);
+
+fn pinning(vm: Vm) -> Vm {
+    Vm { policy: Policy { pin: Pin::On, ..vm.policy }, ..vm }
+}
+
+/// The region that both rings lie in goes. Whoever looked at it then would be killed: it is not mapped any more.
+#[test]
+fn rings_whose_memory_goes_are_left_alone_until_it_is_back() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        for (vm, peer) in [(Vm::new("zwgone"), "zwgone"), (Vm::on("zwgonep", "packet:v0"), "v1")] {
+            let name = vm.name;
+            let backend = Backend::start(&[vm]);
+            let mut peer = Peer::new(peer);
+            // Without event indices a device writes to the used ring whenever it is kicked.
+            for features in [PLAIN, PLAIN & !f::RING_EVENT_IDX] {
+                let (mut transport, memory) = front_end(&backend, name, features);
+                let region = memory.add_region(PLUGGED, 1 << 20).expect("a region");
+                transport.add_memory(&region).expect("plugged");
+                let there = memory.only(PLUGGED).expect("the region");
+                let mut tx = RawQueue::start(&there, &mut transport, 1, 64).expect("a queue");
+                let mut rx = RawQueue::start(&there, &mut transport, 0, 64).expect("a queue");
+                let buffer = rx.place(&[0; 2048]).expect("guest memory");
+                let (mut sent, mut received) = (0u16, 0u16);
+                let mut pass = |tx: &mut RawQueue, rx: &mut RawQueue, peer: &mut Peer| {
+                    sent += 1;
+                    let frame = frames::frame(u32::from(sent), 100);
+                    let whole = tx.place(&[&[0; 12], frame.as_slice()].concat()).expect("guest memory");
+                    tx.write_chain(0, &[RawDesc::readable(&whole)]);
+                    tx.offer(0);
+                    tx.kick().expect("a kick");
+                    assert!(tx.wait_used(sent, PATIENCE), "the chain comes back");
+                    assert_eq!(peer.expect().bytes, frame);
+                    received += 1;
+                    rx.write_chain(received % 64, &[RawDesc::writable(&buffer)]);
+                    rx.offer(received % 64);
+                    rx.kick().expect("a kick");
+                    peer.send(&frame);
+                    assert!(rx.wait_used(received, PATIENCE), "the frame comes");
+                };
+                pass(&mut tx, &mut rx, &mut peer);
+                for _ in 0..3 {
+                    let errors = backend.stats(name).ring_errors;
+                    transport.remove_memory(&region).expect("removed");
+                    wait_until("both rings are without their memory", || {
+                        backend.stats(name).ring_errors == errors + 2
+                    });
+                    let view = memory.at(PLUGGED, 1 << 20).expect("still mapped here");
+                    let mut before = Vec::new();
+                    view.append_to(0, 1 << 20, &mut before);
+                    let kicks = |s: &VmStats| (s.transmit.totals.kicks, s.receive.totals.kicks);
+                    for _ in 0..20 {
+                        let (t, r) = kicks(&backend.stats(name));
+                        tx.kick().expect("a kick");
+                        rx.kick().expect("a kick");
+                        wait_until("the kicks are heard", || {
+                            let (t2, r2) = kicks(&backend.stats(name));
+                            t2 > t && r2 > r
+                        });
+                    }
+                    let mut after = Vec::new();
+                    view.append_to(0, 1 << 20, &mut after);
+                    assert!(before == after, "memory was written after its removal");
+                    transport.add_memory(&region).expect("plugged again");
+                    // They go on where they were.
+                    pass(&mut tx, &mut rx, &mut peer);
+                }
+                drop((tx, rx, transport));
+                wait_until("the connection has ended", || !backend.stats(name).connected);
+            }
+        }
+    });
+}
+
+/// Chains that were parsed ahead of their frames are in the ring again when the memory changes.
+#[test]
+fn no_buffer_is_lost_when_the_memory_changes() {
+    const ENTRIES: u16 = 64;
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        for (vm, peer) in [(Vm::new("zwkeep"), "zwkeep"), (Vm::on("zwkeepp", "packet:v0"), "v1")] {
+            let name = vm.name;
+            let backend = Backend::start(&[vm]);
+            let peer = Peer::new(peer);
+            let (mut transport, memory) = front_end(&backend, name, PLAIN);
+            let mut rx = RawQueue::start(&memory, &mut transport, 0, ENTRIES).expect("a queue");
+            let buffer = rx.place(&[0; 2048]).expect("guest memory");
+            for i in 0..ENTRIES {
+                rx.write_chain(i, &[RawDesc::writable(&buffer)]);
+                rx.offer(i);
+            }
+            rx.kick().expect("a kick");
+            let region = memory.add_region(PLUGGED, 1 << 20).expect("a region");
+            for n in 0..ENTRIES {
+                match n % 4 {
+                    1 => transport.add_memory(&region).expect("plugged"),
+                    3 => transport.remove_memory(&region).expect("unplugged"),
+                    _ => {}
+                }
+                peer.send(&frames::frame(u32::from(n), 60));
+                assert!(rx.wait_used(n + 1, PATIENCE), "{name}: buffer {n} is used");
+                assert_eq!(rx.ring().used_entry(n).0, u32::from(n), "{name}: in order");
+            }
+        }
+    });
+}
+
+/// Whether nobody maps the file for writing or has pinned pages of it: only then can it be sealed.
+fn is_free(file: &OwnedFd) -> bool {
+    rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).is_ok()
+}
+
+fn sealable(len: u64) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("plugged", flags).expect("a memfd");
+    rustix::fs::ftruncate(&file, len).expect("its length");
+    file
+}
+
+#[test]
+fn io_uring_lets_go_of_memory_that_was_removed() {
+    const LEN: u64 = 4 << 20;
+    let (port, _far) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
+    let mut io =
+        PortIo::with_pinning(port.into(), Engine::Uring, true).expect("io_uring: this test needs it");
+    let files = [sealable(LEN), sealable(LEN)];
+    let region = |i: usize| RegionConfig {
+        guest_addr: i as u64 * LEN,
+        len: LEN,
+        user_addr: i as u64 * LEN,
+        offset: 0,
+        file: files[i].try_clone().expect("a descriptor"),
+    };
+    let both = GuestMemory::new(vec![region(0), region(1)]).expect("guest memory");
+    let one = both.without_region(LEN, LEN, LEN).expect("a region less");
+    assert_eq!(io.set_memory(&both), None, "guest memory must be registered");
+    drop(both);
+    assert!(!is_free(&files[1]), "its pages are pinned");
+    assert_eq!(io.set_memory(&one), None);
+    assert!(is_free(&files[1]), "its pages stay pinned");
+    drop(one);
+    assert!(!is_free(&files[0]), "its pages are pinned");
+    assert_eq!(io.set_memory(&GuestMemory::default()), None);
+    assert!(is_free(&files[0]), "its pages stay pinned");
+}
+
+#[test]
+fn nothing_holds_memory_that_was_removed() {
+    const LEN: u64 = 4 << 20;
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let vms = [
+            (Vm::new("zwfree"), "zwfree"),
+            (pinning(Vm::new("zwfreeon")), "zwfreeon"),
+            (pinning(Vm::on("zwfreep", "packet:v0")), "v1"),
+            (Vm::on("zwfreex", "xdp:v0,mode=copy"), "v1"),
+        ];
+        for (vm, peer) in vms {
+            let name = vm.name;
+            let backend = Backend::start(&[vm]);
+            let mut peer = Peer::new(peer);
+            let mut guest = backend.guest(name, &options(0, Layout::Split));
+            guest.ping(&mut peer, 1);
+            let file = sealable(LEN);
+            let region =
+                MemoryRegion { guest_addr: PLUGGED.0, size: LEN, user_addr: 1 << 40, mmap_offset: 0 };
+            let body = SingleRegion(region).encode();
+            let transport = guest.driver.transport();
+            transport.tell(Request::AddMemReg, &body, &[file.as_fd()]).expect("plugged");
+            guest.ping(&mut peer, 2);
+            assert!(!is_free(&file), "{name}: it is in use");
+            guest.driver.transport().tell(Request::RemMemReg, &body, &[]).expect("unplugged");
+            // The kernel lets go of AF_XDP's memory some time after the socket was closed.
+            wait_until(&format!("{name}: its pages are free"), || is_free(&file));
+            guest.ping(&mut peer, 3);
+        }
+    });
+}
+
+/// What a balloon, free-page reporting and virtio-mem do: pages are discarded, and when the guest uses them again there are others.
+#[test]
+fn what_goes_out_is_what_the_guest_wrote_after_its_pages_were_discarded() {
+    const HEAD: u64 = 0x10_0000;
+    const DATA: u64 = 0x20_0000;
+    const PAGE: u64 = 4096;
+    in_netns(|| {
+        veth("v0", "v1", 1, 9000);
+        let ports = ["packet:v0,rings=off", "packet:v0,rings=on", "xdp:v0,mode=copy"];
+        let vms = [(Vm::new("zwdisc"), "zwdisc")].into_iter();
+        let vms = vms.chain(ports.map(|port| (Vm::on("zwdiscp", port), "v1")));
+        for (vm, far) in vms {
+            let (name, port) = (vm.name, vm.port.clone());
+            // An AF_XDP port registers memory, unless it is told not to, and its frames fit into a page.
+            let is_xdp = port.starts_with("xdp");
+            let pin = if is_xdp { Pin::Off } else { vm.policy.pin };
+            let len: u32 = if is_xdp { 1000 } else { 4096 };
+            let backend = Backend::start(&[Vm { policy: Policy { pin, ..vm.policy }, ..vm }]);
+            let mut peer = Peer::new(far);
+            let (mut transport, memory) = front_end(&backend, name, PLAIN);
+            let mut tx = RawQueue::start(&memory, &mut transport, 1, 16).expect("a queue");
+            let head = [&[0; 12][..], &frames::frame(1, 60)[..14]].concat();
+            memory.at(GuestAddr(HEAD), head.len()).expect("memory").write(0, &head);
+            let data = memory.at(GuestAddr(DATA), 2 * PAGE as usize).expect("memory");
+            for (round, byte) in (1u16..).zip(*b"ABCDE") {
+                if round > 1 {
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    let file = memory.regions()[0].file().try_clone_to_owned().expect("a descriptor");
+                    rustix::fs::fallocate(&file, flags, DATA, 2 * PAGE).expect("punched");
+                }
+                data.fill(byte);
+                let piece = |n: u64| RawDesc { addr: DATA + n * PAGE, len, flags: 0, next: 0 };
+                let first = RawDesc { addr: HEAD, len: head.len() as u32, flags: 0, next: 0 };
+                tx.write_chain(0, &[first, piece(0), piece(1)]);
+                tx.offer(0);
+                tx.kick().expect("a kick");
+                assert!(tx.wait_used(round, PATIENCE), "{port}: the chain comes back");
+                let got = peer.expect().bytes;
+                assert_eq!(got.len(), 14 + 2 * len as usize, "{port}");
+                assert!(got[14..].iter().all(|b| *b == byte), "{port}: old memory in round {round}");
+            }
+        }
+    });
+}
