@@ -59,61 +59,6 @@ fn every_ring_attack_on_a_receive_queue_ends_as_it_should() {
     });
 }
 
-/// A descriptor that is read a second time, behind its check, would have the device read what lies behind the guest's memory.
-#[test]
-fn a_descriptor_that_changes_while_it_is_read_is_what_was_checked() {
-    const END: u64 = (1 << 32) + (1 << 20);
-    const LEN: u32 = 2000;
-    beside_a_good_guest(["zwdesca", "zwdescb"], |backend, peer, check| {
-        let desc = |addr: u64, len: u32, flags: u16, next: u16| {
-            [&addr.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat()
-        };
-        let good = desc(END - u64::from(LEN), LEN, 0, 0);
-        // Behind the end of memory, around the end of the address space, behind the table.
-        let bad = [
-            desc(END - u64::from(LEN), 65_000, 0, 0),
-            desc(u64::MAX - 100, LEN, 0, 0),
-            desc(END - u64::from(LEN), LEN, 1, SIZE),
-        ];
-        let mut frame = vec![0x5a; LEN as usize];
-        frame[..12].fill(0);
-        for bad in bad {
-            let (mut sent, mut errors) = (0, 0);
-            let start = Instant::now();
-            while sent < 30 || errors < 10 {
-                assert!(
-                    start.elapsed() < PATIENCE,
-                    "the descriptor did not change as it should: {sent}, {errors}"
-                );
-                let (mut transport, memory) = front_end(backend, "zwdesca", PLAIN);
-                memory.at(GuestAddr(END - u64::from(LEN)), LEN as usize).expect("memory").write(0, &frame);
-                let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
-                let toggler = Toggler::start(tx.ring().desc().part(0, 16), [good.clone(), bad.clone()]);
-                let before = backend.stats("zwdesca").ring_errors;
-                for n in 1..200u16 {
-                    tx.offer(0);
-                    tx.kick().expect("a kick");
-                    let broken = || backend.server.stats().vms[0].ring_errors > before;
-                    wait_until("the chain comes back, or the ring breaks", || {
-                        tx.ring().used_idx() == n || broken()
-                    });
-                    for got in peer.drain() {
-                        assert_eq!(got.bytes, frame[12..], "what went out is the guest's");
-                        sent += 1;
-                    }
-                    if broken() {
-                        errors += 1;
-                        break;
-                    }
-                }
-                drop((toggler, tx, transport));
-                wait_until("the connection has ended", || !backend.stats("zwdesca").connected);
-            }
-            check();
-        }
-    });
-}
-
 #[test]
 fn a_ring_that_is_broken_by_receive_buffers_stops_and_transmit_goes_on() {
     beside_a_good_guest(["zwrxaa", "zwrxab"], |backend, peer, check| {
@@ -305,7 +250,7 @@ fn what_goes_out_is_what_was_inspected_however_the_guest_changes_it() {
                     |map: &std::collections::BTreeMap<&str, u64>, key| map.get(key).copied().unwrap_or(0);
                 // The kernel refuses headers that make no sense: none may ever get that far.
                 assert_eq!(count(&t.dropped_frames, "port_refused"), 0);
-                let enough = seen >= 3000
+                let enough = seen >= 300
                     && count(&t.dropped_frames, "bad_offload") >= 30
                     && count(&t.copied_bytes, "metadata") >= 30 * payload as u64;
                 if enough {

@@ -1,14 +1,15 @@
-//! Guest memory that goes, comes back or loses its pages while rings run.
+//! Guest memory that goes, comes back, loses its pages or changes while rings run.
 
 mod common;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
-use common::attack::{PLAIN, front_end};
+use common::attack::{PLAIN, SIZE, front_end};
 use common::veth::veth;
-use common::{Backend, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
+use common::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use zerowire_guest::misbehave::{RawDesc, RawQueue};
+use zerowire_guest::misbehave::{RawDesc, RawQueue, Toggler};
 use zerowire_guest::net::Layout;
 use zerowire_guest::{GuestAddr, Transport, features as f};
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion};
@@ -181,19 +182,24 @@ fn nothing_holds_memory_that_was_removed() {
             let backend = Backend::start(&[vm]);
             let mut peer = Peer::new(peer);
             let mut guest = backend.guest(name, &options(0, Layout::Split));
-            guest.ping(&mut peer, 1);
+            // While an AF_XDP port registers memory anew, frames to the guest are lost.
+            let mut ping = |guest: &mut Guest, n| {
+                guest.warm_up(0, &peer);
+                guest.ping(&mut peer, n);
+            };
+            ping(&mut guest, 1);
             let file = sealable(LEN);
             let region =
                 MemoryRegion { guest_addr: PLUGGED.0, size: LEN, user_addr: 1 << 40, mmap_offset: 0 };
             let body = SingleRegion(region).encode();
             let transport = guest.driver.transport();
             transport.tell(Request::AddMemReg, &body, &[file.as_fd()]).expect("plugged");
-            guest.ping(&mut peer, 2);
+            ping(&mut guest, 2);
             assert!(!is_free(&file), "{name}: it is in use");
             guest.driver.transport().tell(Request::RemMemReg, &body, &[]).expect("unplugged");
             // The kernel lets go of AF_XDP's memory some time after the socket was closed.
             wait_until(&format!("{name}: its pages are free"), || is_free(&file));
-            guest.ping(&mut peer, 3);
+            ping(&mut guest, 3);
         }
     });
 }
@@ -238,6 +244,62 @@ fn what_goes_out_is_what_the_guest_wrote_after_its_pages_were_discarded() {
                 let got = peer.expect().bytes;
                 assert_eq!(got.len(), 14 + 2 * len as usize, "{port}");
                 assert!(got[14..].iter().all(|b| *b == byte), "{port}: old memory in round {round}");
+            }
+        }
+    });
+}
+
+/// A descriptor that is read a second time, behind its check, would have the device read what lies behind the guest's memory.
+#[test]
+fn a_descriptor_that_changes_while_it_is_read_is_what_was_checked() {
+    const END: u64 = (1 << 32) + (1 << 20);
+    const LEN: u32 = 2000;
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwdesc")]);
+        let mut peer = Peer::new("zwdesc");
+        let desc = |addr: u64, len: u32, flags: u16, next: u16| {
+            [&addr.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat()
+        };
+        let good = desc(END - u64::from(LEN), LEN, 0, 0);
+        // Behind the end of memory, around the end of the address space, behind the table.
+        let bad = [
+            desc(END - u64::from(LEN), 65_000, 0, 0),
+            desc(u64::MAX - 100, LEN, 0, 0),
+            desc(END - u64::from(LEN), LEN, 1, SIZE),
+        ];
+        let mut frame = vec![0x5a; LEN as usize];
+        frame[..12].fill(0);
+        for bad in bad {
+            let (mut sent, mut errors) = (0, 0);
+            let start = Instant::now();
+            while sent < 10 || errors < 3 {
+                assert!(
+                    start.elapsed() < 3 * PATIENCE,
+                    "the descriptor did not change as it should: {sent}, {errors}"
+                );
+                let (mut transport, memory) = front_end(&backend, "zwdesc", PLAIN);
+                memory.at(GuestAddr(END - u64::from(LEN)), LEN as usize).expect("memory").write(0, &frame);
+                let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
+                let toggler = Toggler::start(tx.ring().desc().part(0, 16), [good.clone(), bad.clone()]);
+                let before = backend.stats("zwdesc").ring_errors;
+                for n in 1..200u16 {
+                    tx.offer(0);
+                    tx.kick().expect("a kick");
+                    let broken = || backend.server.stats().vms[0].ring_errors > before;
+                    wait_until("the chain comes back, or the ring breaks", || {
+                        tx.ring().used_idx() == n || broken()
+                    });
+                    for got in peer.drain() {
+                        assert_eq!(got.bytes, frame[12..], "what went out is the guest's");
+                        sent += 1;
+                    }
+                    if broken() {
+                        errors += 1;
+                        break;
+                    }
+                }
+                drop((toggler, tx, transport));
+                wait_until("the connection has ended", || !backend.stats("zwdesc").connected);
             }
         }
     });
