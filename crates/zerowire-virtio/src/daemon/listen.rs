@@ -156,6 +156,16 @@ impl Listener {
         }
     }
 
+    /// Where an inherited socket listens, if its file has a name.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Listening { socket: Some(socket), remove: None } => {
+                socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
+            }
+            _ => None,
+        }
+    }
+
     /// Takes a descriptor that this process was started with. To be called before anything else is opened: a number that the
     /// user got wrong is then one that is not open, and not that of something of this process's own.
     pub(super) fn inherit(fd: RawFd) -> Result<Self, ListenError> {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::{Component, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -133,6 +133,22 @@ pub enum ServerError {
         /// The path.
         path: PathBuf,
     },
+    /// A socket where a guest's connection to a port of the host arrives.
+    #[error(
+        "VM {vm}: socket path {} is where connections of VM {other}'s guest to port {port} arrive (its --uds and _PORT): give \
+         another one, such as one in a directory of its own",
+        path.display()
+    )]
+    PathOfPort {
+        /// The VM.
+        vm: String,
+        /// The one whose guest would reach the socket, or the same.
+        other: String,
+        /// The port.
+        port: u32,
+        /// The path.
+        path: PathBuf,
+    },
     /// Two VMs on one tap, or on one queue of an interface.
     #[error("VM {vm}: {what} is VM {other}'s: give it another one")]
     PortTaken {
@@ -186,13 +202,21 @@ pub(super) struct Paths(HashMap<PathBuf, String>);
 impl Paths {
     /// The path is this VM's, unless it is another one's or was its own before.
     pub(super) fn claim(&mut self, path: PathBuf, vm: &str) -> Result<(), ServerError> {
-        // Without `.` and doubled slashes. Other ways to write one path twice are found when the socket is bound.
-        let normal = path.components().filter(|c| !matches!(c, Component::CurDir)).collect();
-        match self.0.insert(normal, vm.to_owned()) {
+        match self.0.insert(normal(&path), vm.to_owned()) {
             None => Ok(()),
             Some(other) => Err(ServerError::PathTaken { vm: vm.to_owned(), other, path }),
         }
     }
+
+    /// The paths, and the VM of each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.0.iter().map(|(path, vm)| (path.as_path(), vm.as_str()))
+    }
+}
+
+/// A path without `.` and doubled slashes. Other ways to write one path twice are found when the socket is bound.
+pub(super) fn normal(path: &Path) -> PathBuf {
+    path.components().filter(|c| !matches!(c, Component::CurDir)).collect()
 }
 
 /// Takes the descriptors among the end points, which has to be before anything is opened ([`Listener::inherit`]).

@@ -21,6 +21,7 @@ pub use counters::{VsockCounters, VsockTotals};
 #[doc(hidden)]
 pub use group::testing;
 pub(crate) use group::{Group, GroupVm};
+pub(crate) use vm::file_id;
 use zerowire_vhost_user::features as f;
 
 /// The queue toward the guest.

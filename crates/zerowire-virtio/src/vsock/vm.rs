@@ -1,7 +1,9 @@
 //! One VM of a group: its rings, its connections, its sockets.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,11 +55,19 @@ impl Listening {
     }
 }
 
+/// Which file a path leads to.
+pub(crate) fn file_id(path: &Path) -> io::Result<FileId> {
+    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
 impl Drop for Listening {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
+
+/// A file, however it is named: its device and inode.
+pub(crate) type FileId = (u64, u64);
 
 /// A host program that has connected and not said where to.
 #[derive(Debug)]
@@ -105,6 +115,8 @@ pub(crate) struct GroupVm {
     pub(super) resets: VecDeque<Header>,
     pub(super) handshakes: Vec<Option<Handshake>>,
     pub(super) tenants: u32,
+    /// Sockets on which this process listens, of all VMs: guests are not connected to them.
+    own_sockets: Arc<HashSet<FileId>>,
     next_port: u32,
     /// The transmit queue may hold packets.
     pub(super) tx_ready: bool,
@@ -163,6 +175,7 @@ impl GroupVm {
             resets: VecDeque::new(),
             handshakes: Vec::new(),
             tenants: 0,
+            own_sockets: Arc::default(),
             next_port: FIRST_HOST_PORT,
             tx_ready: false,
             starved: false,
@@ -175,6 +188,19 @@ impl GroupVm {
     /// With other rules for mapped connections.
     pub(crate) fn with_map_policy(self, map_policy: MapPolicy) -> Self {
         Self { map_policy, ..self }
+    }
+
+    /// Refuses the guest connections to these sockets.
+    pub(crate) fn set_own_sockets(&mut self, own: Arc<HashSet<FileId>>) {
+        self.own_sockets = own;
+    }
+
+    /// Whether a host program may listen at a path: there is a file, and it is no socket of this process, by whatever name.
+    pub(super) fn may_dial(&self, path: &Path) -> io::Result<()> {
+        if self.own_sockets.contains(&file_id(path)?) {
+            return Err(io::Error::other("a socket of zerowire vsock itself"));
+        }
+        Ok(())
     }
 
     /// Whether the guest's driver runs.

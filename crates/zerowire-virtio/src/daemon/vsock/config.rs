@@ -1,12 +1,14 @@
 //! What a VM's vsock device is to be, and which configurations make no sense together.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::daemon::access::SocketAccess;
 use crate::daemon::listen::Endpoint;
-use crate::daemon::vm::{Paths, ServerError, check_names};
+use crate::daemon::vm::{Paths, ServerError, check_names, normal};
 use crate::vsock::VsockLimits;
 use crate::vsock::mapped::MapPolicy;
 
@@ -108,7 +110,7 @@ impl VsockConfig {
     }
 
     /// All paths on which sockets are made.
-    fn paths(&self) -> Vec<PathBuf> {
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
         let beside = |suffix: &str| {
             let mut path = self.uds.clone().into_os_string();
             path.push(suffix);
@@ -126,7 +128,7 @@ impl VsockConfig {
 pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), ServerError> {
     check_names(configs.iter().map(|c| c.name.as_str()))?;
     let (mut cids, mut paths) = (HashMap::new(), Paths::default());
-    for c in configs {
+    for c in configs.iter_mut() {
         c.check()?;
         if let Some(other) = cids.insert(c.cid, c.name.clone()) {
             return Err(ServerError::CidTaken { vm: c.name.clone(), other, cid: c.cid });
@@ -140,7 +142,39 @@ pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), ServerError> {
             c.groups.push(DEFAULT_GROUP.to_owned());
         }
     }
-    Ok(())
+    check_ports(&paths, configs)
+}
+
+/// Refuses sockets at the path of a guest's port (`UDS_PORT`): the guest would reach them, whatever its groups are.
+fn check_ports(paths: &Paths, configs: &[VsockConfig]) -> Result<(), ServerError> {
+    let ends: HashMap<_, _> = configs.iter().map(|c| (normal(&c.uds), &c.name)).collect();
+    let mut found: Vec<_> = paths
+        .iter()
+        .filter_map(|(path, vm)| {
+            let (uds, port) = port_of(path)?;
+            Some((vm, path, *ends.get(&uds)?, port))
+        })
+        .collect();
+    // The same one is named at each start.
+    found.sort();
+    match found.first() {
+        None => Ok(()),
+        Some((vm, path, other, port)) => Err(ServerError::PathOfPort {
+            vm: (*vm).to_owned(),
+            other: (*other).clone(),
+            port: *port,
+            path: path.to_path_buf(),
+        }),
+    }
+}
+
+/// Splits `UDS_PORT`, where the port is written as the device writes it.
+fn port_of(path: &Path) -> Option<(PathBuf, u32)> {
+    let bytes = path.as_os_str().as_bytes();
+    let at = bytes.iter().rposition(|b| *b == b'_')?;
+    let (uds, digits) = (&bytes[..at], std::str::from_utf8(&bytes[at + 1..]).ok()?);
+    let port: u32 = digits.parse().ok()?;
+    (port.to_string() == digits).then(|| (OsStr::from_bytes(uds).into(), port))
 }
 
 /// Which VMs share a thread: those that are connected by groups, also by way of other VMs. The VMs of a set are in order,

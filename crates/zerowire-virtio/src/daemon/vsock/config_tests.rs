@@ -70,6 +70,29 @@ fn nothing_may_be_there_twice() {
     assert!(e.contains("/run/a.vsock"), "{e}");
 }
 
+/// A guest connects to UDS_PORT: there is no socket of any VM.
+#[test]
+fn no_socket_lies_where_a_guests_connections_arrive() {
+    let named = |name: &str, cid| VsockConfig { uds: format!("/run/{name}").into(), ..config(name, cid) };
+    let e = error(vec![named("vm", 3), named("vm_22", 4)]);
+    for word in ["VM vm_22", "/run/vm_22", "VM vm's guest", "port 22", "--uds", "directory"] {
+        assert!(e.contains(word), "no '{word}' in {e}");
+    }
+    let e = error(vec![named("vm_22", 4), VsockConfig { uds: "/run//./vm".into(), ..named("vm", 3) }]);
+    assert!(e.contains("port 22"), "{e}");
+    // Sockets of front ends, also the VM's own, and what is made beside UDS.
+    for path in ["/run/a.vsock_0", "/run/a.vsock_4294967295"] {
+        let e = error(one(|c| c.endpoint = Endpoint::Path(path.into())));
+        assert!(e.contains(path) && e.contains("VM a's guest"), "{e}");
+    }
+    let e = error(vec![named("x.map", 3), named("x.map_7", 4)]);
+    assert!(e.contains("port 7"), "{e}");
+    // No port is written like these.
+    for name in ["vm_", "vm_x", "vm_022", "vm_4294967296", "vm_1.sock", "vm_-1", "vm_+1"] {
+        check(&mut [named("vm", 3), named(name, 4)]).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}
+
 #[test]
 fn counts_and_limits_are_bounded() {
     assert!(error(Vec::new()).starts_with("0 VMs"));

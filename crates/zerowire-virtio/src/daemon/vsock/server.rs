@@ -1,5 +1,6 @@
 //! The vsock server: starts and stops all threads.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use super::stats::{VsockServerStats, VsockVmStats};
 use crate::daemon::control::{Control, Served, process_cpu_seconds, stop_all};
 use crate::daemon::listen::{ListenError, Listener};
 use crate::daemon::vm::{ServerError, inherit};
-use crate::vsock::{Group, GroupVm, VsockCounters};
+use crate::vsock::{Group, GroupVm, VsockCounters, file_id};
 
 /// A VM that has its sockets and no threads yet.
 struct Prepared {
@@ -41,6 +42,13 @@ impl Prepared {
             None => Listener::new(&config.endpoint, &config.access).map_err(listen)?,
         };
         Ok(Self { config, counters, vm: Some(vm), listener })
+    }
+
+    /// The paths of its sockets.
+    fn sockets(&self) -> Vec<PathBuf> {
+        let mut paths = self.config.paths();
+        paths.extend(self.listener.path());
+        paths
     }
 
     /// Starts the control thread of the VM, which has this place in its group.
@@ -91,6 +99,13 @@ impl VsockServer {
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         let prepared = configs.into_iter().zip(inherited).map(|(config, l)| Prepared::new(config, l));
         let mut prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+
+        // All sockets are there: none of them is a host program's.
+        let own = prepared.iter().flat_map(Prepared::sockets).filter_map(|path| file_id(&path).ok());
+        let own = Arc::new(own.collect());
+        for vm in prepared.iter_mut().filter_map(|p| p.vm.as_mut()) {
+            vm.set_own_sockets(Arc::clone(&own));
+        }
 
         // Groups first, then control threads, which give them commands.
         let mut server = Self { vms: Vec::new(), groups: Vec::new(), start: Instant::now() };

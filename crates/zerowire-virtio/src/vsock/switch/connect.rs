@@ -68,7 +68,10 @@ impl Switch {
         let path = vm.path_of(port);
         let outcome = match self.map_client_for(v, port, kind) {
             Some(client) => self.attach_mapped(v, slot, client),
-            None => socket::connect(&path, kind).and_then(|s| self.attach(v, slot, s)),
+            None => self.vms[v]
+                .may_dial(&path)
+                .and_then(|()| socket::connect(&path, kind))
+                .and_then(|s| self.attach(v, slot, s)),
         };
         let vm = &mut self.vms[v];
         match outcome {
