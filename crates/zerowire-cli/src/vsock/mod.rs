@@ -78,10 +78,14 @@ pub struct VsockArgs {
     /// a guest that asks all the time leaves its own connections their rate. 0: no bound.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     request_rate: u32,
-    /// User, beside root and the one that runs this, whose programs may map receive buffers at PATH.map. They need the
-    /// right to write that socket as well (--uds-group GROUP); repeat for more.
+    /// User, beside root and the one that runs this, whose programs may connect to the guest with mapped receive buffers, at
+    /// PATH.map. They need the right to write that socket as well (--uds-group GROUP); repeat for more.
     #[arg(long, value_name = "UID")]
     map_allow: Vec<u32>,
+    /// User whose programs may take the guest's connections to ports of the host, at PATH.map as well: those to the ports named,
+    /// as in 1000:5000-5009+7000, or to all. A program that listens at PATH_P comes first. Repeat for more.
+    #[arg(long, value_name = "UID[:PORTS]")]
+    map_listen: Vec<String>,
     /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
         value_parser = clap::value_parser!(u64).range(65536..=4 << 30))]

@@ -159,7 +159,7 @@ impl Listener {
     /// Where an inherited socket listens, if its file has a name.
     pub(super) fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Listening { socket: Some(socket), remove: None } => {
+            Self::Listening { socket: Some(socket), made: None } => {
                 socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
             }
             _ => None,

@@ -16,6 +16,8 @@ use crate::vsock::packet::Kind;
 pub struct MapClient {
     /// Its socket.
     pub socket: OwnedFd,
+    /// Whose program it is (SO_PEERCRED).
+    pub user: u32,
     /// What it is about.
     pub stage: Stage,
     /// Tells it from others in the same place.

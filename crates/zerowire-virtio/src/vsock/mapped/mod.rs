@@ -6,6 +6,7 @@ mod direct;
 mod memory;
 mod windows;
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub use client::{AskedFor, MapClient, Stage, receive_request, send_bytes, send_reply};
@@ -17,11 +18,22 @@ pub use windows::{Ended, Windows};
 /// one that was not scheduled for some time slices as well.
 const HOLD: Duration = Duration::from_millis(100);
 
+/// A user whose programs may take the guest's connections to ports of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapListen {
+    /// The user's number.
+    pub user: u32,
+    /// The ports; all of them where the list is empty.
+    pub ports: Vec<RangeInclusive<u32>>,
+}
+
 /// Who may map, how much, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapPolicy {
-    /// Users, beside root and this process's own, whose programs may connect to `UDS.map`.
+    /// Users, beside root and this process's own, whose programs may connect to ports of the guest at `UDS.map`.
     pub allow: Vec<u32>,
+    /// Users, beside those two, whose programs may take ports of the host there.
+    pub listen: Vec<MapListen>,
     /// Bytes that a connection may map at most.
     pub max_bytes: u64,
     /// Programs that ask for it get the guest's memory to read, all of it, so that payload needs no copy. What else the
@@ -34,6 +46,35 @@ pub struct MapPolicy {
 
 impl Default for MapPolicy {
     fn default() -> Self {
-        Self { allow: Vec::new(), max_bytes: 64 << 20, share_guest_memory: false, hold: HOLD }
+        Self {
+            allow: Vec::new(),
+            listen: Vec::new(),
+            max_bytes: 64 << 20,
+            share_guest_memory: false,
+            hold: HOLD,
+        }
+    }
+}
+
+/// Root and the user of this process may all that is possible here.
+fn is_own(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
+impl MapPolicy {
+    /// Whether a user's programs may connect to ports of the guest.
+    pub(super) fn may_connect(&self, user: u32) -> bool {
+        is_own(user) || self.allow.contains(&user)
+    }
+
+    /// Whether a user's programs may take this port of the host.
+    pub(super) fn may_listen(&self, user: u32, port: u32) -> bool {
+        let covers = |l: &MapListen| l.ports.is_empty() || l.ports.iter().any(|p| p.contains(&port));
+        is_own(user) || self.listen.iter().any(|l| l.user == user && covers(l))
+    }
+
+    /// Whether there is anything that a user's programs may.
+    pub(super) fn knows(&self, user: u32) -> bool {
+        self.may_connect(user) || self.listen.iter().any(|l| l.user == user)
     }
 }

@@ -1,5 +1,6 @@
 //! Connections begin.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -13,6 +14,11 @@ use crate::vsock::table::{Connection, End, Key};
 
 /// How soon a host program whose backlog is full is tried again.
 pub(super) const DIAL_AGAIN: Duration = Duration::from_millis(5);
+
+/// Whether a failed connect says that no program serves the path with sockets of this type.
+fn is_nobody(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ECONNREFUSED | libc::EPROTOTYPE))
+}
 
 impl Switch {
     pub(super) fn new_connection(&self, v: usize, key: Key, kind: Kind, life: Lifecycle) -> Connection {
@@ -66,12 +72,13 @@ impl Switch {
         let Some(c) = vm.connections.get(slot) else { return true };
         let (port, kind) = (c.key.peer_port, c.kind);
         let path = vm.path_of(port);
-        let outcome = match self.map_client_for(v, port, kind) {
-            Some(client) => self.attach_mapped(v, slot, client),
-            None => self.vms[v]
-                .may_dial(&path)
-                .and_then(|()| socket::connect(&path, kind))
-                .and_then(|s| self.attach(v, slot, s)),
+        let outcome = match vm.may_dial(&path).and_then(|()| socket::connect(&path, kind)) {
+            Ok(socket) => self.attach(v, slot, socket),
+            // Programs at the path come first, also those that are busy. Without one the port is that of a program at `UDS.map`.
+            Err(e) => match self.map_client_for(v, port, kind).filter(|_| is_nobody(&e)) {
+                Some(client) => self.attach_mapped(v, slot, client),
+                None => Err(e),
+            },
         };
         let vm = &mut self.vms[v];
         match outcome {
@@ -84,7 +91,7 @@ impl Switch {
                 vm.mark_ready(slot);
             }
             // The program's backlog is full (net/unix/af_unix.c, unix_stream_connect).
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 if first && let Some(c) = vm.connections.get(slot) {
                     c.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
                 }

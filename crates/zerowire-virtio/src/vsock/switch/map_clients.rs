@@ -42,17 +42,16 @@ impl Switch {
     fn greet_map(&mut self, v: usize, socket: OwnedFd) {
         let vm = &mut self.vms[v];
         let user = rustix::net::sockopt::socket_peercred(&socket).map(|c| c.uid.as_raw());
-        let own = rustix::process::geteuid().as_raw();
-        let allowed = user.is_ok_and(|u| u == 0 || u == own || vm.map_policy.allow.contains(&u));
-        if !allowed {
+        let Some(user) = user.as_ref().ok().copied().filter(|u| vm.map_policy.knows(*u)) else {
             let user = user.map_or_else(|e| e.to_string(), |u| u.to_string());
             let text = format!(
-                "user {user} may not map receive buffers: start zerowire vsock with --map-allow {user}"
+                "user {user} may not map receive buffers: start zerowire vsock with --map-allow {user} to let it connect to the \
+                 guest, or with --map-listen {user}:PORT to let it take connections of the guest"
             );
             vm.counters.bad_handshakes.add(1);
             let _ = send_reply(&socket, &Reply::error(libc::EPERM as u16, text), &[]);
             return;
-        }
+        };
         let i = match vm.map_clients.iter().position(Option::is_none) {
             Some(i) => i,
             None if vm.map_clients.len() < MAX_CLIENTS => {
@@ -72,7 +71,7 @@ impl Switch {
             return;
         }
         let stage = Stage::Asking { deadline: self.clock.now() + ANSWER_PATIENCE };
-        vm.map_clients[i] = Some(MapClient { socket, stage, tenant: place.tenant });
+        vm.map_clients[i] = Some(MapClient { socket, user, stage, tenant: place.tenant });
         self.look_at_deadlines(ANSWER_PATIENCE);
         self.map_client(v, place);
     }
@@ -84,7 +83,10 @@ impl Switch {
         let Some(client) = entry.as_ref().filter(|c| c.tenant == place.tenant) else { return };
         let request = match receive_request(&client.socket) {
             Ok(None) => return,
-            Ok(Some(r)) if matches!(client.stage, Stage::Asking { .. }) => self.check_request(v, r),
+            Ok(Some(r)) if matches!(client.stage, Stage::Asking { .. }) => {
+                let user = client.user;
+                self.check_request(v, user, r)
+            }
             Ok(Some(_)) => Err((libc::EINVAL, "a second request on one socket: open another one".to_owned())),
             Err(text) => Err((libc::EINVAL, text)),
         };
@@ -121,8 +123,25 @@ impl Switch {
     }
 
     /// Whether a request can be granted, with what is granted.
-    fn check_request(&self, v: usize, mut r: Request) -> Result<Request, (i32, String)> {
+    fn check_request(&self, v: usize, user: u32, mut r: Request) -> Result<Request, (i32, String)> {
         let vm = &self.vms[v];
+        match r.op {
+            MapOp::Connect if !vm.map_policy.may_connect(user) => {
+                let text = format!(
+                    "user {user} may not connect to the guest with mapped receive: start zerowire vsock with --map-allow {user}"
+                );
+                return Err((libc::EPERM, text));
+            }
+            MapOp::Listen if !vm.map_policy.may_listen(user, r.port) => {
+                let port = r.port;
+                let text = format!(
+                    "user {user} may not listen on port {port} with mapped receive: start zerowire vsock with --map-listen \
+                     {user}:{port}"
+                );
+                return Err((libc::EPERM, text));
+            }
+            _ => {}
+        }
         let most = vm.map_policy.max_bytes;
         if r.options.total_len() > most {
             let text = format!(

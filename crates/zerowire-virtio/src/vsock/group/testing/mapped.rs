@@ -77,6 +77,7 @@ impl Scene {
         std::fs::create_dir(&dir)?;
         let policy = MapPolicy {
             allow: Vec::new(),
+            listen: Vec::new(),
             max_bytes: MAX_MAP_BYTES,
             share_guest_memory: choice & 1 == 0,
             hold: HOLD,
