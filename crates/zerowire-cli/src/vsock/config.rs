@@ -16,6 +16,8 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
     let limits = VsockLimits {
         buffer_bytes: args.buffer,
         max_connections: args.max_connections as usize,
+        peer_connections: args.peer_connections.map(|n| n as usize),
+        sibling_connections: args.sibling_connections.map(|n| n as usize),
         request_rate: args.request_rate,
     };
     let uds_access = SocketAccess { owner: args.uds_owner, group: args.uds_group, mode: args.uds_mode };

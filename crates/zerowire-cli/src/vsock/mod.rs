@@ -74,6 +74,14 @@ pub struct VsockArgs {
     /// each one memory: see below.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
+    /// Of these, the ones that one other guest of the process may have with the VM's, 0 to --max-connections; further ones are
+    /// reset. A quarter of them, and 2 at least, if not given.
+    #[arg(long, value_name = "N")]
+    peer_connections: Option<u32>,
+    /// Of these, the ones that all other guests together may have, 0 to --max-connections; the rest are for host programs and for
+    /// the guest's own with them. Seven eighths if not given.
+    #[arg(long, value_name = "N")]
+    sibling_connections: Option<u32>,
     /// Connection requests of a VM's guest to the host a second, and at once, up to 1000000; further ones are reset without a look, so that
     /// a guest that asks all the time leaves its own connections their rate. 0: no bound.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]

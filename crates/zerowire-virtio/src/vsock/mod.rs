@@ -56,6 +56,12 @@ pub struct VsockLimits {
     pub buffer_bytes: u32,
     /// Connections at once; further ones are reset. 1 to 65536.
     pub max_connections: usize,
+    /// Of these, the ones that one other guest may have with this one; further ones are reset. A quarter where it is None, but 2 at
+    /// least.
+    pub peer_connections: Option<usize>,
+    /// Of these, the ones that all other guests together may have, so that the rest are the host's. Seven eighths, rounded up,
+    /// where it is None.
+    pub sibling_connections: Option<usize>,
     /// Connection requests of the guest to the host a second, and at once, that are looked at; further ones are reset unseen. Up to
     /// 1000000; 0 for no bound.
     pub request_rate: u32,
@@ -63,6 +69,24 @@ pub struct VsockLimits {
 
 impl Default for VsockLimits {
     fn default() -> Self {
-        Self { buffer_bytes: 256 << 10, max_connections: 8192, request_rate: 10_000 }
+        Self {
+            buffer_bytes: 256 << 10,
+            max_connections: 8192,
+            peer_connections: None,
+            sibling_connections: None,
+            request_rate: 10_000,
+        }
+    }
+}
+
+impl VsockLimits {
+    /// Connections with one other guest at most.
+    pub fn of_peer(&self) -> usize {
+        self.peer_connections.unwrap_or((self.max_connections / 4).max(2))
+    }
+
+    /// Connections with all other guests at most.
+    pub fn of_siblings(&self) -> usize {
+        self.sibling_connections.unwrap_or(self.max_connections - self.max_connections / 8)
     }
 }

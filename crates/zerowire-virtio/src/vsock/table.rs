@@ -8,7 +8,7 @@ use super::credit::{Incoming, Outgoing};
 use super::held::Held;
 use super::lifecycle::Lifecycle;
 use super::mapped::{AskedFor, Ended, Windows};
-use super::packet::{Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+use super::packet::{HOST_CID, Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
 use super::socket;
 
 /// What names a connection of a guest.
@@ -340,12 +340,25 @@ pub struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_key: HashMap<Key, u32>,
+    /// Connections with each other guest that has some, by its CID, and in all.
+    of_peer: HashMap<u64, usize>,
+    of_siblings: usize,
 }
 
 impl Table {
     /// Connections, those that drain included.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Connections with another guest.
+    pub fn of_peer(&self, cid: u64) -> usize {
+        self.of_peer.get(&cid).copied().unwrap_or(0)
+    }
+
+    /// Connections with all other guests.
+    pub fn of_siblings(&self) -> usize {
+        self.of_siblings
     }
 
     /// Puts a connection in; one of the same name must have been removed.
@@ -362,6 +375,10 @@ impl Table {
             }
         };
         self.by_key.insert(key, slot);
+        if key.peer_cid != HOST_CID {
+            *self.of_peer.entry(key.peer_cid).or_default() += 1;
+            self.of_siblings += 1;
+        }
         Place { slot, tenant: self.slots[slot as usize].tenant }
     }
 
@@ -412,6 +429,14 @@ impl Table {
         let connection = place.connection.take()?;
         place.tenant = (place.tenant + 1) & TENANT_MASK;
         self.free.push(slot);
+        let cid = connection.key.peer_cid;
+        if let Some(count) = self.of_peer.get_mut(&cid) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_peer.remove(&cid);
+            }
+            self.of_siblings -= 1;
+        }
         Some(connection)
     }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use rustix::net::SocketType;
 
 use super::mapped::{MapClient, MapPolicy};
-use super::packet::{Header, Kind};
+use super::packet::{HOST_CID, Header, Kind};
 use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
 use super::table::{Key, Table};
@@ -207,6 +207,14 @@ impl GroupVm {
     pub(super) fn is_running(&self) -> bool {
         self.rx.as_ref().is_some_and(|r| r.queue.is_active())
             && self.tx.as_ref().is_some_and(|t| t.is_active())
+    }
+
+    /// Whether there is a place for a connection with this peer.
+    pub(super) fn has_place(&self, peer_cid: u64) -> bool {
+        let (table, limits) = (&self.connections, &self.limits);
+        table.len() < limits.max_connections
+            && (peer_cid == HOST_CID
+                || (table.of_peer(peer_cid) < limits.of_peer() && table.of_siblings() < limits.of_siblings()))
     }
 
     /// Whether the two may reach each other.

@@ -75,7 +75,7 @@ impl VsockConfig {
         if let Some(why) = why {
             return Err(ServerError::Cid { vm: self.name.clone(), cid: self.cid, why });
         }
-        let VsockLimits { buffer_bytes, max_connections, request_rate } = self.limits;
+        let VsockLimits { buffer_bytes, max_connections, request_rate, .. } = self.limits;
         if !BUFFER_BYTES.contains(&buffer_bytes) {
             let (least, most) = BUFFER_BYTES.into_inner();
             return Err(
@@ -87,6 +87,15 @@ impl VsockConfig {
             return Err(
                 self.limit(format!("{max_connections} connections: the bound must be {least} to {most}"))
             );
+        }
+        let VsockLimits { peer_connections, sibling_connections, .. } = self.limits;
+        for (what, most) in [("one other guest", peer_connections), ("other guests", sibling_connections)] {
+            if let Some(most) = most.filter(|n| *n > max_connections) {
+                return Err(self.limit(format!(
+                    "{most} connections with {what}, of {max_connections} in all: the bound must be 0 to {max_connections} \
+                     (--max-connections)"
+                )));
+            }
         }
         if request_rate > MAX_REQUEST_RATE {
             return Err(self.limit(format!(

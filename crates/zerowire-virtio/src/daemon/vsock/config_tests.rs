@@ -28,8 +28,13 @@ fn one(change: impl FnOnce(&mut VsockConfig)) -> Vec<VsockConfig> {
 fn good_configurations_pass_and_get_their_groups() {
     let mut configs = vec![config("a", 3), config("b", 0xffff_fffe)];
     configs[1].groups = ["y", "x", "y"].map(String::from).to_vec();
-    configs[1].limits =
-        VsockLimits { buffer_bytes: 16 << 20, max_connections: 65536, request_rate: 1_000_000 };
+    configs[1].limits = VsockLimits {
+        buffer_bytes: 16 << 20,
+        max_connections: 65536,
+        peer_connections: Some(65536),
+        sibling_connections: Some(0),
+        request_rate: 1_000_000,
+    };
     check(&mut configs).unwrap();
     assert_eq!(configs[0].groups, [DEFAULT_GROUP]);
     assert_eq!(configs[1].groups, ["x", "y"]);
@@ -104,6 +109,10 @@ fn counts_and_limits_are_bounded() {
         let e = error(one(|c| c.limits.max_connections = n));
         assert!(e.contains(&format!("{n} connections")) && e.contains("1 to 65536"), "{e}");
     }
+    let e = error(one(|c| (c.limits.max_connections, c.limits.peer_connections) = (8, Some(9))));
+    assert!(e.contains("9 connections with one other guest") && e.contains("0 to 8"), "{e}");
+    let e = error(one(|c| (c.limits.max_connections, c.limits.sibling_connections) = (8, Some(9))));
+    assert!(e.contains("9 connections with other guests") && e.contains("0 to 8"), "{e}");
     let e = error(one(|c| c.limits.request_rate = 1_000_001));
     assert!(e.contains("1000001 connection requests") && e.contains("1 to 1000000, or 0 for none"), "{e}");
     for (hold, text) in [(Duration::ZERO, "of 0 ms"), (Duration::from_millis(60_001), "of 60001 ms")] {

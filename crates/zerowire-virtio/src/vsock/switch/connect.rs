@@ -35,10 +35,6 @@ impl Switch {
         }
     }
 
-    fn is_full(&self, v: usize) -> bool {
-        self.vms[v].connections.len() >= self.vms[v].limits.max_connections
-    }
-
     /// The guest asks for a connection.
     pub(super) fn requested(&mut self, v: usize, h: &Header, kind: Kind) {
         if self.over_rate {
@@ -49,7 +45,7 @@ impl Switch {
         let mut connection = self.new_connection(v, key, kind, Lifecycle::asked());
         // Of a new connection there are no older counts.
         let sound = connection.outgoing.update(h.buf_alloc, h.fwd_cnt) == Ok(Credit::New);
-        if !sound || self.is_full(v) {
+        if !sound || !self.vms[v].has_place(key.peer_cid) {
             return self.turn_down(v, h);
         }
         if key.peer_cid != HOST_CID {
@@ -116,10 +112,8 @@ impl Switch {
         vm.counters.refused.add(1);
         if let Some(c) = vm.connections.get(slot) {
             c.end = End::Gone;
-            c.deadline = None;
-            c.life.reset();
         }
-        vm.mark_ready(slot);
+        self.reset(v, slot);
     }
 
     /// A host program asks for a connection to the guest.
@@ -136,7 +130,7 @@ impl Switch {
         socket: OwnedFd,
         asked: Option<Box<AskedFor>>,
     ) {
-        if self.is_full(v) || !self.vms[v].is_running() {
+        if !self.vms[v].has_place(HOST_CID) || !self.vms[v].is_running() {
             self.vms[v].counters.refused.add(1);
             return;
         }

@@ -294,9 +294,8 @@ impl Switch {
         } else if c.life.is_over() {
             // Nothing moves any more either way: the guest gets the confirmation that it waits for.
             c.held = None;
-            c.life.reset();
+            self.reset(v, slot);
             self.end_of(v, slot);
-            self.vms[v].mark_ready(slot);
         }
     }
 

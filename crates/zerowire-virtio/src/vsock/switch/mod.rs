@@ -161,9 +161,20 @@ impl Switch {
             return self.remove(v, slot);
         }
         c.held = None;
-        c.life.reset();
         self.vms[v].counters.resets.add(1);
+        self.reset(v, slot);
         self.end_of(v, slot);
+    }
+
+    /// The connection is over: its guest gets RST behind what waits for it, if it takes that within a while.
+    fn reset(&mut self, v: usize, slot: u32) {
+        let now = self.clock.now();
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        if c.life.phase() != Phase::Resetting {
+            c.life.reset();
+            c.deadline = Some(now + CLOSE_PATIENCE);
+            self.look_at_deadlines(CLOSE_PATIENCE);
+        }
         self.vms[v].mark_ready(slot);
     }
 
@@ -186,8 +197,7 @@ impl Switch {
         {
             other.end = End::Gone;
             other.sibling_ends();
-            other.life.reset();
-            self.vms[vm].mark_ready(place.slot);
+            self.reset(vm, place.slot);
         }
     }
 

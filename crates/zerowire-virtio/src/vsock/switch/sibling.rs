@@ -18,9 +18,8 @@ impl Switch {
         });
         let Some(o) = other else { return self.turn_down(v, h) };
         let key = Key { port: h.dst_port, peer_cid: self.vms[v].cid, peer_port: h.src_port };
-        let full = self.vms[o].connections.len() >= self.vms[o].limits.max_connections;
         // Taken: an old connection of these ports that is not yet over on the other side.
-        if full || self.vms[o].connections.is_taken(&key) {
+        if !self.vms[o].has_place(key.peer_cid) || self.vms[o].connections.is_taken(&key) {
             return self.turn_down(v, h);
         }
         let life = crate::vsock::lifecycle::Lifecycle::offered();

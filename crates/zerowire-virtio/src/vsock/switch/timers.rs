@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use super::Switch;
 use super::connect::DIAL_AGAIN;
 use crate::vsock::lifecycle::Phase;
+use crate::vsock::packet::Op;
 use crate::vsock::table::End;
+use crate::vsock::vm::MAX_RESETS;
 
 /// How often deadlines are looked at, while there are any.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
@@ -46,6 +48,17 @@ impl Switch {
         waiting
     }
 
+    /// A guest takes neither what waits for it nor the reset behind it: its place is free for others. While few others wait, the
+    /// reset does so without a place, for a guest that was stopped for a while.
+    fn give_up_reset(&mut self, v: usize, slot: u32) {
+        if self.vms[v].resets.len() < MAX_RESETS / 2 {
+            let header = self.header(v, slot, Op::Rst, 0, 0);
+            self.vms[v].resets.push_back(header);
+        }
+        self.end_of(v, slot);
+        self.remove(v, slot);
+    }
+
     fn scan_connections(&mut self, v: usize, now: Instant) -> bool {
         let mut waiting = false;
         // One try a program: many connections that wait for the same one must not take the thread's time.
@@ -75,7 +88,7 @@ impl Switch {
                     self.abort(v, slot);
                 }
                 Phase::Open => self.abort(v, slot),
-                Phase::Resetting => {}
+                Phase::Resetting => self.give_up_reset(v, slot),
                 Phase::Draining => {
                     self.end_of(v, slot);
                     self.remove(v, slot);

@@ -29,7 +29,13 @@ const HOSTILE_PORT: u32 = 20;
 /// Hostile programs and their connections at once.
 const MAX_PROGRAMS: usize = 6;
 
-const LIMITS: VsockLimits = VsockLimits { buffer_bytes: 16 << 10, max_connections: 12, request_rate: 10_000 };
+const LIMITS: VsockLimits = VsockLimits {
+    buffer_bytes: 16 << 10,
+    max_connections: 12,
+    peer_connections: None,
+    sibling_connections: None,
+    request_rate: 10_000,
+};
 const HOLD: Duration = Duration::from_millis(100);
 const MAX_MAP_BYTES: u64 = 1 << 20;
 const SHUT_SEND: u32 = 2;

@@ -27,7 +27,13 @@ const PASSES_MS: [u64; 8] = [0, 1, 6, 1000, 5000, 8001, 10_001, 30_001];
 /// Sockets of host programs at once.
 const MAX_SOCKETS: usize = 24;
 
-const LIMITS: VsockLimits = VsockLimits { buffer_bytes: 16 << 10, max_connections: 12, request_rate: 10_000 };
+const LIMITS: VsockLimits = VsockLimits {
+    buffer_bytes: 16 << 10,
+    max_connections: 12,
+    peer_connections: None,
+    sibling_connections: None,
+    request_rate: 10_000,
+};
 
 /// Reads the script; behind its end there are zeroes.
 pub(super) struct Script<'a>(pub &'a [u8]);
