@@ -129,12 +129,26 @@ fn requests_for_credit_and_strays_are_answered() {
     assert_eq!((counters.stray, counters.stray_resets, counters.resets_sent), (5, 1, 6));
 }
 
+/// Changes a sound packet.
+type Change = fn(PacketHeader) -> PacketHeader;
+
+/// A connection with 100 bytes sent, 10 of which were taken, and a sound packet of its peer, changed and received.
+fn after(len: usize, change: Change) -> (VsockStack, ConnId, Direct, Result<usize, GuestError>) {
+    let (mut stack, conn, direct, peer) = connected(SocketType::Stream, 1000);
+    stack.send(conn, &[1; 100]).unwrap();
+    let sound = PacketHeader { fwd_cnt: 10, ..peer(Op::Rw) };
+    assert!(direct.ports().push(&PacketHeader { op: Op::CreditUpdate as u16, ..sound }, &[]));
+    turn(&mut stack).unwrap();
+    while direct.ports().pop().is_some() {}
+    assert!(direct.ports().push(&change(sound), &vec![1; len]));
+    let result = turn(&mut stack);
+    (stack, conn, direct, result)
+}
+
+/// No device passes these on, whoever sends them.
 #[test]
-fn every_broken_rule_is_noticed() {
-    let rw = |peer: &dyn Fn(Op) -> PacketHeader| peer(Op::Rw);
-    type Change = fn(PacketHeader) -> PacketHeader;
+fn packets_that_the_device_must_not_pass_on_are_its_fault() {
     let changes: &[(&str, usize, Change)] = &[
-        ("beyond the credit", 1001, |h| h),
         ("another guest's CID", 1, |h| PacketHeader { dst_cid: 6, ..h }),
         ("the guest's own CID", 1, |h| PacketHeader { src_cid: CID, ..h }),
         ("a reserved CID", 1, |h| PacketHeader { src_cid: 1, ..h }),
@@ -142,39 +156,57 @@ fn every_broken_rule_is_noticed() {
         ("an unknown operation", 1, |h| PacketHeader { op: 8, ..h }),
         ("operation 0", 1, |h| PacketHeader { op: 0, ..h }),
         ("an unknown type", 1, |h| PacketHeader { socket_type: 3, ..h }),
-        ("another type", 1, |h| PacketHeader { socket_type: 2, ..h }),
         ("flags of a message", 1, |h| PacketHeader { flags: RW_EOM, ..h }),
-        ("credit beyond what was sent", 1, |h| PacketHeader { fwd_cnt: 101, ..h }),
-        ("credit backwards", 1, |h| PacketHeader { fwd_cnt: 9, ..h }),
         ("payload of an update", 1, |h| PacketHeader { op: Op::CreditUpdate as u16, ..h }),
-        ("a second response", 0, |h| PacketHeader { op: Op::Response as u16, ..h }),
-        ("a request on a connection", 0, |h| PacketHeader { op: Op::Request as u16, ..h }),
         ("a shutdown of nothing", 0, |h| PacketHeader { op: Op::Shutdown as u16, ..h }),
         ("unknown flags", 0, |h| PacketHeader { op: Op::Shutdown as u16, flags: 4, ..h }),
     ];
     for &(name, len, change) in changes {
-        let (mut stack, conn, direct, peer) = connected(SocketType::Stream, 1000);
-        stack.send(conn, &[1; 100]).unwrap();
-        let sound = PacketHeader { fwd_cnt: 10, ..rw(&peer) };
-        assert!(direct.ports().push(&PacketHeader { op: Op::CreditUpdate as u16, ..sound }, &[]));
-        turn(&mut stack).unwrap();
-        assert!(direct.ports().push(&change(sound), &vec![1; len]));
-        let result = turn(&mut stack);
+        let (_, _, _, result) = after(len, change);
         assert!(matches!(result, Err(GuestError::DeviceBrokeRule(_))), "{name}: {result:?}");
     }
-    for (name, state) in [("payload before the response", Op::Rw), ("an update before it", Op::CreditUpdate)]
-    {
+}
+
+/// What a peer does wrong ends its connection by RST. Another connection goes on.
+#[test]
+fn what_a_peer_does_wrong_ends_its_connection_alone() {
+    let changes: &[(&str, usize, Change)] = &[
+        ("beyond the credit", 1001, |h| h),
+        ("is of type Stream", 1, |h| PacketHeader { socket_type: 2, ..h }),
+        ("fwd_cnt went back, or beyond", 1, |h| PacketHeader { fwd_cnt: 101, ..h }),
+        ("fwd_cnt went back", 1, |h| PacketHeader { fwd_cnt: 9, ..h }),
+        ("Response in state", 0, |h| PacketHeader { op: Op::Response as u16, ..h }),
+        ("Request in state", 0, |h| PacketHeader { op: Op::Request as u16, ..h }),
+        ("fwd_cnt of a REQUEST", 0, |h| PacketHeader { op: Op::Request as u16, src_port: 10, ..h }),
+    ];
+    for &(name, len, change) in changes {
+        let (mut stack, conn, direct, result) = after(len, change);
+        assert!(result.is_ok(), "{name}: {result:?}");
+        let text = stack.last_fault().unwrap_or_default();
+        assert!(text.contains(name) && stack.counters().faults == 1, "{name}: {text}");
+        let (reset, _) = direct.ports().pop().expect("an answer");
+        assert_eq!(reset.op(), Some(Op::Rst), "{name}");
+        if reset.dst_port == 9 {
+            assert_eq!(stack.state(conn), ConnState::Reset, "{name}");
+        }
+        let other = stack.connect_from(PORT + 1, 2, 9, SocketType::Stream).unwrap();
+        assert!(direct.ports().push(&from_host(CID, 9, PORT + 1, Op::Response), &[]));
+        assert!(stack.wait_connected(other, PATIENCE).unwrap(), "{name}");
+    }
+    for (name, op) in [("payload before the response", Op::Rw), ("an update before it", Op::CreditUpdate)] {
         let (_, queues, direct) = guest(CID, &VsockOptions::default());
         let mut stack = VsockStack::new(queues, StackOptions::default());
-        stack.connect_from(PORT, 2, 9, SocketType::Stream).unwrap();
-        assert!(direct.ports().push(&from_host(CID, 9, PORT, state), &[]));
-        assert!(turn(&mut stack).is_err(), "{name}");
+        let conn = stack.connect_from(PORT, 2, 9, SocketType::Stream).unwrap();
+        assert!(direct.ports().push(&from_host(CID, 9, PORT, op), &[]));
+        turn(&mut stack).unwrap();
+        assert_eq!((stack.state(conn), stack.counters().faults), (ConnState::Reset, 1), "{name}");
     }
-    let (mut stack, _, direct, peer) = connected(SocketType::Stream, 1000);
+    let (mut stack, conn, direct, peer) = connected(SocketType::Stream, 1000);
     assert!(direct.ports().push(&PacketHeader { flags: SHUTDOWN_SEND, ..peer(Op::Shutdown) }, &[]));
     turn(&mut stack).unwrap();
     assert!(direct.ports().push(&peer(Op::Rw), &[1]));
-    assert!(turn(&mut stack).is_err(), "payload after the end");
+    turn(&mut stack).unwrap();
+    assert_eq!((stack.state(conn), stack.counters().faults), (ConnState::Reset, 1), "payload after the end");
 }
 
 #[test]

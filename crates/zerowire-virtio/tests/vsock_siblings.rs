@@ -374,3 +374,24 @@ fn a_guest_that_sends_beyond_the_credit_is_reset() {
     assert!(got.len() <= 512 << 10 && got.chunks(65_536).all(|c| c == &pattern(65_536, 1)[..c.len()]));
     assert_eq!(backend.stats("a").totals.transmit.dropped_frames["beyond_credit"], 1);
 }
+
+/// A neighbour that was asked for a connection speaks of credit, and asks for some, before it answers: the one that asks hears
+/// nothing but the answer.
+#[test]
+fn nothing_of_credit_is_said_before_the_answer() {
+    let backend = two();
+    let (mut a, mut b) = (RawGuest::start(&backend, "a"), RawGuest::start(&backend, "b"));
+    let request = a.header(4, 80, SocketType::Stream, Op::Request);
+    a.put(&request, &[]);
+    let (offer, _) = b.next_of(Op::Request);
+    a.put(&PacketHeader { op: Op::CreditRequest as u16, ..request }, &[]);
+    let answer = |op| PacketHeader { buf_alloc: 256 << 10, ..offer.answer(op) };
+    for op in [Op::CreditUpdate, Op::CreditRequest, Op::CreditUpdate, Op::Response] {
+        b.put(&answer(op), &[]);
+    }
+    let (first, _) = a.next();
+    assert_eq!(first.op(), Some(Op::Response));
+    // What a asked for before is told by then; b's own question is still to be answered.
+    a.put(&PacketHeader { op: Op::CreditUpdate as u16, ..request }, &[]);
+    b.next_of(Op::CreditUpdate);
+}

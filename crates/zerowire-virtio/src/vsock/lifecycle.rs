@@ -188,7 +188,8 @@ impl Lifecycle {
         if effect == Effect::Accepted {
             self.phase = Phase::Open;
         }
-        if op == Op::CreditRequest && matches!(self.phase, Phase::Open | Phase::Asked) {
+        // Before that, RESPONSE tells it.
+        if op == Op::CreditRequest && self.phase == Phase::Open {
             self.owed |= OWED_UPDATE;
         }
         effect
@@ -216,19 +217,23 @@ impl Lifecycle {
 
     /// The next control packet that is due, given whether all payload for the guest has been delivered. It counts as sent.
     pub fn next_control(&mut self, delivered: bool) -> Option<Control> {
-        match self.phase {
+        let may = match self.phase {
             Phase::Resetting => return delivered.then_some(Control::Rst),
             // The guest knows of it no more, and may have given its ports to another one.
             Phase::Draining => return None,
-            Phase::Asked | Phase::Offered | Phase::Open => {}
-        }
+            // A guest that connects takes nothing but the answer (Linux, `virtio_transport_recv_connecting`), and one that is
+            // asked knows of no connection yet.
+            Phase::Asked => return None,
+            Phase::Offered => OWED_REQUEST,
+            Phase::Open => u8::MAX,
+        };
         for (bit, control) in [
             (OWED_REQUEST, Control::Request),
             (OWED_RESPONSE, Control::Response),
             (OWED_ASK, Control::CreditRequest),
             (OWED_UPDATE, Control::CreditUpdate),
         ] {
-            if self.owed & bit != 0 {
+            if self.owed & bit & may != 0 {
                 self.owed &= !bit;
                 if bit != OWED_ASK {
                     self.owed &= !OWED_UPDATE;
@@ -314,6 +319,25 @@ mod tests {
         assert_eq!(l.next_control(false), Some(Control::CreditRequest));
         l.take(Op::CreditRequest, 0);
         assert_eq!(l.next_control(false), Some(Control::CreditUpdate));
+    }
+
+    #[test]
+    fn nothing_goes_before_the_answer() {
+        let mut l = Lifecycle::asked();
+        l.owe_update();
+        l.pass_credit_request();
+        l.take(Op::CreditRequest, 0);
+        assert!(!l.has_control(true));
+        l.accepted();
+        assert_eq!(l.next_control(true), Some(Control::Response));
+
+        let mut l = Lifecycle::offered();
+        l.owe_update();
+        l.pass_credit_request();
+        assert_eq!(l.next_control(true), Some(Control::Request));
+        assert!(!l.has_control(true));
+        assert_eq!(l.take(Op::Response, 0), Effect::Accepted);
+        assert_eq!(l.next_control(true), Some(Control::CreditRequest));
     }
 
     #[test]

@@ -226,6 +226,7 @@ impl Guest {
             assert!(start.elapsed() < PATIENCE, "still not: {what}");
             self.stack.turn(NAP).unwrap_or_else(|e| panic!("{e}"));
         }
+        self.is_sound();
     }
 
     /// Makes turns while a host program does its part.
@@ -245,8 +246,14 @@ impl Guest {
             while !host.is_finished() {
                 self.stack.turn(NAP).unwrap_or_else(|e| panic!("{e}"));
             }
+            self.is_sound();
             (a, host.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
         })
+    }
+
+    /// No peer broke a rule: the device is one, and answers for the others.
+    fn is_sound(&self) {
+        assert_eq!(self.stack.last_fault(), None);
     }
 
     /// A bit of data each way, to see that a connection works.
@@ -287,6 +294,7 @@ pub fn together<const N: usize>(
             guests[0].stack.turn(NAP).unwrap_or_else(|e| panic!("{e}"));
         }
     }
+    guests.iter().for_each(|g| g.is_sound());
 }
 
 /// Bytes that differ from place to place and from seed to seed.

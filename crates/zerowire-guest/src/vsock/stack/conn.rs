@@ -181,10 +181,10 @@ impl Conn {
 
     /// Takes the peer's credit from a header. True when it is another than
     /// before.
-    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<bool, GuestError> {
+    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<bool, Fault> {
         let moved = header.fwd_cnt.wrapping_sub(self.peer_fwd_cnt);
         if moved > self.tx_cnt.wrapping_sub(self.peer_fwd_cnt) {
-            return Err(broke(
+            return Err(Fault::new(
                 format!(
                     "fwd_cnt went back, or beyond the bytes sent (before {}, sent {}; 5.10.6.3)",
                     self.peer_fwd_cnt, self.tx_cnt
@@ -201,11 +201,11 @@ impl Conn {
 
     /// Counts received payload after checking that the peer kept to the
     /// credit that it was told of.
-    pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), GuestError> {
+    pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), Fault> {
         let received = self.rx_cnt.wrapping_add(header.len);
         let held = u64::from(self.rx_cnt.wrapping_sub(self.fwd_told)) + u64::from(header.len);
         if held > u64::from(self.buf_alloc) {
-            return Err(broke(
+            return Err(Fault::new(
                 format!("payload beyond the credit: {held} bytes of {} (5.10.6.3)", self.buf_alloc),
                 header,
             ));
@@ -272,6 +272,17 @@ impl Conn {
     }
 }
 
+/// What a connection's peer did wrong: it ends that connection.
+#[derive(Debug)]
+pub(super) struct Fault(pub String);
+
+impl Fault {
+    pub(super) fn new(rule: impl std::fmt::Display, header: &PacketHeader) -> Fault {
+        Fault(format!("{rule}: {header:?}"))
+    }
+}
+
+/// What the device did wrong: packets that it must not pass on, whoever sent them.
 pub(super) fn broke(rule: impl std::fmt::Display, header: &PacketHeader) -> GuestError {
     GuestError::DeviceBrokeRule(format!("{rule}: {header:?}"))
 }

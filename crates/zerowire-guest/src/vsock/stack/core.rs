@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::conn::{Conn, Key, broke};
+use super::conn::{Conn, Fault, Key, broke};
 use super::{ConnId, ConnState, StackCounters, StackOptions, VsockEvent};
 use crate::GuestError;
 use crate::vsock::lease::{Arrived, Returned, Returns};
@@ -47,6 +47,7 @@ pub(super) struct Core {
     incoming: Vec<u32>,
     room_waiters: Vec<ConnId>,
     pub counters: StackCounters,
+    pub last_fault: Option<String>,
     pub in_place: InPlaceCounters,
     /// What leases gave back.
     pub returns: Arc<Returns>,
@@ -67,6 +68,7 @@ impl Core {
             incoming: Vec::new(),
             room_waiters: Vec::new(),
             counters: StackCounters::default(),
+            last_fault: None,
             in_place: InPlaceCounters::default(),
             returns: Arc::default(),
             returned: Returned::default(),
@@ -258,24 +260,37 @@ impl Core {
         }
         let key = Key { local_port: header.dst_port, cid: header.src_cid, port: header.src_port };
         match self.keys.get(&key).copied() {
-            Some(id) => self.connected(id, packet, op, kind),
-            None => self.stray(header, key, op, kind).map(|()| Kept::No),
+            Some(id) => Ok(self.connected(id, packet, op, kind).unwrap_or_else(|fault| {
+                self.note_fault(fault);
+                self.say(id, Op::Rst, 0);
+                self.end(id, ConnState::Reset);
+                Kept::No
+            })),
+            None => {
+                self.stray(header, key, op, kind);
+                Ok(Kept::No)
+            }
         }
     }
 
+    fn note_fault(&mut self, fault: Fault) {
+        self.counters.faults += 1;
+        self.last_fault = Some(fault.0);
+    }
+
     /// A packet of no connection.
-    fn stray(&mut self, header: &PacketHeader, key: Key, op: Op, kind: SocketType) -> Result<(), GuestError> {
+    fn stray(&mut self, header: &PacketHeader, key: Key, op: Op, kind: SocketType) {
         match op {
             Op::Rst => self.counters.stray_resets += 1,
             Op::Request => {
                 if header.fwd_cnt != 0 {
-                    return Err(broke("fwd_cnt of a REQUEST is not 0 (5.10.6.3)", header));
+                    self.note_fault(Fault::new("fwd_cnt of a REQUEST is not 0 (5.10.6.3)", header));
+                    return self.refuse(header);
                 }
                 let backlog = self.options.backlog;
                 let listener = self.listeners.get(&key.local_port);
                 let Some(listener) = listener.filter(|l| l.kind == kind && l.waiting.len() < backlog) else {
-                    self.refuse(header);
-                    return Ok(());
+                    return self.refuse(header);
                 };
                 let id = self.insert(key, kind, listener.in_place);
                 if let Some(conn) = self.get_mut(id) {
@@ -295,7 +310,6 @@ impl Core {
                 self.refuse(header);
             }
         }
-        Ok(())
     }
 
     /// Answers by RST, which has no credit to tell.
@@ -310,11 +324,11 @@ impl Core {
         packet: &RxPacket<'_>,
         op: Op,
         kind: SocketType,
-    ) -> Result<Kept, GuestError> {
+    ) -> Result<Kept, Fault> {
         let header = &packet.header;
-        let conn = self.need(id)?;
+        let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
         if conn.kind != kind {
-            return Err(broke(format!("the connection is of type {:?} (5.10.6)", conn.kind), header));
+            return Err(Fault::new(format!("the connection is of type {:?} (5.10.6)", conn.kind), header));
         }
         let both = conn.peer_shutdown == SHUTDOWN_BOTH || conn.own_shutdown == SHUTDOWN_BOTH;
         let (state, stalled) = (conn.state, conn.stalled);
@@ -334,17 +348,22 @@ impl Core {
                 return Ok(Kept::No);
             }
             (ConnState::Connecting, _) | (_, Op::Request | Op::Response) => {
-                return Err(broke(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
+                return Err(Fault::new(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
             }
             _ => {}
         }
-        if conn.take_credit(header)? && stalled && conn.credit() > 0 {
+        let has_room = conn.take_credit(header)? && stalled && conn.credit() > 0;
+        if has_room {
             conn.stalled = false;
+        }
+        if op == Op::Shutdown {
+            conn.peer_shutdown |= header.flags;
+        }
+        if has_room {
             self.note(id, WRITABLE);
         }
         match op {
             Op::Shutdown => {
-                self.need(id)?.peer_shutdown |= header.flags;
                 self.note(id, PEER_SHUTDOWN);
                 self.after_read(id);
             }

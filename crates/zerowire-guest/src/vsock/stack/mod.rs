@@ -3,9 +3,10 @@
 //! Nothing happens by itself: [`VsockStack::turn`] and [`VsockStack::poll`]
 //! take what the device sent and give it what waits; the calls that wait for
 //! something make turns until it is there. Every received packet is checked
-//! against the rules and against the credit that the device was given; what
-//! does not fit is a [`GuestError::DeviceBrokeRule`], after which the stack is
-//! of no more use.
+//! against the rules and against the credit that the device was given. What a
+//! peer does wrong resets its connection ([`StackCounters::faults`]). A packet
+//! that no device may pass on is a [`GuestError::DeviceBrokeRule`], after which
+//! the stack is of no more use.
 
 mod bulk;
 mod conn;
@@ -190,6 +191,11 @@ impl VsockStack {
     /// What was seen and said so far.
     pub fn counters(&self) -> StackCounters {
         self.core.counters
+    }
+
+    /// The last rule that the peer of a connection broke, and the packet.
+    pub fn last_fault(&self) -> Option<&str> {
+        self.core.last_fault.as_deref()
     }
 
     /// A header with the connection's addresses and credit as they are now,

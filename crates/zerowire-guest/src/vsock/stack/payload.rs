@@ -1,10 +1,9 @@
 //! What becomes of payload: it is kept in place, copied to the inbox, or
 //! drained; and how it leaves the buffers again.
 
-use super::conn::broke;
+use super::conn::Fault;
 use super::core::{Core, READABLE};
 use super::{ConnId, Drain};
-use crate::GuestError;
 use crate::vsock::rx::Kept;
 use crate::vsock::{RW_EOM, RW_EOR, RxPacket, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
 
@@ -20,13 +19,13 @@ impl Core {
         }
     }
 
-    pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, GuestError> {
+    pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, Fault> {
         let header = &packet.header;
         self.counters.payload_received += u64::from(header.len);
         let mut in_place = self.in_place;
-        let conn = self.need(id)?;
+        let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
         if conn.peer_shutdown & SHUTDOWN_SEND != 0 {
-            return Err(broke("payload after the peer said that it sends no more (5.10.6.5)", header));
+            return Err(Fault::new("payload after the peer said that it sends no more (5.10.6.5)", header));
         }
         conn.count_received(header)?;
         if conn.given_up || conn.own_shutdown & SHUTDOWN_RCV != 0 {

@@ -116,6 +116,9 @@ pub struct Drained {
 pub struct StackCounters {
     /// Packets of no connection, answered by RST.
     pub stray: u64,
+    /// Connections that were reset, or refused, because their peer broke a
+    /// rule: [`VsockStack::last_fault`](super::VsockStack::last_fault).
+    pub faults: u64,
     /// RST packets of no connection.
     pub stray_resets: u64,
     /// RST packets sent.
