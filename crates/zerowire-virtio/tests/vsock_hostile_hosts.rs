@@ -114,3 +114,22 @@ fn a_thousand_host_programs_that_say_nothing() {
     drop(silent);
     guest.ping(sound, &mut sound_host);
 }
+
+/// Programs for Firecracker and vhost-device-vsock, which take the word in letters of any case and any white space.
+#[test]
+fn lines_as_other_devices_take_them() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    guest.stack.listen(80, SocketType::Stream);
+    for line in ["connect 80\n", "Connect\t80\r\n", " CONNECT  80 \n"] {
+        let mut stream = UnixStream::connect(backend.uds("vm")).expect("the device listens");
+        patient(&stream);
+        let (first, rest) = line.split_at(4);
+        for part in [first, rest] {
+            stream.write_all(part.as_bytes()).expect("written");
+        }
+        let conn = guest.accept(80);
+        assert!(guest.with_host(|| read_ok(&mut stream)).is_some(), "{line:?}");
+        guest.ping(conn, &mut stream);
+    }
+}
