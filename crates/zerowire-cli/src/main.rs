@@ -82,10 +82,16 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(arguments());
-    if let Err(e) = logging::init(&cli.log) {
-        eprintln!("zerowire: {e}");
-        return ExitCode::from(2);
-    }
+    let serves = matches!(cli.command, Command::Net(_) | Command::Vsock(_));
+    let log =
+        if serves { logging::serve(&cli.log).map(Some) } else { logging::init(&cli.log).map(|()| None) };
+    let log = match log {
+        Ok(log) => log,
+        Err(e) => {
+            eprintln!("zerowire: {e}");
+            return ExitCode::from(2);
+        }
+    };
     zerowire::syscall::choose(cli.syscalls.into());
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
@@ -97,6 +103,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(&args),
     };
+    // Its last lines come before the error.
+    drop(log);
     match result {
         Ok(code) => code,
         Err(e) => {

@@ -2,14 +2,12 @@
 //! neither serving nor its end.
 
 use std::io::{self, Write as _};
-use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Texts that may wait behind the one that is being written.
 const WAITING: usize = 8;
@@ -40,9 +38,7 @@ struct Running {
 impl Printer {
     /// Has `text` written, without waiting for that. It is lost, and the log says so, where as many as may wait do.
     pub fn print(&mut self, text: Result<String>) {
-        if let Err(e) = text.and_then(|text| self.queue(text))
-            && log_has_room()
-        {
+        if let Err(e) = text.and_then(|text| self.queue(text)) {
             tracing::error!("SIGUSR1: these statistics are lost: {e:#}");
         }
     }
@@ -56,9 +52,7 @@ impl Printer {
     /// is a failure, and the log says why.
     pub fn finish(mut self, text: String) -> ExitCode {
         let Err(e) = self.last(text) else { return ExitCode::SUCCESS };
-        if log_has_room() {
-            tracing::error!("{e:#}");
-        }
+        tracing::error!("{e:#}");
         ExitCode::FAILURE
     }
 
@@ -117,11 +111,4 @@ fn write_all(texts: &Receiver<Text>) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Whether a line to the log would not wait: it may go to the same pipe, or to another one that nobody reads.
-fn log_has_room() -> bool {
-    let stderr = io::stderr();
-    let mut fds = [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT)];
-    !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
 }

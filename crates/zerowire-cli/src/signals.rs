@@ -47,6 +47,21 @@ impl Signals {
     }
 }
 
+/// Runs `start` with all signals blocked: a thread that it starts never takes one.
+pub fn without<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: all-zero sigset_ts are valid values to fill, which the calls below do.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: both sets are of this function.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let started = start();
+    // SAFETY: the call above filled the set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    started
+}
+
 /// Those of `signals` that this program was not started to ignore, as nohup(1) does with SIGHUP.
 pub fn not_ignored(signals: &[libc::c_int]) -> Vec<libc::c_int> {
     let is_ignored = |signal: &libc::c_int| {

@@ -2,23 +2,20 @@
 
 mod common;
 
-use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{PipeWriter, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::pipe::{PIPE_BYTES, fill, small_pipe};
 use common::{PATIENCE, Program, Restrict, connect, wait_until};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use zerowire_guest::vsock::{HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack};
 use zerowire_guest::{GuestAddr, GuestMemory};
 
 /// VMs of the program: their statistics are longer than what a pipe takes at once.
 const VMS: u64 = 8;
-
-/// The least that a pipe keeps.
-const PIPE_BYTES: usize = 4096;
 
 fn path(dir: &Path, name: &str) -> PathBuf {
     dir.join(name)
@@ -36,29 +33,6 @@ fn start(dir: &Path, out: &PipeWriter) -> Program {
     let program = Program::vsock(&args, Restrict { stdout: Some(out.as_raw_fd()), ..Restrict::default() });
     program.wait_log(&format!("vm{}: listening", VMS - 1));
     program
-}
-
-/// A pipe that keeps as little as one can.
-fn small_pipe() -> (PipeReader, PipeWriter) {
-    let (reader, writer) = pipe().expect("a pipe");
-    rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES).expect("a smaller pipe");
-    (reader, writer)
-}
-
-/// Fills a pipe to the brim; returns how many bytes that took.
-fn fill(pipe: &mut PipeWriter) -> usize {
-    let flags = fcntl_getfl(&*pipe).expect("its flags");
-    fcntl_setfl(&*pipe, flags | OFlags::NONBLOCK).expect("a pipe");
-    let mut filled = 0;
-    while let Ok(count) = pipe.write(&[b'.'; 1000]) {
-        filled += count;
-    }
-    while pipe.write(b".").is_ok() {
-        filled += 1;
-    }
-    // The flag is the program's, too.
-    fcntl_setfl(&*pipe, flags).expect("a pipe");
-    filled
 }
 
 /// A guest sends through a new connection to a program of the host.

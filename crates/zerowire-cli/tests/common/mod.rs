@@ -8,6 +8,7 @@ pub mod http;
 pub mod netns;
 #[path = "../../../zerowire-virtio/tests/common/peer.rs"]
 pub mod peer;
+pub mod pipe;
 pub mod program;
 pub mod tap;
 

@@ -32,6 +32,8 @@ pub struct Restrict {
     pub unread: bool,
     /// This descriptor of the test is its standard output.
     pub stdout: Option<i32>,
+    /// This descriptor of the test is its standard error.
+    pub stderr: Option<i32>,
 }
 
 /// Number of a descriptor that is handed over.
@@ -223,9 +225,10 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
             check(libc::close(pipe[0]))?;
         }
     }
-    if let Some(fd) = restrict.stdout {
+    for (fd, number) in [(restrict.stdout, libc::STDOUT_FILENO), (restrict.stderr, libc::STDERR_FILENO)] {
+        let Some(fd) = fd else { continue };
         // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.
-        check(unsafe { libc::dup2(fd, libc::STDOUT_FILENO) })?;
+        check(unsafe { libc::dup2(fd, number) })?;
     }
     if let Some(errno) = restrict.no_uring {
         refuse(SYS_IO_URING_SETUP, None, errno)?;

@@ -144,6 +144,7 @@ const RETRY: Duration = Duration::from_millis(500);
 /// The control thread: one front end after another.
 fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Follower>) {
     let control = vm.control();
+    let _lines = tracing::error_span!("vm", name = control.name).entered();
     let mut refused = None;
     let mut pace = Pace::default();
     // No front end is accepted before.

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 /// Quick sessions in a row without a wait.
-const FREE: u32 = 32;
+const FREE: u32 = 128;
 /// The first wait; it doubles.
 const FIRST: Duration = Duration::from_millis(10);
 /// The longest wait. Less than [`CALM`], so that waiting is not taken for calm.

@@ -86,6 +86,7 @@ impl WorkerHandle {
         let (commands, queue, wake) = mailbox()?;
         let name = format!("{}-q{}", setup.name, setup.pair);
         let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
+            let _lines = tracing::error_span!("vm", name = setup.name).entered();
             let pair = setup.pair;
             let shared = setup.shared.clone();
             match Worker::new(setup, make, queue, wake) {

@@ -1,0 +1,100 @@
+//! The log of a program whose guests and front ends do what makes lines, and of one whose log nobody reads.
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use common::pipe::{PIPE_BYTES, fill, small_pipe};
+use common::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns};
+use zerowire_guest::misbehave::{RawDesc, RawQueue};
+use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features};
+
+/// Requests that are refused, a line each: more than wait in any queue.
+const REFUSED: usize = 5000;
+
+/// Two VMs on taps of their names.
+fn start(dir: &Path, names: [&str; 2], restrict: Restrict) -> Program {
+    let vm = |name| format!("name={name},socket={},port=tap:{name}", dir.join(name).display());
+    Program::restricted(&["--json", "--vm", &vm(names[0]), "--vm", &vm(names[1])], restrict)
+}
+
+/// Asks for what the back end refuses, again and again on one connection.
+fn repeat_an_error(front: &mut VhostUser) {
+    for _ in 0..REFUSED {
+        front.set_mtu(67).expect_err("an MTU that is too small");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_guests_nor_the_end() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Kept to the end: a pipe without a reader is an error, and not full.
+        let (_reader, mut writer) = small_pipe();
+        assert!(fill(&mut writer) >= PIPE_BYTES, "the pipe was empty");
+        let restrict = Restrict { stderr: Some(writer.as_raw_fd()), ..Restrict::default() };
+        let mut program = start(dir.path(), ["zwloga", "zwlogb"], restrict);
+        let mut good = Guest::start(connect(&dir.path().join("zwlogb")));
+        let mut good_peer = Peer::new("zwlogb");
+        good.ping(&mut good_peer);
+
+        // The front end makes lines in the control thread, the guest in the one of its queues, which goes on.
+        let mut front = connect(&dir.path().join("zwloga"));
+        let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
+        front.negotiate(features::VERSION_1).expect("features");
+        front.share_memory(&memory).expect("shared memory");
+        repeat_an_error(&mut front);
+        let mut transmit = RawQueue::start(&memory, &mut front, 1, 16).expect("a queue");
+        let mut receive = RawQueue::start(&memory, &mut front, 0, 16).expect("a queue");
+        let buffer = receive.place(&[0; 2048]).expect("guest memory");
+        receive.write_chain(3, &[RawDesc { addr: buffer.guest_addr().0, len: 1530, flags: 0, next: 0 }]);
+        receive.offer(3);
+        receive.kick().expect("a kick");
+        let mut peer = Peer::new("zwloga");
+        peer.send(&frames::frame(1, 60));
+        assert!(
+            receive.wait_error(PATIENCE).expect("a poll"),
+            "a buffer that can't be written breaks the ring"
+        );
+        let frame = frames::frame(2, 100);
+        let whole = transmit.place(&[&[0; 12], frame.as_slice()].concat()).expect("guest memory");
+        transmit.write_chain(0, &[RawDesc::readable(&whole)]);
+        transmit.offer(0);
+        transmit.kick().expect("a kick");
+        assert_eq!(peer.expect().bytes, frame);
+
+        good.ping(&mut good_peer);
+        drop((front, good));
+        program.signal(libc::SIGTERM);
+        assert!(program.wait().success(), "the statistics are out: what nobody reads is the log");
+        assert!(!dir.path().join("zwloga").exists(), "it is a clean end");
+    });
+}
+
+#[test]
+fn an_error_that_is_repeated_leaves_the_log_to_others() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), ["zwlogc", "zwlogd"], Restrict::default());
+        let mut front = connect(&dir.path().join("zwlogc"));
+        repeat_an_error(&mut front);
+        let mut other = connect(&dir.path().join("zwlogd"));
+        other.set_mtu(66).expect_err("another error");
+        program.wait_log("zwlogd: NET_SET_MTU refused: MTU 66");
+        drop((front, other));
+        let (_, log) = program.stop();
+        let written = log.lines().filter(|l| l.contains("zwlogc: NET_SET_MTU refused: MTU 67")).count();
+        assert!((50..REFUSED / 10).contains(&written), "{written} lines");
+        let left_out: usize = log
+            .lines()
+            .filter_map(|l| l.strip_prefix(" WARN zwlogc: ")?.split_once(" further lines are left out"))
+            .map(|(count, _)| count.parse::<usize>().expect("a number"))
+            .sum();
+        // Those of the connection's end and the like may be among them.
+        assert!(
+            (REFUSED - written..=REFUSED - written + 5).contains(&left_out),
+            "{written} and {left_out}\n{log}"
+        );
+    });
+}
