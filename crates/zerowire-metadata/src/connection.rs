@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
-use smoltcp::wire::{IpListenEndpoint, Ipv4Address};
+use smoltcp::wire::IpListenEndpoint;
 
-use crate::http::{Context, MAX_HEAD_BYTES, Parsed, Response, parse, respond, timeout};
+use crate::http::{Context, MAX_HEAD_BYTES, Method, Parsed, Response, parse, respond, timeout};
 use crate::stats::Stats;
-use crate::wants::{SERVICE_ADDRESS, SERVICE_PORT};
+use crate::wants::SERVICE_PORT;
 
 /// TCP receive buffer: a request seldom has more than 1 KiB.
 const RECEIVE_BYTES: usize = 4 * 1024;
@@ -34,6 +34,11 @@ const SEND_LIMIT: Duration = Duration::from_secs(30);
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Time in TIME-WAIT; the TCP stack's own 10 seconds end it before.
 const FINISHED_LIMIT: Duration = Duration::from_secs(15);
+
+/// Hop limit of what follows a PUT on a connection, as of EC2's answers to a
+/// PUT: the guest's own stack takes it, and forwards it to nobody, so that no
+/// token leaves the guest by a container's network, a NAT or an open proxy.
+const TOKEN_HOP_LIMIT: u8 = 1;
 
 /// What a connection waits for; each has its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +90,8 @@ pub(crate) fn listening_socket() -> Option<Socket<'static>> {
     let mut socket = Socket::new(buffer(RECEIVE_BYTES), buffer(SEND_BYTES));
     // Responses are written whole; holding back the last segment only delays.
     socket.set_nagle_enabled(false);
-    let endpoint =
-        IpListenEndpoint { addr: Some(Ipv4Address::from(SERVICE_ADDRESS).into()), port: SERVICE_PORT };
-    socket.listen(endpoint).ok()?;
+    // Each address of the interface is the service's.
+    socket.listen(IpListenEndpoint { addr: None, port: SERVICE_PORT }).ok()?;
     Some(socket)
 }
 
@@ -174,6 +178,9 @@ impl Connection {
                     self.input.drain(..len);
                     // What follows may be a whole request already.
                     self.parse_due = !self.input.is_empty();
+                    if head.method == Method::Put {
+                        socket.set_hop_limit(Some(TOKEN_HOP_LIMIT));
+                    }
                     let (response, skip) = respond(&head, context);
                     tracing::debug!(target = ?head.target, status = response.status, "metadata request");
                     self.skip = skip;

@@ -1,5 +1,5 @@
-//! The guest metadata service: HTTP on `169.254.169.254` port 80, answered
-//! inside the process that serves the virtual machine's network device.
+//! The guest metadata service: HTTP on `169.254.169.254` and `fd00:ec2::254`,
+//! port 80, answered inside the process that serves the virtual machine's network device.
 //!
 //! Theory of operation: a network device asks [`wants`] about the first bytes
 //! of each frame that its guest sends. Frames for the service are handed to
@@ -11,8 +11,8 @@
 //!  guest frame ── wants? ── no ──▶ port
 //!                   │ yes
 //!                   ▼
-//!        ingest ─▶ ARP (stack) ─────────────────┐
-//!                └▶ IPv4 ─▶ TCP (smoltcp) ─▶ HTTP ─▶ tree, tokens
+//!        ingest ─▶ ARP, neighbours (stack) ─────┐
+//!                └▶ IP ─▶ TCP (smoltcp) ─▶ HTTP ─▶ tree, tokens
 //!                                               │
 //!        pop_frame ◀── frames for the guest ◀───┘
 //! ```
@@ -20,13 +20,15 @@
 //! The behaviour follows what cloud images expect from version 2 of such
 //! services: a token by `PUT /latest/api/token` with a lifetime, then `GET` of
 //! paths of a JSON tree with that token; directories list one name a line.
+//! Answers to a PUT have hop limit 1: the guest's stack takes them and forwards
+//! them to nobody. Requests for another host are refused.
 //!
 //! Memory and aliasing rules: every frame is copied into private memory before
 //! it is looked at, so that a guest that changes its memory meanwhile changes
 //! nothing here. Queues, connections, buffers and tokens are bounded by named
 //! constants, whatever a guest sends.
 //!
-//! Not supported: IPv6, VLAN tags, IP fragments, TLS, ranges, compression.
+//! Not supported: VLAN tags, IPv6 extension headers, IP fragments, TLS, ranges, compression.
 
 mod config;
 mod connection;
@@ -47,4 +49,4 @@ pub use stack::{MAX_FRAME_BYTES, MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
 pub use stats::Stats;
 pub use token::{MAX_TOKEN_TTL_SECONDS, MAX_TOKENS};
 pub use tree::{MAX_DEPTH, MAX_TREE_BYTES, MetadataTree};
-pub use wants::{SERVICE_ADDRESS, SERVICE_PORT, wants};
+pub use wants::{SERVICE_ADDRESS, SERVICE_ADDRESS_V6, SERVICE_PORT, wants};

@@ -1,6 +1,7 @@
 //! The service of one guest: frames, the TCP stack and the connections.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::stack::{MAX_QUEUED_FRAMES, Queues, connection_request, is_unicast};
 use crate::stats::Stats;
 use crate::token::TokenStore;
 use crate::tree::MetadataTree;
-use crate::wants::{SERVICE_ADDRESS, SERVICE_PORT};
+use crate::wants::{SERVICE_ADDRESS, SERVICE_ADDRESS_V6, SERVICE_PORT};
 
 /// The most connections at once. One costs about 21 KiB while it exists, up
 /// to 40 KiB while a long request is read.
@@ -88,9 +89,10 @@ impl MetadataService {
         interface_config.random_seed = RandomState::new().build_hasher().finish();
         let mut interface = Interface::new(interface_config, &mut queues, Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
-            let address = IpCidr::new(Ipv4Address::from(SERVICE_ADDRESS).into(), 32);
+            let v4 = IpCidr::new(Ipv4Address::from(SERVICE_ADDRESS).into(), 32);
             // The list is empty and has room for two.
-            let _ = addresses.push(address);
+            let _ = addresses.push(v4);
+            let _ = addresses.push(IpCidr::new(SERVICE_ADDRESS_V6.into(), 128));
         });
         Ok(Self {
             interface,
@@ -114,8 +116,8 @@ impl MetadataService {
 
     /// Takes a frame from the guest: Ethernet, no virtio-net header, segments
     /// that the guest left whole for offloads included. `frame` is the caller's
-    /// private memory, which the guest can't change; the bytes are copied. ARP is answered at once, IPv4 waits
-    /// for [`Self::poll`]. A frame that is malformed or finds the queue full is
+    /// private memory, which the guest can't change; the bytes are copied. ARP and neighbour solicitations
+    /// are answered at once, IP waits for [`Self::poll`]. A frame that is malformed or finds the queue full is
     /// dropped and counted. TCP checksums aren't verified, since a guest's
     /// driver may leave them to the device.
     pub fn ingest(&mut self, frame: &[u8], now: Duration) {
@@ -218,7 +220,7 @@ impl MetadataService {
     }
 
     /// Makes a listening socket unless the connection exists.
-    fn make_listener(&mut self, address: Ipv4Address, port: u16) -> Listener {
+    fn make_listener(&mut self, address: IpAddr, port: u16) -> Listener {
         let existing = self.connections.iter().position(|connection| {
             let socket = self.sockets.get::<Socket<'_>>(connection.handle);
             socket

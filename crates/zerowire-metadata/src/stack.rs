@@ -1,7 +1,7 @@
-//! Ethernet frames to and from the TCP stack: bounded queues, ARP, and the
-//! Ethernet header, which the stack never sees.
+//! Ethernet frames to and from the TCP stack: bounded queues, ARP, neighbour
+//! solicitations, and the Ethernet header, which the stack never sees.
 //!
-//! smoltcp runs on bare IP here. Its own ARP would want a subnet and a
+//! smoltcp runs on bare IP here. Its own neighbour cache would want a subnet and a
 //! gateway; a guest may have any address and send through any gateway's MAC.
 //! So each IP packet is taken whatever its destination MAC, and each answer
 //! goes to the MAC that its IP address last sent from.
@@ -12,14 +12,21 @@
 //! Frames for the guest have all checksums.
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
+use smoltcp::wire::{
+    EthernetAddress, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr, NdiscNeighborFlags,
+    NdiscRepr,
+};
 
 use crate::neighbours::Neighbours;
 use crate::stats::Stats;
-use crate::wants::{ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, SERVICE_ADDRESS, SERVICE_PORT};
+use crate::wants::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, SERVICE_ADDRESS, SERVICE_ADDRESS_V6,
+    SERVICE_PORT,
+};
 
 /// The longest frame taken from the guest, in bytes. Segments that the guest
 /// leaves to offloads fit, since a receive window is smaller.
@@ -33,13 +40,19 @@ pub const MAX_QUEUED_BYTES: usize = 128 * 1024;
 
 /// Length of an IPv4 header without options (RFC 791).
 const IPV4_HEADER_LEN: usize = 20;
+/// Length of an IPv6 header (RFC 8200).
+const IPV6_HEADER_LEN: usize = 40;
+/// Where a neighbour advertisement goes that no unicast address can take, and
+/// its MAC address (RFC 4861 section 7.2.4, RFC 2464 section 7).
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 /// IP protocol number of TCP.
 const PROTOCOL_TCP: u8 = 6;
 
 /// The queues between frames and the TCP stack.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// IPv4 packets from the guest, without Ethernet header and padding.
+    /// IP packets from the guest, without Ethernet header and padding.
     received: VecDeque<Box<[u8]>>,
     received_bytes: usize,
     outgoing: Outgoing,
@@ -82,7 +95,8 @@ impl Queues {
         }
     }
 
-    /// Takes a frame from the guest: answers ARP, queues IPv4, counts drops.
+    /// Takes a frame from the guest: answers ARP and neighbour
+    /// solicitations, queues IP, counts drops.
     pub(crate) fn ingest(&mut self, frame: &[u8], stats: &mut Stats) {
         stats.frames_in += 1;
         stats.bytes_in += frame.len() as u64;
@@ -90,6 +104,9 @@ impl Queues {
             _ if frame.len() > MAX_FRAME_BYTES => None,
             Some(ethertype) if ethertype == ETHERTYPE_ARP => self.answer_arp(frame),
             Some(ethertype) if ethertype == ETHERTYPE_IPV4 => self.queue_ipv4(frame, stats),
+            Some(ethertype) if ethertype == ETHERTYPE_IPV6 => {
+                self.answer_solicitation(frame).or_else(|| self.queue_ipv6(frame, stats))
+            }
             _ => None,
         };
         if taken.is_none() {
@@ -133,7 +150,70 @@ impl Queues {
             return None;
         }
         let packet = packet.get(..total_len)?;
-        let source = source_address(header);
+        let source = source_address(header)?;
+        self.queue(source, sender, packet, stats)
+    }
+
+    /// Answers a neighbour solicitation for the service (RFC 4861 section 7.2.4);
+    /// `None` if it's none.
+    fn answer_solicitation(&mut self, frame: &[u8]) -> Option<()> {
+        let sender = unicast_mac(frame.get(6..12)?)?;
+        let packet = Ipv6Packet::new_checked(frame.get(ETHERNET_HEADER_LEN..)?).ok()?;
+        // A smaller hop limit has come through a router (section 7.1.1).
+        if packet.next_header() != IpProtocol::Icmpv6 || packet.hop_limit() != 255 {
+            return None;
+        }
+        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        let message = Icmpv6Packet::new_checked(packet.payload()).ok()?;
+        let checked = ChecksumCapabilities::default();
+        let solicitation = Icmpv6Repr::parse(&source, &destination, &message, &checked).ok()?;
+        let Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr: SERVICE_ADDRESS_V6, .. }) =
+            solicitation
+        else {
+            return None;
+        };
+        // From no address the guest asks whether it can have this one.
+        let (receiver, to, flags) = match source.is_unspecified() {
+            true => (ALL_NODES_MAC, ALL_NODES, NdiscNeighborFlags::OVERRIDE),
+            false => (sender, source, NdiscNeighborFlags::OVERRIDE | NdiscNeighborFlags::SOLICITED),
+        };
+        let advertisement = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert {
+            flags,
+            target_addr: SERVICE_ADDRESS_V6,
+            lladdr: Some(EthernetAddress(self.outgoing.mac).into()),
+        });
+        let header = Ipv6Repr {
+            src_addr: SERVICE_ADDRESS_V6,
+            dst_addr: to,
+            next_header: IpProtocol::Icmpv6,
+            payload_len: advertisement.buffer_len(),
+            hop_limit: 255,
+        };
+        let mut reply = vec![0; ETHERNET_HEADER_LEN + IPV6_HEADER_LEN + header.payload_len];
+        self.outgoing.write_ethernet(&mut reply, receiver, ETHERTYPE_IPV6);
+        let mut packet = Ipv6Packet::new_unchecked(&mut reply[ETHERNET_HEADER_LEN..]);
+        header.emit(&mut packet);
+        let mut message = Icmpv6Packet::new_unchecked(packet.payload_mut());
+        advertisement.emit(&SERVICE_ADDRESS_V6, &to, &mut message, &checked);
+        self.outgoing.push(reply);
+        Some(())
+    }
+
+    /// Checks an IPv6 packet as far as the queues rely on it and queues it.
+    fn queue_ipv6(&mut self, frame: &[u8], stats: &mut Stats) -> Option<()> {
+        let sender = unicast_mac(frame.get(6..12)?)?;
+        let packet = frame.get(ETHERNET_HEADER_LEN..)?;
+        let header = packet.get(..IPV6_HEADER_LEN)?;
+        if header[0] >> 4 != 6 || header[24..40] != SERVICE_ADDRESS_V6.octets() {
+            return None;
+        }
+        let len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let packet = packet.get(..len)?;
+        let source = source_address(header)?;
+        self.queue(source, sender, packet, stats)
+    }
+
+    fn queue(&mut self, source: IpAddr, sender: [u8; 6], packet: &[u8], stats: &mut Stats) -> Option<()> {
         if !can_be_guest(source) {
             return None;
         }
@@ -210,20 +290,22 @@ impl Outgoing {
         self.frames.push_back(frame);
     }
 
-    /// Lets `write` fill an IPv4 packet of `len` bytes, then frames it.
+    fn write_ethernet(&self, frame: &mut [u8], receiver: [u8; 6], ethertype: [u8; 2]) {
+        frame[0..6].copy_from_slice(&receiver);
+        frame[6..12].copy_from_slice(&self.mac);
+        frame[12..14].copy_from_slice(&ethertype);
+    }
+
+    /// Lets `write` fill an IP packet of `len` bytes, then frames it.
     fn send<R>(&mut self, len: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut frame = vec![0; ETHERNET_HEADER_LEN + len];
-        let (ethernet, packet) = frame.split_at_mut(ETHERNET_HEADER_LEN);
+        let packet = &mut frame[ETHERNET_HEADER_LEN..];
         let result = write(packet);
-        let receiver = packet
-            .get(16..20)
-            .and_then(|octets| <[u8; 4]>::try_from(octets).ok())
-            .and_then(|octets| self.neighbours.lookup(Ipv4Addr::from(octets)));
-        match receiver {
-            Some(receiver) => {
-                ethernet[0..6].copy_from_slice(&receiver);
-                ethernet[6..12].copy_from_slice(&self.mac);
-                ethernet[12..14].copy_from_slice(&ETHERTYPE_IPV4);
+        let to = address(packet, 16, 24);
+        match to.and_then(|to| Some((to, self.neighbours.lookup(to)?))) {
+            Some((to, receiver)) => {
+                let ethertype = if to.is_ipv6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+                self.write_ethernet(&mut frame, receiver, ethertype);
                 self.push(frame);
             }
             None => self.stats.dropped += 1,
@@ -233,34 +315,51 @@ impl Outgoing {
 }
 
 /// The source address and port of a TCP segment that asks for a connection to
-/// the service; `None` for other packets. `packet` is a queued IPv4 packet.
-pub(crate) fn connection_request(packet: &[u8]) -> Option<(Ipv4Addr, u16)> {
+/// the service; `None` for other packets. `packet` is a queued IP packet; one
+/// over IPv6 with extension headers asks for nothing.
+pub(crate) fn connection_request(packet: &[u8]) -> Option<(IpAddr, u16)> {
     /// Bits of the TCP header's flag byte (RFC 9293 section 3.1).
     const SYN: u8 = 0x02;
     const RST_ACK: u8 = 0x04 | 0x10;
-    if *packet.get(9)? != PROTOCOL_TCP {
+    let first = *packet.first()?;
+    let (protocol, header_len) = match first >> 4 {
+        6 => (*packet.get(6)?, IPV6_HEADER_LEN),
+        _ => (*packet.get(9)?, (usize::from(first & 0x0f) * 4).max(IPV4_HEADER_LEN)),
+    };
+    if protocol != PROTOCOL_TCP {
         return None;
     }
-    let header_len = usize::from(packet.first()? & 0x0f) * 4;
-    let tcp = packet.get(header_len.max(IPV4_HEADER_LEN)..)?;
+    let tcp = packet.get(header_len..)?;
     let flags = *tcp.get(13)?;
     let to_service = tcp.get(2..4)? == SERVICE_PORT.to_be_bytes();
     let port = u16::from_be_bytes([tcp[0], tcp[1]]);
-    (to_service && flags & SYN != 0 && flags & RST_ACK == 0).then(|| (source_address(packet), port))
+    let source = source_address(packet)?;
+    (to_service && flags & SYN != 0 && flags & RST_ACK == 0).then_some((source, port))
 }
 
-fn source_address(header: &[u8]) -> Ipv4Addr {
-    let octets: Option<[u8; 4]> = header.get(12..16).and_then(|octets| octets.try_into().ok());
-    Ipv4Addr::from(octets.unwrap_or_default())
+fn source_address(packet: &[u8]) -> Option<IpAddr> {
+    address(packet, 12, 8)
+}
+
+/// The address in an IP packet that begins at `v4` or, over IPv6, at `v6`.
+fn address(packet: &[u8], v4: usize, v6: usize) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        6 => Some(<[u8; 16]>::try_from(packet.get(v6..v6 + 16)?).ok()?.into()),
+        _ => Some(<[u8; 4]>::try_from(packet.get(v4..v4 + 4)?).ok()?.into()),
+    }
 }
 
 /// Whether a host can have this address; the service's own would make it talk
 /// to itself.
-fn can_be_guest(address: Ipv4Addr) -> bool {
-    address.octets()[0] != 0
-        && address.octets()[0] < 224
-        && !address.is_loopback()
-        && address.octets() != SERVICE_ADDRESS
+fn can_be_guest(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            (1..224).contains(&v4.octets()[0]) && !v4.is_loopback() && v4 != Ipv4Addr::from(SERVICE_ADDRESS)
+        }
+        IpAddr::V6(v6) => {
+            !v6.is_unspecified() && !v6.is_multicast() && !v6.is_loopback() && v6 != SERVICE_ADDRESS_V6
+        }
+    }
 }
 
 fn unicast_mac(bytes: &[u8]) -> Option<[u8; 6]> {

@@ -1,11 +1,17 @@
 //! The classifier of the detour: is this frame for the metadata service?
 //!
 //! It runs on every frame that the guest sends, so it reads one half-word for
-//! most frames and one half-word and one word for IPv4.
+//! most frames, and the destination address of IPv4 and IPv6.
+
+use std::net::Ipv6Addr;
 
 /// The IPv4 address of the service: the link-local address that cloud images
 /// ask for metadata (link-local range: RFC 3927).
 pub const SERVICE_ADDRESS: [u8; 4] = [169, 254, 169, 254];
+
+/// The IPv6 address of the service: the one that EC2's images ask, a unique
+/// local address (RFC 4193).
+pub const SERVICE_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
 /// The TCP port of the service (HTTP).
 pub const SERVICE_PORT: u16 = 80;
@@ -15,6 +21,8 @@ pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
 
 /// EtherType of IPv4 (RFC 894).
 pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+/// EtherType of IPv6 (RFC 2464).
+pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 /// EtherType of ARP (RFC 826).
 pub(crate) const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
@@ -22,20 +30,40 @@ pub(crate) const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 /// service.
 ///
 /// `headers` are the first bytes of an Ethernet frame, without a virtio-net
-/// header; 42 bytes are enough to decide, fewer give `false` where the deciding
+/// header; 78 bytes are enough to decide, fewer give `false` where the deciding
 /// field is missing. The caller keeps the bytes; pass a private copy if the
 /// guest can change the original, and hand the same copy to
 /// [`crate::MetadataService::ingest`].
 ///
 /// True for an ARP request whose target protocol address is
-/// [`SERVICE_ADDRESS`] and for every IPv4 packet (any protocol) sent to it,
-/// whatever the destination MAC. Frames with an 802.1Q tag are not taken.
+/// [`SERVICE_ADDRESS`], for a neighbour solicitation for [`SERVICE_ADDRESS_V6`],
+/// and for every IP packet (any protocol) sent to one of them, whatever the
+/// destination MAC. Frames with an 802.1Q tag are not taken.
 #[inline]
 #[must_use]
 pub fn wants(headers: &[u8]) -> bool {
     match headers.get(12..14) {
         Some([0x08, 0x00]) => matches!(headers.get(30..34), Some(dst) if dst == SERVICE_ADDRESS),
+        Some([0x86, 0xdd]) => wants_ipv6(headers),
         Some([0x08, 0x06]) => wants_arp(headers),
+        _ => false,
+    }
+}
+
+/// IPv6 (RFC 8200): next header at 20, destination at 38. A neighbour
+/// solicitation (RFC 4861 section 4.3) has its type behind that, its target at 62.
+#[inline]
+fn wants_ipv6(headers: &[u8]) -> bool {
+    const ICMPV6: u8 = 58;
+    const NEIGHBOUR_SOLICITATION: u8 = 135;
+    let service = SERVICE_ADDRESS_V6.octets();
+    match headers.get(38..54) {
+        Some(destination) if destination == service => true,
+        Some([0xff, 2, ..]) => {
+            headers[20] == ICMPV6
+                && headers.get(54) == Some(&NEIGHBOUR_SOLICITATION)
+                && matches!(headers.get(62..78), Some(target) if target == service)
+        }
         _ => false,
     }
 }
@@ -83,6 +111,35 @@ mod tests {
         assert!(!wants(&arp(1, [169, 254, 169, 253])));
     }
 
+    fn ipv6(dst: Ipv6Addr, next: u8) -> Vec<u8> {
+        let mut frame = vec![0u8; 86];
+        frame[12..14].copy_from_slice(&ETHERTYPE_IPV6);
+        frame[14] = 0x60;
+        frame[20] = next;
+        frame[38..54].copy_from_slice(&dst.octets());
+        frame
+    }
+
+    /// A neighbour message for `target` to the group of its low 24 bits.
+    fn neighbour(kind: u8, target: Ipv6Addr) -> Vec<u8> {
+        let mut frame = ipv6(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x254), 58);
+        frame[54] = kind;
+        frame[62..78].copy_from_slice(&target.octets());
+        frame
+    }
+
+    #[test]
+    fn takes_ipv6_to_the_service_and_solicitations_for_it() {
+        for next in [0, 6, 17, 44, 58] {
+            assert!(wants(&ipv6(SERVICE_ADDRESS_V6, next)));
+        }
+        assert!(wants(&neighbour(135, SERVICE_ADDRESS_V6)));
+        assert!(!wants(&neighbour(136, SERVICE_ADDRESS_V6)));
+        // Another host with the same low 24 bits.
+        let other = Ipv6Addr::new(0xfd00, 0xec3, 0, 0, 0, 0, 0, 0x254);
+        assert!(!wants(&neighbour(135, other)) && !wants(&ipv6(other, 6)));
+    }
+
     #[test]
     fn leaves_everything_else_alone() {
         assert!(!wants(&ipv4([169, 254, 169, 253])));
@@ -97,7 +154,13 @@ mod tests {
 
     #[test]
     fn short_input_is_not_taken() {
-        for (frame, needed) in [(ipv4(SERVICE_ADDRESS), 34), (arp(1, SERVICE_ADDRESS), 42)] {
+        let cases = [
+            (ipv4(SERVICE_ADDRESS), 34),
+            (arp(1, SERVICE_ADDRESS), 42),
+            (ipv6(SERVICE_ADDRESS_V6, 6), 54),
+            (neighbour(135, SERVICE_ADDRESS_V6), 78),
+        ];
+        for (frame, needed) in cases {
             for len in 0..frame.len() {
                 assert_eq!(wants(&frame[..len]), len >= needed, "length {len}");
             }

@@ -100,11 +100,11 @@ fn near_zero() -> impl Strategy<Value = i16> {
 
 fn http_bytes() -> impl Strategy<Value = Vec<u8>> {
     let valid = prop_oneof![
-        Just(&b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"[..]),
+        Just(&b"GET / HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"[..]),
         Just(&b"GET /latest/user-data HTTP/1.0\r\n\r\n"[..]),
-        Just(&b"HEAD /%6catest?a HTTP/1.1\r\nHost: h\r\nAccept: application/json;q=0.1\r\n\r\n"[..]),
-        Just(&b"PUT /latest/api/token HTTP/1.1\r\nHost: h\r\nX-metadata-token-ttl-seconds: 60\r\nContent-Length: 7\r\n\r\n1234567"[..]),
-        Just(&b"GET / HTTP/1.1\r\nHost: h\r\nX-metadata-token: 00\r\nConnection: close\r\n\r\n"[..]),
+        Just(&b"HEAD /%6catest?a HTTP/1.1\r\nHost: 169.254.169.254\r\nAccept: application/json;q=0.1\r\n\r\n"[..]),
+        Just(&b"PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\nX-metadata-token-ttl-seconds: 60\r\nContent-Length: 7\r\n\r\n1234567"[..]),
+        Just(&b"GET / HTTP/1.1\r\nHost: 169.254.169.254\r\nX-metadata-token: 00\r\nConnection: close\r\n\r\n"[..]),
     ];
     let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     prop_oneof![
@@ -280,7 +280,7 @@ fn scripted_segments_reach_http() {
     let service = run(&[
         segment(0x02, b""),
         Action::Take(9),
-        segment(0x18, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"),
+        segment(0x18, b"GET / HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"),
         Action::Take(9),
     ]);
     let stats = service.stats();
@@ -316,7 +316,7 @@ fn a_flood_of_connection_requests_is_bounded() {
 fn tokens_are_bounded() {
     let mut guest = Guest::new(DOCUMENT, TokenPolicy::Required);
     let handle = guest.connect();
-    let request = "PUT /latest/api/token HTTP/1.1\r\nHost: h\r\nX-metadata-token-ttl-seconds: 21600\r\n\r\n";
+    let request = "PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\nX-metadata-token-ttl-seconds: 21600\r\n\r\n";
     let mut rest = Vec::new();
     for _ in 0..MAX_TOKENS / 8 + 50 {
         guest.send(handle, request.repeat(8).as_bytes());
@@ -383,7 +383,7 @@ fn a_full_queue_drops_and_counts() {
 fn a_clock_that_jumps_or_goes_back_does_no_harm() {
     let mut guest = Guest::new(DOCUMENT, TokenPolicy::Optional);
     let handle = guest.connect();
-    guest.send(handle, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    guest.send(handle, b"GET / HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     guest.service.poll(Duration::ZERO);
     let _ = guest.service.next_deadline(Duration::ZERO);
     for now in [Duration::from_secs(1 << 40), Duration::MAX, Duration::ZERO, Duration::MAX] {

@@ -55,11 +55,11 @@ fn token_lifetimes_have_limits() {
         assert_eq!(answer.status, 400, "{ttl}");
         assert!(answer.text().contains("1 to 21600"), "{}", answer.text());
     }
-    let missing = guest.exchange("PUT /latest/api/token HTTP/1.1\r\nHost: h\r\n\r\n");
+    let missing = guest.exchange("PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     assert_eq!(missing.status, 400);
     assert!(missing.text().contains("missing"));
     let other_name = guest.exchange(
-        "PUT //latest/api/token/ HTTP/1.1\r\nHost: h\r\nX-aws-ec2-metadata-token-ttl-seconds: 9\r\n\r\n",
+        "PUT //latest/api/token/ HTTP/1.1\r\nHost: 169.254.169.254\r\nX-aws-ec2-metadata-token-ttl-seconds: 9\r\n\r\n",
     );
     assert_eq!(other_name.status, 200);
     assert_eq!(other_name.header("X-aws-ec2-metadata-token-ttl-seconds"), Some("9"));
@@ -69,7 +69,9 @@ fn token_lifetimes_have_limits() {
 fn put_elsewhere_or_through_a_proxy() {
     let mut guest = open_guest();
     let put = |path: &str, header: &str| {
-        format!("PUT {path} HTTP/1.1\r\nHost: h\r\nX-metadata-token-ttl-seconds: 9\r\n{header}\r\n")
+        format!(
+            "PUT {path} HTTP/1.1\r\nHost: 169.254.169.254\r\nX-metadata-token-ttl-seconds: 9\r\n{header}\r\n"
+        )
     };
     assert_eq!(guest.exchange(&put("/latest/user-data", "")).status, 404);
     let proxied = put("/latest/api/token", "X-Forwarded-For: 1.2.3.4\r\n");
@@ -81,7 +83,7 @@ fn put_elsewhere_or_through_a_proxy() {
 fn other_methods() {
     let mut guest = open_guest();
     for method in ["POST", "DELETE", "OPTIONS", "get"] {
-        let answer = guest.exchange(&format!("{method} / HTTP/1.1\r\nHost: h\r\n\r\n"));
+        let answer = guest.exchange(&format!("{method} / HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"));
         assert_eq!(answer.status, 405, "{method}");
         assert_eq!(answer.header("Allow"), Some("GET, HEAD, PUT"));
     }
@@ -93,7 +95,7 @@ fn other_methods() {
 fn head_describes_the_body_only() {
     let mut guest = open_guest();
     let handle = guest.connect();
-    guest.send(handle, b"HEAD /latest/user-data HTTP/1.1\r\nHost: h\r\n\r\nGET /latest/user-data HTTP/1.1\r\nHost: h\r\n\r\n");
+    guest.send(handle, b"HEAD /latest/user-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\nGET /latest/user-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     let mut rest = Vec::new();
     let head = guest.answer_with(handle, true, &mut rest);
     assert_eq!((head.status, head.header("Content-Length")), (200, Some("6")));
@@ -124,6 +126,28 @@ fn listings_values_and_json() {
     assert_eq!(answer.text(), r#""hello\n""#);
 }
 
+/// A page whose name resolves to the service's address asks by that name (DNS rebinding).
+#[test]
+fn a_request_by_another_name_is_refused() {
+    let mut guest = open_guest();
+    for host in ["attacker.example", "169.254.169.254.attacker.example", "localhost:8080", ""] {
+        for request in ["GET /latest/user-data", "PUT /latest/api/token"] {
+            let ttl = "X-metadata-token-ttl-seconds: 60";
+            let answer = guest.exchange(&format!("{request} HTTP/1.1\r\nHost: {host}\r\n{ttl}\r\n\r\n"));
+            assert_eq!(answer.status, 421, "{request} {host}");
+            assert!(answer.text().contains("ask http://169.254.169.254/"), "{}", answer.text());
+        }
+    }
+    assert_eq!(guest.get("http://attacker.example/latest/user-data", "").status, 421);
+    assert_eq!(guest.service.stats().tokens_issued, 0);
+    for host in ["169.254.169.254", "169.254.169.254:80", "[fd00:ec2::254]", "[fd00:ec2::254]:80"] {
+        let answer = guest.exchange(&format!("GET /latest/user-data HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(answer.text(), "hello\n", "{host}");
+    }
+    // An HTTP/1.0 client need not say it.
+    assert_eq!(guest.exchange("GET /latest/user-data HTTP/1.0\r\n\r\n").text(), "hello\n");
+}
+
 #[test]
 fn unknown_paths_are_named() {
     let mut guest = open_guest();
@@ -141,7 +165,7 @@ fn pipelined_requests_are_answered_in_order() {
     let mut requests = String::new();
     for _ in 0..50 {
         for path in ["/latest/user-data", "/latest/meta-data/cpus", "/nope"] {
-            requests += &format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+            requests += &format!("GET {path} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
         }
     }
     guest.send(handle, requests.as_bytes());
@@ -158,8 +182,8 @@ fn pipelined_requests_are_answered_in_order() {
 fn connections_stay_or_close_as_asked() {
     let mut guest = open_guest();
     for (request, closes) in [
-        ("GET / HTTP/1.1\r\nHost: h\r\n\r\n", false),
-        ("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", true),
+        ("GET / HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n", false),
+        ("GET / HTTP/1.1\r\nHost: 169.254.169.254\r\nConnection: close\r\n\r\n", true),
         ("GET / HTTP/1.0\r\n\r\n", true),
         ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", false),
     ] {
@@ -180,7 +204,7 @@ fn connections_stay_or_close_as_asked() {
 fn a_half_closed_client_is_answered() {
     let mut guest = open_guest();
     let handle = guest.connect();
-    guest.send(handle, b"GET /latest/user-data HTTP/1.1\r\nHost: h\r\n\r\n");
+    guest.send(handle, b"GET /latest/user-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     guest.socket(handle).close();
     assert_eq!(guest.answer(handle).text(), "hello\n");
     guest.run_for(Duration::from_secs(20));
@@ -192,13 +216,13 @@ fn bad_requests_end_the_connection() {
     let long_header = format!("GET / HTTP/1.1\r\na: {}\r\n", "x".repeat(MAX_HEAD_BYTES));
     let no_line_end = "G".repeat(MAX_HEAD_BYTES + 1000);
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
-    let long_path = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "x".repeat(3000));
+    let long_path = format!("GET /{} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n", "x".repeat(3000));
     let mut guest = open_guest();
     for (request, status) in [
         ("\x16\x03\x01\r\n\r\n", 400),
         ("hello\r\n", 400),
         ("GET / HTTP/1.1\r\n\r\n", 400),
-        ("GET /% HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        ("GET /% HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n", 400),
         (&long_header, 431),
         (&many, 431),
         (&long_path, 414),
@@ -218,14 +242,17 @@ fn bodies_are_skipped_or_refused() {
     let mut guest = open_guest();
     let put = |length: u64| {
         format!(
-            "PUT /latest/api/token HTTP/1.1\r\nHost: h\r\nX-metadata-token-ttl-seconds: 9\r\nContent-Length: {length}\r\n\r\n"
+            "PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\nX-metadata-token-ttl-seconds: 9\r\nContent-Length: {length}\r\n\r\n"
         )
     };
     // A body that looks like a request isn't taken for one.
-    let body = "GET /nope HTTP/1.1\r\nHost: h\r\n\r\n";
+    let body = "GET /nope HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n";
     let filler = "x".repeat(usize::try_from(MAX_BODY_BYTES).expect("small") - body.len());
     let handle = guest.connect();
-    let request = put(MAX_BODY_BYTES) + body + &filler + "GET /latest/user-data HTTP/1.1\r\nHost: h\r\n\r\n";
+    let request = put(MAX_BODY_BYTES)
+        + body
+        + &filler
+        + "GET /latest/user-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n";
     guest.send(handle, request.as_bytes());
     let mut rest = Vec::new();
     assert_eq!(guest.answer_with(handle, false, &mut rest).body.len(), 64);
@@ -233,9 +260,13 @@ fn bodies_are_skipped_or_refused() {
 
     for (request, status) in [
         (put(MAX_BODY_BYTES + 1), 413),
-        ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n".into(), 413),
-        ("PUT /latest/api/token HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n".into(), 411),
-        ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9999\r\n\r\n".into(), 405),
+        ("GET / HTTP/1.1\r\nHost: 169.254.169.254\r\nContent-Length: 1\r\n\r\n".into(), 413),
+        (
+            "PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\nTransfer-Encoding: chunked\r\n\r\n"
+                .into(),
+            411,
+        ),
+        ("POST / HTTP/1.1\r\nHost: 169.254.169.254\r\nContent-Length: 9999\r\n\r\n".into(), 405),
     ] {
         let handle = guest.connect();
         guest.send(handle, request.as_bytes());
@@ -250,7 +281,7 @@ fn a_reload_changes_new_answers_only() {
     let mut guest = Guest::new(&format!(r#"{{"v": "{old}"}}"#), TokenPolicy::Optional);
     let token = guest.token("60");
     let handle = guest.connect();
-    guest.send(handle, b"GET /v HTTP/1.1\r\nHost: h\r\n\r\n");
+    guest.send(handle, b"GET /v HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     guest.run_until("the begin of the answer", |guest| guest.socket(handle).can_recv());
     let tree = MetadataTree::from_json_str(r#"{"v": "new"}"#).expect("valid");
     guest.service.set_tree(Arc::new(tree));

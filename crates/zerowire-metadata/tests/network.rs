@@ -2,16 +2,17 @@
 
 mod common;
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use common::{DOCUMENT, GUEST_MAC, Guest, Route, service};
 use smoltcp::socket::tcp::State;
 use zerowire_metadata::{
     Config, DEFAULT_MAC, MAX_CONNECTIONS, MAX_QUEUED_FRAMES, MetadataService, MetadataTree, SERVICE_ADDRESS,
-    TokenPolicy, wants,
+    SERVICE_ADDRESS_V6, TokenPolicy, wants,
 };
 
-const REQUEST: &[u8] = b"GET /latest/user-data HTTP/1.1\r\nHost: h\r\n\r\n";
+const REQUEST: &[u8] = b"GET /latest/user-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n";
 
 #[test]
 fn any_address_and_route_is_answered() {
@@ -24,6 +25,109 @@ fn any_address_and_route_is_answered() {
                 assert_eq!(answer.text(), "hello\n", "{ip:?} {route:?}");
             }
         }
+    }
+}
+
+#[test]
+fn any_ipv6_address_and_route_is_answered() {
+    for ip in ["fe80::5054:ff:fe00:1", "fd00:ec2::1", "2001:db8::2"] {
+        let ip: Ipv6Addr = ip.parse().expect("an address");
+        for route in [Route::Gateway, Route::OnLink] {
+            for partial_checksums in [true, false] {
+                let mut guest = Guest::with_ipv6(DOCUMENT, TokenPolicy::Required, ip, route);
+                guest.set_partial_checksums(partial_checksums);
+                let header = format!("X-metadata-token: {}\r\n", guest.token("60").text());
+                let answer = guest.get("/latest/user-data", &header);
+                assert_eq!(answer.text(), "hello\n", "{ip:?} {route:?}");
+                assert_eq!(guest.service.stats().dropped_malformed, 0);
+            }
+        }
+    }
+}
+
+/// The ones' complement sum of RFC 1071 over an ICMPv6 message and its pseudo-header (RFC 8200 section 8.1).
+fn icmpv6_sum(packet: &[u8]) -> u16 {
+    let len = u32::from(u16::from_be_bytes([packet[4], packet[5]]));
+    let pseudo = [&packet[8..40], &len.to_be_bytes(), &[0, 0, 0, 58], &packet[40..]].concat();
+    let mut sum: u32 = pseudo.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// A neighbour solicitation for the service, from `source` to `destination`.
+fn solicitation(source: Ipv6Addr, destination: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 24, 58, hop_limit];
+    packet.extend(source.octets());
+    packet.extend(destination.octets());
+    packet.extend([135, 0, 0, 0, 0, 0, 0, 0]);
+    packet.extend(SERVICE_ADDRESS_V6.octets());
+    let sum = !icmpv6_sum(&packet);
+    packet[42..44].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = vec![0x33, 0x33, 0xff, 0, 2, 0x54];
+    frame.extend(GUEST_MAC);
+    frame.extend([0x86, 0xdd]);
+    frame.extend(packet);
+    frame
+}
+
+#[test]
+fn a_neighbour_solicitation_gets_the_services_address() {
+    let group: Ipv6Addr = "ff02::1:ff00:254".parse().expect("an address");
+    let guest: Ipv6Addr = "fe80::1".parse().expect("an address");
+    let all: Ipv6Addr = "ff02::1".parse().expect("an address");
+    for (source, destination, to, mac, flags) in [
+        (guest, group, guest, GUEST_MAC, 0x60),
+        // Is it still there?
+        (guest, SERVICE_ADDRESS_V6, guest, GUEST_MAC, 0x60),
+        // May I have that address?
+        (Ipv6Addr::UNSPECIFIED, group, all, [0x33, 0x33, 0, 0, 0, 1], 0x20),
+    ] {
+        let mut service = service(DOCUMENT, TokenPolicy::Required);
+        let request = solicitation(source, destination, 255);
+        assert!(wants(&request));
+        service.ingest(&request, Duration::ZERO);
+        let reply = service.pop_frame().expect("an advertisement");
+        let mut expected = mac.to_vec();
+        expected.extend(DEFAULT_MAC);
+        expected.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]);
+        expected.extend(SERVICE_ADDRESS_V6.octets());
+        expected.extend(to.octets());
+        expected.extend([136, 0, reply[56], reply[57], flags, 0, 0, 0]);
+        expected.extend(SERVICE_ADDRESS_V6.octets());
+        expected.extend([2, 1]);
+        expected.extend(DEFAULT_MAC);
+        assert_eq!(reply, expected);
+        assert_eq!(icmpv6_sum(&reply[14..]), 0xffff);
+        assert!(!service.is_active());
+        // One that came through a router, and one whose checksum is wrong.
+        let mut wrong = request.clone();
+        wrong[57] ^= 1;
+        for bad in [solicitation(source, destination, 254), wrong] {
+            service.ingest(&bad, Duration::ZERO);
+            service.poll(Duration::ZERO);
+            assert_eq!(service.pop_frame(), None);
+        }
+    }
+}
+
+/// Whoever forwards a packet refuses one with hop limit 1.
+#[test]
+fn answers_to_put_are_forwarded_by_nobody() {
+    let v6 =
+        Guest::with_ipv6(DOCUMENT, TokenPolicy::Optional, "fe80::1".parse().expect("one"), Route::OnLink);
+    for mut guest in [Guest::new(DOCUMENT, TokenPolicy::Optional), v6] {
+        let handle = guest.connect();
+        guest.send(handle, b"GET /latest HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
+        assert_eq!(guest.answer(handle).status, 200);
+        assert!(guest.hop_limits.iter().all(|limit| *limit >= 64), "{:?}", guest.hop_limits);
+        guest.hop_limits.clear();
+        guest.send(handle, b"PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\nX-metadata-token-ttl-seconds: 60\r\n\r\n");
+        assert_eq!(guest.answer(handle).status, 200);
+        guest.socket(handle).close();
+        guest.run_for(Duration::from_secs(60));
+        assert!(!guest.hop_limits.is_empty() && guest.hop_limits.iter().all(|limit| *limit == 1));
     }
 }
 
@@ -94,7 +198,10 @@ fn quiet_connections_end_by_themselves() {
     let slow = guest.connect();
     guest.send(slow, b"GET / HTTP/1.1\r\n");
     let slow_body = guest.connect();
-    guest.send(slow_body, b"PUT /latest/api/token HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nabc");
+    guest.send(
+        slow_body,
+        b"PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\nContent-Length: 5\r\n\r\nabc",
+    );
     assert_eq!(guest.answer(slow_body).status, 400);
     guest.run_for(Duration::from_secs(12));
     assert_eq!(guest.answer(slow).status, 408);
@@ -111,7 +218,7 @@ fn a_client_that_never_reads_is_given_up() {
     let document = format!(r#"{{"v": "{}"}}"#, "x".repeat(300_000));
     let mut guest = Guest::new(&document, TokenPolicy::Optional);
     let handle = guest.connect();
-    guest.send(handle, b"GET /v HTTP/1.1\r\nHost: h\r\n\r\n");
+    guest.send(handle, b"GET /v HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     guest.run_for(Duration::from_secs(90));
     assert!(!guest.service.is_active(), "{:?}", guest.service.stats());
     assert_eq!(guest.service.stats().connections_timed_out, 1);
@@ -157,7 +264,7 @@ fn connections_are_bounded_and_idle_ones_give_way() {
     assert!(stats.connections_refused > 0);
     assert!(stats.buffered_bytes < MAX_CONNECTIONS * 30 * 1024, "{stats:?}");
     // One gets its answer and idles: the next attempt takes its place.
-    guest.send(busy[0], b"/user-data HTTP/1.1\r\nHost: h\r\n\r\n");
+    guest.send(busy[0], b"/user-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     assert_eq!(guest.answer(busy[0]).text(), "hello\n");
     guest.run_until("connect", |guest| guest.socket(late).may_send());
     assert_eq!(guest.service.stats().connections_evicted, 1);
@@ -215,7 +322,7 @@ fn frames_wait_while_the_guest_takes_none() {
     assert!(deadline > guest.now + Duration::from_secs(1));
     while guest.service.pop_frame().is_some() {}
     for handle in handles {
-        guest.send(handle, b"GET /v HTTP/1.1\r\nHost: h\r\n\r\n");
+        guest.send(handle, b"GET /v HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n");
     }
     guest.run_for(Duration::from_millis(5));
     assert_eq!(guest.get("/v", "").text(), value);

@@ -22,6 +22,7 @@ const MODULES: &[&str] = &[
     "virtio_balloon",
     "vmw_vsock_virtio_transport",
     "vsock_loopback",
+    "veth",
     "uio_pci_generic",
 ];
 

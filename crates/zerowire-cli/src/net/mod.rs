@@ -94,8 +94,8 @@ pub struct NetArgs {
     /// socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ inside the guest, of several VMs to those that name none;
-    /// SIGHUP reads it again.
+    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/ inside the guest, of several VMs to
+    /// those that name none; SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
     /// Whether metadata requests need a session token, of VMs that say nothing of it.

@@ -17,7 +17,7 @@ struct Segment {
 
 /// The body of the answer to GET `path`, asked from source port `port`.
 pub fn get(guest: &mut Guest, port: u16, path: &str) -> String {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: 169.254.169.254\r\nConnection: close\r\n\r\n");
     send(guest, port, &Segment { seq: 1000, ack: 0, flags: SYN, payload: Vec::new() });
     let first = receive(guest, port);
     assert_eq!(first.flags & (SYN | ACK), SYN | ACK, "the connection is accepted");

@@ -2,6 +2,7 @@
 //! parsed from a bounded buffer, answers are a head and a body that is shared.
 
 mod accept;
+mod host;
 mod parse;
 mod path;
 mod respond;
@@ -9,6 +10,6 @@ mod response;
 
 pub use parse::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_TARGET_BYTES};
 
-pub(crate) use parse::{Parsed, parse};
+pub(crate) use parse::{Method, Parsed, parse};
 pub(crate) use respond::{Context, respond, timeout};
 pub(crate) use response::Response;

@@ -1,6 +1,7 @@
 //! From bytes to a request head, within limits.
 
 use super::accept::Accept;
+use super::host::{is_service, of_target};
 use super::path::Path;
 
 /// The longest request head (request line and headers) in bytes: what common
@@ -50,6 +51,8 @@ pub(crate) struct Head {
     /// The lifetime's header, as this service spells it, and value.
     pub(crate) ttl: Option<(&'static str, Vec<u8>)>,
     pub(crate) forwarded: bool,
+    /// The host that was asked for, where that isn't this service.
+    pub(crate) foreign_host: Option<String>,
 }
 
 /// Why bytes are no request that can be answered by its content. The
@@ -120,15 +123,17 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<Head, BadRequest> {
         token: None,
         ttl: None,
         forwarded: false,
+        foreign_host: None,
     };
     if head.path == Path::Malformed {
         return Err(BadRequest::Syntax("a percent sign in the path needs two hexadecimal digits"));
     }
-    let (mut hosts, mut lengths) = (0, None);
+    let (mut hosts, mut host, mut lengths) = (0, None, None);
     for header in request.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("Host") {
             hosts += 1;
+            host = Some(String::from_utf8_lossy(header.value).into_owned());
         } else if is("Content-Length") {
             let length = content_length(header.value)?;
             if lengths.is_some_and(|earlier| earlier != length) {
@@ -155,6 +160,8 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<Head, BadRequest> {
     if hosts > 1 || (hosts == 0 && !old_client) {
         return Err(BadRequest::Syntax("an HTTP/1.1 request needs one Host header"));
     }
+    let host = of_target(target).map(str::to_owned).or(host);
+    head.foreign_host = host.filter(|host| !is_service(host));
     head.content_length = lengths.unwrap_or(0);
     Ok(head)
 }

@@ -32,7 +32,7 @@ pub(crate) fn respond(head: &Head, context: &mut Context<'_>) -> (Response, u64)
         && !head.chunked
         && !head.expects_continue
         && head.content_length <= MAX_BODY_BYTES;
-    let reply = body_refusal(head).unwrap_or_else(|| match head.method {
+    let reply = foreign_host(head).or_else(|| body_refusal(head)).unwrap_or_else(|| match head.method {
         Method::Get | Method::Head => get(head, context),
         Method::Put => put(head, context),
         Method::Other => not_allowed("GET, HEAD, PUT"),
@@ -78,6 +78,15 @@ fn count(response: &Response, stats: &mut Stats) {
     stats.requests += 1;
     stats.client_errors += u64::from((400..500).contains(&response.status));
     stats.unauthorized += u64::from(response.status == 401);
+}
+
+/// A request by another name gets neither data nor a token.
+fn foreign_host(head: &Head) -> Option<Reply> {
+    let host = head.foreign_host.as_ref()?;
+    let text = format!(
+        "the host {host} is not this service; ask http://169.254.169.254/ or http://[fd00:ec2::254]/"
+    );
+    Some(Reply::text(421, Body::Owned(text)))
 }
 
 fn body_refusal(head: &Head) -> Option<Reply> {

@@ -10,9 +10,10 @@ use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketHandle, SocketS
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
-use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Address, Ipv6Address};
 use zerowire_metadata::{
-    Config, DEFAULT_MAC, MetadataService, MetadataTree, SERVICE_ADDRESS, TokenPolicy, wants,
+    Config, DEFAULT_MAC, MetadataService, MetadataTree, SERVICE_ADDRESS, SERVICE_ADDRESS_V6, TokenPolicy,
+    wants,
 };
 
 pub const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
@@ -89,6 +90,10 @@ pub struct Guest {
     pub lose_every: u64,
     /// Frames for the guest that its gateway or the wire saw.
     pub frames: u64,
+    /// Hop limits of packets from the service since this was emptied last.
+    pub hop_limits: Vec<u8>,
+    /// The service, as the guest asks for it.
+    pub remote: IpAddress,
     device: GuestDevice,
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -148,11 +153,29 @@ impl Guest {
             now: Duration::from_secs(1000),
             lose_every: 0,
             frames: 0,
+            hop_limits: Vec::new(),
+            remote: Ipv4Address::from(SERVICE_ADDRESS).into(),
             device,
             interface,
             sockets: SocketSet::new(Vec::new()),
             next_port: 40_000,
         }
+    }
+
+    /// A guest that asks by IPv6, on-link or by a gateway, whose address it knows.
+    pub fn with_ipv6(document: &str, policy: TokenPolicy, ip: Ipv6Address, route: Route) -> Self {
+        let mut guest = Self::with_route(document, policy, [10, 0, 0, 2], Route::OnLink);
+        guest.remote = SERVICE_ADDRESS_V6.into();
+        let prefix = if route == Route::OnLink { 0 } else { 64 };
+        guest.interface.update_ip_addrs(|addresses| {
+            addresses.push(IpCidr::new(ip.into(), prefix)).expect("room");
+        });
+        if route == Route::Gateway {
+            let mut gateway = ip.octets();
+            gateway[15] = 0xfe;
+            guest.interface.routes_mut().add_default_ipv6_route(gateway.into()).expect("room");
+        }
+        guest
     }
 
     /// Leaves the checksums of sent segments to the device, or not.
@@ -175,7 +198,7 @@ impl Guest {
             if self.lost() {
                 continue;
             }
-            if wants(&frame[..frame.len().min(64)]) {
+            if wants(&frame[..frame.len().min(78)]) {
                 self.service.ingest(&frame, self.now);
             } else {
                 self.gateway(&frame);
@@ -187,6 +210,11 @@ impl Guest {
             assert_eq!(frame[0..6], GUEST_MAC, "for the guest");
             assert_eq!(frame[6..12], DEFAULT_MAC, "from the service");
             assert!(frame.len() <= 1514);
+            match frame[12..14] {
+                [8, 0] => self.hop_limits.push(frame[22]),
+                [0x86, 0xdd] => self.hop_limits.push(frame[21]),
+                _ => {}
+            }
             if !self.lost() {
                 self.device.received.push_back(frame);
             }
@@ -194,8 +222,12 @@ impl Guest {
         moved
     }
 
-    /// Answers ARP for whoever isn't the service.
+    /// Answers ARP and neighbour solicitations for whoever isn't the service.
     fn gateway(&mut self, frame: &[u8]) {
+        if frame[12..14] == [0x86, 0xdd] {
+            self.ipv6_gateway(frame);
+            return;
+        }
         assert_eq!(frame[12..14], [8, 6], "only ARP goes past the service");
         assert_ne!(frame[38..42], SERVICE_ADDRESS);
         let mut reply = frame.to_vec();
@@ -205,6 +237,28 @@ impl Guest {
         reply[22..28].copy_from_slice(&GATEWAY_MAC);
         reply[28..32].copy_from_slice(&frame[38..42]);
         reply[32..42].copy_from_slice(&frame[22..32]);
+        self.device.received.push_back(reply);
+    }
+
+    fn ipv6_gateway(&mut self, frame: &[u8]) {
+        assert_eq!((frame[20], frame[54]), (58, 135), "only solicitations go past the service");
+        assert_ne!(frame[62..78], SERVICE_ADDRESS_V6.octets());
+        let mut reply = frame[..78].to_vec();
+        reply[0..6].copy_from_slice(&GUEST_MAC);
+        reply[6..12].copy_from_slice(&GATEWAY_MAC);
+        reply[18..20].copy_from_slice(&[0, 32]);
+        reply[22..38].copy_from_slice(&frame[62..78]);
+        reply[38..54].copy_from_slice(&frame[22..38]);
+        reply[54..62].copy_from_slice(&[136, 0, 0, 0, 0x60, 0, 0, 0]);
+        reply.extend([2, 1]);
+        reply.extend(GATEWAY_MAC);
+        let pseudo = [&reply[22..54], &[0, 0, 0, 32, 0, 0, 0, 58], &reply[54..]].concat();
+        let mut sum: u32 =
+            pseudo.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        reply[56..58].copy_from_slice(&(!(sum as u16)).to_be_bytes());
         self.device.received.push_back(reply);
     }
 
@@ -251,8 +305,7 @@ impl Guest {
         let mut socket = Socket::new(buffer(64 * 1024), buffer(64 * 1024));
         socket.set_nagle_enabled(false);
         self.next_port += 1;
-        let remote = (Ipv4Address::from(SERVICE_ADDRESS), 80);
-        socket.connect(self.interface.context(), remote, self.next_port).expect("a free port");
+        socket.connect(self.interface.context(), (self.remote, 80), self.next_port).expect("a free port");
         self.sockets.add(socket)
     }
 
@@ -323,12 +376,12 @@ impl Guest {
 
     /// GET with some more header lines.
     pub fn get(&mut self, path: &str, headers: &str) -> Answer {
-        self.exchange(&format!("GET {path} HTTP/1.1\r\nHost: h\r\n{headers}\r\n"))
+        self.exchange(&format!("GET {path} HTTP/1.1\r\nHost: 169.254.169.254\r\n{headers}\r\n"))
     }
 
     pub fn token(&mut self, ttl: &str) -> Answer {
         self.exchange(&format!(
-            "PUT /latest/api/token HTTP/1.1\r\nHost: h\r\nX-metadata-token-ttl-seconds: {ttl}\r\n\r\n"
+            "PUT /latest/api/token HTTP/1.1\r\nHost: 169.254.169.254\r\nX-metadata-token-ttl-seconds: {ttl}\r\n\r\n"
         ))
     }
 

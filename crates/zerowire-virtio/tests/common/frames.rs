@@ -119,6 +119,20 @@ pub fn sum(bytes: &[u8], start: u32) -> u16 {
     s as u16
 }
 
+/// A neighbour solicitation for the metadata service (RFC 4861 §4.3).
+pub fn neighbour_solicitation() -> Vec<u8> {
+    let target = [0xfd, 0, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x54];
+    let from = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    let to = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 2, 0x54];
+    let mut message = [&[135, 0, 0, 0, 0, 0, 0, 0], &target[..]].concat();
+    let checksum = !sum(&[&from[..], &to, &[0, 0, 0, 24, 0, 0, 0, 58], &message].concat(), 0);
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let mut f = [&[0x33, 0x33, 0xff, 0, 2, 0x54], &GUEST_MAC[..], &[0x86, 0xdd]].concat();
+    f.extend_from_slice(&[0x60, 0, 0, 0, 0, 24, 58, 255]);
+    f.extend_from_slice(&[&from[..], &to, &message].concat());
+    f
+}
+
 /// An ARP request for the metadata service.
 pub fn arp_request() -> Vec<u8> {
     let mut f = [[0xff; 6].as_slice(), &GUEST_MAC, &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]].concat();

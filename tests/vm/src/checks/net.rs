@@ -247,6 +247,48 @@ fn carry_share(net: &mut Net, percent: [u64; 2]) -> Result<String> {
     Ok(text.join(", "))
 }
 
+/// The same by IPv6, with curl and wget, and a token of its own.
+fn metadata_by_ipv6(net: &mut Net) -> Result<()> {
+    net.guest.sh(&format!("ip -6 route replace fd00:ec2::254 dev {}", net.interface))?;
+    let base = "http://[fd00:ec2::254]/latest";
+    // The guest's own address may still be looked for on the link.
+    let curl = "curl -g -sS -m 15 --retry 20 --retry-all-errors --retry-delay 1";
+    net.guest.sh(&format!(
+        "{curl} -f -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' {base}/api/token >/tmp/token6"
+    ))?;
+    for get in [format!("{curl} -f -H"), "wget -q -O - --header".into()] {
+        let value = net
+            .guest
+            .sh(&format!("{get} \"X-metadata-token: $(cat /tmp/token6)\" {base}/meta-data/instance-id"))?;
+        ensure!(value == "i-77", "{get}: instance-id is '{value}'");
+    }
+    Ok(())
+}
+
+/// A client behind the guest's own routing gets answers, but no token: the guest's kernel does not forward hop limit 1.
+fn metadata_from_a_container(net: &mut Net) -> Result<()> {
+    net.guest.sh(
+        "sysctl -qw net.ipv4.ip_forward=1 && unshare -n sleep 1000 >/dev/null & echo $! >/tmp/container; \
+         until [ $(readlink /proc/$(cat /tmp/container)/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.1; done; \
+         ip link add type veth && ip link set veth1 netns $(cat /tmp/container) && \
+         ip addr add 10.88.0.1/24 dev veth0 && ip link set veth0 up",
+    )?;
+    let inside = "nsenter -n -t $(cat /tmp/container)";
+    net.guest.sh(&format!(
+        "{inside} ip addr add 10.88.0.2/24 dev veth1 && {inside} ip link set veth1 up && \
+         {inside} ip route add default via 10.88.0.1"
+    ))?;
+    let curl = "curl -sS -o /dev/null -w %{http_code}";
+    let base = "http://169.254.169.254/latest";
+    let get = net.guest.sh(&format!("{inside} {curl} -m 15 {base}/"))?;
+    ensure!(get == "401", "a GET without a token from a container gets {get}");
+    let put = format!("{inside} {curl} -m 5 -X PUT -H 'X-metadata-token-ttl-seconds: 60' {base}/api/token");
+    let put = net.guest.sh(&format!("{put} 2>/dev/null || echo none"))?;
+    ensure!(put == "000none", "a PUT from a container gets {put}");
+    net.guest.sh("kill $(cat /tmp/container)")?;
+    Ok(())
+}
+
 /// A cloud guest's way to its metadata: a token by PUT, then GET. The back end is set
 /// up by a configuration file.
 pub fn metadata(env: &Env<'_>) -> Result<String> {
@@ -267,6 +309,12 @@ pub fn metadata(env: &Env<'_>) -> Result<String> {
     let tags = net.guest.sh(&format!("{get} -H 'Accept: application/json' {base}/meta-data/tags"))?;
     let tags: serde_json::Value = serde_json::from_str(&tags).with_context(|| tags.clone())?;
     ensure!(tags == json!({"a": "1", "b": "2"}), "the JSON is {tags}");
+    let rebound = net
+        .guest
+        .sh(&format!("{curl} -o /dev/null -w %{{http_code}} -H 'Host: attacker.example' {base}/"))?;
+    ensure!(rebound == "421", "a request for another host gets {rebound}");
+    metadata_by_ipv6(&mut net)?;
+    metadata_from_a_container(&mut net)?;
 
     // The frames were answered inside; other traffic goes on.
     traffic::ping(&mut net)?;
