@@ -108,6 +108,116 @@ fn every_length_goes_out_from_every_layout() {
     });
 }
 
+/// A TCP or UDP frame over IPv6 with `options` bytes of destination options (RFC 8200 §4.6), and where its transport header begins.
+fn with_options(protocol: u8, options: usize, payload: usize) -> (Vec<u8>, u16) {
+    let transport: &[u8] =
+        if protocol == 6 { &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10] } else { &[1, 0, 2, 0] };
+    let len = if protocol == 6 { 20 } else { 8 };
+    let mut f = frames::tcp6_frame(0, 0);
+    f.truncate(54);
+    f[18..20].copy_from_slice(&((options + len + payload) as u16).to_be_bytes());
+    f[20] = protocol;
+    if options > 0 {
+        f[20] = 60;
+        // One option of padding fills the rest (PadN).
+        f.extend_from_slice(&[protocol, (options / 8 - 1) as u8, 1, (options - 4) as u8]);
+        f.resize(54 + options, 0);
+    }
+    let start = f.len();
+    f.extend_from_slice(transport);
+    f.resize(start + len + payload, 7);
+    if protocol == 17 {
+        f[start + 4..start + 6].copy_from_slice(&((len + payload) as u16).to_be_bytes());
+    }
+    (f, start as u16)
+}
+
+/// The kernel cuts by gso_size, and drivers need not look: whatever the kind of frame and the length of its headers, nothing longer
+/// than the MTU gets to the interface.
+#[test]
+fn segments_and_fragments_of_any_kind_fit_the_mtu() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let mut peer = Peer::new("v1");
+        let mut udp4 = frames::udp_frame([10, 0, 0, 1], &[7; 30_000]);
+        let mut udp4_options = udp4.clone();
+        // 40 bytes of no operation (RFC 791 §3.1) that the virtio-net header does not count.
+        udp4_options.splice(34..34, [1; 40]);
+        udp4_options[14] = 0x4f;
+        for (f, header) in [(&mut udp4, 20), (&mut udp4_options, 60)] {
+            let len = (f.len() - 14) as u16;
+            f[16..18].copy_from_slice(&len.to_be_bytes());
+            // Fragments are allowed.
+            f[20..22].copy_from_slice(&[0, 0]);
+            f[24..26].copy_from_slice(&[0, 0]);
+            let sum = !frames::sum(&f[14..14 + header], 0);
+            f[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        let tcp6 = |options, payload| with_options(6, options, payload);
+        let udp6 = |options, payload| with_options(17, options, payload);
+        for way in WAYS {
+            let backend = Backend::start(&[vm(way)]);
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            let mut wrong = [0, 0];
+            let mut send =
+                |gso_type: u8, gso_size: u16, (frame, start): (Vec<u8>, u16), counted: Option<&str>| {
+                    let csum_offset = if matches!(gso_type, GSO_UDP | GSO_UDP_L4) { 6 } else { 16 };
+                    let header = VirtioNetHdr { gso_type, gso_size, csum_start: start, csum_offset, ..tso() };
+                    let before = backend.stats("a").transmit.totals;
+                    guest.send(0, &[(header, frame)]);
+                    guest.send_plain(&[common::frames::frame(9, 60)]);
+                    let mut came = Vec::new();
+                    loop {
+                        let f = peer.expect();
+                        if f.bytes == common::frames::frame(9, 60) {
+                            break;
+                        }
+                        came.push(f);
+                    }
+                    let what =
+                        format!("{way:?}: gso_type {gso_type}, gso_size {gso_size}, csum_start {start}");
+                    let after = backend.stats("a").transmit.totals;
+                    match counted {
+                        Some(reason) => {
+                            wrong[usize::from(reason == "too_long")] += 1;
+                            assert_eq!((after.frames - before.frames, came), (1, vec![]), "{what}");
+                            let n = wrong[usize::from(reason == "too_long")];
+                            assert_eq!(after.dropped_frames.get(reason), Some(&n), "{what}");
+                        }
+                        None => {
+                            assert_eq!(after.frames - before.frames, 2, "{what}");
+                            // Whole frames say by what they are to be cut.
+                            assert!(
+                                came.iter().all(|f| f.gso_type() != 0 || f.bytes.len() <= 1514),
+                                "{what}: {came:?}"
+                            );
+                            assert!(!came.is_empty(), "{what}");
+                        }
+                    }
+                };
+            // The longest fragments: 1514 bytes over IPv4, 1510 over IPv6, whose fragments are multiples of 8 bytes.
+            send(GSO_UDP, 1480, (udp4.clone(), 34), None);
+            send(GSO_UDP, 1481, (udp4.clone(), 34), Some("too_long"));
+            send(GSO_UDP, 20_000, (udp4.clone(), 34), Some("too_long"));
+            send(GSO_UDP, 1480, (udp4_options.clone(), 34), Some("bad_offload"));
+            send(GSO_UDP, 1440, (udp4_options.clone(), 74), None);
+            send(GSO_UDP, 1441, (udp4_options.clone(), 74), Some("too_long"));
+            send(GSO_UDP, 1448, udp6(0, 5000), None);
+            send(GSO_UDP, 1456, udp6(0, 5000), Some("too_long"));
+            send(GSO_TCPV6, 1440, tcp6(0, 5000), None);
+            send(GSO_TCPV6, 1441, tcp6(0, 5000), Some("too_long"));
+            send(GSO_TCPV6, 1400, tcp6(40, 5000), None);
+            send(GSO_TCPV6, 1401, tcp6(40, 5000), Some("too_long"));
+            send(GSO_UDP_L4, 1412, udp6(40, 5000), None);
+            send(GSO_UDP_L4, 1413, udp6(40, 5000), Some("too_long"));
+            // Headers longer than what is looked at.
+            send(GSO_TCPV6, 1360, tcp6(80, 30_000), Some("bad_offload"));
+            send(GSO_TCPV6, 20_000, tcp6(80, 30_000), Some("bad_offload"));
+            send(GSO_UDP, 20_000, udp6(96, 30_000), Some("bad_offload"));
+        }
+    });
+}
+
 #[test]
 fn a_frame_longer_than_the_mtu_is_refused_and_the_next_one_passes() {
     in_netns(|| {
@@ -475,11 +585,13 @@ fn metadata_is_answered_beside_frames() {
         for n in 0..20 {
             guest.send_plain(&[arp_request()]);
             assert_eq!(guest.expect().1[28..32], [169, 254, 169, 254]);
+            guest.send_plain(&[frames::neighbour_solicitation()]);
+            assert_eq!(guest.expect().1[54], 136, "an advertisement");
             guest.ping(&mut peer, n);
         }
         assert!(peer.drain().is_empty(), "nothing of it reaches the port");
-        let arp = 12 + arp_request().len() as u64;
-        assert_eq!(backend.stats("a").transmit.totals.copied_bytes["metadata"], 20 * arp);
+        let asked = 2 * 12 + (arp_request().len() + frames::neighbour_solicitation().len()) as u64;
+        assert_eq!(backend.stats("a").transmit.totals.copied_bytes["metadata"], 20 * asked);
     });
 }
 

@@ -102,16 +102,6 @@ pub fn check(
     Ok(())
 }
 
-/// How long the segments of a checked frame are with all headers, bytes, without the VLAN tags; None where it is not to be
-/// segmented, or shows less than its headers.
-#[inline]
-pub fn segment_len(private: &[u8], header_len: usize) -> Option<usize> {
-    if private[1] == GSO_NONE {
-        return None;
-    }
-    segment_len_of(private, header_len)
-}
-
 /// Bytes of all headers of a checked frame that is to be cut into TCP or UDP segments, as they are: the driver's `hdr_len` is a hint
 /// (virtio 1.3 §5.1.6.2), in which Linux counts whatever lies in the frame's first piece. None where the frame is of another kind,
 /// or shows less than its headers.
@@ -121,20 +111,10 @@ pub fn headers_len(private: &[u8], header_len: usize) -> Option<usize> {
     let transport = match private[1] & !GSO_ECN {
         GSO_TCPV4 | GSO_TCPV6 => usize::from(private.get(header_len + start + 12)? >> 4) * 4,
         GSO_UDP_L4 => 8,
-        // Fragments are as long as the MTU lets them be.
+        // Fragments have no header of a transport protocol's.
         _ => return None,
     };
     Some(start + transport)
-}
-
-fn segment_len_of(private: &[u8], header_len: usize) -> Option<usize> {
-    let headers = headers_len(private, header_len)?;
-    let frame = private.get(header_len..)?;
-    let mut tags = 0;
-    while tags < 2 && matches!(frame.get(12 + 4 * tags..14 + 4 * tags)?, [0x81, 0] | [0x88, 0xa8]) {
-        tags += 1;
-    }
-    Some((headers + usize::from(u16_le(private, 4))).saturating_sub(4 * tags))
 }
 
 fn check_offload(
@@ -238,18 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_segments_counts_all_headers_and_no_tag() {
+    fn the_drivers_length_of_the_headers_plays_no_part() {
         let mut b = frame(1, GSO_TCPV4, 54, 1448, 34, 16);
         b[12 + 34 + 12] = 0x80;
-        assert_eq!(segment_len(&b, 12), Some(34 + 32 + 1448));
-        let mut udp = frame(1, GSO_UDP_L4, 0, 1400, 38, 6);
-        udp[24..26].copy_from_slice(&[0x81, 0x00]);
-        assert_eq!(segment_len(&udp, 12), Some(34 + 8 + 1400));
-        assert_eq!(segment_len(&frame(1, 0, 0, 0, 34, 16), 12), None);
-        // What the driver says of its headers plays no part.
         for hdr_len in [0, 53, 66, 128, u16::MAX] {
             b[2..4].copy_from_slice(&hdr_len.to_le_bytes());
-            assert_eq!((headers_len(&b, 12), segment_len(&b, 12)), (Some(66), Some(66 + 1448)));
+            assert_eq!(headers_len(&b, 12), Some(66));
         }
         assert_eq!(headers_len(&frame(1, GSO_TCPV4, 54, 1448, 40, 16), 12), None, "it shows less");
         assert_eq!(headers_len(&frame(1, GSO_UDP, 42, 1480, 34, 6), 12), None);

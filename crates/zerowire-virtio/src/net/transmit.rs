@@ -23,6 +23,7 @@ use std::io;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
+use super::offload::longest_segment;
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
 use crate::io::{Lists, MAX_BATCH, Op, PortIo};
@@ -183,8 +184,8 @@ impl Transmit {
         })
     }
 
-    /// From now on a frame whose segments would be longer than `bytes`, with all headers and without VLAN tags, is dropped:
-    /// kernels and drivers look at the MTU only where a frame is not to be segmented.
+    /// From now on a frame whose segments would be longer than `bytes`, with all headers and without VLAN tags, is dropped, and so
+    /// is one of which that can't be told: kernels and drivers look at the MTU only where a frame is not to be segmented.
     pub fn limit_segments(&mut self, bytes: usize) {
         self.segment_bytes = bytes;
     }
@@ -312,19 +313,15 @@ impl Transmit {
         let head = unsafe { std::slice::from_raw_parts_mut(place.private, place.len) };
         access::read(&self.segments, 0, head);
         if let Err(e) = header::check(head, self.header_len, len - self.header_len, self.acked) {
-            self.offload_errors += 1;
-            if self.offload_errors == 1 {
-                tracing::warn!(
-                    "queue {}: frame dropped: {e} (further ones are only counted)",
-                    self.ring.queue()
-                );
-            }
-            return Err(DropReason::BadOffload);
+            return Err(self.bad_offload(&e));
         }
-        if let Some(n) = header::segment_len(head, self.header_len)
-            && n > self.segment_bytes
-        {
-            return Err(DropReason::TooLong);
+        if head[1] != header::GSO_NONE && self.segment_bytes != usize::MAX {
+            let (vnet, frame) = head.split_at(self.header_len);
+            match vnet.first_chunk().map(|vnet| longest_segment(vnet, frame)) {
+                Some(Ok(n)) if n <= self.segment_bytes => {}
+                Some(Err(e)) => return Err(self.bad_offload(&e)),
+                _ => return Err(DropReason::TooLong),
+            }
         }
         if let Some(detour) = cx.detour.as_deref_mut() {
             let start = &head[self.header_len..];
@@ -368,6 +365,17 @@ impl Transmit {
         // guest memory is held by `cx.memory`.
         unsafe { cx.io.push(op) };
         Ok(true)
+    }
+
+    /// Tells the log of the first frame with a wrong offload.
+    #[cold]
+    fn bad_offload(&mut self, error: &dyn std::fmt::Display) -> DropReason {
+        self.offload_errors += 1;
+        if self.offload_errors == 1 {
+            let queue = self.ring.queue();
+            tracing::warn!("queue {queue}: frame dropped: {error} (further ones are only counted)");
+        }
+        DropReason::BadOffload
     }
 
     /// Runs the batch, counts, and gives every chain back, or puts it back if the port was full and it may be taken again.

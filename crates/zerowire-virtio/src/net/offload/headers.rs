@@ -4,6 +4,8 @@
 use thiserror::Error;
 
 use super::Kind;
+use crate::net::ETH_HEADER_BYTES;
+use crate::net::header::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP};
 
 /// The most that the headers of a frame take, bytes: more than Ethernet with two tags (22), IPv4 or TCP with all options (60
 /// each), and 114 bytes of IPv6 extension headers beside TCP.
@@ -120,6 +122,31 @@ impl Headers {
     pub fn is_empty(&self) -> bool {
         false
     }
+}
+
+/// Bytes of the longest frame that a kernel or a device cuts out of `frame`, all headers counted but VLAN tags not. `vnet` is a
+/// virtio-net header that [`crate::net::header::check`] accepted and that asks for segments.
+///
+/// # Errors
+/// `frame` does not show where its headers end, or the virtio-net header contradicts them: nothing bounds the segments then.
+pub fn longest_segment(vnet: &[u8; 10], frame: &[u8]) -> Result<usize, HeadersError> {
+    let field = |at: usize| u16::from_le_bytes([vnet[at], vnet[at + 1]]);
+    let (size, start, offset) = (usize::from(field(4)), field(6), field(8));
+    let gso = vnet[1] & !GSO_ECN;
+    let kind = match gso {
+        GSO_TCPV4 => Kind::Tcp4,
+        GSO_TCPV6 => Kind::Tcp6,
+        _ => Kind::Udp,
+    };
+    let headers = Headers::find(frame, kind, start, offset)?;
+    // Fragments are cut from the transport header on, by gso_size as well; over IPv6 each has a header of its own
+    // (RFC 8200 §4.5).
+    let repeated = match gso {
+        GSO_UDP if headers.v6 => headers.transport_at + 8,
+        GSO_UDP => headers.transport_at,
+        _ => headers.payload_at,
+    };
+    Ok(repeated - (headers.network_at - ETH_HEADER_BYTES) + size)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
@@ -282,5 +309,30 @@ mod tests {
                 prop_assert_eq!(h.len(), h.payload_at);
             }
         }
+    }
+
+    #[test]
+    fn the_longest_segment_counts_all_headers_and_no_tag() {
+        let vnet = |gso: u8, size: u16, start: usize, offset: u8| {
+            let [size, start] = [size.to_le_bytes(), (start as u16).to_le_bytes()];
+            [1, gso, 0, 0, size[0], size[1], start[0], start[1], offset, 0]
+        };
+        let longest = |vnet: [u8; 10], frame: &[u8]| longest_segment(&vnet, frame);
+        for tags in 0..3 {
+            let at = 14 + 4 * tags;
+            let v4 = ethernet(tags, IPV4, &ipv4(TCP, 0, 0, &tcp(8)));
+            assert_eq!(longest(vnet(1, 1448, at + 20, 16), &v4), Ok(14 + 20 + 32 + 1448));
+            assert_eq!(longest(vnet(0x81, 1448, at + 20, 16), &v4), Ok(14 + 20 + 32 + 1448));
+            let udp = ethernet(tags, IPV4, &ipv4(UDP, 10, 0, &[0; 8]));
+            assert_eq!(longest(vnet(5, 1400, at + 60, 6), &udp), Ok(14 + 60 + 8 + 1400));
+            assert_eq!(longest(vnet(3, 1400, at + 60, 6), &udp), Ok(14 + 60 + 1400), "fragments");
+            let v6 = ethernet(tags, IPV6, &ipv6(&[0, 60, UDP], &[0; 8]));
+            assert_eq!(longest(vnet(3, 1400, at + 56, 6), &v6), Ok(14 + 56 + 8 + 1400), "fragments");
+        }
+        // Where the kernel would find more headers than the virtio-net header says, nothing is known.
+        let options = ethernet(0, IPV4, &ipv4(UDP, 10, 0, &[0; 8]));
+        assert!(longest(vnet(3, 1400, 34, 6), &options).is_err());
+        let long = ethernet(0, IPV6, &ipv6(&[&[0; 20][..], &[TCP]].concat(), &tcp(5)));
+        assert!(longest(vnet(4, 1400, 14 + 40 + 160, 16), &long[..142]).is_err());
     }
 }

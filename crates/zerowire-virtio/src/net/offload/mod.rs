@@ -28,7 +28,7 @@ mod segment;
 pub mod testing;
 
 pub use checksum::Checksum;
-pub use headers::{HEADERS_BYTES, Headers, HeadersError};
+pub use headers::{HEADERS_BYTES, Headers, HeadersError, longest_segment};
 pub use payload::Cursor;
 pub use request::{Kind, Request};
 pub use segment::{SegmentError, Segmenter, complete};
