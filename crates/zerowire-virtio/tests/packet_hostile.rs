@@ -5,6 +5,7 @@ mod common;
 
 use common::attack::{PLAIN, front_end, good_frame};
 use common::frames;
+use common::toggle::{Shape, changing_frame, with_metadata};
 use common::veth::veth;
 use common::{Backend, PATIENCE, Peer, Vm, in_netns};
 use zerowire_guest::features as f;
@@ -140,5 +141,23 @@ fn short_and_long_frames_beside_the_ring_are_counted_as_what_they_are() {
         assert_eq!((totals.frames, totals.dropped_total()), (3, 0));
         assert_eq!(totals.copied_bytes["small"], before + short.len() as u64);
         assert_eq!(totals.zero_copied_bytes + totals.copied_bytes["header"], long.len() as u64);
+    });
+}
+
+/// The ring's slot is filled from the head that was looked at, and what goes by the socket begins with it.
+#[test]
+fn what_goes_out_is_what_was_inspected_however_the_guest_changes_it() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 9000);
+        let dir = tempfile::tempdir().expect("a directory");
+        for port in ["packet:v0,rings=on", "packet:v0,rings=off"] {
+            let backend = Backend::start(&[with_metadata(Vm::on("a", port), dir.path())]);
+            let mut peer = Peer::new("v1");
+            for (payload, piece, partial) in
+                [(6000, 6100, false), (6000, 1, true), (3900, 4000, true), (400, 1, false)]
+            {
+                changing_frame(&backend, "a", &mut peer, Shape { payload, piece, partial });
+            }
+        }
     });
 }

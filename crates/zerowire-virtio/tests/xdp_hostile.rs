@@ -7,6 +7,7 @@ use std::time::Duration;
 use common::attack::attack;
 use common::frames::frame;
 use common::pattern::{DATA, Patterned};
+use common::toggle::{Shape, changing_frame, with_metadata};
 use common::veth::veth;
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RingAttack};
@@ -153,5 +154,21 @@ fn one_head_offered_again_and_again_harms_only_its_guest() {
         guest.expect_in(&[place], &inside);
         guest.check("around the one buffer");
         check();
+    });
+}
+
+/// What is looked at goes out from private memory: with the metadata service the begin of each frame, and with an offload its headers.
+#[test]
+fn what_goes_out_is_what_was_inspected_however_the_guest_changes_it() {
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let dir = tempfile::tempdir().expect("a directory");
+        let backend = Backend::start(&[with_metadata(Vm::on("a", "xdp:v0,mode=copy"), dir.path())]);
+        let mut peer = Peer::new("v1");
+        for (payload, piece, partial) in
+            [(1400, 1500, false), (400, 1, false), (1400, 1500, true), (1400, 1, true)]
+        {
+            changing_frame(&backend, "a", &mut peer, Shape { payload, piece, partial });
+        }
     });
 }

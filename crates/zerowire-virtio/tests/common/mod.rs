@@ -12,6 +12,7 @@ pub mod pair;
 pub mod pattern;
 pub mod peer;
 pub mod raw;
+pub mod toggle;
 pub mod veth;
 pub mod vsock;
 
