@@ -32,6 +32,45 @@ fn plain_side(lab: &Lab, ring: &RingMemory) -> Receive {
     Receive::new(lab.device(ring, 0, false), setup).expect("a receive side")
 }
 
+/// A tap says DATA_VALID whatever it was told; a guest without GUEST_CSUM is due no flag (virtio 1.3 §5.1.6.4.1).
+#[test]
+fn a_guest_without_guest_csum_gets_no_flags() {
+    const DATA_VALID: u8 = 2;
+    for clears in [true, false] {
+        let lab = Lab::new(&[(0, 0x10_0000), (BUFFERS, 0x10_0000)]);
+        let ring = lab.ring(SIZE);
+        let (port, far) = wire();
+        let mut io = PortIo::new(port, Engine::Auto).expect("an engine");
+        let mut side = plain_side(&lab, &ring);
+        if clears {
+            side.clear_flags();
+        }
+        // Each other one has a header in two pieces, the first of a byte.
+        for chain in 0..16 {
+            let (head, at) = (chain * 2, BUFFERS + u64::from(chain) * 4096);
+            let more = if chain % 2 == 0 { 0 } else { DESC_NEXT };
+            ring.write_desc(head, at, if more == 0 { 1530 } else { 1 }, DESC_WRITE | more, head + 1);
+            ring.write_desc(head + 1, at + 1, 1529, DESC_WRITE, 0);
+            ring.write_avail(chain, head);
+        }
+        ring.publish_avail_idx(16);
+        let counters = Counters::default();
+        let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
+        for n in 0..16u16 {
+            // In place, and copied.
+            let mut frame = tap_frame(n.into(), if n % 4 < 2 { 1514 } else { 60 });
+            frame[0] = DATA_VALID;
+            rustix::io::write(&far, &frame).expect("a frame on the wire");
+            while counters.snapshot().frames <= n.into() {
+                side.run(&mut cx).expect("a sound ring");
+            }
+            let at = BUFFERS + u64::from(n) * 4096;
+            assert_eq!(lab.bytes(at, 1), [if clears { 0 } else { DATA_VALID }], "frame {n}");
+            assert_received(&lab, at, &frame);
+        }
+    }
+}
+
 /// What lies behind the buffers that a frame takes is not looked at, so that a short frame costs the same however long its chain
 /// is; a frame that reaches there meets the mistake.
 #[test]

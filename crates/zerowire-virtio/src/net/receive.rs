@@ -136,6 +136,8 @@ pub struct Receive {
     reads: Vec<Read>,
     scratch: Mapping,
     scratch_dirty: bool,
+    /// The guest did not take GUEST_CSUM: `flags` is 0 (virtio 1.3 §5.1.6.4.1), though the kernel says DATA_VALID.
+    clears_flags: bool,
     /// What frames may ask of the guest, where the port does not see to that.
     accepts: Option<TapOffloads>,
     /// A segment of a frame that the guest does not take whole.
@@ -161,6 +163,7 @@ impl Receive {
             reads: Vec::with_capacity(READ_BATCH),
             scratch: Mapping::private(SCRATCH_STRIDE * READ_BATCH)?,
             scratch_dirty: false,
+            clears_flags: false,
             accepts: None,
             piece: Vec::new(),
         })
@@ -170,6 +173,11 @@ impl Receive {
     /// (`rebuilt` in the ledger), before it gets the frame.
     pub fn accept_only(&mut self, accepts: TapOffloads) {
         self.accepts = Some(accepts);
+    }
+
+    /// From now on `flags` of each frame is 0, as a guest without GUEST_CSUM is due.
+    pub fn clear_flags(&mut self) {
+        self.clears_flags = true;
     }
 
     /// Gives the guest a frame that came another way than by [`Self::run`], with its virtio-net header in front; one for which

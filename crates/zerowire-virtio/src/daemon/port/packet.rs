@@ -330,6 +330,9 @@ impl Side<PacketPath> for Receive {
         path.link.set_header_bytes(setup.header_len).map_err(|e| e.to_string())?;
         let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;
         side.accept_only(toward_guest(start.acked));
+        if start.acked & f::NET_GUEST_CSUM == 0 {
+            side.clear_flags();
+        }
         Ok(side)
     }
 

@@ -156,7 +156,11 @@ impl Side<TapPath> for Receive {
             mode: path.policy.mode,
             copybreak: path.policy.rx_copybreak_bytes,
         };
-        Self::new(ring, setup).map_err(|e| e.to_string())
+        let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;
+        if start.acked & f::NET_GUEST_CSUM == 0 {
+            side.clear_flags();
+        }
+        Ok(side)
     }
 
     fn ring(&mut self) -> &mut SplitRing {

@@ -7,6 +7,9 @@ use crate::memory::{GuestMemory, access};
 use crate::net::transmit::TurnError;
 use crate::ring::RingError;
 
+/// Where `flags` is in the virtio-net header (virtio 1.3 §5.1.6).
+const FLAGS_AT: usize = 0;
+
 /// Where `num_buffers` is in the virtio-net header (virtio 1.3 §5.1.6).
 const NUM_BUFFERS_AT: usize = 10;
 
@@ -52,6 +55,10 @@ impl Receive {
         // Used elements are seen when they are published, so that the header may be written after them.
         let first = self.chains.segments(0).first().copied();
         let whole_header = first.filter(|s| s.len as usize >= NUM_BUFFERS_AT + 2);
+        if self.clears_flags {
+            access::write(self.chains.segments(0), FLAGS_AT, &[0]);
+            memory.wrote(self.chains.segments(0), FLAGS_AT, 1);
+        }
         if whole_header.is_none() {
             self.write_num_buffers(len, chains, memory);
         }
