@@ -3,7 +3,9 @@
 
 mod common;
 
+use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use common::attack::{PLAIN, SIZE, attack, attack_receive, front_end, good_frame};
@@ -183,6 +185,43 @@ fn a_call_descriptor_that_would_block_holds_up_nothing() {
         RingAttack::LoopOfOne.apply(&mut tx, &[0; 60]).expect("applied");
         wait_until("the ring has stopped", || backend.stats("zwblocka").ring_errors == 1);
         transport.stop_queue(1).expect("the queue's thread answers");
+        check();
+    });
+}
+
+/// The driver has to reset a device of which a ring broke (virtio 1.3 §2.1.2).
+#[test]
+fn a_broken_ring_is_told_in_the_device_status() {
+    const DEVICE_NEEDS_RESET: u64 = 64;
+    beside_a_good_guest(["zwresta", "zwrestb"], |backend, peer, check| {
+        let (mut transport, memory) = front_end(backend, "zwresta", PLAIN);
+        let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
+        good_frame(&mut tx, peer, 1);
+        assert_eq!(transport.status().expect("a status") & DEVICE_NEEDS_RESET, 0);
+        RingAttack::LoopOfOne.apply(&mut tx, &[0; 60]).expect("applied");
+        assert!(tx.wait_error(PATIENCE).expect("a poll"), "the error descriptor");
+        wait_until("the status says so", || transport.status().expect("a status") & DEVICE_NEEDS_RESET != 0);
+        transport.stop_queue(1).expect("stopped");
+        transport.set_status(0).expect("reset");
+        assert_eq!(transport.status().expect("a status"), 0);
+        let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
+        good_frame(&mut tx, peer, 2);
+        assert_eq!(transport.status().expect("a status") & DEVICE_NEEDS_RESET, 0);
+        check();
+    });
+}
+
+/// A front end begins at once; a connection of which nothing comes does not keep the VM from its own.
+#[test]
+fn a_front_end_that_says_nothing_is_let_go() {
+    beside_a_good_guest(["zwsilenta", "zwsilentb"], |backend, peer, check| {
+        let mut silent = UnixStream::connect(backend.socket("zwsilenta")).expect("connected");
+        silent.set_read_timeout(Some(3 * PATIENCE)).expect("a time limit");
+        assert_eq!(silent.read(&mut [0; 1]).expect("the end of it"), 0);
+        backend.guest("zwsilenta", &options(0, Layout::Split)).ping(peer, 1);
+        let error = backend.stats("zwsilenta").last_error.expect("an error");
+        assert!(error.contains("no message within 10s"), "{error}");
+        // One that has begun may take its time.
         check();
     });
 }

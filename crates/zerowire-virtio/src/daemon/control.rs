@@ -178,8 +178,10 @@ fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Follower>)
                 control.connections.fetch_add(1, Ordering::Relaxed);
                 control.connected.store(true, Ordering::Relaxed);
                 tracing::info!("{}: front end connected", control.name);
+                // A connection that was handed over may wait for its front end to be started.
+                let first = listener.is_lasting().then(|| Instant::now() + FIRST_MESSAGE);
                 match stream.set_nonblocking(true) {
-                    Ok(()) => serve(vm, Connection::new(stream), link.as_mut(), &mut pace),
+                    Ok(()) => serve(vm, Connection::new(stream), link.as_mut(), &mut pace, first),
                     Err(e) => tracing::error!("{}: {e}", control.name),
                 }
                 control.connected.store(false, Ordering::Relaxed);
@@ -225,8 +227,18 @@ fn sleep(control: &Control, fd: Option<BorrowedFd<'_>>, link: Option<&Follower>,
     control.drain_wake();
 }
 
-/// Serves one connection until it ends, whatever the reason.
-fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Follower>, pace: &mut Pace) {
+/// Time for a front end that came by the socket to send its first message: they all begin at once, and one that does not keeps the
+/// VM from its own.
+const FIRST_MESSAGE: Duration = Duration::from_secs(10);
+
+/// Serves one connection until it ends, whatever the reason. Its first message has to come by `first`.
+fn serve(
+    vm: &dyn Backing,
+    mut connection: Connection,
+    mut link: Option<&mut Follower>,
+    pace: &mut Pace,
+    mut first: Option<Instant>,
+) {
     let control = vm.control();
     let mut session = Session::new(vm);
     if let Some(link) = &mut link {
@@ -247,6 +259,7 @@ fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Fol
         session.attend();
         match connection.recv() {
             Ok(Some(message)) => {
+                first = None;
                 if let Err(e) = session.handle(&mut connection, message) {
                     break Err(e);
                 }
@@ -257,7 +270,12 @@ fn serve(vm: &dyn Backing, mut connection: Connection, mut link: Option<&mut Fol
             }
             Err(WireError::WouldBlock) => {
                 let link = link.as_deref();
-                let patience = link.and_then(|l| l.due(true));
+                let left = first.map(|at| at.saturating_duration_since(Instant::now()));
+                if left == Some(Duration::ZERO) {
+                    let text = format!("no message within {FIRST_MESSAGE:?} of its connection");
+                    break Err(SessionError::Protocol { request: "front end", text });
+                }
+                let patience = [link.and_then(|l| l.due(true)), left].into_iter().flatten().min();
                 sleep(control, Some(connection.stream().as_fd()), link, patience);
             }
             Err(e) => break Err(SessionError::Wire(e)),

@@ -99,6 +99,14 @@ pub(super) trait Device {
     /// RESET_DEVICE: all rings have stopped; state goes, `memory` stays.
     fn reset(&mut self, memory: &Arc<GuestMemory>);
 
+    /// Whether a ring broke since the guest reset the device, which no driver can go on with (DEVICE_NEEDS_RESET).
+    fn needs_reset(&self) -> bool {
+        false
+    }
+
+    /// The guest has reset the device (virtio 1.3 §2.4): its rings have stopped.
+    fn was_reset(&mut self) {}
+
     /// The control thread was woken: there may be something new to take up.
     fn attend(&mut self) {}
 }

@@ -275,6 +275,14 @@ impl Device for NetDevice<'_> {
         self.rings.fill(Use::default());
     }
 
+    fn needs_reset(&self) -> bool {
+        self.vm.shared.needs_reset.load(Ordering::Acquire)
+    }
+
+    fn was_reset(&mut self) {
+        self.vm.shared.needs_reset.store(false, Ordering::Release);
+    }
+
     fn attend(&mut self) {
         if let Some(tree) = self.vm.new_tree()
             && let Some(Some(w)) = self.workers.first()

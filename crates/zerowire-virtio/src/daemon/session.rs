@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
                 self.reset_device();
             }
             Request::SetStatus => self.set_status(message.u64()?),
-            Request::GetStatus => return Ok(Answer::u64(self.status)),
+            Request::GetStatus => return Ok(Answer::u64(self.reported_status())),
             other => return Err(not_offered(other)),
         }
         Ok(Answer::None)
@@ -276,12 +276,19 @@ impl<'a> Session<'a> {
         Err(refused(request, "all of the configuration space is read-only".to_owned()))
     }
 
+    /// With DEVICE_NEEDS_RESET where a ring broke (virtio 1.3 §2.1.2).
+    fn reported_status(&self) -> u64 {
+        if self.device.needs_reset() { self.status | DEVICE_NEEDS_RESET } else { self.status }
+    }
+
     fn set_status(&mut self, status: u64) {
         if status == 0 {
             self.stop_all();
+            self.device.was_reset();
             self.forget_inflight();
         }
-        self.status = status & 0xff;
+        // The device's own to say.
+        self.status = status & 0xff & !DEVICE_NEEDS_RESET;
         self.vm.control().status.store(self.status, Ordering::Relaxed);
     }
 
@@ -329,6 +336,9 @@ fn takes_descriptors(request: Request) -> bool {
             | Request::SetLogFd
     )
 }
+
+/// `DEVICE_NEEDS_RESET` (virtio 1.3 §2.1).
+const DEVICE_NEEDS_RESET: u64 = 64;
 
 /// What is sent back.
 enum Answer {

@@ -1,6 +1,6 @@
 //! What the server has to tell.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
@@ -21,6 +21,8 @@ pub(super) struct PairCounters {
 pub(super) struct Shared {
     pub pairs: Vec<PairCounters>,
     pub ring_errors: AtomicU64,
+    /// A ring broke since the guest reset its device last.
+    pub needs_reset: AtomicBool,
     pub unsure: AtomicU64,
     pub out_of_order: Arc<AtomicU64>,
     pub path: Mutex<String>,

@@ -52,8 +52,15 @@ const TURNS_UNASKED: u32 = 16;
 /// sleeps between turns. Commands are taken meanwhile.
 const TURNS_BLOCKED: u32 = 16;
 
-/// How long such a worker sleeps.
-const BLOCKED_NAP: Duration = Duration::from_micros(100);
+/// How long such a worker sleeps at first, and at most: twice as long each time, so that a port that takes nothing for long costs
+/// next to nothing.
+const BLOCKED_NAP: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(10)];
+
+/// How long a worker sleeps that has been blocked for `turns`.
+fn blocked_nap(turns: u32) -> Duration {
+    let doubled = turns.saturating_sub(TURNS_BLOCKED).min(16);
+    (BLOCKED_NAP[0] * (1 << doubled)).min(BLOCKED_NAP[1])
+}
 
 /// Stack of a worker, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
@@ -240,11 +247,11 @@ impl<P: Path> Worker<P> {
                 continue;
             } else {
                 if self.arm() {
-                    self.blocked += 1;
+                    self.blocked = self.blocked.saturating_add(1);
                     if self.blocked < TURNS_BLOCKED {
                         continue;
                     }
-                    Some(BLOCKED_NAP)
+                    Some(blocked_nap(self.blocked))
                 } else {
                     self.blocked = 0;
                     self.idle_time()
@@ -429,6 +436,7 @@ impl<P: Path> Worker<P> {
         // The text goes first: who sees the count finds the text that belongs to it.
         self.shared.set_error(error.to_string());
         self.shared.ring_errors.fetch_add(1, Ordering::Release);
+        self.shared.needs_reset.store(true, Ordering::Release);
         tracing::error!("{error}; this queue is stopped until the driver resets it");
         if let TurnError::Io(_) = error {
             // Without an engine neither ring can go on, nor another one begin.
@@ -449,4 +457,17 @@ impl<P: Path> Worker<P> {
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, tag: u64) -> io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(tag), flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_takes_nothing_is_looked_at_ever_less_often() {
+        let naps: Vec<_> = (TURNS_BLOCKED..TURNS_BLOCKED + 9).map(blocked_nap).collect();
+        assert_eq!(naps[0], BLOCKED_NAP[0]);
+        assert!(naps.windows(2).all(|n| n[1] == (n[0] * 2).min(BLOCKED_NAP[1])), "{naps:?}");
+        assert_eq!(blocked_nap(u32::MAX), BLOCKED_NAP[1]);
+    }
 }

@@ -115,12 +115,16 @@ impl Backend {
         self.connect_without(vm, 0)
     }
 
+    /// Where a VM's front end connects.
+    pub fn socket(&self, vm: &str) -> std::path::PathBuf {
+        self.dir.path().join(vm)
+    }
+
     /// Connects as a front end that leaves out these protocol features.
     pub fn connect_without(&self, vm: &str, protocol: u64) -> VhostUser {
         let all = VhostUserOptions::default();
         let options = VhostUserOptions { protocol: all.protocol & !protocol, ..all };
-        VhostUser::connect_with(self.dir.path().join(vm), PATIENCE, &options)
-            .unwrap_or_else(|e| panic!("{e}"))
+        VhostUser::connect_with(self.socket(vm), PATIENCE, &options).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// What a VM moved so far. A frame can arrive before the worker that sent it has counted it: as long as the figures change
