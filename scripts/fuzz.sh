@@ -15,7 +15,8 @@ cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:${HOME:-/root}/.cargo/bin
 export PATH
 CARGO=${CARGO:-cargo}
-all="vsock_packet vsock_muxer vsock_mapped net_transmit net_offload vhost_user_messages capture packet_offload recv_multishot recv_zcrx"
+all="vsock_packet vsock_muxer vsock_mapped net_transmit net_receive net_offload metadata vhost_user_messages \
+vhost_user_session capture packet_offload recv_multishot recv_zcrx"
 
 mode=${1:-}
 case $mode in

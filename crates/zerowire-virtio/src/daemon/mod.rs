@@ -19,6 +19,8 @@ mod port;
 mod rings;
 mod session;
 mod stats;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod vm;
 mod vsock;
 mod worker;
