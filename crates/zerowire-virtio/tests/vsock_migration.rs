@@ -10,7 +10,9 @@ use common::vsock::{Guest, Vm, VsockBackend, pattern, read_exact, together};
 use common::{PATIENCE, wait_until};
 use zerowire_guest::DirtyLog;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
-use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType, StackOptions, TxLayout, VsockOptions};
+use zerowire_guest::vsock::{
+    ConnId, ConnState, HOST_CID, Op, PacketHeader, SocketType, StackOptions, TxLayout, VsockOptions,
+};
 use zerowire_vhost_user::LogRegion;
 
 const SIZES: [usize; 8] = [1, 44, 4051, 4052, 4053, 65_536, 65_537, 300_000];
@@ -251,6 +253,55 @@ fn a_driver_that_comes_from_elsewhere_is_told_that_its_connections_are_gone() {
         let (conn, mut host) = backend.open("vm", &mut guest, 1234);
         guest.ping(conn, &mut host);
         assert_eq!(queue.ring().used_idx(), 1, "one event");
+    }
+}
+
+/// A driver that takes the event ends the connections that it has by then. So none begins before it has posted the buffer anew,
+/// in either direction; where it never does, after a second.
+#[test]
+fn connections_begin_behind_the_reset_of_the_old_ones() {
+    let vms = [Vm::new("vm", 3)];
+    let mut backend = VsockBackend::start(&vms);
+    let mut guest = backend.guest("vm");
+    let (conn, mut host) = backend.open("vm", &mut guest, 1234);
+    guest.ping(conn, &mut host);
+    // Another port, since what the device before has still sent is answered by RST.
+    for (posts, port) in [(true, 80), (false, 81)] {
+        backend = backend.restart(&vms);
+        let start = std::time::Instant::now();
+        guest.driver.reconnect(backend.connect("vm"), guest.stack.queues()).expect("connected");
+        guest.stack.reset_connections();
+        let mut queue = events(&mut guest, &[8; 3]);
+        assert!(queue.wait_used(1, PATIENCE), "the event");
+        guest.stack.listen(port, SocketType::Stream);
+        let _listener = backend.listen("vm", 1234);
+        let conn = guest.stack.connect(HOST_CID, 1234, SocketType::Stream).expect("asked");
+        let mut program = backend.dial("vm", port);
+        // Packets of no connection are answered meanwhile, and a packet that was due before the second one is there by then.
+        let sound = guest.stack.header(conn, Op::CreditUpdate).expect("a header");
+        for answers in 1..=2 {
+            let stray = PacketHeader { src_port: 7, ..sound };
+            let before = guest.stack.counters().stray_resets;
+            assert!(guest.stack.send_raw(&stray, &[]).expect("sent"));
+            guest.until("an answer", |s| s.counters().stray_resets > before);
+            let begun =
+                guest.stack.state(conn) != ConnState::Connecting || guest.stack.accept(port).is_some();
+            // A machine that is busy may have let the second pass.
+            let waited = start.elapsed() >= std::time::Duration::from_secs(1);
+            assert!(!begun || waited, "a connection has begun by answer {answers}");
+            if begun {
+                break;
+            }
+        }
+        if posts {
+            queue.offer(0);
+            queue.kick().expect("a kick");
+        }
+        assert!(guest.stack.wait_connected(conn, PATIENCE).expect("answered"), "the guest's");
+        let told = guest.with_host(|| common::vsock::read_ok(&mut program));
+        assert!(told.is_some(), "the host program's");
+        assert_eq!(queue.ring().used_idx(), 1, "one event");
+        std::fs::remove_file(backend.port_path("vm", 1234)).expect("removed");
     }
 }
 

@@ -326,7 +326,7 @@ impl Loop {
                 self.stop(vm, RX_QUEUE);
                 self.stop(vm, TX_QUEUE);
                 self.stop(vm, EVENT_QUEUE);
-                self.switch.vms[vm].reset_due = false;
+                self.switch.set_gate(vm, false);
                 self.switch.drop_connections(vm);
                 self.switch.vms[vm].resume = None;
                 self.switch.vms[vm].memory = Arc::default();
@@ -397,8 +397,9 @@ impl Loop {
             if !resumes {
                 self.switch.drop_connections(v);
                 // One that has sent before, and not here, has connections that nobody here knows.
-                let vm = &mut self.switch.vms[v];
-                vm.reset_due = start.base != 0 || vm.rx.as_ref().is_some_and(|r| r.queue.start.base != 0);
+                let rx = self.switch.vms[v].rx.as_ref();
+                let lost = start.base != 0 || rx.is_some_and(|r| r.queue.start.base != 0);
+                self.switch.set_gate(v, lost);
             }
         }
         let vm = &mut self.switch.vms[v];

@@ -14,6 +14,7 @@ use super::mapped::{MapClient, MapPolicy};
 use super::packet::{HOST_CID, Header, Kind};
 use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
+use super::switch::Gate;
 use super::table::{Key, Table};
 use super::{VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess, bind_unix};
@@ -105,8 +106,8 @@ pub(crate) struct GroupVm {
     pub(super) rx: Option<Box<Receive>>,
     pub(super) tx: Option<Box<Queue>>,
     pub(super) events: Option<Box<Queue>>,
-    /// The driver knows of connections that it had elsewhere, and is to be told that they are gone.
-    pub(super) reset_due: bool,
+    /// Whether connections may begin: the driver may know of some that it had elsewhere.
+    pub(super) gate: Gate,
     pub(super) memory: Arc<GuestMemory>,
     pub(super) connections: Table,
     /// Slots of connections that may have something for the guest.
@@ -168,7 +169,7 @@ impl GroupVm {
             rx: None,
             tx: None,
             events: None,
-            reset_due: false,
+            gate: Gate::Open,
             memory: Arc::default(),
             connections: Table::default(),
             ready: VecDeque::new(),

@@ -30,6 +30,7 @@ use super::vm::GroupVm;
 use crate::memory::Segment;
 use crate::ring::RingError;
 
+pub(super) use events::Gate;
 pub(super) use host::{Event, token, watch};
 #[cfg(feature = "testing")]
 pub(super) use map_clients::MAX_CLIENTS;

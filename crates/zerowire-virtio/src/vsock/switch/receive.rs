@@ -2,7 +2,7 @@
 
 use zerowire::ledger::CopyReason;
 
-use super::{CLOSE_PATIENCE, Switch};
+use super::{CLOSE_PATIENCE, Gate, Switch};
 use crate::memory::{GuestMemory, access};
 use crate::ring::RingError;
 use crate::vsock::held::Held;
@@ -111,6 +111,10 @@ impl Switch {
         memory: &GuestMemory,
     ) -> Result<Served, RingError> {
         let mut quota = QUOTA_BYTES;
+        let gated = self.vms[v].gate != Gate::Open;
+        if gated && self.connection(v, slot).is_some_and(|c| c.life.owes_beginning()) {
+            return Ok(Served::All);
+        }
         loop {
             loop {
                 let Some(c) = self.connection(v, slot) else { return Ok(Served::All) };

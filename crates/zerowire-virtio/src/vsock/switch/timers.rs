@@ -26,6 +26,7 @@ impl Switch {
             waiting |= self.scan_handshakes(v, now);
             waiting |= self.scan_connections(v, now);
             waiting |= self.scan_map_clients(v, now);
+            self.scan_gate(v, now);
             // Programs that could not be accepted for lack of descriptors.
             self.vms[v].listeners().for_each(|l| l.called = true);
         }
