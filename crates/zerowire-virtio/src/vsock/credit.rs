@@ -8,6 +8,8 @@ pub struct Incoming {
     buffer: u32,
     /// What of the buffer the guest is told of.
     offered: u32,
+    /// The guest's own buffer, bytes: Linux lets no more than that be under way, however much it is offered.
+    own: u32,
     received: u32,
     forwarded: u32,
     told: u32,
@@ -16,12 +18,22 @@ pub struct Incoming {
 impl Incoming {
     /// A buffer of this many bytes, empty.
     pub fn new(buffer: u32) -> Self {
-        Self { buffer, offered: buffer, received: 0, forwarded: 0, told: 0 }
+        Self { buffer, offered: buffer, own: u32::MAX, received: 0, forwarded: 0, told: 0 }
     }
 
     /// Bytes of the buffer: what may wait at most.
     pub fn buffer(&self) -> u32 {
         self.buffer
+    }
+
+    /// The guest says how large its own buffer is, with each header.
+    pub fn own_buffer(&mut self, bytes: u32) {
+        self.own = bytes;
+    }
+
+    /// Half of what the guest lets be under way.
+    fn half(&self) -> u32 {
+        self.buffer.min(self.own) / 2
     }
 
     /// The guest has sent `len` bytes. False, and nothing counted, where it was not allowed to.
@@ -66,24 +78,24 @@ impl Incoming {
         self.is_news() || (self.is_used_up() && self.forwarded != self.told)
     }
 
-    /// Whether the guest is to be told: it knows of less than half of the buffer that is free.
+    /// Whether the guest is to be told: it knows of less than half of what it may use.
     pub fn is_news(&self) -> bool {
-        self.untold() > self.buffer / 2
+        self.untold() > self.half()
     }
 
-    /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of it.
+    /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of what it may use.
     pub fn lacks(&self, more: u32) -> bool {
-        self.untold().saturating_add(more) > self.buffer / 2
+        self.untold().saturating_add(more) > self.half()
     }
 
     /// Bytes that have to leave the buffer before the guest is told.
     pub fn short_of_news(&self) -> u32 {
-        (self.buffer / 2 + 1).saturating_sub(self.untold())
+        (self.half() + 1).saturating_sub(self.untold())
     }
 
     /// Whether the guest may send nothing, as far as it was told.
     pub fn is_used_up(&self) -> bool {
-        self.received.wrapping_sub(self.told) >= self.offered
+        self.received.wrapping_sub(self.told) >= self.offered.min(self.own)
     }
 
     /// Bytes that have left the buffer since the guest was told last.
@@ -171,6 +183,27 @@ mod tests {
         assert!(!c.is_news());
         assert!(c.receive(51));
         assert!(!c.receive(1));
+    }
+
+    #[test]
+    fn a_guest_with_a_small_buffer_is_told_by_half_of_that() {
+        let mut c = Incoming::new(1000);
+        c.own_buffer(100);
+        assert!(c.receive(50));
+        assert!(!c.is_used_up() && !c.lacks(50) && c.lacks(51));
+        assert_eq!(c.short_of_news(), 51);
+        assert!(c.receive(50));
+        assert!(c.is_used_up(), "more is offered, and it does not use it");
+        c.forward(51);
+        assert!(c.is_news());
+        c.tell();
+        // A driver may use all that it is offered, whatever it says of its own buffer.
+        assert!(c.receive(951) && !c.receive(1));
+        c.own_buffer(2000);
+        c.forward(500);
+        assert!(!c.is_news());
+        c.own_buffer(0);
+        assert!(c.is_news());
     }
 
     #[test]

@@ -29,9 +29,12 @@ const LINGER: u32 = 64;
 /// Turns in which something moved, before sockets are asked for news.
 const TURNS_UNASKED: u32 = 4;
 
-/// How long a starved guest has to post a good part of its ring, before any buffer will do; and a program to release all
-/// that is lent to it, or so much that its guest is told, before it is asked to tell of each window.
+/// How long a starved guest has to post a good part of its ring, before any buffer will do; a program to release all that is
+/// lent to it; and a guest to send more, before it is told of credit that is less than half of what it may use.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
+
+/// The same of credit, in a group that is never idle for that long.
+const REVIEW_AFTER: Duration = Duration::from_millis(16);
 
 /// How long the end of a group waits for its thread.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -67,6 +70,7 @@ impl Group {
                         linger: 0,
                         unasked: 0,
                         impatient: false,
+                        review_at: None,
                         quit: false,
                     }
                     .run(),
@@ -102,6 +106,8 @@ struct Loop {
     unasked: u32,
     /// A sleep ended by itself: whoever holds chains is to tell of each that it releases.
     impatient: bool,
+    /// When credit that guests don't know of is looked at, though the group is not idle.
+    review_at: Option<Instant>,
     quit: bool,
 }
 
@@ -136,6 +142,7 @@ impl Loop {
             }
             // A VM that is never idle must not stop the clock of the others.
             self.switch.scan();
+            self.review_while_busy();
             Some(Duration::ZERO)
         } else if self.linger > 0 && !(self.linger == LINGER && self.switch.guest_must_wait()) {
             self.linger -= 1;
@@ -152,21 +159,35 @@ impl Loop {
                 return true;
             }
             let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.lent > 0 && !self.impatient);
-            let settle = self.switch.spares_credit || self.switch.vms.iter().any(waits);
+            let settle = self.switch.has_quiet() || self.switch.vms.iter().any(waits);
             [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
         };
         let came = self.wait(events, sleep.or(timeout));
         self.impatient &= !came;
-        let mut spared = false;
+        let mut reviewed = false;
         if !came && timeout.is_some_and(|t| t > Duration::ZERO) {
             self.impatient = true;
             for vm in &mut self.switch.vms {
                 vm.impatient |= vm.starved;
                 vm.starved = false;
             }
-            spared = self.switch.spare_no_credit();
+            reviewed = self.switch.review_quiet();
+            self.review_at = None;
         }
-        busy || came || spared
+        busy || came || reviewed
+    }
+
+    /// Others of the group are busy, and may be for ever: a guest that waits for credit must not wait for them.
+    fn review_while_busy(&mut self) {
+        if !self.switch.has_quiet() {
+            self.review_at = None;
+            return;
+        }
+        let now = self.switch.clock.now();
+        if *self.review_at.get_or_insert(now + REVIEW_AFTER) <= now {
+            self.review_at = None;
+            self.switch.review_quiet();
+        }
     }
 
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.

@@ -80,7 +80,7 @@ pub struct HostEnd {
     pub uncredited: u32,
     /// Bytes for which the guest has credit again, and that the socket has yet to take.
     pub promised: u32,
-    /// The guest waits for that credit.
+    /// The guest waits for credit, or may: news of room, or of a release, are asked for.
     pub credit_waits: bool,
     /// The program keeps windows while it waits: the guest is to be told of any room.
     pub stingy: bool,
@@ -331,6 +331,8 @@ struct Slot {
     /// It is in the list of those that may have something for the guest. The slot's mark, not its tenant's: else a guest
     /// that takes no buffer and begins connections over and over would make the list as long as it likes.
     queued: bool,
+    /// It is in the list of those whose credit is looked at once nothing has happened for a while.
+    quiet: bool,
     connection: Option<Connection>,
 }
 
@@ -454,6 +456,23 @@ impl Table {
     pub fn dequeue(&mut self, slot: u32) {
         if let Some(s) = self.slots.get_mut(slot as usize) {
             s.queued = false;
+        }
+    }
+
+    /// Marks a slot whose tenant's credit is to be looked at once nothing has happened for a while. False where it has no tenant,
+    /// or is marked already.
+    #[inline]
+    pub fn begin_quiet(&mut self, slot: u32) -> bool {
+        match self.slots.get_mut(slot as usize) {
+            Some(s) if s.connection.is_some() => !std::mem::replace(&mut s.quiet, true),
+            _ => false,
+        }
+    }
+
+    /// The slot has left the list of those.
+    pub fn end_quiet(&mut self, slot: u32) {
+        if let Some(s) = self.slots.get_mut(slot as usize) {
+            s.quiet = false;
         }
     }
 

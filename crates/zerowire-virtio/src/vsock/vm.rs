@@ -112,6 +112,8 @@ pub(crate) struct GroupVm {
     pub(super) connections: Table,
     /// Slots of connections that may have something for the guest.
     pub(super) ready: VecDeque<u32>,
+    /// Slots of connections whose guests have credit that they were not told of.
+    pub(super) quiet: VecDeque<u32>,
     /// Resets of no connection.
     pub(super) resets: VecDeque<Header>,
     pub(super) handshakes: Vec<Option<Handshake>>,
@@ -173,6 +175,7 @@ impl GroupVm {
             memory: Arc::default(),
             connections: Table::default(),
             ready: VecDeque::new(),
+            quiet: VecDeque::new(),
             resets: VecDeque::new(),
             handshakes: Vec::new(),
             tenants: 0,
@@ -267,6 +270,14 @@ impl GroupVm {
     pub(super) fn mark_ready(&mut self, slot: u32) {
         if self.connections.enqueue(slot) {
             self.ready.push_back(slot);
+        }
+    }
+
+    /// Puts a connection into the list of those whose credit is looked at once nothing has happened for a while.
+    #[inline]
+    pub(super) fn mark_quiet(&mut self, slot: u32) {
+        if self.connections.begin_quiet(slot) {
+            self.quiet.push_back(slot);
         }
     }
 }

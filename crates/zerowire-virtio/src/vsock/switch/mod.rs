@@ -75,8 +75,6 @@ pub(super) struct Switch {
     hint: usize,
     /// Whose payload came last in a batch, if a host program gets it: VM and slot.
     last_sender: Option<(usize, u32)>,
-    /// A program has not given back enough of its windows for the guest to be told.
-    pub spares_credit: bool,
     /// When deadlines are to be looked at.
     pub scan_at: Option<Instant>,
 }
@@ -107,7 +105,6 @@ impl Switch {
             filled: Vec::with_capacity(transmit::MAX_BATCH),
             hint: 0,
             last_sender: None,
-            spares_credit: false,
             scan_at: None,
         })
     }
@@ -228,6 +225,9 @@ impl Switch {
         let vm = &mut self.vms[v];
         for slot in vm.ready.drain(..) {
             vm.connections.dequeue(slot);
+        }
+        for slot in vm.quiet.drain(..) {
+            vm.connections.end_quiet(slot);
         }
         vm.resets.clear();
         vm.handshakes.clear();

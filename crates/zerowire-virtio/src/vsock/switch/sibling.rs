@@ -69,11 +69,12 @@ impl Switch {
     /// Has a guest told that it may send on to its sibling, where the sibling has no reason to.
     pub(super) fn tell_sender(&mut self, v: usize, slot: u32) {
         self.follow_sibling(v, slot);
-        if let Some(c) = self.connection(v, slot)
-            && c.incoming.is_due()
-        {
+        let Some(c) = self.connection(v, slot) else { return };
+        if c.incoming.is_due() {
             c.life.owe_update();
             self.vms[v].mark_ready(slot);
+        } else if c.incoming.untold() > 0 {
+            self.vms[v].mark_quiet(slot);
         }
     }
 

@@ -32,6 +32,17 @@ const END_COST: usize = 8;
 /// Segments of a turn, give or take those of one chain.
 const MAX_SEGMENTS: usize = 4096;
 
+/// Why a guest's credit is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Something came from the guest, or left for the host program.
+    Routine,
+    /// The guest asks: it wants to know of little, too.
+    GuestAsks,
+    /// Nothing has happened for a while.
+    Idle,
+}
+
 impl Switch {
     /// Takes a batch of packets from a guest. Returns whether there were any.
     pub fn transmit(&mut self, v: usize) -> bool {
@@ -184,6 +195,7 @@ impl Switch {
         let counts = !matches!(op, Op::Request | Op::Rst);
         let before = c.outgoing.free();
         let credit = if counts { c.outgoing.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
+        c.incoming.own_buffer(c.outgoing.alloc());
         let waits = c.held.is_some() || c.host().is_some_and(|h| h.readable);
         if c.outgoing.free() > before {
             c.life.credit_came();
@@ -229,7 +241,7 @@ impl Switch {
         match effect {
             Effect::None => {
                 if op == Op::CreditRequest {
-                    self.look_at_credit(v, slot, true);
+                    self.look_at_credit(v, slot, Why::GuestAsks);
                 }
                 self.vms[v].mark_ready(slot);
                 self.relay_credit(v, slot, op);
@@ -389,59 +401,68 @@ impl Switch {
     /// guest. The kernel tells how much is unread when asked, and of its own accord when most of it was read: a quarter of the
     /// room may be left then.
     pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
-        self.look_at_credit(v, slot, false);
+        self.look_at_credit(v, slot, Why::Routine);
     }
 
-    /// Nothing has happened for a while. Programs that have given back less than half of what their guests may send, and hold the
-    /// rest, may be waiting for more before they go on: their guests are told of any room once. Returns whether there are any.
-    pub fn spare_no_credit(&mut self) -> bool {
-        if !std::mem::take(&mut self.spares_credit) {
-            return false;
-        }
+    /// Whether a guest has credit that it was not told of.
+    pub fn has_quiet(&self) -> bool {
+        self.vms.iter().any(|vm| !vm.quiet.is_empty())
+    }
+
+    /// Nothing has happened for a while. Each guest that a part of its credit was kept from is told of it: it may let less be
+    /// under way than it may, and wait for that. Returns whether there are any such connections.
+    pub fn review_quiet(&mut self) -> bool {
+        let mut any = false;
         for v in 0..self.vms.len() {
-            for slot in 0..self.vms[v].connections.slots() {
-                let host = self.connection(v, slot).and_then(|c| c.host());
-                if let Some(h) = host.filter(|h| h.credit_waits && h.windows.is_some()) {
-                    h.stingy = true;
-                    self.tell_credit(v, slot);
-                }
+            // One that is put into the list again waits for the next time.
+            for _ in 0..self.vms[v].quiet.len() {
+                let Some(slot) = self.vms[v].quiet.pop_front() else { break };
+                self.vms[v].connections.end_quiet(slot);
+                any = true;
+                self.follow_sibling(v, slot);
+                self.look_at_credit(v, slot, Why::Idle);
             }
         }
-        true
+        any
     }
 
-    /// As [`Self::tell_credit`]; `asked` by the guest, which wants to know also of little.
-    fn look_at_credit(&mut self, v: usize, slot: u32, asked: bool) {
+    /// As [`Self::tell_credit`].
+    fn look_at_credit(&mut self, v: usize, slot: u32, why: Why) {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
         // A message that is not complete takes room until its end comes, for which the guest may need all the rest.
         let part = c.host().is_some_and(|h| h.held.as_ref().is_some_and(|held| held.has_partial()));
+        let any = why != Why::Routine;
+        let mut quiet = false;
+        let mut due = c.incoming.is_news();
         if let End::Host(h) = &mut c.end {
             c.incoming.forward(h.leaves(h.in_socket));
-        }
-        let mut due = c.incoming.is_news();
-        if let End::Host(h) = &mut c.end
-            && h.uncredited > 0
-            && (part || asked || c.incoming.lacks(h.uncredited))
-        {
-            loop {
-                c.incoming.forward(if part { h.leaves_all() } else { h.looks() });
-                due = c.incoming.is_news() || (h.stingy && c.incoming.untold() > 0);
-                h.credit_waits = !due && (c.incoming.lacks(h.uncredited) || (asked && h.uncredited > 0));
-                // Of a window the program tells, if it is asked to.
-                let wanted = if asked || h.stingy { 1 } else { c.incoming.short_of_news() };
-                if !h.credit_waits || !h.windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
-                    break;
+            due = c.incoming.is_news();
+            if h.uncredited > 0 && (part || any || c.incoming.lacks(h.uncredited)) {
+                h.stingy |= why == Why::Idle && h.windows.is_some();
+                loop {
+                    c.incoming.forward(if part { h.leaves_all() } else { h.looks() });
+                    due = c.incoming.is_news() || (h.stingy && c.incoming.untold() > 0);
+                    h.credit_waits = !due && (c.incoming.lacks(h.uncredited) || (any && h.uncredited > 0));
+                    // Of a window the program tells, if it is asked to.
+                    let wanted = if any || h.stingy { 1 } else { c.incoming.short_of_news() };
+                    if !h.credit_waits || !h.windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
+                        break;
+                    }
                 }
+                h.stingy &= !due;
             }
-            if h.credit_waits && h.windows.is_some() && !h.stingy {
-                self.spares_credit = true;
-            }
-            h.stingy &= !due;
+            let waits = h.credit_waits && (h.windows.is_none() || h.stingy);
+            quiet = h.uncredited > 0 && !waits;
         }
-        if due || (part && c.incoming.untold() > 0) {
+        due |= (part || why == Why::Idle) && c.incoming.untold() > 0;
+        quiet |= !due && c.incoming.untold() > 0;
+        if due {
             c.life.owe_update();
             self.vms[v].mark_ready(slot);
+        }
+        if quiet {
+            self.vms[v].mark_quiet(slot);
         }
         self.watch_room(v, slot);
     }

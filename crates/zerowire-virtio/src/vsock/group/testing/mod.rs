@@ -84,7 +84,16 @@ impl Harness {
             );
         }
         let switch = Switch::new(vms, epoll)?;
-        let inner = Loop { switch, queue, _wake: wake, linger: 0, unasked: 0, impatient: false, quit: false };
+        let inner = Loop {
+            switch,
+            queue,
+            _wake: wake,
+            linger: 0,
+            unasked: 0,
+            impatient: false,
+            review_at: None,
+            quit: false,
+        };
         let events = Vec::with_capacity(EVENTS);
         Ok(Self { inner, events, counters, limits, _commands: commands })
     }
