@@ -188,6 +188,53 @@ fn a_program_that_holds_all_windows_stops_its_sender_and_nobody_else() {
 }
 
 #[test]
+fn a_program_that_holds_all_windows_but_one_gets_data() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream().windows(2));
+    guest.send(conn, &pattern(1000, 0));
+    let first = guest.with_host(|| window(&program));
+    guest.send(conn, &pattern(1000, 1));
+    let second = guest.with_host(|| window(&program));
+    assert_eq!((first.len(), second.len()), (1000, 1000));
+    // It is not asleep, or not yet: the window is kept back for a while.
+    drop((first, second));
+    for n in 0..4 {
+        guest.send(conn, &pattern(1000, n));
+        guest.until("published", |_| program.poll_value() == 1);
+        let Dequeued::Window(held) = program.dequeue().expect("a window") else { panic!("not there") };
+        guest.send(conn, &pattern(500, n));
+        guest.until("published", |_| program.poll_value() == 1);
+        let Dequeued::Window(last) = program.dequeue().expect("a window") else { panic!("not there") };
+        assert_eq!((held.len(), last.len()), (1000, 500));
+    }
+}
+
+/// As long as it fits the windows, that is.
+#[test]
+fn a_program_keeps_windows_until_a_message_as_long_as_the_credit_is_whole() {
+    let backend = VsockBackend::one();
+    let mut guest = backend.guest("vm");
+    for (windows, pages, len) in [(4, 4, 60_000), (2, 16, 100_000), (4, 16, 262_144), (8, 128, 262_144)] {
+        let options = Options::seqpacket().windows(windows).data_pages(pages);
+        let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, options);
+        for n in 0..3 {
+            let message = pattern(len, n);
+            let whole = || {
+                let mut kept: Vec<WindowLease> = Vec::new();
+                while !kept.last().is_some_and(|w| w.packets().any(|p| p.end_of_message())) {
+                    kept.push(window(&program));
+                }
+                kept.iter().map(WindowLease::len).sum::<u64>()
+            };
+            let ((), got) = guest.both(|g| g.send(conn, &message), whole);
+            assert_eq!(got, len as u64, "{windows} windows of {pages} pages");
+        }
+        guest.stack.abort(conn).expect("aborted");
+    }
+}
+
+#[test]
 fn a_program_that_dies_with_windows_in_its_hands_ends_its_connection() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");

@@ -229,8 +229,9 @@ impl Windows {
         }
     }
 
-    /// At the end of a turn: publishes what is due; [`Self::tell`] comes after it. Whoever is behind gets fuller windows: the last one that is free is not
-    /// published before it is full, or another one was released. Returns true if that would already be so: settle again.
+    /// At the end of a turn: publishes what is due; [`Self::tell`] comes after it. Whoever is behind gets fuller windows: the last
+    /// one that is free is not published before it is full, another one was released, or the program sleeps: it has taken all
+    /// that was published then, and may hold it until more comes. Returns true if one was released meanwhile: settle again.
     pub fn settle(&mut self) -> bool {
         if self.ended == Ended::Due {
             self.tell_end();
@@ -240,11 +241,34 @@ impl Windows {
             return false;
         }
         let next = (self.window + 1) % self.options.windows;
-        if self.is_full() || (self.bytes >= self.options.lowat as usize && self.is_ours(next)) {
+        let goes = self.is_enough() && (self.is_ours(next) || self.program_sleeps());
+        if self.is_full() || goes {
             self.publish();
             return false;
         }
-        self.bytes >= self.options.lowat as usize && self.wait_for(next)
+        self.is_enough() && self.wait_for(next)
+    }
+
+    /// Whether the program wants to hear of what the window has.
+    fn is_enough(&self) -> bool {
+        self.entries > 0 && self.bytes >= self.options.lowat as usize
+    }
+
+    fn program_sleeps(&self) -> bool {
+        self.memory.word(PROGRAM_SLEEPS_AT).load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether something is left that the program would be given if it were not behind: it may fall asleep any time.
+    pub fn keeps_back(&self) -> bool {
+        self.ended == Ended::No && self.is_enough()
+    }
+
+    /// Nothing has happened for a while: what was kept back goes to the program.
+    pub fn publish_rest(&mut self) {
+        if self.keeps_back() {
+            self.publish();
+            self.tell();
+        }
     }
 
     /// Asks to be told of the next release. Returns true if the window that is wanted is free by now.

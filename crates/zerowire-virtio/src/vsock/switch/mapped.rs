@@ -116,6 +116,9 @@ impl Switch {
             if let Some(windows) = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut()) {
                 while windows.settle() {}
                 windows.tell();
+                if windows.keeps_back() {
+                    self.vms[v].mark_quiet(slot);
+                }
             }
         }
     }

@@ -419,6 +419,9 @@ impl Switch {
                 let Some(slot) = self.vms[v].quiet.pop_front() else { break };
                 self.vms[v].connections.end_quiet(slot);
                 any = true;
+                if let Some(w) = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut()) {
+                    w.publish_rest();
+                }
                 self.follow_sibling(v, slot);
                 self.look_at_credit(v, slot, Why::Idle);
             }
@@ -438,7 +441,7 @@ impl Switch {
         if let End::Host(h) = &mut c.end {
             c.incoming.forward(h.leaves(h.in_socket));
             due = c.incoming.is_news();
-            if h.uncredited > 0 && (part || any || c.incoming.lacks(h.uncredited)) {
+            if h.uncredited > 0 && (part || any || h.stingy || c.incoming.lacks(h.uncredited)) {
                 h.stingy |= why == Why::Idle && h.windows.is_some();
                 loop {
                     c.incoming.forward(if part { h.leaves_all() } else { h.looks() });

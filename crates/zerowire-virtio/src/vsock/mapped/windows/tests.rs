@@ -109,6 +109,33 @@ fn who_is_behind_gets_fuller_windows() {
     assert_eq!((word(&w, 0, 0), word(&w, 0, 2)), (POLL_DATA, 10));
 }
 
+fn sleeps(w: &Windows, yes: bool) {
+    w.memory.word(PROGRAM_SLEEPS_AT).store(u32::from(yes), Ordering::Relaxed);
+}
+
+#[test]
+fn who_sleeps_or_was_left_alone_gets_the_last_window() {
+    for sleeping in [true, false] {
+        let mut w = windows(MapOptions { windows: 2, ..Default::default() }, Kind::Stream);
+        w.push_bytes(&[1; 100], None);
+        assert!(!w.settle() && !w.keeps_back());
+        sleeps(&w, sleeping);
+        w.push_bytes(&[2; 100], None);
+        assert!(!w.settle());
+        assert_eq!(w.keeps_back(), !sleeping);
+        w.publish_rest();
+        assert_eq!((word(&w, 1, 0), word(&w, 1, 2)), (POLL_DATA, 100));
+        assert!(!w.keeps_back());
+        assert_eq!(w.push_bytes(&[3; 100], None), 0, "it has both");
+    }
+    let mut w = windows(MapOptions { lowat: 4096, ..Default::default() }, Kind::Stream);
+    sleeps(&w, true);
+    w.push_bytes(&[1; 100], None);
+    w.settle();
+    w.publish_rest();
+    assert_eq!(word(&w, 0, 0), POLL_NOTHING, "below the low-water mark");
+}
+
 #[test]
 fn the_end_comes_behind_the_last_byte_and_waits_for_a_window() {
     let mut w = windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, Kind::Stream);
