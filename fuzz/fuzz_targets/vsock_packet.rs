@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             5 if life.takes_payload() => {
                 let n = (u32::from(own[1]) * 64).min(outgoing.free());
-                outgoing.send(n);
+                outgoing.send(n, 1, true);
                 sent = sent.wrapping_add(n);
                 assert!(outgoing.free() + n <= outgoing.alloc(), "more is sent than the guest has room for");
             }

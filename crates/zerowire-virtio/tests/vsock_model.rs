@@ -235,7 +235,7 @@ impl World {
                 d.life.owe_credit_request();
                 return;
             }
-            d.outgoing.send(n);
+            d.outgoing.send(n, 1, true);
             self.device_says(Op::Rw, n, 0);
         }
     }
@@ -396,7 +396,7 @@ proptest! {
         for (sends, a, b) in steps {
             if sends {
                 let n = o.free().min(a % 5000);
-                o.send(n);
+                o.send(n, 1, true);
                 sent = sent.wrapping_add(n);
             } else {
                 let count = if b % 3 == 0 { b } else { newest.wrapping_add(b % (sent.wrapping_sub(newest) + 1)) };

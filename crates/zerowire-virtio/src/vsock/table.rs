@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::credit::{Incoming, Outgoing};
 use super::held::Held;
@@ -235,6 +235,16 @@ fn kernel_needs(n: u32) -> u32 {
     n.saturating_mul(2).saturating_add((1 + n / (32 << 10)) << 11)
 }
 
+/// When a guest is asked again, and how long after the last time. A driver tells of room when it has little: of packets that were
+/// read, which have few bytes, it may say nothing by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct AskAgain {
+    /// When it is asked.
+    pub at: Instant,
+    /// How long that is after it was asked last.
+    pub after: Duration,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -252,6 +262,8 @@ pub struct Connection {
     pub end: End,
     /// What waits for the guest's buffers.
     pub held: Option<Box<Held>>,
+    /// The guest is asked again for news of packets that it has read.
+    pub asks: Option<AskAgain>,
     /// When patience ends.
     pub deadline: Option<Instant>,
     /// Established at some time.

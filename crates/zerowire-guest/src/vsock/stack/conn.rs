@@ -13,6 +13,9 @@ use crate::GuestError;
 use crate::vsock::lease::Arrived;
 use crate::vsock::{Op, PacketHeader, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
 
+/// Bytes of the buffer for each of the packets that are many: with so many read, the peer is told.
+const MANY_BYTES: u32 = 4096;
+
 /// The addresses of a connection, as this side sees them.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Key {
@@ -79,6 +82,8 @@ pub(super) struct Conn {
     pub fwd_cnt: u32,
     /// `fwd_cnt` as the peer was told last.
     pub fwd_told: u32,
+    /// Packets with payload since then.
+    pub packets_untold: u32,
 
     /// Bytes sent.
     pub tx_cnt: u32,
@@ -126,6 +131,7 @@ impl Conn {
             rx_cnt: 0,
             fwd_cnt: 0,
             fwd_told: 0,
+            packets_untold: 0,
             tx_cnt: 0,
             peer_buf_alloc: 0,
             peer_fwd_cnt: 0,
@@ -171,6 +177,7 @@ impl Conn {
     /// Notes that a header with the current `fwd_cnt` went out.
     pub(super) fn told(&mut self) {
         self.fwd_told = self.fwd_cnt;
+        self.packets_untold = 0;
     }
 
     /// Notes that so much payload went out.
@@ -210,6 +217,7 @@ impl Conn {
                 header,
             ));
         }
+        self.packets_untold = self.packets_untold.saturating_add(1);
         self.rx_cnt = received;
         Ok(())
     }
@@ -234,13 +242,15 @@ impl Conn {
 
     /// Whether the peer should be told of free buffer space by a packet of its
     /// own: it knows of less than half, and there is enough more to tell, or
-    /// all that can be read was read.
+    /// all that can be read was read. Or all was, of many packets: a device
+    /// may bound how many are unread, and knows of none what was not told.
     pub(super) fn should_update(&self) -> bool {
         let known = self.buf_alloc.saturating_sub(self.rx_cnt.wrapping_sub(self.fwd_told));
         let little = u64::from(known) * 2 < u64::from(self.buf_alloc);
         let news = self.fwd_cnt.wrapping_sub(self.fwd_told);
         let live = self.state == ConnState::Established && self.peer_shutdown & SHUTDOWN_SEND == 0;
-        live && news > 0 && little && (news >= self.buf_alloc / 4 || !self.readable())
+        let many = self.packets_untold >= (self.buf_alloc / MANY_BYTES).max(1);
+        live && news > 0 && ((little && news >= self.buf_alloc / 4) || ((little || many) && !self.readable()))
     }
 
     /// Takes bytes out that were read in place. Those of payload that was

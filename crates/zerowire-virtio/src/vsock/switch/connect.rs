@@ -30,6 +30,7 @@ impl Switch {
             outgoing: Outgoing::default(),
             end: End::Gone,
             held: None,
+            asks: None,
             deadline: None,
             counted: false,
         }

@@ -29,6 +29,7 @@ impl Switch {
         {
             return Ok(step);
         }
+        let Some(packet_room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
         let counters = self.vms[v].counters.clone();
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
         let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
@@ -60,6 +61,11 @@ impl Switch {
             c.life.owe_credit_request();
             return Ok(Step::Nothing);
         }
+        if !c.outgoing.message_may_begin(len, packet_room) {
+            self.await_reads(v, slot);
+            return Ok(Step::Nothing);
+        }
+        let Some(host) = c.host() else { return Ok(Step::Nothing) };
         self.iov.clear();
         let offered = rx.offer(len, memory, &mut self.iov)?;
         // An empty message takes a buffer, too.
@@ -121,10 +127,11 @@ impl Switch {
         let rest = libc::iovec { iov_base: self.beyond.as_mut_ptr().cast(), iov_len: self.beyond.len() };
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(None) };
         let (free, most) = (c.outgoing.free() as usize, (c.outgoing.alloc() as usize).min(MAX_MESSAGE));
-        let Some(host) = c.host() else { return Ok(None) };
         let wanted = room.max(longest);
+        let goes = wanted <= free && c.outgoing.message_may_begin(wanted, room);
+        let Some(host) = c.host() else { return Ok(None) };
         self.iov.clear();
-        let offered = if wanted <= free { rx.offer(wanted, memory, &mut self.iov)? } else { 0 };
+        let offered = if goes { rx.offer(wanted, memory, &mut self.iov)? } else { 0 };
         if offered < wanted || self.iov.len() >= socket::MAX_IOV {
             return Ok(None);
         }

@@ -1,5 +1,7 @@
 //! To a guest's receive queue.
 
+use std::time::{Duration, Instant};
+
 use zerowire::ledger::CopyReason;
 
 use super::{CLOSE_PATIENCE, Gate, Switch};
@@ -7,16 +9,19 @@ use crate::memory::{GuestMemory, access};
 use crate::ring::RingError;
 use crate::vsock::held::Held;
 use crate::vsock::lifecycle::Control;
-use crate::vsock::packet::{HEADER_LEN, Kind, Op, SHUT_BOTH, SHUT_SEND};
+use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM, SHUT_BOTH, SHUT_SEND};
 use crate::vsock::queues::Receive;
 use crate::vsock::socket;
-use crate::vsock::table::{Connection, End};
+use crate::vsock::table::{AskAgain, Connection, End};
 
 /// Connections of a VM that are served in a turn.
 const MAX_SERVED: usize = 64;
 
 /// Bytes of a connection in a turn.
 const QUOTA_BYTES: usize = 256 << 10;
+
+/// How soon a guest is asked again whether packets were read, and how late when it never says so.
+const ASK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 /// What became of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,14 +211,19 @@ impl Switch {
         memory: &GuestMemory,
         quota: usize,
     ) -> Result<Step, RingError> {
+        let Some(packet_room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        let free = c.outgoing.free() as usize;
-        if free == 0 {
+        if c.outgoing.free() == 0 {
             c.life.owe_credit_request();
             return Ok(Step::Nothing);
         }
+        let room = c.outgoing.stream_room(packet_room);
+        if room == 0 {
+            self.await_reads(v, slot);
+            return Ok(Step::Nothing);
+        }
         self.iov.clear();
-        let offered = rx.offer(free.min(quota), memory, &mut self.iov)?;
+        let offered = rx.offer(room.min(quota), memory, &mut self.iov)?;
         if offered == 0 {
             return Ok(Step::NoRoom);
         }
@@ -248,6 +258,37 @@ impl Switch {
                 Ok(Step::Nothing)
             }
         }
+    }
+
+    /// Something waits because too many packets are unread, not for credit: the guest is asked whether it has read some, again and
+    /// again until it has.
+    pub(super) fn await_reads(&mut self, v: usize, slot: u32) {
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        c.life.owe_credit_request();
+        if c.asks.is_some() {
+            return;
+        }
+        let after = ASK_AFTER.0;
+        c.asks = Some(AskAgain { at: self.clock.now() + after, after });
+        self.look_at_deadlines(after);
+    }
+
+    /// Asks a guest again, if it is time.
+    pub(super) fn ask_again(&mut self, v: usize, slot: u32, now: Instant) {
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        let Some(asks) = &mut c.asks else { return };
+        if !c.life.takes_payload() {
+            c.asks = None;
+            return;
+        }
+        let mut left = asks.at.saturating_duration_since(now);
+        if left.is_zero() {
+            left = (asks.after * 2).min(ASK_AFTER.1);
+            *asks = AskAgain { at: now + left, after: left };
+            c.life.pass_credit_request();
+            self.vms[v].mark_ready(slot);
+        }
+        self.look_at_deadlines(left);
     }
 
     /// The host program sends no more.
@@ -290,7 +331,7 @@ impl Switch {
         vm.counters.receive.zero_copied_frames.add(packets);
         vm.counters.receive.zero_copied_bytes.add(len as u64);
         if let Some(c) = vm.connections.get(slot) {
-            c.outgoing.send(len as u32);
+            c.outgoing.send(len as u32, packets as u32, true);
         }
         Ok(())
     }
@@ -310,7 +351,7 @@ impl Switch {
                 return Ok(Step::NoRoom);
             };
             let Some(c) = self.vms[v].connections.get(slot) else { break };
-            let (kind, free) = (c.kind, c.outgoing.free() as usize);
+            let kind = c.kind;
             let sibling = matches!(c.end, End::Sibling { .. });
             let Some(held) = &mut c.held else { break };
             let (left, end) = match kind {
@@ -322,9 +363,13 @@ impl Switch {
                     None => break,
                 },
             };
-            let n = left.min(room).min(free);
+            let n = left.min(room).min(c.outgoing.free() as usize);
             if n == 0 && left > 0 {
                 c.life.owe_credit_request();
+                break;
+            }
+            if !c.outgoing.may_begin(kind, left, room) {
+                self.await_reads(v, slot);
                 break;
             }
             let (mut room, mut skip) = (rx.front(), HEADER_LEN);
@@ -336,8 +381,8 @@ impl Switch {
             held.consume(n);
             Held::settle(&mut c.held);
             let empty = c.held.is_none();
-            c.outgoing.send(n as u32);
             let flags = if n == left { end } else { 0 };
+            c.outgoing.send(n as u32, 1, kind == Kind::Stream || flags & SEQ_EOM != 0);
             let header = self.header(v, slot, Op::Rw, n as u32, flags);
             rx.finish(header, memory);
             let counters = &self.vms[v].counters.receive;

@@ -147,8 +147,6 @@ impl Switch {
         let mut done = 0;
         let mut error = None;
         while rx.queue.is_active() && done < len {
-            let Some(c) = self.vms[o].connections.at(place) else { break };
-            let free = c.outgoing.free() as usize;
             let room = match rx.room(0, &memory) {
                 Ok(Some(room)) => room,
                 Ok(None) => break,
@@ -157,11 +155,13 @@ impl Switch {
                     break;
                 }
             };
-            let n = room.min(free).min(len - done);
-            if n == 0 {
+            let Some(c) = self.vms[o].connections.at(place) else { break };
+            let n = room.min(c.outgoing.free() as usize).min(len - done);
+            if n == 0 || !c.outgoing.may_begin(c.kind, len - done, room) {
                 break;
             }
-            c.outgoing.send(n as u32);
+            let whole = done + n == len && h.flags & SEQ_EOM != 0;
+            c.outgoing.send(n as u32, 1, c.kind == Kind::Stream || whole);
             access::copy(segments, HEADER_LEN + done, rx.front(), HEADER_LEN, n);
             done += n;
             let flags = if done == len { h.flags } else { 0 };

@@ -65,6 +65,7 @@ impl Switch {
         // One try a program: many connections that wait for the same one must not take the thread's time.
         let mut full = Vec::new();
         for slot in 0..self.vms[v].connections.slots() {
+            self.ask_again(v, slot, now);
             let Some(c) = self.connection(v, slot) else { continue };
             let Some(deadline) = c.deadline else { continue };
             if deadline > now {

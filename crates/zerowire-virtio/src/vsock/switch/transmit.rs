@@ -193,14 +193,16 @@ impl Switch {
         // A connection that the guest begins anew has new counts, and a reset may come from a driver that knows of no
         // connection, with no counts at all (Linux, `virtio_transport_reset_no_sock`).
         let counts = !matches!(op, Op::Request | Op::Rst);
-        let before = c.outgoing.free();
+        let before = (c.outgoing.free(), c.outgoing.unread_packets());
         let credit = if counts { c.outgoing.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
         c.incoming.own_buffer(c.outgoing.alloc());
         let waits = c.held.is_some() || c.host().is_some_and(|h| h.readable);
-        if c.outgoing.free() > before {
+        let more_room = c.outgoing.free() > before.0 || c.outgoing.unread_packets() < before.1;
+        if more_room {
             c.life.credit_came();
+            c.asks = None;
         }
-        let ready = waits && c.outgoing.free() > before;
+        let ready = waits && more_room;
         if credit.is_err() || c.kind != kind {
             self.flush(v, run);
             let reason = if credit.is_err() { DropReason::BeyondCredit } else { DropReason::BadPacket };
@@ -404,13 +406,14 @@ impl Switch {
         self.look_at_credit(v, slot, Why::Routine);
     }
 
-    /// Whether a guest has credit that it was not told of.
+    /// Whether a guest has credit that it was not told of, or a program data.
     pub fn has_quiet(&self) -> bool {
         self.vms.iter().any(|vm| !vm.quiet.is_empty())
     }
 
     /// Nothing has happened for a while. Each guest that a part of its credit was kept from is told of it: it may let less be
-    /// under way than it may, and wait for that. Returns whether there are any such connections.
+    /// under way than it may, and wait for that. Each program that is behind gets what is there. Returns whether there are any
+    /// such connections.
     pub fn review_quiet(&mut self) -> bool {
         let mut any = false;
         for v in 0..self.vms.len() {
