@@ -136,7 +136,8 @@ pub unsafe extern "C" fn zw_dmabuf_new(fd: c_int, dmabuf: *mut *mut RecvDmabuf) 
         if dmabuf.is_null() {
             return Err(null("dmabuf"));
         }
-        let made = Dmabuf::new(buffer).map_err(|e| {
+        // SAFETY: that others leave the memory alone is the function's contract, too.
+        let made = unsafe { Dmabuf::new(buffer) }.map_err(|e| {
             let text = format!(
                 "descriptor {fd} is no DMA buffer ({e}): take one of /dev/udmabuf, of a DMA heap, or of a driver"
             );

@@ -106,7 +106,8 @@ fn an_ordinary_user_is_told_the_capability() {
 #[test]
 fn a_dma_buffer_must_be_one() {
     let memory = rustix::fs::memfd_create("zerowire", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let error = Dmabuf::new(memory).expect_err("a memfd is none");
+    // SAFETY: it is no DMA buffer, and refused.
+    let error = unsafe { Dmabuf::new(memory) }.expect_err("a memfd is none");
     assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
 }
 

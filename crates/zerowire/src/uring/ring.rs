@@ -244,7 +244,10 @@ impl SendRing {
     ///
     /// # Errors
     /// EBADF, or EINVAL outside the table.
-    pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
+    ///
+    /// # Safety
+    /// `fd` is -1, or open during the call, and the caller's.
+    pub unsafe fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
         self.ring.0.submitter().register_files_update(place, &[fd]).map(drop)
     }
 

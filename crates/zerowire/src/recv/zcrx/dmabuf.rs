@@ -33,7 +33,11 @@ impl Dmabuf {
     ///
     /// # Errors
     /// ENOTTY: it is of something else. Others: its length can't be read.
-    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+    ///
+    /// # Safety
+    /// Leases of received data are slices of the buffer. Nobody but the NIC writes into it while a receiver or a lease on it
+    /// is there: neither another mapping of it, nor another device.
+    pub unsafe fn new(fd: OwnedFd) -> io::Result<Self> {
         let bytes = seek(&fd, SeekFrom::End(0))?;
         let buffer = Self {
             fd: Arc::new(fd),
@@ -86,6 +90,7 @@ mod tests {
     #[test]
     fn another_file_is_refused() {
         let fd = rustix::fs::memfd_create("zerowire", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!(Dmabuf::new(fd).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        // SAFETY: it is no DMA buffer, and refused.
+        assert_eq!(unsafe { Dmabuf::new(fd) }.unwrap_err().raw_os_error(), Some(libc::ENOTTY));
     }
 }

@@ -156,7 +156,8 @@ impl Core {
         self.file = self
             .ring
             .as_ref()
-            .and_then(|ring| ring.register_file(SOCKET_PLACE, socket).ok())
+            // SAFETY: the caller's socket, which is open.
+            .and_then(|ring| unsafe { ring.register_file(SOCKET_PLACE, socket) }.ok())
             .map(|()| socket);
     }
 
@@ -164,7 +165,8 @@ impl Core {
     /// with the ring.
     pub(super) fn forget_file(&mut self) {
         if let (Some(_), Some(ring)) = (self.file.take(), &self.ring) {
-            let _ = ring.register_file(SOCKET_PLACE, -1);
+            // SAFETY: -1 empties the place.
+            let _ = unsafe { ring.register_file(SOCKET_PLACE, -1) };
         }
     }
 
