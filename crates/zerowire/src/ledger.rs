@@ -64,11 +64,22 @@ pub enum CopyReason {
     Behind,
     /// A received frame came over private memory: the guest takes no checksums, so that any frame may have to be rebuilt.
     NoChecksums,
+    /// Copied to measure whether lending costs less than copying: the trial is not over.
+    Trial,
+    /// Copied, since the kernel copied what was lent before it (see `Kernel`).
+    KernelCopies,
+    /// Another sender of this process lends on the same socket.
+    SecondSender,
+    /// The number that the kernel gives the next loan of this socket is not known at the moment: somebody else lent on it,
+    /// or a call failed.
+    Numbering,
+    /// A datagram longer than the path takes in one packet: the kernel copies each fragment, also of what is lent.
+    Fragmented,
 }
 
 impl CopyReason {
     /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 28] = [
         Self::Small,
         Self::Scattered,
         Self::Header,
@@ -92,6 +103,11 @@ impl CopyReason {
         Self::Rebuilt,
         Self::Behind,
         Self::NoChecksums,
+        Self::Trial,
+        Self::KernelCopies,
+        Self::SecondSender,
+        Self::Numbering,
+        Self::Fragmented,
     ];
 
     /// The word that tables and JSON use.
@@ -120,6 +136,11 @@ impl CopyReason {
             Self::Rebuilt => "rebuilt",
             Self::Behind => "behind",
             Self::NoChecksums => "no checksums",
+            Self::Trial => "trial",
+            Self::KernelCopies => "kernel_copies",
+            Self::SecondSender => "second_sender",
+            Self::Numbering => "numbering",
+            Self::Fragmented => "fragmented",
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod packet;
 pub mod probe;
 pub mod recv;
 pub mod send;
+mod socket_error;
 pub mod syscall;
 #[cfg(test)]
 mod told_once;

@@ -97,6 +97,14 @@ pub fn choose(choice: Choice) {
     WAY.store(way, Ordering::Relaxed);
 }
 
+/// Chooses the way if that was not done yet, so that the first call of a process does not take the time. Senders do it when
+/// they are made.
+pub fn prepare() {
+    if WAY.load(Ordering::Relaxed) == UNKNOWN {
+        choose(Choice::Auto);
+    }
+}
+
 /// Makes the system call `number`. What it returns, or the errno.
 ///
 /// # Safety
@@ -205,7 +213,7 @@ pub fn epoll_wait(
 
 #[cold]
 fn first_way() -> u8 {
-    choose(Choice::Auto);
+    prepare();
     WAY.load(Ordering::Relaxed)
 }
 

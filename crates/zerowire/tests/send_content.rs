@@ -177,7 +177,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
     let (a, _b) = tcp_pair();
     let e =
         zerowire::send::Sender::new(a.into(), Options { segment_bytes: Some(1400), ..options(Mode::Copy) });
-    assert!(matches!(e, Err(zerowire::send::SendError::Segments(1400))));
+    assert!(matches!(e.unwrap_err().error, zerowire::send::SendError::Segments(1400)));
 }
 
 #[test]

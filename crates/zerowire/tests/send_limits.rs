@@ -66,7 +66,7 @@ fn auto_copies_past_the_limit_and_goes_on() {
         let c = s.counters().snapshot();
         assert_eq!((s.outstanding(), area.free()), (2, 62), "{c:?}");
         assert_eq!(
-            (c.copied_bytes["cheaper"], c.copied_bytes["held"]),
+            (c.copied_bytes["trial"], c.copied_bytes["held"]),
             (COPIES as u64 * 1200, 6 * 1200),
             "{c:?}"
         );
@@ -170,7 +170,7 @@ fn what_a_batch_had_no_room_for_goes_by_its_own_turn() {
         let c = s.counters().snapshot();
         // The peer is on this machine: the kernel copies for it what was lent.
         assert_eq!(
-            (c.copied_bytes["cheaper"], c.copied_bytes["kernel"], c.copied_bytes["small"]),
+            (c.copied_bytes["trial"], c.copied_bytes["kernel"], c.copied_bytes["small"]),
             ((COPIES * LEN) as u64, ((lent + 1) * LEN) as u64, 10),
             "{c:?}"
         );

@@ -157,7 +157,7 @@ fn an_engine_of_one_thread_refuses_others() {
         scope.spawn(|| {
             let (a, _b) = udp_pair();
             let e = Sender::on(&engine, a.into(), zero_copy()).unwrap_err();
-            assert!(matches!(&e, SendError::Uring(why) if why.contains("thread")), "{e}");
+            assert!(matches!(&e.error, SendError::Uring(why) if why.contains("thread")), "{e}");
             let e = engine.register(&area(1)).unwrap_err();
             assert!(matches!(e, EngineError::WrongThread), "{e}");
             let (a, b) = udp_pair();
@@ -185,7 +185,7 @@ fn where_io_uring_is_refused_the_socket_back_end_runs() {
         let (a, _b) = udp_pair();
         let asked = Options { backend: Backend::Uring, ..zero_copy() };
         let e = Sender::with_areas(a.into(), asked, std::slice::from_ref(&area)).unwrap_err();
-        assert!(matches!(&e, SendError::Uring(why) if why.contains("EPERM")), "{e}");
+        assert!(matches!(&e.error, SendError::Uring(why) if why.contains("EPERM")), "{e}");
         let (a, b) = udp_pair();
         let mut s = Sender::with_areas(a.into(), zero_copy(), std::slice::from_ref(&area)).unwrap();
         assert!(s.path().contains("socket calls") && s.path().contains("EPERM"), "{}", s.path());

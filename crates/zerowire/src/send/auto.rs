@@ -11,6 +11,7 @@
 mod class;
 
 use self::class::{Class, State};
+use crate::ledger::CopyReason;
 use serde::Serialize;
 
 /// Payloads shorter than this are always copied: pinning a page and reading a notification cost more than copying so few
@@ -60,6 +61,8 @@ pub struct Turn {
     pub way: Way,
     /// The caller takes the CPU time of this send and tells it by [`Auto::measured`].
     pub measure: bool,
+    /// Why it is copied, where it is.
+    pub reason: CopyReason,
 }
 
 /// Why a class is served as it is.
@@ -156,7 +159,7 @@ impl Auto {
         let class = &mut self.classes[number];
         if len < ALWAYS_COPIED_BELOW {
             class.sends += 1;
-            return Turn { way: Way::Copy, measure: false };
+            return Turn { way: Way::Copy, measure: false, reason: CopyReason::Small };
         }
         let turn = class.decide();
         if matches!(class.state, State::Knock { .. }) {

@@ -4,9 +4,29 @@
 use super::socket::SocketBackend;
 use super::uring::backend::UringBackend;
 use super::{Payload, SendError, Way, Window};
+use crate::ledger::CopyReason;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
+
+/// Why a socket takes no lent memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NoLoan {
+    /// What the ledger says of the bytes that are copied instead.
+    pub reason: CopyReason,
+    /// For people.
+    pub why: String,
+}
+
+impl NoLoan {
+    pub(crate) fn asked() -> Self {
+        Self { reason: CopyReason::Asked, why: "copying was asked for".to_owned() }
+    }
+
+    pub(crate) fn unsupported(why: String) -> Self {
+        Self { reason: CopyReason::Unsupported, why }
+    }
+}
 
 /// What one submission did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +34,7 @@ pub(crate) struct Sent {
     /// Bytes that the kernel took. On datagram sockets all of the payload.
     pub bytes: usize,
     /// The id under which the notification will come; `None`: the bytes were copied, and nothing follows. Ids of one
-    /// back end follow each other (with wrap-around); they begin at 0.
+    /// back end follow each other (with wrap-around).
     pub id: Option<u32>,
     /// The error number with which the kernel refused it when it had taken those behind it. It was sent again, unless it
     /// [is lost](Sent::is_lost).
@@ -45,7 +65,8 @@ pub(crate) trait Submit {
     ///
     /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long. ENOBUFS while lending: a
     /// limit of locked memory or of notifications. EBADFD: a ring that failed and was closed. Others are the socket's. After
-    /// an error the kernel holds nothing; if it was lending that failed, `reap` must be called before the next lending.
+    /// an error the kernel is taken to hold nothing (fragments that it queued before are copies, and longer datagrams are not
+    /// lent; see `fragmented`). If it was lending that failed, `reap` must be called before the next lending.
     ///
     /// A copying call may return an id, too: it is not sure then that the kernel has read all bytes, and the payload is to
     /// be kept as if it were lent.
@@ -71,8 +92,16 @@ pub(crate) trait Submit {
     /// System calls made that moved payloads, since the last call of this.
     fn take_calls(&mut self) -> u64;
 
-    /// Whether it can lend at all, or why not. Asked once, and again after an error of `reap`.
-    fn lends(&self) -> Result<(), String>;
+    /// Whether it can lend at all, or why not. Asked once, and again when something that was to be lent was copied, and
+    /// after an error of `reap`.
+    fn lends(&self) -> Result<(), NoLoan>;
+
+    /// Whether several calls may lend before a notification is read. False only while a socket's numbers are unknown:
+    /// then notifications are to be read before each call that is to lend, and batches are not lent.
+    fn lends_freely(&self) -> bool;
+
+    /// Why the last call copied what it was to lend.
+    fn copied_because(&self) -> CopyReason;
 
     /// The socket, for polling.
     fn socket(&self) -> BorrowedFd<'_>;
@@ -103,6 +132,33 @@ macro_rules! each {
     };
 }
 
+impl AnyBackend {
+    /// The id of the first payload that is lent.
+    pub(super) fn next_id(&self) -> u32 {
+        match self {
+            Self::Socket(b) => b.next_id(),
+            Self::Uring(_) | Self::Gone => 0,
+        }
+    }
+
+    /// What the kernel still holds of senders that ended before on this socket: payloads, and their bytes.
+    pub(super) fn elders_hold(&self) -> (usize, usize) {
+        match self {
+            Self::Socket(b) => b.elders_hold(),
+            Self::Uring(_) | Self::Gone => (0, 0),
+        }
+    }
+
+    /// Ends it, and gives the socket back. The kernel holds nothing any more.
+    pub(super) fn into_socket(self) -> Option<OwnedFd> {
+        match self {
+            Self::Socket(b) => Some(b.into_socket()),
+            Self::Uring(b) => Some(b.into_socket()),
+            Self::Gone => None,
+        }
+    }
+}
+
 impl Submit for AnyBackend {
     #[inline]
     fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
@@ -127,8 +183,15 @@ impl Submit for AnyBackend {
     fn take_calls(&mut self) -> u64 {
         each!(self, b => b.take_calls(), 0)
     }
-    fn lends(&self) -> Result<(), String> {
-        each!(self, b => b.lends(), Err("the sender has ended".to_owned()))
+    fn lends(&self) -> Result<(), NoLoan> {
+        each!(self, b => b.lends(), Err(NoLoan::unsupported("the sender has ended".to_owned())))
+    }
+    #[inline]
+    fn lends_freely(&self) -> bool {
+        each!(self, b => b.lends_freely(), true)
+    }
+    fn copied_because(&self) -> CopyReason {
+        each!(self, b => b.copied_because(), CopyReason::Unsupported)
     }
     fn socket(&self) -> BorrowedFd<'_> {
         // Nobody can ask a sender that has ended; polling this does nothing.

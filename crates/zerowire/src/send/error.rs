@@ -82,6 +82,19 @@ pub enum SendError {
         /// net.core.optmem_max in bytes, or "unknown".
         optmem: String,
     },
+    /// An interface's queue is full and dropped the datagram (ENOBUFS, which the kernel tells where IP_RECVERR is set).
+    #[error(
+        "an interface's queue is full and dropped this datagram of {len} bytes (ENOBUFS): send again later, or slower, or make the queue longer"
+    )]
+    QueueFull {
+        /// Length of the payload in bytes.
+        len: usize,
+    },
+    /// [`Mode::ZeroCopy`](super::Mode::ZeroCopy) on a socket on which another sender lends.
+    #[error(
+        "another sender of this process lends on the same socket (a duplicate of its descriptor): end that one first, take its socket by into_socket, or use the modes copy or auto"
+    )]
+    AlreadyLent,
     /// The peer closed or reset the connection (EPIPE, ECONNRESET), or the connection was given up (ETIMEDOUT).
     #[error(
         "the connection is gone ({0}): what was lent comes back, what was on its way may not have arrived"
@@ -140,7 +153,8 @@ impl SendError {
             Self::TimedOut { .. } => Some(libc::ETIMEDOUT),
             Self::TooLong { .. } | Self::SegmentTooLong { .. } => Some(libc::EMSGSIZE),
             Self::SegmentsRefused { .. } => Some(libc::EIO),
-            Self::Locked { .. } => Some(libc::ENOBUFS),
+            Self::Locked { .. } | Self::QueueFull { .. } => Some(libc::ENOBUFS),
+            Self::AlreadyLent => Some(libc::EBUSY),
             Self::NoListener => Some(libc::ECONNREFUSED),
             Self::NotConnected => Some(libc::ENOTCONN),
             Self::TooManySegments { .. } | Self::Segments(_) | Self::NoWindow | Self::UnknownTicket(_) => {
@@ -156,6 +170,22 @@ impl SendError {
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::WouldBlock { .. })
     }
+}
+
+impl From<crate::socket_error::SocketError<Self>> for SendError {
+    fn from(refused: crate::socket_error::SocketError<Self>) -> Self {
+        refused.error
+    }
+}
+
+/// A sender that is not at its end yet, and why.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct Unfinished {
+    /// The sender, as it was.
+    pub sender: Box<super::Sender>,
+    /// Why.
+    pub error: SendError,
 }
 
 /// A payload that was not taken, and why.

@@ -11,15 +11,17 @@ use crate::area::Area;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Sets the socket up. Returns the back end, and why it is that one.
+/// Sets the socket up. Returns the back end, and why it is that one; with an error the socket.
 pub(super) fn open(
     socket: OwnedFd,
     kind: SocketKind,
     options: &Options,
     areas: &[Area],
-) -> Result<(AnyBackend, String), SendError> {
-    if let Some(bytes) = options.segment_bytes {
-        segment::set(&socket, kind, bytes)?;
+) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
+    if let Some(bytes) = options.segment_bytes
+        && let Err(e) = segment::set(&socket, kind, bytes)
+    {
+        return Err((socket, e));
     }
     let lend = options.mode != Mode::Copy;
     let (socket, why) = match options.backend {
@@ -41,14 +43,14 @@ pub(super) fn open(
                     };
                     return Ok((AnyBackend::Uring(back), why.to_owned()));
                 }
-                Err((_, e)) if options.backend == Backend::Uring => {
-                    return Err(SendError::Uring(e.to_string()));
+                Err((socket, e)) if options.backend == Backend::Uring => {
+                    return Err((socket, SendError::Uring(e.to_string())));
                 }
                 Err((socket, e)) => (socket, format!("in place of io_uring: {e}")),
             }
         }
     };
-    Ok((AnyBackend::Socket(SocketBackend::new(socket, kind, options, lend)?), why))
+    Ok((AnyBackend::Socket(SocketBackend::new(socket, kind, options)?), why))
 }
 
 /// For how long a sender waits for room.
@@ -62,12 +64,14 @@ pub(super) fn open_on(
     socket: OwnedFd,
     kind: SocketKind,
     options: &Options,
-) -> Result<(AnyBackend, String), SendError> {
-    if let Some(bytes) = options.segment_bytes {
-        segment::set(&socket, kind, bytes)?;
+) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
+    if let Some(bytes) = options.segment_bytes
+        && let Err(e) = segment::set(&socket, kind, bytes)
+    {
+        return Err((socket, e));
     }
     if !engine.is_own_thread() {
-        return Err(SendError::Uring(EngineError::WrongThread.to_string()));
+        return Err((socket, SendError::Uring(EngineError::WrongThread.to_string())));
     }
     let back = UringBackend::on(engine, socket, kind, options.mode != Mode::Copy, patience(options));
     Ok((AnyBackend::Uring(back), "on a shared engine".to_owned()))

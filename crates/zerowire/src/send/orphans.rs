@@ -5,6 +5,7 @@
 
 use super::Window;
 use super::backend::{AnyBackend, Submit};
+use super::socket::SocketBackend;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What is left of a sender: never dropped while the kernel holds something.
@@ -33,12 +34,19 @@ pub struct Orphans {
     pub bytes: usize,
 }
 
+impl Orphan {
+    /// Payloads that the kernel still holds, and their bytes.
+    pub fn holds(&self) -> (usize, usize) {
+        let (payloads, bytes) = self.back.elders_hold();
+        (payloads + self.window.outstanding(), bytes + self.window.outstanding_bytes())
+    }
+}
+
 impl Orphans {
     fn of(list: &[Orphan]) -> Self {
-        list.iter().fold(Self::default(), |sum, o| Self {
-            senders: sum.senders + 1,
-            payloads: sum.payloads + o.window.outstanding(),
-            bytes: sum.bytes + o.window.outstanding_bytes(),
+        list.iter().fold(Self::default(), |sum, o| {
+            let (payloads, bytes) = o.holds();
+            Self { senders: sum.senders + 1, payloads: sum.payloads + payloads, bytes: sum.bytes + bytes }
         })
     }
 
@@ -96,11 +104,27 @@ pub fn orphans() -> Orphans {
         let _ = o.back.reap(&mut o.window);
         let _ = o.back.recover(&mut o.window);
     }
-    let over: Vec<Orphan> = sweep.list.extract_if(.., |o| o.window.outstanding() == 0).collect();
+    let over: Vec<Orphan> = sweep.list.extract_if(.., |o| o.holds().0 == 0).collect();
     drop(sweep);
-    drop(over);
+    for o in over {
+        o.back.into_socket();
+    }
     let all = lock();
     Orphans::of(&all.here).plus(all.away)
+}
+
+/// Takes what a sender left that lent on the socket with this cookie off the list, for the next sender there.
+pub(super) fn take_over(cookie: u64) -> Option<(SocketBackend, Window)> {
+    let mut all = lock();
+    let is_it = |o: &Orphan| matches!(&o.back, AnyBackend::Socket(b) if b.has_cookie(cookie));
+    let at = all.here.iter().position(is_it)?;
+    match all.here.swap_remove(at) {
+        Orphan { back: AnyBackend::Socket(back), window } => Some((back, window)),
+        other => {
+            all.here.push(other);
+            None
+        }
+    }
 }
 
 /// Puts what is left of a sender on the list.

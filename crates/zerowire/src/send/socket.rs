@@ -1,15 +1,22 @@
 //! Sending with socket calls: `send`, `sendmsg`, `sendmmsg`, and `MSG_ZEROCOPY` on TCP, UDP and AF_VSOCK
 //! (Documentation/networking/msg_zerocopy.rst).
 //!
-//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … A call that fails gives its number back,
-//! unless the packet was already built when it failed (a firewall, a missing route): then the number is used up, and
-//! its notification is in the queue when the call returns. After a failed call the queue is therefore read before the
-//! next number is given out.
+//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`numbers`] says with which one a sender
+//! begins. A call that fails gives its number back, unless the packet was already built when it failed (a firewall, a
+//! missing route). Then the number is used up, and its notification is in the queue when the call returns. After a
+//! failed call the queue is therefore read before the next number is given out.
+//!
+//! A call that makes several packets (fragments, segments) is an exception: those that were queued before it failed
+//! keep its number for a while. The numbers behind it are unknown then, and learned again.
 
-use super::backend::{Sent, Submit};
+use super::backend::{NoLoan, Sent, Submit};
 use super::errqueue::{self, BATCH, Note};
-use super::kind::{Kind, SocketKind, set_int};
-use super::{Notifications, Options, Payload, SendError, Way, Window};
+use super::kind::{Kind, SocketKind, get_int, set_int};
+use super::numbers::{self, Claim};
+use super::orphans;
+use super::segment::longest_segment;
+use super::{Mode, Notifications, Options, Payload, SendError, Way, Window};
+use crate::ledger::CopyReason;
 use crate::syscall;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -49,59 +56,186 @@ unsafe impl Send for Scratch {}
 pub(crate) struct SocketBackend {
     socket: OwnedFd,
     kind: SocketKind,
-    cannot_lend: Option<String>,
+    cannot_lend: Option<NoLoan>,
+    /// The right to lend. `None`: nothing was ever lent.
+    claim: Option<Claim>,
+    /// SO_ZEROCOPY was on before.
+    was_on: bool,
     each_one: bool,
+    /// The id of the next lent call. The kernel's number is this and `shift`.
     next_id: u32,
-    /// Lent calls that failed since the queue was read.
+    shift: u32,
+    /// `shift` is right for the next call, too.
+    is_sure: bool,
+    /// The id of the one call that is lent to learn `shift`.
+    trial: Option<u32>,
+    /// What is left of senders that ended before on this socket; their ids lie before this one's.
+    elders: Vec<Window>,
+    /// Lent datagrams of one packet that failed since the queue was read.
     failed: u32,
     /// Somebody else lends on this socket: the numbers mean nothing any more.
     foreign: bool,
     calls: u64,
     /// The last reading found nothing.
     idle: bool,
-    optmem_before: u32,
     /// On AF_VSOCK: the kernel copied something of what came back and is not booked yet.
     copied_unbooked: bool,
     scratch: Scratch,
 }
 
 impl SocketBackend {
+    /// Takes the socket; gives it back with an error.
     pub(super) fn new(
         socket: OwnedFd,
         kind: SocketKind,
         options: &Options,
-        lend: bool,
-    ) -> Result<Self, SendError> {
-        let cannot_lend = if !lend {
-            Some("copying was asked for".to_owned())
-        } else {
-            match set_int(&socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1) {
-                Ok(()) => None,
-                Err(e) => Some(match kind.kind {
-                    Kind::Unix => "unix sockets can't take lent memory".to_owned(),
-                    k => format!("{k} refuses SO_ZEROCOPY: {e}"),
-                }),
-            }
-        };
+    ) -> Result<Self, (OwnedFd, SendError)> {
+        let each_one = options.notifications == Notifications::EachOne;
         let mut this = Self {
             socket,
             kind,
-            cannot_lend,
-            each_one: options.notifications == Notifications::EachOne,
+            cannot_lend: None,
+            claim: None,
+            was_on: false,
+            each_one,
             next_id: 0,
+            shift: 0,
+            is_sure: false,
+            trial: None,
+            elders: Vec::new(),
             failed: 0,
             foreign: false,
             calls: 0,
             idle: false,
-            optmem_before: 0,
             copied_unbooked: false,
             scratch: Scratch::default(),
         };
-        if this.cannot_lend.is_none() {
-            this.optmem_before =
-                this.meminfo().map_err(SendError::system("getsockopt(SO_MEMINFO)"))?[SK_MEMINFO_OPTMEM];
+        match (options.mode, kind.kind) {
+            (Mode::Copy, _) => this.cannot_lend = Some(NoLoan::asked()),
+            (_, Kind::Unix) => {
+                this.cannot_lend =
+                    Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned()));
+            }
+            (_, Kind::Other) => {
+                let why = "only TCP, UDP and AF_VSOCK sockets take lent memory".to_owned();
+                this.cannot_lend = Some(NoLoan::unsupported(why));
+            }
+            (mode, Kind::Tcp | Kind::Udp | Kind::Vsock) => {
+                this.cannot_lend = this.prepare().err();
+                if mode == Mode::ZeroCopy
+                    && this.cannot_lend.as_ref().is_some_and(|no| no.reason == CopyReason::SecondSender)
+                {
+                    return Err((this.socket, SendError::AlreadyLent));
+                }
+            }
         }
         Ok(this)
+    }
+
+    /// Claims the socket for lending.
+    fn prepare(&mut self) -> Result<(), NoLoan> {
+        let unnumbered = |e| NoLoan {
+            reason: CopyReason::Numbering,
+            why: format!("the socket can't be told from others (SO_COOKIE): {e}"),
+        };
+        let cookie = numbers::cookie(&self.socket).map_err(unnumbered)?;
+        if let Some((mut elder, window)) = orphans::take_over(cookie) {
+            // The kernel still reads what a sender left that has ended. Its numbers go on here.
+            std::mem::swap(&mut elder.socket, &mut self.socket);
+            (elder.each_one, elder.calls) = (self.each_one, 0);
+            elder.elders.push(window);
+            let cannot_lend = elder.cannot_lend.clone();
+            *self = elder;
+            return cannot_lend.map_or(Ok(()), Err);
+        }
+        let Some((claim, first)) = Claim::take(cookie) else {
+            return Err(NoLoan {
+                reason: CopyReason::SecondSender,
+                why: "another sender of this process lends on the same socket".to_owned(),
+            });
+        };
+        let refuses = |e| NoLoan::unsupported(format!("{} refuses SO_ZEROCOPY: {e}", self.kind.kind));
+        let was_on = get_int(&self.socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY);
+        let on = was_on.and_then(|was_on| {
+            set_int(&self.socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?;
+            Ok(was_on != 0)
+        });
+        match on {
+            Ok(was_on) => self.was_on = was_on,
+            Err(e) => {
+                claim.release(first);
+                return Err(refuses(e));
+            }
+        }
+        self.claim = Some(claim);
+        // What is on tells that somebody else may have lent.
+        if let Some(first) = first.filter(|_| !self.was_on && self.kind.kind != Kind::Vsock) {
+            (self.next_id, self.is_sure) = (first, true);
+        }
+        Ok(())
+    }
+
+    /// The id of the first lent call.
+    pub(super) fn next_id(&self) -> u32 {
+        self.next_id
+    }
+
+    /// Whether this is the socket with that cookie, and its number is known.
+    pub(super) fn has_cookie(&self, cookie: u64) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.cookie == cookie)
+    }
+
+    /// What the kernel still holds of senders that ended before on this socket: payloads, and their bytes.
+    pub(super) fn elders_hold(&self) -> (usize, usize) {
+        self.elders.iter().fold((0, 0), |(n, bytes), w| (n + w.outstanding(), bytes + w.outstanding_bytes()))
+    }
+
+    /// Ends it, and gives the socket back. The kernel holds nothing any more.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        if let Some(claim) = self.claim {
+            let is_known = self.is_sure && !self.foreign;
+            if !self.was_on && is_known {
+                // If it can't be set the next sender learns its numbers.
+                let _ = set_int(&self.socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0);
+            }
+            claim.release(is_known.then(|| self.next_id.wrapping_add(self.shift)));
+        }
+        self.socket
+    }
+
+    /// Whether a call may lend now. While the first number is unknown one call lends alone, at a time when the socket is
+    /// charged for no notification: then nobody's is out, and the next one is that call's.
+    fn may_lend(&mut self) -> bool {
+        if self.is_sure {
+            return true;
+        }
+        if self.cannot_lend.is_some() || self.trial.is_some() {
+            return false;
+        }
+        let is_free = self.meminfo().is_ok_and(|info| info[SK_MEMINFO_OPTMEM] == 0);
+        // On AF_VSOCK numbers tell nothing: all is back when the socket is charged for none.
+        self.is_sure = is_free && self.kind.kind == Kind::Vsock;
+        is_free
+    }
+
+    /// A lent call failed whose payload has `len` bytes.
+    #[cold]
+    fn lent_call_failed(&mut self, errno: i32, len: usize) {
+        if self.kind.kind != Kind::Udp || errno == libc::EAGAIN {
+            // A stream's failed calls give their numbers back, and so do those without room.
+            return;
+        }
+        if errno == libc::ENOBUFS && !tells_of_full_queues(&self.socket) {
+            // A limit of locked memory, which is met before there is a number.
+            return;
+        }
+        let is_cut = get_int(&self.socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok_and(|n| n != 0);
+        if is_cut || longest_segment(&self.socket).is_none_or(|longest| len > usize::from(longest)) {
+            self.is_sure = false;
+            self.trial = None;
+        } else {
+            self.failed = self.failed.saturating_add(1);
+        }
     }
 
     fn meminfo(&self) -> io::Result<[u32; SK_MEMINFO_VARS]> {
@@ -158,6 +292,9 @@ impl SocketBackend {
         }
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
+        if !self.is_sure {
+            self.trial = Some(id);
+        }
         Some(id)
     }
 
@@ -167,12 +304,16 @@ impl SocketBackend {
     /// tells how many a call used: the peer's credit can't be asked for, and what the socket is charged changes while
     /// notifications join in its queue. A number that was guessed too low would give memory back that is still read.
     fn reap_vsock(&mut self, window: &mut Window) -> Result<(), SendError> {
-        if window.ids_out() == 0 {
+        if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());
         }
         let info = self.meminfo().map_err(SendError::system("getsockopt(SO_MEMINFO)"))?;
-        if info[SK_MEMINFO_OPTMEM] <= self.optmem_before {
-            window.all_back_as(std::mem::take(&mut self.copied_unbooked));
+        if info[SK_MEMINFO_OPTMEM] == 0 {
+            let copied = std::mem::take(&mut self.copied_unbooked);
+            window.all_back_as(copied);
+            for mut elder in self.elders.drain(..) {
+                elder.all_back_as(copied);
+            }
         }
         Ok(())
     }
@@ -182,19 +323,37 @@ impl SocketBackend {
         if self.foreign {
             return Ok(None);
         }
-        let beyond = hi.wrapping_sub(self.next_id).wrapping_add(1) as i32;
-        if beyond <= 0 {
-            return Ok(Some((lo, hi)));
+        if let Some(id) = self.trial.take() {
+            if lo != hi {
+                return self.found_foreign(lo, hi);
+            }
+            (self.shift, self.is_sure) = (lo.wrapping_sub(id), true);
+            return Ok(Some((id, id)));
         }
-        if beyond as u32 > self.failed {
-            self.foreign = true;
-            self.cannot_lend = Some("another handle of this socket lends memory".to_owned());
-            return Err(SendError::Foreign { lo, hi });
-        }
-        self.failed -= beyond as u32;
+        let (first, last) = (lo.wrapping_sub(self.shift), hi.wrapping_sub(self.shift));
         let next = self.next_id;
-        self.next_id = hi.wrapping_add(1);
-        Ok((lo.wrapping_sub(next) as i32 <= -1).then(|| (lo, next.wrapping_sub(1))))
+        let beyond = last.wrapping_sub(next).wrapping_add(1) as i32;
+        if beyond <= 0 {
+            return Ok(Some((first, last)));
+        }
+        // While the numbers are unknown those beyond are of the call that failed, or of somebody who lent before.
+        if self.is_sure {
+            if beyond as u32 > self.failed {
+                return self.found_foreign(lo, hi);
+            }
+            self.failed -= beyond as u32;
+            self.next_id = last.wrapping_add(1);
+        }
+        Ok((first.wrapping_sub(next) as i32 <= -1).then(|| (first, next.wrapping_sub(1))))
+    }
+
+    #[cold]
+    fn found_foreign<T>(&mut self, lo: u32, hi: u32) -> Result<T, SendError> {
+        self.foreign = true;
+        self.is_sure = false;
+        let why = "another handle of this socket lends memory".to_owned();
+        self.cannot_lend = Some(NoLoan { reason: CopyReason::Numbering, why });
+        Err(SendError::Foreign { lo, hi })
     }
 }
 
@@ -223,7 +382,11 @@ impl SocketBackend {
                     Ok(())
                 }
                 Note::Back { lo, hi, copied } => self.ours(lo, hi).map(|ours| {
-                    if let Some(Err(unknown)) = ours.map(|(lo, hi)| window.notified(lo, hi, copied)) {
+                    let Some((lo, hi)) = ours else { return };
+                    let told = window.notified(lo, hi, copied);
+                    if !self.elders.is_empty() {
+                        self.tell_elders(lo, hi, copied);
+                    } else if let Err(unknown) = told {
                         tracing::warn!(%unknown, "notification ignored");
                     }
                 }),
@@ -235,29 +398,67 @@ impl SocketBackend {
         }
         Ok(read == N)
     }
-}
 
-impl Submit for SocketBackend {
-    #[inline]
-    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
+    /// Why a batch stopped. The kernel tells the error of the first call only.
+    fn why_stopped(&self, done: Result<usize, i32>) -> i32 {
+        match done {
+            Err(errno) => errno,
+            Ok(_) => match self.meminfo() {
+                Ok(info) if info[SK_MEMINFO_WMEM_ALLOC] >= info[SK_MEMINFO_SNDBUF] => libc::EAGAIN,
+                _ => libc::EIO,
+            },
+        }
+    }
+
+    #[cold]
+    fn tell_elders(&mut self, lo: u32, hi: u32, copied: bool) {
+        // Ids that are another window's are unknown to each.
+        for elder in &mut self.elders {
+            let _ = elder.notified(lo, hi, copied);
+        }
+        self.elders.retain(|elder| elder.outstanding() > 0);
+    }
+
+    fn send_part(&mut self, payload: &Payload, from: usize, way: Way) -> Result<Sent, i32> {
         loop {
             let errno = match self.send_once(payload, from, way) {
                 Ok(bytes) => return Ok(Sent { bytes, id: self.take_id(way), refused: None }),
                 Err(errno) => errno,
             };
             if way == Way::Lend {
-                self.failed = self.failed.saturating_add(1);
+                self.lent_call_failed(errno, payload.len());
             }
             match errno {
                 libc::EINTR if way == Way::Copy => {}
                 // Not again before the queue was read: the call may have used its number up.
-                libc::EINTR => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
-                _ => return Err(io::Error::from_raw_os_error(errno)),
+                libc::EINTR => return Err(libc::EAGAIN),
+                _ => return Err(errno),
             }
         }
     }
+}
+
+impl Submit for SocketBackend {
+    #[inline]
+    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
+        let way = if way == Way::Lend && !self.may_lend() { Way::Copy } else { way };
+        let mut result = self.send_part(payload, from, way);
+        if way == Way::Lend && result == Err(libc::EOPNOTSUPP) {
+            // TLS in the kernel (SOL_TLS) refuses MSG_ZEROCOPY, though the socket takes SO_ZEROCOPY.
+            result = self.send_part(payload, from, Way::Copy);
+            if result != Err(libc::EOPNOTSUPP) {
+                let why = format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind);
+                self.cannot_lend = Some(NoLoan::unsupported(why));
+            }
+        }
+        result.map_err(io::Error::from_raw_os_error)
+    }
 
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
+        if way == Way::Lend && !self.is_sure {
+            // One alone learns the number.
+            return Ok(());
+        }
         let payloads = &payloads[..payloads.len().min(MAX_MESSAGES)];
         let fd = self.fd();
         let Scratch { iovecs, piece, messages } = &mut self.scratch;
@@ -286,8 +487,11 @@ impl Submit for SocketBackend {
             let (at, flags) = (messages.as_mut_ptr() as usize, Self::flags(way) as usize);
             syscall::call(libc::SYS_sendmmsg, [fd, at, asked, flags, 0, 0])
         };
-        if way == Way::Lend && done.map_or(true, |n| n < asked) {
-            self.failed = self.failed.saturating_add(1);
+        if way == Way::Lend
+            && let Some(refused) =
+                payloads.get(done.unwrap_or(0)).filter(|_| done.map_or(true, |n| n < asked))
+        {
+            self.lent_call_failed(self.why_stopped(done), refused.len());
         }
         let taken = match done {
             Ok(taken) => taken,
@@ -302,7 +506,7 @@ impl Submit for SocketBackend {
     }
 
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
-        if self.cannot_lend.is_some() && !self.foreign {
+        if self.claim.is_none() {
             // Nothing was ever lent. Sockets without an error queue (AF_UNIX, AF_VSOCK before Linux 6.7) would take this for
             // reading from the peer, whose end never comes to an end.
             self.idle = true;
@@ -347,18 +551,21 @@ impl Submit for SocketBackend {
     }
 
     fn recover(&mut self, window: &mut Window) -> io::Result<()> {
-        if window.ids_out() == 0 {
+        if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());
         }
         // Each call that lends is charged a notification's memory (optmem) until that was read or thrown away; together
         // with empty queues it says that the kernel holds nothing, whoever took the notifications. (Filters are charged
-        // there, too: a program that detaches one from the socket must do so before it makes the sender.)
+        // there, too: on a socket with one nothing is recovered.)
         let info = self.meminfo()?;
         if info[SK_MEMINFO_WMEM_ALLOC] == 0
             && info[SK_MEMINFO_WMEM_QUEUED] == 0
-            && info[SK_MEMINFO_OPTMEM] <= self.optmem_before
+            && info[SK_MEMINFO_OPTMEM] == 0
         {
+            self.trial = None;
             let payloads = window.all_back();
+            let before: usize = self.elders.drain(..).map(|mut elder| elder.all_back()).sum();
+            let payloads = payloads + before;
             tracing::warn!(payloads, "notifications are missing, but the socket holds nothing: taken back");
         }
         Ok(())
@@ -373,8 +580,17 @@ impl Submit for SocketBackend {
         std::mem::take(&mut self.calls)
     }
 
-    fn lends(&self) -> Result<(), String> {
+    fn lends(&self) -> Result<(), NoLoan> {
         self.cannot_lend.clone().map_or(Ok(()), Err)
+    }
+
+    #[inline]
+    fn lends_freely(&self) -> bool {
+        self.is_sure
+    }
+
+    fn copied_because(&self) -> CopyReason {
+        self.cannot_lend.as_ref().map_or(CopyReason::Numbering, |no| no.reason)
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -384,7 +600,7 @@ impl Submit for SocketBackend {
     fn describe(&self) -> String {
         match &self.cannot_lend {
             None => format!("socket calls over {}, MSG_ZEROCOPY", self.kind.kind),
-            Some(why) => format!("socket calls over {}, copying: {why}", self.kind.kind),
+            Some(no) => format!("socket calls over {}, copying: {}", self.kind.kind, no.why),
         }
     }
 }
@@ -409,6 +625,12 @@ fn meminfo(socket: &OwnedFd) -> io::Result<[u32; SK_MEMINFO_VARS]> {
 pub(super) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
     let info = meminfo(socket)?;
     Ok(info[SK_MEMINFO_SNDBUF].saturating_sub(info[SK_MEMINFO_WMEM_ALLOC]) as usize)
+}
+
+/// Whether an ENOBUFS may be of a full queue of an interface: told only where errors are asked for (IP_RECVERR).
+pub(super) fn tells_of_full_queues(socket: impl AsFd) -> bool {
+    let asks = |level, option| get_int(&socket, level, option).is_ok_and(|on| on != 0);
+    asks(libc::SOL_IP, libc::IP_RECVERR) || asks(libc::SOL_IPV6, libc::IPV6_RECVERR)
 }
 
 /// Resets a stream's connection, so that the kernel lets go of what is lent soon.

@@ -146,12 +146,22 @@ impl Window {
     #[inline]
     pub fn copied(&mut self, payload: Payload) -> Ticket {
         let ticket = self.take_ticket();
+        self.copied_as(ticket, payload);
+        ticket
+    }
+
+    /// Leaves a ticket out, for a payload of [`copied_as`](Self::copied_as).
+    pub(crate) fn skip_ticket(&mut self) {
+        self.take_ticket();
+    }
+
+    /// As [`copied`](Self::copied), with a ticket that was left out before.
+    pub(crate) fn copied_as(&mut self, ticket: Ticket, payload: Payload) {
         self.complete(ticket, true);
         match &mut self.on_done {
             None => drop(payload),
             Some(f) => f(ticket, payload, true),
         }
-        ticket
     }
 
     /// A payload that is lent in one call, with the kernel's id for it. `copied`: its bytes were copied into it before

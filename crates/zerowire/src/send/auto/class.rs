@@ -1,6 +1,7 @@
 //! One class of lengths: its trials and runs.
 
 use super::{BLOCK, BLOCKS, Because, COPIED_IN_A_ROW, FIRST_RUN, KNOCK, LONGEST_RUN, Turn, WARM_UP, Way};
+use crate::ledger::CopyReason;
 
 /// After so many blocks of each kind a trial is over if one way is dearer by more than so many hundredths: what is far apart
 /// is dear to try and needs few samples, what is close is the reverse.
@@ -101,9 +102,17 @@ impl Class {
 
     pub(super) fn decide(&mut self) -> Turn {
         self.sends += 1;
+        // Outside a trial. What was refused or copied by the kernel was not measured.
+        let reason = match self.because {
+            Because::Short => CopyReason::Small,
+            Because::Trial => CopyReason::Trial,
+            Because::Measured => CopyReason::Cheaper,
+            Because::KernelCopied => CopyReason::KernelCopies,
+            Because::Refused => CopyReason::Memlock,
+        };
         match &mut self.state {
             State::Run { way, left } => {
-                let turn = Turn { way: *way, measure: false };
+                let turn = Turn { way: *way, measure: false, reason };
                 *left -= 1;
                 if *left == 0 {
                     if matches!(self.because, Because::KernelCopied | Because::Refused) {
@@ -118,12 +127,12 @@ impl Class {
             }
             State::Trial { way, left } => {
                 *left = left.saturating_sub(1);
-                Turn { way: *way, measure: *left < BLOCK - WARM_UP }
+                Turn { way: *way, measure: *left < BLOCK - WARM_UP, reason: CopyReason::Trial }
             }
             State::Knock { left, waited, .. } => {
                 if *left > 0 {
                     *left -= 1;
-                    return Turn { way: Way::Lend, measure: false };
+                    return Turn { way: Way::Lend, measure: false, reason };
                 }
                 // Its notifications are still out: copying goes on meanwhile. Some never say anything here (payloads
                 // that had to be gathered, a receiver that stands still), so there is another knock after a while.
@@ -132,7 +141,7 @@ impl Class {
                     let because = self.because;
                     self.begin_run(Way::Copy, because);
                 }
-                Turn { way: Way::Copy, measure: false }
+                Turn { way: Way::Copy, measure: false, reason }
             }
         }
     }

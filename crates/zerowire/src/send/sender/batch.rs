@@ -2,7 +2,7 @@
 
 use super::super::Payload;
 use super::super::auto::Turn;
-use super::super::backend::Submit;
+use super::super::backend::{Sent, Submit};
 use super::super::limits::cpu_ns;
 use super::super::socket::{from_errno, is_of_an_earlier};
 use super::super::{SendError, Way};
@@ -95,6 +95,9 @@ impl Sender {
             return 1;
         }
         let lend = ahead.turn.way == Way::Lend;
+        if lend && !self.back.lends_freely() {
+            return 1;
+        }
         let (mut payloads_room, mut bytes_room) = (usize::MAX, usize::MAX);
         if lend {
             payloads_room = self.options.max_lent.saturating_sub(self.window.outstanding());
@@ -137,36 +140,7 @@ impl Sender {
                 auto.measured(p.len(), turn.way, each);
             }
         }
-        let mut lost = 0;
-        for (p, s) in payloads.iter_mut().zip(&sent) {
-            let p = std::mem::replace(p, empty());
-            if let Some(errno) = s.refused {
-                self.note_refusal(errno, p.len(), s.is_lost());
-            }
-            if s.is_lost() {
-                lost += 1;
-                self.window.copied(p);
-                continue;
-            }
-            match s.id {
-                Some(id) => {
-                    self.unread += 1;
-                    // An id out of order can't happen with one handle of the socket; the memory then stays.
-                    let _ = self.window.lend(p, id, false);
-                }
-                None => {
-                    let reason = match turn.way {
-                        Way::Copy => self.copy_reason(p.len()),
-                        Way::Lend if s.refused == Some(libc::EAGAIN) => CopyReason::Held,
-                        // Sent again behind a limit of locked memory.
-                        Way::Lend if self.back.lends().is_ok() => CopyReason::Memlock,
-                        Way::Lend => CopyReason::Unsupported,
-                    };
-                    self.counters.copied(reason, p.len() as u64);
-                    self.window.copied(p);
-                }
-            }
-        }
+        let lost = self.book_run(payloads, &sent, turn);
         self.sent = sent;
         self.counters.frames.add((n - lost) as u64);
         if let Some(errno) = result.as_ref().err().and_then(io::Error::raw_os_error)
@@ -181,6 +155,47 @@ impl Sender {
             self.read_soon();
         }
         n
+    }
+
+    /// Enters what was taken into the window; returns how many were lost. First all that are lent: what is copied is done at
+    /// once, and a program's `on_done` or a payload's drop code may panic.
+    fn book_run(&mut self, payloads: &mut [Payload], sent: &[Sent], turn: Turn) -> usize {
+        let first = self.window.next_ticket();
+        for (p, s) in payloads.iter_mut().zip(sent) {
+            match s.id.filter(|_| !s.is_lost()) {
+                Some(id) => {
+                    self.unread += 1;
+                    // An id out of order can't happen with one handle of the socket; the memory then stays.
+                    let _ = self.window.lend(std::mem::replace(p, empty()), id, false);
+                }
+                None => self.window.skip_ticket(),
+            }
+        }
+        let mut lost = 0;
+        for ((i, p), s) in (0..).zip(payloads.iter_mut()).zip(sent) {
+            if let Some(errno) = s.refused {
+                let len = if s.is_lost() { p.len() } else { s.bytes };
+                self.note_refusal(errno, len, s.is_lost());
+            }
+            if !s.is_lost() && s.id.is_some() {
+                continue;
+            }
+            let p = std::mem::replace(p, empty());
+            if s.is_lost() {
+                lost += 1;
+            } else {
+                let reason = match turn.way {
+                    Way::Copy => turn.reason,
+                    Way::Lend if s.refused == Some(libc::EAGAIN) => CopyReason::Held,
+                    // Sent again behind a limit of locked memory.
+                    Way::Lend if self.back.lends().is_ok() => CopyReason::Memlock,
+                    Way::Lend => self.loan_was_copied(),
+                };
+                self.counters.copied(reason, p.len() as u64);
+            }
+            self.window.copied_as(first.plus(i), p);
+        }
+        lost
     }
 
     /// A datagram in the middle of a batch was refused, and then sent again or lost. One error stands for several: the
@@ -207,8 +222,8 @@ impl Sender {
 mod tests {
     use super::*;
 
-    const COPY: Turn = Turn { way: Way::Copy, measure: false };
-    const LEND: Turn = Turn { way: Way::Lend, measure: true };
+    const COPY: Turn = Turn { way: Way::Copy, measure: false, reason: CopyReason::Small };
+    const LEND: Turn = Turn { way: Way::Lend, measure: true, reason: CopyReason::Trial };
 
     #[test]
     fn turns_stay_with_their_payloads() {
@@ -225,7 +240,7 @@ mod tests {
         let (a, _b) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
         let options = crate::send::Options { backend: crate::send::Backend::Socket, ..Default::default() };
         let mut s = Sender::new(a.into(), options).expect("a sender");
-        s.auto = Some(crate::send::auto::Auto::new());
+        (s.auto, s.cannot_lend) = (Some(crate::send::auto::Auto::new()), None);
         let payloads: Vec<_> =
             [1000, 1000, 1000, 10].into_iter().map(|n| Payload::from(vec![0; n])).collect();
         // The first sends of a class are not measured; then they are, unlike the short one.

@@ -5,15 +5,16 @@ mod progress;
 mod submit;
 
 use super::auto::{Auto, Choice, Turn};
-use super::backend::{AnyBackend, Sent, Submit};
+use super::backend::{AnyBackend, NoLoan, Sent, Submit};
 use super::close::{Close, CloseError, Closed};
-use super::kind::SocketKind;
+use super::kind::{Kind, SocketKind};
 use super::open::{open, open_on};
 use super::orphans::orphans;
 use super::segment;
 use super::uring::Engine;
-use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendError, Ticket, Way, Window};
-use crate::area::Area;
+use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendError, SocketError, Ticket};
+use super::{Unfinished, Way, Window};
+use crate::area::{Area, Lease};
 use crate::ledger::{CopyReason, Counters};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,8 @@ const MAX_LENT_SEGMENTS: usize = 17;
 /// Lent payloads between two readings of the notifications. A notification that is out is charged to the socket (some
 /// 800 of the 131072 bytes of net.core.optmem_max, 20480 on older kernels), so they are read well before that ends.
 const READ_EVERY: u32 = 32;
+/// Payloads between two questions for the path's MTU.
+const ASK_PATH_EVERY: u32 = 256;
 /// The longest sleep between two looks whether notifications were lost.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -47,8 +50,14 @@ struct Pending {
 
 /// Sends payloads over one connected socket. One thread uses it at a time.
 ///
-/// The sender must be the only one that lends memory on the socket (`MSG_ZEROCOPY` on a duplicate of its descriptor
-/// confuses the kernel's numbering, see [`SendError::Foreign`]); receiving on duplicates is fine.
+/// Several senders may follow each other on one connection, on duplicates of its descriptor or on the socket that
+/// [`into_socket`](Self::into_socket) gives back. Of several at a time only the first lends; the others copy (ledger:
+/// `second_sender`), or are refused in [`Mode::ZeroCopy`]. Receiving on duplicates is fine.
+///
+/// What no sender can find out in time, over socket calls: another process, or code that is no sender, that lends
+/// (`MSG_ZEROCOPY`) on the same socket *while* a sender lives, or that reads its error queue. The kernel numbers all loans
+/// of a socket together, so memory could come back too early. Nobody else may do that. (Who lent before, and has turned
+/// SO_ZEROCOPY on for it, does no harm.) [`SendError::Foreign`] tells of it, but perhaps too late.
 ///
 /// Dropping a sender is [`Close::Abort`]. After `fork` only one of the two processes may use or drop it: they share the
 /// connection, which an abort resets, and a ring's memory is not there in the child.
@@ -59,7 +68,7 @@ pub struct Sender {
     socket: SocketKind,
     counters: Arc<Counters>,
     auto: Option<Auto>,
-    cannot_lend: Option<String>,
+    cannot_lend: Option<NoLoan>,
     why: String,
     pending: Option<Pending>,
     blocked: Blocked,
@@ -73,24 +82,34 @@ pub struct Sender {
     looked: Instant,
     /// The turn of a payload that had no room, for when it comes again.
     again: Option<(usize, Turn)>,
+    path: PathRoom,
+}
+
+/// The longest datagram that the path takes in one packet. The kernel never lends longer ones: it copies each fragment.
+#[derive(Clone, Copy, Debug)]
+struct PathRoom {
+    bytes: usize,
+    /// Payloads until it is asked for again.
+    left: u32,
 }
 
 impl Sender {
-    /// Takes over a connected socket: TCP, UDP, AF_VSOCK, unix (which can only copy), or any other that `send` works on.
-    pub fn new(socket: OwnedFd, options: Options) -> Result<Self, SendError> {
+    /// Takes over a connected socket: TCP, UDP, AF_VSOCK, or any other that `send` works on, which can only copy.
+    ///
+    /// # Errors
+    /// With each the socket comes back. [`SendError::AlreadyLent`]: [`Mode::ZeroCopy`], and another sender lends on it.
+    pub fn new(socket: OwnedFd, options: Options) -> Result<Self, SocketError<SendError>> {
         Self::with_areas(socket, options, &[])
     }
 
     /// As [`Sender::new`], with areas whose buffers will be sent: with io_uring they are registered once, so that their
     /// pages need not be pinned for each send.
-    pub fn with_areas(socket: OwnedFd, options: Options, areas: &[Area]) -> Result<Self, SendError> {
-        orphans();
-        if options.max_lent == 0 {
-            return Err(SendError::NoWindow);
-        }
-        let kind = SocketKind::of(&socket)?;
-        let (back, why) = open(socket, kind, &options, areas)?;
-        Ok(Self::assemble(back, why, kind, options))
+    pub fn with_areas(
+        socket: OwnedFd,
+        options: Options,
+        areas: &[Area],
+    ) -> Result<Self, SocketError<SendError>> {
+        Self::open(socket, options, |socket, kind, options| open(socket, kind, options, areas))
     }
 
     /// As [`Sender::new`], on a ring that many senders share: ten thousand sockets need one ring, and one set of registered
@@ -98,20 +117,32 @@ impl Sender {
     ///
     /// # Errors
     /// As [`Sender::new`]; [`SendError::Uring`] when the engine belongs to another thread.
-    pub fn on(engine: &Engine, socket: OwnedFd, options: Options) -> Result<Self, SendError> {
+    pub fn on(engine: &Engine, socket: OwnedFd, options: Options) -> Result<Self, SocketError<SendError>> {
+        Self::open(socket, options, |socket, kind, options| open_on(engine, socket, kind, options))
+    }
+
+    fn open(
+        socket: OwnedFd,
+        options: Options,
+        open: impl FnOnce(OwnedFd, SocketKind, &Options) -> Result<(AnyBackend, String), (OwnedFd, SendError)>,
+    ) -> Result<Self, SocketError<SendError>> {
+        crate::syscall::prepare();
         orphans();
         if options.max_lent == 0 {
-            return Err(SendError::NoWindow);
+            return Err(SocketError { socket, error: SendError::NoWindow });
         }
-        let kind = SocketKind::of(&socket)?;
-        let (back, why) = open_on(engine, socket, kind, &options)?;
+        let kind = match SocketKind::of(&socket) {
+            Ok(kind) => kind,
+            Err(error) => return Err(SocketError { socket, error }),
+        };
+        let (back, why) = open(socket, kind, &options).map_err(SocketError::new)?;
         Ok(Self::assemble(back, why, kind, options))
     }
 
     fn assemble(back: AnyBackend, why: String, kind: SocketKind, options: Options) -> Self {
         let cannot_lend = back.lends().err();
         let auto = (options.mode == Mode::Auto && cannot_lend.is_none()).then(Auto::new);
-        let mut window = Window::default();
+        let mut window = Window::starting_at(Ticket::new(0), back.next_id());
         window.note_sizes(auto.is_some());
         Self {
             back,
@@ -129,6 +160,7 @@ impl Sender {
             sent: Vec::new(),
             looked: Instant::now(),
             again: None,
+            path: PathRoom { bytes: usize::MAX, left: 0 },
             options,
         }
     }
@@ -291,6 +323,47 @@ impl Sender {
         self.counters.clone()
     }
 
+    /// Sends what waits, waits until all memory is back, and gives the socket back: for a connection that stays open. The
+    /// next sender on it goes on where this one ends.
+    ///
+    /// # Errors
+    /// The sender comes back, with [`SendError::TimedOut`] or the first error about earlier payloads.
+    pub fn into_socket(mut self, timeout: Duration) -> Result<OwnedFd, Unfinished> {
+        if let Err(error) = self.drain_all(timeout) {
+            return Err(Unfinished { sender: Box::new(self), error });
+        }
+        match std::mem::replace(&mut self.back, AnyBackend::Gone).into_socket() {
+            Some(socket) => Ok(socket),
+            None => Err(Unfinished { sender: Box::new(self), error: SendError::NotConnected }),
+        }
+    }
+
+    /// A free buffer of `area`. Waits for one, at most for `timeout` (`None`: as long as it takes), and reads notifications
+    /// meanwhile: [`Area::lease`] alone never finds the buffers that this sender lent.
+    ///
+    /// # Errors
+    /// [`SendError::TimedOut`]; errors about earlier payloads.
+    pub fn lease(&mut self, area: &Area, timeout: Option<Duration>) -> Result<Lease, SendError> {
+        let mut start = None;
+        loop {
+            if let Some(lease) = area.lease() {
+                return Ok(lease);
+            }
+            self.progress()?;
+            if let Some(lease) = area.lease() {
+                return Ok(lease);
+            }
+            let start = *start.get_or_insert_with(Instant::now);
+            if self.window.outstanding() > 0 {
+                let room = self.pending.is_some() && self.blocked == Blocked::Room;
+                self.pause(start, timeout, room)?;
+            } else {
+                // All are with others: the program, another sender, or one that has ended.
+                self.pause_for_others(start, timeout)?;
+            }
+        }
+    }
+
     /// What runs and why, for people.
     pub fn path(&self) -> String {
         format!("{} ({})", self.back.describe(), self.why)
@@ -342,17 +415,36 @@ impl Sender {
 
     #[inline]
     fn turn(&mut self, len: usize) -> Turn {
-        let way = match (&mut self.auto, self.options.mode) {
-            (Some(auto), _) => {
-                return match self.again.take() {
-                    Some((of, turn)) if of == len => turn,
-                    _ => auto.decide(len),
-                };
-            }
-            (None, Mode::ZeroCopy) if self.cannot_lend.is_none() && len > 0 => Way::Lend,
-            _ => Way::Copy,
-        };
-        Turn { way, measure: false }
+        let copy = |reason| Turn { way: Way::Copy, measure: false, reason };
+        match (&self.cannot_lend, self.options.mode) {
+            (_, Mode::Copy) => return copy(CopyReason::Asked),
+            (Some(no), _) => return copy(no.reason),
+            (None, Mode::ZeroCopy | Mode::Auto) => {}
+        }
+        if self.socket.kind == Kind::Udp && self.is_fragmented(len) {
+            return copy(CopyReason::Fragmented);
+        }
+        match &mut self.auto {
+            Some(auto) => match self.again.take() {
+                Some((of, turn)) if of == len => turn,
+                _ => auto.decide(len),
+            },
+            None => Turn { way: Way::Lend, measure: false, reason: CopyReason::Small },
+        }
+    }
+
+    /// Whether the kernel cuts a datagram of `len` bytes into fragments.
+    #[inline]
+    fn is_fragmented(&mut self, len: usize) -> bool {
+        if self.options.segment_bytes.is_some() {
+            return false;
+        }
+        if self.path.left == 0 {
+            let longest = segment::longest_segment(self.back.socket());
+            self.path = PathRoom { bytes: longest.map_or(usize::MAX, usize::from), left: ASK_PATH_EVERY };
+        }
+        self.path.left -= 1;
+        len > self.path.bytes
     }
 }
 
@@ -364,7 +456,8 @@ impl Sender {
 ///   [`Sender::poll`];
 /// * io_uring's notifications don't come by the socket: put the sender on an [`Engine`] and wait for that, too.
 ///
-/// Don't send on it, and don't read its error queue.
+/// Don't send on it, and don't read its error queue. A sender that lends over socket calls reads that itself, and throws
+/// time stamps of sent packets (SO_TIMESTAMPING) away: take those on a socket of their own, or send by io_uring.
 impl AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.back.socket()

@@ -11,6 +11,9 @@ use super::{Blocked, LOOK_EVERY, Pending, Sender, is_limit};
 use crate::ledger::CopyReason;
 use std::time::{Duration, Instant};
 
+/// How long it is slept at a time where nothing tells of a change.
+const OTHERS_PAUSE: Duration = Duration::from_millis(1);
+
 impl Sender {
     /// Books a part of the open payload.
     pub(super) fn part_sent(&mut self, sent: Sent) {
@@ -23,8 +26,9 @@ impl Sender {
                 let _ = self.window.add_id(id);
             }
             None => {
+                let reason = if p.way == Way::Lend { self.back.copied_because() } else { p.reason };
                 self.window.add_copied(sent.bytes);
-                self.counters.copied(p.reason, sent.bytes as u64);
+                self.counters.copied(reason, sent.bytes as u64);
             }
         }
     }
@@ -32,6 +36,9 @@ impl Sender {
     /// Sends the rest of a payload that was begun. `Ok(false)`: there is no room yet.
     pub(super) fn flush(&mut self) -> Result<bool, SendError> {
         while let Some(p) = self.pending {
+            if p.way == Way::Lend && !self.back.lends_freely() {
+                self.reap_or_note();
+            }
             let Some(payload) = self.window.open_payload() else {
                 self.pending = None;
                 break;
@@ -110,12 +117,16 @@ impl Sender {
         let result = self.back.reap(&mut self.window);
         self.book();
         if result.is_err() {
-            self.cannot_lend = self.back.lends().err();
-            if self.cannot_lend.is_some() {
-                self.auto = None;
-            }
+            self.ask_whether_it_lends();
         }
         result
+    }
+
+    pub(super) fn ask_whether_it_lends(&mut self) {
+        self.cannot_lend = self.back.lends().err();
+        if self.cannot_lend.is_some() {
+            self.auto = None;
+        }
     }
 
     /// Enters what came back into the ledger, and tells the policy.
@@ -151,13 +162,18 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether the kernel holds memory of this sender, or of one before it on the socket.
+    fn is_lent(&self) -> bool {
+        self.window.ids_out() > 0 || self.back.elders_hold().0 > 0
+    }
+
     pub(super) fn progress(&mut self) -> Result<(), SendError> {
         if self.pending.is_some() {
             self.flush()?;
         }
-        if self.window.ids_out() > 0 {
+        if self.is_lent() {
             self.reap()?;
-            if self.window.ids_out() > 0 {
+            if self.is_lent() {
                 self.look()?;
             }
         }
@@ -237,25 +253,50 @@ impl Sender {
         first.or(self.late.take()).map_or(Ok(()), Err)
     }
 
+    /// As `drain`; what was lent by senders before on the socket is waited for, too. `Ok`: the kernel holds nothing.
+    pub(super) fn drain_all(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let start = Instant::now();
+        self.drain(timeout)?;
+        while self.window.outstanding() > 0 || self.is_lent() {
+            self.pause(start, Some(timeout), false)?;
+            self.progress()?;
+        }
+        Ok(())
+    }
+
+    /// A short sleep, for what others have. An error when the time is over.
+    #[cold]
+    pub(super) fn pause_for_others(
+        &mut self,
+        start: Instant,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let waited = start.elapsed();
+        if timeout.is_some_and(|limit| waited >= limit) {
+            return Err(SendError::TimedOut { waited, outstanding: 0, outstanding_bytes: 0 });
+        }
+        std::thread::sleep(OTHERS_PAUSE);
+        Ok(())
+    }
+
     pub(super) fn end(&mut self) -> Closed {
         let (aborted, aborted_bytes) = (self.window.outstanding(), self.window.outstanding_bytes());
         let back = std::mem::replace(&mut self.back, AnyBackend::Gone);
         let mut kept = 0;
-        if aborted > 0 {
-            let mut last = Last(Some(Orphan { back, window: std::mem::take(&mut self.window) }));
-            if let Some(Orphan { back, window }) = &mut last.0 {
-                if let Some(p) = self.pending.take() {
-                    window.cut_open(p.sent);
-                }
-                back.abort();
-                // Errors say that the connection is gone, which is what was asked for.
-                let _ = back.reap(window);
-                let _ = back.recover(window);
-                kept = window.outstanding();
-                let report = window.take_report();
-                self.count(&report);
+        let mut last = Last(Some(Orphan { back, window: std::mem::take(&mut self.window) }));
+        if let Some(Orphan { back, window }) = last.0.as_mut().filter(|_| aborted > 0) {
+            if let Some(p) = self.pending.take() {
+                window.cut_open(p.sent);
             }
+            back.abort();
+            // Errors say that the connection is gone, which is what was asked for.
+            let _ = back.reap(window);
+            let _ = back.recover(window);
+            kept = window.outstanding();
+            let report = window.take_report();
+            self.count(&report);
         }
+        drop(last);
         orphans();
         Closed { aborted, aborted_bytes, kept }
     }
@@ -267,8 +308,10 @@ struct Last(Option<Orphan>);
 
 impl Drop for Last {
     fn drop(&mut self) {
-        if let Some(orphan) = self.0.take_if(|o| o.window.outstanding() > 0) {
-            adopt(orphan);
+        match self.0.take() {
+            Some(orphan) if orphan.holds().0 > 0 => adopt(orphan),
+            Some(orphan) => drop(orphan.back.into_socket()),
+            None => {}
         }
     }
 }

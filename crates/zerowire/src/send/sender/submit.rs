@@ -1,11 +1,12 @@
 //! Submitting one payload.
 
-use super::super::auto::{ALWAYS_COPIED_BELOW, Auto, Turn};
+use super::super::auto::{Auto, Turn};
 use super::super::backend::{Sent, Submit};
+use super::super::kind::Kind;
 use super::super::limits::{cpu_ns, locked};
 use super::super::segment;
-use super::super::socket::from_errno;
-use super::super::{Mode, Payload, Refused, SendError, Ticket, Way};
+use super::super::socket::{from_errno, tells_of_full_queues};
+use super::super::{Payload, Refused, SendError, Ticket, Way};
 use super::{Blocked, MAX_LENT_SEGMENTS, Pending, READ_EVERY, Sender, is_limit};
 use crate::ledger::CopyReason;
 use std::io;
@@ -15,16 +16,6 @@ use std::io;
 const MAX_SPAN: usize = 1 << 16;
 
 impl Sender {
-    /// Why a payload of `len` bytes is copied when nothing went wrong.
-    pub(super) fn copy_reason(&self, len: usize) -> CopyReason {
-        match self.options.mode {
-            Mode::Copy => CopyReason::Asked,
-            _ if self.cannot_lend.is_some() => CopyReason::Unsupported,
-            _ if len < ALWAYS_COPIED_BELOW => CopyReason::Small,
-            _ => CopyReason::Cheaper,
-        }
-    }
-
     #[inline]
     pub(super) fn attempt(&mut self, payload: Payload, turn: Turn) -> Result<Ticket, Refused> {
         if (self.pending.is_some() || self.late.is_some())
@@ -35,7 +26,7 @@ impl Sender {
         let len = payload.len();
         let start = if turn.measure { cpu_ns() } else { 0 };
         let result = match turn.way {
-            Way::Copy => self.copy(payload, self.copy_reason(len)),
+            Way::Copy => self.copy(payload, turn.reason),
             Way::Lend => self.lend(payload),
         };
         if turn.measure
@@ -98,7 +89,7 @@ impl Sender {
     pub(super) fn lend(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
         if payload.is_empty() {
             // There is no memory to lend, and not every socket gives an empty call a number.
-            return self.copy(payload, self.copy_reason(0));
+            return self.copy(payload, CopyReason::Small);
         }
         if !self.has_window(payload.len()) {
             if let Err(error) = self.reap() {
@@ -150,6 +141,9 @@ impl Sender {
     /// limit is counted, there is another attempt.
     #[inline]
     pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Sent> {
+        if !self.back.lends_freely() {
+            self.reap_or_note();
+        }
         match self.back.submit(payload, 0, Way::Lend) {
             Ok(sent) => Ok(sent),
             Err(e) => self.submit_again(payload, e),
@@ -184,22 +178,35 @@ impl Sender {
             None if sent.bytes >= len => {
                 self.counters.frames.add(1);
                 self.counters.system_calls.add(self.back.take_calls());
-                self.counters.copied(CopyReason::Unsupported, len as u64);
+                if !gathered {
+                    let reason = self.loan_was_copied();
+                    self.counters.copied(reason, len as u64);
+                }
                 (self.window.copied(payload), Way::Copy)
             }
             _ => (self.keep_rest(payload, sent, Way::Lend, CopyReason::Unsupported), Way::Lend),
         }
     }
 
+    /// What was to be lent was copied: why. Perhaps nothing can be lent any more.
+    #[cold]
+    pub(super) fn loan_was_copied(&mut self) -> CopyReason {
+        self.ask_whether_it_lends();
+        self.back.copied_because()
+    }
+
     /// The kernel refuses to take lent memory.
     pub(super) fn limited(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
         let len = payload.len();
         let out = self.window.ids_out();
-        if let Some(auto) = &mut self.auto {
-            if out == 0 {
+        // A queue that is full refuses a copy as well. Only one that goes through tells of a limit.
+        let may_be_queue = self.socket.kind == Kind::Udp && tells_of_full_queues(self.back.socket());
+        if self.auto.is_some() || may_be_queue {
+            let copied = self.copy(payload, CopyReason::Memlock)?;
+            if let Some(auto) = self.auto.as_mut().filter(|_| out == 0) {
                 auto.refused(len);
             }
-            return self.copy(payload, CopyReason::Memlock);
+            return Ok(copied);
         }
         if out == 0 {
             let error = locked(len);
@@ -229,6 +236,7 @@ impl Sender {
                 self.would_block()
             }
             Some(libc::EMSGSIZE) => SendError::TooLong { len },
+            Some(libc::ENOBUFS) if self.socket.kind == Kind::Udp => SendError::QueueFull { len },
             // The back end's word for a ring that was closed.
             Some(libc::EBADFD) => SendError::Uring(self.back.describe()),
             Some(errno) => from_errno(errno),

@@ -1,4 +1,4 @@
-//! The kernel's numbers where they wrap around. A socket's begin at 0, so that no test gets there by sending.
+//! The kernel's numbers where they wrap around. A new socket's begin at 0, so that no test gets there by sending.
 
 use super::*;
 use crate::send::Ticket;
@@ -7,8 +7,10 @@ use crate::send::Ticket;
 fn backend(next_id: u32, failed: u32) -> SocketBackend {
     let (socket, _) = std::os::unix::net::UnixDatagram::pair().unwrap();
     let kind = SocketKind { kind: Kind::Udp, stream: false };
-    let back = SocketBackend::new(socket.into(), kind, &Options::default(), false).unwrap();
-    SocketBackend { next_id, failed, ..back }
+    let options = Options { mode: Mode::Copy, ..Options::default() };
+    let mut back = SocketBackend::new(socket.into(), kind, &options).unwrap();
+    (back.next_id, back.failed, back.is_sure) = (next_id, failed, true);
+    back
 }
 
 const LAST: u32 = u32::MAX;
@@ -80,4 +82,36 @@ fn payloads_around_the_wrap_come_back_each_once() {
     assert_eq!(told(&mut back, &mut window, LAST - 2, LAST - 2), 1);
     assert_eq!(told(&mut back, &mut window, 0, 0), 1);
     assert_eq!((window.outstanding(), window.ids_out()), (0, 0));
+}
+
+/// The number is learned from one call alone. Ids go on as they were.
+#[test]
+fn an_unknown_number_is_learned_from_the_notification_of_one_call() {
+    for number in [0, 5, LAST, LAST / 2] {
+        let mut back = backend(7, 0);
+        back.is_sure = false;
+        // What comes before it is somebody else's, or of a call that failed.
+        assert_eq!(back.ours(7, 9).unwrap(), None);
+        assert_eq!((back.take_id(Way::Lend), back.may_lend()), (Some(7), false));
+        assert_eq!(back.ours(number, number).unwrap(), Some((7, 7)));
+        assert!(back.may_lend() && back.trial.is_none());
+        assert_eq!(back.take_id(Way::Lend), Some(8));
+        let next = number.wrapping_add(1);
+        assert_eq!(back.ours(next, next).unwrap(), Some((8, 8)));
+    }
+    // Two numbers are not of one call.
+    let mut back = backend(0, 0);
+    back.is_sure = false;
+    back.take_id(Way::Lend);
+    assert!(matches!(back.ours(3, 4), Err(SendError::Foreign { lo: 3, hi: 4 })));
+}
+
+/// A call of several packets failed: its number may be in use for a while. Those before it come back meanwhile.
+#[test]
+fn while_the_numbers_are_unknown_those_before_come_back() {
+    let mut back = backend(3, 0);
+    back.is_sure = false;
+    assert_eq!(back.ours(1, 3).unwrap(), Some((1, 2)));
+    assert_eq!(back.ours(3, 3).unwrap(), None);
+    assert_eq!(back.next_id, 3);
 }

@@ -6,7 +6,8 @@ use super::core::Core;
 use super::engine::{Engine, EngineOptions, describe, lock, make};
 use super::straggle::Stragglers;
 use crate::area::Area;
-use crate::send::backend::{Sent, Submit};
+use crate::ledger::CopyReason;
+use crate::send::backend::{NoLoan, Sent, Submit};
 use crate::send::kind::{Kind, SocketKind};
 use crate::send::socket::{reset, send_room};
 use crate::send::{Payload, SendError, Way, Window};
@@ -40,14 +41,20 @@ impl Handle {
     }
 }
 
-/// See the module.
-pub(crate) struct UringBackend {
+/// A sender's place on a ring, given up when this is dropped.
+struct Place {
     core: Handle,
     channel: u32,
+    is_aborted: bool,
+}
+
+/// See the module.
+pub(crate) struct UringBackend {
+    /// Before the socket: the ring lets go of it first.
+    place: Place,
     socket: OwnedFd,
     kind: SocketKind,
-    cannot_lend: Option<String>,
-    is_aborted: bool,
+    cannot_lend: Option<NoLoan>,
     capacity: usize,
     /// Kept from call to call.
     sent: Vec<Sent>,
@@ -97,7 +104,7 @@ impl UringBackend {
                 core.may_move = true;
                 let mut this = Self::with(Handle::Own(Box::new(core)), socket, kind, lend, patience);
                 let socket = this.socket.as_raw_fd();
-                this.core.with(|c| {
+                this.place.core.with(|c| {
                     // The one that stands for the engine, which is this sender.
                     c.users -= 1;
                     // A stream is not: its end must go out when it is dropped, also by another thread.
@@ -125,19 +132,19 @@ impl UringBackend {
     fn with(mut core: Handle, socket: OwnedFd, kind: SocketKind, lend: bool, patience: Duration) -> Self {
         let (channel, features, capacity) = core.with(|c| (c.attach(), c.features, c.capacity()));
         let cannot_lend = match kind.kind {
-            _ if !lend => Some("copying was asked for".to_owned()),
-            Kind::Unix => Some("unix sockets can't take lent memory".to_owned()),
-            _ if !features.sendmsg_zc => Some("this kernel has no SENDMSG_ZC (Linux 6.1 has)".to_owned()),
-            Kind::Vsock => Some(UNTOLD_ON_VSOCK.to_owned()),
+            _ if !lend => Some(NoLoan::asked()),
+            Kind::Unix => Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned())),
+            _ if !features.sendmsg_zc => {
+                Some(NoLoan::unsupported("this kernel has no SENDMSG_ZC (Linux 6.1 has)".to_owned()))
+            }
+            Kind::Vsock => Some(NoLoan::unsupported(UNTOLD_ON_VSOCK.to_owned())),
             Kind::Tcp | Kind::Udp | Kind::Other => None,
         };
         Self {
-            core,
-            channel,
+            place: Place { core, channel, is_aborted: false },
             socket,
             kind,
             cannot_lend,
-            is_aborted: false,
             capacity,
             sent: Vec::new(),
             patience: patience.min(STRAGGLE),
@@ -146,9 +153,14 @@ impl UringBackend {
         }
     }
 
+    /// Ends it, and gives the socket back.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
     /// Whether no area was refused.
     pub(crate) fn all_registered(&self) -> bool {
-        self.core.look(|c| c.areas.refusal.is_none())
+        self.place.core.look(|c| c.areas.refusal.is_none())
     }
 
     /// How many of `payloads` can go in one call without links.
@@ -189,12 +201,12 @@ impl UringBackend {
         sent: &mut Vec<Sent>,
     ) -> io::Result<()> {
         let stream = self.kind.stream;
-        let to = Lane { socket: &self.socket, channel: self.channel };
+        let to = Lane { socket: &self.socket, channel: self.place.channel };
         let max = match way {
             Way::Lend if stream => LENT_CALL_BYTES,
             _ => MAX_CALL_BYTES,
         };
-        self.core.with(|c| {
+        self.place.core.with(|c| {
             c.begin(is_chain)?;
             let mut messages = c.take_messages(payloads.len());
             let mut result = Ok(());
@@ -247,7 +259,8 @@ impl Submit for UringBackend {
             && let Err(e) = &result
             && e.raw_os_error() == Some(libc::EOPNOTSUPP)
         {
-            self.cannot_lend = Some(format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind));
+            let why = format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind);
+            self.cannot_lend = Some(NoLoan::unsupported(why));
             result = self.submit_batch(std::slice::from_ref(payload), from, Way::Copy, true, &mut sent);
         }
         let first = sent.first().copied();
@@ -280,8 +293,8 @@ impl Submit for UringBackend {
     }
 
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
-        let (channel, notices) = (self.channel, &mut self.notices);
-        let is_closed = self.core.with(|c| {
+        let (channel, notices) = (self.place.channel, &mut self.notices);
+        let is_closed = self.place.core.with(|c| {
             c.reap();
             c.book.take_notices(channel, notices);
             c.pass_on();
@@ -295,14 +308,16 @@ impl Submit for UringBackend {
             }
         }
         if is_closed && !std::mem::replace(&mut self.is_told, true) {
-            return Err(SendError::Uring(self.core.look(describe)));
+            return Err(SendError::Uring(self.place.core.look(describe)));
         }
         Ok(())
     }
 
     fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
         if !room {
-            self.core.with(|c| c.wait(if c.waits_alone() { timeout } else { timeout.min(SHARED_WAIT) }));
+            self.place
+                .core
+                .with(|c| c.wait(if c.waits_alone() { timeout } else { timeout.min(SHARED_WAIT) }));
             return Ok(());
         }
         let timeout = Timespec {
@@ -318,7 +333,7 @@ impl Submit for UringBackend {
 
     fn recover(&mut self, _: &mut Window) -> io::Result<()> {
         // Notifications of io_uring are never lost: if the ring is closed, its end is waited for.
-        self.core.with(|c| {
+        self.place.core.with(|c| {
             // Nobody is left who could ask the kernel: once the ring is closed it finishes by itself, and the next
             // reading tells.
             if c.users == 0 && !c.is_own_thread() {
@@ -329,18 +344,28 @@ impl Submit for UringBackend {
     }
 
     fn abort(&mut self) {
-        if !std::mem::replace(&mut self.is_aborted, true) {
-            self.core.with(|c| c.users -= 1);
+        if !std::mem::replace(&mut self.place.is_aborted, true) {
+            self.place.core.with(|c| c.users -= 1);
         }
         reset(&self.socket, self.kind);
     }
 
     fn take_calls(&mut self) -> u64 {
-        self.core.with(|c| std::mem::take(&mut c.calls))
+        self.place.core.with(|c| std::mem::take(&mut c.calls))
     }
 
-    fn lends(&self) -> Result<(), String> {
+    fn lends(&self) -> Result<(), NoLoan> {
         self.cannot_lend.clone().map_or(Ok(()), Err)
+    }
+
+    #[inline]
+    fn lends_freely(&self) -> bool {
+        // Its notifications carry no number of the socket's.
+        true
+    }
+
+    fn copied_because(&self) -> CopyReason {
+        self.cannot_lend.as_ref().map_or(CopyReason::Unsupported, |no| no.reason)
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -348,15 +373,15 @@ impl Submit for UringBackend {
     }
 
     fn describe(&self) -> String {
-        let ring = self.core.look(describe);
+        let ring = self.place.core.look(describe);
         match &self.cannot_lend {
             None => format!("SEND_ZC over {}; {ring}", self.kind.kind),
-            Some(why) => format!("io_uring SEND over {}, copying: {why}; {ring}", self.kind.kind),
+            Some(no) => format!("io_uring SEND over {}, copying: {}; {ring}", self.kind.kind, no.why),
         }
     }
 }
 
-impl Drop for UringBackend {
+impl Drop for Place {
     fn drop(&mut self) {
         let (channel, is_aborted) = (self.channel, self.is_aborted);
         let owns = matches!(self.core, Handle::Own(_));

@@ -1,0 +1,162 @@
+//! Who lends on which socket, and the number that its next lent call gets.
+//!
+//! The kernel numbers the calls with MSG_ZEROCOPY. The number belongs to the open socket (`sk_zckey`), not to one of its
+//! descriptors and not to a sender: a sender on a duplicate counts on where the one before it ended. A sender that
+//! began at 0 would take the notification of an earlier payload for that of a later one.
+//!
+//! This table says, by the socket's cookie (SO_COOKIE, never used twice), where to begin. A sender claims the socket
+//! before it lends. While it lives no other sender of this process lends there. At its end it enters the next number.
+//!
+//! | the socket | the first number |
+//! | --- | --- |
+//! | was never seen, SO_ZEROCOPY is off | 0 |
+//! | had a sender that has ended, SO_ZEROCOPY is off | what that one entered |
+//! | SO_ZEROCOPY is on: inherited from a listener, or somebody else may have lent | unknown |
+//! | was forgotten | unknown |
+//!
+//! A sender turns SO_ZEROCOPY off at its end if it was off before, so that "on" tells of others. An unknown number is
+//! learned: one call lends alone, and its notification names it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The most sockets that are remembered without a sender.
+const MOST: usize = 1 << 16;
+/// `SO_COOKIE` (include/uapi/asm-generic/socket.h).
+const SO_COOKIE: i32 = 57;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// A sender lends on it.
+    Lender,
+    /// None does; the number of the next lent call, if it is known.
+    Free(Option<u32>),
+}
+
+#[derive(Debug)]
+struct Table {
+    sockets: BTreeMap<u64, Entry>,
+    /// A socket that is not in the table was never seen if its cookie is larger than this.
+    forgotten: u64,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table::new());
+
+impl Table {
+    const fn new() -> Self {
+        Self { sockets: BTreeMap::new(), forgotten: 0 }
+    }
+
+    /// `None`: a sender lends on it. Otherwise the first number, if it is known.
+    fn claim(&mut self, cookie: u64) -> Option<Option<u32>> {
+        match self.sockets.insert(cookie, Entry::Lender) {
+            Some(Entry::Lender) => None,
+            Some(Entry::Free(next)) => Some(next),
+            None => Some((cookie > self.forgotten).then_some(0)),
+        }
+    }
+
+    fn release(&mut self, cookie: u64, next: Option<u32>, most: usize) {
+        if next == Some(0) && cookie > self.forgotten {
+            // Nothing was lent: the same as if it had never been seen.
+            self.sockets.remove(&cookie);
+            return;
+        }
+        self.sockets.insert(cookie, Entry::Free(next));
+        if self.sockets.len() > most {
+            let forgotten = &mut self.forgotten;
+            self.sockets.retain(|cookie, entry| {
+                let stays = *entry == Entry::Lender;
+                if !stays {
+                    *forgotten = (*forgotten).max(*cookie);
+                }
+                stays
+            });
+        }
+    }
+}
+
+fn lock() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The socket's cookie.
+pub(super) fn cookie(socket: impl AsFd) -> io::Result<u64> {
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: cookie and len are valid for writes for the call, and len is cookie's size.
+    let r = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
+}
+
+/// The right to lend on a socket; only one sender of the process has it at a time.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) cookie: u64,
+    next: Option<u32>,
+}
+
+impl Claim {
+    /// Claims the socket with this cookie, and says which number its first lent call gets, if that is known. `None`:
+    /// another sender lends on it.
+    pub(super) fn take(cookie: u64) -> Option<(Self, Option<u32>)> {
+        let first = lock().claim(cookie)?;
+        Some((Self { cookie, next: None }, first))
+    }
+
+    /// Gives it up. `next`: the number of the next lent call, if it is known. (A claim that is dropped enters none.)
+    pub(super) fn release(mut self, next: Option<u32>) {
+        self.next = next;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        lock().release(self.cookie, self.next, MOST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_has_one_lender_and_counts_on() {
+        let mut t = Table::new();
+        assert_eq!(t.claim(7), Some(Some(0)));
+        assert_eq!(t.claim(7), None);
+        t.release(7, Some(u32::MAX), 10);
+        assert_eq!(t.claim(7), Some(Some(u32::MAX)));
+        t.release(7, None, 10);
+        assert_eq!(t.claim(7), Some(None), "one that doesn't know enters nothing");
+        assert_eq!(t.claim(8), Some(Some(0)));
+        t.release(8, Some(0), 10);
+        assert!(!t.sockets.contains_key(&8), "nothing was lent on it");
+    }
+
+    #[test]
+    fn what_was_forgotten_is_not_taken_for_new() {
+        let mut t = Table::new();
+        for cookie in 1..=4 {
+            t.claim(cookie);
+        }
+        for cookie in [1, 3] {
+            t.release(cookie, Some(5), 2);
+        }
+        assert_eq!(t.sockets.keys().copied().collect::<Vec<_>>(), [2, 4], "those with a sender stay");
+        assert_eq!((t.claim(1), t.claim(3), t.claim(5)), (Some(None), Some(None), Some(Some(0))));
+        assert_eq!(t.claim(4), None);
+        t.release(3, Some(0), 10);
+        assert_eq!(t.claim(3), Some(Some(0)), "what is known of one that had been forgotten stays");
+    }
+}
