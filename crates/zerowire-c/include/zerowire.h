@@ -592,7 +592,8 @@ void zw_area_close(struct zw_area *area);
 // Buffers that are free now; 0 for NULL.
 size_t zw_area_free(const struct zw_area *area);
 
-// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits. The buffer holds what its last owner
+// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits, and does not look whether lent buffers
+// are back (zw_sender_lease does). The buffer holds what its last owner
 // left there, and its length is buffer_bytes.
 int zw_area_lease(const struct zw_area *area,
                   struct zw_lease **lease);
@@ -616,11 +617,18 @@ void zw_lease_release(struct zw_lease *lease);
 //
 // The descriptor is the library's from this call on, also if it fails: then it is closed. Its number may still be used to
 // poll (POLLOUT: there is room; POLLERR: with socket calls, notifications have come), to receive and to shut down, until
-// zw_sender_close. Nobody else may lend memory on the socket.
+// zw_sender_close.
 //
-// A sender is used by one thread at a time; with io_uring always by the thread that made it.
+// Several senders may follow each other on a connection, on duplicates of its descriptor or on that of
+// zw_sender_into_socket. Of several at a time only the first lends, and the others copy (second_sender). While a sender
+// lives, over socket calls, no other process and no other code may lend (MSG_ZEROCOPY) on the same socket or read its error
+// queue: memory could come back too early.
 //
-// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no io_uring.
+// A sender is used by one thread at a time; with io_uring always by the thread that made it. A ring that many senders
+// share is there in Rust only.
+//
+// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no io_uring; -EBUSY:
+// ZW_MODE_ZEROCOPY, and another sender lends on the socket.
 int zw_sender_new(int fd,
                   const struct zw_sender_options *options,
                   struct zw_sender **sender);
@@ -636,7 +644,8 @@ int zw_sender_new(int fd,
 // On a stream the call returns when the socket has taken a part; the rest goes with the next calls of the sender (any send,
 // zw_sender_poll, zw_sender_wait...), so call one of them when the socket is writable again.
 //
-// -ETIMEDOUT: no room in time. -EMSGSIZE: too long for a datagram. -ENOBUFS: ZW_MODE_ZEROCOPY and a limit of locked memory.
+// -ETIMEDOUT: no room in time. -EMSGSIZE: too long for a datagram. -ENOBUFS: ZW_MODE_ZEROCOPY and a limit of locked
+// memory; or a full queue of an interface, where IP_RECVERR is set (zw_last_error tells them apart).
 // -EPIPE, -ECONNRESET: the peer is gone. -ECONNREFUSED: nobody listens, said of an earlier datagram.
 int zw_sender_send(struct zw_sender *sender,
                    const void *data,
@@ -672,6 +681,13 @@ int zw_sender_send_lease(struct zw_sender *sender,
 
 // As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease is still yours.
 int zw_sender_try_send_lease(struct zw_sender *sender, struct zw_lease *lease, uint32_t *ticket);
+
+// As zw_area_lease, but waits for a free buffer, at most timeout_ms (negative: no limit), and reads notifications meanwhile:
+// the buffers that this sender lent come back by that. -ETIMEDOUT; other errors: as zw_sender_poll.
+int zw_sender_lease(struct zw_sender *sender,
+                    const struct zw_area *area,
+                    int timeout_ms,
+                    struct zw_lease **lease);
 
 // UDP: changes options.segment_bytes from the next payload on, 1 to 65535; 0: each payload is one datagram. The way on where
 // a send says that segments are too long for the path (-EMSGSIZE), or that it can't cut at all (-EIO).
@@ -710,6 +726,14 @@ int zw_sender_close(struct zw_sender *sender,
                     uint32_t how,
                     int timeout_ms,
                     struct zw_closed *closed);
+
+// Sends what waits, waits until all memory is back, at most timeout_ms (negative: no limit), and gives the descriptor back,
+// for a connection that stays open: returned, 0 or more. The handle is gone then. The next sender on the connection goes on
+// where this one ends.
+//
+// After an error the sender is as it was. -ETIMEDOUT; other errors: as zw_sender_wait_all.
+int zw_sender_into_socket(struct zw_sender *sender,
+                          int timeout_ms);
 
 // Payloads of senders that are closed which the kernel still holds; takes back those that it has let go of.
 size_t zw_orphans(void);

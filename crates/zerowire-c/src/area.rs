@@ -82,7 +82,8 @@ pub unsafe extern "C" fn zw_area_free(area: *const SendArea) -> libc::size_t {
     unsafe { area.as_ref() }.map_or(0, |a| a.0.free())
 }
 
-/// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits. The buffer holds what its last owner
+/// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits, and does not look whether lent buffers
+/// are back (zw_sender_lease does). The buffer holds what its last owner
 /// left there, and its length is buffer_bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_area_lease(area: *const SendArea, lease: *mut *mut SendLease) -> c_int {

@@ -5,14 +5,14 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use zerowire::send::{self, Close, Payload, Segment, SendError, Ticket};
 
-use crate::area::{SendLease, lost};
+use crate::area::{SendArea, SendLease, lost};
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{get_mut, null, put, timeout};
+use crate::handle::{get, get_mut, null, put, timeout};
 use crate::lent::Checks;
 use crate::send_types::{
     SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, borrowed, options, segment_bytes,
@@ -128,11 +128,18 @@ fn open(fd: c_int) -> Result<(), Failure> {
 ///
 /// The descriptor is the library's from this call on, also if it fails: then it is closed. Its number may still be used to
 /// poll (POLLOUT: there is room; POLLERR: with socket calls, notifications have come), to receive and to shut down, until
-/// zw_sender_close. Nobody else may lend memory on the socket.
+/// zw_sender_close.
 ///
-/// A sender is used by one thread at a time; with io_uring always by the thread that made it.
+/// Several senders may follow each other on a connection, on duplicates of its descriptor or on that of
+/// zw_sender_into_socket. Of several at a time only the first lends, and the others copy (second_sender). While a sender
+/// lives, over socket calls, no other process and no other code may lend (MSG_ZEROCOPY) on the same socket or read its error
+/// queue: memory could come back too early.
 ///
-/// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no io_uring.
+/// A sender is used by one thread at a time; with io_uring always by the thread that made it. A ring that many senders
+/// share is there in Rust only.
+///
+/// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no io_uring; -EBUSY:
+/// ZW_MODE_ZEROCOPY, and another sender lends on the socket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_new(
     fd: c_int,
@@ -148,7 +155,7 @@ pub unsafe extern "C" fn zw_sender_new(
         }
         // SAFETY: by the module's contract.
         let (options, areas, checked) = unsafe { self::options(options) }?;
-        let mut made = send::Sender::with_areas(socket, options, &areas)?;
+        let mut made = send::Sender::with_areas(socket, options, &areas).map_err(SendError::from)?;
         let checks = checked.then(Checks::default);
         if let Some(checks) = checks.clone() {
             made.on_done(move |ticket, payload, _| checks.back(ticket.number(), &payload));
@@ -170,7 +177,8 @@ pub unsafe extern "C" fn zw_sender_new(
 /// On a stream the call returns when the socket has taken a part; the rest goes with the next calls of the sender (any send,
 /// zw_sender_poll, zw_sender_wait...), so call one of them when the socket is writable again.
 ///
-/// -ETIMEDOUT: no room in time. -EMSGSIZE: too long for a datagram. -ENOBUFS: ZW_MODE_ZEROCOPY and a limit of locked memory.
+/// -ETIMEDOUT: no room in time. -EMSGSIZE: too long for a datagram. -ENOBUFS: ZW_MODE_ZEROCOPY and a limit of locked
+/// memory; or a full queue of an interface, where IP_RECVERR is set (zw_last_error tells them apart).
 /// -EPIPE, -ECONNRESET: the peer is gone. -ECONNREFUSED: nobody listens, said of an earlier datagram.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_send(
@@ -309,6 +317,29 @@ pub unsafe extern "C" fn zw_sender_try_send_lease(
     unsafe { give_lease(sender, lease, true, ticket) }
 }
 
+/// As zw_area_lease, but waits for a free buffer, at most timeout_ms (negative: no limit), and reads notifications meanwhile:
+/// the buffers that this sender lent come back by that. -ETIMEDOUT; other errors: as zw_sender_poll.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_lease(
+    sender: *mut Sender,
+    area: *const SendArea,
+    timeout_ms: c_int,
+    lease: *mut *mut SendLease,
+) -> c_int {
+    guard_int(|| {
+        if lease.is_null() {
+            return Err(null("lease"));
+        }
+        // SAFETY: by the module's contract.
+        let (this, area) = unsafe { (get_mut(sender, "sender")?, get(area, "area")?) };
+        this.told()?;
+        let taken = this.sender.lease(&area.0, timeout(timeout_ms))?;
+        // SAFETY: not NULL.
+        unsafe { put(SendLease { lease: Some(taken) }, lease) };
+        Ok(0)
+    })
+}
+
 /// UDP: changes options.segment_bytes from the next payload on, 1 to 65535; 0: each payload is one datagram. The way on where
 /// a send says that segments are too long for the path (-EMSGSIZE), or that it can't cut at all (-EIO).
 ///
@@ -443,6 +474,31 @@ pub unsafe extern "C" fn zw_sender_close(
             unsafe { closed.write(left) };
         }
         result
+    })
+}
+
+/// Sends what waits, waits until all memory is back, at most timeout_ms (negative: no limit), and gives the descriptor back,
+/// for a connection that stays open: returned, 0 or more. The handle is gone then. The next sender on the connection goes on
+/// where this one ends.
+///
+/// After an error the sender is as it was. -ETIMEDOUT; other errors: as zw_sender_wait_all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zw_sender_into_socket(sender: *mut Sender, timeout_ms: c_int) -> c_int {
+    guard_int(|| {
+        // SAFETY: by the module's contract.
+        unsafe { get_mut(sender, "sender") }?.told()?;
+        // SAFETY: made by `put`; given up again below unless it is gone.
+        let mut handle = unsafe { Box::from_raw(sender) };
+        let Sender { sender: inner, checks, late, payloads } = *handle;
+        match inner.into_socket(timeout(timeout_ms).unwrap_or(Duration::MAX)) {
+            Ok(socket) => Ok(socket.into_raw_fd()),
+            Err(send::Unfinished { sender, error }) => {
+                *handle = Sender { sender: *sender, checks, late, payloads };
+                // The same address as before.
+                let _ = Box::into_raw(handle);
+                Err(error.into())
+            }
+        }
     })
 }
 

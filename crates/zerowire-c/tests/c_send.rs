@@ -121,6 +121,15 @@ fn each_call_does_what_the_header_says() {
     assert_eq!(receiver.join().expect("received"), ["", "", ten.as_str(), "", ""]);
 }
 
+/// Memory comes back when the kernel has let go of it, whoever lent before on the connection.
+#[test]
+fn senders_follow_each_other_on_a_connection() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile("tests/c/send_again.c", folder.path(), true);
+    let out = Command::new(program).output().expect("started");
+    assert!(out.status.success(), "{}", text(&out));
+}
+
 /// The peer accepts, and reads nothing before the program has ended.
 fn changes(what: &str, how: &str, check: &str) -> Output {
     let folder = tempfile::tempdir().expect("a folder");

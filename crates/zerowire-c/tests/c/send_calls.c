@@ -103,6 +103,8 @@ static void null_is_refused(void)
     CHECK(zw_sender_outstanding(NULL) == 0 && zw_sender_outstanding_bytes(NULL) == 0);
     CHECK(zw_sender_close(NULL, ZW_CLOSE_DRAIN, 0, NULL) == 0);
     CHECK(zw_area_new(1, 1, 0, NULL) == -EINVAL && zw_area_lease(NULL, &lease) == -EINVAL);
+    CHECK(zw_sender_into_socket(NULL, 0) == -EINVAL && zw_sender_lease(NULL, NULL, 0, &lease) == -EINVAL);
+    CHECK(zw_sender_lease(NULL, NULL, 0, NULL) == -EINVAL);
     CHECK(zw_area_free(NULL) == 0 && zw_lease_data(NULL) == NULL && zw_lease_capacity(NULL) == 0);
     CHECK(zw_lease_length(NULL) == 0 && zw_lease_set_length(NULL, 0) == -EINVAL);
     zw_area_close(NULL);
