@@ -5,7 +5,8 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
-use std::io::{Read, Write};
+use std::io::Write;
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -311,22 +312,16 @@ pub unsafe extern "C" fn zw_vsock_read(
 ) -> libc::ssize_t {
     guard(|| {
         // SAFETY: by the module's contract.
-        let mut connection = &unsafe { get(connection, "connection") }?.0;
+        let connection = &unsafe { get(connection, "connection") }?.0;
         if to.is_null() {
             return Err(null("to"));
         }
         let length = length.min(isize::MAX as usize);
-        // Rust must not see memory that was never written.
-        // SAFETY: writable for `length` bytes by the contract.
-        unsafe { to.cast::<u8>().write_bytes(0, length.min(READ_AT_ONCE)) };
-        // SAFETY: the bytes were written just now.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length.min(READ_AT_ONCE)) };
-        Ok(connection.read(to)? as i64)
+        // SAFETY: writable for `length` bytes by the contract; they may be uninitialised.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<u8>>(), length) };
+        Ok(connection.read_uninit(to)? as i64)
     }) as libc::ssize_t
 }
-
-/// Bytes that one read takes at most; it may always take fewer than asked for.
-const READ_AT_ONCE: usize = 256 << 10;
 
 /// Sends, as write does on a socket.
 #[unsafe(no_mangle)]

@@ -1,9 +1,10 @@
 //! A window that the program holds, and the packets in it.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::core::View;
-use super::volatile::VolatileSlice;
+use super::volatile::{VolatileSlice, as_uninit, put};
 use crate::recv::layout::{ENTRY_EOM, ENTRY_EOR};
 
 /// A packet of a window, checked: its bytes are in bounds.
@@ -160,14 +161,19 @@ impl<'a> Packet<'a> {
 
     /// Copies the payload from its byte `skip` on, as many bytes as fit, and returns their number.
     pub fn copy_to(&self, skip: usize, to: &mut [u8]) -> usize {
+        self.copy_to_uninit(skip, as_uninit(to))
+    }
+
+    /// As [`Self::copy_to`], to memory that may not have been written yet.
+    pub fn copy_to_uninit(&self, skip: usize, to: &mut [MaybeUninit<u8>]) -> usize {
         match self.payload() {
             Payload::Window(bytes) => {
                 let rest = bytes.get(skip..).unwrap_or_default();
                 let n = rest.len().min(to.len());
-                to[..n].copy_from_slice(&rest[..n]);
+                put(to, rest);
                 n
             }
-            Payload::Guest(bytes) => bytes.skip(skip).copy_to(to),
+            Payload::Guest(bytes) => bytes.skip(skip).copy_to_uninit(to),
         }
     }
 

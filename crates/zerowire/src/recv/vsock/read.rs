@@ -1,11 +1,13 @@
 //! Copying receive, for programs that want their bytes elsewhere.
 
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use super::connection::{Connection, Dequeued};
 use super::core::lock;
 use super::lease::WindowLease;
+use super::volatile::as_uninit;
 use crate::ledger::CopyReason;
 
 /// A window that is read in pieces.
@@ -33,9 +35,9 @@ impl Cursor {
     }
 
     /// Copies from one packet.
-    fn piece(&mut self, to: &mut [u8]) -> Option<Piece> {
+    fn piece(&mut self, to: &mut [MaybeUninit<u8>]) -> Option<Piece> {
         let packet = self.window.packet(self.packet)?;
-        let bytes = packet.copy_to(self.taken, to);
+        let bytes = packet.copy_to_uninit(self.taken, to);
         self.taken += bytes;
         self.left -= bytes as u64;
         let piece = Piece { bytes, flags: packet.flags(), packet_ends: self.taken == packet.len() };
@@ -49,7 +51,7 @@ impl Cursor {
 
 impl Connection {
     /// One piece of a packet, or None at the end.
-    fn piece(&self, to: &mut [u8]) -> io::Result<Option<Piece>> {
+    fn piece(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<Option<Piece>> {
         loop {
             let mut state = lock(&self.state);
             if let Some(cursor) = &mut state.cursor {
@@ -90,7 +92,7 @@ impl Connection {
         loop {
             let at = to.len();
             to.resize(at + STEP, 0);
-            let piece = self.piece(&mut to[at..]);
+            let piece = self.piece(as_uninit(&mut to[at..]));
             to.truncate(at + piece.as_ref().map_or(0, |p| p.as_ref().map_or(0, |p| p.bytes)));
             match piece? {
                 Some(p) if p.packet_ends && p.flags != 0 => return Ok(Some(p.flags)),
@@ -105,6 +107,14 @@ impl Read for &Connection {
     /// Copies what there is, and waits if there is nothing (but see [`Connection::set_nonblocking`]); 0 at the end. Of
     /// messages, one call never gives bytes of two.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.read_uninit(as_uninit(to))
+    }
+}
+
+impl Connection {
+    /// As [`Read::read`], to memory that may not have been written yet. As many bytes as are returned
+    /// were written.
+    pub fn read_uninit(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         if to.is_empty() {
             return Ok(0);
         }
@@ -129,9 +139,7 @@ impl Read for &Connection {
         }
         Ok(n)
     }
-}
 
-impl Connection {
     fn readable(&self) -> bool {
         lock(&self.state).cursor.is_some() || self.poll_value() != crate::recv::layout::POLL_NOTHING
     }

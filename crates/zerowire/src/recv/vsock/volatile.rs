@@ -1,6 +1,7 @@
 //! Guest memory, which can change while it is looked at.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// Bytes in the guest's memory. The guest's driver has lent them to the device and should leave them alone, but nothing keeps
 /// it from writing. So there is no slice of them: copy what has to stay the same between a check and a use.
@@ -60,27 +61,46 @@ impl<'a> VolatileSlice<'a> {
 
     /// Copies as many bytes as there are and fit, and returns their number.
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
+        self.copy_to_uninit(as_uninit(to))
+    }
+
+    /// As [`Self::copy_to`], to memory that may not have been written yet.
+    pub fn copy_to_uninit(&self, to: &mut [MaybeUninit<u8>]) -> usize {
         let n = self.len.min(to.len());
         let head = self.start.align_offset(8).min(n);
         let (first, rest) = to[..n].split_at_mut(head);
         for (i, b) in first.iter_mut().enumerate() {
             // SAFETY: i < head <= n <= len.
-            *b = unsafe { self.start.add(i).read_volatile() };
+            b.write(unsafe { self.start.add(i).read_volatile() });
         }
         let mut at = head;
         let mut words = rest.chunks_exact_mut(8);
         for word in &mut words {
             // SAFETY: at + 8 <= n, and `start + at` is a multiple of 8 from `head` on.
             let value = unsafe { self.start.add(at).cast::<u64>().read_volatile() };
-            word.copy_from_slice(&value.to_ne_bytes());
+            put(word, &value.to_ne_bytes());
             at += 8;
         }
         for b in words.into_remainder() {
             // SAFETY: at < n <= len.
-            *b = unsafe { self.start.add(at).read_volatile() };
+            b.write(unsafe { self.start.add(at).read_volatile() });
             at += 1;
         }
         n
+    }
+}
+
+/// Written memory, for what writes it. Safe code could write uninitialised bytes to what this gives;
+/// so it stays within this library, which writes bytes alone.
+pub(super) fn as_uninit(to: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: of the same layout; the callers write nothing but initialised bytes.
+    unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) }
+}
+
+/// Copies as many bytes as fit.
+pub(super) fn put(to: &mut [MaybeUninit<u8>], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        to.write(*from);
     }
 }
 
