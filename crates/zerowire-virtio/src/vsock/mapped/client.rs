@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use zerowire::recv::layout::{DESCRIPTORS, MAX_REGIONS, MapOptions, REQUEST_LEN, Reply, Request};
 
 use crate::vsock::packet::Kind;
+use crate::vsock::socket::unread;
 
 /// A program at the control socket.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Drop for AskedFor {
             } else {
                 (
                     libc::ECONNREFUSED,
-                    "the guest refused the connection, does not run, or has too many (--max-connections)",
+                    "the guest refused the connection, does not run, has too many (--max-connections) or no messages",
                 )
             };
             let _ = send_reply(&control, &Reply::error(errno as u16, text), &[]);
@@ -85,8 +86,32 @@ pub fn send_reply(socket: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>
     Ok(())
 }
 
+/// What the kernel takes of a socket's room for one reply at most, bytes (its sk_buff takes 1280).
+const REPLY_NEEDS: usize = 4096;
+
+/// Sends a connection's reply, with the table of guest memory behind it unless that is empty. Both
+/// or none: WouldBlock says that the program was told nothing.
+pub fn send_connection(
+    socket: &OwnedFd,
+    reply: &Reply,
+    descriptors: &[BorrowedFd<'_>],
+    table: &[u8],
+) -> io::Result<()> {
+    if table.is_empty() {
+        return send_reply(socket, reply, descriptors);
+    }
+    // The kernel takes a message as long as any room is left before it (sock_alloc_send_pskb).
+    let room = rustix::net::sockopt::socket_send_buffer_size(socket)?;
+    if unread(socket) + REPLY_NEEDS >= room {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    send_reply(socket, reply, descriptors)?;
+    // Whoever has the reply and not this is out of step for good.
+    send_bytes(socket, table).map_err(io::Error::other)
+}
+
 /// Sends a further message.
-pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -102,5 +127,40 @@ pub fn receive_request(socket: &OwnedFd) -> Result<Option<Request>, String> {
         Ok(r) => Request::from_bytes(&bytes[..r.bytes]).map(Some),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
         Err(_) => Err(String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, recv, socketpair};
+    use zerowire::recv::layout::REPLY_LEN;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_told_with_its_table_of_memory_or_not_at_all() {
+        let table = [7; MAX_REGIONS * 16];
+        for room in (4096..16_384).step_by(64) {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+            rustix::net::sockopt::set_socket_send_buffer_size(&ours, room).expect("a buffer");
+            let reply = Reply::error(0, String::new());
+            let e = loop {
+                if let Err(e) = send_connection(&ours, &reply, &[ours.as_fd()], &table) {
+                    break e;
+                }
+            };
+            assert_eq!(e.kind(), io::ErrorKind::WouldBlock, "with {room} bytes: {e}");
+            let mut lengths = Vec::new();
+            let mut buffer = [0; 2048];
+            while let Ok((n, _)) = recv(&theirs, &mut buffer, RecvFlags::empty()) {
+                lengths.push(n);
+            }
+            let whole = |pair: &[usize]| *pair == [REPLY_LEN, table.len()];
+            assert!(lengths.chunks(2).all(whole), "with {room} bytes: {lengths:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ mod windows;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-pub use client::{AskedFor, MapClient, Stage, receive_request, send_bytes, send_reply};
+pub use client::{AskedFor, MapClient, Stage, receive_request, send_connection, send_reply};
 pub use direct::{Direct, Lent, files as region_files, region_table};
 pub use memory::ProgramFiles;
 pub use windows::{Ended, Windows};

@@ -12,8 +12,8 @@ use crate::memory::{ReadOnlyRegion, Segment};
 use crate::vsock::credit::Incoming;
 use crate::vsock::held::Held;
 use crate::vsock::mapped::{
-    AskedFor, Direct, Lent, MapClient, ProgramFiles, Stage, Windows, region_files, region_table, send_bytes,
-    send_reply,
+    AskedFor, Direct, Lent, MapClient, ProgramFiles, Stage, Windows, region_files, region_table,
+    send_connection, send_reply,
 };
 use crate::vsock::packet::{Kind, SHUT_RECEIVE};
 use crate::vsock::table::{End, Place};
@@ -318,12 +318,7 @@ impl Switch {
             theirs.as_fd(),
         ];
         descriptors.extend(region_files(&regions).map(AsFd::as_fd));
-        let told = send_reply(control, &reply, &descriptors).and_then(|()| match regions.is_empty() {
-            true => Ok(()),
-            // Whoever has the reply and not this is out of step for good.
-            false => send_bytes(control, &region_table(&regions)).map_err(io::Error::other),
-        });
-        if let Err(e) = told {
+        if let Err(e) = send_connection(control, &reply, &descriptors, &region_table(&regions)) {
             self.forget_released(&windows.released);
             return Err(e);
         }
