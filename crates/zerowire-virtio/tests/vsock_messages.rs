@@ -8,8 +8,8 @@ use common::raw::RawGuest;
 use common::vsock::{Guest, Messages, Vm, VsockBackend, pattern};
 use common::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{
-    ConnId, ConnState, HOST_CID, RW_EOM, RW_EOR, Received, SHUTDOWN_SEND, SocketType, StackOptions, TxLayout,
-    VsockOptions,
+    ConnId, ConnState, F_SEQPACKET, HOST_CID, RW_EOM, RW_EOR, Received, SHUTDOWN_SEND, SocketType,
+    StackOptions, TxLayout, VsockOptions,
 };
 
 const SIZES: [usize; 13] = [1, 2, 43, 44, 1000, 4051, 4052, 4053, 8104, 65_535, 65_536, 65_537, 200_000];
@@ -296,4 +296,32 @@ fn a_program_that_closes_with_something_unread_loses_nothing_of_its_own() {
         }
         assert_eq!(guest.stack.recv_message(conn, PATIENCE).expect("the end"), None);
     }
+}
+
+#[test]
+fn a_driver_without_messages_neither_sends_nor_gets_them() {
+    let backend = VsockBackend::start(&[Vm::new("vm", 3), Vm::new("other", 4)]);
+    let all = VsockOptions::default();
+    let streams = VsockOptions { wanted: all.wanted & !F_SEQPACKET, ..all };
+    let mut guest = backend.guest_with("vm", &streams, StackOptions::default());
+    let mut other = backend.guest("other");
+    // To the host, though a program listens there.
+    let _listener = backend.listen_messages("vm", 7);
+    let conn = guest.stack.connect(HOST_CID, 7, SocketType::Seqpacket).expect("asked");
+    assert!(!guest.stack.wait_connected(conn, PATIENCE).expect("answered"), "refused");
+    // From the host.
+    guest.stack.listen(8, SocketType::Seqpacket);
+    let mut path = backend.uds("vm").into_os_string();
+    path.push(".seqpacket");
+    let host = Messages::connect(path.as_ref());
+    let before = backend.stats("vm").totals.connections_refused;
+    host.send(b"CONNECT 8\n");
+    guest.until("it is refused", |_| backend.stats("vm").totals.connections_refused > before);
+    // From another guest, which has messages.
+    let conn = other.stack.connect(3, 8, SocketType::Seqpacket).expect("asked");
+    assert!(!other.stack.wait_connected(conn, PATIENCE).expect("answered"), "refused");
+    assert!(guest.stack.accept(8).is_none());
+    // Streams work.
+    let (conn, mut stream) = backend.open("vm", &mut guest, 9);
+    guest.ping(conn, &mut stream);
 }

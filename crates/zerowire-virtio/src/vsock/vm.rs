@@ -16,7 +16,7 @@ use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
 use super::switch::Gate;
 use super::table::{Key, Table};
-use super::{VsockCounters, VsockLimits};
+use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess, bind_unix};
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
@@ -76,6 +76,8 @@ pub(super) struct Handshake {
     pub socket: OwnedFd,
     pub kind: Kind,
     pub deadline: Instant,
+    /// The user that it runs as.
+    pub user: u32,
     /// Tells it from others in the same place.
     pub tenant: u32,
 }
@@ -219,6 +221,11 @@ impl GroupVm {
         table.len() < limits.max_connections
             && (peer_cid == HOST_CID
                 || (table.of_peer(peer_cid) < limits.of_peer() && table.of_siblings() < limits.of_siblings()))
+    }
+
+    /// Whether the driver takes connections of this type: messages are a feature (virtio 1.3 §5.10.3).
+    pub(super) fn takes(&self, kind: Kind) -> bool {
+        kind == Kind::Stream || self.tx.as_ref().is_some_and(|t| t.start.acked & F_SEQPACKET != 0)
     }
 
     /// Whether the two may reach each other.

@@ -131,7 +131,8 @@ impl Switch {
         socket: OwnedFd,
         asked: Option<Box<AskedFor>>,
     ) {
-        if !self.vms[v].has_place(HOST_CID) || !self.vms[v].is_running() {
+        let vm = &self.vms[v];
+        if !vm.has_place(HOST_CID) || !vm.is_running() || !vm.takes(kind) {
             self.vms[v].counters.refused.add(1);
             return;
         }

@@ -1,7 +1,9 @@
 //! The host's end of connections: unix sockets and what they say.
 
+use std::cmp::Reverse;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
@@ -361,8 +363,7 @@ impl Switch {
             }
             None => {
                 vm.counters.bad_handshakes.add(1);
-                let oldest = |(_, h): &(usize, &Option<Handshake>)| h.as_ref().map(|h| h.deadline);
-                vm.handshakes.iter().enumerate().min_by_key(oldest).map_or(0, |(i, _)| i)
+                gives_way(vm.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline))))
             }
         };
         vm.tenants = (vm.tenants + 1) & 0xff_ffff;
@@ -371,7 +372,8 @@ impl Switch {
             return;
         }
         let deadline = self.clock.now() + ANSWER_PATIENCE;
-        vm.handshakes[i] = Some(Handshake { socket, kind, deadline, tenant: place.tenant });
+        let user = rustix::net::sockopt::socket_peercred(&socket).map_or(u32::MAX, |c| c.uid.as_raw());
+        vm.handshakes[i] = Some(Handshake { socket, kind, deadline, user, tenant: place.tenant });
         self.look_at_deadlines(ANSWER_PATIENCE);
         // Most have written their line already; the event comes all the same.
         self.handshake(v, place);
@@ -408,6 +410,14 @@ impl Switch {
             Err(e) => Err(e),
         }
     }
+}
+
+/// Which of the programs that have not said where to gives way to a new one: the oldest of the user
+/// who has most of them. So idle ones of one user push out no other user's.
+fn gives_way(waiting: impl Iterator<Item = Option<(u32, Instant)>> + Clone) -> usize {
+    let of = |user| waiting.clone().flatten().filter(|(u, _)| *u == user).count();
+    let key = |(_, h): &(usize, Option<(u32, Instant)>)| h.map(|(user, at)| (Reverse(of(user)), at));
+    waiting.clone().enumerate().min_by_key(key).map_or(0, |(i, _)| i)
 }
 
 /// What a host program said.
@@ -481,6 +491,19 @@ mod tests {
             assert!(!may_connect(line.as_bytes()), "{line:?}");
         }
         assert_eq!(port_of(b"CONNECT \xff"), None);
+    }
+
+    #[test]
+    fn idle_programs_of_one_user_push_out_no_other_users() {
+        let now = Instant::now();
+        let at = |user: u32, ms: u64| Some((user, now + std::time::Duration::from_millis(ms)));
+        assert_eq!(gives_way([at(1, 5), at(2, 9), at(2, 8), at(2, 7)].into_iter()), 3);
+        assert_eq!(
+            gives_way([at(1, 5), at(1, 4), at(2, 1), at(2, 2)].into_iter()),
+            2,
+            "the oldest of equals"
+        );
+        assert_eq!(gives_way([at(1, 5), at(1, 4), at(2, 1)].into_iter()), 1);
     }
 
     #[test]

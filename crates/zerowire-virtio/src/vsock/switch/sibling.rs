@@ -14,7 +14,8 @@ impl Switch {
     pub(super) fn requested_of_sibling(&mut self, v: usize, h: &Header, mut connection: Connection) {
         let other = (0..self.vms.len()).find(|o| {
             let vm = &self.vms[*o];
-            *o != v && vm.cid == h.dst_cid && vm.shares_group(&self.vms[v]) && vm.is_running()
+            let reached = *o != v && vm.cid == h.dst_cid && vm.shares_group(&self.vms[v]);
+            reached && vm.is_running() && vm.takes(connection.kind)
         });
         let Some(o) = other else { return self.turn_down(v, h) };
         let key = Key { port: h.dst_port, peer_cid: self.vms[v].cid, peer_port: h.src_port };

@@ -163,7 +163,9 @@ impl Switch {
     fn packet(&mut self, v: usize, p: &Packet, segments: &[Segment], run: &mut Option<Run>) {
         let Some(h) = p.header else { return self.dropped(v, DropReason::TooShort) };
         let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
-        let (op, kind) = match h.check(self.vms[v].cid, p.room) {
+        let vm = &self.vms[v];
+        let sound = h.check(vm.cid, p.room);
+        let (op, kind) = match sound.and_then(|s| if vm.takes(s.1) { Ok(s) } else { Err(Fault::Wrong) }) {
             Ok(sound) => sound,
             Err(Fault::Forged) => return self.dropped(v, DropReason::BadPacket),
             Err(Fault::Wrong) => {
