@@ -9,13 +9,16 @@
 # fails a target is kept in fuzz/artifacts; the status is not 0 then. Run it again with
 #
 #   target/fuzz/HOST/release/TARGET fuzz/artifacts/INPUT
+#
+# asan_TARGET is TARGET with AddressSanitizer, built in target/fuzz-asan. The stable toolchain has its runtime library, and takes
+# the option, which is not stable, with RUSTC_BOOTSTRAP=1.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:${HOME:-/root}/.cargo/bin
 export PATH
 CARGO=${CARGO:-cargo}
-all="vsock_packet vsock_muxer vsock_mapped net_transmit net_receive net_offload metadata vhost_user_messages \
+all="vsock_packet vsock_muxer vsock_mapped net_transmit net_receive asan_net_receive net_offload metadata vhost_user_messages \
 vhost_user_session capture packet_offload recv_multishot recv_zcrx"
 
 mode=${1:-}
@@ -38,13 +41,22 @@ RUSTFLAGS="--cfg fuzzing -C passes=sancov-module -C llvm-args=-sanitizer-coverag
 -C llvm-args=-sanitizer-coverage-inline-8bit-counters -C llvm-args=-sanitizer-coverage-pc-table \
 -C llvm-args=-sanitizer-coverage-trace-compares"
 export RUSTFLAGS
-echo "fuzz: building"
-$CARGO build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz || {
-    echo "fuzz: the targets can't be built" >&2
-    echo "fuzz-tests: 0 passed, 1 failed, 0 skipped"
-    exit 1
+cargo_build() {
+    $CARGO build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" "$@" || {
+        echo "fuzz: the targets can't be built" >&2
+        echo "fuzz-tests: 0 passed, 1 failed, 0 skipped"
+        exit 1
+    }
 }
-unset RUSTFLAGS
+echo "fuzz: building"
+cargo_build --target-dir target/fuzz
+RUSTFLAGS="$RUSTFLAGS -Z sanitizer=address"
+RUSTC_BOOTSTRAP=1
+export RUSTC_BOOTSTRAP
+for t in $targets; do
+    case $t in asan_*) cargo_build --target-dir target/fuzz-asan --bin "${t#asan_}" ;; esac
+done
+unset RUSTFLAGS RUSTC_BOOTSTRAP
 [ "$mode" != build ] || exit 0
 
 mkdir -p fuzz/artifacts target/fuzz/logs
@@ -58,11 +70,16 @@ run() {
             corpus=target/fuzz/short/$t
             rm -rf "$corpus" ;;
     esac
-    mkdir -p "$corpus" "fuzz/seeds/$t"
+    case $t in
+        asan_*) built=target/fuzz-asan ;;
+        *) built=target/fuzz ;;
+    esac
+    program=${t#asan_}
+    mkdir -p "$corpus" "fuzz/seeds/$program"
     log=target/fuzz/logs/$t.log
     # What the device logs and panics say goes into the log file.
-    if target/fuzz/"$host"/release/"$t" -max_total_time="$seconds" -max_len=4096 -timeout=30 -rss_limit_mb=2048 \
-        -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$t-" "$corpus" "fuzz/seeds/$t" >"$log" 2>&1; then
+    if $built/"$host"/release/"$program" -max_total_time="$seconds" -max_len=4096 -timeout=30 -rss_limit_mb=2048 \
+        -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$t-" "$corpus" "fuzz/seeds/$program" >"$log" 2>&1; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         case $runs in
             '' | 0) echo "fuzz: $t: FAILED: it ended without a run (see $log)" ;;
