@@ -14,7 +14,7 @@ use common::veth::{ip, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::Interface;
 use zerowire_guest::net::{Layout, NetOptions};
-use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
+use zerowire_virtio::daemon::{Endpoint, LinkState, Server, SocketAccess, VmConfig};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
@@ -59,6 +59,27 @@ fn frames_pass(guest: &mut Guest, peer: &mut Peer, n: u32) {
             came[1] |= guest.recv(pair, Duration::from_millis(20)).is_some_and(|f| number(&f.1) == n + 1);
         }
         came == [true; 2]
+    });
+}
+
+#[test]
+fn the_state_of_the_interface_is_among_the_statistics() {
+    on_each_port(|port| {
+        let backend = start(port, "ignore");
+        let mut guest = guest(&backend);
+        let mut peer = Peer::new("v1");
+        frames_pass(&mut guest, &mut peer, 1);
+        let told = || {
+            let stats = backend.stats("a");
+            (stats.interface, stats.interface_state)
+        };
+        assert_eq!(told(), ("v0".to_owned(), LinkState::Up));
+        ip(&["link", "set", "v1", "down"]);
+        wait_until("no carrier", || told().1 == LinkState::NoCarrier);
+        ip(&["link", "set", "v0", "down"]);
+        wait_until("down", || told().1 == LinkState::Down);
+        ip(&["link", "del", "v0"]);
+        wait_until("gone", || told().1 == LinkState::Gone);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use zerowire_virtio::daemon::{ServerStats, VmStats};
+use zerowire_virtio::daemon::{LinkState, ServerStats, VmStats};
 
 use crate::table::{cpu_line, reasons};
 
@@ -23,6 +23,13 @@ fn vm_table(out: &mut String, vm: &VmStats) {
     if !vm.path.is_empty() {
         let _ = writeln!(out, "  path: {}", vm.path);
     }
+    let state = match vm.interface_state {
+        LinkState::Up => "up",
+        LinkState::Down => "down",
+        LinkState::NoCarrier => "no carrier",
+        LinkState::Gone => "gone",
+    };
+    let _ = writeln!(out, "  interface: {}, {state}", vm.interface);
     if let Some(link) = &vm.link {
         let state = if link.up { "up" } else { "down" };
         let _ = writeln!(out, "  link: {state}; the front end was disconnected {} times", link.disconnects);

@@ -26,7 +26,7 @@ mod vsock;
 mod worker;
 
 pub use access::SocketAccess;
-pub use link::LinkStats;
+pub use link::{LinkState, LinkStats};
 pub(crate) use listen::bind_unix;
 pub use listen::{Endpoint, ListenError};
 pub use metadata::MetadataSource;

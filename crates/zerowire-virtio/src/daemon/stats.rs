@@ -7,7 +7,8 @@ use serde::Serialize;
 use zerowire::ledger::{Counters, Totals};
 
 use super::control::Control;
-use super::link::{LinkShared, LinkStats};
+use super::link::{LinkShared, LinkState, LinkStats};
+use super::port::Port;
 
 /// Counters of one queue pair.
 #[derive(Debug, Default)]
@@ -91,7 +92,11 @@ pub struct VmStats {
     pub protocol_features: String,
     /// Device status as the front end last set it (virtio 1.3 §2.1).
     pub device_status: u64,
-    /// The state of the port's interface, where the guest is to see it (`link=follow`).
+    /// The port's interface, by the name that it has now.
+    pub interface: String,
+    /// Whether it can carry frames.
+    pub interface_state: LinkState,
+    /// Whether the guest sees its link up (`link=follow`).
     pub link: Option<LinkStats>,
     /// Copies on the way that this process does not make.
     pub kernel_copies: &'static str,
@@ -119,7 +124,7 @@ impl VmStats {
         control: &Control,
         socket: String,
         port: &str,
-        kernel_copies: &'static str,
+        interface: &dyn Port,
         shared: &Shared,
     ) -> Self {
         let sum = |get: fn(&PairCounters) -> &Counters| {
@@ -147,8 +152,10 @@ impl VmStats {
             features: zerowire_vhost_user::features::names(control.acked_features.load(Ordering::Relaxed)),
             protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
             device_status: control.status.load(Ordering::Relaxed),
+            interface_state: LinkState::by_name(&interface.interface()),
+            interface: interface.interface(),
             link: shared.link.as_ref().map(|l| l.stats()),
-            kernel_copies,
+            kernel_copies: interface.kernel_copies(),
             transmit: sum(|p| &p.transmit),
             receive: sum(|p| &p.receive),
         }

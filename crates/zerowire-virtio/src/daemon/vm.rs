@@ -13,7 +13,7 @@ use zerowire_metadata::{MetadataTree, TokenPolicy};
 use super::access::SocketAccess;
 use super::control::{Backing, Control, Served, process_cpu_seconds, stop_all};
 use super::device::Device;
-use super::link::Follower;
+use super::link::{Follower, LinkState};
 use super::listen::{Endpoint, ListenError, Listener};
 use super::metadata::MetadataSource;
 use super::net::NetDevice;
@@ -317,6 +317,12 @@ impl Backing for VmContext {
     }
 
     fn device(&self) -> Box<dyn Device + '_> {
+        // With link=follow the guest sees it, and the log has it already.
+        if self.shared.link.is_none()
+            && let Some(why) = LinkState::by_name(&self.port.interface()).problem(&self.port.interface())
+        {
+            tracing::warn!("{}: {why}: the guest's frames go nowhere", self.control.name);
+        }
         Box::new(NetDevice::new(self))
     }
 }
@@ -358,7 +364,7 @@ impl Server {
                 .iter()
                 .map(|v| {
                     let vm = &v.served.vm;
-                    VmStats::new(&vm.control, v.socket.clone(), &v.port, vm.port.kernel_copies(), &vm.shared)
+                    VmStats::new(&vm.control, v.socket.clone(), &v.port, &*vm.port, &vm.shared)
                 })
                 .collect(),
         }

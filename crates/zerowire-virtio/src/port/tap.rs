@@ -1,6 +1,5 @@
 //! A tap interface (Documentation/networking/tuntap.rst, drivers/net/tun.c).
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +15,9 @@ use super::packet::PacketError;
 /// queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
 pub const MAX_QUEUES: usize = 128;
 
-/// How long a busy tap is waited for.
-const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for a busy tap, and how long between two tries.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
@@ -30,6 +30,8 @@ const IFF_TAP: libc::c_short = 0x0002;
 const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
 const IFF_NO_PI: libc::c_short = 0x1000;
 const IFF_VNET_HDR: libc::c_short = 0x4000;
+/// The interface is made by this call, or the call fails with EBUSY.
+const IFF_TUN_EXCL: libc::c_short = i16::MIN;
 const TUN_F_CSUM: u32 = 0x01;
 const TUN_F_TSO4: u32 = 0x02;
 const TUN_F_TSO6: u32 = 0x04;
@@ -117,6 +119,13 @@ pub enum TapError {
     },
 }
 
+impl TapError {
+    /// Another descriptor has the interface.
+    fn is_busy(&self) -> bool {
+        matches!(self, Self::Attach { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+    }
+}
+
 #[repr(C)]
 struct IfReq {
     name: [u8; 16],
@@ -149,10 +158,11 @@ impl Tap {
         if !(1..=MAX_QUEUES).contains(&spec.queues) {
             return Err(TapError::Queues(spec.queues));
         }
-        let existed = interface_exists(&name);
-        let mut queues = Vec::with_capacity(spec.queues);
-        for _ in 0..spec.queues {
-            queues.push(attach_patiently(&name, spec.queues > 1)?);
+        let multi = spec.queues > 1;
+        let (first, created) = make_or_find(&name, multi)?;
+        let mut queues = vec![first];
+        for _ in 1..spec.queues {
+            queues.push(attach(&name, multi, 0)?);
         }
         let control = queues[0].try_clone().map_err(|source| TapError::Setup {
             name: name.clone(),
@@ -160,15 +170,14 @@ impl Tap {
             source,
         })?;
         let attached = queues.iter().map(|_| AtomicBool::new(true)).collect();
-        let mut tap =
-            Self { attached, name, control, queues, offloads: TapOffloads::default(), created: !existed };
+        let mut tap = Self { attached, name, control, queues, offloads: TapOffloads::default(), created };
         tap.offloads = tap.probe_offloads();
         tap.set_offloads(TapOffloads::default())?;
         tap.set_header_len(12)?;
         for i in 1..tap.pairs() {
             tap.attach_queue(i, false)?;
         }
-        if !existed {
+        if created {
             tap.set_up()?;
         }
         Ok(tap)
@@ -345,33 +354,46 @@ fn request(name: &str, flags: libc::c_short) -> IfReq {
     req
 }
 
-fn interface_exists(name: &str) -> bool {
-    let Ok(name) = CString::new(name) else { return false };
-    // SAFETY: a string that ends with zero.
-    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
-}
-
-/// The kernel lets go of the io_uring of a process that was killed, and of the tap that it holds, a little after
-/// the process is gone: a back end that starts at once finds the tap busy for some milliseconds.
-fn attach_patiently(name: &str, multi: bool) -> Result<OwnedFd, TapError> {
+/// The tap's first queue, and whether this call has made the interface.
+///
+/// The kernel lets go of the io_uring of a process that has ended, and of the tap that it holds, a little after the process
+/// is gone. A back end that starts at once finds that tap busy, and then none. So whether there is one is not looked at
+/// before: the call that makes one says so (IFF_TUN_EXCL). The call that takes one that is there makes another one where that
+/// has gone meanwhile: its number tells.
+fn make_or_find(name: &str, multi: bool) -> Result<(OwnedFd, bool), TapError> {
     let start = Instant::now();
     loop {
-        match attach(name, multi) {
-            Err(TapError::Attach { source, .. })
-                if source.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < BUSY_PATIENCE =>
-            {
-                std::thread::sleep(BUSY_PATIENCE / 200);
+        let busy = match attach(name, multi, IFF_TUN_EXCL) {
+            Err(e) if e.is_busy() => e,
+            made => return Ok((made?, true)),
+        };
+        if let Some(there) = index(name) {
+            match attach(name, multi, 0) {
+                Err(e) if e.is_busy() && start.elapsed() >= BUSY_PATIENCE => return Err(e),
+                Err(e) if e.is_busy() => {}
+                Err(e) => return Err(e),
+                Ok(queue) if index(name) == Some(there) => return Ok((queue, false)),
+                // It was made by this call, and goes with its descriptor.
+                Ok(_) => {}
             }
-            result => return result,
         }
+        if start.elapsed() >= BUSY_PATIENCE {
+            return Err(busy);
+        }
+        std::thread::sleep(BUSY_PAUSE);
     }
 }
 
-fn attach(name: &str, multi: bool) -> Result<OwnedFd, TapError> {
+/// The number of the interface that has this name now.
+fn index(name: &str) -> Option<u32> {
+    netdevice::index(ask_by().ok()?, name).ok()
+}
+
+fn attach(name: &str, multi: bool, exclusive: libc::c_short) -> Result<OwnedFd, TapError> {
     let fd =
         rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| TapError::Device(e.into()))?;
-    let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+    let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | exclusive;
     if multi {
         flags |= IFF_MULTI_QUEUE;
     }

@@ -48,7 +48,7 @@ impl Interface {
     /// # Errors
     /// ENODEV or ENXIO: it is gone.
     pub fn mtu(&self) -> io::Result<usize> {
-        netdevice::mtu(&self.control, &self.name_now()?)
+        self.ask(|name| netdevice::mtu(&self.control, name))
     }
 
     /// Whether it is up, and whether frames can leave it (the other side of a veth is up, a cable is plugged in).
@@ -56,7 +56,7 @@ impl Interface {
     /// # Errors
     /// ENODEV or ENXIO: it is gone.
     pub fn up_and_running(&self) -> io::Result<(bool, bool)> {
-        let flags = netdevice::flags(&self.control, &self.name_now()?)?;
+        let flags = self.ask(|name| netdevice::flags(&self.control, name))?;
         Ok((flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0))
     }
 
@@ -65,27 +65,40 @@ impl Interface {
     /// # Errors
     /// ENODEV or ENXIO: it is gone.
     pub fn hardware_kind(&self) -> io::Result<u16> {
-        netdevice::hardware_kind(&self.control, &self.name_now()?)
+        self.ask(|name| netdevice::hardware_kind(&self.control, name))
     }
 
     /// Queues that sockets can be bound to, where the driver tells.
     pub fn queues(&self) -> Option<u32> {
-        netdevice::queues(&self.control, &self.name_now().ok()?).ok().filter(|queues| *queues > 0)
+        self.ask(|name| netdevice::queues(&self.control, name)).ok().filter(|queues| *queues > 0)
     }
 
     /// The name of its driver, where that tells (`veth`, `virtio_net`).
     pub fn driver(&self) -> Option<String> {
-        let driver = netdevice::driver(&self.control, &self.name_now().ok()?).ok()?;
+        let driver = self.ask(|name| netdevice::driver(&self.control, name)).ok()?;
         Some(driver.name).filter(|name| !name.is_empty())
     }
 
     /// The address of its device on the bus (a PCI device: `0000:03:00.0`), where the driver tells.
     pub fn bus_address(&self) -> Option<String> {
-        let driver = netdevice::driver(&self.control, &self.name_now().ok()?).ok()?;
+        let driver = self.ask(|name| netdevice::driver(&self.control, name)).ok()?;
         Some(driver.bus_address).filter(|address| !address.is_empty())
     }
 
-    /// An interface may be renamed at any time.
+    /// Asks by name, which is how the kernel is asked. An interface may be renamed at any time, and another one may get its
+    /// name: an answer counts when the name was this one's before and after.
+    fn ask<T>(&self, question: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
+        let mut name = self.name_now()?;
+        loop {
+            let answer = question(&name);
+            let now = self.name_now()?;
+            if now == name {
+                return answer;
+            }
+            name = now;
+        }
+    }
+
     fn name_now(&self) -> io::Result<String> {
         Ok(index_to_name(&self.control, self.index)?)
     }

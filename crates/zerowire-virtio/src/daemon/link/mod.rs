@@ -27,6 +27,48 @@ use steady::Steady;
 /// How long a front end stays that comes while the link is down: until it has set up what it needs at its start.
 const LET_IN: Duration = Duration::from_secs(2);
 
+/// Whether an interface can carry frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkState {
+    /// It can.
+    Up,
+    /// It is down (not IFF_UP).
+    Down,
+    /// It is up and has no carrier (not IFF_RUNNING).
+    NoCarrier,
+    /// There is none.
+    Gone,
+}
+
+impl LinkState {
+    fn of(interface: &Interface) -> Self {
+        match interface.up_and_running() {
+            Ok((true, true)) => Self::Up,
+            Ok((true, false)) => Self::NoCarrier,
+            Ok((false, _)) => Self::Down,
+            Err(_) => Self::Gone,
+        }
+    }
+
+    /// That of the interface with this name in the thread's network namespace.
+    pub(super) fn by_name(name: &str) -> Self {
+        Interface::open(name).map_or(Self::Gone, |i| Self::of(&i))
+    }
+
+    /// What is wrong with the interface, and what to do.
+    pub(super) fn problem(self, name: &str) -> Option<String> {
+        match self {
+            Self::Up => None,
+            Self::Down => Some(format!("interface {name} is down ('ip link set {name} up')")),
+            Self::NoCarrier => {
+                Some(format!("interface {name} has no carrier (a cable, the other end of a veth)"))
+            }
+            Self::Gone => Some(format!("interface {name} is gone")),
+        }
+    }
+}
+
 /// What is told of a link that is followed.
 #[derive(Debug, Default)]
 pub(super) struct LinkShared {
@@ -109,21 +151,21 @@ impl Follower {
     fn problem(&mut self) -> Option<String> {
         let name = &self.interface;
         // One that was renamed while it carried frames goes on to do so.
-        let state = self.held.as_ref().and_then(|i| i.up_and_running().ok()).or_else(|| {
-            self.held = Interface::open(name).ok();
-            self.held.as_ref()?.up_and_running().ok()
-        });
-        let why = match state {
-            Some((true, true)) => return None,
-            Some((false, _)) => format!("interface {name} is down ('ip link set {name} up')"),
-            Some((true, false)) => {
-                format!("interface {name} has no carrier (a cable, the other end of a veth)")
-            }
-            None => format!("interface {name} is gone"),
+        let state = match &self.held {
+            Some(held) => LinkState::of(held),
+            None => LinkState::Gone,
         };
-        // Ports look for it by name when a front end comes.
-        self.held = None;
-        Some(why)
+        let state = if state == LinkState::Gone {
+            self.held = Interface::open(name).ok();
+            self.held.as_ref().map_or(LinkState::Gone, LinkState::of)
+        } else {
+            state
+        };
+        if state != LinkState::Up {
+            // Ports look for it by name when a front end comes.
+            self.held = None;
+        }
+        state.problem(name)
     }
 
     /// Looks at the interface, and says so where another state counts from now on.

@@ -47,6 +47,9 @@ pub(super) trait Port: Send + Sync {
     /// Queue pairs.
     fn pairs(&self) -> usize;
 
+    /// The name that the interface has now.
+    fn interface(&self) -> String;
+
     /// What a front end that names more queues is told.
     fn queue_hint(&self) -> &'static str;
 

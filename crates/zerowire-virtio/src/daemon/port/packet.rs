@@ -81,6 +81,10 @@ impl Port for PacketPort {
         1
     }
 
+    fn interface(&self) -> String {
+        self.control.name().unwrap_or_else(|| self.spec.interface.clone())
+    }
+
     fn queue_hint(&self) -> &'static str {
         "a packet port has one queue pair: give the VM's device one, or use tap:NAME,queues=N or xdp:IF,queues=N"
     }
@@ -109,8 +113,8 @@ impl Port for PacketPort {
     }
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        let name = self.bound().name();
-        super::send_through(name.as_deref().unwrap_or(&self.spec.interface), frame)
+        self.bound();
+        super::send_through(&self.interface(), frame)
     }
 
     fn kernel_copies(&self) -> &'static str {

@@ -40,6 +40,10 @@ impl Port for TapPort {
         self.tap.pairs()
     }
 
+    fn interface(&self) -> String {
+        self.tap.name().to_owned()
+    }
+
     fn queue_hint(&self) -> &'static str {
         "give --port tap:NAME,queues=N as many queue pairs as the VMM uses"
     }

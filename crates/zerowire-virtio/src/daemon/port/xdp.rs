@@ -114,6 +114,10 @@ impl Port for XdpPort {
         self.spec.queues
     }
 
+    fn interface(&self) -> String {
+        self.served_name().unwrap_or_else(|| self.spec.interface.clone())
+    }
+
     fn queue_hint(&self) -> &'static str {
         "give --port xdp:IF,queues=N as many queue pairs as the VMM uses"
     }
@@ -151,7 +155,7 @@ impl Port for XdpPort {
     }
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        super::send_through(self.served_name().as_deref().unwrap_or(&self.spec.interface), frame)
+        super::send_through(&self.interface(), frame)
     }
 
     fn flush(&self) {

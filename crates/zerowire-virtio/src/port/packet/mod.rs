@@ -224,7 +224,17 @@ impl PacketSocket {
 
     /// Where the interface stands that the socket is bound to.
     pub fn state(&self) -> InterfaceState {
-        match self.name().and_then(|name| netdevice::flags(&self.fd, &name).ok()) {
+        let mut name = self.name();
+        let flags = loop {
+            let flags = name.as_ref().and_then(|name| netdevice::flags(&self.fd, name).ok());
+            // It was asked by name, and may have got another one since it was asked for that.
+            let now = self.name();
+            if now == name {
+                break flags;
+            }
+            name = now;
+        };
+        match flags {
             None => InterfaceState::Gone,
             Some(f) if f & libc::IFF_UP == 0 => InterfaceState::Down,
             Some(_) => InterfaceState::Up,
