@@ -53,7 +53,8 @@ pub use error::WireError;
 pub use header::{FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, VERSION};
 pub use message::{Message, VringFd};
 pub use payload::{
-    Config, Inflight, LogRegion, MAX_REGIONS, MemoryRegion, MemoryTable, SingleRegion, VringAddr, VringState,
+    Config, Inflight, LogRegion, MAX_REGIONS, MemoryRegion, MemoryTable, SingleRegion, StateTransfer,
+    VringAddr, VringState,
 };
 pub use request::Request;
 

@@ -3,7 +3,10 @@
 use std::os::fd::OwnedFd;
 
 use crate::payload::{self, Config, Inflight, LogRegion, MemoryTable, SingleRegion};
-use crate::{FLAG_NEED_REPLY, FLAG_REPLY, Header, MemoryRegion, Request, VringAddr, VringState, WireError};
+use crate::{
+    FLAG_NEED_REPLY, FLAG_REPLY, Header, MemoryRegion, Request, StateTransfer, VringAddr, VringState,
+    WireError,
+};
 
 /// One message: header, payload and the descriptors that came with it, which
 /// it owns until they are taken; the rest are closed when it is dropped.
@@ -144,6 +147,14 @@ impl Message {
     /// [`WireError::BadSize`].
     pub fn inflight(&self) -> Result<Inflight, WireError> {
         Inflight::decode(self.header.request, &self.body)
+    }
+
+    /// Payload of SET_DEVICE_STATE_FD.
+    ///
+    /// # Errors
+    /// [`WireError::BadSize`], [`WireError::BadValue`].
+    pub fn state_transfer(&self) -> Result<StateTransfer, WireError> {
+        StateTransfer::decode(self.header.request, &self.body)
     }
 
     /// Ring and descriptor of SET_VRING_KICK, _CALL and _ERR: bits 0 to 7 the

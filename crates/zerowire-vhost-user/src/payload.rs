@@ -365,3 +365,41 @@ impl Inflight {
         })
     }
 }
+
+/// Which way a device's state goes ("Device state transfer parameters").
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StateTransfer {
+    /// From the back end to the front end.
+    Save,
+    /// From the front end to the back end.
+    Load,
+}
+
+impl StateTransfer {
+    /// The bytes on the wire. The phase is "stopped": there is no other.
+    pub fn encode(self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&(self as u32).to_ne_bytes());
+        bytes
+    }
+
+    /// # Errors
+    /// [`WireError::BadSize`] unless `body` has 8 bytes; [`WireError::BadValue`]
+    /// for another direction or phase.
+    pub fn decode(request: u32, body: &[u8]) -> Result<Self, WireError> {
+        exact(request, body, 8, "8 (direction and phase)")?;
+        let phase = u32_at(body, 4);
+        if phase != 0 {
+            let (field, value) = ("the phase", phase.into());
+            return Err(WireError::BadValue { request, field, value, rule: "0 (all rings stopped)" });
+        }
+        match u32_at(body, 0) {
+            0 => Ok(Self::Save),
+            1 => Ok(Self::Load),
+            other => {
+                let (field, value) = ("the direction", other.into());
+                Err(WireError::BadValue { request, field, value, rule: "0 (save) or 1 (load)" })
+            }
+        }
+    }
+}

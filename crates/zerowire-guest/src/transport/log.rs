@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use zerowire_vhost_user::{LogRegion, Request, VringAddr, features, protocol};
+use zerowire_vhost_user::{LogRegion, Request, VringAddr, WireError, features, protocol};
 
 use super::VhostUser;
 use crate::{GuestError, Region};
@@ -136,8 +136,15 @@ impl VhostUser {
         let request = Request::SetLogBase;
         // It is answered in any case.
         self.connection.send_request(request, true, &region.encode(), &[file])?;
-        let reply = self.connection.recv_ack(request);
-        self.in_time(request, reply)
+        let reply = self.connection.recv_reply(request);
+        let reply = self.in_time(request, reply)?;
+        // The protocol does not say what the answer holds: a log description, or the u64 of an acknowledgement.
+        let taken = match reply.body().len() {
+            16 => LogRegion::decode(request.number(), reply.body()).map_err(GuestError::Wire)?.size != 0,
+            _ => reply.u64().map_err(GuestError::Wire)? == 0,
+        };
+        let refused = WireError::Refused { request: request.number(), code: 1 };
+        if taken { Ok(()) } else { Err(GuestError::Wire(refused)) }
     }
 
     /// Has writes noted, or not any more: SET_FEATURES with VHOST_F_LOG_ALL,

@@ -77,6 +77,11 @@ pub(super) trait Device {
         Err(not_offered(Request::SendRarp))
     }
 
+    /// Whether a queue's chains are used in the order in which they became available.
+    fn uses_in_order(&self, _queue: u16) -> bool {
+        true
+    }
+
     /// Starts a ring.
     fn start(&mut self, ring: RingSetup) -> Result<(), String>;
 

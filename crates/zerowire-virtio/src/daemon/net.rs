@@ -30,7 +30,8 @@ const PROTOCOL_FEATURES: u64 = p::MQ
     | p::BACKEND_REQ
     | p::RESET_DEVICE
     | p::CONFIGURE_MEM_SLOTS
-    | p::STATUS;
+    | p::STATUS
+    | p::DEVICE_STATE;
 
 /// Whether a ring is served, as far as the port's queues go.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,6 +6,7 @@
 //! connection if it did not, since it would go on as if all were well. Either way rings stop and all that the connection
 //! held is closed.
 
+mod device_state;
 mod inflight;
 mod memory;
 mod migration;
@@ -16,7 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use thiserror::Error;
-use zerowire_vhost_user::{Config, Connection, Message, Request, WireError, features as f, protocol as p};
+use zerowire_vhost_user::{
+    Config, Connection, LogRegion, Message, Request, WireError, features as f, protocol as p,
+};
 
 use super::control::Backing;
 use super::device::Device;
@@ -72,6 +75,8 @@ pub(super) struct Session<'a> {
     rings: Vec<Ring>,
     /// Where chains in flight are marked.
     inflight: Option<Arc<InflightRegion>>,
+    /// Where the state that the front end loads comes from, until it asks whether that went well.
+    loading: Option<OwnedFd>,
     status: u64,
     progress: Progress,
     /// The channel for requests to the front end; held open, never written.
@@ -92,6 +97,7 @@ impl<'a> Session<'a> {
             rings: (0..device.queues()).map(|_| Ring::default()).collect(),
             device,
             inflight: None,
+            loading: None,
             status: 0,
             progress: Progress::default(),
             backend_channel: None,
@@ -124,6 +130,7 @@ impl<'a> Session<'a> {
             return Err(SessionError::Protocol { request: "message", text });
         }
         let request = message.request()?;
+        let is_log = request == Request::SetLogBase;
         let outcome = self.carry_out(request, &mut message);
         let acknowledge = self.protocol & p::REPLY_ACK != 0 && message.wants_reply();
         match outcome {
@@ -139,7 +146,10 @@ impl<'a> Session<'a> {
             Err(SessionError::Refused { request, text }) if acknowledge => {
                 tracing::error!("{}: {request} refused: {text}", self.vm.control().name);
                 self.vm.set_error(format!("{request}: {text}"));
-                Ok(connection.send_reply(&message, &1u64.to_le_bytes(), &[])?)
+                // A log of no bytes is none.
+                let none = LogRegion { size: 0, mmap_offset: 0 }.encode();
+                let body = if is_log { &none[..] } else { &1u64.to_le_bytes() };
+                Ok(connection.send_reply(&message, body, &[])?)
             }
             Err(e) => Err(e),
         }
@@ -183,6 +193,8 @@ impl<'a> Session<'a> {
             Request::NetSetMtu => self.device.set_mtu(message.u64()?)?,
             Request::GetInflightFd => return self.get_inflight(message),
             Request::SetInflightFd => self.set_inflight(message)?,
+            Request::SetDeviceStateFd => return self.set_device_state_fd(message),
+            Request::CheckDeviceState => return self.check_device_state(message),
             Request::GetConfig => return self.get_config(message),
             Request::SetConfig => return self.set_config(message),
             Request::SetBackendReqFd => self.backend_channel = Some(message.take_fd()?),
@@ -334,6 +346,7 @@ fn takes_descriptors(request: Request) -> bool {
             | Request::SetInflightFd
             | Request::SetLogBase
             | Request::SetLogFd
+            | Request::SetDeviceStateFd
     )
 }
 

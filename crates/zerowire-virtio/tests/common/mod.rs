@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
 pub mod attack;
+pub mod cloud_hypervisor;
 pub mod dirty;
 pub mod frames;
 pub mod harness;
@@ -108,6 +109,11 @@ impl Backend {
             .collect();
         let server = Server::start(configs).unwrap_or_else(|e| panic!("{e}"));
         Self { server, dir }
+    }
+
+    /// Where a VM's front end connects.
+    pub fn path(&self, vm: &str) -> std::path::PathBuf {
+        self.dir.path().join(vm)
     }
 
     /// Connects as a front end.

@@ -103,10 +103,14 @@ impl VsockBackend {
         Self::start(&[Vm::new("vm", 3)])
     }
 
+    /// Where a VM's front end connects.
+    pub fn vhost_path(&self, vm: &str) -> PathBuf {
+        self.dir.path().join(format!("{vm}.vhost"))
+    }
+
     /// Connects as a front end.
     pub fn connect(&self, vm: &str) -> VhostUser {
-        let path = self.dir.path().join(format!("{vm}.vhost"));
-        VhostUser::connect(path, PATIENCE).unwrap_or_else(|e| panic!("{e}"))
+        VhostUser::connect(self.vhost_path(vm), PATIENCE).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// A guest with the default settings.

@@ -7,7 +7,7 @@ use zerowire_vhost_user::{Message, Request};
 use super::migration::log_address;
 use super::{Answer, Ring, Session, SessionError, protocol, refused};
 use crate::daemon::device::RingSetup;
-use crate::ring::RingAddresses;
+use crate::ring::{RingAddresses, SplitRing};
 
 impl Session<'_> {
     pub(super) fn ring(&mut self, request: Request, index: usize) -> Result<&mut Ring, SessionError> {
@@ -135,12 +135,13 @@ impl Session<'_> {
             // Its size may have been told behind its addresses.
             self.renew_log().map_err(|e| refused(request, e.to_string()))?;
         }
+        let base = self.first_entry(v.index, addresses, inflight.is_some())?;
         let ring = &mut self.rings[v.index];
         let setup = RingSetup {
             queue,
             size: ring.size,
             addresses,
-            base: ring.base,
+            base,
             acked: self.acked,
             enabled: ring.enabled,
             discards: ring.discards,
@@ -153,6 +154,31 @@ impl Session<'_> {
         self.device.start(setup).map_err(|text| refused(request, text))?;
         ring.started = true;
         Ok(())
+    }
+
+    /// Where a ring that starts takes its first available entry.
+    ///
+    /// A ring that has stopped has nothing in flight: all entries before the used index are used, and none behind it. So it
+    /// begins at the used index, whatever base the front end gives: cloud-hypervisor gives the *available* index where it
+    /// did not stop the ring itself, and all buffers that the driver has posted would be skipped. The same holds after a
+    /// back end that died, where chains are used in the order in which they became available.
+    ///
+    /// Where they are not, and no in-flight region (`marked`) says which ones are out, the used index says how many came
+    /// back and not which. Then the base is taken as it was given: to skip chains is better than to return some twice.
+    fn first_entry(&self, index: usize, addresses: RingAddresses, marked: bool) -> Result<u16, SessionError> {
+        let (queue, ring) = (index as u16, &self.rings[index]);
+        let used = SplitRing::new(queue, ring.size, addresses, ring.base, false, &self.memory)
+            .map_err(|text| refused(Request::SetVringKick, text))?
+            .next_used();
+        if used == ring.base || !(marked || self.device.uses_in_order(queue)) {
+            return Ok(ring.base);
+        }
+        tracing::info!(
+            "{}: queue {queue} begins at its used index {used}, not at the base {} that the front end gives",
+            self.vm.control().name,
+            ring.base
+        );
+        Ok(used)
     }
 
     pub(super) fn set_vring_call(&mut self, message: &mut Message) -> Result<(), SessionError> {

@@ -10,7 +10,7 @@ use crate::daemon::control::{Backing, Control};
 use crate::daemon::device::{Device, RingSetup, wait};
 use crate::memory::GuestMemory;
 use crate::vsock::command::{Command, CommandSender, RingStart};
-use crate::vsock::{VsockCounters, offered};
+use crate::vsock::{TX_QUEUE, VsockCounters, offered};
 
 /// Queues: toward the guest, from the guest, events (virtio 1.3 §5.10.2).
 const QUEUES: usize = 3;
@@ -25,7 +25,8 @@ const PROTOCOL_FEATURES: u64 = p::MQ
     | p::INFLIGHT_SHMFD
     | p::RESET_DEVICE
     | p::CONFIGURE_MEM_SLOTS
-    | p::STATUS;
+    | p::STATUS
+    | p::DEVICE_STATE;
 
 /// What the control thread of a VM knows of it.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(super) struct VsockContext {
     pub control: Control,
     pub counters: Arc<VsockCounters>,
     pub cid: u64,
+    /// Programs may hold payload in the guest's memory, so that its descriptors come back in another order.
+    pub lends: bool,
     /// To the group's thread.
     pub commands: CommandSender,
     /// The VM's place in the group.
@@ -103,6 +106,10 @@ impl Device for VsockDevice<'_> {
 
     fn log_ring(&mut self, queue: u16, at: Option<u64>) {
         self.tell(|vm, reply| Command::LogRing { vm, queue, at, reply });
+    }
+
+    fn uses_in_order(&self, queue: u16) -> bool {
+        !(self.0.lends && queue == TX_QUEUE)
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {

@@ -59,6 +59,7 @@ impl Prepared {
             control: Control::new(config.name.clone()).map_err(resources)?,
             counters,
             cid: config.cid,
+            lends: config.map.share_guest_memory,
             commands: group.commands.clone(),
             place,
         };

@@ -1,0 +1,75 @@
+//! Messages about the device's state (vhost-user, "Migrating back-end state").
+//!
+//! The state of both devices is empty: no byte goes either way. What a guest's device needs elsewhere lies in the guest's
+//! memory and in the rings' bases, and connections of a vsock device do not move. The feature is offered since
+//! cloud-hypervisor asks for the rings' bases (GET_VRING_BASE) only of back ends that have it.
+
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use zerowire_vhost_user::{Message, Request, StateTransfer, protocol as p};
+
+use super::{Answer, Session, SessionError, not_offered};
+
+/// In the answer to SET_DEVICE_STATE_FD: the back end goes on with the front end's descriptor.
+const NO_FD: u64 = 1 << 8;
+
+/// Any other answer with a low byte that is not 0 says that it failed.
+const FAILED: u64 = 1;
+
+impl Session<'_> {
+    /// A descriptor to write the state to, or to read it from. Closing one that is written to says that this is all.
+    pub(super) fn set_device_state_fd(&mut self, message: &mut Message) -> Result<Answer, SessionError> {
+        let request = Request::SetDeviceStateFd;
+        self.check_device_state_offered(request)?;
+        let transfer = message.state_transfer()?;
+        let file = message.take_fd()?;
+        if let Some(i) = self.any_started() {
+            return Ok(self.state_failed(request, &format!("sent while queue {i} runs")));
+        }
+        self.loading = (transfer == StateTransfer::Load).then_some(file);
+        Ok(Answer::u64(NO_FD))
+    }
+
+    /// Whether the transfer went well. The front end has written all before it asks.
+    pub(super) fn check_device_state(&mut self, message: &Message) -> Result<Answer, SessionError> {
+        let request = Request::CheckDeviceState;
+        self.check_device_state_offered(request)?;
+        message.empty()?;
+        Ok(match self.loading.take().map_or(Ok(()), |file| is_empty(&file)) {
+            Ok(()) => Answer::u64(0),
+            Err(text) => self.state_failed(request, &text),
+        })
+    }
+
+    fn check_device_state_offered(&self, request: Request) -> Result<(), SessionError> {
+        if self.protocol & p::DEVICE_STATE == 0 { Err(not_offered(request)) } else { Ok(()) }
+    }
+
+    /// The front end hears of it by the answer, whether it asked for acknowledgements or not.
+    fn state_failed(&self, request: Request, text: &str) -> Answer {
+        let request = request.name();
+        tracing::error!("{}: {request} refused: {text}", self.vm.control().name);
+        self.vm.set_error(format!("{request}: {text}"));
+        Answer::u64(FAILED)
+    }
+}
+
+/// Whether nothing was written to the other end of `file`, and that is closed. Does not wait.
+fn is_empty(file: &OwnedFd) -> Result<(), String> {
+    let mut bytes = [0; 64];
+    // At the file's own position: a pipe or a socket has no other.
+    match preadv2(file, &mut [IoSliceMut::new(&mut bytes)], u64::MAX, ReadWriteFlags::NOWAIT) {
+        Ok(0) => Ok(()),
+        Ok(_) => {
+            Err("the front end has a state to load, and this device has none: it was saved by another back \
+                      end, or by another version"
+                .to_owned())
+        }
+        Err(Errno::AGAIN) => {
+            Err("the front end asks for the outcome before it has closed its end".to_owned())
+        }
+        Err(e) => Err(format!("the state can't be read: {e}")),
+    }
+}
