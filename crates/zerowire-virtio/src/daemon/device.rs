@@ -2,7 +2,8 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
 use zerowire_vhost_user::Request;
 
@@ -116,11 +117,20 @@ pub(super) trait Device {
     fn attend(&mut self) {}
 }
 
-/// Sends a command that is answered and waits for the answer; None where the thread is gone.
+/// An answer takes longer only where much memory is registered, or where the thread is held up.
+const LATE: Duration = Duration::from_millis(200);
+
+/// Sends a command that is answered and waits for the answer; None where the thread is gone. A thread that its front end
+/// holds up is freed.
 pub(super) fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
     let (reply, answer) = sync_channel(1);
     if !send(reply) {
         return None;
     }
-    answer.recv().ok()
+    loop {
+        match answer.recv_timeout(LATE) {
+            Err(RecvTimeoutError::Timeout) => super::writers::free(),
+            answer => return answer.ok(),
+        }
+    }
 }

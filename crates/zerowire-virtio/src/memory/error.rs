@@ -4,6 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
+use super::file::NotMemory;
 use super::table::{MAX_PIECES, MAX_REGIONS};
 
 /// What can be wrong with a memory table. The text is what the log shows.
@@ -47,6 +48,14 @@ pub enum MemoryError {
         need: u64,
         /// Bytes there.
         have: u64,
+    },
+    /// Its file is no memory.
+    #[error("memory region at guest address {guest_addr:#x}: {source}")]
+    File {
+        /// The region's guest-physical address.
+        guest_addr: u64,
+        /// What to give instead.
+        r#source: NotMemory,
     },
     /// Two regions overlap.
     #[error("memory regions at guest addresses {0:#x} and {1:#x} overlap")]

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::fs::SeekFrom;
 use thiserror::Error;
 
+use super::file::{NotMemory, check_memory};
 use super::map::Mapping;
 use super::page_size;
 use super::sigbus::Guarded;
@@ -48,6 +49,9 @@ pub enum LogError {
         /// Its length.
         len: u64,
     },
+    /// Its file is no memory.
+    #[error("the dirty log: {0}")]
+    File(#[from] NotMemory),
     /// The file ends before the log does: setting a bit in the rest would raise SIGBUS.
     #[error("the dirty log needs {need:#x} bytes of its file, which has {have:#x}")]
     FileTooShort {
@@ -135,6 +139,7 @@ impl DirtyLog {
         let Some(need) = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()) else {
             return Err(overflow);
         };
+        check_memory(file)?;
         let have = rustix::fs::fstat(file).map_err(io::Error::from)?.st_size as u64;
         if have < need {
             return Err(LogError::FileTooShort { need, have });

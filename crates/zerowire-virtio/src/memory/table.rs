@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::error::MemoryError;
+use super::file::check_memory;
 use super::log::DirtyLog;
 use super::map::{Mapping, Reservation};
 use super::sigbus::Guarded;
@@ -163,6 +164,7 @@ impl GuestMemory {
                 return Err(MemoryError::Overlap(r.guest_addr, guest_addr));
             }
         }
+        check_memory(&file).map_err(|source| MemoryError::File { guest_addr, source })?;
         let map_error = |source| MemoryError::Map { guest_addr, source };
         let stat = rustix::fs::fstat(&file).map_err(|e| map_error(e.into()))?;
         let have = stat.st_size as u64;
@@ -199,6 +201,9 @@ impl GuestMemory {
 
     /// Whether a region with the same addresses, length and file is in the table.
     pub fn is_same_region(&self, config: &RegionConfig) -> bool {
+        if check_memory(&config.file).is_err() {
+            return false;
+        }
         let same_file = |file: &OwnedFd| match (rustix::fs::fstat(file), rustix::fs::fstat(&config.file)) {
             (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
             _ => false,

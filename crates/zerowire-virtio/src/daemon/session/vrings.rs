@@ -7,6 +7,7 @@ use zerowire_vhost_user::{Message, Request};
 use super::migration::log_address;
 use super::{Answer, Ring, Session, SessionError, protocol, refused};
 use crate::daemon::device::RingSetup;
+use crate::memory::is_eventfd;
 use crate::ring::{RingAddresses, SplitRing};
 
 impl Session<'_> {
@@ -118,6 +119,7 @@ impl Session<'_> {
                 ),
             ));
         };
+        check_eventfd(request, format_args!("queue {}", v.index), &kick)?;
         let queue = v.index as u16;
         let inflight = self.tracker(queue);
         let ring = &mut self.rings[v.index];
@@ -224,26 +226,32 @@ impl Session<'_> {
 }
 
 /// A descriptor that a device's thread writes to must neither block it nor keep what is written: only an eventfd will do, in its
-/// mode that does not wait. A file, a pipe or a socket has a file type; an eventfd has none (fs/anon_inodes.c).
+/// mode that does not wait.
 ///
 /// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the thread that serves its
-/// queues then; with vsock, that is the one of all VMs of its groups.
+/// queues then (with vsock, that of all VMs of its groups), until somebody waits for that thread ([`super::super::writers`]).
 pub(super) fn check_notifier(
     request: Request,
     of: impl std::fmt::Display,
     fd: &Option<OwnedFd>,
 ) -> Result<(), SessionError> {
     let Some(fd) = fd else { return Ok(()) };
+    check_eventfd(request, &of, fd)?;
     let failed = |e: rustix::io::Errno| refused(request, format!("{of}: its descriptor can't be used: {e}"));
-    let mode = rustix::fs::fstat(fd).map_err(failed)?.st_mode;
-    if mode & libc::S_IFMT != 0 {
-        return Err(protocol(
-            request,
-            format!("{of}: the descriptor is not an eventfd (file mode {mode:#o})"),
-        ));
-    }
     let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
     rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
+}
+
+/// Any other descriptor can be one that a process of the front end's answers for.
+fn check_eventfd(request: Request, of: impl std::fmt::Display, fd: &OwnedFd) -> Result<(), SessionError> {
+    match is_eventfd(fd) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(protocol(request, format!("{of}: the descriptor is not an eventfd"))),
+        Err(e) => Err(refused(
+            request,
+            format!("{of}: what its descriptor is can't be read below /proc: {e}; mount /proc for zerowire"),
+        )),
+    }
 }
 
 fn duplicate(fd: &Option<OwnedFd>) -> Option<OwnedFd> {

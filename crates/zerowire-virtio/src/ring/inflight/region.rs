@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::memory::{Guarded, Mapping, page_size};
+use crate::memory::{Guarded, Mapping, check_memory, page_size};
 
 /// Bytes before the first entry, and of each entry (`QueueRegionSplit`, `DescStateSplit`).
 const HEADER_BYTES: usize = 16;
@@ -60,6 +60,7 @@ impl InflightRegion {
                 "a region of {len} bytes, where {queues} queues of {queue_size} entries take {needed}"
             ));
         }
+        check_memory(file).map_err(|e| e.to_string())?;
         let page = page_size(file).map_err(|e| format!("its file can't be used: {e}"))?;
         if !offset.is_multiple_of(page) {
             return Err(format!("offset {offset:#x} is not a multiple of its file's page size {page}"));
