@@ -388,6 +388,8 @@ fn nothing_of_credit_is_said_before_the_answer() {
     let answer = |op| PacketHeader { buf_alloc: 256 << 10, ..offer.answer(op) };
     for op in [Op::CreditUpdate, Op::CreditRequest, Op::CreditUpdate, Op::Response] {
         b.put(&answer(op), &[]);
+        // Each has been looked at before the next one comes.
+        b.flush();
     }
     let (first, _) = a.next();
     assert_eq!(first.op(), Some(Op::Response));
