@@ -21,7 +21,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
-use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, listen_on, local_cid};
+use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, connect_with, listen_on, local_cid};
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
 use zerowire_vmtest::vsock::{Kind, allow_descriptors, lend, pci, zerocopy};
@@ -98,6 +98,13 @@ impl End {
         }
     }
 
+    fn open_with(&self, buffer: u64) -> Result<OwnedFd> {
+        match self {
+            Self::Connects(address, kind) => connect_with(*address, *kind, buffer),
+            Self::Listens(_) => bail!("only a socket that connects is given a buffer"),
+        }
+    }
+
     fn open_all(&self, count: usize) -> Result<Vec<OwnedFd>> {
         let mut sockets = Vec::with_capacity(count);
         while sockets.len() < count {
@@ -137,6 +144,19 @@ fn work(end: &End, name: &str, words: &mut Words) -> Result<String> {
             // Not an end before the peer has it all.
             job::end_data(&socket)?;
             job::receive_end(&socket)?;
+            Ok(String::new())
+        }
+        // SEED WRITE BYTES BUFFER..., each on a connection of its own whose socket has that buffer; 0 is the default.
+        "send-each" => {
+            let (load, buffers) = (words.load()?, words.rest::<u64>()?);
+            for buffer in buffers {
+                let send = end.open_with(buffer).and_then(|socket| {
+                    job::send_load(&socket, load)?;
+                    job::end_data(&socket)?;
+                    job::receive_end(&socket)
+                });
+                send.with_context(|| format!("with a buffer of {buffer}"))?;
+            }
             Ok(String::new())
         }
         // SEED WRITE BYTES

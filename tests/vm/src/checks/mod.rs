@@ -96,6 +96,8 @@ const TESTS: &[(&str, On, Body)] = &[
     ("vsock-pci", On::Qemu10, vsock::pci::second_device),
     ("vsock-rx", On::Qemu10, vsock::rx::bench),
     ("vsock-send", On::Qemu10, vsock::send::vsock),
+    ("vsock-credit", On::Qemu10, vsock::credit::one_way),
+    ("vsock-unread", On::Qemu10, vsock::unread::small_packets),
     ("vsock-stalled", On::Qemu10, vsock::stalled::stalled),
     ("vsock-memory-plug", On::Qemu10, vsock::change::memory_plug),
     ("xdp", On::Linux7, xdp::modes::zero_copy),

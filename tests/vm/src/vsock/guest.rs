@@ -20,6 +20,9 @@ const BACKLOG: i32 = 2048;
 /// `SO_VM_SOCKETS_CONNECT_TIMEOUT_NEW`: a connect gives up after 2 s without it.
 const CONNECT_TIMEOUT: libc::c_int = 8;
 
+/// `SO_VM_SOCKETS_BUFFER_SIZE`: what the kernel keeps unread, and what it lets be under way to the peer.
+const BUFFER_SIZE: libc::c_int = 0;
+
 /// `IOCTL_VM_SOCKETS_GET_LOCAL_CID`, `_IO(7, 0xb9)`.
 const GET_LOCAL_CID: libc::Ioctl = 0x7b9;
 
@@ -52,7 +55,18 @@ unsafe impl SocketAddrArg for Address {
 /// # Errors
 /// Nobody listens there, or the kernel has no AF_VSOCK.
 pub fn connect_to(address: Address, kind: Kind) -> Result<OwnedFd> {
+    connect_with(address, kind, 0)
+}
+
+/// As [`connect_to`], with a buffer of so many bytes; 0 leaves it as it is.
+///
+/// # Errors
+/// As [`connect_to`].
+pub fn connect_with(address: Address, kind: Kind, buffer: u64) -> Result<OwnedFd> {
     let socket = new_socket(kind)?;
+    if buffer > 0 {
+        set_option(&socket, libc::AF_VSOCK, BUFFER_SIZE, &buffer).context("set the buffer's size")?;
+    }
     set_connect_timeout(&socket, PATIENCE)?;
     connect(&socket, &address)
         .with_context(|| format!("connect to CID {} port {}", address.cid, address.port))?;

@@ -1,6 +1,7 @@
 //! `zerowire vsock` carries a stock guest's streams and messages.
 
 pub mod change;
+pub mod credit;
 pub mod ends;
 pub mod lent;
 pub mod many;
@@ -12,3 +13,4 @@ pub mod setup;
 pub mod siblings;
 pub mod stalled;
 pub mod transfer;
+pub mod unread;

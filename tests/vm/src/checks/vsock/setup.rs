@@ -40,8 +40,13 @@ pub struct Vsock {
 impl Vsock {
     /// Starts everything; the guest has its CID then.
     pub fn start(env: &Env<'_>) -> Result<Self> {
+        Self::start_with(env, &[])
+    }
+
+    /// As [`Self::start`], the back end with these arguments beside its own.
+    pub fn start_with(env: &Env<'_>, arguments: &[&str]) -> Result<Self> {
         let uds = env.dir.join("uds");
-        let backend = start_backend(env.dir, &uds, 0)?;
+        let backend = start_backend(env.dir, &uds, 0, arguments)?;
         let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
         let device = VsockDevice::new("vsock0", backend.socket());
         plug(&device, &mut guest, CID)?;
@@ -56,9 +61,21 @@ impl Vsock {
     /// Kills the back end without warning and starts another one.
     pub fn kill_and_restart(&mut self) -> Result<()> {
         self.backend.kill();
-        self.backend = start_backend(&self.dir, &self.uds, self.starts)?;
+        self.backend = start_backend(&self.dir, &self.uds, self.starts, &[])?;
         self.starts += 1;
         Ok(())
+    }
+
+    /// Goes on with a device of another back end, which has these arguments beside its own. The old one's account must be in
+    /// order.
+    pub fn replace(&mut self, arguments: &[&str]) -> Result<()> {
+        check_sound(&self.ledger()?)?;
+        self.device.unplug(&mut self.guest)?;
+        let (status, _) = self.backend.stop()?;
+        ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+        self.backend = start_backend(&self.dir, &self.uds, self.starts, arguments)?;
+        self.starts += 1;
+        self.plug()
     }
 
     /// Plugs the device again.
@@ -171,10 +188,10 @@ pub fn stop(mut backend: Backend) -> Result<()> {
     Ok(())
 }
 
-fn start_backend(dir: &Path, uds: &Path, number: u32) -> Result<Backend> {
+fn start_backend(dir: &Path, uds: &Path, number: u32, arguments: &[&str]) -> Result<Backend> {
     let socket = dir.join("vsock");
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json", "--name", NAME, "--cid", &CID.to_string()]);
-    command.arg("--socket").arg(&socket).arg("--uds").arg(uds);
+    command.arg("--socket").arg(&socket).arg("--uds").arg(uds).args(arguments);
     Backend::start(&mut command, &socket, dir, &format!("backend{number}"))
 }

@@ -31,14 +31,14 @@ const WRITE_BYTES: usize = 64 << 10;
 const RECORDS: &str = "1 7 100 3776 3777 4096 4097 16384 65535 65536 65537 100000 200000";
 
 /// One VM of the back end.
-struct Vm {
-    name: &'static str,
-    cid: u32,
-    groups: &'static str,
+pub(super) struct Vm {
+    pub name: &'static str,
+    pub cid: u32,
+    pub groups: &'static str,
 }
 
-const A: Vm = Vm { name: "a", cid: 81, groups: "left" };
-const B: Vm = Vm { name: "b", cid: 82, groups: "left" };
+pub(super) const A: Vm = Vm { name: "a", cid: 81, groups: "left" };
+pub(super) const B: Vm = Vm { name: "b", cid: 82, groups: "left" };
 
 /// The second one is a stranger to the first. The third, which never has a guest, shares
 /// a group with each, so that one thread serves all.
@@ -49,10 +49,10 @@ const STRANGERS: [Vm; 3] = [
 ];
 
 /// A guest with its device.
-struct Side {
-    guest: Guest,
-    device: VsockDevice,
-    cid: u32,
+pub(super) struct Side {
+    pub guest: Guest,
+    pub device: VsockDevice,
+    pub cid: u32,
 }
 
 /// Echo, bulk, messages, half-close, refusals and a sibling's death; then the same two
@@ -169,7 +169,7 @@ fn socket(dir: &Path, name: &str) -> PathBuf {
     dir.join(name)
 }
 
-fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<Backend> {
+pub(super) fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<Backend> {
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json"]);
     for Vm { name, cid, groups } in vms {
@@ -190,7 +190,7 @@ fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<Backend> {
 }
 
 /// Restores a guest with its files in the folder `place`, and gives it its device.
-fn restore(env: &Env<'_>, vm: &Vm, place: &str) -> Result<Side> {
+pub(super) fn restore(env: &Env<'_>, vm: &Vm, place: &str) -> Result<Side> {
     let dir = env.dir.join(place);
     std::fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
     let mut guest = Guest::restore(env.lab, env.machine, &dir)?;

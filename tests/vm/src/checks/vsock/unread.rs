@@ -1,0 +1,106 @@
+//! Many small packets toward a guest whose program does not read: its kernel bounds how many may be unread, whatever the credit.
+
+use anyhow::{Context, Result};
+use zerowire_vmtest::backend::Backend;
+use zerowire_vmtest::command::wait_for;
+use zerowire_vmtest::guest::COMMAND;
+use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::vsock::job::{self, Load};
+use zerowire_vmtest::vsock::remote::Background;
+use zerowire_vmtest::vsock::{Kind, host};
+
+use super::setup::{at_rest, check_sound, stop, together};
+use super::siblings::{A, B, Side, restore, start};
+use crate::checks::ledger::Ledger;
+use crate::checks::traffic::Way;
+
+/// Bytes of a write and how many: all of them are within the credit of 256 KiB.
+const WRITES: [(usize, u64); 3] = [(64, 456), (64, 1000), (200, 1000)];
+
+/// From a host program and from another guest.
+pub fn small_packets(env: &Env<'_>) -> Result<String> {
+    let mut backend = start(env.dir, &[A, B], "backend")?;
+    let mut reader = restore(env, &A, "a0")?;
+    let mut sibling = restore(env, &B, "b0")?;
+    let mut text = Vec::new();
+    for kind in Kind::BOTH {
+        for (write_bytes, count) in WRITES {
+            let load = Load { seed: 9, bytes: write_bytes as u64 * count, write_bytes };
+            let what = format!("{} {count} x {write_bytes} bytes", kind.word());
+            let kept = from_host(env, &mut backend, &mut reader, kind, load)
+                .with_context(|| format!("{what} from the host"))?;
+            let relayed = from_sibling(&mut backend, &mut reader, &mut sibling, kind, load)
+                .with_context(|| format!("{what} from another guest"))?;
+            text.push(format!("{what}: {kept} and {relayed} packets unread"));
+        }
+    }
+    for vm in [A, B] {
+        check_sound(&at_rest(&mut backend, vm.name)?).with_context(|| format!("guest {}", vm.name))?;
+    }
+    stop(backend)?;
+    Ok(text.join("; "))
+}
+
+fn from_host(env: &Env<'_>, backend: &mut Backend, reader: &mut Side, kind: Kind, load: Load) -> Result<u64> {
+    let before = at_rest(backend, A.name)?;
+    let job = listen(reader, kind, load)?;
+    let (socket, _) = host::connect_to(&env.dir.join(format!("{}.uds", A.name)), 2030, kind)?;
+    job.signal(&mut reader.guest, "STOP")?;
+    let (kept, ()) = together(
+        || {
+            job::send_load(&socket, load)?;
+            job::end_data(&socket)?;
+            job::receive_end(&socket)
+        },
+        || {
+            let kept = wait_until_still(backend, &before)?;
+            job.signal(&mut reader.guest, "CONT")?;
+            job.finish(&mut reader.guest)?;
+            Ok(kept)
+        },
+    )?;
+    Ok(kept)
+}
+
+fn from_sibling(
+    backend: &mut Backend,
+    reader: &mut Side,
+    sibling: &mut Side,
+    kind: Kind,
+    load: Load,
+) -> Result<u64> {
+    let before = at_rest(backend, A.name)?;
+    let job = listen(reader, kind, load)?;
+    job.signal(&mut reader.guest, "STOP")?;
+    let Load { seed, bytes, write_bytes } = load;
+    let line = format!("{} connect {} 2030 send {seed} {write_bytes} {bytes}", kind.word(), reader.cid);
+    let sender = Background::start(&mut sibling.guest, &line)?;
+    let kept = wait_until_still(backend, &before)?;
+    job.signal(&mut reader.guest, "CONT")?;
+    job.finish(&mut reader.guest)?;
+    sender.finish(&mut sibling.guest)?;
+    Ok(kept)
+}
+
+fn listen(reader: &mut Side, kind: Kind, load: Load) -> Result<Background> {
+    let Load { seed, bytes, write_bytes } = load;
+    let line = format!("{} listen 2030 receive {seed} {write_bytes} {bytes}", kind.word());
+    Background::listen(&mut reader.guest, &line)
+}
+
+/// Waits until no more bytes go to the reader; returns how many packets did.
+fn wait_until_still(backend: &mut Backend, before: &Ledger) -> Result<u64> {
+    /// Looks in a row that see the same; each takes 10 ms and an answer of the back end.
+    const LOOKS: u32 = 20;
+    let (mut moved, mut looks) = (0, 0);
+    wait_for("the transfer to wait for its reader", COMMAND, || {
+        let ledger = Ledger::read(backend, A.name)?;
+        let now = ledger.count(Way::ToGuest, "bytes")? - before.count(Way::ToGuest, "bytes")?;
+        looks = if now == moved && now > 0 { looks + 1 } else { 0 };
+        moved = now;
+        if looks < LOOKS {
+            return Ok(None);
+        }
+        Ok(Some(ledger.count(Way::ToGuest, "frames")? - before.count(Way::ToGuest, "frames")?))
+    })
+}
