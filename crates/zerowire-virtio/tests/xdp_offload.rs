@@ -4,11 +4,12 @@ mod common;
 
 use std::io::Read;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 use common::frames::{GUEST_MAC, HOST_MAC, frame};
 use common::veth::{ip, slow_peer, veth};
-use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options};
+use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, OFFLOADS, VirtioNetHdr};
 use zerowire_virtio::net::offload::Kind;
@@ -257,6 +258,12 @@ fn a_real_receiver_takes_the_datagrams() {
         ip(&["addr", "add", "10.0.0.1/24", "dev", "v1"]);
         std::fs::write("/proc/sys/net/ipv6/conf/v1/disable_ipv6", "0").expect("IPv6 on the interface");
         ip(&["addr", "add", "fd00::1/64", "dev", "v1", "nodad"]);
+        // The kernel adds the address's local route later, from a work queue.
+        wait_until("the route of fd00::1", || {
+            let list =
+                Command::new("ip").args(["-6", "route", "show", "table", "local"]).output().expect("ip");
+            String::from_utf8_lossy(&list.stdout).contains("local fd00::1")
+        });
         let backend = Backend::start(&[Vm::on("a", ON)]);
         let mut guest = backend.guest("a", &options(0, Layout::Split));
         let v6: Ipv6Addr = "fd00::1".parse().expect("an address");

@@ -169,6 +169,10 @@ impl Lab {
         };
         set(HERE, "fd77::1", "fd77::2", THERE_MAC);
         self.at_peer(|| set(THERE, "fd77::2", "fd77::1", HERE_MAC));
+        let bind = |ip: &str| UdpSocket::bind((ip, 0)).expect("a UDP socket");
+        let (here, there) = (bind("fd77::1"), self.at_peer(|| bind("fd77::2")));
+        wait_until_it_arrives(&here, &there);
+        wait_until_it_arrives(&there, &here);
     }
 
     /// Makes an ifb interface on the side of the test, up: it takes frames without a copy and drops them.
@@ -297,6 +301,21 @@ pub fn stir() {
     })
     .join()
     .unwrap_or_else(|e| std::panic::resume_unwind(e));
+}
+
+/// Waits until datagrams of `from` reach `to`. An address is there when ip(8) returns; its local route comes later, from a
+/// work queue of the kernel (`addrconf_dad_work`, net/ipv6/addrconf.c). What comes before that is dropped.
+fn wait_until_it_arrives(from: &UdpSocket, to: &UdpSocket) {
+    let address = to.local_addr().expect("an address");
+    to.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
+    let start = Instant::now();
+    loop {
+        let sent = from.send_to(&[0], address);
+        if to.recv(&mut [0]).is_ok() {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "no datagram reaches {address}; sent: {sent:?}");
+    }
 }
 
 /// Sends one frame of the lab's own through an interface of this thread's namespace.
