@@ -387,8 +387,8 @@ typedef struct zw_receiver_options {
     uint32_t queue;
     // ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
     const char *interface;
-    // Microseconds that a wait may last beyond the first arrival to gather more, while much is coming: fewer wake-ups for
-    // the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING: not at all.
+    // Microseconds that a wait may last beyond the first arrival to gather more, while all connections
+    // send in bulk: fewer wake-ups for the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING: not at all.
     uint32_t gather_us;
     // ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
     // drivers; above a page with ZW_HUGE_PAGES). 0: a page.

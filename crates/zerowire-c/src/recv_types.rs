@@ -78,8 +78,8 @@ pub struct ReceiverOptions {
     pub queue: u32,
     /// ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
     pub interface: *const c_char,
-    /// Microseconds that a wait may last beyond the first arrival to gather more, while much is coming: fewer wake-ups for
-    /// the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING: not at all.
+    /// Microseconds that a wait may last beyond the first arrival to gather more, while all connections
+    /// send in bulk: fewer wake-ups for the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING: not at all.
     pub gather_us: u32,
     /// ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
     /// drivers; above a page with ZW_HUGE_PAGES). 0: a page.

@@ -119,6 +119,47 @@ fn nothing_is_allocated_once_it_is_under_way() {
     }
 }
 
+/// Waiting for more saves wake-ups of bulk transfers. It stops while a connection of messages is open.
+#[test]
+fn messages_beside_bulk_data_are_not_kept_waiting() {
+    for backend in BOTH {
+        let mut r = receiver(backend.clone(), |_| {});
+        let (a, b) = deep_pair();
+        let (mut chat, c) = tcp_pair();
+        r.add(b.into()).unwrap();
+        let chat_id = r.add(c.into()).unwrap();
+        // Less than the receiver takes at a time, so that it looks for more afterwards.
+        let (mut bulk, mut batch, data) = (a, Vec::new(), vec![7; 300 << 10]);
+        let mut gathered_with_bulk = |r: &mut Receiver, batch: &mut Vec<Arrival>| {
+            let before = r.events().gathered;
+            for _ in 0..10 {
+                let sent = bulk.write(&data).unwrap();
+                empty(r, batch, sent);
+            }
+            r.events().gathered - before
+        };
+        assert_ne!(
+            gathered_with_bulk(&mut r, &mut batch),
+            0,
+            "{backend:?}: an open connection is no message"
+        );
+
+        chat.write_all(b"hello").unwrap();
+        assert_eq!(empty(&mut r, &mut batch, 5), 5);
+        // What the last bulk data began is over.
+        let _ = gathered_with_bulk(&mut r, &mut batch);
+        assert_eq!(gathered_with_bulk(&mut r, &mut batch), 0, "{backend:?}: a message was kept waiting");
+
+        drop(chat);
+        while batch.is_empty() {
+            assert_ne!(r.recv(&mut batch, Some(LONG)).unwrap(), 0);
+        }
+        assert!(matches!(batch[0], Arrival { connection, what: What::End } if connection == chat_id));
+        batch.clear();
+        assert_ne!(gathered_with_bulk(&mut r, &mut batch), 0, "{backend:?}: the messages are over");
+    }
+}
+
 /// Two completions fit; the kernel keeps the rest. Every byte arrives, and the overflow is told.
 #[test]
 fn a_short_completion_queue_overflows_and_loses_nothing() {

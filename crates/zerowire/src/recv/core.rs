@@ -3,6 +3,7 @@
 use super::holdings::Holdings;
 use super::lease::{Lease, Pool};
 use super::listen::Listeners;
+use super::pace::{Messengers, Pace};
 use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
 use std::collections::VecDeque;
@@ -43,6 +44,13 @@ pub(crate) struct Connection {
     pub(crate) limit: Option<u64>,
     /// Its leases reached its share; no receive until enough are back.
     pub(crate) paused: bool,
+    pub(crate) pace: Pace,
+}
+
+impl Connection {
+    pub(crate) fn new(id: ConnectionId, socket: Option<OwnedFd>, kind: Kind) -> Self {
+        Self { id, socket, kind, state: State::Open, limit: None, paused: false, pace: Pace::default() }
+    }
 }
 
 /// Who put the bytes where they are.
@@ -69,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) backlog: VecDeque<Arrival>,
     /// Connections that are paused.
     pub(crate) paused: usize,
+    /// Connections whose data must not be kept waiting.
+    pub(crate) messengers: Messengers,
     pub(super) eased: Vec<u32>,
     pub(super) vacant: Vec<u32>,
     /// Distance of two buffers in the area.
@@ -121,6 +131,7 @@ impl Core {
         if let Some(limit) = &mut connection.limit {
             *limit = limit.saturating_sub(len as u64);
         }
+        self.messengers.arrived(&mut connection.pace, len);
         self.counters.frames.add(1);
         match placed {
             Placed::ByKernel => self.counters.copied(CopyReason::Kernel, len as u64),
@@ -182,6 +193,7 @@ impl Core {
         let Some(connection) = self.connections.get_mut(place as usize) else { return };
         if connection.state == State::Open {
             connection.state = State::Over;
+            self.messengers.ended(&mut connection.pace);
             out.extend([Arrival { connection: connection.id, what }]);
         }
     }

@@ -26,6 +26,7 @@ mod lease;
 mod listen;
 mod multishot;
 mod options;
+mod pace;
 mod plain;
 mod receiver;
 mod tcp_mapped;

@@ -234,10 +234,15 @@ impl Plain {
     fn nap(&mut self, core: &mut Core, timeout: Option<Duration>) {
         let is_busy = std::mem::take(&mut self.came) >= BUSY_BYTES;
         let only = self.only.take();
-        if !is_busy || self.gather.is_zero() || timeout.is_some_and(|t| t < self.gather) {
+        if !is_busy
+            || !core.messengers.none()
+            || self.gather.is_zero()
+            || timeout.is_some_and(|t| t < self.gather)
+        {
             return;
         }
         core.called();
+        core.events.gathered += 1;
         std::thread::sleep(self.gather);
         let is_alone = core.connections.len() == 1 && self.listeners.is_empty();
         if let Some(place) = only.filter(|place| is_alone && core.may_receive(*place)) {

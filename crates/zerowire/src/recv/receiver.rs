@@ -6,6 +6,7 @@ use super::holdings::Holdings;
 use super::lease::Pool;
 use super::listen::Listeners;
 use super::multishot::Multishot;
+use super::pace::Messengers;
 use super::plain::Plain;
 use super::tcp_mapped;
 use super::zcrx::{self, Zcrx};
@@ -179,8 +180,7 @@ impl Receiver {
         let place = self.core.vacant.pop().unwrap_or(self.core.connections.len() as u32);
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId { place, generation: self.generation };
-        let connection =
-            Connection { id, socket: Some(socket), kind, state: State::Open, limit: None, paused: false };
+        let connection = Connection::new(id, Some(socket), kind);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),
@@ -373,6 +373,7 @@ impl Receiver {
     fn vacate(&mut self, place: u32) -> Option<OwnedFd> {
         let connection = &mut self.core.connections[place as usize];
         connection.state = State::Gone;
+        self.core.messengers.ended(&mut connection.pace);
         if std::mem::take(&mut connection.paused) {
             self.core.paused -= 1;
         }
@@ -442,6 +443,7 @@ fn core_of(areas: Box<[Area]>, buffer_bytes: usize, slots: usize, share: usize) 
         events: Events::default(),
         backlog: VecDeque::new(),
         paused: 0,
+        messengers: Messengers::default(),
         eased: Vec::with_capacity(16),
         vacant: Vec::new(),
         buffer_bytes,

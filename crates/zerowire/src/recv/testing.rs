@@ -1,14 +1,13 @@
 //! For measuring, what a lease and its refill cost, without a socket; and for fuzzing.
 
-use super::core::{Connection, Core, Kind, State};
+use super::core::{Connection, Core, Kind};
 use super::receiver::new_core;
 use super::{Arrival, ConnectionId, Options, RecvError, multishot, zcrx};
 
 /// A connection without a socket.
 pub(super) fn connect(core: &mut Core) {
     let id = ConnectionId { place: 0, generation: 0 };
-    let (kind, state) = (Kind::Stream, State::Open);
-    core.connections.push(Connection { id, socket: None, kind, state, limit: None, paused: false });
+    core.connections.push(Connection::new(id, None, Kind::Stream));
     core.holdings.grow(1);
 }
 

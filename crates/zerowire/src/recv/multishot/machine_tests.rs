@@ -2,7 +2,7 @@
 
 use super::machine::{BELL, CANCEL, Machine};
 use super::posted::Posted;
-use crate::recv::core::{Connection, Core, Kind, State};
+use crate::recv::core::{Connection, Core, Kind};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, Options, What};
 use crate::uring::ring::Cqe;
@@ -21,14 +21,7 @@ fn core_with(connections: u32, buffers: usize, share: usize) -> Core {
     for place in 0..connections {
         let kind = if place == 0 { Kind::Stream } else { Kind::Datagram };
         let id = ConnectionId { place, generation: 1 };
-        core.connections.push(Connection {
-            id,
-            socket: None,
-            kind,
-            state: State::Open,
-            limit: None,
-            paused: false,
-        });
+        core.connections.push(Connection::new(id, None, kind));
     }
     core.holdings.grow(connections as usize);
     core

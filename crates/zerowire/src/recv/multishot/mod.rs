@@ -220,6 +220,7 @@ impl Multishot {
     fn enter_gathering(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<(), RecvError> {
         core.events.overflows += u64::from(self.ring.has_overflowed());
         core.called();
+        core.events.gathered += 1;
         entered(self.ring.enter_gathering(GATHER, self.gather, timeout))
     }
 
@@ -325,7 +326,7 @@ impl Engine for Multishot {
             return if self.ring.held() > 0 { self.enter(core, 0, None) } else { Ok(()) };
         }
         let is_worth_it = self.is_busy && (!has_started || self.machine.armed >= MANY_REQUESTS);
-        let gathers = want == 1 && is_worth_it && !sleeps && !self.gather.is_zero();
+        let gathers = want == 1 && is_worth_it && !sleeps && core.messengers.none() && !self.gather.is_zero();
         self.machine.came = 0;
         let result = match gathers {
             true => self.enter_gathering(core, timeout),

@@ -1,7 +1,7 @@
 //! For fuzzing: the state machine under completions that bytes describe, with checks after each.
 
 use super::machine::{BELL, CANCEL, Machine};
-use crate::recv::core::{Connection, Core, Kind, State};
+use crate::recv::core::{Connection, Core, Kind};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, Options, What};
 use crate::uring::ring::Cqe;
@@ -69,8 +69,7 @@ impl Play {
     fn connect(&mut self, place: u32) {
         let kind = if place.is_multiple_of(2) { Kind::Stream } else { Kind::Datagram };
         let id = ConnectionId { place, generation: 1 };
-        let connection =
-            Connection { id, socket: None, kind, state: State::Open, limit: None, paused: false };
+        let connection = Connection::new(id, None, kind);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),

@@ -3,7 +3,7 @@
 use super::areas::{Areas, Cut};
 use super::state::{BELL, CANCEL_ALL, EVENT, State, cancel_data, recv_data};
 use crate::area::{Area, AreaOptions, Pages};
-use crate::recv::core::{Connection, Core, Kind, State as Life};
+use crate::recv::core::{Connection, Core, Kind};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, Backend, ConnectionId, Options, What};
 use crate::uring::wide::{CQE_F_MORE, WideCqe};
@@ -109,8 +109,7 @@ pub(in crate::recv) fn play(script: &[u8]) {
 impl Play {
     fn connect(&mut self, place: u32) {
         let id = ConnectionId { place, generation: 1 };
-        let (kind, state) = (Kind::Stream, Life::Open);
-        let connection = Connection { id, socket: None, kind, state, limit: None, paused: false };
+        let connection = Connection::new(id, None, Kind::Stream);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),

@@ -26,8 +26,7 @@ fn core(connections: u32) -> Core {
     let mut core = new_core(&options).unwrap();
     for place in 0..connections {
         let id = ConnectionId { place, generation: 1 };
-        let (kind, state) = (Kind::Stream, Life::Open);
-        core.connections.push(Connection { id, socket: None, kind, state, limit: None, paused: false });
+        core.connections.push(Connection::new(id, None, Kind::Stream));
     }
     core.holdings.grow(connections as usize);
     core
