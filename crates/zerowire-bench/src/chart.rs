@@ -9,8 +9,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::stats::Summary;
 
-/// Colours that stay apart for colour-blind readers and in grey.
-const COLOURS: [RGBColor; 9] = [
+/// A colour a series. The first nine stay apart for colour-blind readers and in grey.
+const COLOURS: [RGBColor; 16] = [
     RGBColor(0x99, 0x99, 0x99),
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -20,6 +20,13 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0xf0, 0xe4, 0x42),
     RGBColor(0x33, 0x33, 0x33),
+    RGBColor(0x8b, 0x45, 0x13),
+    RGBColor(0x7b, 0x2d, 0x8e),
+    RGBColor(0x99, 0xcc, 0x33),
+    RGBColor(0xb2, 0x18, 0x2b),
+    RGBColor(0x00, 0x33, 0x66),
+    RGBColor(0x80, 0xcd, 0xc1),
+    RGBColor(0xff, 0x9a, 0xa2),
 ];
 
 const SIZE: (u32, u32) = (960, 480);
@@ -33,6 +40,24 @@ pub struct Series {
     pub values: Vec<Option<Summary>>,
 }
 
+/// Which end of the vertical axis is the good one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// A cost.
+    Lower,
+    /// A rate.
+    Higher,
+}
+
+impl Better {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Lower => "lower is better",
+            Self::Higher => "higher is better",
+        }
+    }
+}
+
 /// A chart of grouped bars: the median as bar, the quartiles as whiskers.
 #[derive(Debug, Clone)]
 pub struct Bars {
@@ -42,6 +67,8 @@ pub struct Bars {
     pub subtitle: String,
     /// The vertical axis, with its unit.
     pub y_label: String,
+    /// Which way along it is better; stands behind its label.
+    pub better: Better,
     /// The horizontal axis.
     pub x_label: String,
     /// The names of the groups.
@@ -99,7 +126,7 @@ impl Bars {
             .disable_x_mesh()
             .light_line_style(TRANSPARENT)
             .x_labels(0)
-            .y_desc(self.y_label.as_str())
+            .y_desc(format!("{} ({})", self.y_label, self.better.words()))
             .x_desc(self.x_label.as_str())
             .axis_desc_style(text(14))
             .label_style(text(12))
@@ -108,8 +135,11 @@ impl Bars {
         let width = 0.8 / self.series.len().max(1) as f64;
         // Grey is the floor's in every chart.
         let first = usize::from(self.series.first().is_some_and(|series| series.name != "floor"));
-        for (index, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[(first + index) % COLOURS.len()];
+        let (asked, most) = (first + self.series.len(), COLOURS.len());
+        if asked > most {
+            return Err(format!("{asked} series: a chart has colours for {most}; choose fewer").into());
+        }
+        for (index, (series, colour)) in self.series.iter().zip(&COLOURS[first..]).enumerate() {
             let left = |group: usize| group as f64 + 0.1 + index as f64 * width;
             let present = || {
                 series
@@ -165,6 +195,7 @@ mod tests {
             title: "Ratio & floor".into(),
             subtitle: "Linux".into(),
             y_label: "CPU time / floor".into(),
+            better: Better::Lower,
             x_label: "frame".into(),
             groups: vec!["64 B hot".into(), "64 B cold".into()],
             series: vec![
@@ -178,12 +209,24 @@ mod tests {
     #[test]
     fn a_chart_holds_its_words_and_a_bar_a_value() {
         let svg = bars().render().unwrap();
-        for word in ["Ratio &amp; floor", "CPU time / floor", "64 B cold", "copy"] {
+        for word in ["Ratio &amp; floor", "CPU time / floor (lower is better)", "64 B cold", "copy"] {
             assert!(svg.contains(word), "{word} is missing");
         }
         // Three bars in two colours, and one square each in the legend.
         assert_eq!(svg.matches("fill=\"#999999\"").count(), 2);
         assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 3);
+    }
+
+    #[test]
+    fn each_series_has_a_colour_of_its_own() {
+        for (i, colour) in COLOURS.iter().enumerate() {
+            assert!(!COLOURS[..i].contains(colour), "{colour:?} stands for two series");
+        }
+        let mut many = bars();
+        many.series = vec![many.series[1].clone(); COLOURS.len()];
+        assert!(many.render().unwrap_err().to_string().contains("17 series"), "grey is the floor's");
+        many.series.pop();
+        assert!(many.render().is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::case::Direction;
-use crate::chart::{Bars, Series};
+use crate::chart::{Bars, Better, Series};
 use crate::compare::{CaseReport, VariantReport};
 use crate::idle::IdleReport;
 use crate::machine::Machine;
@@ -113,6 +113,7 @@ impl Report {
             title: "Bandwidth by CPU load of one back end process".to_owned(),
             subtitle: format!("{}; 60000 B frames from guest to host, whiskers: quartiles", self.machine),
             y_label: "Gb/s for a whole CPU".to_owned(),
+            better: Better::Higher,
             x_label: "VMs that send at once".to_owned(),
             groups: self.scaling.iter().map(|row| row.vms.to_string()).collect(),
             series: series.collect(),
@@ -125,6 +126,7 @@ impl Report {
         let labels = Labels {
             title: format!("CPU time of a frame against the floor, {direction}"),
             y: "CPU time / CPU time of the floor",
+            better: Better::Lower,
             x: CASES,
             reference: Some(1.0),
         };
@@ -135,6 +137,7 @@ impl Report {
         let labels = Labels {
             title: format!("Bandwidth of one queue, {direction}"),
             y: "Gb/s",
+            better: Better::Higher,
             x: CASES,
             reference: None,
         };
@@ -151,6 +154,8 @@ pub struct Labels<'a> {
     pub title: String,
     /// The unit of the values.
     pub y: &'a str,
+    /// Which values are good.
+    pub better: Better,
     /// What the groups are.
     pub x: &'a str,
     /// A line at this value.
@@ -187,6 +192,7 @@ pub fn chart_of_cases(
         title: labels.title,
         subtitle: format!("{machine}; medians of {rounds} interleaved rounds, whiskers: quartiles"),
         y_label: labels.y.to_owned(),
+        better: labels.better,
         x_label: labels.x.to_owned(),
         groups: cases.iter().map(group).collect(),
         series: series.collect(),

@@ -14,7 +14,7 @@ use super::reference::{self, Row};
 use super::replay::ReplayReport;
 use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
-use crate::chart::{Bars, Series};
+use crate::chart::{Bars, Better, Series};
 use crate::machine::Machine;
 use crate::record::Failure;
 use crate::stats::Summary;
@@ -271,6 +271,7 @@ impl TxReport {
                 self.machine, self.rounds
             ),
             y_label: y_label.to_owned(),
+            better: Better::Lower,
             x_label: "payload".to_owned(),
             groups: rows.iter().map(|row| format!("{} B", row.case.payload)).collect(),
             series: series.filter(|series| series.values.iter().any(Option::is_some)).collect(),

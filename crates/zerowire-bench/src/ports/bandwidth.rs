@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::compare::ratio_to;
 use crate::case::Case;
-use crate::chart::{Bars, Series};
+use crate::chart::{Bars, Better, Series};
 use crate::compare::{CaseReport, VariantReport};
 use crate::machine::Machine;
 use crate::stats::Summary;
@@ -162,9 +162,9 @@ pub fn chart(machine: &Machine, rows: &[Bandwidth], shown: Shown) -> Bars {
     series
         .push(Series { name: "published: zero copy".to_owned(), values: none.chain([zero_copy]).collect() });
     let len = cases.first().map_or(0, |case| case.frame_len);
-    let (title, y_label) = match shown {
-        Shown::Rate => ("Bandwidth of a stream", "Gb/s"),
-        Shown::Load => ("CPU load of a stream", "percent of one CPU"),
+    let (title, y_label, better) = match shown {
+        Shown::Rate => ("Bandwidth of a stream", "Gb/s", Better::Higher),
+        Shown::Load => ("CPU load of a stream", "percent of one CPU", Better::Lower),
     };
     let groups = cases.iter().map(|case| format!("{} {}", case.direction, case.working_set));
     Bars {
@@ -173,6 +173,7 @@ pub fn chart(machine: &Machine, rows: &[Bandwidth], shown: Shown) -> Bars {
             "{machine}; medians, whiskers: quartiles; published: a patch set of 2010, 10 Gb/s card"
         ),
         y_label: y_label.to_owned(),
+        better,
         x_label: "direction and working set".to_owned(),
         groups: groups.chain(["published".to_owned()]).collect(),
         series,

@@ -11,6 +11,7 @@ use super::compare::{Comparison, comparisons};
 use super::idle::PortIdle;
 use super::text;
 use crate::case::Direction;
+use crate::chart::Better;
 use crate::compare::CaseReport;
 use crate::machine::Machine;
 use crate::record::Failure;
@@ -92,6 +93,7 @@ impl PortReport {
             let labels = |title: &str, y, reference| Labels {
                 title: format!("{title}, {direction}"),
                 y,
+                better: Better::Lower,
                 x: "frame length and working set (hot: 256 KiB, where buffers are posted 512 KiB; cold: 64 MiB)",
                 reference,
             };

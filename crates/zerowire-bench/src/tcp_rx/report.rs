@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::way::{Tally, WayName};
-use crate::chart::{Bars, Series};
+use crate::chart::{Bars, Better, Series};
 use crate::machine::Machine;
 use crate::record::Failure;
 use crate::stats::Summary;
@@ -192,22 +192,32 @@ impl TcpRxReport {
     pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        type Figure = fn(&Line) -> Summary;
+        type Figure = (Better, fn(&Line) -> Summary);
         let charts: [(&str, &str, &str, Figure); 3] = [
-            ("cpu", "CPU time of receiving TCP", "CPU s a GB", |l| l.cpu_seconds_a_gigabyte),
-            ("rate", "Bandwidth of receiving TCP", "Gbit/s", |l| l.gigabits_per_second),
-            ("calls", "System calls of receiving TCP", "system calls a MB", |l| l.calls_a_megabyte),
+            ("cpu", "CPU time of receiving TCP", "CPU s a GB", (Better::Lower, |l| l.cpu_seconds_a_gigabyte)),
+            ("rate", "Bandwidth of receiving TCP", "Gbit/s", (Better::Higher, |l| l.gigabits_per_second)),
+            (
+                "calls",
+                "System calls of receiving TCP",
+                "system calls a MB",
+                (Better::Lower, |l| l.calls_a_megabyte),
+            ),
         ];
         let mut names = Vec::new();
-        for (kind, title, y_label, figure) in charts {
+        for (kind, title, y_label, (better, figure)) in charts {
             let name = format!("tcp-rx-{kind}.svg");
-            self.chart(title, y_label, figure).write(&folder.join(&name))?;
+            self.chart(title, (y_label, better), figure).write(&folder.join(&name))?;
             names.push(name);
         }
         Ok(names)
     }
 
-    fn chart(&self, title: &str, y_label: &str, figure: impl Fn(&Line) -> Summary) -> Bars {
+    fn chart(
+        &self,
+        title: &str,
+        (y_label, better): (&str, Better),
+        figure: impl Fn(&Line) -> Summary,
+    ) -> Bars {
         let value = |case: &TcpRxCase, way: WayName| case.lines.iter().find(|l| l.way == way).map(&figure);
         let series = self.ways().into_iter().map(|way| Series {
             name: way.to_string(),
@@ -220,6 +230,7 @@ impl TcpRxReport {
                 self.machine, self.rounds
             ),
             y_label: y_label.to_owned(),
+            better,
             x_label: "connections".to_owned(),
             groups: self.cases.iter().map(|case| case.connections.to_string()).collect(),
             series: series.collect(),

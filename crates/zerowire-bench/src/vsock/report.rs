@@ -15,7 +15,7 @@ use super::idle::IdleReport;
 use super::latency::{self, TripRow};
 use super::sibling::{self, SiblingRow};
 use crate::case::Direction;
-use crate::chart::{Bars, Series};
+use crate::chart::{Bars, Better, Series};
 use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
@@ -234,6 +234,7 @@ impl VsockReport {
                 self.machine
             ),
             y_label: "CPU seconds a GB".to_owned(),
+            better: Better::Lower,
             x_label: format!("length of {unit}, and working set (hot: 256 or 512 KiB, cold: 64 MiB)"),
             groups: cases
                 .iter()

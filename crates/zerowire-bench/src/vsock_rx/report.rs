@@ -12,7 +12,7 @@ use super::mode::Mode;
 use super::reference::{self, Cell};
 use super::variant::{Line, RxCase, RxSample};
 use crate::case::{Direction, WorkingSet};
-use crate::chart::{Bars, Series};
+use crate::chart::{Bars, Better, Series};
 use crate::machine::Machine;
 use crate::record::Failure;
 use crate::stats::Summary;
@@ -270,6 +270,7 @@ impl RxReport {
                 self.machine, self.rounds
             ),
             y_label: "CPU seconds a GB".to_owned(),
+            better: Better::Lower,
             x_label: "bytes of a dequeue".to_owned(),
             groups: cases.iter().map(|report| bytes(report.case.len)).collect(),
             series: series.collect(),
@@ -292,6 +293,7 @@ impl RxReport {
                 self.machine, self.rounds
             ),
             y_label: "mapped / copying".to_owned(),
+            better: Better::Lower,
             x_label: "bytes of a dequeue".to_owned(),
             groups: cases.iter().map(|report| bytes(report.case.len)).collect(),
             series: vec![
