@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::area::{Area, AreaOptions, Pages};
-use crate::recv::core::{Connection, Kind, State as Life};
+use crate::recv::core::{Connection, Kind};
 use crate::recv::receiver::new_core;
 use crate::recv::zcrx::refill::Ring;
 use crate::recv::{Backend, ConnectionId, Options, What};
