@@ -318,6 +318,9 @@ impl PortSpec {
                 }
                 Ok(Self::Packet(spec))
             }
+            None if !first.is_empty() => {
+                Err(format!("the kind is missing: give tap:{first}, packet:{first} or xdp:{first}"))
+            }
             _ => Err("give tap:NAME[,queues=N], xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto]\
                       [,match=mac:…|all][,offloads=on|off][,promisc=on|off][,link=follow|ignore] or \
                       packet:IF[,rings=on|off|auto][,receive=ring|socket|auto][,link=follow|ignore]"
