@@ -2,7 +2,6 @@
 
 mod queue;
 mod render;
-mod wrap;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -13,6 +12,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use zerowire::probe::{self, Job, Options, Outcome, Report, Verdict};
+use zerowire_cli::columns::width;
 
 /// Which path to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -83,11 +83,6 @@ Examples:
   zerowire doctor -i eth1 -q 7 --configure    the same with header split on, until Ctrl-C
   zerowire doctor -i eth1 -q 7 --json | jq '.checks[] | select(.outcome != \"ok\")'";
 
-/// Width of a report that goes to no terminal, columns.
-const PLAIN_WIDTH: usize = 100;
-/// A report is no wider than this: long lines read badly.
-const MAX_WIDTH: usize = 110;
-
 /// Runs the command.
 pub fn run(args: DoctorArgs) -> Result<ExitCode> {
     if let Some(interface) = &args.interface {
@@ -137,15 +132,7 @@ fn exit_code(report: &Report) -> ExitCode {
 
 fn style() -> render::Style {
     let stdout = io::stdout();
-    if !stdout.is_terminal() {
-        return render::Style { width: PLAIN_WIDTH, colour: false };
-    }
-    // A terminal may say that it has no columns: then nothing is known.
-    let width = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
-    render::Style {
-        width: if width == 0 { PLAIN_WIDTH } else { width.min(MAX_WIDTH) },
-        colour: !no_colour && !dumb,
-    }
+    render::Style { width: width(&stdout), colour: stdout.is_terminal() && !no_colour && !dumb }
 }

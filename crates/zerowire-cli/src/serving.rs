@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
+use zerowire_cli::columns::{fit, width};
 use zerowire_virtio::daemon::ServerError;
 
 use crate::signals::Signals;
@@ -57,7 +58,11 @@ pub fn refused(config: &Option<PathBuf>, e: &ServerError) -> anyhow::Error {
 
 /// Statistics as they are printed: one line of JSON, or as `table` words them.
 pub fn wording<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) -> Result<String> {
-    Ok(if json { format!("{}\n", serde_json::to_string(stats)?) } else { table(stats) })
+    Ok(if json {
+        format!("{}\n", serde_json::to_string(stats)?)
+    } else {
+        fit(&table(stats), width(&std::io::stdout()))
+    })
 }
 
 /// Raises the soft limit of open files (often 1024) to the hard one and returns that; None stands for no limit.

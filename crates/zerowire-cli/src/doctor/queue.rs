@@ -6,7 +6,7 @@ use zerowire::probe::Outcome;
 use zerowire::probe::queue::{Advice, QueueReport, QueueState, Settings};
 
 use super::render::{INDENT, MARK, Style, bold, line, machine, mark};
-use super::wrap::hang;
+use zerowire_cli::columns::hang;
 
 /// The whole report.
 pub fn report(report: &QueueReport, style: &Style) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use zerowire::probe::{Check, Group, Machine, Outcome, Report, Verdict};
 
-use super::wrap::hang;
+use zerowire_cli::columns::hang;
 
 /// How the text is to look.
 #[derive(Clone, Copy, Debug)]

@@ -37,20 +37,22 @@ fn vm_table(out: &mut String, vm: &VmStats) {
     let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
     let _ = writeln!(
         out,
-        "  {:<14} {:>12} {:>15} {:>15} {:>15}  copied why; dropped",
+        "  {:<14} {:>12} {:>15} {:>15} {:>15}",
         "direction", "frames", "bytes", "zero-copied", "copied"
     );
     for (name, d) in [("guest to port", &vm.transmit), ("port to guest", &vm.receive)] {
         let t = &d.totals;
         let _ = writeln!(
             out,
-            "  {name:<14} {:>12} {:>15} {:>15} {:>15}  {}",
+            "  {name:<14} {:>12} {:>15} {:>15} {:>15}",
             t.frames,
             t.bytes,
             t.zero_copied_bytes,
-            t.copied_total(),
-            reasons(t)
+            t.copied_total()
         );
+    }
+    for (name, d) in [("guest to port", &vm.transmit), ("port to guest", &vm.receive)] {
+        let _ = writeln!(out, "  {name}, bytes copied why: {}", reasons(&d.totals));
     }
     if let Some(e) = &vm.last_error {
         let _ = writeln!(

@@ -52,8 +52,7 @@ pub fn table(vm: &Value, cpu: &[(Way, f64)]) -> String {
 
 /// The same for another `program`, which counts `units`.
 pub fn table_of(program: &str, units: &str, vm: &Value, cpu: &[(Way, f64)]) -> String {
-    let mut text =
-        format!("{:<14} {units:>9} {:>10} {:>21} {:>19}  why copied\n", "", "bytes", "zero-copied", "copied");
+    let mut text = format!("{:<14} {units:>9} {:>10} {:>20} {:>19}\n", "", "bytes", "zero-copied", "copied");
     for way in Way::BOTH {
         let counts = way.of(vm);
         let count = |name: &str| counts[name].as_u64().unwrap_or(0);
@@ -61,14 +60,19 @@ pub fn table_of(program: &str, units: &str, vm: &Value, cpu: &[(Way, f64)]) -> S
         let copied = bytes.saturating_sub(zero_copied);
         let _ = writeln!(
             text,
-            "{:<14} {:>9} {:>10} {:>21} {:>19}  {}",
+            "{:<14} {:>9} {:>10} {:>20} {:>19}",
             way.name(),
             count("frames"),
             bytes_text(bytes),
             share(zero_copied, bytes),
-            share(copied, bytes),
-            list(&counts["copied_bytes"], bytes_text)
+            share(copied, bytes)
         );
+    }
+    for way in Way::BOTH {
+        let copied = list(&way.of(vm)["copied_bytes"], bytes_text);
+        if copied != "-" {
+            let _ = writeln!(text, "why copied, {}: {copied}", way.name());
+        }
     }
     for way in Way::BOTH {
         let dropped = list(&way.of(vm)["dropped_frames"], |n| n.to_string());

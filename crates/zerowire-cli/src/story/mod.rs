@@ -5,8 +5,10 @@ mod bar;
 pub mod ledger;
 mod progress;
 
+use std::io::Write as _;
 use std::time::Duration;
 
+use crate::columns::{fit, width};
 pub use bar::{bar, bytes_bar};
 pub use progress::Progress;
 
@@ -28,15 +30,16 @@ impl Story {
     pub fn step(&mut self, title: &str) {
         self.step += 1;
         if !self.silent {
-            println!("\n[{}/{}] {title}", self.step, self.steps);
+            print_line(&format!("\n[{}/{}] {title}", self.step, self.steps));
         }
     }
 
     /// A line, or several, of the step.
     pub fn say(&self, text: impl AsRef<str>) {
         if !self.silent {
+            let width = width(&std::io::stdout());
             for line in text.as_ref().lines() {
-                println!("{}", format!("  {line}").trim_end());
+                print_line(fit(&format!("  {line}"), width).trim_end());
             }
         }
     }
@@ -45,6 +48,11 @@ impl Story {
     pub fn progress(&self, total: u64) -> Progress {
         Progress::new(total, self.silent)
     }
+}
+
+/// Prints a line. A story goes on where nobody reads it any more: what it made must be removed at its end.
+pub fn print_line(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// A transfer in words: bytes, seconds and the rate.

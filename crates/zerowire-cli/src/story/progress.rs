@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
-use super::{bytes_bar, bytes_text, transfer_line};
+use super::{bytes_bar, bytes_text, print_line, transfer_line};
 
 /// Lines that a transfer gets without a terminal.
 const LINES: u64 = 4;
@@ -40,7 +40,7 @@ impl Progress {
         match &self.show {
             Show::Bar(bar) => bar.set_position(done),
             Show::Lines if self.quarter(done) > self.quarter(self.done) && done < self.total => {
-                println!("  {} of {}", bytes_text(done), bytes_text(self.total));
+                print_line(&format!("  {} of {}", bytes_text(done), bytes_text(self.total)));
             }
             _ => {}
         }
@@ -54,7 +54,7 @@ impl Progress {
             bar.finish_and_clear();
         }
         if !matches!(self.show, Show::Nothing) {
-            println!("  {}", transfer_line(bytes, took));
+            print_line(&format!("  {}", transfer_line(bytes, took)));
         }
         took
     }
