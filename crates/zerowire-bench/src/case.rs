@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::area::Slots;
 use crate::frame::{LARGEST, LARGEST_PLAIN, SMALLEST};
 use crate::tap::VNET_HEADER_LEN;
+use crate::wrong::wrong;
 
 /// Which way frames go, seen from the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -100,7 +101,7 @@ impl Case {
     /// All combinations. Refuses frame lengths that no frame can have.
     pub fn all(directions: &[Direction], sizes: &[usize], working_sets: &[WorkingSet]) -> Result<Vec<Self>> {
         if let Some(size) = sizes.iter().find(|size| !(SMALLEST..=LARGEST).contains(size)) {
-            bail!("frame length {size}: choose {SMALLEST} to {LARGEST} bytes");
+            wrong!("frame length {size}: choose {SMALLEST} to {LARGEST} bytes");
         }
         let mut cases = Vec::new();
         for &direction in directions {

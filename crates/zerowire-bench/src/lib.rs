@@ -50,7 +50,9 @@ pub mod uring;
 pub mod variant;
 pub mod vsock;
 pub mod vsock_rx;
+mod wrong;
 
 pub use net::{run_net, run_threshold};
 pub use options::{NetOptions, ThresholdOptions};
 pub use vsock::{VsockBenchOptions, run_vsock};
+pub use wrong::WrongArguments;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::backend::BackendKind;
 use crate::backend_variant::BackendVariant;
@@ -22,6 +22,7 @@ use crate::scaling::{self, Effort};
 use crate::threshold;
 use crate::threshold_report::ThresholdReport;
 use crate::variant::Variant;
+use crate::wrong::wrong;
 
 /// Measures the back end against the floor; text goes to `out`, files where the options say.
 ///
@@ -30,10 +31,10 @@ use crate::variant::Variant;
 pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
     let rounds = options.rounds();
     if rounds == 0 {
-        bail!("0 rounds: give at least 1");
+        wrong!("0 rounds: give at least 1");
     }
     if let Some(vms) = options.vms.iter().find(|vms| !(1..=MOST_VMS).contains(*vms)) {
-        bail!("{vms} VMs: choose 1 to {MOST_VMS}");
+        wrong!("{vms} VMs: choose 1 to {MOST_VMS}");
     }
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
     let files = (options.json.as_deref(), options.svg.as_deref());
@@ -90,7 +91,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
 pub fn run_threshold(options: &ThresholdOptions, out: &mut dyn Write) -> Result<ThresholdReport> {
     let rounds = options.rounds();
     if rounds == 0 {
-        bail!("0 rounds: give at least 1");
+        wrong!("0 rounds: give at least 1");
     }
     check_places((options.json.as_deref(), None))?;
     let cells = in_new_namespace(|| threshold::measure(&Placement::detect()?, rounds, options.quick))?;

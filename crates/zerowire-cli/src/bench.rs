@@ -7,12 +7,14 @@ mod vsock_rx;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::vsock::SocketKind;
-use zerowire_bench::{NetOptions, ThresholdOptions, VsockBenchOptions, run_net, run_threshold, run_vsock};
+use zerowire_bench::{
+    NetOptions, ThresholdOptions, VsockBenchOptions, WrongArguments, run_net, run_threshold, run_vsock,
+};
 
 /// Arguments of `zerowire bench`.
 #[derive(Args, Debug)]
@@ -163,7 +165,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
 }
 
 fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
-    let socket: SocketKind = args.socket.parse().map_err(|e: String| anyhow!(e))?;
+    let socket: SocketKind = args.socket.parse().map_err(WrongArguments)?;
     let options = VsockBenchOptions {
         quick: args.quick,
         rounds: args.rounds,
@@ -173,7 +175,7 @@ fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
         credits: args.credit,
         working_sets: working_sets(&args.working_set)?,
         rx_buffer: args.rx_buffer,
-        host_cpu: args.host_cpu.parse().map_err(|e: String| anyhow!(e))?,
+        host_cpu: args.host_cpu.parse().map_err(WrongArguments)?,
         sleeping_guest: !args.no_sleeping_guest,
         idle_connections: args.idle.into_iter().filter(|n| *n > 0).collect(),
         extras: !args.no_extras,
@@ -234,7 +236,8 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         (args.fragment_len.is_some(), "--fragment-len"),
     ];
     if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {
-        bail!("{name} is for taps: leave it out, or --port {}", args.port.join(","));
+        let port = args.port.join(",");
+        return Err(WrongArguments(format!("{name} is for taps: leave it out, or --port {port}")).into());
     }
     let options = PortOptions {
         ports: parse::<PortKind>(&args.port)?,
@@ -252,17 +255,17 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn parse<T: std::str::FromStr<Err = String>>(words: &[String]) -> Result<Vec<T>> {
-    words.iter().map(|w| w.parse().map_err(|e: String| anyhow!(e))).collect()
+fn parse<T: std::str::FromStr<Err = String>>(words: &[String]) -> Result<Vec<T>, WrongArguments> {
+    words.iter().map(|w| w.parse().map_err(WrongArguments)).collect()
 }
 
-fn working_sets(words: &[String]) -> Result<Vec<WorkingSet>> {
+fn working_sets(words: &[String]) -> Result<Vec<WorkingSet>, WrongArguments> {
     words
         .iter()
         .map(|w| match w.as_str() {
             "hot" => Ok(WorkingSet::Hot),
             "cold" => Ok(WorkingSet::Cold),
-            other => bail!("working set '{other}': choose hot or cold"),
+            other => Err(WrongArguments(format!("working set '{other}': choose hot or cold"))),
         })
         .collect()
 }

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use zerowire::syscall::Choice;
+use zerowire_bench::WrongArguments;
 
 /// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
 #[derive(Parser)]
@@ -108,8 +109,9 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("zerowire: {e:#}");
-            ExitCode::FAILURE
+            configure::say(format_args!("zerowire: {e:#}"));
+            // As clap ends the program for arguments that it refuses.
+            if e.is::<WrongArguments>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -122,6 +124,8 @@ fn arguments() -> Vec<std::ffi::OsString> {
     let name =
         args.first().and_then(|a| std::path::Path::new(a).file_name()?.to_str().map(ToOwned::to_owned));
     if let Some(command @ ("net" | "vsock")) = name.as_deref().and_then(|n| n.strip_prefix("zerowire-")) {
+        // Its help speaks of `zerowire net`.
+        args[0] = "zerowire".into();
         args.insert(1, command.into());
     }
     let is_back_end = args.get(1).is_some_and(|command| command == "net" || command == "vsock");

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use zerowire_cli::columns::{PLAIN_WIDTH, fit, width};
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,8 +30,15 @@ pub struct Destination<'a> {
     pub stdout_taken: bool,
 }
 
+/// Prints `result` as one line of JSON.
+pub fn print<R: Serialize>(result: &R) -> Result<()> {
+    let line = serde_json::to_string(result)?;
+    writeln!(std::io::stdout(), "{line}").context("can't write to standard output")
+}
+
 /// Writes `result`, as JSON or as the text for people.
 pub fn write<R: Serialize>(result: &R, to: Destination<'_>, text: impl FnOnce(&R) -> String) -> Result<()> {
+    let columns = width(&std::io::stdout());
     let mut stdout = std::io::stdout().lock();
     match to.json {
         Some(path) if path.as_os_str() == "-" => writeln!(stdout, "{}", serde_json::to_string(result)?)?,
@@ -39,8 +47,10 @@ pub fn write<R: Serialize>(result: &R, to: Destination<'_>, text: impl FnOnce(&R
             std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
         }
         None if to.quiet => {}
-        None if to.stdout_taken => std::io::stderr().write_all(text(result).as_bytes())?,
-        None => stdout.write_all(text(result).as_bytes())?,
+        None if to.stdout_taken => {
+            std::io::stderr().write_all(fit(&text(result), PLAIN_WIDTH).as_bytes())?;
+        }
+        None => stdout.write_all(fit(&text(result), columns).as_bytes())?,
     }
     Ok(())
 }

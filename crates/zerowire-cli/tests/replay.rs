@@ -216,7 +216,7 @@ fn a_signal_ends_it_with_the_summary() {
             replay.signal(number);
             let ran = replay.end();
             let s = ran.summary();
-            assert_eq!((ran.code, &s["ended"]), (0, &name.into()), "{ran:?}");
+            assert_eq!((ran.code, &s["ended"]), (128 + number, &name.into()), "{ran:?}");
             assert_eq!(s["frames"], s["frames_handed_over"], "{s}");
         }
     });
@@ -433,7 +433,7 @@ fn frames_that_are_held_back_are_counted_when_a_signal_ends_the_wait() {
         if !ran.log.contains("before the first frame") {
             let s = ran.summary();
             let count = |name: &str| s[name].as_u64().expect("a number");
-            assert_eq!((ran.code, &s["ended"]), (0, &"SIGINT".into()), "{ran:?}");
+            assert_eq!((ran.code, &s["ended"]), (130, &"SIGINT".into()), "{ran:?}");
             // Short ones slip through.
             assert_eq!(count("frames") + count("frames_not_back"), 5, "{s}");
             assert!(count("frames_not_back") > 0, "{s}");

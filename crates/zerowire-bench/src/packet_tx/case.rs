@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::case::WorkingSet;
+use crate::wrong::wrong;
 
 /// Payload lengths of the published table in bytes.
 pub const PAYLOADS: [usize; 7] = [1, 10, 100, 1000, 10_000, 30_000, 65_000];
@@ -78,7 +79,7 @@ impl TxCase {
     /// All combinations. Refuses lengths that can't be sent.
     pub fn all(sinks: &[SinkKind], working_sets: &[WorkingSet], payloads: &[usize]) -> Result<Vec<Self>> {
         if let Some(size) = payloads.iter().find(|size| !(1..=LARGEST_PAYLOAD).contains(*size)) {
-            bail!("a payload of {size} bytes: choose 1 to {LARGEST_PAYLOAD}");
+            wrong!("a payload of {size} bytes: choose 1 to {LARGEST_PAYLOAD}");
         }
         let mut cases = Vec::new();
         for &sink in sinks {

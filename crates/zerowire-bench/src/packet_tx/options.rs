@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::case::{PAYLOADS, SinkKind, TxCase};
 use super::column::Column;
 use crate::case::WorkingSet;
+use crate::wrong::wrong;
 
 /// Options of [`super::run_packet_tx`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +83,7 @@ impl PacketTxOptions {
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
         if self.rounds() == 0 {
-            bail!("0 rounds: give at least 1");
+            wrong!("0 rounds: give at least 1");
         }
         TxCase::all(&self.sinks, &self.working_sets, &self.sizes)?;
         let empty = [
@@ -92,7 +93,7 @@ impl PacketTxOptions {
             self.columns.is_empty(),
         ];
         if empty.contains(&true) {
-            bail!("nothing to measure: give at least one size, sink, working set and column");
+            wrong!("nothing to measure: give at least one size, sink, working set and column");
         }
         Ok(())
     }

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::case::{Case, Direction, WorkingSet};
 use crate::frame::{ETHERNET_LEN, SMALLEST};
+use crate::wrong::wrong;
 
 /// The longest frame: the MTU of the veth devices and the Ethernet header, bytes.
 pub const LONGEST: usize = 1500 + ETHERNET_LEN;
@@ -101,15 +102,15 @@ impl PortOptions {
     /// All cases. Refuses what can't be measured, with the value.
     pub fn cases(&self) -> Result<Vec<Case>> {
         if self.rounds() == 0 {
-            bail!("0 rounds: give at least 1");
+            wrong!("0 rounds: give at least 1");
         }
         if let Some(size) = self.sizes.iter().find(|size| !(SMALLEST..=LONGEST).contains(*size)) {
-            bail!(
+            wrong!(
                 "frame length {size}: over a veth pair choose {SMALLEST} to {LONGEST} bytes; longer ones with --port tap"
             );
         }
         if self.ports.is_empty() {
-            bail!("no port: choose xdp, packet or tap");
+            wrong!("no port: choose xdp, packet or tap");
         }
         Case::all(&self.directions, &self.sizes, &self.working_sets)
     }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+
+use crate::wrong::wrong;
 
 use super::way::WayName;
 
@@ -96,26 +98,26 @@ impl TcpRxOptions {
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
         if self.rounds() == 0 {
-            bail!("0 rounds: give at least 1");
+            wrong!("0 rounds: give at least 1");
         }
         if self.connections.is_empty() || self.ways().is_empty() {
-            bail!("nothing to measure: give at least one number of connections and one way");
+            wrong!("nothing to measure: give at least one number of connections and one way");
         }
         if let Some(n) = self.connections.iter().find(|n| !(1..=MOST_CONNECTIONS).contains(*n)) {
-            bail!(
+            wrong!(
                 "{n} connections: choose 1 to {MOST_CONNECTIONS} (select() takes no descriptor above 1023)"
             );
         }
         if !(1..=MOST_READ_BYTES).contains(&self.read_bytes) {
-            bail!("reads of {} bytes: choose 1 to {MOST_READ_BYTES}", self.read_bytes);
+            wrong!("reads of {} bytes: choose 1 to {MOST_READ_BYTES}", self.read_bytes);
         }
         if !(1..=1_000_000).contains(&(self.bytes() / 1_000_000)) {
-            bail!("{} megabytes a run: choose 1 to 1000000", self.megabytes.unwrap_or_default());
+            wrong!("{} megabytes a run: choose 1 to 1000000", self.megabytes.unwrap_or_default());
         }
         let has_queue = self.ways().contains(&WayName::Queue);
         match &self.queue {
-            None if has_queue => bail!("the way queue: name the queue with -i IF -q QUEUE"),
-            Some((interface, queue)) if self.client == Client::Own => bail!(
+            None if has_queue => wrong!("the way queue: name the queue with -i IF -q QUEUE"),
+            Some((interface, queue)) if self.client == Client::Own => wrong!(
                 "-i {interface} -q {queue}: bytes that this machine sends to itself pass no queue; give --client external, and run \
                  iperf3 on another machine"
             ),

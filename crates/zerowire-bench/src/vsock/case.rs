@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 use zerowire_guest::vsock::SocketType;
 
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
+use crate::wrong::wrong;
 
 /// Bytes of a receive buffer of a Linux guest, give or take, header included
 /// (include/linux/virtio_vsock.h, `VIRTIO_VSOCK_DEFAULT_RX_BUF_SIZE`).
@@ -97,16 +98,16 @@ impl VsockCase {
         working_sets: &[WorkingSet],
     ) -> Result<Vec<Self>> {
         if let Some(len) = writes.iter().find(|len| !(1..=LONGEST_WRITE).contains(*len)) {
-            bail!("a write of {len} bytes: choose 1 to {LONGEST_WRITE}");
+            wrong!("a write of {len} bytes: choose 1 to {LONGEST_WRITE}");
         }
         if let Some(credit) = credits.iter().find(|credit| !(4096..=16 << 20).contains(*credit)) {
-            bail!("a credit of {credit} bytes: choose 4096 to 16777216");
+            wrong!("a credit of {credit} bytes: choose 4096 to 16777216");
         }
         if socket == SocketKind::Seqpacket
             && let Some(credit) = credits.iter().min()
             && let Some(len) = writes.iter().find(|len| **len > *credit as usize)
         {
-            bail!(
+            wrong!(
                 "messages of {len} bytes: longer than the credit of {credit}; choose shorter ones (--writes) or more credit \
                  (--credit)"
             );

@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use crate::others::Usage;
 use crate::record::Plan;
 use crate::report::{check_places, give_out};
+use crate::wrong::wrong;
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
 ///
@@ -25,13 +26,13 @@ use crate::report::{check_places, give_out};
 /// end is named in the report.
 pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<VsockReport> {
     if options.rounds() == 0 {
-        bail!("0 rounds: give at least 1");
+        wrong!("0 rounds: give at least 1");
     }
     if !(128..=65_536).contains(&options.rx_buffer) {
-        bail!("receive buffers of {} bytes: choose 128 to 65536", options.rx_buffer);
+        wrong!("receive buffers of {} bytes: choose 128 to 65536", options.rx_buffer);
     }
     if let Some(count) = options.idle_connections.iter().find(|count| !(1..=8192).contains(*count)) {
-        bail!("{count} idle connections: choose 1 to 8192");
+        wrong!("{count} idle connections: choose 1 to 8192");
     }
     let lens = options.write_lens();
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);

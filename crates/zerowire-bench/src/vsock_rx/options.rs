@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use zerowire::recv::layout::WINDOWS;
 
 use super::mode::Mode;
 use crate::case::{Direction, WorkingSet};
 use crate::vsock::host::HostCpu;
+use crate::wrong::wrong;
 
 /// The port of the server where none is named.
 pub const PORT: u32 = 1234;
@@ -53,10 +54,10 @@ impl ServerOptions {
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
         if self.bytes == 0 || self.bytes > MAX_MEGABYTES << 20 {
-            bail!("-m {}: choose 1 to {MAX_MEGABYTES} megabytes to send", self.bytes >> 20);
+            wrong!("-m {}: choose 1 to {MAX_MEGABYTES} megabytes to send", self.bytes >> 20);
         }
         if self.tx_buffer == 0 || self.tx_buffer > MAX_TX_PAGES * PAGE {
-            bail!("-b {}: choose 1 to {MAX_TX_PAGES} pages for the server's buffer", self.tx_buffer / PAGE);
+            wrong!("-b {}: choose 1 to {MAX_TX_PAGES} pages for the server's buffer", self.tx_buffer / PAGE);
         }
         Ok(())
     }
@@ -65,7 +66,7 @@ impl ServerOptions {
 /// Refuses a number of windows that a ring can't have; 0 stands for the default.
 fn verify_windows(windows: u32) -> Result<()> {
     if windows != 0 && !WINDOWS.contains(&windows) {
-        bail!("--windows {windows}: choose {} to {}", WINDOWS.start(), WINDOWS.end());
+        wrong!("--windows {windows}: choose {} to {}", WINDOWS.start(), WINDOWS.end());
     }
     Ok(())
 }
@@ -123,20 +124,20 @@ impl ClientOptions {
     pub fn verify(&self) -> Result<()> {
         let pages = self.pages;
         if !(1..=4096).contains(&pages) {
-            bail!("-b {pages}: choose 1 to 4096 pages");
+            wrong!("-b {pages}: choose 1 to 4096 pages");
         }
         if self.lowat as usize > self.len() {
-            bail!("-r {}: the buffer of {pages} pages has {} bytes", self.lowat, self.len());
+            wrong!("-r {}: the buffer of {pages} pages has {} bytes", self.lowat, self.len());
         }
         if self.mode == Mode::Copy && self.credit != 0 && matches!(self.place, Place::Host(_)) {
-            bail!(
+            wrong!(
                 "-v {}: with -z n on the host the credit is that of zerowire vsock: start it with --buffer {0}, and leave \
                  out -v",
                 self.credit
             );
         }
         if self.mode == Mode::Direct && !matches!(self.place, Place::Host(_)) {
-            bail!(
+            wrong!(
                 "-z d: only a program of the host can look into the guest's memory; in the guest take -z y"
             );
         }
@@ -223,25 +224,25 @@ impl TableOptions {
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
         if self.rounds() == 0 {
-            bail!("0 rounds: give at least 1");
+            wrong!("0 rounds: give at least 1");
         }
         if self.bytes() == 0 || self.bytes() > 64 << 30 {
-            bail!("-m {}: choose 1 to 65536 megabytes", self.megabytes.unwrap_or_default());
+            wrong!("-m {}: choose 1 to 65536 megabytes", self.megabytes.unwrap_or_default());
         }
         if let Some(len) =
             self.sizes.iter().find(|len| **len == 0 || **len > 4 << 20 || !len.is_multiple_of(PAGE))
         {
-            bail!("a dequeue of {len} bytes: choose a multiple of {PAGE}, up to 4194304");
+            wrong!("a dequeue of {len} bytes: choose a multiple of {PAGE}, up to 4194304");
         }
         if self.sizes.is_empty() || self.directions.is_empty() || self.working_sets.is_empty() {
-            bail!("nothing to measure: give at least one size, direction and working set");
+            wrong!("nothing to measure: give at least one size, direction and working set");
         }
         if !(4096..=16 << 20).contains(&self.credit) {
-            bail!("-v {}: choose 4096 to 16777216 bytes", self.credit);
+            wrong!("-v {}: choose 4096 to 16777216 bytes", self.credit);
         }
         let only_direct = !self.modes.is_empty() && self.modes.iter().all(|mode| *mode == Mode::Direct);
         if only_direct && !self.directions.contains(&Direction::Transmit) {
-            bail!(
+            wrong!(
                 "--modes d --direction rx: host to guest no window is direct, for the device writes there; take y"
             );
         }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
+use zerowire_bench::WrongArguments;
 use zerowire_bench::tcp_rx::options::CONNECTIONS;
 use zerowire_bench::tcp_rx::{Client, TcpRxOptions, WayName, run_tcp_rx};
 
@@ -80,7 +81,8 @@ pub fn run(args: TcpRxArgs) -> Result<ExitCode> {
     let client = match (args.client, args.port) {
         (ClientArg::Own, None) => Client::Own,
         (ClientArg::Own, Some(port)) => {
-            bail!("-p {port} is for --client external: the own sender needs no port")
+            let text = format!("-p {port} is for --client external: the own sender needs no port");
+            return Err(WrongArguments(text).into());
         }
         (ClientArg::External, port) => Client::External { bind: args.bind, port: port.unwrap_or(5201) },
     };

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use serde::Serialize;
+use zerowire_bench::WrongArguments;
 use zerowire_bench::case::Direction;
 use zerowire_bench::vsock_rx::options::{PORT, TX_BUFFER};
 use zerowire_bench::vsock_rx::{
@@ -132,7 +133,7 @@ pub fn run(args: VsockRxArgs) -> Result<ExitCode> {
         place,
         cid: args.cid.unwrap_or_default(),
         port: args.port,
-        mode: args.mode.parse().map_err(|e: String| anyhow::anyhow!(e))?,
+        mode: args.mode.parse().map_err(WrongArguments)?,
         pages: args.pages.unwrap_or(1),
         lowat: args.rcvlowat,
         credit: args.credit.unwrap_or(0),
@@ -173,7 +174,7 @@ fn table(args: VsockRxArgs) -> Result<ExitCode> {
         modes: parse::<Mode>(&args.modes)?,
         credit: args.credit.unwrap_or(defaults.credit),
         windows: args.windows,
-        host_cpu: args.host_cpu.parse().map_err(|e: String| anyhow::anyhow!(e))?,
+        host_cpu: args.host_cpu.parse().map_err(WrongArguments)?,
         program: measured_program(args.floor_only)?,
         // Standard output again, for it is a file's path here.
         json: args.json.map(|path| if path.as_os_str() == "-" { "/dev/stdout".into() } else { path }),

@@ -78,7 +78,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let mut story = Story::new(STEPS, args.json);
     let summary = in_new_namespace(|| tell(&mut story, args.mib << 20, &stop))?;
     if args.json {
-        println!("{summary}");
+        crate::outcome::print(&summary)?;
     }
     Ok(ExitCode::SUCCESS)
 }

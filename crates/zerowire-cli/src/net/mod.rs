@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use zerowire_bench::WrongArguments;
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::memory::PinBudget;
@@ -86,8 +87,8 @@ pub struct NetArgs {
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,socket=PATH,port=PORT[,metadata=FILE][,metadata-token=optional][,pin=partial]
-    /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE], PORT as for --port. Repeat for more, up to 256.
+    /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas it takes metadata=FILE,
+    /// metadata-token=WHEN, pin=WHEN, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, pin = …,
@@ -138,18 +139,22 @@ const AFTER_HELP: &str = "\
 Ports:
   tap:NAME[,queues=N]
     A tap. One that is not there is made, set up, and removed at the end.
-  xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all][,offloads=on|off]
-    [,promisc=on|off][,link=follow|ignore]
-    Queues of an interface by AF_XDP, with the guest's memory as the interface's, which takes
-    frames for any address while the guest runs (promisc=off: only for its own).
-  packet:IF[,rings=on|off|auto][,receive=ring|socket|auto][,link=follow|ignore]
-    Any Ethernet interface by packet sockets, with checksum and segmentation offloads (Linux
-    6.3, CAP_NET_RAW). One queue pair; rings take 17 MiB of the kernel's memory to send by, and
-    2 MiB, 1024 frames of up to 1970 bytes, to receive by.
-  queues=N: queue pairs of the device, 1 to 128, of which the guest uses as many as its front
-  end gives it. link=follow: the front end is disconnected and refused while the interface is
-  down or gone, so that the guest's link is down; it must connect again by itself (QEMU:
-  reconnect=1), and needs a socket path.
+  xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all]
+    [,offloads=on|off][,promisc=on|off][,link=follow|ignore]
+    Queues of an interface by AF_XDP, with the guest's memory as the
+    interface's, which takes frames for any address while the guest runs
+    (promisc=off: only for its own).
+  packet:IF[,rings=on|off|auto][,receive=ring|socket|auto]
+    [,link=follow|ignore]
+    Any Ethernet interface by packet sockets, with checksum and segmentation
+    offloads (Linux 6.3, CAP_NET_RAW). One queue pair. Rings take 17 MiB of the
+    kernel's memory to send by, and 2 MiB to receive by: 1024 frames of up to
+    1970 bytes.
+  queues=N: queue pairs of the device, 1 to 128. The guest uses as many of them
+  as its front end gives it.
+  link=follow: while the interface is down or gone the front end is disconnected
+  and refused, so that the guest's link is down. It must connect again by itself
+  (QEMU: reconnect=1), and the socket must be a path.
 
 Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files again, SIGTERM and SIGINT end the program.
 
@@ -158,17 +163,20 @@ Limits: 256 VMs a process; 128 queue pairs a device; rings up to 32768 entries; 
 
 QEMU:
   zerowire net --socket /run/vm.sock --port tap:tap0 &
-  qemu-system-x86_64 … -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\
-    -chardev socket,id=c0,path=/run/vm.sock,reconnect=1 -netdev vhost-user,id=n0,chardev=c0 \\
+  qemu-system-x86_64 … \\
+    -object memory-backend-memfd,id=mem,size=1G,share=on \\
+    -numa node,memdev=mem \\
+    -chardev socket,id=c0,path=/run/vm.sock,reconnect=1 \\
+    -netdev vhost-user,id=n0,chardev=c0 \\
     -device virtio-net-pci,netdev=n0";
 
 /// Runs the command.
 pub fn run(args: NetArgs) -> Result<ExitCode> {
     if args.print_capabilities {
-        println!("{}", serde_json::json!({ "type": "net", "features": [] }));
+        crate::outcome::print(&serde_json::json!({ "type": "net", "features": [] }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let vms = config::vms(&args)?;
+    let vms = config::vms(&args).map_err(WrongArguments::because)?;
     if let Some(bytes) = args.memlock {
         PinBudget::of_process().limit(bytes);
     }

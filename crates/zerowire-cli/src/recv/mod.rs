@@ -12,12 +12,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use zerowire::recv::{Receiver, RecvError};
+use zerowire_bench::WrongArguments;
 
 use self::output::Outputs;
 use self::report::Report;
 use self::session::{Session, Told};
 use self::stop::Stop;
-use crate::configure::{Setup, say};
+use crate::configure::Setup;
 use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::table::process_cpu;
@@ -26,10 +27,7 @@ pub use self::args::RecvArgs;
 
 /// Runs the command.
 pub fn run(args: &RecvArgs) -> Result<ExitCode> {
-    let plan = match args.plan() {
-        Ok(plan) => plan,
-        Err(e) => return Ok(wrong_arguments(&e)),
-    };
+    let plan = args.plan().map_err(WrongArguments::because)?;
     // Before any thread is started.
     let setup = Setup::default();
     let stop = Stop::start(setup.clone())?;
@@ -44,7 +42,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
         Err(e) => {
             let is_out_of_range = is_out_of_range(&e);
             let e = anyhow::Error::new(e).context(format!("can't receive by the mode '{}'", plan.mode));
-            return if is_out_of_range { Ok(wrong_arguments(&e)) } else { Err(e) };
+            return Err(if is_out_of_range { WrongArguments::because(e) } else { e });
         }
     };
     // Last: what is there is not cut off in vain.
@@ -81,12 +79,6 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
         (Some(e), None) => Err(e),
         (None, None) => Ok(ExitCode::SUCCESS),
     }
-}
-
-/// Tells what is wrong with the arguments, as clap does of those that it sees.
-fn wrong_arguments(e: &anyhow::Error) -> ExitCode {
-    say(format_args!("zerowire: {e:#}"));
-    ExitCode::from(2)
 }
 
 /// Whether an argument is out of range that only the library knows.

@@ -30,11 +30,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use anyhow::{Context, Result, bail};
+use zerowire_bench::WrongArguments;
+use zerowire_cli::columns::{fit, width};
 
 pub use args::ReplayArgs;
 
 use self::capture::input::Input;
-use self::engine::{Plan, run as send};
+use self::engine::{End, Plan, run as send};
 use self::feed::{Feed, File, Memory, Rest};
 use self::interface::Interface;
 use self::load::{Known, Loaded, Rules, load};
@@ -51,7 +53,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
     let input = Input::new(&args.file);
     let pace = args.pace();
     let rules = Rules {
-        policy: args.policy(interface.mtu)?,
+        policy: args.policy(interface.mtu).map_err(WrongArguments::because)?,
         timeline: Timeline::new(&pace, args.backwards, args.max_gap.map(args::seconds)),
         ignore_truncated: args.ignore_truncated,
     };
@@ -175,7 +177,10 @@ impl Job<'_> {
                 }
                 Err(e)
             }
-            None => printed.map(|()| ExitCode::SUCCESS),
+            None => printed.map(|()| match outcome.end {
+                End::Signal(number) => ExitCode::from(128 + u8::try_from(number).unwrap_or(0)),
+                _ => ExitCode::SUCCESS,
+            }),
         }
     }
 
@@ -190,7 +195,7 @@ impl Job<'_> {
             }
             Json::None => {}
         }
-        if self.args.quiet { Ok(()) } else { output(&summary.text()) }
+        if self.args.quiet { Ok(()) } else { output(&fit(&summary.text(), width(&std::io::stdout()))) }
     }
 }
 

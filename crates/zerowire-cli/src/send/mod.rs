@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::send::{Backend, Close, Closed, Mode, Options, Sender};
+use zerowire_bench::WrongArguments;
 
 use self::datagrams::Datagrams;
 use self::pump::Pump;
@@ -131,6 +132,19 @@ impl SendArgs {
         })
     }
 
+    /// The peer and the time to wait for it, once all arguments are known to be good.
+    fn checked(&self) -> Result<(Target, Option<Duration>)> {
+        match self.udp {
+            true => datagrams::check(self.datagram)?,
+            false => _ = self.chunk()?,
+        }
+        let target: Target = self.to.parse()?;
+        if let (true, Target::Vsock(cid, port)) = (self.udp, &target) {
+            bail!("--udp with vsock:{cid}:{port}: AF_VSOCK has no datagrams on virtio; leave --udp out");
+        }
+        Ok((target, self.timeout()?))
+    }
+
     /// Bytes of a stream handed over in one call.
     fn chunk(&self) -> Result<usize> {
         let usual = if self.to.starts_with("vsock:") { VSOCK_CHUNK_BYTES } else { CHUNK_BYTES };
@@ -144,12 +158,7 @@ impl SendArgs {
 
 /// Runs the command.
 pub fn run(args: &SendArgs) -> Result<ExitCode> {
-    match args.udp {
-        true => datagrams::check(args.datagram)?,
-        false => _ = args.chunk()?,
-    }
-    let timeout = args.timeout()?;
-    let target: Target = args.to.parse()?;
+    let (target, timeout) = args.checked().map_err(WrongArguments::because)?;
     // Before any other thread is started.
     let stop = Stop::start()?;
     let input = Input::open(&args.file)?;

@@ -48,14 +48,18 @@ impl FromStr for Target {
             let (cid, port) =
                 rest.split_once(':').with_context(|| format!("--to {s} is not vsock:CID:PORT"))?;
             let number = |what: &str, text: &str| {
-                text.parse::<u32>().map_err(|e| anyhow::anyhow!("--to {s}: the {what} {text:?}: {e}"))
+                text.parse::<u32>().map_err(|_| {
+                    anyhow::anyhow!("--to {s}: the {what} {text:?} is no number from 0 to 4294967295")
+                })
             };
             return Ok(Self::Vsock(number("CID", cid)?, number("port", port)?));
         }
         let (host, port) = s.rsplit_once(':').with_context(|| {
             format!("--to {s} names no port: give HOST:PORT, [IPV6]:PORT, vsock:CID:PORT or unix:PATH")
         })?;
-        let port = port.parse().map_err(|e| anyhow::anyhow!("--to {s}: the port {port:?}: {e}"))?;
+        let Ok(port) = port.parse() else {
+            bail!("--to {s}: the port {port:?} is no number from 1 to 65535");
+        };
         let host = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
             Some(inner) => inner,
             None if host.contains(':') => {
@@ -94,14 +98,7 @@ impl Target {
                     None => bail!("{host} has no address"),
                 }
             }
-            Self::Vsock(cid, port) => {
-                if datagrams {
-                    bail!(
-                        "--udp with vsock:{cid}:{port}: AF_VSOCK has no datagrams on virtio; leave --udp out"
-                    );
-                }
-                zerowire_bench::vsock_rx::af_vsock::connect(*cid, *port, 0, 1)
-            }
+            Self::Vsock(cid, port) => zerowire_bench::vsock_rx::af_vsock::connect(*cid, *port, 0, 1),
             Self::Unix(path) => {
                 let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
                 let address = rustix::net::SocketAddrUnix::new(path)
@@ -163,7 +160,7 @@ mod tests {
         for (text, word) in [
             ("localhost", "names no port"),
             ("localhost:x", "the port \"x\""),
-            ("localhost:70000", "70000"),
+            ("localhost:70000", "the port \"70000\" is no number from 1 to 65535"),
             ("::1:80", "in brackets"),
             (":80", "a host"),
             ("h:0", "1 to 65535"),

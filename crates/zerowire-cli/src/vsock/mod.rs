@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use zerowire_bench::WrongArguments;
 use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
 
 use crate::access::{self, SocketArgs};
@@ -56,8 +57,8 @@ pub struct VsockArgs {
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH[,groups=A+B][,socket-owner=USER][,socket-group=GROUP]
-    /// [,socket-mode=MODE][,uds-owner=USER][,uds-group=GROUP][,uds-mode=MODE]. Repeat for more, up to 256.
+    /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B, socket-owner=USER,
+    /// socket-group=GROUP, socket-mode=MODE, uds-owner=USER, uds-group=GROUP and uds-mode=MODE. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"],
@@ -130,18 +131,22 @@ The windows of programs that map come on top, up to --map-max bytes each.
 
 QEMU:
   zerowire vsock --socket /run/vm.sock --cid 3 --uds /run/vm.vsock &
-  qemu-system-x86_64 … -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\
-    -chardev socket,id=v0,path=/run/vm.sock -device vhost-user-vsock-pci,chardev=v0
-  socat - UNIX-CONNECT:/run/vm.vsock            # then: CONNECT 5000
-  socat UNIX-LISTEN:/run/vm.vsock_5000,fork -   # in the guest: socat - VSOCK-CONNECT:2:5000";
+  qemu-system-x86_64 … \\
+    -object memory-backend-memfd,id=mem,size=1G,share=on \\
+    -numa node,memdev=mem \\
+    -chardev socket,id=v0,path=/run/vm.sock \\
+    -device vhost-user-vsock-pci,chardev=v0
+  socat - UNIX-CONNECT:/run/vm.vsock           # then: CONNECT 5000
+  socat UNIX-LISTEN:/run/vm.vsock_5000,fork -
+    # in the guest: socat - VSOCK-CONNECT:2:5000";
 
 /// Runs the command.
 pub fn run(args: VsockArgs) -> Result<ExitCode> {
     if args.print_capabilities {
-        println!("{}", serde_json::json!({ "type": "vsock", "features": [] }));
+        crate::outcome::print(&serde_json::json!({ "type": "vsock", "features": [] }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let vms = config::vms(&args)?;
+    let vms = config::vms(&args).map_err(WrongArguments::because)?;
     let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
     let signals = serving::block_signals()?;
     let limit = serving::raise_descriptor_limit();

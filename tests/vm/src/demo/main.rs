@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use zerowire_cli::story::Story;
 use zerowire_cli::story::ledger::{self, Way};
+use zerowire_cli::story::{Story, print_line};
 use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::backend::{self, Backend};
 use zerowire_vmtest::command::{Running, output, wait_for};
@@ -59,7 +59,10 @@ fn run() -> Result<()> {
     let begin = Instant::now();
     let mut story = Story::new(NET_STEPS + vsock::STEPS, false);
     tell(&mut story, &lab, folder.path())?;
-    println!("\nThe demo took {:.0} s. Guest, namespace and files are gone.", begin.elapsed().as_secs_f64());
+    print_line(&format!(
+        "\nThe demo took {:.0} s. Guest, namespace and files are gone.",
+        begin.elapsed().as_secs_f64()
+    ));
     Ok(())
 }
 
