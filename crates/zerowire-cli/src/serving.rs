@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
+use zerowire_bench::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 use zerowire_virtio::daemon::ServerError;
 
@@ -50,9 +51,24 @@ pub fn until_stopped(
 
 /// Why the VMs of this file, or of the command line, can't be served.
 pub fn refused(config: &Option<PathBuf>, e: &ServerError) -> anyhow::Error {
-    match config {
-        Some(file) => anyhow!("{}: {e}", file.display()),
-        None => anyhow!("{e}"),
+    let text = match config {
+        Some(file) => format!("{}: {e}", file.display()),
+        None => e.to_string(),
+    };
+    match e {
+        ServerError::Count(_)
+        | ServerError::Name(_)
+        | ServerError::BadName(_)
+        | ServerError::Cid { .. }
+        | ServerError::CidTaken { .. }
+        | ServerError::PathTaken { .. }
+        | ServerError::PathOfPort { .. }
+        | ServerError::PortTaken { .. } => WrongArguments(text).into(),
+        ServerError::Port { .. }
+        | ServerError::Listen { .. }
+        | ServerError::Metadata { .. }
+        | ServerError::Limit { .. }
+        | ServerError::Resources { .. } => anyhow!(text),
     }
 }
 

@@ -33,9 +33,9 @@ fn wrong_arguments_are_named_with_what_to_give() {
         };
         let socket = path("s");
         let s = socket.as_str();
-        refused(&["--socket", s, "--port", "veth:a"], 1, &["veth:a", "tap:NAME"]);
-        refused(&["--socket", s, "--port", "tap:t,queues=0"], 1, &["queues=0", "1 to 128"]);
-        refused(&["--socket", s, "--port", "tap:t,queues=129"], 1, &["queues=129", "1 to 128"]);
+        refused(&["--socket", s, "--port", "veth:a"], 2, &["veth:a", "tap:NAME"]);
+        refused(&["--socket", s, "--port", "tap:t,queues=0"], 2, &["queues=0", "1 to 128"]);
+        refused(&["--socket", s, "--port", "tap:t,queues=129"], 2, &["queues=129", "1 to 128"]);
         refused(
             &["--socket", s, "--port", "tap:abcdefghijklmnop"],
             1,
@@ -43,22 +43,22 @@ fn wrong_arguments_are_named_with_what_to_give() {
         );
         refused(&["--socket", s, "--port", "tap:"], 1, &["1 to 15 bytes"]);
         refused(&["--socket", s, "--port", "tap:a/b"], 1, &["'a/b'", "without '/'"]);
-        refused(&["--socket", s, "--gather-max", "70000"], 1, &["--gather-max 70000", "65557"]);
-        refused(&["--socket", s, "--rx-copybreak", "65558"], 1, &["--rx-copybreak 65558", "65557"]);
-        refused(&["--port", "tap:zwarg"], 1, &["--socket PATH", "--fd N"]);
+        refused(&["--socket", s, "--gather-max", "70000"], 2, &["--gather-max 70000", "65557"]);
+        refused(&["--socket", s, "--rx-copybreak", "65558"], 2, &["--rx-copybreak 65558", "65557"]);
+        refused(&["--port", "tap:zwarg"], 2, &["--socket PATH", "--fd N"]);
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);
-        refused(&["--vm", "name=a,socket=/x"], 1, &["--vm name=a,socket=/x", "port=PORT is missing"]);
+        refused(&["--vm", "name=a,socket=/x"], 2, &["--vm name=a,socket=/x", "port=PORT is missing"]);
         let one = format!("name=a,socket={s},port=tap:zwarg");
-        refused(&["--vm", &one, "--vm", &one], 1, &["two VMs are named 'a'"]);
-        refused(&["--config", &path("none.toml")], 1, &["none.toml", "No such file"]);
-        refused(&["--config", &write("empty.toml", "")], 1, &["empty.toml", "[[vm]]"]);
+        refused(&["--vm", &one, "--vm", &one], 2, &["two VMs are named 'a'"]);
+        refused(&["--config", &path("none.toml")], 2, &["none.toml", "No such file"]);
+        refused(&["--config", &write("empty.toml", "")], 2, &["empty.toml", "[[vm]]"]);
         let vsock = "[[vm]]\nname='a'\n[vm.vsock]\nsocket='/s'\ncid=3\nuds='/u'\n";
-        refused(&["--config", &write("vsock.toml", vsock)], 1, &["vsock.toml", "[vm.net]"]);
+        refused(&["--config", &write("vsock.toml", vsock)], 2, &["vsock.toml", "[vm.net]"]);
         let unknown = write("unknown.toml", "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nprt='tap:t'\n");
-        refused(&["--config", &unknown], 1, &["unknown.toml", "prt"]);
+        refused(&["--config", &unknown], 2, &["unknown.toml", "prt"]);
         let bad_port = write("port.toml", "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tun:t'\n");
-        refused(&["--config", &bad_port], 1, &["port.toml", "VM a", "tun:t"]);
+        refused(&["--config", &bad_port], 2, &["port.toml", "VM a", "tun:t"]);
 
         let port = ["--socket", s, "--port", "tap:zwarg"];
         let with = |more: &[&str], words: &[&str]| refused(&[&port, more].concat(), 1, words);
@@ -184,21 +184,21 @@ fn several_vms_are_checked_against_each_other() {
             (["b", "b", "zwtwoa"], ["VM b: tap 'zwtwoa' is VM a's", "another one"], "vms.toml: VM b"),
         ] {
             let [name, socket, tap] = second;
-            refused(&["--vm", &vm("a", "a", "zwtwoa"), "--vm", &vm(name, socket, tap)], 1, &words);
+            refused(&["--vm", &vm("a", "a", "zwtwoa"), "--vm", &vm(name, socket, tap)], 2, &words);
             std::fs::write(&file, toml("a", "a", "zwtwoa") + &toml(name, socket, tap)).expect("a file");
-            refused(&["--config", &config], 1, &[&config, in_file]);
+            refused(&["--config", &config], 2, &[&config, in_file]);
         }
         let xdp = |name: &str, queues: &str| {
             format!("name={name},socket={}/{name},port=xdp:zwnone,{queues}", dir.path().display())
         };
         refused(
             &["--vm", &xdp("a", "queue=1,queues=2"), "--vm", &xdp("b", "queue=2")],
-            1,
+            2,
             &["VM b: queue 2 of interface zwnone is VM a's"],
         );
-        refused(&["--vm", &vm("", "a", "zwtwoa")], 1, &["VM name \"\"", "at least one character"]);
+        refused(&["--vm", &vm("", "a", "zwtwoa")], 2, &["VM name \"\"", "at least one character"]);
         std::fs::write(&file, toml("a", "a", "zwtwoa").replace("'a'", "\"a\\u0000b\"")).expect("a file");
-        refused(&["--config", &config], 1, &["VM name \"a\\0b\"", "no control characters"]);
+        refused(&["--config", &config], 2, &["VM name \"a\\0b\"", "no control characters"]);
         let (own, none) = (path_of(&dir, "own.json"), path_of(&dir, "none.json"));
         std::fs::write(&own, "{}").expect("metadata");
         let with = vm("a", "a", "zwtwoa") + ",metadata=" + &own;
@@ -206,7 +206,7 @@ fn several_vms_are_checked_against_each_other() {
         refused(&both, 1, &["VM b: metadata file", "none.json", "No such file"]);
         std::fs::remove_file(own).expect("metadata");
         let twice = vm("a", "a", "zwtwoa") + ",name=b";
-        refused(&["--vm", &twice], 1, &["name=a and name=b: give 'name' once"]);
+        refused(&["--vm", &twice], 2, &["name=a and name=b: give 'name' once"]);
         let names: Vec<_> = std::fs::read_dir(dir.path()).expect("the directory").flatten().collect();
         assert_eq!(names.len(), 1, "no socket is left behind: {names:?}");
         assert_eq!((interface("zwtwoa"), interface("zwtwob")), (None, None), "no tap is left behind");
@@ -235,7 +235,7 @@ fn mistakes_in_files_are_named_with_their_line() {
         ("port = ", "socket = '/x'\nport = ", ["line 5", "socket = '/x'", "duplicate key"]),
     ] {
         std::fs::write(&file, good.replace(from, to)).expect("a file");
-        refused(&["--config", &file], 1, &[&[file.as_str()][..], &words].concat());
+        refused(&["--config", &file], 2, &[&[file.as_str()][..], &words].concat());
     }
 }
 
@@ -318,7 +318,7 @@ fn the_installed_file_names_a_program_that_is_such_a_back_end() {
         let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(said["type"], device, "{said}");
         let alone = std::process::Command::new(binary).output().expect("it starts");
-        assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+        assert_eq!(alone.status.code(), Some(2), "{alone:?}");
         assert!(String::from_utf8_lossy(&alone.stderr).contains("--socket PATH"), "{alone:?}");
     }
 }

@@ -54,17 +54,17 @@ fn wrong_arguments_are_named_with_what_to_give() {
     let one = ["--socket", s, "--cid", "3", "--uds", u];
     let with = |more: &[&str], code: i32, words: &[&str]| refused(&[&one, more].concat(), code, words);
 
-    refused(&[], 1, &["--socket PATH", "--fd N", "--vm SPEC", "--config FILE"]);
-    refused(&["--socket", s], 1, &["--cid N", "--uds PATH"]);
-    refused(&["--socket", s, "--cid", "3"], 1, &["--cid N", "--uds PATH"]);
+    refused(&[], 2, &["--socket PATH", "--fd N", "--vm SPEC", "--config FILE"]);
+    refused(&["--socket", s], 2, &["--cid N", "--uds PATH"]);
+    refused(&["--socket", s, "--cid", "3"], 2, &["--cid N", "--uds PATH"]);
     refused(&["--socket", s, "--cid", "three", "--uds", u], 2, &["three", "--cid"]);
     for cid in ["0", "1", "2", "4294967295", "4294967296"] {
-        refused(&["--socket", s, "--cid", cid, "--uds", u], 1, &[cid, "3", "4294967294"]);
+        refused(&["--socket", s, "--cid", cid, "--uds", u], 2, &[cid, "3", "4294967294"]);
     }
     with(&["--fd", "3"], 2, &["--fd"]);
     with(&["--vm", "name=a"], 2, &["--vm"]);
-    with(&["--groups", ""], 1, &["--groups", "at least one byte"]);
-    with(&["--groups", "a++b"], 1, &["--groups a++b", "at least one byte"]);
+    with(&["--groups", ""], 2, &["--groups", "at least one byte"]);
+    with(&["--groups", "a++b"], 2, &["--groups a++b", "at least one byte"]);
     for bytes in ["0", "4095", "16777217"] {
         with(&["--buffer", bytes], 2, &[bytes, "4096..=16777216"]);
     }
@@ -84,10 +84,10 @@ fn several_vms_are_checked_against_each_other() {
     let vm = |name: &str, cid: u64, at: &str| {
         format!("name={name},cid={cid},socket={},uds={}", dir.path(&format!("{at}.s")), dir.path(at))
     };
-    refused(&["--vm", "name=a,cid=3,socket=/x"], 1, &["--vm name=a,cid=3,socket=/x", "uds=PATH is missing"]);
-    refused(&["--vm", "name=a,port=tap:t"], 1, &["'port'", "name, cid, socket, uds, groups"]);
+    refused(&["--vm", "name=a,cid=3,socket=/x"], 2, &["--vm name=a,cid=3,socket=/x", "uds=PATH is missing"]);
+    refused(&["--vm", "name=a,port=tap:t"], 2, &["'port'", "name, cid, socket, uds, groups"]);
     let two = |first: &str, second: &str, words: &[&str]| {
-        refused(&["--vm", first, "--vm", second], 1, words);
+        refused(&["--vm", first, "--vm", second], 2, words);
         assert_eq!(dir.names(), Vec::<String>::new(), "no socket is left behind");
     };
     two(&vm("a", 3, "a"), &vm("a", 4, "b"), &["two VMs are named 'a'"]);
@@ -99,9 +99,9 @@ fn several_vms_are_checked_against_each_other() {
 fn files_are_checked() {
     let dir = Dir::new();
     let config = |name: &str, text: &str, words: &[&str]| {
-        refused(&["--config", &dir.write(name, text)], 1, &[&[name], words].concat());
+        refused(&["--config", &dir.write(name, text)], 2, &[&[name], words].concat());
     };
-    refused(&["--config", &dir.path("none.toml")], 1, &["none.toml", "No such file"]);
+    refused(&["--config", &dir.path("none.toml")], 2, &["none.toml", "No such file"]);
     config("empty.toml", "", &["[[vm]]", "[vm.vsock]"]);
     config("net.toml", "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tap:t'\n", &["[vm.vsock]"]);
     let vsock = "[[vm]]\nname='a'\n[vm.vsock]\nsocket='/s'\nuds='/u'\n";

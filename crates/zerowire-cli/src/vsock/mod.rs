@@ -119,6 +119,8 @@ pub struct VsockArgs {
 const AFTER_HELP: &str = "\
 Signals: SIGUSR1 prints statistics, SIGTERM and SIGINT end the program.
 
+Exit status: 0 ended by SIGTERM or SIGINT, 1 can't serve the VMs, 2 wrong arguments or configuration.
+
 Limits: 256 VMs a process; 65536 connections a VM; rings up to 32768 entries; 64 memory regions a VM; indirect tables up \
 to 1024 descriptors. Each connection request beyond --request-rate is answered by a reset and counted, and the log says so once a minute at \
 most. A 'CONNECT PORT' line has at most 32 bytes and comes within 10 s; the guest answers a host program's \
