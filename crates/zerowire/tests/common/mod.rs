@@ -296,10 +296,11 @@ impl Writer {
         }
     }
 
-    /// No more data will come.
+    /// No more data will come, and none is missing.
     pub fn end(&self) {
         self.wait_free();
         self.header_word(self.window, 4).store(0, Ordering::Relaxed);
+        self.header_word(self.window, ENTRIES_AT + 4).store(0, Ordering::Relaxed);
         self.publish_as(POLL_END);
     }
 
