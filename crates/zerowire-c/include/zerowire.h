@@ -8,7 +8,11 @@
  * what to do. Functions that take a connection, an area or a DMA buffer may be called by any thread; a sender, of frames too, a window and a lease
  * are used by one thread at a time, a receiver by the thread that made it. A handle is the caller's until its close or release function; NULL handles give -EINVAL.
  *
- * ZW_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory, version 1: for programs that do
+ * Structs that later versions may make longer begin with size: set it to sizeof the struct, before results are asked for
+ * too (-EINVAL otherwise). Arrays of zw_arrival have the size of an element as an argument. zw_version says how structs of
+ * another version are taken. zw_vnet_header is virtio's, and stays as it is.
+ *
+ * ZW_MEMORY_VERSION to ZW_REGION_SHIFT and zw_window_header to zw_control describe the memory, version 1: for programs that do
  * without the functions.
  *
  * Generated from crates/zerowire-c/src by cbindgen: change it there.
@@ -22,8 +26,11 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the library.
+#define ZW_LIBRARY_VERSION 256u
+
 // Version of the memory and of the handshake.
-#define ZW_VERSION 1u
+#define ZW_MEMORY_VERSION 1u
 
 // Bytes of a page; windows are made of them.
 #define ZW_PAGE 4096u
@@ -55,8 +62,8 @@
 // A kind: messages in order, each whole, as SOCK_SEQPACKET.
 #define ZW_SEQPACKET 2u
 
-// A flag of options: small packets of a stream share pages.
-#define ZW_PACKED 1u
+// A flag of options: each packet of a stream begins a page. Without it small ones share pages.
+#define ZW_UNPACKED 4u
 
 // A flag of options: payload stays in guest memory. -EPERM if the daemon has no --share-guest-memory.
 #define ZW_DIRECT 2u
@@ -224,21 +231,23 @@ typedef struct zw_vsock_listener zw_vsock_listener;
 // A window that is held.
 typedef struct zw_window zw_window;
 
-// Fixed when a connection is made. Fill it with zw_vsock_options_init, then change what you want.
+// Fixed when a connection is made. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
 typedef struct zw_vsock_options {
-    // ZW_STREAM or ZW_SEQPACKET.
+    // sizeof(struct zw_vsock_options). Later versions append fields.
+    size_t size;
+    // ZW_STREAM or ZW_SEQPACKET. 0: ZW_STREAM.
     uint32_t kind;
-    // Windows in the ring: 2 to 64, default 4.
+    // Windows in the ring: 2 to 64. 0: 4.
     uint32_t windows;
-    // Header pages of a window: 1 to 16, default 1.
+    // Header pages of a window: 1 to 16. 0: 1.
     uint32_t header_pages;
-    // Data pages of a window: 1 to 4096, default 128.
+    // Data pages of a window: 1 to 4096. 0: 128.
     uint32_t data_pages;
-    // Bytes that make a window published, default 1.
+    // Bytes that make a window published. 0: 1.
     uint32_t lowat;
-    // Bytes that the guest may send ahead; 0, the default: the daemon's.
+    // Bytes that the guest may send ahead. 0: what the daemon gives.
     uint32_t credit;
-    // ZW_PACKED (the default), ZW_DIRECT.
+    // ZW_UNPACKED, ZW_DIRECT.
     uint32_t flags;
     // 0.
     uint32_t reserved;
@@ -246,6 +255,8 @@ typedef struct zw_vsock_options {
 
 // Payload in a window.
 typedef struct zw_packet {
+    // sizeof(struct zw_packet), set by you: so much is written. Later versions append fields.
+    size_t size;
     // Valid until the window is released. Nobody writes it, but for ZW_ENTRY_DIRECT: the guest may.
     const void *data;
     // Bytes, at least 1.
@@ -285,6 +296,8 @@ typedef struct zw_sender_options {
 
 // What a sender left behind.
 typedef struct zw_closed {
+    // sizeof(struct zw_closed), set by you: so much is written. Later versions append fields.
+    size_t size;
     // Payloads that were not back in time.
     size_t aborted;
     // Their bytes.
@@ -295,16 +308,22 @@ typedef struct zw_closed {
 
 // Tickets whose memory is back: all from first to last, both included. Tickets wrap around at 2^32.
 typedef struct zw_completion {
+    // sizeof(struct zw_completion), set by you: so much is written. Later versions append fields.
+    size_t size;
     // First ticket.
     uint32_t first;
     // Last ticket.
     uint32_t last;
     // 1: the bytes were copied, by the sender or by the kernel; 0: they were not.
     uint32_t copied;
+    // 0.
+    uint32_t reserved;
 } zw_completion;
 
 // What went how. Lent bytes are counted when they come back: only then it is known whether the kernel copied them.
 typedef struct zw_ledger {
+    // sizeof(struct zw_ledger), set by you: so much is written. Later versions append fields.
+    size_t size;
     // Payloads sent.
     uint64_t payloads;
     // Bytes, zero-copied and copied.
@@ -399,8 +418,10 @@ typedef struct zw_receiver_options {
 } zw_receiver_options;
 
 // What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
-// zw_arrival_release, once, in any order, by any thread, also after the receiver was closed. The struct may be moved; a
-// copy of it is the same buffer.
+// zw_arrival_release, once, in any order, by any thread, also after the receiver was closed. The struct may be moved and
+// copied; its copies stand for one buffer, and releasing a second one is -ESTALE.
+//
+// It has no size of its own, since it stands in arrays: calls take that of an element. Later versions append fields.
 typedef struct zw_arrival {
     // The connection, as zw_receiver_add gave it.
     uint64_t connection;
@@ -414,12 +435,14 @@ typedef struct zw_arrival {
     const void *data;
     // Their number; 0 for an empty datagram.
     size_t length;
-    // The library's: which buffer it is.
-    void *held[3];
+    // The library's: which buffer it is, and which use of it; 0: none is held. A copy of the struct has the same.
+    uint64_t token;
 } zw_arrival;
 
 // What happened besides bytes, since the receiver was made.
 typedef struct zw_recv_events {
+    // sizeof(struct zw_recv_events), set by you: so much is written. Later versions append fields.
+    size_t size;
     // Receives that found no buffer. Nothing is lost; the connections wait.
     uint64_t out_of_buffers;
     // Times a connection waited since its leases held its share.
@@ -477,7 +500,7 @@ typedef struct zw_control {
     uint32_t daemon_waits;
     // Nothing.
     uint8_t reserved1[60];
-    // ZW_VERSION.
+    // ZW_MEMORY_VERSION.
     uint32_t version;
     // Nothing.
     uint8_t reserved2[3964];
@@ -487,13 +510,19 @@ typedef struct zw_control {
 extern "C" {
 #endif // __cplusplus
 
+// The version of the library that runs, as ZW_LIBRARY_VERSION says that of the header that a program was built with.
+//
+// Both may differ within one soname. Structs grow at the end. An older program's shorter struct is taken as if 0 followed;
+// results are written up to the program's size. A newer program's longer one is taken if what the library does not know is
+// 0, else -E2BIG; fields of results that the library does not know become 0.
+uint32_t zw_version(void);
+
 // The last error of this thread in words; "" before the first. Valid until the thread's next call of this library.
 const char *zw_last_error(void);
 
-// Fills in the defaults.
-void zw_vsock_options_init(struct zw_vsock_options *options);
-
 // Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options NULL: the defaults.
+//
+// -EINVAL: wrong options; -E2BIG: options of a later version; others: docs/mapped-receive.md.
 int zw_vsock_connect(const char *path,
                      uint32_t port,
                      const struct zw_vsock_options *options,
@@ -523,7 +552,7 @@ void zw_vsock_listener_close(struct zw_vsock_listener *listener);
 // Makes no system call.
 int zw_vsock_dequeue(struct zw_vsock *connection, struct zw_window **window);
 
-// The next packet: 1, or 0 behind the last one. One thread at a time.
+// The next packet, up to packet.size bytes of the struct: 1, or 0 behind the last one. One thread at a time.
 int zw_window_next(struct zw_window *window, struct zw_packet *packet);
 
 // Begins with the first packet again.
@@ -560,7 +589,7 @@ int zw_vsock_unmap(struct zw_vsock *connection);
 // Maps again what zw_vsock_unmap removed. -EBUSY: it is mapped already.
 int zw_vsock_map(struct zw_vsock *connection);
 
-// What was agreed on: the options as they were asked for, but for credit 0, in whose place is what the daemon gives.
+// What was agreed on, up to options.size bytes: the options as they were asked for, with the values that 0 stood for.
 int zw_vsock_agreed(const struct zw_vsock *connection, struct zw_vsock_options *options);
 
 // The connection's ports: the one that this program has at the guest's side, and the guest's. Either may be NULL.
@@ -718,7 +747,7 @@ int zw_sender_wait_all(struct zw_sender *sender, int timeout_ms);
 //
 // ZW_CLOSE_DRAIN waits at most timeout_ms (negative: no limit), then does what ZW_CLOSE_ABORT does. 0: drained, or aborted
 // as asked for. -ETIMEDOUT: not everything was back; other errors: as zw_sender_wait_all. `closed`, unless NULL, says in
-// each of these cases what was left behind.
+// each of these cases what was left behind. With a wrong closed.size (-EINVAL) ask zw_orphans.
 //
 // If closed.kept is not 0 the kernel still reads memory of yours (frames in an interface's queue): it must stay valid and
 // unchanged until zw_orphans returns 0. If it is 0 all memory is yours. Buffers of areas need no such care.
@@ -752,7 +781,7 @@ size_t zw_sender_outstanding(const struct zw_sender *sender);
 // Their bytes; 0 for NULL.
 size_t zw_sender_outstanding_bytes(const struct zw_sender *sender);
 
-// The totals up to now.
+// The totals up to now, up to ledger.size bytes of them.
 int zw_sender_ledger(const struct zw_sender *sender, struct zw_ledger *ledger);
 
 // Bytes copied for a reason, and its name ("kernel", "small"...: docs/send.md). Reasons are numbered from 0 on: returns 1,
@@ -904,19 +933,25 @@ int zw_receiver_socket(struct zw_receiver *receiver,
 int zw_receiver_limit(struct zw_receiver *receiver, uint64_t connection, uint64_t bytes);
 
 // Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to `count` of them. Returns
-// how many; 0 after the time. Each with ZW_ARRIVAL_DATA is to be given back: a program that holds many makes its peers
-// wait.
+// how many; 0 after the time. Give each with ZW_ARRIVAL_DATA back: a program that holds many makes its peers wait.
+//
+// `size` is sizeof(struct zw_arrival), the bytes of an element. So many are written of each, whatever the library's has;
+// fields that the library does not know become 0.
 //
 // An error is one of the receiver as a whole, or of a listener that failed; what happens to one connection is an arrival.
 ssize_t zw_receiver_recv(struct zw_receiver *receiver,
                          struct zw_arrival *arrivals,
+                         size_t size,
                          size_t count,
                          int timeout_ms);
 
-// Gives the buffers of `count` arrivals back. Any thread. Those without a buffer, and those given back before, are passed
-// over: data is NULL and length 0 afterwards.
-void zw_arrival_release(struct zw_arrival *arrivals,
-                        size_t count);
+// Gives the buffers of `count` arrivals back, elements of `size` bytes: sizeof(struct zw_arrival). Any thread. Their data is
+// NULL, length and token 0 afterwards; those without a buffer, and those that are so already, are passed over.
+//
+// -ESTALE: copies of some were given back before. Nothing happened to these, all others were given back. -EINVAL: `size`.
+int zw_arrival_release(struct zw_arrival *arrivals,
+                       size_t size,
+                       size_t count);
 
 // Connections that were added or accepted and not removed.
 ssize_t zw_receiver_connections(struct zw_receiver *receiver);
@@ -930,7 +965,7 @@ int zw_receiver_ledger(struct zw_receiver *receiver,
 // ZW_ZERO_COPIED_AT_MOST or ZW_ZERO_COPIED_UNKNOWN. It stays the same for the receiver's life.
 int zw_receiver_zero_copied(struct zw_receiver *receiver);
 
-// What happened besides bytes.
+// What happened besides bytes, up to events.size bytes of the struct.
 int zw_receiver_events(struct zw_receiver *receiver, struct zw_recv_events *events);
 
 // What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
@@ -1018,10 +1053,16 @@ ZW_ASSERT(sizeof(struct zw_control) == ZW_PAGE);
 ZW_ASSERT(offsetof(struct zw_control, program_sleeps) == 0);
 ZW_ASSERT(offsetof(struct zw_control, daemon_waits) == 64);
 ZW_ASSERT(offsetof(struct zw_control, version) == 128);
-ZW_ASSERT(sizeof(struct zw_vsock_options) == 32);
+ZW_ASSERT(sizeof(struct zw_vsock_options) == 40);
+ZW_ASSERT(offsetof(struct zw_vsock_options, size) == 0);
 ZW_ASSERT(offsetof(struct zw_sender_options, size) == 0);
 ZW_ASSERT(offsetof(struct zw_frames_options, size) == 0);
 ZW_ASSERT(sizeof(struct zw_vnet_header) == 10);
 ZW_ASSERT(offsetof(struct zw_receiver_options, size) == 0);
+ZW_ASSERT(offsetof(struct zw_packet, size) == 0);
+ZW_ASSERT(offsetof(struct zw_completion, size) == 0);
+ZW_ASSERT(offsetof(struct zw_ledger, size) == 0);
+ZW_ASSERT(offsetof(struct zw_closed, size) == 0);
+ZW_ASSERT(offsetof(struct zw_recv_events, size) == 0);
 
 #endif /* ZEROWIRE_H */

@@ -14,7 +14,7 @@ use zerowire::xdp::XdpSender;
 
 use crate::frames_types::{FrameHeader, FramesOptions, Way, way};
 use crate::guard::{Failure, guard_int};
-use crate::handle::{get, get_mut, null, print, put, timeout};
+use crate::handle::{Out, get, get_mut, null, print, put, timeout};
 use crate::lent::FrameChecks;
 use crate::send_report::reason;
 use crate::send_types::{SendLedger, borrowed};
@@ -296,15 +296,13 @@ pub unsafe extern "C" fn zw_frames_ledger(
     dropped: *mut u64,
 ) -> c_int {
     guard_int(|| {
-        if ledger.is_null() {
-            return Err(null("ledger"));
-        }
+        // SAFETY: by the module's contract.
+        let out = unsafe { Out::new(ledger, "ledger", "zw_ledger") }?;
         // SAFETY: by the module's contract.
         let t = unsafe { get(frames, "frames") }?.sender.counters().snapshot();
-        // SAFETY: not NULL, and by the module's contract.
-        unsafe { ledger.write(SendLedger::from(&t)) };
+        out.write(&SendLedger::from(&t));
         if !dropped.is_null() {
-            // SAFETY: as above.
+            // SAFETY: not NULL, and by the module's contract.
             unsafe { dropped.write(t.dropped_total()) };
         }
         Ok(0)

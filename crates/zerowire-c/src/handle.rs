@@ -4,6 +4,7 @@
 //! result is NULL or valid for its type.
 
 use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use crate::guard::{Failure, guard};
@@ -45,11 +46,25 @@ pub(crate) unsafe fn close<T>(handle: *mut T) {
     }
 }
 
-/// Options of C, a struct of integers and pointers whose first field is its size; `None` for NULL. Later versions append
-/// fields: those that this library doesn't know must be 0.
+/// The longest struct that C may pass, as the kernel has it for its own: a longer size was never set.
+const LONGEST: usize = 4096;
+
+/// Checks the size that C gave for a struct.
+pub(crate) fn size_of_c(size: usize, least: usize, name: &str, ours: usize) -> Result<(), Failure> {
+    if (least..=LONGEST).contains(&size) {
+        return Ok(());
+    }
+    let text = format!("size {size}: set it to sizeof(struct {name}), which is {ours} in this library");
+    Err(Failure::new(libc::EINVAL, text))
+}
+
+/// Options of C: a struct of integers and pointers whose first field is its size. `None` for NULL.
+///
+/// Later versions append fields, for which 0 is the default. The fields that a shorter struct lacks are 0. Those of a longer
+/// one that this library does not know must be 0.
 ///
 /// # Safety
-/// NULL, or valid for as many bytes as its first field says.
+/// NULL, or valid for as many bytes as its first field says. All zeros is a value of `T`.
 pub(crate) unsafe fn sized<T: Copy>(from: *const T, name: &str) -> Result<Option<T>, Failure> {
     let ours = size_of::<T>();
     if from.is_null() {
@@ -57,21 +72,62 @@ pub(crate) unsafe fn sized<T: Copy>(from: *const T, name: &str) -> Result<Option
     }
     // SAFETY: the first field is the size.
     let size = unsafe { from.cast::<libc::size_t>().read() };
-    if size < ours {
-        let text = format!("size {size}: set it to sizeof(struct {name}), which is {ours}");
-        return Err(Failure::new(libc::EINVAL, text));
-    }
-    for at in ours..size.min(4096) {
+    size_of_c(size, size_of::<libc::size_t>(), name, ours)?;
+    for at in ours..size {
         // SAFETY: within the size that the caller gave.
         if unsafe { from.cast::<u8>().add(at).read() } != 0 {
-            return Err(Failure::new(
-                libc::E2BIG,
-                format!("options of {size} bytes set a field that this library ({ours} bytes) does not know"),
-            ));
+            let text = format!(
+                "struct {name} of {size} bytes sets byte {at}, which this library does not know: its own has {ours} bytes; \
+                 leave later fields at 0, or install a later library"
+            );
+            return Err(Failure::new(libc::E2BIG, text));
         }
     }
-    // SAFETY: at least as many bytes, all of integers and pointers.
-    Ok(Some(unsafe { from.read() }))
+    let mut read = MaybeUninit::<T>::zeroed();
+    // SAFETY: both have so many bytes, and a local variable overlaps nothing of C.
+    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), read.as_mut_ptr().cast(), size.min(ours)) };
+    // SAFETY: zeros or the caller's integers and pointers, by this function's contract.
+    Ok(Some(unsafe { read.assume_init() }))
+}
+
+/// Writes as much of a value as `size` bytes take, and zeros behind it; the first `skip` bytes stay as they are.
+///
+/// # Safety
+/// `to` is valid for writes of `size` bytes, which is at least `skip`.
+pub(crate) unsafe fn write_sized<T>(value: &T, to: *mut u8, skip: usize, size: usize) {
+    let known = size.min(size_of::<T>());
+    let from: *const u8 = std::ptr::from_ref(value).cast();
+    // SAFETY: within both by this function's contract, and the value is not C's.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.add(skip), to.add(skip), known - skip);
+        to.add(known).write_bytes(0, size - known);
+    }
+}
+
+/// A result: a struct of C whose first field is its size, which the caller has set. Checked before there is a value.
+pub(crate) struct Out<T> {
+    to: *mut T,
+    size: usize,
+}
+
+impl<T: Copy> Out<T> {
+    /// # Safety
+    /// NULL, or valid for writes of as many bytes as its first field says.
+    pub(crate) unsafe fn new(to: *mut T, what: &str, name: &str) -> Result<Self, Failure> {
+        if to.is_null() {
+            return Err(null(what));
+        }
+        // SAFETY: the first field is the size.
+        let size = unsafe { to.cast::<libc::size_t>().read() };
+        size_of_c(size, size_of::<libc::size_t>(), name, size_of::<T>())?;
+        Ok(Self { to, size })
+    }
+
+    /// Writes up to the caller's size; fields that this library does not know become 0, and `size` stays.
+    pub(crate) fn write(&self, value: &T) {
+        // SAFETY: by the contract of `new`, whose check was for a whole first field.
+        unsafe { write_sized(value, self.to.cast(), size_of::<libc::size_t>(), self.size) };
+    }
 }
 
 /// Milliseconds; negative: no limit.

@@ -6,7 +6,7 @@
 use zerowire::recv::layout;
 
 /// Version of the memory and of the handshake.
-pub const ZW_VERSION: u32 = 1u32;
+pub const ZW_MEMORY_VERSION: u32 = 1u32;
 /// Bytes of a page; windows are made of them.
 pub const ZW_PAGE: u32 = 4096u32;
 
@@ -68,7 +68,7 @@ pub struct Control {
     pub daemon_waits: u32,
     /// Nothing.
     pub reserved1: [u8; 60],
-    /// ZW_VERSION.
+    /// ZW_MEMORY_VERSION.
     pub version: u32,
     /// Nothing.
     pub reserved2: [u8; 3964],
@@ -77,7 +77,7 @@ pub struct Control {
 const _: () = {
     use std::mem::offset_of;
 
-    assert!(ZW_VERSION == layout::VERSION as u32);
+    assert!(ZW_MEMORY_VERSION == layout::VERSION as u32);
     assert!(ZW_PAGE as usize == layout::PAGE);
     assert!(ZW_POLL_NOTHING == layout::POLL_NOTHING);
     assert!(ZW_POLL_DATA == layout::POLL_DATA);

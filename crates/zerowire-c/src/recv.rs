@@ -9,11 +9,14 @@ use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::thread::ThreadId;
 
-use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError};
+use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError, What};
 
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{get, get_mut, null, print, put, timeout};
-use crate::recv_types::{ReceiverOptions, RecvArrival, RecvEvents, receiver_options, zero_copied};
+use crate::handle::{Out, get, get_mut, null, print, put, size_of_c, timeout, write_sized};
+use crate::held::{self, Table};
+use crate::recv_types::{
+    ARRIVAL_LEAST, ReceiverOptions, RecvArrival, RecvEvents, receiver_options, zero_copied,
+};
 use crate::send_types::SendLedger;
 
 /// Receives from many sockets.
@@ -21,6 +24,8 @@ use crate::send_types::SendLedger;
 pub struct Receiver {
     pub(crate) receiver: recv::Receiver,
     thread: ThreadId,
+    /// Where the buffers are that C holds.
+    table: Table,
     /// What came and was not asked for yet.
     waiting: VecDeque<Arrival>,
     /// Kept from call to call.
@@ -31,7 +36,7 @@ impl Receiver {
     /// Of this thread.
     pub(crate) fn of(receiver: recv::Receiver) -> Self {
         let thread = std::thread::current().id();
-        Self { receiver, thread, waiting: VecDeque::new(), batch: Vec::new() }
+        Self { receiver, thread, table: Table::next(), waiting: VecDeque::new(), batch: Vec::new() }
     }
 }
 
@@ -63,6 +68,16 @@ pub(crate) unsafe fn given(fd: c_int) -> Result<OwnedFd, Failure> {
     }
     // SAFETY: open, and the caller gives it away.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Checks the bytes that C has for an arrival.
+fn element(size: libc::size_t) -> Result<(), Failure> {
+    size_of_c(size, ARRIVAL_LEAST, "zw_arrival", size_of::<RecvArrival>())?;
+    if size.is_multiple_of(align_of::<RecvArrival>()) {
+        return Ok(());
+    }
+    let text = format!("size {size}: an element has a multiple of {} bytes", align_of::<RecvArrival>());
+    Err(Failure::new(libc::EINVAL, text))
 }
 
 /// Makes a receiver. options NULL: the defaults. It is used by the thread that made it; others get -EEXIST.
@@ -181,14 +196,17 @@ pub unsafe extern "C" fn zw_receiver_limit(receiver: *mut Receiver, connection: 
 }
 
 /// Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to `count` of them. Returns
-/// how many; 0 after the time. Each with ZW_ARRIVAL_DATA is to be given back: a program that holds many makes its peers
-/// wait.
+/// how many; 0 after the time. Give each with ZW_ARRIVAL_DATA back: a program that holds many makes its peers wait.
+///
+/// `size` is sizeof(struct zw_arrival), the bytes of an element. So many are written of each, whatever the library's has;
+/// fields that the library does not know become 0.
 ///
 /// An error is one of the receiver as a whole, or of a listener that failed; what happens to one connection is an arrival.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_recv(
     receiver: *mut Receiver,
     arrivals: *mut RecvArrival,
+    size: libc::size_t,
     count: libc::size_t,
     timeout_ms: c_int,
 ) -> libc::ssize_t {
@@ -198,31 +216,60 @@ pub unsafe extern "C" fn zw_receiver_recv(
         if arrivals.is_null() || count == 0 {
             return Err(Failure::new(libc::EINVAL, "arrivals is NULL, or has no elements"));
         }
+        element(size)?;
         if this.waiting.is_empty() {
             let result = this.receiver.recv(&mut this.batch, timeout(timeout_ms));
             this.waiting.extend(this.batch.drain(..));
             result?;
         }
-        let n = count.min(this.waiting.len());
-        for (i, arrival) in this.waiting.drain(..n).enumerate() {
+        let mut held = this.table.open();
+        let mut n = 0;
+        while n < count && held.has_room() {
+            let Some(arrival) = this.waiting.pop_front() else { break };
+            let mut told = RecvArrival::of(&arrival, 0);
+            if let (What::Data(lease), false) = (arrival.what, told.data.is_null()) {
+                told.token = held.keep(lease);
+            }
             // SAFETY: below count, and by the module's contract.
-            unsafe { arrivals.add(i).write(arrival.into()) };
+            unsafe { write_sized(&told, arrivals.cast::<u8>().add(n * size), 0, size) };
+            n += 1;
+        }
+        if n == 0 && !this.waiting.is_empty() {
+            let text = "2^26 buffers are held: give some back, the arrivals wait";
+            return Err(Failure::new(libc::ENOBUFS, text));
         }
         Ok(n as i64)
     }) as libc::ssize_t
 }
 
-/// Gives the buffers of `count` arrivals back. Any thread. Those without a buffer, and those given back before, are passed
-/// over: data is NULL and length 0 afterwards.
+/// Gives the buffers of `count` arrivals back, elements of `size` bytes: sizeof(struct zw_arrival). Any thread. Their data is
+/// NULL, length and token 0 afterwards; those without a buffer, and those that are so already, are passed over.
+///
+/// -ESTALE: copies of some were given back before. Nothing happened to these, all others were given back. -EINVAL: `size`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_arrival_release(arrivals: *mut RecvArrival, count: libc::size_t) {
-    guard(|| {
+pub unsafe extern "C" fn zw_arrival_release(
+    arrivals: *mut RecvArrival,
+    size: libc::size_t,
+    count: libc::size_t,
+) -> c_int {
+    guard_int(|| {
+        element(size)?;
+        let mut stale = None;
         for i in 0..if arrivals.is_null() { 0 } else { count } {
-            // SAFETY: below count, and by the module's contract.
-            drop(unsafe { (*arrivals.add(i)).take() });
+            // SAFETY: below count, and by the module's contract; no element is shorter than these fields.
+            let arrival = unsafe { &mut *arrivals.cast::<u8>().add(i * size).cast::<RecvArrival>() };
+            let token = std::mem::take(&mut arrival.token);
+            (arrival.data, arrival.length) = (std::ptr::null(), 0);
+            if token != 0 && held::take(token).is_none() {
+                stale = stale.or(Some((i, token)));
+            }
         }
-        Ok(0)
-    });
+        stale.map_or(Ok(0), |(i, token)| {
+            let text =
+                format!("token {token:#x} of element {i}: a copy of this arrival was given back before");
+            Err(Failure::new(libc::ESTALE, text))
+        })
+    })
 }
 
 /// Connections that were added or accepted and not removed.
@@ -237,13 +284,11 @@ pub unsafe extern "C" fn zw_receiver_connections(receiver: *mut Receiver) -> lib
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mut SendLedger) -> c_int {
     guard_int(|| {
-        if ledger.is_null() {
-            return Err(null("ledger"));
-        }
+        // SAFETY: by the module's contract.
+        let out = unsafe { Out::new(ledger, "ledger", "zw_ledger") }?;
         // SAFETY: by the module's contract.
         let totals = SendLedger::from(&unsafe { own(receiver) }?.receiver.counters().snapshot());
-        // SAFETY: not NULL, and by the module's contract.
-        unsafe { ledger.write(totals) };
+        out.write(&totals);
         Ok(0)
     })
 }
@@ -256,16 +301,16 @@ pub unsafe extern "C" fn zw_receiver_zero_copied(receiver: *mut Receiver) -> c_i
     guard_int(|| Ok(zero_copied(unsafe { own(receiver) }?.receiver.zero_copied())))
 }
 
-/// What happened besides bytes.
+/// What happened besides bytes, up to events.size bytes of the struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_events(receiver: *mut Receiver, events: *mut RecvEvents) -> c_int {
     guard_int(|| {
-        if events.is_null() {
-            return Err(null("events"));
-        }
+        // SAFETY: by the module's contract.
+        let out = unsafe { Out::new(events, "events", "zw_recv_events") }?;
         // SAFETY: by the module's contract.
         let e = unsafe { own(receiver) }?.receiver.events();
         let told = RecvEvents {
+            size: size_of::<RecvEvents>(),
             out_of_buffers: e.out_of_buffers,
             paused: e.paused,
             copied: e.copied,
@@ -277,8 +322,7 @@ pub unsafe extern "C" fn zw_receiver_events(receiver: *mut Receiver, events: *mu
             system_calls: e.system_calls,
             notices: e.notices,
         };
-        // SAFETY: not NULL, and by the module's contract.
-        unsafe { events.write(told) };
+        out.write(&told);
         Ok(0)
     })
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
 use zerowire::area::Pages;
-use zerowire::recv::{Arrival, Backend, Flush, Lease, Options, What, ZeroCopied};
+use zerowire::recv::{Arrival, Backend, Flush, Options, What, ZeroCopied};
 
 use crate::area::ZW_HUGE_PAGES;
 use crate::guard::Failure;
@@ -90,10 +90,12 @@ pub struct ReceiverOptions {
 }
 
 /// What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
-/// zw_arrival_release, once, in any order, by any thread, also after the receiver was closed. The struct may be moved; a
-/// copy of it is the same buffer.
+/// zw_arrival_release, once, in any order, by any thread, also after the receiver was closed. The struct may be moved and
+/// copied; its copies stand for one buffer, and releasing a second one is -ESTALE.
+///
+/// It has no size of its own, since it stands in arrays: calls take that of an element. Later versions append fields.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct RecvArrival {
     /// The connection, as zw_receiver_add gave it.
     pub connection: u64,
@@ -107,17 +109,19 @@ pub struct RecvArrival {
     pub data: *const c_void,
     /// Their number; 0 for an empty datagram.
     pub length: libc::size_t,
-    /// The library's: which buffer it is.
-    pub held: [*mut c_void; 3],
+    /// The library's: which buffer it is, and which use of it; 0: none is held. A copy of the struct has the same.
+    pub token: u64,
 }
 
-const _: () = assert!(size_of::<Lease>() <= size_of::<[*mut c_void; 3]>());
-const _: () = assert!(align_of::<Lease>() <= align_of::<*mut c_void>());
+/// Bytes of the first version of `struct zw_arrival`: elements of an array are never shorter.
+pub(crate) const ARRIVAL_LEAST: usize = 48;
 
 /// What happened besides bytes, since the receiver was made.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RecvEvents {
+    /// sizeof(struct zw_recv_events), set by you: so much is written. Later versions append fields.
+    pub size: libc::size_t,
     /// Receives that found no buffer. Nothing is lost; the connections wait.
     pub out_of_buffers: u64,
     /// Times a connection waited since its leases held its share.
@@ -150,8 +154,9 @@ pub(crate) fn zero_copied(is: ZeroCopied) -> c_int {
     }
 }
 
-impl From<Arrival> for RecvArrival {
-    fn from(arrival: Arrival) -> Self {
+impl RecvArrival {
+    /// What C is told of an arrival whose bytes, if it has some, are held as `token`.
+    pub(crate) fn of(arrival: &Arrival, token: u64) -> Self {
         let mut told = Self {
             connection: arrival.connection.into(),
             listener: 0,
@@ -159,43 +164,24 @@ impl From<Arrival> for RecvArrival {
             error: 0,
             data: std::ptr::null(),
             length: 0,
-            held: [std::ptr::null_mut(); 3],
+            token,
         };
-        match arrival.what {
+        match &arrival.what {
             What::Data(lease) if lease.is_empty() => {}
-            What::Data(lease) => {
-                told.data = lease.as_ptr().cast();
-                told.length = lease.len();
-                // SAFETY: the field is long enough and aligned for a lease, as is checked above.
-                unsafe { (&raw mut told.held).cast::<Lease>().write(lease) };
-            }
+            What::Data(lease) => (told.data, told.length) = (lease.as_ptr().cast(), lease.len()),
             What::End => told.kind = ZW_ARRIVAL_END,
             What::Failed(e) => {
                 (told.kind, told.error) = (ZW_ARRIVAL_FAILED, e.raw_os_error().unwrap_or(libc::EIO));
             }
             What::Accepted(listener) => {
-                (told.kind, told.listener) = (ZW_ARRIVAL_ACCEPTED, listener.into());
+                (told.kind, told.listener) = (ZW_ARRIVAL_ACCEPTED, (*listener).into());
             }
         }
         told
     }
 }
 
-impl RecvArrival {
-    /// The lease in it, once.
-    ///
-    /// # Safety
-    /// Made by this library, and not changed since but by this function.
-    pub(crate) unsafe fn take(&mut self) -> Option<Lease> {
-        if self.data.is_null() || self.kind != ZW_ARRIVAL_DATA {
-            return None;
-        }
-        self.data = std::ptr::null();
-        self.length = 0;
-        // SAFETY: with bytes the field holds a lease; it is read once, since `data` is NULL from now on.
-        Some(unsafe { (&raw const self.held).cast::<Lease>().read() })
-    }
-}
+const _: () = assert!(size_of::<RecvArrival>() == ARRIVAL_LEAST);
 
 /// What the options mean.
 ///

@@ -12,7 +12,7 @@ use zerowire::send::{self, Close, Payload, Segment, SendError, Ticket};
 
 use crate::area::{SendArea, SendLease, lost};
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{get, get_mut, null, put, timeout};
+use crate::handle::{Out, get, get_mut, null, put, timeout};
 use crate::lent::Checks;
 use crate::send_types::{
     SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, borrowed, options, segment_bytes,
@@ -425,7 +425,7 @@ pub unsafe extern "C" fn zw_sender_wait_all(sender: *mut Sender, timeout_ms: c_i
 ///
 /// ZW_CLOSE_DRAIN waits at most timeout_ms (negative: no limit), then does what ZW_CLOSE_ABORT does. 0: drained, or aborted
 /// as asked for. -ETIMEDOUT: not everything was back; other errors: as zw_sender_wait_all. `closed`, unless NULL, says in
-/// each of these cases what was left behind.
+/// each of these cases what was left behind. With a wrong closed.size (-EINVAL) ask zw_orphans.
 ///
 /// If closed.kept is not 0 the kernel still reads memory of yours (frames in an interface's queue): it must stay valid and
 /// unchanged until zw_orphans returns 0. If it is 0 all memory is yours. Buffers of areas need no such care.
@@ -437,7 +437,9 @@ pub unsafe extern "C" fn zw_sender_close(
     closed: *mut SendClosed,
 ) -> c_int {
     guard_int(|| {
-        let mut left = SendClosed { aborted: 0, aborted_bytes: 0, kept: 0 };
+        let mut left = SendClosed { size: size_of::<SendClosed>(), aborted: 0, aborted_bytes: 0, kept: 0 };
+        // SAFETY: by the module's contract.
+        let out = (!closed.is_null()).then(|| unsafe { Out::new(closed, "closed", "zw_closed") }).transpose();
         let mut result = Ok(0);
         if !sender.is_null() {
             // SAFETY: made by `put`, and not used again by the module's contract.
@@ -460,7 +462,7 @@ pub unsafe extern "C" fn zw_sender_close(
                 Ok(end) => (end, None),
                 Err(e) => (e.closed, Some(Failure::from(e.error))),
             };
-            left = SendClosed { aborted: end.aborted, aborted_bytes: end.aborted_bytes, kept: end.kept };
+            (left.aborted, left.aborted_bytes, left.kept) = (end.aborted, end.aborted_bytes, end.kept);
             let overdue = (how != Close::Abort && end.aborted > 0).then(|| {
                 let text =
                     format!("{} payloads ({} bytes) were not back in time", end.aborted, end.aborted_bytes);
@@ -469,9 +471,11 @@ pub unsafe extern "C" fn zw_sender_close(
             let late = late.filter(|_| how != Close::Abort);
             result = wrong.or(late).or(failure).or(overdue).map_or(Ok(0), Err);
         }
-        if !closed.is_null() {
-            // SAFETY: not NULL, and by the module's contract.
-            unsafe { closed.write(left) };
+        match out {
+            Ok(Some(out)) => out.write(&left),
+            Ok(None) => {}
+            // It was closed all the same.
+            Err(wrong) => return result.and(Err(wrong)),
         }
         result
     })

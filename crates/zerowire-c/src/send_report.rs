@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use zerowire::ledger::{CopyReason, Counters};
 
 use crate::guard::guard_int;
-use crate::handle::{get, get_mut, null, print};
+use crate::handle::{Out, get, get_mut, print};
 use crate::send::Sender;
 use crate::send_types::{SendCompletion, SendLedger};
 
@@ -24,15 +24,17 @@ pub unsafe extern "C" fn zw_sender_next_completion(
     completion: *mut SendCompletion,
 ) -> c_int {
     guard_int(|| {
-        if completion.is_null() {
-            return Err(null("completion"));
-        }
+        // SAFETY: by the module's contract.
+        let out = unsafe { Out::new(completion, "completion", "zw_completion") }?;
         // SAFETY: by the module's contract.
         let Some(c) = unsafe { get_mut(sender, "sender") }?.sender.next_completion() else { return Ok(0) };
-        let told =
-            SendCompletion { first: c.first.number(), last: c.last.number(), copied: u32::from(c.copied) };
-        // SAFETY: not NULL, and by the module's contract.
-        unsafe { completion.write(told) };
+        out.write(&SendCompletion {
+            size: size_of::<SendCompletion>(),
+            first: c.first.number(),
+            last: c.last.number(),
+            copied: u32::from(c.copied),
+            reserved: 0,
+        });
         Ok(1)
     })
 }
@@ -51,17 +53,15 @@ pub unsafe extern "C" fn zw_sender_outstanding_bytes(sender: *const Sender) -> l
     unsafe { sender.as_ref() }.map_or(0, |s| s.sender.outstanding_bytes())
 }
 
-/// The totals up to now.
+/// The totals up to now, up to ledger.size bytes of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_ledger(sender: *const Sender, ledger: *mut SendLedger) -> c_int {
     guard_int(|| {
-        if ledger.is_null() {
-            return Err(null("ledger"));
-        }
+        // SAFETY: by the module's contract.
+        let out = unsafe { Out::new(ledger, "ledger", "zw_ledger") }?;
         // SAFETY: by the module's contract.
         let t = unsafe { get(sender, "sender") }?.sender.counters().snapshot();
-        // SAFETY: not NULL, and by the module's contract.
-        unsafe { ledger.write(SendLedger::from(&t)) };
+        out.write(&SendLedger::from(&t));
         Ok(0)
     })
 }

@@ -72,18 +72,24 @@ pub struct SenderOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
+    /// sizeof(struct zw_completion), set by you: so much is written. Later versions append fields.
+    pub size: libc::size_t,
     /// First ticket.
     pub first: u32,
     /// Last ticket.
     pub last: u32,
     /// 1: the bytes were copied, by the sender or by the kernel; 0: they were not.
     pub copied: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// What went how. Lent bytes are counted when they come back: only then it is known whether the kernel copied them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SendLedger {
+    /// sizeof(struct zw_ledger), set by you: so much is written. Later versions append fields.
+    pub size: libc::size_t,
     /// Payloads sent.
     pub payloads: u64,
     /// Bytes, zero-copied and copied.
@@ -101,6 +107,7 @@ pub struct SendLedger {
 impl From<&Totals> for SendLedger {
     fn from(t: &Totals) -> Self {
         Self {
+            size: size_of::<Self>(),
             payloads: t.frames,
             bytes: t.bytes,
             zero_copied_payloads: t.zero_copied_frames,
@@ -115,6 +122,8 @@ impl From<&Totals> for SendLedger {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendClosed {
+    /// sizeof(struct zw_closed), set by you: so much is written. Later versions append fields.
+    pub size: libc::size_t,
     /// Payloads that were not back in time.
     pub aborted: libc::size_t,
     /// Their bytes.

@@ -16,7 +16,7 @@ use zerowire::recv::layout::{ENTRY_DIRECT, POLL_NOTHING};
 use zerowire::recv::vsock::{self, Dequeued, Listener, Options, Payload};
 
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{close, get, null, put, timeout};
+use crate::handle::{Out, close, get, null, put, sized, timeout};
 use crate::types::{VsockConnection, VsockListener, VsockOptions, VsockPacket, Window};
 
 /// # Safety
@@ -31,20 +31,13 @@ unsafe fn arguments(
     // SAFETY: a C string by the contract; the callers do not keep it.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
     // SAFETY: by the module's contract.
-    let options = unsafe { options.as_ref() }.copied().unwrap_or_default();
+    let options = unsafe { sized(options, "zw_vsock_options") }?.unwrap_or_default();
     Ok((path, options.check()?))
 }
 
-/// Fills in the defaults.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vsock_options_init(options: *mut VsockOptions) {
-    if !options.is_null() {
-        // SAFETY: not NULL; by the module's contract.
-        unsafe { options.write(VsockOptions::default()) };
-    }
-}
-
 /// Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options NULL: the defaults.
+///
+/// -EINVAL: wrong options; -E2BIG: options of a later version; others: docs/mapped-receive.md.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_connect(
     path: *const c_char,
@@ -155,13 +148,12 @@ pub unsafe extern "C" fn zw_vsock_dequeue(
     })
 }
 
-/// The next packet: 1, or 0 behind the last one. One thread at a time.
+/// The next packet, up to packet.size bytes of the struct: 1, or 0 behind the last one. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_window_next(window: *mut Window, packet: *mut VsockPacket) -> c_int {
     guard_int(|| {
-        if packet.is_null() {
-            return Err(null("packet"));
-        }
+        // SAFETY: by the module's contract.
+        let out = unsafe { Out::new(packet, "packet", "zw_packet") }?;
         // SAFETY: by the module's contract, and one thread at a time.
         let window = unsafe { window.as_mut() }.ok_or_else(|| null("window"))?;
         let Some(next) = window.lease.packet(window.next) else { return Ok(0) };
@@ -169,11 +161,14 @@ pub unsafe extern "C" fn zw_window_next(window: *mut Window, packet: *mut VsockP
             Payload::Window(bytes) => (bytes.as_ptr(), 0),
             Payload::Guest(bytes) => (bytes.as_ptr(), ENTRY_DIRECT),
         };
-        let found =
-            VsockPacket { data: data.cast(), length: next.len(), flags: next.flags() | direct, reserved: 0 };
+        out.write(&VsockPacket {
+            size: size_of::<VsockPacket>(),
+            data: data.cast(),
+            length: next.len(),
+            flags: next.flags() | direct,
+            reserved: 0,
+        });
         window.next += 1;
-        // SAFETY: not NULL.
-        unsafe { packet.write(found) };
         Ok(1)
     })
 }
@@ -258,20 +253,18 @@ pub unsafe extern "C" fn zw_vsock_map(connection: *mut VsockConnection) -> c_int
     guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.map().map(|()| 0)?))
 }
 
-/// What was agreed on: the options as they were asked for, but for credit 0, in whose place is what the daemon gives.
+/// What was agreed on, up to options.size bytes: the options as they were asked for, with the values that 0 stood for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_agreed(
     connection: *const VsockConnection,
     options: *mut VsockOptions,
 ) -> c_int {
     guard_int(|| {
-        if options.is_null() {
-            return Err(null("options"));
-        }
         // SAFETY: by the module's contract.
         let connection = &unsafe { get(connection, "connection") }?.0;
-        // SAFETY: not NULL.
-        unsafe { options.write(VsockOptions::of(connection.kind(), connection.options())) };
+        // SAFETY: by the module's contract.
+        let out = unsafe { Out::new(options, "options", "zw_vsock_options") }?;
+        out.write(&VsockOptions::of(connection.kind(), connection.options()));
         Ok(0)
     })
 }

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use zerowire::recv::layout;
 
 /// In the order of the header.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
+    "src/version.rs",
     "src/memory.rs",
     "src/types.rs",
     "src/guard.rs",
@@ -102,7 +103,7 @@ fn the_examples_are_c_and_c_plus_plus() {
 #[test]
 fn the_header_agrees_with_the_layout() {
     let values = [
-        ("ZW_VERSION", u64::from(layout::VERSION)),
+        ("ZW_MEMORY_VERSION", u64::from(layout::VERSION)),
         ("ZW_PAGE", layout::PAGE as u64),
         ("ZW_POLL_NOTHING", layout::POLL_NOTHING.into()),
         ("ZW_POLL_DATA", layout::POLL_DATA.into()),
@@ -129,6 +130,7 @@ fn the_header_agrees_with_the_layout() {
         ("sizeof(struct zw_arrival)", size_of::<zerowire_c::RecvArrival>() as u64),
         ("sizeof(struct zw_recv_events)", size_of::<zerowire_c::RecvEvents>() as u64),
         ("sizeof(struct zw_closed)", size_of::<zerowire_c::SendClosed>() as u64),
+        ("ZW_LIBRARY_VERSION", zerowire_c::zw_version().into()),
     ];
     for (compiler, arguments, assert) in
         [("cc", ["-std=c11", "-xc"], "_Static_assert"), ("c++", ["-std=c++11", "-xc++"], "static_assert")]

@@ -103,7 +103,7 @@ int main(int argc, char **argv)
         return fail("listen", result);
 
     while (left > 0) {
-        ssize_t count = zw_receiver_recv(receiver, arrivals, BATCH, -1);
+        ssize_t count = zw_receiver_recv(receiver, arrivals, sizeof arrivals[0], BATCH, -1);
 
         if (count < 0)
             return fail("recv", (int)count);
@@ -141,8 +141,12 @@ int main(int argc, char **argv)
                 break;
             }
         }
-        zw_arrival_release(arrivals, (size_t)count);
+        result = zw_arrival_release(arrivals, sizeof arrivals[0], (size_t)count);
+        if (result < 0)
+            return fail("release", result);
     }
+    ledger.size = sizeof ledger;
+    events.size = sizeof events;
     if ((result = zw_receiver_ledger(receiver, &ledger)) < 0 || (result = zw_receiver_events(receiver, &events)) < 0 ||
         (result = zw_receiver_path(receiver, path, sizeof path)) < 0)
         return fail("the totals", result);

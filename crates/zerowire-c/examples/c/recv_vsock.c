@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include <zerowire.h>
 
@@ -28,7 +29,8 @@ int main(int argc, char **argv)
     zw_vsock *connection = NULL;
     FILE *copy = NULL;
 
-    zw_vsock_options_init(&options);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
     while ((option = getopt(argc, argv, "lzqdo:")) != -1) {
         switch (option) {
         case 'l': listening = 1; break;
@@ -69,6 +71,7 @@ int main(int argc, char **argv)
         zw_window *window;
         struct zw_packet packet;
 
+        packet.size = sizeof packet;
         result = zw_vsock_dequeue(connection, &window);
         if (result == 0)
             break; /* no more data will come */

@@ -117,6 +117,7 @@ static void print_ledger(zw_sender *sender)
     uint64_t bytes;
     uint32_t reason;
 
+    ledger.size = sizeof ledger;
     if (zw_sender_ledger(sender, &ledger) < 0)
         return;
     printf("%" PRIu64 " bytes in %" PRIu64 " payloads\n", ledger.bytes, ledger.payloads);
@@ -200,6 +201,7 @@ int main(int argc, char **argv)
             status = fail("wait", result);
         print_ledger(sender);
     }
+    closed.size = sizeof closed;
     result = zw_sender_close(sender, status == 0 ? ZW_CLOSE_DRAIN : ZW_CLOSE_ABORT, -1, &closed);
     if (result < 0)
         status = fail("close", result);

@@ -104,6 +104,7 @@ static void print_ledger(const zw_frames *frames)
     uint32_t reason;
     char path[300];
 
+    ledger.size = sizeof ledger;
     if (zw_frames_ledger(frames, &ledger, &dropped) < 0 || zw_frames_path(frames, path, sizeof path) < 0)
         return;
     printf("%" PRIu64 " bytes in %" PRIu64 " frames, %" PRIu64 " system calls, %" PRIu64 " dropped\n", ledger.bytes,

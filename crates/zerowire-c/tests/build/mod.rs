@@ -9,7 +9,7 @@ pub fn here() -> PathBuf {
 }
 
 /// Where cargo has put the libraries: beside the test.
-fn libraries() -> PathBuf {
+pub fn libraries() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let deps = test.parent().expect("a folder");
     for folder in [deps, deps.parent().expect("a folder")] {
@@ -22,12 +22,17 @@ fn libraries() -> PathBuf {
 
 /// Compiles a program of the crate's folder as a user does, against libraries under the names that they are installed with.
 pub fn compile(source: &str, folder: &Path, shared: bool) -> PathBuf {
+    compile_with("include", source, folder, shared)
+}
+
+/// The same with the header of another folder.
+pub fn compile_with(include: &str, source: &str, folder: &Path, shared: bool) -> PathBuf {
     let from = libraries();
     let program = folder.join("program");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
         .arg("-I")
-        .arg(here().join("include"))
+        .arg(here().join(include))
         .arg(here().join(source))
         .arg("-o")
         .arg(&program);

@@ -175,6 +175,7 @@ static void every_length_is_sent(void)
     CHECK(zw_frames_drain(frames, WAIT_MS) == 0 && zw_frames_outstanding(frames) == 0);
     back = zw_frames_reap(frames);
     CHECK(back >= 8 && zw_frames_reap(frames) == 0);
+    ledger.size = sizeof ledger;
     CHECK(zw_frames_ledger(frames, &ledger, &dropped) == 0 && dropped == 0);
     CHECK(ledger.payloads == 1455 && ledger.bytes == total && ledger.system_calls > 0);
     for (reason = 0; zw_frames_copied(frames, reason, &name, &bytes) == 1; reason++)

@@ -25,11 +25,12 @@ static void *elsewhere(void *held)
     struct zw_arrival arrival;
     zw_shared_area *area;
 
-    CHECK(zw_receiver_recv(shared, &arrival, 1, 0) == -EEXIST && strstr(zw_last_error(), "thread") != NULL);
+    CHECK(zw_receiver_recv(shared, &arrival, sizeof arrival, 1, 0) == -EEXIST);
+    CHECK(strstr(zw_last_error(), "thread") != NULL);
     CHECK(zw_receiver_close(shared) == -EEXIST && zw_receiver_export(shared, &area) == -EEXIST);
     CHECK(zw_receiver_add_area(shared, 4096, 16, 0) == -EEXIST);
     /* But a buffer may be given back by any thread. */
-    zw_arrival_release((struct zw_arrival *)held, 1);
+    CHECK(zw_arrival_release((struct zw_arrival *)held, sizeof arrival, 1) == 0);
     return NULL;
 }
 
@@ -116,7 +117,7 @@ static void areas_are_checked(zw_receiver *receiver)
 static void calls(uint32_t backend)
 {
     struct zw_receiver_options options;
-    struct zw_arrival arrivals[8], kept;
+    struct zw_arrival arrivals[8], kept, stale;
     struct zw_recv_events events;
     struct zw_ledger ledger;
     zw_receiver *receiver;
@@ -147,31 +148,37 @@ static void calls(uint32_t backend)
     fd = open("/dev/null", O_RDONLY);
     CHECK(zw_receiver_add(receiver, fd, &connection) == -EMFILE && fcntl(fd, F_GETFD) < 0);
 
-    CHECK(zw_receiver_recv(receiver, arrivals, 8, 0) == 0);
-    CHECK(zw_receiver_recv(receiver, NULL, 8, 0) == -EINVAL && zw_receiver_recv(NULL, arrivals, 8, 0) == -EINVAL);
+    CHECK(zw_receiver_recv(receiver, arrivals, sizeof kept, 8, 0) == 0);
+    CHECK(zw_receiver_recv(receiver, NULL, sizeof kept, 8, 0) == -EINVAL);
+    CHECK(zw_receiver_recv(NULL, arrivals, sizeof kept, 8, 0) == -EINVAL);
     CHECK(zw_receiver_limit(receiver, connection, 5) == 0);
     CHECK(zw_receiver_limit(receiver, connection + 1, 5) == -ENOENT);
     CHECK(write(pair[0], "hello, world", 12) == 12);
-    CHECK(zw_receiver_recv(receiver, arrivals, 8, 10000) == 1);
+    CHECK(zw_receiver_recv(receiver, arrivals, sizeof kept, 8, 10000) == 1);
     CHECK(arrivals[0].connection == connection && arrivals[0].kind == ZW_ARRIVAL_DATA && arrivals[0].length == 5);
     CHECK(memcmp(arrivals[0].data, "hello", 5) == 0);
     kept = arrivals[0];
-    CHECK(zw_receiver_recv(receiver, arrivals, 8, 10) == 0);
+    CHECK(zw_receiver_recv(receiver, arrivals, sizeof kept, 8, 10) == 0);
     CHECK(zw_receiver_limit(receiver, connection, UINT64_MAX) == 0);
-    CHECK(zw_receiver_recv(receiver, arrivals, 1, 10000) == 1 && arrivals[0].length == 7);
-    zw_arrival_release(arrivals, 1);
-    CHECK(arrivals[0].data == NULL && arrivals[0].length == 0);
-    zw_arrival_release(arrivals, 1); /* nothing is in it any more */
+    CHECK(zw_receiver_recv(receiver, arrivals, sizeof kept, 1, 10000) == 1 && arrivals[0].length == 7);
+    /* Copies stand for one buffer. */
+    arrivals[1] = arrivals[0];
+    CHECK(zw_arrival_release(arrivals, sizeof kept, 1) == 0);
+    CHECK(arrivals[0].data == NULL && arrivals[0].length == 0 && arrivals[0].token == 0);
+    CHECK(zw_arrival_release(arrivals, sizeof kept, 1) == 0); /* nothing is in it any more */
+    CHECK(zw_arrival_release(arrivals, sizeof kept, 2) == -ESTALE && strstr(zw_last_error(), "element 1") != NULL);
+    CHECK(arrivals[1].data == NULL && zw_arrival_release(arrivals, 40, 2) == -EINVAL);
 
     /* Answers go over the same socket. */
     fd = zw_receiver_socket(receiver, connection);
     CHECK(fd >= 0 && write(fd, "yes", 3) == 3 && read(pair[0], rest, 4) == 3);
     CHECK(shutdown(pair[0], SHUT_WR) == 0);
-    CHECK(zw_receiver_recv(receiver, arrivals, 8, 10000) == 1 && arrivals[0].kind == ZW_ARRIVAL_END);
+    CHECK(zw_receiver_recv(receiver, arrivals, sizeof kept, 8, 10000) == 1 && arrivals[0].kind == ZW_ARRIVAL_END);
     CHECK(arrivals[0].data == NULL && arrivals[0].error == 0);
-    zw_arrival_release(arrivals, 1);
+    CHECK(zw_arrival_release(arrivals, sizeof kept, 1) == 0);
 
     shared = receiver;
+    stale = kept;
     CHECK(memcmp(kept.data, "hello", 5) == 0);
     CHECK(pthread_create(&thread, NULL, elsewhere, &kept) == 0 && pthread_join(thread, NULL) == 0);
     CHECK(kept.data == NULL);
@@ -187,7 +194,9 @@ static void calls(uint32_t backend)
     fd = zw_receiver_unlisten(receiver, listener);
     CHECK(fd >= 0 && close(fd) == 0);
 
-    CHECK(zw_receiver_recv(receiver, arrivals, 8, 0) == 0);
+    CHECK(zw_receiver_recv(receiver, arrivals, sizeof kept, 8, 0) == 0);
+    ledger.size = sizeof ledger;
+    events.size = sizeof events;
     CHECK(zw_receiver_ledger(receiver, &ledger) == 0 && ledger.bytes == 12 && ledger.payloads == 2);
     CHECK(ledger.copied_bytes == 12 && ledger.zero_copied_bytes == 0);
     CHECK(zw_receiver_zero_copied(receiver) == ZW_ZERO_COPIED_EXACT && zw_receiver_zero_copied(NULL) == -EINVAL);
@@ -197,10 +206,12 @@ static void calls(uint32_t backend)
 
     /* A buffer outlives the receiver, and a connection that failed says why. */
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && zw_receiver_add(receiver, pair[1], &connection) == 0);
-    CHECK(write(pair[0], "kept", 4) == 4 && zw_receiver_recv(receiver, &kept, 1, 10000) == 1);
+    CHECK(write(pair[0], "kept", 4) == 4 && zw_receiver_recv(receiver, &kept, sizeof kept, 1, 10000) == 1);
     CHECK(zw_receiver_close(receiver) == 0 && zw_receiver_close(NULL) == 0);
+    /* It is in the place of another that was given back, whose copy is no way to it. */
+    CHECK(zw_arrival_release(&stale, sizeof stale, 1) == -ESTALE);
     CHECK(memcmp(kept.data, "kept", 4) == 0);
-    zw_arrival_release(&kept, 1);
+    CHECK(zw_arrival_release(&kept, sizeof kept, 1) == 0);
     close(pair[0]);
 }
 

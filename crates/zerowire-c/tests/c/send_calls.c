@@ -157,9 +157,11 @@ static void every_way_sends(void)
     CHECK(zw_sender_wait_all(sender, -1) == 0);
     CHECK(zw_sender_outstanding(sender) == 0 && zw_sender_outstanding_bytes(sender) == 0 && zw_sender_poll(sender) >= 0);
     CHECK(zw_area_free(area) == 2);
+    c.size = sizeof c;
     while (zw_sender_next_completion(sender, &c) == 1)
         done += c.last - c.first + 1;
     CHECK(done == 12);
+    ledger.size = sizeof ledger;
     CHECK(zw_sender_ledger(sender, &ledger) == 0);
     CHECK(ledger.bytes == 100 && ledger.payloads == 11 && ledger.bytes == ledger.zero_copied_bytes + ledger.copied_bytes);
 
@@ -170,6 +172,7 @@ static void every_way_sends(void)
     CHECK(zw_sender_path(sender, whole, sizeof whole) == length && strlen(whole) == (size_t)length);
     CHECK(strstr(whole, "MSG_ZEROCOPY") != NULL && strncmp(text, whole, 7) == 0);
     CHECK(zw_sender_choices(sender, whole, sizeof whole) == 0 && whole[0] == 0);
+    closed.size = sizeof closed;
     CHECK(zw_sender_close(sender, ZW_CLOSE_DRAIN, -1, &closed) == 0);
     CHECK(closed.aborted == 0 && closed.kept == 0);
     zw_area_close(area);
@@ -261,6 +264,7 @@ static void datagrams(void)
     CHECK(zw_sender_send_many(sender, several + 1, 2, NULL) == -EMSGSIZE);
     CHECK(zw_sender_wait_all(sender, -1) == 0);
     CHECK(zw_area_free(area) == 1);
+    ledger.size = sizeof ledger;
     CHECK(zw_sender_ledger(sender, &ledger) == 0 && ledger.bytes == 1000 + 1000 + 3 * 50 + 10);
     for (reason = 0; zw_sender_copied(sender, reason, &name, &bytes) == 1; reason++)
         if (strcmp(name, "scattered") == 0)
@@ -301,6 +305,7 @@ static void segments(void)
     CHECK(zw_sender_set_segment_bytes(sender, 0) == 0);
     CHECK(zw_sender_send(sender, bytes, sizeof bytes, NULL) == 0); /* one */
     CHECK(zw_sender_wait_all(sender, -1) == 0);
+    ledger.size = sizeof ledger;
     CHECK(zw_sender_ledger(sender, &ledger) == 0 && ledger.payloads == 3 && ledger.bytes == 3 * sizeof bytes);
     zw_sender_close(sender, ZW_CLOSE_DRAIN, -1, NULL);
 }

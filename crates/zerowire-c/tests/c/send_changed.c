@@ -35,6 +35,7 @@ int main(int argc, char **argv)
     uint32_t ticket;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
+    closed.size = sizeof closed;
     CHECK(argc == 5 && setrlimit(RLIMIT_CORE, &none) == 0);
     memset(&to, 0, sizeof to);
     to.sin_family = AF_INET;

@@ -49,6 +49,15 @@ static zw_window *taken(zw_vsock *connection)
     return window;
 }
 
+static struct zw_vsock_options defaults(void)
+{
+    struct zw_vsock_options options;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    return options;
+}
+
 static void arguments_are_checked(const char *path)
 {
     struct zw_vsock_options options;
@@ -61,28 +70,28 @@ static void arguments_are_checked(const char *path)
     FAILS(zw_vsock_connect("/nonexistent.map", 1, NULL, &connection), ENOENT, "--uds");
     FAILS(zw_vsock_connect(path, UINT32_MAX, NULL, &connection), EINVAL, "4294967295");
 
-    zw_vsock_options_init(NULL);
-    zw_vsock_options_init(&options);
-    CHECK(options.kind == ZW_STREAM && options.windows == 4 && options.header_pages == 1 && options.data_pages == 128);
-    CHECK(options.lowat == 1 && options.credit == 0 && options.flags == ZW_PACKED && options.reserved == 0);
+    options = defaults();
+    options.size = 0;
+    FAILS(zw_vsock_connect(path, 1, &options, &connection), EINVAL, "sizeof(struct zw_vsock_options)");
+    options = defaults();
     options.kind = 3;
     FAILS(zw_vsock_connect(path, 1, &options, &connection), EINVAL, "kind 3");
-    zw_vsock_options_init(&options);
+    options = defaults();
     options.flags = 8;
     FAILS(zw_vsock_connect(path, 1, &options, &connection), EINVAL, "flags 0x8");
-    zw_vsock_options_init(&options);
+    options = defaults();
     options.reserved = 5;
-    FAILS(zw_vsock_listen(path, 1, &options, &listener), EINVAL, "zw_vsock_options_init");
-    zw_vsock_options_init(&options);
+    FAILS(zw_vsock_listen(path, 1, &options, &listener), EINVAL, "reserved is 5");
+    options = defaults();
     options.windows = 65;
     FAILS(zw_vsock_listen(path, 1, &options, &listener), EINVAL, "windows: 65 is not in 2 to 64");
-    zw_vsock_options_init(&options);
+    options = defaults();
     options.data_pages = 4096;
     FAILS(zw_vsock_connect(path, 1, &options, &connection), EINVAL, "--map-max");
-    zw_vsock_options_init(&options);
+    options = defaults();
     options.credit = 1u << 30;
     FAILS(zw_vsock_connect(path, 1, &options, &connection), EINVAL, "1073741824");
-    zw_vsock_options_init(&options);
+    options = defaults();
     options.flags |= ZW_DIRECT;
     FAILS(zw_vsock_connect(path, 1, &options, &connection), EPERM, "--share-guest-memory");
     FAILS(zw_vsock_connect(path, 77, NULL, &connection), ECONNREFUSED, "port 77");
@@ -113,6 +122,7 @@ static void handles_may_be_null(void)
     FAILS(zw_vsock_read(NULL, &byte, 1), EINVAL, "connection is NULL");
     FAILS(zw_vsock_write(NULL, &byte, 1), EINVAL, "connection is NULL");
     FAILS(zw_vsock_shutdown(NULL, SHUT_RD), EINVAL, "connection is NULL");
+    packet.size = sizeof packet;
     FAILS(zw_window_next(NULL, &packet), EINVAL, "window is NULL");
     CHECK(zw_vsock_poll_value(NULL) == ZW_POLL_NOTHING && zw_window_bytes(NULL) == 0);
     zw_window_rewind(NULL);
@@ -151,6 +161,7 @@ static void ten_bytes(zw_window *window)
 {
     struct zw_packet packet;
 
+    packet.size = sizeof packet;
     CHECK(zw_window_bytes(window) == 10);
     CHECK(zw_window_next(window, &packet) == 1);
     CHECK(packet.length == 10 && packet.flags == 0 && memcmp(packet.data, "0123456789", 10) == 0);
@@ -190,6 +201,7 @@ static void waiting_and_mapping(zw_vsock *connection)
     zw_window_rewind(window);
     ten_bytes(window);
     zw_window_rewind(window);
+    packet.size = sizeof packet;
     CHECK(zw_window_next(window, &packet) == 1);
     CHECK(zw_vsock_map(connection) == 0);
     zw_window_release(window);
@@ -264,16 +276,19 @@ int main(int argc, char **argv)
     arguments_are_checked(argv[1]);
     handles_may_be_null();
 
-    zw_vsock_options_init(&options);
+    options = defaults();
     options.windows = 2;
     options.data_pages = WINDOW / 4096;
     CHECK(zw_vsock_connect(argv[1], 5000, &options, &connection) == 0);
     CHECK(zw_vsock_ports(connection, &host_port, &guest_port) == 0 && guest_port == 5000 && host_port != 0);
     CHECK(zw_vsock_ports(connection, NULL, NULL) == 0);
     FAILS(zw_vsock_agreed(connection, NULL), EINVAL, "options is NULL");
-    CHECK(zw_vsock_agreed(connection, &agreed) == 0 && agreed.credit == 256u << 10);
-    agreed.credit = options.credit;
-    CHECK(memcmp(&agreed, &options, sizeof options) == 0);
+    agreed.size = 0;
+    FAILS(zw_vsock_agreed(connection, &agreed), EINVAL, "sizeof(struct zw_vsock_options)");
+    agreed.size = sizeof agreed;
+    CHECK(zw_vsock_agreed(connection, &agreed) == 0 && agreed.credit == 256u << 10 && agreed.windows == 2);
+    CHECK(agreed.kind == ZW_STREAM && agreed.header_pages == 1 && agreed.data_pages == WINDOW / 4096);
+    CHECK(agreed.lowat == 1 && agreed.flags == 0 && agreed.reserved == 0 && agreed.size == sizeof agreed);
     waiting_and_mapping(connection);
     holding(connection);
     copying(connection);

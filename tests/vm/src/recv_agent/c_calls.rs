@@ -79,7 +79,8 @@ impl Receiver {
         while !ended {
             let mut some: [c::RecvArrival; 8] = [const { EMPTY }; 8];
             // SAFETY: as the module says; so many are written at most.
-            let n = unsafe { c::zw_receiver_recv(self.0, some.as_mut_ptr(), some.len(), PATIENCE_MS) };
+            let n =
+                unsafe { c::zw_receiver_recv(self.0, some.as_mut_ptr(), ELEMENT, some.len(), PATIENCE_MS) };
             let n = told(n as i64)? as usize;
             ensure!(n > 0, "nothing more than {got} of {bytes} bytes comes");
             for arrival in &some[..n] {
@@ -98,7 +99,7 @@ impl Receiver {
                 }
             }
             // SAFETY: as the module says.
-            unsafe { c::zw_arrival_release(some.as_mut_ptr(), n) };
+            told(unsafe { c::zw_arrival_release(some.as_mut_ptr(), ELEMENT, n) }.into())?;
         }
         ensure!(got == bytes, "{got} of {bytes} bytes came");
         // SAFETY: as the module says.
@@ -111,21 +112,18 @@ impl Receiver {
     fn bytes(&self) -> Result<u64> {
         // SAFETY: integers, for which zeros are a value.
         let mut ledger: c::SendLedger = unsafe { std::mem::zeroed() };
+        ledger.size = size_of::<c::SendLedger>();
         // SAFETY: as the module says.
         told(unsafe { c::zw_receiver_ledger(self.0, &raw mut ledger) }.into())?;
         Ok(ledger.bytes)
     }
 }
 
-const EMPTY: c::RecvArrival = c::RecvArrival {
-    connection: 0,
-    listener: 0,
-    kind: 0,
-    error: 0,
-    data: null(),
-    length: 0,
-    held: [null_mut(); 3],
-};
+const EMPTY: c::RecvArrival =
+    c::RecvArrival { connection: 0, listener: 0, kind: 0, error: 0, data: null(), length: 0, token: 0 };
+
+/// What the header calls sizeof(struct zw_arrival).
+const ELEMENT: usize = size_of::<c::RecvArrival>();
 
 /// The area for another thread, which may use it.
 struct Area(*mut c::RecvArea);

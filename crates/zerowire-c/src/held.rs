@@ -1,0 +1,87 @@
+//! The buffers that C holds, by token.
+//!
+//! A token is a number that C may copy: the table (6 bits), the slot in it (26) and the use of that slot (32). Giving a
+//! buffer back ends the use, so a second copy of the token no longer matches. Receivers take the tables in turn. A table's
+//! lock is contended only when another thread gives buffers back, or by more than 64 receivers.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use zerowire::recv::Lease;
+
+const TABLE_BITS: u32 = 6;
+const SLOT_BITS: u32 = 26;
+const TABLES: usize = 1 << TABLE_BITS;
+const SLOTS: usize = 1 << SLOT_BITS;
+
+/// A place for a lease.
+struct Slot {
+    /// Of the lease that is in it, or comes next: from 1 on, so that no token is 0.
+    generation: u32,
+    lease: Option<Lease>,
+}
+
+/// Slots, and which of them are free. They stay for the next leases, as many as were held at once.
+struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+static HELD: [Mutex<Slots>; TABLES] =
+    [const { Mutex::new(Slots { slots: Vec::new(), free: Vec::new() }) }; TABLES];
+
+/// The table of a receiver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table(usize);
+
+fn lock(table: usize) -> MutexGuard<'static, Slots> {
+    HELD[table % TABLES].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Table {
+    /// For one more receiver.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed) % TABLES)
+    }
+
+    /// Opens the table, for a batch.
+    pub(crate) fn open(self) -> Open {
+        Open { table: self.0 as u64, slots: lock(self.0) }
+    }
+}
+
+/// A table while leases are put into it.
+pub(crate) struct Open {
+    table: u64,
+    slots: MutexGuard<'static, Slots>,
+}
+
+impl Open {
+    /// Whether one more fits.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.slots.free.is_empty() || self.slots.slots.len() < SLOTS
+    }
+
+    /// Keeps a lease: its token. Ask [`Self::has_room`] before.
+    pub(crate) fn keep(&mut self, lease: Lease) -> u64 {
+        let Slots { slots, free } = &mut *self.slots;
+        let at = free.pop().map_or(slots.len(), |at| at as usize);
+        if at == slots.len() {
+            slots.push(Slot { generation: 1, lease: None });
+        }
+        slots[at].lease = Some(lease);
+        (u64::from(slots[at].generation) << 32) | (self.table << SLOT_BITS) | at as u64
+    }
+}
+
+/// The lease of a token, once: `None` if it was taken before, or never was one.
+pub(crate) fn take(token: u64) -> Option<Lease> {
+    let at = token as usize % SLOTS;
+    let mut held = lock((token >> SLOT_BITS) as usize % TABLES);
+    let slot = held.slots.get_mut(at).filter(|slot| u64::from(slot.generation) == token >> 32)?;
+    let lease = slot.lease.take()?;
+    slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+    held.free.push(at as u32);
+    Some(lease)
+}
