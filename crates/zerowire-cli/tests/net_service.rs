@@ -100,11 +100,63 @@ fn without_json_a_table_names_the_reasons() {
         let mut guest = Guest::start(connect(&socket));
         guest.ping(&mut Peer::new("zwtable"));
         let (out, _) = program.stop();
-        for word in
-            ["web: tap:zwtable", "guest to port", "port to guest", "small", "header", "none dropped", "CPU"]
-        {
+        for word in [
+            "web: tap:zwtable",
+            "interface: zwtable, up",
+            "guest to port",
+            "port to guest",
+            "small",
+            "header",
+            "none dropped",
+            "CPU",
+        ] {
             assert!(out.contains(word), "no '{word}' in\n{out}");
         }
+    });
+}
+
+/// The kernel keeps a tap for as long as the io_uring of a process that has ended: the next one finds it, and makes its own.
+#[test]
+fn after_each_restart_at_once_the_guest_has_a_network() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        for round in 0..20 {
+            let mut program = start(dir.path(), "zwagain", &[], Restrict::default());
+            let mut guest = Guest::start(connect(&dir.path().join("zwagain")));
+            let mut peer = Peer::new("zwagain");
+            guest.ping(&mut peer);
+            // Rings run.
+            if round % 2 == 0 {
+                program.kill();
+            } else {
+                program.signal(libc::SIGTERM);
+                program.wait();
+            }
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_down_is_told_when_a_front_end_connects() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        tap::make("zwdown", flags);
+        let program = start(dir.path(), "zwdown", &[], Restrict::default());
+        let guest = Guest::start(connect(&dir.path().join("zwdown")));
+        program.wait_log("interface zwdown is down ('ip link set zwdown up')");
+        program.signal(libc::SIGUSR1);
+        let vm = &json(&program.wait_line(1))["vms"][0];
+        assert_eq!((&vm["interface"], &vm["interface_state"]), (&"zwdown".into(), &"down".into()));
+        drop(guest);
+        tap::persistent("zwup", 0);
+        let program = start(dir.path(), "zwup", &[], Restrict::default());
+        let guest = Guest::start(connect(&dir.path().join("zwup")));
+        program.signal(libc::SIGUSR1);
+        assert_eq!(json(&program.wait_line(1))["vms"][0]["interface_state"], "up");
+        drop(guest);
+        let (_, log) = program.stop();
+        assert!(!log.contains("WARN"), "{log}");
     });
 }
 
