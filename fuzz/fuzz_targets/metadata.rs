@@ -1,5 +1,6 @@
-//! A guest's frames to the metadata service: any bytes, and segments of connections over IPv4 and IPv6 that go on from what the
-//! service sent. Memory stays bounded, frames are whole, and all of it ends.
+//! A guest's frames to the metadata service: any bytes, and segments of connections over IPv4 and
+//! IPv6 that go on from what the service sent. Memory stays bounded, frames are whole, and all of
+//! it ends.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};

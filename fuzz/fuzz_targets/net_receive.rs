@@ -1,5 +1,6 @@
-//! A guest's receive buffers: chains of any layout and length, also ones that break a rule, while frames of any length come. Each
-//! frame arrives whole and in order, and no chain comes back twice or with more bytes than it has.
+//! A guest's receive buffers: chains of any layout and length, also ones that break a rule, while
+//! frames of any length come. Each frame arrives whole and in order, and no chain comes back twice
+//! or with more bytes than it has.
 #![no_main]
 
 use std::collections::VecDeque;
@@ -72,7 +73,8 @@ fuzz_target!(|bytes: &[u8]| {
                 let Some((&[head, flags, next, place], behind)) = rest.split_first_chunk() else { return };
                 rest = behind;
                 let addr = match place & 3 {
-                    // In the memory of chains: in that of rings the device would write what is checked here.
+                    // In the memory of chains: in that of rings the device would write what is
+                    // checked here.
                     0 => 0x1001_0000 + (u64::from(place) << 8),
                     1 => u64::MAX - u64::from(place),
                     _ => u64::from(place) << 8,

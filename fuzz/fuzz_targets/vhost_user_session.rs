@@ -1,5 +1,6 @@
-//! A front end that sends any messages in any order, with descriptors of any kind, to the vhost-user session of a device: what the
-//! bytes mean is said in `zerowire_virtio::daemon::testing`. No descriptor is left behind.
+//! A front end that sends any messages in any order, with descriptors of any kind, to the
+//! vhost-user session of a device: what the bytes mean is said in
+//! `zerowire_virtio::daemon::testing`. No descriptor is left behind.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -51,7 +51,8 @@ pub fn parse(owned: Option<&str>, grouped: Option<&str>, with: Option<&str>) -> 
     })
 }
 
-/// Takes a key of `--vm` that is `PREFIX-owner`, `PREFIX-group` or `PREFIX-mode`. False: it is another one.
+/// Takes a key of `--vm` that is `PREFIX-owner`, `PREFIX-group` or `PREFIX-mode`. False: it is
+/// another one.
 pub fn take(access: &mut SocketAccess, prefix: &str, key: &str, value: &str) -> Result<bool> {
     let own = key.strip_prefix(prefix).and_then(|k| k.strip_prefix('-'));
     let parsed = match own {
@@ -76,15 +77,15 @@ pub fn or(own: SocketAccess, all: SocketAccess) -> SocketAccess {
 /// Options about the front end's socket.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct SocketArgs {
-    /// User who owns the front end's socket, and may connect: a name of /etc/passwd or a number (libvirt's QEMU:
-    /// libvirt-qemu or qemu). Default: the user of this process.
+    /// User who owns the front end's socket, and may connect: a name of /etc/passwd or a number
+    /// (libvirt's QEMU: libvirt-qemu or qemu). Default: the user of this process.
     #[arg(long, value_name = "USER", value_parser = owner, conflicts_with = "fd")]
     socket_owner: Option<u32>,
     /// Group whose users may connect as a front end: a name of /etc/group or a number.
     #[arg(long, value_name = "GROUP", value_parser = group, conflicts_with = "fd")]
     socket_group: Option<u32>,
-    /// Permissions of the front end's socket, in octal; to connect takes the right to write. Default: 0600, and 0660
-    /// with --socket-group.
+    /// Permissions of the front end's socket, in octal; to connect takes the right to write.
+    /// Default: 0600, and 0660 with --socket-group.
     #[arg(long, value_name = "MODE", value_parser = mode, conflicts_with = "fd")]
     socket_mode: Option<u32>,
 }

@@ -11,8 +11,9 @@ const STEP: usize = 2;
 /// Fewer columns than this are not filled: the line gets longer than the terminal instead.
 const MIN_COLUMNS: usize = 20;
 
-/// `text` broken at spaces so that each line, indented by `indent` but for the first, has at most `width` columns.
-/// A word that is longer stays whole. The first line is taken to start at column `indent` too.
+/// `text` broken at spaces so that each line, indented by `indent` but for the first, has at most
+/// `width` columns. A word that is longer stays whole. The first line is taken to start at column
+/// `indent` too.
 pub fn hang(text: &str, indent: usize, width: usize) -> String {
     let room = width.saturating_sub(indent).max(MIN_COLUMNS);
     let mut out = String::with_capacity(text.len() + 16);
@@ -33,7 +34,8 @@ pub fn hang(text: &str, indent: usize, width: usize) -> String {
     out
 }
 
-/// `text` with each line that has more than `width` columns broken by [`hang`]. Other lines stay as they are.
+/// `text` with each line that has more than `width` columns broken by [`hang`]. Other lines stay as
+/// they are.
 pub fn fit(text: &str, width: usize) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for line in text.split_inclusive('\n') {

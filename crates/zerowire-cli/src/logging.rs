@@ -1,8 +1,9 @@
 //! The log: plain lines on standard error.
 //!
-//! Commands that serve VMs have it written by a thread of its own: whoever reads standard error slowly, or not
-//! at all, holds up no thread that serves a guest. A guest or its front end can cause lines as fast as it likes,
-//! so each VM has a rate, and so has the whole. What is suppressed or lost is counted, and the log says so.
+//! Commands that serve VMs have it written by a thread of its own: whoever reads standard error
+//! slowly, or not at all, holds up no thread that serves a guest. A guest or its front end can
+//! cause lines as fast as it likes, so each VM has a rate, and so has the whole. What is suppressed
+//! or lost is counted, and the log says so.
 
 mod limit;
 
@@ -57,14 +58,15 @@ pub fn init(level: &str) -> Result<()> {
     Ok(())
 }
 
-/// The same for a command that serves VMs: a thread writes the lines. Dropping what this returns waits until it
-/// has, or for [`PATIENCE`].
+/// The same for a command that serves VMs: a thread writes the lines. Dropping what this returns
+/// waits until it has, or for [`PATIENCE`].
 pub fn serve(level: &str) -> Result<Log> {
     let filter = filter(level)?;
     let (lines, queue) = sync_channel(WAITING);
     let shared = Arc::<Shared>::default();
     let for_thread = shared.clone();
-    // It must not be the thread that a signal finds: those are waited for elsewhere, and end the program here.
+    // It must not be the thread that a signal finds: those are waited for elsewhere, and end the
+    // program here.
     let thread = signals::without(|| {
         let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || write_all(&queue, &for_thread))
@@ -179,8 +181,8 @@ impl Visit for Text {
     }
 }
 
-/// Whose line it is, and the line. One of a thread that serves one VM begins with the VM's name; others say themselves of which VM
-/// they are, in the same way.
+/// Whose line it is, and the line. One of a thread that serves one VM begins with the VM's name;
+/// others say themselves of which VM they are, in the same way.
 fn line<'a>(level: Level, vm: Option<&'a str>, text: &'a str) -> (&'a str, String) {
     let named = text.split_once(": ").map_or("", |(name, _)| name);
     let (of, prefix) = match vm {
@@ -234,7 +236,8 @@ fn write_all(lines: &Receiver<Line>, shared: &Shared) {
     }
 }
 
-/// Waits for standard error. Not through `std`, whose lock those would wait for who have to say something at the end.
+/// Waits for standard error. Not through `std`, whose lock those would wait for who have to say
+/// something at the end.
 fn write(line: &str) {
     let stderr = io::stderr();
     let mut left = line.as_bytes();

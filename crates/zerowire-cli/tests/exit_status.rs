@@ -1,4 +1,5 @@
-//! What every command has in common: 2 for wrong arguments, and an end without a panic where nobody reads.
+//! What every command has in common: 2 for wrong arguments, and an end without a panic where nobody
+//! reads.
 
 use std::process::{Command, Output, Stdio};
 
@@ -66,7 +67,8 @@ fn a_closed_standard_output_ends_no_program_with_a_panic() {
     }
 }
 
-/// What is printed for people fits a terminal of 80 columns, `--help` and the tables of a demonstration.
+/// What is printed for people fits a terminal of 80 columns, `--help` and the tables of a
+/// demonstration.
 #[test]
 fn what_is_printed_fits_80_columns() {
     for arguments in [

@@ -1,4 +1,5 @@
-//! The log of a program whose guests and front ends do what makes lines, and of one whose log nobody reads.
+//! The log of a program whose guests and front ends do what makes lines, and of one whose log
+//! nobody reads.
 
 mod common;
 
@@ -39,7 +40,8 @@ fn a_log_that_nobody_reads_holds_up_neither_guests_nor_the_end() {
         let mut good_peer = Peer::new("zwlogb");
         good.ping(&mut good_peer);
 
-        // The front end makes lines in the control thread, the guest in the one of its queues, which goes on.
+        // The front end makes lines in the control thread, the guest in the one of its queues,
+        // which goes on.
         let mut front = connect(&dir.path().join("zwloga"));
         let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
         front.negotiate(features::VERSION_1).expect("features");

@@ -115,7 +115,8 @@ fn without_json_a_table_names_the_reasons() {
     });
 }
 
-/// The kernel keeps a tap for as long as the io_uring of a process that has ended: the next one finds it, and makes its own.
+/// The kernel keeps a tap for as long as the io_uring of a process that has ended: the next one
+/// finds it, and makes its own.
 #[test]
 fn after_each_restart_at_once_the_guest_has_a_network() {
     in_netns(|| {

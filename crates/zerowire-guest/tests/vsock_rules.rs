@@ -132,7 +132,8 @@ fn requests_for_credit_and_strays_are_answered() {
 /// Changes a sound packet.
 type Change = fn(PacketHeader) -> PacketHeader;
 
-/// A connection with 100 bytes sent, 10 of which were taken, and a sound packet of its peer, changed and received.
+/// A connection with 100 bytes sent, 10 of which were taken, and a sound packet of its peer,
+/// changed and received.
 fn after(len: usize, change: Change) -> (VsockStack, ConnId, Direct, Result<usize, GuestError>) {
     let (mut stack, conn, direct, peer) = connected(SocketType::Stream, 1000);
     stack.send(conn, &[1; 100]).unwrap();

@@ -116,10 +116,10 @@ impl MetadataService {
 
     /// Takes a frame from the guest: Ethernet, no virtio-net header, segments
     /// that the guest left whole for offloads included. `frame` is the caller's
-    /// private memory, which the guest can't change; the bytes are copied. ARP and neighbour solicitations
-    /// are answered at once, IP waits for [`Self::poll`]. A frame that is malformed or finds the queue full is
-    /// dropped and counted. TCP checksums aren't verified, since a guest's
-    /// driver may leave them to the device.
+    /// private memory, which the guest can't change; the bytes are copied. ARP and neighbour
+    /// solicitations are answered at once, IP waits for [`Self::poll`]. A frame that is malformed
+    /// or finds the queue full is dropped and counted. TCP checksums aren't verified, since a
+    /// guest's driver may leave them to the device.
     pub fn ingest(&mut self, frame: &[u8], now: Duration) {
         self.now = self.now.max(now);
         self.queues.ingest(frame, &mut self.stats);

@@ -45,7 +45,8 @@ fn any_ipv6_address_and_route_is_answered() {
     }
 }
 
-/// The ones' complement sum of RFC 1071 over an ICMPv6 message and its pseudo-header (RFC 8200 section 8.1).
+/// The ones' complement sum of RFC 1071 over an ICMPv6 message and its pseudo-header (RFC 8200
+/// section 8.1).
 fn icmpv6_sum(packet: &[u8]) -> u16 {
     let len = u32::from(u16::from_be_bytes([packet[4], packet[5]]));
     let pseudo = [&packet[8..40], &len.to_be_bytes(), &[0, 0, 0, 58], &packet[40..]].concat();

@@ -1,6 +1,6 @@
-//! cloud-hypervisor as front end: it reconnects to a back end that was started again, restores a snapshot, and migrates.
-//! Where it did not stop a ring itself it begins at the available index, so that all buffers that the guest posted before
-//! would be passed over.
+//! cloud-hypervisor as front end: it reconnects to a back end that was started again, restores a
+//! snapshot, and migrates. Where it did not stop a ring itself it begins at the available index, so
+//! that all buffers that the guest posted before would be passed over.
 
 mod common;
 
@@ -132,7 +132,8 @@ fn a_snapshot_stops_the_rings_and_both_sides_of_it_go_on() {
     });
 }
 
-/// One that was made before cloud-hypervisor knew of a back end's state stops no ring: it pauses the device.
+/// One that was made before cloud-hypervisor knew of a back end's state stops no ring: it pauses
+/// the device.
 #[test]
 fn a_snapshot_of_a_front_end_without_the_state_goes_on_behind_what_was_used() {
     in_netns(|| {
@@ -244,7 +245,8 @@ fn a_vsock_device_goes_on_behind_what_was_used() {
     }
 }
 
-/// Where payload is lent to programs, descriptors come back in another order: how many are back does not say which.
+/// Where payload is lent to programs, descriptors come back in another order: how many are back
+/// does not say which.
 #[test]
 fn a_transmit_queue_that_lends_begins_where_the_front_end_says() {
     let vms = [VsockVm::new("vm", 3).shared()];

@@ -1,4 +1,5 @@
-//! Descriptors that a front end sends and shares: eventfds that it fills and makes block, and files that are no memory.
+//! Descriptors that a front end sends and shares: eventfds that it fills and makes block, and files
+//! that are no memory.
 
 mod common;
 
@@ -67,7 +68,8 @@ fn a_full_call_eventfd_holds_up_no_front_end_that_comes_next() {
             let backend = Backend::start(&[Vm::new("zwfull")]);
             let mut peer = Peer::new("zwfull");
             let (device, vu, _slices) = held_up(&backend.path("zwfull"), PLAIN);
-            // The process of the front end is gone, and with it its descriptors; those of the test stay, which is worse.
+            // The process of the front end is gone, and with it its descriptors; those of the test
+            // stay, which is worse.
             drop(vu);
             peer.expect();
             backend.guest("zwfull", &options(0, Layout::Split)).ping(&mut peer, 1);

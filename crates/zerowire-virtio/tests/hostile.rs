@@ -211,7 +211,8 @@ fn a_broken_ring_is_told_in_the_device_status() {
     });
 }
 
-/// A front end begins at once; a connection of which nothing comes does not keep the VM from its own.
+/// A front end begins at once; a connection of which nothing comes does not keep the VM from its
+/// own.
 #[test]
 fn a_front_end_that_says_nothing_is_let_go() {
     beside_a_good_guest(["zwsilenta", "zwsilentb"], |backend, peer, check| {
@@ -319,7 +320,8 @@ fn a_front_end_that_truncates_its_memory_harms_only_itself() {
     });
 }
 
-/// More pages are lost than the process may have mappings (vm.max_map_count), were each to be replaced alone.
+/// More pages are lost than the process may have mappings (vm.max_map_count), were each to be
+/// replaced alone.
 #[test]
 fn a_front_end_that_loses_more_pages_than_there_may_be_mappings_harms_only_itself() {
     const ENTRIES: u16 = 256;

@@ -25,7 +25,8 @@ fn pinning(vm: Vm) -> Vm {
     Vm { policy: Policy { pin: Pin::On, ..vm.policy }, ..vm }
 }
 
-/// The region that both rings lie in goes. Whoever looked at it then would be killed: it is not mapped any more.
+/// The region that both rings lie in goes. Whoever looked at it then would be killed: it is not
+/// mapped any more.
 #[test]
 fn rings_whose_memory_goes_are_left_alone_until_it_is_back() {
     in_netns(|| {
@@ -204,7 +205,8 @@ fn nothing_holds_memory_that_was_removed() {
     });
 }
 
-/// What a balloon, free-page reporting and virtio-mem do: pages are discarded, and when the guest uses them again there are others.
+/// What a balloon, free-page reporting and virtio-mem do: pages are discarded, and when the guest
+/// uses them again there are others.
 #[test]
 fn what_goes_out_is_what_the_guest_wrote_after_its_pages_were_discarded() {
     const HEAD: u64 = 0x10_0000;
@@ -217,7 +219,8 @@ fn what_goes_out_is_what_the_guest_wrote_after_its_pages_were_discarded() {
         let vms = vms.chain(ports.map(|port| (Vm::on("zwdiscp", port), "v1")));
         for (vm, far) in vms {
             let (name, port) = (vm.name, vm.port.clone());
-            // An AF_XDP port registers memory, unless it is told not to, and its frames fit into a page.
+            // An AF_XDP port registers memory, unless it is told not to, and its frames fit into a
+            // page.
             let is_xdp = port.starts_with("xdp");
             let pin = if is_xdp { Pin::Off } else { vm.policy.pin };
             let len: u32 = if is_xdp { 1000 } else { 4096 };
@@ -249,7 +252,8 @@ fn what_goes_out_is_what_the_guest_wrote_after_its_pages_were_discarded() {
     });
 }
 
-/// A descriptor that is read a second time, behind its check, would have the device read what lies behind the guest's memory.
+/// A descriptor that is read a second time, behind its check, would have the device read what lies
+/// behind the guest's memory.
 #[test]
 fn a_descriptor_that_changes_while_it_is_read_is_what_was_checked() {
     const END: u64 = (1 << 32) + (1 << 20);

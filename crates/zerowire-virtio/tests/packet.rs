@@ -108,7 +108,8 @@ fn every_length_goes_out_from_every_layout() {
     });
 }
 
-/// A TCP or UDP frame over IPv6 with `options` bytes of destination options (RFC 8200 §4.6), and where its transport header begins.
+/// A TCP or UDP frame over IPv6 with `options` bytes of destination options (RFC 8200 §4.6), and
+/// where its transport header begins.
 fn with_options(protocol: u8, options: usize, payload: usize) -> (Vec<u8>, u16) {
     let transport: &[u8] =
         if protocol == 6 { &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10] } else { &[1, 0, 2, 0] };
@@ -132,8 +133,8 @@ fn with_options(protocol: u8, options: usize, payload: usize) -> (Vec<u8>, u16) 
     (f, start as u16)
 }
 
-/// The kernel cuts by gso_size, and drivers need not look: whatever the kind of frame and the length of its headers, nothing longer
-/// than the MTU gets to the interface.
+/// The kernel cuts by gso_size, and drivers need not look: whatever the kind of frame and the
+/// length of its headers, nothing longer than the MTU gets to the interface.
 #[test]
 fn segments_and_fragments_of_any_kind_fit_the_mtu() {
     in_netns(|| {
@@ -195,7 +196,8 @@ fn segments_and_fragments_of_any_kind_fit_the_mtu() {
                         }
                     }
                 };
-            // The longest fragments: 1514 bytes over IPv4, 1510 over IPv6, whose fragments are multiples of 8 bytes.
+            // The longest fragments: 1514 bytes over IPv4, 1510 over IPv6, whose fragments are
+            // multiples of 8 bytes.
             send(GSO_UDP, 1480, (udp4.clone(), 34), None);
             send(GSO_UDP, 1481, (udp4.clone(), 34), Some("too_long"));
             send(GSO_UDP, 20_000, (udp4.clone(), 34), Some("too_long"));

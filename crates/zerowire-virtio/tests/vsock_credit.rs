@@ -1,5 +1,5 @@
-//! Guests that let less be under way than they may, whatever number that is, and never ask for credit: when everything was read,
-//! they know.
+//! Guests that let less be under way than they may, whatever number that is, and never ask for
+//! credit: when everything was read, they know.
 
 mod common;
 
@@ -29,7 +29,8 @@ const ROUNDS: usize = 4;
 /// `SEQ_EOM`.
 const END: u32 = 1;
 
-/// Sends as much as may be under way, in packets, and waits until the guest knows that all of it has left.
+/// Sends as much as may be under way, in packets, and waits until the guest knows that all of it
+/// has left.
 fn send_and_wait(guest: &mut RawGuest, conn: &mut RawConn, cap: usize, message: bool) {
     let bytes = pattern(cap, 1);
     let mut packets = bytes.chunks(PACKET).peekable();
@@ -90,7 +91,8 @@ fn messages_go_on_whatever_their_guest_lets_be_under_way() {
     }
 }
 
-/// The program reads late, when the guest waits already: nothing but the program's reading tells the device of it.
+/// The program reads late, when the guest waits already: nothing but the program's reading tells
+/// the device of it.
 #[test]
 fn a_guest_hears_of_what_is_read_late() {
     let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(1 << 20)]);

@@ -115,7 +115,8 @@ fn a_thousand_host_programs_that_say_nothing() {
     guest.ping(sound, &mut sound_host);
 }
 
-/// Programs for Firecracker and vhost-device-vsock, which take the word in letters of any case and any white space.
+/// Programs for Firecracker and vhost-device-vsock, which take the word in letters of any case and
+/// any white space.
 #[test]
 fn lines_as_other_devices_take_them() {
     let backend = VsockBackend::one();

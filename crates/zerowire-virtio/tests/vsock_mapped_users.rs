@@ -82,7 +82,8 @@ fn a_user_who_was_named_is_served_and_no_other_one() {
     assert_eq!(backend.stats("vm").totals.bad_handshakes, 1);
 }
 
-/// Connecting to the guest and taking ports of the host are two permissions, the second one by port.
+/// Connecting to the guest and taking ports of the host are two permissions, the second one by
+/// port.
 #[test]
 fn who_may_connect_may_not_listen_and_the_other_way_round() {
     let [connects, listens] = USERS;

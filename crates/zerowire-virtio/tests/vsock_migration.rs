@@ -256,8 +256,8 @@ fn a_driver_that_comes_from_elsewhere_is_told_that_its_connections_are_gone() {
     }
 }
 
-/// A driver that takes the event ends the connections that it has by then. So none begins before it has posted the buffer anew,
-/// in either direction; where it never does, after a second.
+/// A driver that takes the event ends the connections that it has by then. So none begins before it
+/// has posted the buffer anew, in either direction; where it never does, after a second.
 #[test]
 fn connections_begin_behind_the_reset_of_the_old_ones() {
     let vms = [Vm::new("vm", 3)];
@@ -277,7 +277,8 @@ fn connections_begin_behind_the_reset_of_the_old_ones() {
         let _listener = backend.listen("vm", 1234);
         let conn = guest.stack.connect(HOST_CID, 1234, SocketType::Stream).expect("asked");
         let mut program = backend.dial("vm", port);
-        // Packets of no connection are answered meanwhile, and a packet that was due before the second one is there by then.
+        // Packets of no connection are answered meanwhile, and a packet that was due before the
+        // second one is there by then.
         let sound = guest.stack.header(conn, Op::CreditUpdate).expect("a header");
         for answers in 1..=2 {
             let stray = PacketHeader { src_port: 7, ..sound };

@@ -1,4 +1,5 @@
-//! Groups hold whatever sockets are called: no guest reaches a socket of the back end through a port of its own.
+//! Groups hold whatever sockets are called: no guest reaches a socket of the back end through a
+//! port of its own.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What a guest of a group can take of another one's connections: a part of them, and none for ever.
+//! What a guest of a group can take of another one's connections: a part of them, and none for
+//! ever.
 
 mod common;
 
@@ -22,7 +23,8 @@ fn granted(from: &mut Guest, to: &mut Guest, count: usize) -> usize {
     asked.iter().filter(|c| from.stack.state(**c) == ConnState::Established).count()
 }
 
-/// Three neighbours take what they can get of a guest's connections; the host still reaches it, and it the host.
+/// Three neighbours take what they can get of a guest's connections; the host still reaches it, and
+/// it the host.
 #[test]
 fn neighbours_leave_each_other_and_the_host_a_share() {
     let all = [("a", 3), ("b", 4), ("c", 5), ("d", 6), ("e", 7)];
@@ -80,8 +82,8 @@ fn say(guest: &mut Driver, flow: &Flow, op: Op) {
     assert!(guest.send(&header.to_bytes(), 0, Layout(0)), "room");
 }
 
-/// A guest that takes no packet has its connections reset by a neighbour: after 8 s their places are free, and it learns of
-/// them once it takes packets again.
+/// A guest that takes no packet has its connections reset by a neighbour: after 8 s their places
+/// are free, and it learns of them once it takes packets again.
 #[test]
 fn resets_that_nobody_takes_hold_no_place_for_long() {
     let dir = tempfile::tempdir().expect("a directory for sockets");

@@ -375,8 +375,8 @@ fn a_guest_that_sends_beyond_the_credit_is_reset() {
     assert_eq!(backend.stats("a").totals.transmit.dropped_frames["beyond_credit"], 1);
 }
 
-/// A neighbour that was asked for a connection speaks of credit, and asks for some, before it answers: the one that asks hears
-/// nothing but the answer.
+/// A neighbour that was asked for a connection speaks of credit, and asks for some, before it
+/// answers: the one that asks hears nothing but the answer.
 #[test]
 fn nothing_of_credit_is_said_before_the_answer() {
     let backend = two();

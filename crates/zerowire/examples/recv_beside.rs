@@ -1,8 +1,9 @@
 //! Latency of small messages beside bulk data, and the CPU time of receiving both:
 //! `cargo run --release -p zerowire --example recv_beside`.
 //!
-//! One thread sends a burst of 192 KiB on one connection every 2 ms and, up to 0.6 ms later, a message of 16 bytes on
-//! another. The receiver has default options, or never waits for more (`gather` zero). The ways take turns.
+//! One thread sends a burst of 192 KiB on one connection every 2 ms and, up to 0.6 ms later, a
+//! message of 16 bytes on another. The receiver has default options, or never waits for more
+//! (`gather` zero). The ways take turns.
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! Sends standard input over TCP from buffers that are lent: `send_area HOST:PORT < FILE`. docs/send.md shows the function.
+//! Sends standard input over TCP from buffers that are lent: `send_area HOST:PORT < FILE`.
+//! docs/send.md shows the function.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;

@@ -70,10 +70,11 @@ pub enum CopyReason {
     KernelCopies,
     /// Another sender of this process lends on the same socket.
     SecondSender,
-    /// The number that the kernel gives the next loan of this socket is not known at the moment: somebody else lent on it,
-    /// or a call failed.
+    /// The number that the kernel gives the next loan of this socket is not known at the moment:
+    /// somebody else lent on it, or a call failed.
     Numbering,
-    /// A datagram longer than the path takes in one packet: the kernel copies each fragment, also of what is lent.
+    /// A datagram longer than the path takes in one packet: the kernel copies each fragment, also
+    /// of what is lent.
     Fragmented,
 }
 

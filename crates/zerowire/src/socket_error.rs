@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
-/// Why a socket was not taken, with the socket, which is as it was but for options that were set on it.
+/// Why a socket was not taken, with the socket, which is as it was but for options that were set on
+/// it.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct SocketError<E: std::error::Error + 'static> {

@@ -97,8 +97,8 @@ pub fn choose(choice: Choice) {
     WAY.store(way, Ordering::Relaxed);
 }
 
-/// Chooses the way if that was not done yet, so that the first call of a process does not take the time. Senders do it when
-/// they are made.
+/// Chooses the way if that was not done yet, so that the first call of a process does not take the
+/// time. Senders do it when they are made.
 pub fn prepare() {
     if WAY.load(Ordering::Relaxed) == UNKNOWN {
         choose(Choice::Auto);

@@ -119,7 +119,8 @@ fn nothing_is_allocated_once_it_is_under_way() {
     }
 }
 
-/// Waiting for more saves wake-ups of bulk transfers. It stops while a connection of messages is open.
+/// Waiting for more saves wake-ups of bulk transfers. It stops while a connection of messages is
+/// open.
 #[test]
 fn messages_beside_bulk_data_are_not_kept_waiting() {
     for backend in BOTH {

@@ -1,4 +1,5 @@
-//! The first example of docs/send.md: it is the function of a program that compiles, and loses nothing.
+//! The first example of docs/send.md: it is the function of a program that compiles, and loses
+//! nothing.
 
 #[path = "../examples/send_area.rs"]
 mod send_area;
@@ -19,7 +20,8 @@ fn the_page_shows_the_program() {
     assert!(page.contains(&shown), "docs/send.md does not show crates/zerowire/examples/send_area.rs");
 }
 
-/// Many times as many buffers as there are, to a receiver that is late: all are lent, and each is waited for.
+/// Many times as many buffers as there are, to a receiver that is late: all are lent, and each is
+/// waited for.
 #[test]
 fn a_late_receiver_gets_everything() {
     const BUFFERS: usize = 1000;

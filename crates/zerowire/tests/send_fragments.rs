@@ -1,5 +1,6 @@
-//! Datagrams longer than the path's MTU, and queues of interfaces that are full: what is lent, what an ENOBUFS means, and
-//! when memory is back. IP_RECVERR is set, so that the kernel tells of full queues.
+//! Datagrams longer than the path's MTU, and queues of interfaces that are full: what is lent, what
+//! an ENOBUFS means, and when memory is back. IP_RECVERR is set, so that the kernel tells of full
+//! queues.
 
 mod common;
 
@@ -92,7 +93,8 @@ fn what_the_kernel_would_cut_into_fragments_is_copied() {
     }
 }
 
-/// A datagram is refused by a queue that has taken its first fragments, and the one behind it is lent.
+/// A datagram is refused by a queue that has taken its first fragments, and the one behind it is
+/// lent.
 #[test]
 fn a_refused_long_datagram_does_not_shift_the_numbers() {
     in_lab(|lab| {
@@ -115,8 +117,8 @@ fn a_refused_long_datagram_does_not_shift_the_numbers() {
     });
 }
 
-/// The MTU falls behind a sender's back: what it lends then is cut into fragments, some of which are queued when the call
-/// fails. They keep its number for as long as they wait.
+/// The MTU falls behind a sender's back: what it lends then is cut into fragments, some of which
+/// are queued when the call fails. They keep its number for as long as they wait.
 #[test]
 fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
     in_lab(|lab| {
@@ -150,7 +152,8 @@ fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
         assert_eq!(copied(&s, "numbering"), 3 * LEN as u64);
         lab.release(lab::HERE);
         (2..5).for_each(|seed| arrives(&peer, seed, LEN));
-        // When the peer has given up waiting for the other fragments it lends again, and what waits in a queue is not back.
+        // When the peer has given up waiting for the other fragments it lends again, and what waits
+        // in a queue is not back.
         let (mut seed, start) = (5, Instant::now());
         while copied(&s, "kernel") == 8000 {
             assert!(start.elapsed() < PATIENCE, "nothing is lent: {:?}", s.counters().snapshot());

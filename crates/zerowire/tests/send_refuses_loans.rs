@@ -1,5 +1,6 @@
-//! A connection that takes SO_ZEROCOPY and then refuses MSG_ZEROCOPY with EOPNOTSUPP, as TLS in the kernel does
-//! (`tls_sw_sendmsg`, net/tls/tls_sw.c). Few kernels of test machines have that, so a filter on this thread answers here.
+//! A connection that takes SO_ZEROCOPY and then refuses MSG_ZEROCOPY with EOPNOTSUPP, as TLS in the
+//! kernel does (`tls_sw_sendmsg`, net/tls/tls_sw.c). Few kernels of test machines have that, so a
+//! filter on this thread answers here.
 
 mod sockets;
 

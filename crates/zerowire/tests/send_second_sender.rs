@@ -1,5 +1,6 @@
-//! Several senders on one connection, and other code that lent on it: memory comes back when the kernel has let go of it,
-//! and not before. The receiver reads nothing meanwhile, so that what is lent stays in the sender's queue.
+//! Several senders on one connection, and other code that lent on it: memory comes back when the
+//! kernel has let go of it, and not before. The receiver reads nothing meanwhile, so that what is
+//! lent stays in the sender's queue.
 
 mod common;
 mod sockets;
@@ -31,8 +32,9 @@ fn pair() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// Sends a head and a body and reads nothing: the kernel keeps the body's buffer, so nobody may get that. Then the receiver
-/// reads, and everything has to be as it was sent. `lends`: the body has to be lent.
+/// Sends a head and a body and reads nothing: the kernel keeps the body's buffer, so nobody may get
+/// that. Then the receiver reads, and everything has to be as it was sent. `lends`: the body has to
+/// be lent.
 fn respond(s: &mut Sender, peer: &mut TcpStream, lends: bool) {
     let area = Area::new(AreaOptions { buffer_bytes: BODY, buffers: 1, pages: Pages::Normal }).unwrap();
     let copied_before = s.counters().snapshot().copied_bytes.get("numbering").copied();
@@ -263,7 +265,8 @@ fn senders_without_numbers_of_the_socket_are_free() {
     respond(&mut lends, &mut b, true);
 }
 
-/// A sender ends while its datagrams wait in an interface. The next one on the socket takes over what is lent.
+/// A sender ends while its datagrams wait in an interface. The next one on the socket takes over
+/// what is lent.
 #[test]
 fn a_sender_after_one_whose_memory_is_still_lent() {
     in_lab(|lab| {

@@ -146,7 +146,8 @@ fn work(end: &End, name: &str, words: &mut Words) -> Result<String> {
             job::receive_end(&socket)?;
             Ok(String::new())
         }
-        // SEED WRITE BYTES BUFFER..., each on a connection of its own whose socket has that buffer; 0 is the default.
+        // SEED WRITE BYTES BUFFER..., each on a connection of its own whose socket has that buffer;
+        // 0 is the default.
         "send-each" => {
             let (load, buffers) = (words.load()?, words.rest::<u64>()?);
             for buffer in buffers {

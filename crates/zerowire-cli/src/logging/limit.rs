@@ -11,7 +11,8 @@ const RATE: f64 = 2.0;
 const BURST_OF_ALL: f64 = 2000.0;
 /// Lines a second, of all VMs.
 const RATE_OF_ALL: f64 = 50.0;
-/// VMs that have a rate of their own: 256, and other names with which lines may begin. Further ones share one.
+/// VMs that have a rate of their own: 256, and other names with which lines may begin. Further ones
+/// share one.
 const MOST: usize = 512;
 
 /// A token bucket.

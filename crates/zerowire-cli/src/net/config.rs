@@ -112,7 +112,8 @@ struct VmSpec {
     access: SocketAccess,
 }
 
-/// Parses name=…,socket=…,port=…[,OPTION OF THE PORT …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW]
+/// Parses name=…,socket=…,port=…[,OPTION OF THE PORT
+/// …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW]
 /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);

@@ -47,8 +47,8 @@ pub enum PinArg {
     /// All of it on an xdp port, or its rings don't start; nothing on taps and packet ports.
     #[default]
     Auto,
-    /// All of it, on taps and packet ports by io_uring, where that runs and the memlock limit allows; the log says why not.
-    /// Forbids a balloon, free-page reporting and virtio-mem.
+    /// All of it, on taps and packet ports by io_uring, where that runs and the memlock limit
+    /// allows; the log says why not. Forbids a balloon, free-page reporting and virtio-mem.
     On,
     /// On an xdp port as much of it as the VM's share of --memlock allows, that divided by the number of VMs; frames in the rest
     /// are copied once more.
@@ -87,16 +87,18 @@ pub struct NetArgs {
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas it takes metadata=FILE,
-    /// metadata-token=WHEN, pin=WHEN, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256.
+    /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas
+    /// it takes metadata=FILE, metadata-token=WHEN, pin=WHEN, socket-owner=USER, socket-group=GROUP
+    /// and socket-mode=MODE. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
-    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, pin = …,
-    /// socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped.
+    /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …,
+    /// metadata-token = …, pin = …, socket-owner = …, socket-group = …, socket-mode = …. VMs
+    /// without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/ inside the guest, of several VMs to
-    /// those that name none; SIGHUP reads it again.
+    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/
+    /// inside the guest, of several VMs to those that name none; SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
     /// Whether metadata requests need a session token, of VMs that say nothing of it.
@@ -108,14 +110,16 @@ pub struct NetArgs {
     /// How frames reach the port.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: IoArg,
-    /// Which guest memory is registered, with io_uring or as an interface's. That pins it (counted against 'ulimit -l' without
-    /// CAP_IPC_LOCK). A VM whose memory is registered must have no balloon, no free-page reporting and no virtio-mem: what it
-    /// gave away and uses again is sent with its old content, on an xdp port until that is noticed.
+    /// Which guest memory is registered, with io_uring or as an interface's. That pins it (counted
+    /// against 'ulimit -l' without CAP_IPC_LOCK). A VM whose memory is registered must have no
+    /// balloon, no free-page reporting and no virtio-mem: what it gave away and uses again is sent
+    /// with its old content, on an xdp port until that is noticed.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pin: PinArg,
-    /// Bytes (256M, 4G, …) of guests' memory that may be pinned in all, for xdp ports and with --pin on. A VM on an xdp port needs all of
-    /// its memory and 2.6 MB for each queue pair; its rings don't start where that exceeds what is left, and the log names the
-    /// figure. Default: what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK.
+    /// Bytes (256M, 4G, …) of guests' memory that may be pinned in all, for xdp ports and with
+    /// --pin on. A VM on an xdp port needs all of its memory and 2.6 MB for each queue pair; its
+    /// rings don't start where that exceeds what is left, and the log names the figure. Default:
+    /// what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK.
     #[arg(long, value_name = "BYTES", value_parser = spec::bytes)]
     memlock: Option<u64>,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by

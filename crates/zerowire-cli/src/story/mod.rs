@@ -50,7 +50,8 @@ impl Story {
     }
 }
 
-/// Prints a line. A story goes on where nobody reads it any more: what it made must be removed at its end.
+/// Prints a line. A story goes on where nobody reads it any more: what it made must be removed at
+/// its end.
 pub fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -117,8 +117,8 @@ struct Vm {
     groups: Vec<String>,
 }
 
-/// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B], and socket-owner, socket-group, socket-mode, uds-owner, uds-group,
-/// uds-mode.
+/// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B], and socket-owner, socket-group, socket-mode,
+/// uds-owner, uds-group, uds-mode.
 fn parse_vm(text: &str) -> Result<Vm> {
     let (mut name, mut cid, mut socket, mut uds, mut groups) = (None, None, None, None, None);
     let (mut access, mut uds_access) = (SocketAccess::default(), SocketAccess::default());

@@ -40,15 +40,15 @@ pub struct VsockArgs {
     /// a host program listens (SOCK_STREAM, or SOCK_SEQPACKET for messages).
     #[arg(long, visible_alias = "uds-path", value_name = "PATH", conflicts_with_all = ["vm", "config"])]
     uds: Option<PathBuf>,
-    /// User who owns the host end's sockets (PATH, PATH.seqpacket, PATH.map), and may connect: a name of /etc/passwd or a
-    /// number. Default: the user of this process.
+    /// User who owns the host end's sockets (PATH, PATH.seqpacket, PATH.map), and may connect: a
+    /// name of /etc/passwd or a number. Default: the user of this process.
     #[arg(long, value_name = "USER", value_parser = access::owner)]
     uds_owner: Option<u32>,
     /// Group whose programs may connect to the host end: a name of /etc/group or a number.
     #[arg(long, value_name = "GROUP", value_parser = access::group)]
     uds_group: Option<u32>,
-    /// Permissions of the host end's sockets, in octal; to connect takes the right to write. Default: 0600, and 0660 with
-    /// --uds-group.
+    /// Permissions of the host end's sockets, in octal; to connect takes the right to write.
+    /// Default: 0600, and 0660 with --uds-group.
     #[arg(long, value_name = "MODE", value_parser = access::mode)]
     uds_mode: Option<u32>,
     /// Groups of the VM, with + between them. VMs of one process that share a group reach each other by CID.
@@ -57,12 +57,13 @@ pub struct VsockArgs {
     /// Name of the VM in logs and statistics.
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
-    /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B, socket-owner=USER,
-    /// socket-group=GROUP, socket-mode=MODE, uds-owner=USER, uds-group=GROUP and uds-mode=MODE. Repeat for more, up to 256.
+    /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B,
+    /// socket-owner=USER, socket-group=GROUP, socket-mode=MODE, uds-owner=USER, uds-group=GROUP and
+    /// uds-mode=MODE. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
-    /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"],
-    /// socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped.
+    /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups =
+    /// ["A", "B"], socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for
@@ -75,24 +76,26 @@ pub struct VsockArgs {
     /// each one memory: see below.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
-    /// Of these, the ones that one other guest of the process may have with the VM's, 0 to --max-connections; further ones are
-    /// reset. A quarter of them, and 2 at least, if not given.
+    /// Of these, the ones that one other guest of the process may have with the VM's, 0 to
+    /// --max-connections; further ones are reset. A quarter of them, and 2 at least, if not given.
     #[arg(long, value_name = "N")]
     peer_connections: Option<u32>,
-    /// Of these, the ones that all other guests together may have, 0 to --max-connections; the rest are for host programs and for
-    /// the guest's own with them. Seven eighths if not given.
+    /// Of these, the ones that all other guests together may have, 0 to --max-connections; the rest
+    /// are for host programs and for the guest's own with them. Seven eighths if not given.
     #[arg(long, value_name = "N")]
     sibling_connections: Option<u32>,
     /// Connection requests of a VM's guest to the host a second, and at once, up to 1000000; further ones are reset without a look, so that
     /// a guest that asks all the time leaves its own connections their rate. 0: no bound.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     request_rate: u32,
-    /// User, beside root and the one that runs this, whose programs may connect to the guest with mapped receive buffers, at
-    /// PATH.map. They need the right to write that socket as well (--uds-group GROUP); repeat for more.
+    /// User, beside root and the one that runs this, whose programs may connect to the guest with
+    /// mapped receive buffers, at PATH.map. They need the right to write that socket as well
+    /// (--uds-group GROUP); repeat for more.
     #[arg(long, value_name = "UID")]
     map_allow: Vec<u32>,
-    /// User whose programs may take the guest's connections to ports of the host, at PATH.map as well: those to the ports named,
-    /// as in 1000:5000-5009+7000, or to all. A program that listens at PATH_P comes first. Repeat for more.
+    /// User whose programs may take the guest's connections to ports of the host, at PATH.map as
+    /// well: those to the ports named, as in 1000:5000-5009+7000, or to all. A program that listens
+    /// at PATH_P comes first. Repeat for more.
     #[arg(long, value_name = "UID[:PORTS]")]
     map_listen: Vec<String>,
     /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296.

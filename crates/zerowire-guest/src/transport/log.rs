@@ -138,7 +138,8 @@ impl VhostUser {
         self.connection.send_request(request, true, &region.encode(), &[file])?;
         let reply = self.connection.recv_reply(request);
         let reply = self.in_time(request, reply)?;
-        // The protocol does not say what the answer holds: a log description, or the u64 of an acknowledgement.
+        // The protocol does not say what the answer holds: a log description, or the u64 of an
+        // acknowledgement.
         let taken = match reply.body().len() {
             16 => LogRegion::decode(request.number(), reply.body()).map_err(GuestError::Wire)?.size != 0,
             _ => reply.u64().map_err(GuestError::Wire)? == 0,

@@ -1,8 +1,9 @@
 //! Who may connect to a socket that this process makes: its owner, its group and its mode.
 //!
-//! The folder of a socket may belong to somebody else, who can put another file in the socket's place at any
-//! time. So nothing is changed by path: the kernel makes the file with at most the mode asked for, and what is
-//! still missing is set on the socket's own file. Nobody can connect meanwhile: the socket does not listen yet.
+//! The folder of a socket may belong to somebody else, who can put another file in the socket's
+//! place at any time. So nothing is changed by path: the kernel makes the file with at most the
+//! mode asked for, and what is still missing is set on the socket's own file. Nobody can connect
+//! meanwhile: the socket does not listen yet.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -58,7 +59,8 @@ impl SocketAccess {
         let mode = self.mode();
         let now = rustix::fs::fstat(file).map_err(|e| denied(format!("mode {mode:#06o}"), e.into()))?;
         if now.st_mode & 0o7777 != mode {
-            // fchmod does not take a descriptor of O_PATH; this name is that descriptor's file itself.
+            // fchmod does not take a descriptor of O_PATH; this name is that descriptor's file
+            // itself.
             let name = format!("/proc/self/fd/{}", file.as_raw_fd());
             rustix::fs::chmod(name, Mode::from_raw_mode(mode))
                 .map_err(|e| denied(format!("mode {mode:#06o}"), e.into()))?;
@@ -92,8 +94,8 @@ fn file_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The file at `path` if it can only be a socket of this user that was made in that folder: it has one name, and
-/// whoever can put it there can make it anyway.
+/// The file at `path` if it can only be a socket of this user that was made in that folder: it has
+/// one name, and whoever can put it there can make it anyway.
 fn file_at(path: &Path) -> Result<OwnedFd, ListenError> {
     let replaced = || ListenError::Replaced(path.to_owned());
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -192,8 +194,8 @@ mod tests {
         assert!(file_at(&path).is_err(), "nothing there");
     }
 
-    /// Somebody swaps the socket for a link to another file, as fast as possible, while it is made again and
-    /// again with the rights that its owner gave the one before.
+    /// Somebody swaps the socket for a link to another file, as fast as possible, while it is made
+    /// again and again with the rights that its owner gave the one before.
     #[test]
     fn no_swap_of_a_socket_that_is_made_again_changes_another_file() {
         let (dir, path, victim) = folder();

@@ -227,11 +227,12 @@ fn sleep(control: &Control, fd: Option<BorrowedFd<'_>>, link: Option<&Follower>,
     control.drain_wake();
 }
 
-/// Time for a front end that came by the socket to send its first message: they all begin at once, and one that does not keeps the
-/// VM from its own.
+/// Time for a front end that came by the socket to send its first message: they all begin at once,
+/// and one that does not keeps the VM from its own.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
-/// Serves one connection until it ends, whatever the reason. Its first message has to come by `first`.
+/// Serves one connection until it ends, whatever the reason. Its first message has to come by
+/// `first`.
 fn serve(
     vm: &dyn Backing,
     mut connection: Connection,

@@ -105,7 +105,8 @@ pub(super) trait Device {
     /// RESET_DEVICE: all rings have stopped; state goes, `memory` stays.
     fn reset(&mut self, memory: &Arc<GuestMemory>);
 
-    /// Whether a ring broke since the guest reset the device, which no driver can go on with (DEVICE_NEEDS_RESET).
+    /// Whether a ring broke since the guest reset the device, which no driver can go on with
+    /// (DEVICE_NEEDS_RESET).
     fn needs_reset(&self) -> bool {
         false
     }
@@ -120,8 +121,8 @@ pub(super) trait Device {
 /// An answer takes longer only where much memory is registered, or where the thread is held up.
 const LATE: Duration = Duration::from_millis(200);
 
-/// Sends a command that is answered and waits for the answer; None where the thread is gone. A thread that its front end
-/// holds up is freed.
+/// Sends a command that is answered and waits for the answer; None where the thread is gone. A
+/// thread that its front end holds up is freed.
 pub(super) fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
     let (reply, answer) = sync_channel(1);
     if !send(reply) {

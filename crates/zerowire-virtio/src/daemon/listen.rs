@@ -93,8 +93,8 @@ pub(crate) struct Bound {
     file: OwnedFd,
 }
 
-/// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights. The file is the caller's
-/// to remove.
+/// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
+/// The file is the caller's to remove.
 pub(crate) fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
     let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), source: e.into() };
     if path.as_os_str().len() > 107 {
@@ -233,7 +233,8 @@ impl Listener {
         }
     }
 
-    /// Listens again after [`Self::shut`], on a socket with the owner, group and mode that the one before has by now.
+    /// Listens again after [`Self::shut`], on a socket with the owner, group and mode that the one
+    /// before has by now.
     pub(super) fn reopen(&mut self) -> Result<(), ListenError> {
         let Self::Listening { socket: listening @ None, made: Some((path, before)) } = self else {
             return Ok(());

@@ -1,8 +1,8 @@
-//! When the next front end is let in: one that fails and connects again at once must cost neither CPU time nor
-//! lines of the log.
+//! When the next front end is let in: one that fails and connects again at once must cost neither
+//! CPU time nor lines of the log.
 //!
-//! Sessions that end soon after the one before are free up to a number; each further one is followed by a
-//! longer wait. A longer session ends that, and so does time without any.
+//! Sessions that end soon after the one before are free up to a number; each further one is
+//! followed by a longer wait. A longer session ends that, and so does time without any.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Plays a front end of any kind against a session without threads: for the fuzz target, behind the feature `testing`.
+//! Plays a front end of any kind against a session without threads: for the fuzz target, behind the
+//! feature `testing`.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -184,7 +185,8 @@ impl Script<'_> {
         }
     }
 
-    /// The body of a request and how many descriptors go with it, of the form that it has; some bytes of it may be others.
+    /// The body of a request and how many descriptors go with it, of the form that it has; some
+    /// bytes of it may be others.
     fn body(&mut self, request: u32) -> (Vec<u8>, usize) {
         let mut body: Vec<u8> = Vec::new();
         let mut fds = 0;
@@ -259,8 +261,8 @@ impl Script<'_> {
     }
 }
 
-/// A front end that sends what the bytes say until the session has enough of it. Nothing is out of order for the device, and every
-/// ring stops at the end.
+/// A front end that sends what the bytes say until the session has enough of it. Nothing is out of
+/// order for the device, and every ring stops at the end.
 ///
 /// # Panics
 /// When something of that does not hold, or the system has no descriptors or memory for it.

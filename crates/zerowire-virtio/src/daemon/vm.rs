@@ -214,7 +214,8 @@ impl Paths {
     }
 }
 
-/// A path without `.` and doubled slashes. Other ways to write one path twice are found when the socket is bound.
+/// A path without `.` and doubled slashes. Other ways to write one path twice are found when the
+/// socket is bound.
 pub(super) fn normal(path: &Path) -> PathBuf {
     path.components().filter(|c| !matches!(c, Component::CurDir)).collect()
 }

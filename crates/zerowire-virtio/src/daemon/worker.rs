@@ -52,8 +52,8 @@ const TURNS_UNASKED: u32 = 16;
 /// sleeps between turns. Commands are taken meanwhile.
 const TURNS_BLOCKED: u32 = 16;
 
-/// How long such a worker sleeps at first, and at most: twice as long each time, so that a port that takes nothing for long costs
-/// next to nothing.
+/// How long such a worker sleeps at first, and at most: twice as long each time, so that a port
+/// that takes nothing for long costs next to nothing.
 const BLOCKED_NAP: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(10)];
 
 /// How long a worker sleeps that has been blocked for `turns`.

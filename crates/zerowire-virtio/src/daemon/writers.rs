@@ -1,8 +1,9 @@
 //! Frees threads that are held up by writing to an eventfd which a front end has filled.
 //!
-//! A front end shares the open files of its eventfds (call, error, log). It can fill one and have writers wait, and a thread
-//! that notifies it sleeps in write(2), also when the front end is gone. Who waits too long for a thread of this process reads
-//! the eventfds that are full: the writer goes on. An eventfd in its proper use is never full: it counts to 2^64 - 2.
+//! A front end shares the open files of its eventfds (call, error, log). It can fill one and have
+//! writers wait, and a thread that notifies it sleeps in write(2), also when the front end is gone.
+//! Who waits too long for a thread of this process reads the eventfds that are full: the writer
+//! goes on. An eventfd in its proper use is never full: it counts to 2^64 - 2.
 
 use std::io::IoSliceMut;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,7 +22,8 @@ pub(super) fn free() {
     for entry in entries.flatten() {
         let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(number) = number.filter(|_| link_is_eventfd(&entry)) else { continue };
-        // SAFETY: the number is used for one call, which fails with EBADF where nothing is open by that number any more.
+        // SAFETY: the number is used for one call, which fails with EBADF where nothing is open by
+        // that number any more.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         // The number may be another file's by now; the duplicate stays what it is.
         if let Ok(fd) = fcntl_dupfd_cloexec(fd, 0)

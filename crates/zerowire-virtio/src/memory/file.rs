@@ -1,7 +1,8 @@
 //! What kind of file a front end has sent, known without asking its file system.
 //!
-//! A file system can be a process of the front end's (FUSE), or a server that is gone (NFS). A call that it does not answer
-//! can't be interrupted: mmap(2) of such a file stops this process for good, with all its VMs.
+//! A file system can be a process of the front end's (FUSE), or a server that is gone (NFS). A call
+//! that it does not answer can't be interrupted: mmap(2) of such a file stops this process for
+//! good, with all its VMs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,8 +17,8 @@ use thiserror::Error;
 )]
 pub struct NotMemory;
 
-/// Takes memfds and files on tmpfs and hugetlbfs, all others are refused: the kernel keeps seals of those alone (mm/memfd.c,
-/// `memfd_file_seals_ptr`).
+/// Takes memfds and files on tmpfs and hugetlbfs, all others are refused: the kernel keeps seals of
+/// those alone (mm/memfd.c, `memfd_file_seals_ptr`).
 pub(crate) fn check_memory(file: impl AsFd) -> Result<(), NotMemory> {
     rustix::fs::fcntl_get_seals(file).map(|_| ()).map_err(|_| NotMemory)
 }

@@ -1,12 +1,13 @@
 //! What happens when a front end truncates the file behind guest memory.
 //!
-//! Touching a page that the file no longer has raises SIGBUS. By default that ends the process, and with it every VM that
-//! it serves. This handler replaces the mapping by zeroed memory, from the lost page to the end, by one mmap(2).
-//! That VM reads zeros and harms only itself. However many pages are lost, a mapping splits at most once, so that no front end
-//! uses up the process's mappings (vm.max_map_count).
+//! Touching a page that the file no longer has raises SIGBUS. By default that ends the process, and
+//! with it every VM that it serves. This handler replaces the mapping by zeroed memory, from the
+//! lost page to the end, by one mmap(2). That VM reads zeros and harms only itself. However many
+//! pages are lost, a mapping splits at most once, so that no front end uses up the process's
+//! mappings (vm.max_map_count).
 //!
-//! Two faults are no business of a front end's. A page with a hardware error keeps its fault: zeros in its place would
-//! go out as data. A fault outside guest memory keeps the default action.
+//! Two faults are no business of a front end's. A page with a hardware error keeps its fault: zeros
+//! in its place would go out as data. A fault outside guest memory keeps the default action.
 //!
 //! The handler runs in signal context: it uses atomics and system calls, and nothing else.
 
@@ -101,7 +102,8 @@ fn install() {
 enum Action {
     /// The file lost these addresses: put zeros there.
     Replace(Range<usize>),
-    /// A page has a hardware error, and nothing has read it yet: go on. Reading it raises [`Self::End`].
+    /// A page has a hardware error, and nothing has read it yet: go on. Reading it raises
+    /// [`Self::End`].
     GoOn,
     /// The page that the process needs has a hardware error: end the process, and say so.
     End,
@@ -109,7 +111,8 @@ enum Action {
     Default,
 }
 
-/// `code` is the signal's si_code, `at` the address of the fault, `mapping` the guarded one around it and its page size.
+/// `code` is the signal's si_code, `at` the address of the fault, `mapping` the guarded one around
+/// it and its page size.
 fn action(code: libc::c_int, at: usize, mapping: Option<(Range<usize>, usize)>) -> Action {
     let Some((mapping, page)) = mapping else { return Action::Default };
     match code {
@@ -159,11 +162,13 @@ fn say(message: &[u8]) {
 /// Puts zeroed memory in the place of `lost`, whole pages at the end of a mapping of guest memory.
 fn replace(lost: &Range<usize>) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // A kernel that never overcommits (vm.overcommit_memory = 2) may refuse private memory of that length.
+    // A kernel that never overcommits (vm.overcommit_memory = 2) may refuse private memory of that
+    // length.
     map_zeros(lost, flags, -1) || replace_by_file(lost)
 }
 
-/// As [`replace`], by a file without content: of that the kernel charges only pages that are touched.
+/// As [`replace`], by a file without content: of that the kernel charges only pages that are
+/// touched.
 fn replace_by_file(lost: &Range<usize>) -> bool {
     // SAFETY: the name is a C string.
     let file = unsafe { libc::memfd_create(c"zerowire-lost".as_ptr(), libc::MFD_CLOEXEC) };
@@ -182,7 +187,8 @@ fn map_zeros(lost: &Range<usize>, flags: libc::c_int, file: libc::c_int) -> bool
     let at = std::ptr::with_exposed_provenance_mut(lost.start);
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = flags | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: the addresses lie in a mapping of guest memory (the handler looked it up), to which nobody holds a reference.
+    // SAFETY: the addresses lie in a mapping of guest memory (the handler looked it up), to which
+    // nobody holds a reference.
     if unsafe { libc::mmap(at, lost.len(), access, flags, file, 0) } == libc::MAP_FAILED {
         return false;
     }
@@ -213,7 +219,8 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// A guarded mapping of `pages` pages, each with a mark, whose file then shrinks to `kept` pages.
+    /// A guarded mapping of `pages` pages, each with a mark, whose file then shrinks to `kept`
+    /// pages.
     fn truncated(pages: usize, kept: usize) -> Guarded {
         let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, (pages * PAGE) as u64).expect("its length");

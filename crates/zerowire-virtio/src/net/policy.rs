@@ -20,8 +20,9 @@ pub enum PathMode {
     Copy,
 }
 
-/// How much of guests' memory may be registered, which pins it. What is registered keeps the pages that were there: once the
-/// guest's VMM discards some (a balloon, free-page reporting, virtio-mem), frames in them go out with what they held before.
+/// How much of guests' memory may be registered, which pins it. What is registered keeps the pages
+/// that were there: once the guest's VMM discards some (a balloon, free-page reporting,
+/// virtio-mem), frames in them go out with what they held before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
     /// All of it on ports that can't do without, or an error; nothing on the others.

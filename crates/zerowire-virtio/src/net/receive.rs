@@ -136,7 +136,8 @@ pub struct Receive {
     reads: Vec<Read>,
     scratch: Mapping,
     scratch_dirty: bool,
-    /// The guest did not take GUEST_CSUM: `flags` is 0 (virtio 1.3 §5.1.6.4.1), though the kernel says DATA_VALID.
+    /// The guest did not take GUEST_CSUM: `flags` is 0 (virtio 1.3 §5.1.6.4.1), though the kernel
+    /// says DATA_VALID.
     clears_flags: bool,
     /// What frames may ask of the guest, where the port does not see to that.
     accepts: Option<TapOffloads>,

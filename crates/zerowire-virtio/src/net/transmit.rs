@@ -184,8 +184,9 @@ impl Transmit {
         })
     }
 
-    /// From now on a frame whose segments would be longer than `bytes`, with all headers and without VLAN tags, is dropped, and so
-    /// is one of which that can't be told: kernels and drivers look at the MTU only where a frame is not to be segmented.
+    /// From now on a frame whose segments would be longer than `bytes`, with all headers and
+    /// without VLAN tags, is dropped, and so is one of which that can't be told: kernels and
+    /// drivers look at the MTU only where a frame is not to be segmented.
     pub fn limit_segments(&mut self, bytes: usize) {
         self.segment_bytes = bytes;
     }

@@ -10,7 +10,8 @@ pub struct Incoming {
     buffer: u32,
     /// What of the buffer the guest is told of.
     offered: u32,
-    /// The guest's own buffer, bytes: Linux lets no more than that be under way, however much it is offered.
+    /// The guest's own buffer, bytes: Linux lets no more than that be under way, however much it is
+    /// offered.
     own: u32,
     received: u32,
     forwarded: u32,
@@ -85,7 +86,8 @@ impl Incoming {
         self.untold() > self.half()
     }
 
-    /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of what it may use.
+    /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of what
+    /// it may use.
     pub fn lacks(&self, more: u32) -> bool {
         self.untold().saturating_add(more) > self.half()
     }
@@ -106,9 +108,10 @@ impl Incoming {
     }
 }
 
-/// What this side may send to a guest: bytes that it has room for, which it says itself and is not believed more than is
-/// plausible; and packets that it may leave unread, of which it says nothing. Linux resets a connection when more than
-/// `buf_alloc / 576` packets are unread (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_inc_rx_pkt`).
+/// What this side may send to a guest: bytes that it has room for, which it says itself and is not
+/// believed more than is plausible; and packets that it may leave unread, of which it says nothing.
+/// Linux resets a connection when more than `buf_alloc / 576` packets are unread
+/// (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_inc_rx_pkt`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outgoing {
     alloc: u32,
@@ -119,11 +122,12 @@ pub struct Outgoing {
     in_message: bool,
 }
 
-/// Bytes of a guest's buffer for each packet that it may leave unread. More than Linux takes, for systems whose packets are
-/// dearer.
+/// Bytes of a guest's buffer for each packet that it may leave unread. More than Linux takes, for
+/// systems whose packets are dearer.
 const BYTES_A_PACKET: u32 = 1024;
 
-/// Packets that a guest has not read, as far as is known, in groups: those of a group count until all of its bytes were read.
+/// Packets that a guest has not read, as far as is known, in groups: those of a group count until
+/// all of its bytes were read.
 #[derive(Clone, Copy, Debug, Default)]
 struct UnreadPackets {
     /// Where a group ends, in bytes sent; and its packets. The oldest one is at `first`.
@@ -139,7 +143,8 @@ impl UnreadPackets {
         &mut self.groups[usize::from(self.first.wrapping_add(i) % 4)]
     }
 
-    /// Packets were sent, with bytes up to `end`. A group that has `full` of them takes no more if there is room for another.
+    /// Packets were sent, with bytes up to `end`. A group that has `full` of them takes no more if
+    /// there is room for another.
     fn push(&mut self, end: u32, packets: u32, full: u32) {
         self.total = self.total.saturating_add(packets);
         if self.len > 0 {
@@ -234,8 +239,9 @@ impl Outgoing {
         (self.free() as usize).min((packets as usize).saturating_mul(packet_room))
     }
 
-    /// Whether a message of `len` bytes may begin, in packets of `packet_room` bytes: its guest reads none of it before it has
-    /// all. With nothing unread any message may, and one that has begun goes on.
+    /// Whether a message of `len` bytes may begin, in packets of `packet_room` bytes: its guest
+    /// reads none of it before it has all. With nothing unread any message may, and one that has
+    /// begun goes on.
     pub fn message_may_begin(&self, len: usize, packet_room: usize) -> bool {
         let packets = len.div_ceil(packet_room.max(1)).max(1);
         self.in_message

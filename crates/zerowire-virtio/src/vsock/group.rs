@@ -29,8 +29,9 @@ const LINGER: u32 = 64;
 /// Turns in which something moved, before sockets are asked for news.
 const TURNS_UNASKED: u32 = 4;
 
-/// How long a starved guest has to post a good part of its ring, before any buffer will do; a program to release all that is
-/// lent to it; and a guest to send more, before it is told of credit that is less than half of what it may use.
+/// How long a starved guest has to post a good part of its ring, before any buffer will do; a
+/// program to release all that is lent to it; and a guest to send more, before it is told of credit
+/// that is less than half of what it may use.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
 
 /// The same of credit, in a group that is never idle for that long.
@@ -177,7 +178,8 @@ impl Loop {
         busy || came || reviewed
     }
 
-    /// Others of the group are busy, and may be for ever: a guest that waits for credit must not wait for them.
+    /// Others of the group are busy, and may be for ever: a guest that waits for credit must not
+    /// wait for them.
     fn review_while_busy(&mut self) {
         if !self.switch.has_quiet() {
             self.review_at = None;

@@ -221,8 +221,9 @@ impl Lifecycle {
             Phase::Resetting => return delivered.then_some(Control::Rst),
             // The guest knows of it no more, and may have given its ports to another one.
             Phase::Draining => return None,
-            // A guest that connects takes nothing but the answer (Linux, `virtio_transport_recv_connecting`), and one that is
-            // asked knows of no connection yet.
+            // A guest that connects takes nothing but the answer (Linux,
+            // `virtio_transport_recv_connecting`), and one that is asked knows of no connection
+            // yet.
             Phase::Asked => return None,
             Phase::Offered => OWED_REQUEST,
             Phase::Open => u8::MAX,

@@ -56,11 +56,11 @@ pub struct VsockLimits {
     pub buffer_bytes: u32,
     /// Connections at once; further ones are reset. 1 to 65536.
     pub max_connections: usize,
-    /// Of these, the ones that one other guest may have with this one; further ones are reset. A quarter where it is None, but 2 at
-    /// least.
+    /// Of these, the ones that one other guest may have with this one; further ones are reset. A
+    /// quarter where it is None, but 2 at least.
     pub peer_connections: Option<usize>,
-    /// Of these, the ones that all other guests together may have, so that the rest are the host's. Seven eighths, rounded up,
-    /// where it is None.
+    /// Of these, the ones that all other guests together may have, so that the rest are the host's.
+    /// Seven eighths, rounded up, where it is None.
     pub sibling_connections: Option<usize>,
     /// Connection requests of the guest to the host a second, and at once, that are looked at; further ones are reset unseen. Up to
     /// 1000000; 0 for no bound.

@@ -235,8 +235,8 @@ fn kernel_needs(n: u32) -> u32 {
     n.saturating_mul(2).saturating_add((1 + n / (32 << 10)) << 11)
 }
 
-/// When a guest is asked again, and how long after the last time. A driver tells of room when it has little: of packets that were
-/// read, which have few bytes, it may say nothing by itself.
+/// When a guest is asked again, and how long after the last time. A driver tells of room when it
+/// has little: of packets that were read, which have few bytes, it may say nothing by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct AskAgain {
     /// When it is asked.
@@ -471,8 +471,8 @@ impl Table {
         }
     }
 
-    /// Marks a slot whose tenant's credit is to be looked at once nothing has happened for a while. False where it has no tenant,
-    /// or is marked already.
+    /// Marks a slot whose tenant's credit is to be looked at once nothing has happened for a while.
+    /// False where it has no tenant, or is marked already.
     #[inline]
     pub fn begin_quiet(&mut self, slot: u32) -> bool {
         match self.slots.get_mut(slot as usize) {

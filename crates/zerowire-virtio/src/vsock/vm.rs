@@ -136,7 +136,8 @@ pub(crate) struct GroupVm {
 }
 
 impl GroupVm {
-    /// Binds the host's sockets, with these rights: `uds` for streams, `uds.seqpacket` for messages, `uds.map`.
+    /// Binds the host's sockets, with these rights: `uds` for streams, `uds.seqpacket` for
+    /// messages, `uds.map`.
     pub(crate) fn new(
         name: &str,
         cid: u64,
@@ -201,7 +202,8 @@ impl GroupVm {
         self.own_sockets = own;
     }
 
-    /// Whether a host program may listen at a path: there is a file, and it is no socket of this process, by whatever name.
+    /// Whether a host program may listen at a path: there is a file, and it is no socket of this
+    /// process, by whatever name.
     pub(super) fn may_dial(&self, path: &Path) -> io::Result<()> {
         if self.own_sockets.contains(&file_id(path)?) {
             return Err(io::Error::other("a socket of zerowire vsock itself"));
@@ -223,7 +225,8 @@ impl GroupVm {
                 || (table.of_peer(peer_cid) < limits.of_peer() && table.of_siblings() < limits.of_siblings()))
     }
 
-    /// Whether the driver takes connections of this type: messages are a feature (virtio 1.3 §5.10.3).
+    /// Whether the driver takes connections of this type: messages are a feature (virtio 1.3
+    /// §5.10.3).
     pub(super) fn takes(&self, kind: Kind) -> bool {
         kind == Kind::Stream || self.tx.as_ref().is_some_and(|t| t.start.acked & F_SEQPACKET != 0)
     }
@@ -280,7 +283,8 @@ impl GroupVm {
         }
     }
 
-    /// Puts a connection into the list of those whose credit is looked at once nothing has happened for a while.
+    /// Puts a connection into the list of those whose credit is looked at once nothing has happened
+    /// for a while.
     #[inline]
     pub(super) fn mark_quiet(&mut self, slot: u32) {
         if self.connections.begin_quiet(slot) {

@@ -175,7 +175,8 @@ pub fn attack_receive(backend: &Backend, vm: &str, peer: &mut Peer, attack: Ring
         Expect::FrameDropped => peer.send(&frames::frame(2, 1000)),
     }
     good_frame(&mut tx, peer, 3);
-    // A driver that resets its queue can use it again; what waited for buffers is lost, or comes first.
+    // A driver that resets its queue can use it again; what waited for buffers is lost, or comes
+    // first.
     transport.stop_queue(0).expect("stopped");
     let mut queue = RawQueue::start(&memory, &mut transport, 0, SIZE).expect("a queue");
     let buffer = queue.place(&[0; 2048]).expect("guest memory");

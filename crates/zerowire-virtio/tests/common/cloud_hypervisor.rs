@@ -77,7 +77,8 @@ impl Device {
         Self { memory, queues, features, protocol, inflight: None }
     }
 
-    /// A new connection, whose features are negotiated (connect_vhost_user, negotiate_features_vhost_user).
+    /// A new connection, whose features are negotiated (connect_vhost_user,
+    /// negotiate_features_vhost_user).
     pub fn connect(&mut self, path: &Path) -> Frontend {
         let vu = Frontend::connect(path, self.queues.len() as u64).expect("a connection");
         vu.set_owner().expect("SET_OWNER");

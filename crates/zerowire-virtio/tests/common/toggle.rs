@@ -16,7 +16,8 @@ use super::{Backend, PATIENCE, Peer, Vm, frames};
 /// Entries of the ring.
 const SIZE: u16 = 512;
 
-/// Time for all of it: how many of the frames are sound is left to chance, and to what else the machine does.
+/// Time for all of it: how many of the frames are sound is left to chance, and to what else the
+/// machine does.
 const LIMIT: Duration = PATIENCE.saturating_mul(10);
 
 /// Bytes of a virtio-net header, and of Ethernet, IPv4 and TCP headers behind it.
@@ -30,8 +31,8 @@ const CUT: usize = 192;
 pub struct Shape {
     /// Bytes of TCP payload.
     pub payload: usize,
-    /// Bytes of each of the first descriptors. Many short ones are read slowly: what was read first has changed by the time that a
-    /// second look would come.
+    /// Bytes of each of the first descriptors. Many short ones are read slowly: what was read first
+    /// has changed by the time that a second look would come.
     pub piece: usize,
     /// The frame asks for a checksum.
     pub partial: bool,
@@ -44,9 +45,9 @@ pub fn with_metadata(vm: Vm, dir: &Path) -> Vm {
     Vm { metadata: Some(MetadataSource { file, tokens: TokenPolicy::Required }), ..vm }
 }
 
-/// Sends such a frame again and again by queue 1 of `vm`, which is [`with_metadata`]. Its headers change all the while between those
-/// of a sound frame, of one for the metadata service, and of ones whose offloads are wrong or were not negotiated. Only the sound
-/// one may reach the peer.
+/// Sends such a frame again and again by queue 1 of `vm`, which is [`with_metadata`]. Its headers
+/// change all the while between those of a sound frame, of one for the metadata service, and of
+/// ones whose offloads are wrong or were not negotiated. Only the sound one may reach the peer.
 pub fn changing_frame(backend: &Backend, vm: &str, peer: &mut Peer, shape: Shape) {
     let (mut transport, memory) = front_end(backend, vm, PLAIN | f::NET_CSUM);
     let mut queue = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");

@@ -112,8 +112,9 @@ impl Area {
     /// Takes a free buffer, or `None` when all are leased. Never waits, and allocates nothing. The buffer holds what its
     /// last owner left there; its length is [`Area::buffer_bytes`].
     ///
-    /// Buffers that a living sender lent come back when that reads its notifications: [`Sender::lease`] does. Those of
-    /// senders that have ended are looked for here when no other is free.
+    /// Buffers that a living sender lent come back when that reads its notifications:
+    /// [`Sender::lease`] does. Those of senders that have ended are looked for here when no other
+    /// is free.
     ///
     /// [`Sender::lease`]: crate::send::Sender::lease
     pub fn lease(&self) -> Option<Lease> {

@@ -43,7 +43,8 @@ pub struct Events {
     pub accepted: u64,
     /// Times that accepting stopped since there were as many connections as the receiver may have.
     pub accept_pauses: u64,
-    /// Waits that went on beyond the first arrival to gather more ([`Options::gather`](super::Options::gather)).
+    /// Waits that went on beyond the first arrival to gather more
+    /// ([`Options::gather`](super::Options::gather)).
     pub gathered: u64,
     /// System calls, all of them.
     pub system_calls: u64,

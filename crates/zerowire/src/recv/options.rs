@@ -58,15 +58,16 @@ pub struct Options {
     /// Entries of io_uring's completion queue. When it is too short, the kernel keeps completions on its own list, which
     /// costs system calls and loses nothing.
     pub completions: u32,
-    /// While bulk data comes: how long a wait may last beyond the first arrival to gather more, so that
-    /// the program is woken less often for the same bytes. Zero: never.
+    /// While bulk data comes: how long a wait may last beyond the first arrival to gather more, so
+    /// that the program is woken less often for the same bytes. Zero: never.
     ///
-    /// A receiver gathers after a call to the kernel that brought 64 KiB or more, and only while all
-    /// connections that have sent something send in bulk. An open connection whose arrivals are
-    /// shorter than 4 KiB on average stops it, however seldom it sends. [`Backend::Multishot`] gathers
-    /// from Linux 6.12 on, [`Backend::Plain`] always. Data behind such a call can be late by this time
-    /// and the thread's timer slack (usually 50 µs, prctl(2) PR_SET_TIMERSLACK). Programs that exchange
-    /// long messages in turns and wait for each set it to zero. `Events::gathered` counts the waits.
+    /// A receiver gathers after a call to the kernel that brought 64 KiB or more, and only while
+    /// all connections that have sent something send in bulk. An open connection whose arrivals are
+    /// shorter than 4 KiB on average stops it, however seldom it sends. [`Backend::Multishot`]
+    /// gathers from Linux 6.12 on, [`Backend::Plain`] always. Data behind such a call can be late
+    /// by this time and the thread's timer slack (usually 50 µs, prctl(2) PR_SET_TIMERSLACK).
+    /// Programs that exchange long messages in turns and wait for each set it to zero.
+    /// `Events::gathered` counts the waits.
     pub gather: Duration,
     /// What only zero-copy receive has.
     pub zcrx: ZcrxOptions,

@@ -65,8 +65,9 @@ pub(crate) trait Submit {
     ///
     /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long. ENOBUFS while lending: a
     /// limit of locked memory or of notifications. EBADFD: a ring that failed and was closed. Others are the socket's. After
-    /// an error the kernel is taken to hold nothing (fragments that it queued before are copies, and longer datagrams are not
-    /// lent; see `fragmented`). If it was lending that failed, `reap` must be called before the next lending.
+    /// an error the kernel is taken to hold nothing (fragments that it queued before are copies,
+    /// and longer datagrams are not lent; see `fragmented`). If it was lending that failed, `reap`
+    /// must be called before the next lending.
     ///
     /// A copying call may return an id, too: it is not sure then that the kernel has read all bytes, and the payload is to
     /// be kept as if it were lent.
@@ -92,12 +93,13 @@ pub(crate) trait Submit {
     /// System calls made that moved payloads, since the last call of this.
     fn take_calls(&mut self) -> u64;
 
-    /// Whether it can lend at all, or why not. Asked once, and again when something that was to be lent was copied, and
-    /// after an error of `reap`.
+    /// Whether it can lend at all, or why not. Asked once, and again when something that was to be
+    /// lent was copied, and after an error of `reap`.
     fn lends(&self) -> Result<(), NoLoan>;
 
-    /// Whether several calls may lend before a notification is read. False only while a socket's numbers are unknown:
-    /// then notifications are to be read before each call that is to lend, and batches are not lent.
+    /// Whether several calls may lend before a notification is read. False only while a socket's
+    /// numbers are unknown: then notifications are to be read before each call that is to lend, and
+    /// batches are not lent.
     fn lends_freely(&self) -> bool;
 
     /// Why the last call copied what it was to lend.
@@ -141,7 +143,8 @@ impl AnyBackend {
         }
     }
 
-    /// What the kernel still holds of senders that ended before on this socket: payloads, and their bytes.
+    /// What the kernel still holds of senders that ended before on this socket: payloads, and their
+    /// bytes.
     pub(super) fn elders_hold(&self) -> (usize, usize) {
         match self {
             Self::Socket(b) => b.elders_hold(),

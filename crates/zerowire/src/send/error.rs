@@ -82,7 +82,8 @@ pub enum SendError {
         /// net.core.optmem_max in bytes, or "unknown".
         optmem: String,
     },
-    /// An interface's queue is full and dropped the datagram (ENOBUFS, which the kernel tells where IP_RECVERR is set).
+    /// An interface's queue is full and dropped the datagram (ENOBUFS, which the kernel tells where
+    /// IP_RECVERR is set).
     #[error(
         "an interface's queue is full and dropped this datagram of {len} bytes (ENOBUFS): send again later, or slower, or make the queue longer"
     )]

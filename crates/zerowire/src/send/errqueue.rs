@@ -98,8 +98,9 @@ fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
     }
 }
 
-/// `None`: a time stamp of a sent packet, which a program asked for with SO_TIMESTAMPING. It is no error, and lost: the
-/// queue gives each message once, and the sender has no way to hand it on ([`Sender`](super::Sender) says so).
+/// `None`: a time stamp of a sent packet, which a program asked for with SO_TIMESTAMPING. It is no
+/// error, and lost: the queue gives each message once, and the sender has no way to hand it on
+/// ([`Sender`](super::Sender) says so).
 fn note(e: &libc::sock_extended_err) -> Option<Note> {
     if e.ee_origin == SO_EE_ORIGIN_TIMESTAMPING {
         return None;

@@ -1,11 +1,13 @@
 //! Who lends on which socket, and the number that its next lent call gets.
 //!
-//! The kernel numbers the calls with MSG_ZEROCOPY. The number belongs to the open socket (`sk_zckey`), not to one of its
-//! descriptors and not to a sender: a sender on a duplicate counts on where the one before it ended. A sender that
-//! began at 0 would take the notification of an earlier payload for that of a later one.
+//! The kernel numbers the calls with MSG_ZEROCOPY. The number belongs to the open socket
+//! (`sk_zckey`), not to one of its descriptors and not to a sender: a sender on a duplicate counts
+//! on where the one before it ended. A sender that began at 0 would take the notification of an
+//! earlier payload for that of a later one.
 //!
-//! This table says, by the socket's cookie (SO_COOKIE, never used twice), where to begin. A sender claims the socket
-//! before it lends. While it lives no other sender of this process lends there. At its end it enters the next number.
+//! This table says, by the socket's cookie (SO_COOKIE, never used twice), where to begin. A sender
+//! claims the socket before it lends. While it lives no other sender of this process lends there.
+//! At its end it enters the next number.
 //!
 //! | the socket | the first number |
 //! | --- | --- |
@@ -14,8 +16,8 @@
 //! | SO_ZEROCOPY is on: inherited from a listener, or somebody else may have lent | unknown |
 //! | was forgotten | unknown |
 //!
-//! A sender turns SO_ZEROCOPY off at its end if it was off before, so that "on" tells of others. An unknown number is
-//! learned: one call lends alone, and its notification names it.
+//! A sender turns SO_ZEROCOPY off at its end if it was off before, so that "on" tells of others. An
+//! unknown number is learned: one call lends alone, and its notification names it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -107,14 +109,15 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Claims the socket with this cookie, and says which number its first lent call gets, if that is known. `None`:
-    /// another sender lends on it.
+    /// Claims the socket with this cookie, and says which number its first lent call gets, if that
+    /// is known. `None`: another sender lends on it.
     pub(super) fn take(cookie: u64) -> Option<(Self, Option<u32>)> {
         let first = lock().claim(cookie)?;
         Some((Self { cookie, next: None }, first))
     }
 
-    /// Gives it up. `next`: the number of the next lent call, if it is known. (A claim that is dropped enters none.)
+    /// Gives it up. `next`: the number of the next lent call, if it is known. (A claim that is
+    /// dropped enters none.)
     pub(super) fn release(mut self, next: Option<u32>) {
         self.next = next;
     }

@@ -113,7 +113,8 @@ pub fn orphans() -> Orphans {
     Orphans::of(&all.here).plus(all.away)
 }
 
-/// Takes what a sender left that lent on the socket with this cookie off the list, for the next sender there.
+/// Takes what a sender left that lent on the socket with this cookie off the list, for the next
+/// sender there.
 pub(super) fn take_over(cookie: u64) -> Option<(SocketBackend, Window)> {
     let mut all = lock();
     let is_it = |o: &Orphan| matches!(&o.back, AnyBackend::Socket(b) if b.has_cookie(cookie));

@@ -1,13 +1,15 @@
 //! Sending with socket calls: `send`, `sendmsg`, `sendmmsg`, and `MSG_ZEROCOPY` on TCP, UDP and AF_VSOCK
 //! (Documentation/networking/msg_zerocopy.rst).
 //!
-//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`numbers`] says with which one a sender
-//! begins. A call that fails gives its number back, unless the packet was already built when it failed (a firewall, a
-//! missing route). Then the number is used up, and its notification is in the queue when the call returns. After a
-//! failed call the queue is therefore read before the next number is given out.
+//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`numbers`] says with
+//! which one a sender begins. A call that fails gives its number back, unless the packet was
+//! already built when it failed (a firewall, a missing route). Then the number is used up, and its
+//! notification is in the queue when the call returns. After a failed call the queue is therefore
+//! read before the next number is given out.
 //!
-//! A call that makes several packets (fragments, segments) is an exception: those that were queued before it failed
-//! keep its number for a while. The numbers behind it are unknown then, and learned again.
+//! A call that makes several packets (fragments, segments) is an exception: those that were queued
+//! before it failed keep its number for a while. The numbers behind it are unknown then, and
+//! learned again.
 
 use super::backend::{NoLoan, Sent, Submit};
 use super::errqueue::{self, BATCH, Note};
@@ -185,7 +187,8 @@ impl SocketBackend {
         self.claim.as_ref().is_some_and(|claim| claim.cookie == cookie)
     }
 
-    /// What the kernel still holds of senders that ended before on this socket: payloads, and their bytes.
+    /// What the kernel still holds of senders that ended before on this socket: payloads, and their
+    /// bytes.
     pub(super) fn elders_hold(&self) -> (usize, usize) {
         self.elders.iter().fold((0, 0), |(n, bytes), w| (n + w.outstanding(), bytes + w.outstanding_bytes()))
     }
@@ -203,8 +206,9 @@ impl SocketBackend {
         self.socket
     }
 
-    /// Whether a call may lend now. While the first number is unknown one call lends alone, at a time when the socket is
-    /// charged for no notification: then nobody's is out, and the next one is that call's.
+    /// Whether a call may lend now. While the first number is unknown one call lends alone, at a
+    /// time when the socket is charged for no notification: then nobody's is out, and the next one
+    /// is that call's.
     fn may_lend(&mut self) -> bool {
         if self.is_sure {
             return true;
@@ -336,7 +340,8 @@ impl SocketBackend {
         if beyond <= 0 {
             return Ok(Some((first, last)));
         }
-        // While the numbers are unknown those beyond are of the call that failed, or of somebody who lent before.
+        // While the numbers are unknown those beyond are of the call that failed, or of somebody
+        // who lent before.
         if self.is_sure {
             if beyond as u32 > self.failed {
                 return self.found_foreign(lo, hi);
@@ -444,7 +449,8 @@ impl Submit for SocketBackend {
         let way = if way == Way::Lend && !self.may_lend() { Way::Copy } else { way };
         let mut result = self.send_part(payload, from, way);
         if way == Way::Lend && result == Err(libc::EOPNOTSUPP) {
-            // TLS in the kernel (SOL_TLS) refuses MSG_ZEROCOPY, though the socket takes SO_ZEROCOPY.
+            // TLS in the kernel (SOL_TLS) refuses MSG_ZEROCOPY, though the socket takes
+            // SO_ZEROCOPY.
             result = self.send_part(payload, from, Way::Copy);
             if result != Err(libc::EOPNOTSUPP) {
                 let why = format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind);
@@ -627,7 +633,8 @@ pub(super) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
     Ok(info[SK_MEMINFO_SNDBUF].saturating_sub(info[SK_MEMINFO_WMEM_ALLOC]) as usize)
 }
 
-/// Whether an ENOBUFS may be of a full queue of an interface: told only where errors are asked for (IP_RECVERR).
+/// Whether an ENOBUFS may be of a full queue of an interface: told only where errors are asked for
+/// (IP_RECVERR).
 pub(super) fn tells_of_full_queues(socket: impl AsFd) -> bool {
     let asks = |level, option| get_int(&socket, level, option).is_ok_and(|on| on != 0);
     asks(libc::SOL_IP, libc::IP_RECVERR) || asks(libc::SOL_IPV6, libc::IPV6_RECVERR)

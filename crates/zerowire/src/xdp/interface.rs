@@ -85,8 +85,9 @@ impl Interface {
         Some(driver.bus_address).filter(|address| !address.is_empty())
     }
 
-    /// Asks by name, which is how the kernel is asked. An interface may be renamed at any time, and another one may get its
-    /// name: an answer counts when the name was this one's before and after.
+    /// Asks by name, which is how the kernel is asked. An interface may be renamed at any time, and
+    /// another one may get its name: an answer counts when the name was this one's before and
+    /// after.
     fn ask<T>(&self, question: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
         let mut name = self.name_now()?;
         loop {

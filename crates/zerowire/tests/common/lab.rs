@@ -303,8 +303,9 @@ pub fn stir() {
     .unwrap_or_else(|e| std::panic::resume_unwind(e));
 }
 
-/// Waits until datagrams of `from` reach `to`. An address is there when ip(8) returns; its local route comes later, from a
-/// work queue of the kernel (`addrconf_dad_work`, net/ipv6/addrconf.c). What comes before that is dropped.
+/// Waits until datagrams of `from` reach `to`. An address is there when ip(8) returns; its local
+/// route comes later, from a work queue of the kernel (`addrconf_dad_work`, net/ipv6/addrconf.c).
+/// What comes before that is dropped.
 fn wait_until_it_arrives(from: &UdpSocket, to: &UdpSocket) {
     let address = to.local_addr().expect("an address");
     to.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");

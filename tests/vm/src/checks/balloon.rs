@@ -74,7 +74,8 @@ fn notice(net: &mut Net, n: usize) -> Result<u64> {
     kib.and_then(|(kib, _)| kib.parse().ok()).with_context(|| format!("no figure in '{line}'"))
 }
 
-/// A tap has nothing registered: a guest's frames are what it wrote last, whatever was discarded before.
+/// A tap has nothing registered: a guest's frames are what it wrote last, whatever was discarded
+/// before.
 pub fn tap(env: &Env<'_>) -> Result<String> {
     unregistered(env, Port::Tap)
 }
@@ -122,7 +123,8 @@ fn dirty(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// A balloon takes memory that the guest has written to, and gives it back. Returns what QEMU gave to the host, KiB.
+/// A balloon takes memory that the guest has written to, and gives it back. Returns what QEMU gave
+/// to the host, KiB.
 fn take(guest: &mut Guest, all: u32) -> Result<u64> {
     let before = shared_kib(guest)?;
     balloon::plug(guest, false)?;

@@ -1,5 +1,5 @@
-//! QEMU as people start it: by its command line as an ordinary user, and by libvirt. What they get wrong is
-//! answered with the remedy.
+//! QEMU as people start it: by its command line as an ordinary user, and by libvirt. What they get
+//! wrong is answered with the remedy.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
@@ -126,20 +126,21 @@ pub fn private_memory(env: &Env<'_>) -> Result<String> {
     misled(env, stage, &mut line, &["the front end shared 0 regions", "share=on", "<access mode='shared'/>"])
 }
 
-/// QEMU with more queues than the port has: the log names the remedy, and QEMU, which connects again without
-/// a pause, is held back.
+/// QEMU with more queues than the port has: the log names the remedy, and QEMU, which connects
+/// again without a pause, is held back.
 pub fn too_many_queues(env: &Env<'_>) -> Result<String> {
     let stage = Stage::new(env)?;
     let mut line = stage.qemu(env, 4)?;
     misled(env, stage, &mut line, &["there are 2 queues", "queues=N"])
 }
 
-/// Starts a QEMU that can't work, and waits for the words that say why. Then it goes on as it likes for a
-/// while, which must not be many connections or lines.
+/// Starts a QEMU that can't work, and waits for the words that say why. Then it goes on as it likes
+/// for a while, which must not be many connections or lines.
 fn misled(env: &Env<'_>, mut stage: Stage, line: &mut Command, words: &[&str]) -> Result<String> {
     /// How long QEMU is watched; more time makes more connections.
     const WATCHED: Duration = Duration::from_secs(10);
-    /// Of each second, at most: 128 come without a wait wherever a busy machine makes QEMU pause that long.
+    /// Of each second, at most: 128 come without a wait wherever a busy machine makes QEMU pause
+    /// that long.
     const MOST: u64 = 130;
     let mut qemu = Running::start_logged(line, &env.dir.join("qemu.log"))?;
     let said = wait_for("the remedy in the log", BOOT, || {

@@ -265,7 +265,8 @@ fn metadata_by_ipv6(net: &mut Net) -> Result<()> {
     Ok(())
 }
 
-/// A client behind the guest's own routing gets answers, but no token: the guest's kernel does not forward hop limit 1.
+/// A client behind the guest's own routing gets answers, but no token: the guest's kernel does not
+/// forward hop limit 1.
 fn metadata_from_a_container(net: &mut Net) -> Result<()> {
     net.guest.sh(
         "sysctl -qw net.ipv4.ip_forward=1 && unshare -n sleep 1000 >/dev/null & echo $! >/tmp/container; \

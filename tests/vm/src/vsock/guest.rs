@@ -20,7 +20,8 @@ const BACKLOG: i32 = 2048;
 /// `SO_VM_SOCKETS_CONNECT_TIMEOUT_NEW`: a connect gives up after 2 s without it.
 const CONNECT_TIMEOUT: libc::c_int = 8;
 
-/// `SO_VM_SOCKETS_BUFFER_SIZE`: what the kernel keeps unread, and what it lets be under way to the peer.
+/// `SO_VM_SOCKETS_BUFFER_SIZE`: what the kernel keeps unread, and what it lets be under way to the
+/// peer.
 const BUFFER_SIZE: libc::c_int = 0;
 
 /// `IOCTL_VM_SOCKETS_GET_LOCAL_CID`, `_IO(7, 0xb9)`.

@@ -37,7 +37,8 @@ impl VsockStack {
     /// # Errors
     /// [`GuestError::DeviceBrokeRule`] for packets that no sound device passes
     /// on, and when the device reports an error of a queue; what a peer does
-    /// wrong on its connection resets that connection alone; [`GuestError::DeviceBrokeRing`]; [`GuestError::Io`].
+    /// wrong on its connection resets that connection alone; [`GuestError::DeviceBrokeRing`];
+    /// [`GuestError::Io`].
     pub fn turn(&mut self, timeout: Duration) -> Result<usize, GuestError> {
         let count = self.work()?;
         if count > 0 || timeout.is_zero() {

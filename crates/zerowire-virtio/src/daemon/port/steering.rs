@@ -19,8 +19,8 @@ type Place<T> = Arc<Mutex<Weak<T>>>;
 struct Attached<T>(Mutex<Vec<(Key, Place<T>)>>);
 
 impl<T> Attached<T> {
-    /// What is attached to the interface, or what `attach` makes. That may wait for another process's program to go: ports of
-    /// the same interface wait with it, those of others don't.
+    /// What is attached to the interface, or what `attach` makes. That may wait for another
+    /// process's program to go: ports of the same interface wait with it, those of others don't.
     fn get_or<E>(&self, key: Key, attach: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         let place = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

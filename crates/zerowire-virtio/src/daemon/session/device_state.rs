@@ -1,8 +1,9 @@
 //! Messages about the device's state (vhost-user, "Migrating back-end state").
 //!
-//! The state of both devices is empty: no byte goes either way. What a guest's device needs elsewhere lies in the guest's
-//! memory and in the rings' bases, and connections of a vsock device do not move. The feature is offered since
-//! cloud-hypervisor asks for the rings' bases (GET_VRING_BASE) only of back ends that have it.
+//! The state of both devices is empty: no byte goes either way. What a guest's device needs
+//! elsewhere lies in the guest's memory and in the rings' bases, and connections of a vsock device
+//! do not move. The feature is offered since cloud-hypervisor asks for the rings' bases
+//! (GET_VRING_BASE) only of back ends that have it.
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -19,7 +20,8 @@ const NO_FD: u64 = 1 << 8;
 const FAILED: u64 = 1;
 
 impl Session<'_> {
-    /// A descriptor to write the state to, or to read it from. Closing one that is written to says that this is all.
+    /// A descriptor to write the state to, or to read it from. Closing one that is written to says
+    /// that this is all.
     pub(super) fn set_device_state_fd(&mut self, message: &mut Message) -> Result<Answer, SessionError> {
         let request = Request::SetDeviceStateFd;
         self.check_device_state_offered(request)?;

@@ -39,7 +39,8 @@ impl Session<'_> {
         self.check_log(&log, &self.memory).map_err(refuse)?;
         self.log = Some(log);
         self.renew_log().map_err(refuse)?;
-        // QEMU looks at the request's number alone; cloud-hypervisor waits for a log description of some bytes.
+        // QEMU looks at the request's number alone; cloud-hypervisor waits for a log description of
+        // some bytes.
         Ok(Answer::Bytes(region.encode().to_vec()))
     }
 

@@ -160,13 +160,15 @@ impl Session<'_> {
 
     /// Where a ring that starts takes its first available entry.
     ///
-    /// A ring that has stopped has nothing in flight: all entries before the used index are used, and none behind it. So it
-    /// begins at the used index, whatever base the front end gives: cloud-hypervisor gives the *available* index where it
-    /// did not stop the ring itself, and all buffers that the driver has posted would be skipped. The same holds after a
-    /// back end that died, where chains are used in the order in which they became available.
+    /// A ring that has stopped has nothing in flight: all entries before the used index are used,
+    /// and none behind it. So it begins at the used index, whatever base the front end gives:
+    /// cloud-hypervisor gives the *available* index where it did not stop the ring itself, and all
+    /// buffers that the driver has posted would be skipped. The same holds after a back end that
+    /// died, where chains are used in the order in which they became available.
     ///
-    /// Where they are not, and no in-flight region (`marked`) says which ones are out, the used index says how many came
-    /// back and not which. Then the base is taken as it was given: to skip chains is better than to return some twice.
+    /// Where they are not, and no in-flight region (`marked`) says which ones are out, the used
+    /// index says how many came back and not which. Then the base is taken as it was given: to skip
+    /// chains is better than to return some twice.
     fn first_entry(&self, index: usize, addresses: RingAddresses, marked: bool) -> Result<u16, SessionError> {
         let (queue, ring) = (index as u16, &self.rings[index]);
         let used = SplitRing::new(queue, ring.size, addresses, ring.base, false, &self.memory)
@@ -229,7 +231,8 @@ impl Session<'_> {
 /// mode that does not wait.
 ///
 /// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the thread that serves its
-/// queues then (with vsock, that of all VMs of its groups), until somebody waits for that thread ([`super::super::writers`]).
+/// queues then (with vsock, that of all VMs of its groups), until somebody waits for that thread
+/// ([`super::super::writers`]).
 pub(super) fn check_notifier(
     request: Request,
     of: impl std::fmt::Display,

@@ -154,7 +154,8 @@ pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), ServerError> {
     check_ports(&paths, configs)
 }
 
-/// Refuses sockets at the path of a guest's port (`UDS_PORT`): the guest would reach them, whatever its groups are.
+/// Refuses sockets at the path of a guest's port (`UDS_PORT`): the guest would reach them, whatever
+/// its groups are.
 fn check_ports(paths: &Paths, configs: &[VsockConfig]) -> Result<(), ServerError> {
     let ends: HashMap<_, _> = configs.iter().map(|c| (normal(&c.uds), &c.name)).collect();
     let mut found: Vec<_> = paths

@@ -34,7 +34,8 @@ pub(super) struct VsockContext {
     pub control: Control,
     pub counters: Arc<VsockCounters>,
     pub cid: u64,
-    /// Programs may hold payload in the guest's memory, so that its descriptors come back in another order.
+    /// Programs may hold payload in the guest's memory, so that its descriptors come back in
+    /// another order.
     pub lends: bool,
     /// To the group's thread.
     pub commands: CommandSender,

@@ -124,11 +124,13 @@ impl Headers {
     }
 }
 
-/// Bytes of the longest frame that a kernel or a device cuts out of `frame`, all headers counted but VLAN tags not. `vnet` is a
-/// virtio-net header that [`crate::net::header::check`] accepted and that asks for segments.
+/// Bytes of the longest frame that a kernel or a device cuts out of `frame`, all headers counted
+/// but VLAN tags not. `vnet` is a virtio-net header that [`crate::net::header::check`] accepted and
+/// that asks for segments.
 ///
 /// # Errors
-/// `frame` does not show where its headers end, or the virtio-net header contradicts them: nothing bounds the segments then.
+/// `frame` does not show where its headers end, or the virtio-net header contradicts them: nothing
+/// bounds the segments then.
 pub fn longest_segment(vnet: &[u8; 10], frame: &[u8]) -> Result<usize, HeadersError> {
     let field = |at: usize| u16::from_le_bytes([vnet[at], vnet[at + 1]]);
     let (size, start, offset) = (usize::from(field(4)), field(6), field(8));
@@ -139,8 +141,8 @@ pub fn longest_segment(vnet: &[u8; 10], frame: &[u8]) -> Result<usize, HeadersEr
         _ => Kind::Udp,
     };
     let headers = Headers::find(frame, kind, start, offset)?;
-    // Fragments are cut from the transport header on, by gso_size as well; over IPv6 each has a header of its own
-    // (RFC 8200 §4.5).
+    // Fragments are cut from the transport header on, by gso_size as well; over IPv6 each has a
+    // header of its own (RFC 8200 §4.5).
     let repeated = match gso {
         GSO_UDP if headers.v6 => headers.transport_at + 8,
         GSO_UDP => headers.transport_at,
@@ -329,7 +331,8 @@ mod tests {
             let v6 = ethernet(tags, IPV6, &ipv6(&[0, 60, UDP], &[0; 8]));
             assert_eq!(longest(vnet(3, 1400, at + 56, 6), &v6), Ok(14 + 56 + 8 + 1400), "fragments");
         }
-        // Where the kernel would find more headers than the virtio-net header says, nothing is known.
+        // Where the kernel would find more headers than the virtio-net header says, nothing is
+        // known.
         let options = ethernet(0, IPV4, &ipv4(UDP, 10, 0, &[0; 8]));
         assert!(longest(vnet(3, 1400, 34, 6), &options).is_err());
         let long = ethernet(0, IPV6, &ipv6(&[&[0; 20][..], &[TCP]].concat(), &tcp(5)));

@@ -30,7 +30,8 @@ pub struct MapListen {
 /// Who may map, how much, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapPolicy {
-    /// Users, beside root and this process's own, whose programs may connect to ports of the guest at `UDS.map`.
+    /// Users, beside root and this process's own, whose programs may connect to ports of the guest
+    /// at `UDS.map`.
     pub allow: Vec<u32>,
     /// Users, beside those two, whose programs may take ports of the host there.
     pub listen: Vec<MapListen>,

@@ -229,9 +229,10 @@ impl Windows {
         }
     }
 
-    /// At the end of a turn: publishes what is due; [`Self::tell`] comes after it. Whoever is behind gets fuller windows: the last
-    /// one that is free is not published before it is full, another one was released, or the program sleeps: it has taken all
-    /// that was published then, and may hold it until more comes. Returns true if one was released meanwhile: settle again.
+    /// At the end of a turn: publishes what is due; [`Self::tell`] comes after it. Whoever is
+    /// behind gets fuller windows: the last one that is free is not published before it is full,
+    /// another one was released, or the program sleeps: it has taken all that was published then,
+    /// and may hold it until more comes. Returns true if one was released meanwhile: settle again.
     pub fn settle(&mut self) -> bool {
         if self.ended == Ended::Due {
             self.tell_end();
@@ -258,7 +259,8 @@ impl Windows {
         self.memory.word(PROGRAM_SLEEPS_AT).load(Ordering::Relaxed) != 0
     }
 
-    /// Whether something is left that the program would be given if it were not behind: it may fall asleep any time.
+    /// Whether something is left that the program would be given if it were not behind: it may fall
+    /// asleep any time.
     pub fn keeps_back(&self) -> bool {
         self.ended == Ended::No && self.is_enough()
     }

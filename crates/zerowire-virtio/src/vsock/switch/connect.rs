@@ -71,7 +71,8 @@ impl Switch {
         let path = vm.path_of(port);
         let outcome = match vm.may_dial(&path).and_then(|()| socket::connect(&path, kind)) {
             Ok(socket) => self.attach(v, slot, socket),
-            // Programs at the path come first, also those that are busy. Without one the port is that of a program at `UDS.map`.
+            // Programs at the path come first, also those that are busy. Without one the port is
+            // that of a program at `UDS.map`.
             Err(e) => match self.map_client_for(v, port, kind).filter(|_| is_nobody(&e)) {
                 Some(client) => self.attach_mapped(v, slot, client),
                 None => Err(e),

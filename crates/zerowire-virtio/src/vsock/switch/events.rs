@@ -5,8 +5,9 @@
 //! forever. Front ends that keep the queue to themselves, as QEMU does, are not told so: there the driver learns of the end of
 //! a connection from the reset that answers its next packet.
 //!
-//! A driver that takes the event ends all connections that it has by then, also new ones (Linux, `virtio_vsock_event_handle`),
-//! and posts the buffer anew behind that. Until then none begins: see [`Gate`].
+//! A driver that takes the event ends all connections that it has by then, also new ones (Linux,
+//! `virtio_vsock_event_handle`), and posts the buffer anew behind that. Until then none begins: see
+//! [`Gate`].
 
 use std::time::{Duration, Instant};
 
@@ -53,8 +54,8 @@ impl Switch {
         }
     }
 
-    /// Tells a driver of the reset, if that is due and there is a buffer for it, and looks whether it is done with it. Returns
-    /// whether there was anything to do.
+    /// Tells a driver of the reset, if that is due and there is a buffer for it, and looks whether
+    /// it is done with it. Returns whether there was anything to do.
     pub fn tell_reset(&mut self, v: usize) -> bool {
         let vm = &mut self.vms[v];
         if vm.gate == Gate::Open {
@@ -118,7 +119,8 @@ impl Switch {
         }
     }
 
-    /// Writes the event into a buffer of the driver's, if there is one. Returns the available index before the driver sees it.
+    /// Writes the event into a buffer of the driver's, if there is one. Returns the available index
+    /// before the driver sees it.
     fn put_reset(&mut self, v: usize, queue: &mut Queue) -> Result<Option<u16>, RingError> {
         let memory = self.vms[v].memory.clone();
         let ring = &mut queue.ring;

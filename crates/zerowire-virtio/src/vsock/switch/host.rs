@@ -461,7 +461,8 @@ fn may_connect(line: &[u8]) -> bool {
         && rest.first().is_none_or(u8::is_ascii_whitespace)
 }
 
-/// The port of a line "CONNECT port", in letters of any case and with any white space, as other devices take it.
+/// The port of a line "CONNECT port", in letters of any case and with any white space, as other
+/// devices take it.
 fn port_of(line: &[u8]) -> Option<u32> {
     let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let command = words.next()?;

@@ -164,7 +164,8 @@ impl Switch {
         self.end_of(v, slot);
     }
 
-    /// The connection is over: its guest gets RST behind what waits for it, if it takes that within a while.
+    /// The connection is over: its guest gets RST behind what waits for it, if it takes that within
+    /// a while.
     fn reset(&mut self, v: usize, slot: u32) {
         let now = self.clock.now();
         let Some(c) = self.vms[v].connections.get(slot) else { return };

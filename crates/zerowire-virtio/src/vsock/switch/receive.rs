@@ -260,8 +260,8 @@ impl Switch {
         }
     }
 
-    /// Something waits because too many packets are unread, not for credit: the guest is asked whether it has read some, again and
-    /// again until it has.
+    /// Something waits because too many packets are unread, not for credit: the guest is asked
+    /// whether it has read some, again and again until it has.
     pub(super) fn await_reads(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         c.life.owe_credit_request();

@@ -49,8 +49,9 @@ impl Switch {
         waiting
     }
 
-    /// A guest takes neither what waits for it nor the reset behind it: its place is free for others. While few others wait, the
-    /// reset does so without a place, for a guest that was stopped for a while.
+    /// A guest takes neither what waits for it nor the reset behind it: its place is free for
+    /// others. While few others wait, the reset does so without a place, for a guest that was
+    /// stopped for a while.
     fn give_up_reset(&mut self, v: usize, slot: u32) {
         if self.vms[v].resets.len() < MAX_RESETS / 2 {
             let header = self.header(v, slot, Op::Rst, 0, 0);

@@ -413,9 +413,9 @@ impl Switch {
         self.vms.iter().any(|vm| !vm.quiet.is_empty())
     }
 
-    /// Nothing has happened for a while. Each guest that a part of its credit was kept from is told of it: it may let less be
-    /// under way than it may, and wait for that. Each program that is behind gets what is there. Returns whether there are any
-    /// such connections.
+    /// Nothing has happened for a while. Each guest that a part of its credit was kept from is told
+    /// of it: it may let less be under way than it may, and wait for that. Each program that is
+    /// behind gets what is there. Returns whether there are any such connections.
     pub fn review_quiet(&mut self) -> bool {
         let mut any = false;
         for v in 0..self.vms.len() {

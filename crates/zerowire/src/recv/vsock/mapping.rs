@@ -34,8 +34,8 @@ impl Mapping {
         Ok(Self { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len })
     }
 
-    /// Maps `len` bytes of a file, from `offset` on, shared, at `at` of the reservation. Core dumps leave them out: guest memory
-    /// belongs to somebody else.
+    /// Maps `len` bytes of a file, from `offset` on, shared, at `at` of the reservation. Core dumps
+    /// leave them out: guest memory belongs to somebody else.
     pub(super) fn place(
         &mut self,
         at: usize,
@@ -48,8 +48,8 @@ impl Mapping {
             return Err(io::Errno::INVAL);
         }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: FIXED replaces pages of this reservation only, as checked; `&mut self` says that nothing borrows them. The advice
-        // changes no bytes.
+        // SAFETY: FIXED replaces pages of this reservation only, as checked; `&mut self` says that
+        // nothing borrows them. The advice changes no bytes.
         unsafe {
             let start = self.base.as_ptr().add(at).cast();
             mmap(start, len, prot, MapFlags::SHARED | MapFlags::FIXED, file, offset)?;

@@ -112,8 +112,8 @@ impl Read for &Connection {
 }
 
 impl Connection {
-    /// As [`Read::read`], to memory that may not have been written yet. As many bytes as are returned
-    /// were written.
+    /// As [`Read::read`], to memory that may not have been written yet. As many bytes as are
+    /// returned were written.
     pub fn read_uninit(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         if to.is_empty() {
             return Ok(0);

@@ -90,8 +90,8 @@ impl<'a> VolatileSlice<'a> {
     }
 }
 
-/// Written memory, for what writes it. Safe code could write uninitialised bytes to what this gives;
-/// so it stays within this library, which writes bytes alone.
+/// Written memory, for what writes it. Safe code could write uninitialised bytes to what this
+/// gives; so it stays within this library, which writes bytes alone.
 pub(super) fn as_uninit(to: &mut [u8]) -> &mut [MaybeUninit<u8>] {
     // SAFETY: of the same layout; the callers write nothing but initialised bytes.
     unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) }

@@ -9,9 +9,9 @@ use super::connection::Connection;
 use crate::recv::layout::READS_NO_MORE_AT;
 
 impl Connection {
-    /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was written.
-    /// `Read`: the guest is told that nothing more is read. Windows that are published stay, the
-    /// end comes behind them, and what the guest sent beyond them is lost.
+    /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was
+    /// written. `Read`: the guest is told that nothing more is read. Windows that are published
+    /// stay, the end comes behind them, and what the guest sent beyond them is lost.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
             // By the file, since the connection may not be mapped.

@@ -35,8 +35,8 @@ impl Dmabuf {
     /// ENOTTY: it is of something else. Others: its length can't be read.
     ///
     /// # Safety
-    /// Leases of received data are slices of the buffer. Nobody but the NIC writes into it while a receiver or a lease on it
-    /// is there: neither another mapping of it, nor another device.
+    /// Leases of received data are slices of the buffer. Nobody but the NIC writes into it while a
+    /// receiver or a lease on it is there: neither another mapping of it, nor another device.
     pub unsafe fn new(fd: OwnedFd) -> io::Result<Self> {
         let bytes = seek(&fd, SeekFrom::End(0))?;
         let buffer = Self {

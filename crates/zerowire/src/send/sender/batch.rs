@@ -157,15 +157,17 @@ impl Sender {
         n
     }
 
-    /// Enters what was taken into the window; returns how many were lost. First all that are lent: what is copied is done at
-    /// once, and a program's `on_done` or a payload's drop code may panic.
+    /// Enters what was taken into the window; returns how many were lost. First all that are lent:
+    /// what is copied is done at once, and a program's `on_done` or a payload's drop code may
+    /// panic.
     fn book_run(&mut self, payloads: &mut [Payload], sent: &[Sent], turn: Turn) -> usize {
         let first = self.window.next_ticket();
         for (p, s) in payloads.iter_mut().zip(sent) {
             match s.id.filter(|_| !s.is_lost()) {
                 Some(id) => {
                     self.unread += 1;
-                    // An id out of order can't happen with one handle of the socket; the memory then stays.
+                    // An id out of order can't happen with one handle of the socket; the memory
+                    // then stays.
                     let _ = self.window.lend(std::mem::replace(p, empty()), id, false);
                 }
                 None => self.window.skip_ticket(),

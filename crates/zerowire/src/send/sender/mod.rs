@@ -50,14 +50,16 @@ struct Pending {
 
 /// Sends payloads over one connected socket. One thread uses it at a time.
 ///
-/// Several senders may follow each other on one connection, on duplicates of its descriptor or on the socket that
-/// [`into_socket`](Self::into_socket) gives back. Of several at a time only the first lends; the others copy (ledger:
-/// `second_sender`), or are refused in [`Mode::ZeroCopy`]. Receiving on duplicates is fine.
+/// Several senders may follow each other on one connection, on duplicates of its descriptor or on
+/// the socket that [`into_socket`](Self::into_socket) gives back. Of several at a time only the
+/// first lends; the others copy (ledger: `second_sender`), or are refused in [`Mode::ZeroCopy`].
+/// Receiving on duplicates is fine.
 ///
-/// What no sender can find out in time, over socket calls: another process, or code that is no sender, that lends
-/// (`MSG_ZEROCOPY`) on the same socket *while* a sender lives, or that reads its error queue. The kernel numbers all loans
-/// of a socket together, so memory could come back too early. Nobody else may do that. (Who lent before, and has turned
-/// SO_ZEROCOPY on for it, does no harm.) [`SendError::Foreign`] tells of it, but perhaps too late.
+/// What no sender can find out in time, over socket calls: another process, or code that is no
+/// sender, that lends (`MSG_ZEROCOPY`) on the same socket *while* a sender lives, or that reads its
+/// error queue. The kernel numbers all loans of a socket together, so memory could come back too
+/// early. Nobody else may do that. (Who lent before, and has turned SO_ZEROCOPY on for it, does no
+/// harm.) [`SendError::Foreign`] tells of it, but perhaps too late.
 ///
 /// Dropping a sender is [`Close::Abort`]. After `fork` only one of the two processes may use or drop it: they share the
 /// connection, which an abort resets, and a ring's memory is not there in the child.
@@ -85,7 +87,8 @@ pub struct Sender {
     path: PathRoom,
 }
 
-/// The longest datagram that the path takes in one packet. The kernel never lends longer ones: it copies each fragment.
+/// The longest datagram that the path takes in one packet. The kernel never lends longer ones: it
+/// copies each fragment.
 #[derive(Clone, Copy, Debug)]
 struct PathRoom {
     bytes: usize,
@@ -94,10 +97,12 @@ struct PathRoom {
 }
 
 impl Sender {
-    /// Takes over a connected socket: TCP, UDP, AF_VSOCK, or any other that `send` works on, which can only copy.
+    /// Takes over a connected socket: TCP, UDP, AF_VSOCK, or any other that `send` works on, which
+    /// can only copy.
     ///
     /// # Errors
-    /// With each the socket comes back. [`SendError::AlreadyLent`]: [`Mode::ZeroCopy`], and another sender lends on it.
+    /// With each the socket comes back. [`SendError::AlreadyLent`]: [`Mode::ZeroCopy`], and another
+    /// sender lends on it.
     pub fn new(socket: OwnedFd, options: Options) -> Result<Self, SocketError<SendError>> {
         Self::with_areas(socket, options, &[])
     }
@@ -323,11 +328,12 @@ impl Sender {
         self.counters.clone()
     }
 
-    /// Sends what waits, waits until all memory is back, and gives the socket back: for a connection that stays open. The
-    /// next sender on it goes on where this one ends.
+    /// Sends what waits, waits until all memory is back, and gives the socket back: for a
+    /// connection that stays open. The next sender on it goes on where this one ends.
     ///
     /// # Errors
-    /// The sender comes back, with [`SendError::TimedOut`] or the first error about earlier payloads.
+    /// The sender comes back, with [`SendError::TimedOut`] or the first error about earlier
+    /// payloads.
     pub fn into_socket(mut self, timeout: Duration) -> Result<OwnedFd, Unfinished> {
         if let Err(error) = self.drain_all(timeout) {
             return Err(Unfinished { sender: Box::new(self), error });
@@ -338,8 +344,9 @@ impl Sender {
         }
     }
 
-    /// A free buffer of `area`. Waits for one, at most for `timeout` (`None`: as long as it takes), and reads notifications
-    /// meanwhile: [`Area::lease`] alone never finds the buffers that this sender lent.
+    /// A free buffer of `area`. Waits for one, at most for `timeout` (`None`: as long as it takes),
+    /// and reads notifications meanwhile: [`Area::lease`] alone never finds the buffers that this
+    /// sender lent.
     ///
     /// # Errors
     /// [`SendError::TimedOut`]; errors about earlier payloads.
@@ -456,8 +463,9 @@ impl Sender {
 ///   [`Sender::poll`];
 /// * io_uring's notifications don't come by the socket: put the sender on an [`Engine`] and wait for that, too.
 ///
-/// Don't send on it, and don't read its error queue. A sender that lends over socket calls reads that itself, and throws
-/// time stamps of sent packets (SO_TIMESTAMPING) away: take those on a socket of their own, or send by io_uring.
+/// Don't send on it, and don't read its error queue. A sender that lends over socket calls reads
+/// that itself, and throws time stamps of sent packets (SO_TIMESTAMPING) away: take those on a
+/// socket of their own, or send by io_uring.
 impl AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.back.socket()

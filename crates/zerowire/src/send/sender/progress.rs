@@ -253,7 +253,8 @@ impl Sender {
         first.or(self.late.take()).map_or(Ok(()), Err)
     }
 
-    /// As `drain`; what was lent by senders before on the socket is waited for, too. `Ok`: the kernel holds nothing.
+    /// As `drain`; what was lent by senders before on the socket is waited for, too. `Ok`: the
+    /// kernel holds nothing.
     pub(super) fn drain_all(&mut self, timeout: Duration) -> Result<(), SendError> {
         let start = Instant::now();
         self.drain(timeout)?;

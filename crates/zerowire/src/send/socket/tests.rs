@@ -1,4 +1,5 @@
-//! The kernel's numbers where they wrap around. A new socket's begin at 0, so that no test gets there by sending.
+//! The kernel's numbers where they wrap around. A new socket's begin at 0, so that no test gets
+//! there by sending.
 
 use super::*;
 use crate::send::Ticket;
@@ -106,7 +107,8 @@ fn an_unknown_number_is_learned_from_the_notification_of_one_call() {
     assert!(matches!(back.ours(3, 4), Err(SendError::Foreign { lo: 3, hi: 4 })));
 }
 
-/// A call of several packets failed: its number may be in use for a while. Those before it come back meanwhile.
+/// A call of several packets failed: its number may be in use for a while. Those before it come
+/// back meanwhile.
 #[test]
 fn while_the_numbers_are_unknown_those_before_come_back() {
     let mut back = backend(3, 0);

@@ -214,10 +214,11 @@ impl Book {
         error.map_or(Ok(()), Err)
     }
 
-    /// A failed entry's memory goes back to the caller although its notification may be to come (`IORING_CQE_F_MORE`). It says
-    /// when the packets are gone that were queued before the call failed, and what they hold are copies: only datagrams that
-    /// are cut into fragments are several packets, and these the kernel copies. (UDP_SEGMENT makes one, which the
-    /// interface or its queue cuts.)
+    /// A failed entry's memory goes back to the caller although its notification may be to come
+    /// (`IORING_CQE_F_MORE`). It says when the packets are gone that were queued before the call
+    /// failed, and what they hold are copies: only datagrams that are cut into fragments are
+    /// several packets, and these the kernel copies. (UDP_SEGMENT makes one, which the interface or
+    /// its queue cuts.)
     fn take(&mut self, index: u32) -> (i32, Option<u32>) {
         let token = &mut self.tokens[index as usize];
         token.in_batch = false;

@@ -1,5 +1,6 @@
-//! One way only, from the guest: nothing but the device's own word tells the guest's kernel that it may send on. That lets at
-//! most as much be under way as the device takes, and as its own socket's buffer holds, and never asks for credit.
+//! One way only, from the guest: nothing but the device's own word tells the guest's kernel that it
+//! may send on. That lets at most as much be under way as the device takes, and as its own socket's
+//! buffer holds, and never asks for credit.
 
 use std::path::PathBuf;
 
@@ -56,8 +57,8 @@ fn each(mut transfer: impl FnMut(Kind, Load, &[u64]) -> Result<()>) -> Result<us
     for kind in Kind::BOTH {
         for write_bytes in WRITES {
             let load = Load { seed: 3, bytes: BYTES, write_bytes };
-            // A message is no longer than the socket's buffer (net/vmw_vsock/virtio_transport_common.c,
-            // `virtio_transport_seqpacket_enqueue`).
+            // A message is no longer than the socket's buffer
+            // (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_seqpacket_enqueue`).
             let takes = |b: &&u64| kind == Kind::Stream || **b == 0 || **b >= write_bytes as u64;
             let buffers: Vec<u64> = BUFFERS.iter().filter(takes).copied().collect();
             transfers += buffers.len();

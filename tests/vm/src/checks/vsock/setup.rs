@@ -66,8 +66,8 @@ impl Vsock {
         Ok(())
     }
 
-    /// Goes on with a device of another back end, which has these arguments beside its own. The old one's account must be in
-    /// order.
+    /// Goes on with a device of another back end, which has these arguments beside its own. The old
+    /// one's account must be in order.
     pub fn replace(&mut self, arguments: &[&str]) -> Result<()> {
         check_sound(&self.ledger()?)?;
         self.device.unplug(&mut self.guest)?;

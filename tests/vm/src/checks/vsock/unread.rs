@@ -1,4 +1,5 @@
-//! Many small packets toward a guest whose program does not read: its kernel bounds how many may be unread, whatever the credit.
+//! Many small packets toward a guest whose program does not read: its kernel bounds how many may be
+//! unread, whatever the credit.
 
 use anyhow::{Context, Result};
 use zerowire_vmtest::backend::Backend;
