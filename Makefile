@@ -24,8 +24,9 @@ help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-build: ## Build the program and the C library: target/release/zerowire, libzerowire_c
+build: ## Build the program and the C library: target/release/zerowire, libzerowire_c.a, libzerowire.so.0
 	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-c
+	scripts/shared.sh "$(BUILD)/libzerowire_c.a" "$(BUILD)/libzerowire.so.0"
 
 static: ## Build the program without libraries, for guests: target/x86_64-unknown-linux-gnu/release/zerowire
 	@scripts/static.sh
@@ -67,8 +68,8 @@ fmt: ## Format the sources
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
-	@test -x "$(BUILD)/zerowire" && test -f "$(BUILD)/libzerowire_c.so" && test -f "$(BUILD)/libzerowire_c.a" || \
-		{ echo "make install: $(BUILD) lacks zerowire, libzerowire_c.so or libzerowire_c.a: run 'make build' first" >&2; \
+	@test -x "$(BUILD)/zerowire" && test -f "$(BUILD)/libzerowire.so.0" && test -f "$(BUILD)/libzerowire_c.a" || \
+		{ echo "make install: $(BUILD) lacks zerowire, libzerowire.so.0 or libzerowire_c.a: run 'make build' first" >&2; \
 		exit 1; }
 	install -D -m 755 "$(BUILD)/zerowire" "$(DESTDIR)$(bindir)/zerowire"
 	install -d "$(DESTDIR)$(libexecdir)" "$(DESTDIR)$(datadir)/qemu/vhost-user"
@@ -78,7 +79,7 @@ install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
 			> "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" && \
 		chmod 644 "$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json" || exit 1; \
 	done
-	install -D -m 755 "$(BUILD)/libzerowire_c.so" "$(DESTDIR)$(libdir)/libzerowire.so.0"
+	install -D -m 755 "$(BUILD)/libzerowire.so.0" "$(DESTDIR)$(libdir)/libzerowire.so.0"
 	ln -sfn libzerowire.so.0 "$(DESTDIR)$(libdir)/libzerowire.so"
 	install -D -m 644 "$(BUILD)/libzerowire_c.a" "$(DESTDIR)$(libdir)/libzerowire.a"
 	install -D -m 644 crates/zerowire-c/include/zerowire.h "$(DESTDIR)$(includedir)/zerowire.h"

@@ -26,7 +26,8 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the library.
+// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the
+// library.
 #define ZW_LIBRARY_VERSION 256u
 
 // Version of the memory and of the handshake.
@@ -510,11 +511,13 @@ typedef struct zw_control {
 extern "C" {
 #endif // __cplusplus
 
-// The version of the library that runs, as ZW_LIBRARY_VERSION says that of the header that a program was built with.
+// The version of the library that runs, as ZW_LIBRARY_VERSION says that of the header that a
+// program was built with.
 //
-// Both may differ within one soname. Structs grow at the end. An older program's shorter struct is taken as if 0 followed;
-// results are written up to the program's size. A newer program's longer one is taken if what the library does not know is
-// 0, else -E2BIG; fields of results that the library does not know become 0.
+// Both may differ within one soname. Structs grow at the end. An older program's shorter struct is
+// taken as if 0 followed; results are written up to the program's size. A newer program's longer
+// one is taken if what the library does not know is 0, else -E2BIG; fields of results that the
+// library does not know become 0.
 uint32_t zw_version(void);
 
 // The last error of this thread in words; "" before the first. Valid until the thread's next call of this library.

@@ -1,7 +1,7 @@
 //! Handles and arguments, as they come from C.
 //!
-//! SAFETY, for all functions: a handle is NULL or came from this library and was not closed; a pointer to an argument or a
-//! result is NULL or valid for its type.
+//! SAFETY, for all functions: a handle is NULL or came from this library and was not closed; a
+//! pointer to an argument or a result is NULL or valid for its type.
 
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
@@ -46,7 +46,8 @@ pub(crate) unsafe fn close<T>(handle: *mut T) {
     }
 }
 
-/// The longest struct that C may pass, as the kernel has it for its own: a longer size was never set.
+/// The longest struct that C may pass, as the kernel has it for its own: a longer size was never
+/// set.
 const LONGEST: usize = 4096;
 
 /// Checks the size that C gave for a struct.
@@ -60,8 +61,8 @@ pub(crate) fn size_of_c(size: usize, least: usize, name: &str, ours: usize) -> R
 
 /// Options of C: a struct of integers and pointers whose first field is its size. `None` for NULL.
 ///
-/// Later versions append fields, for which 0 is the default. The fields that a shorter struct lacks are 0. Those of a longer
-/// one that this library does not know must be 0.
+/// Later versions append fields, for which 0 is the default. The fields that a shorter struct lacks
+/// are 0. Those of a longer one that this library does not know must be 0.
 ///
 /// # Safety
 /// NULL, or valid for as many bytes as its first field says. All zeros is a value of `T`.
@@ -90,7 +91,8 @@ pub(crate) unsafe fn sized<T: Copy>(from: *const T, name: &str) -> Result<Option
     Ok(Some(unsafe { read.assume_init() }))
 }
 
-/// Writes as much of a value as `size` bytes take, and zeros behind it; the first `skip` bytes stay as they are.
+/// Writes as much of a value as `size` bytes take, and zeros behind it; the first `skip` bytes stay
+/// as they are.
 ///
 /// # Safety
 /// `to` is valid for writes of `size` bytes, which is at least `skip`.
@@ -104,7 +106,8 @@ pub(crate) unsafe fn write_sized<T>(value: &T, to: *mut u8, skip: usize, size: u
     }
 }
 
-/// A result: a struct of C whose first field is its size, which the caller has set. Checked before there is a value.
+/// A result: a struct of C whose first field is its size, which the caller has set. Checked before
+/// there is a value.
 pub(crate) struct Out<T> {
     to: *mut T,
     size: usize,
@@ -123,7 +126,8 @@ impl<T: Copy> Out<T> {
         Ok(Self { to, size })
     }
 
-    /// Writes up to the caller's size; fields that this library does not know become 0, and `size` stays.
+    /// Writes up to the caller's size; fields that this library does not know become 0, and `size`
+    /// stays.
     pub(crate) fn write(&self, value: &T) {
         // SAFETY: by the contract of `new`, whose check was for a whole first field.
         unsafe { write_sized(value, self.to.cast(), size_of::<libc::size_t>(), self.size) };

@@ -1,8 +1,9 @@
 //! The buffers that C holds, by token.
 //!
-//! A token is a number that C may copy: the table (6 bits), the slot in it (26) and the use of that slot (32). Giving a
-//! buffer back ends the use, so a second copy of the token no longer matches. Receivers take the tables in turn. A table's
-//! lock is contended only when another thread gives buffers back, or by more than 64 receivers.
+//! A token is a number that C may copy: the table (6 bits), the slot in it (26) and the use of that
+//! slot (32). Giving a buffer back ends the use, so a second copy of the token no longer matches.
+//! Receivers take the tables in turn. A table's lock is contended only when another thread gives
+//! buffers back, or by more than 64 receivers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

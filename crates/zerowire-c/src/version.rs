@@ -1,6 +1,7 @@
 //! Which library this is.
 
-/// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the library.
+/// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the
+/// library.
 pub const ZW_LIBRARY_VERSION: u32 = 0x0000_0100u32;
 
 const _: () = {
@@ -16,11 +17,13 @@ const _: () = {
     assert!(ZW_LIBRARY_VERSION == package, "set it to the package's version");
 };
 
-/// The version of the library that runs, as ZW_LIBRARY_VERSION says that of the header that a program was built with.
+/// The version of the library that runs, as ZW_LIBRARY_VERSION says that of the header that a
+/// program was built with.
 ///
-/// Both may differ within one soname. Structs grow at the end. An older program's shorter struct is taken as if 0 followed;
-/// results are written up to the program's size. A newer program's longer one is taken if what the library does not know is
-/// 0, else -E2BIG; fields of results that the library does not know become 0.
+/// Both may differ within one soname. Structs grow at the end. An older program's shorter struct is
+/// taken as if 0 followed; results are written up to the program's size. A newer program's longer
+/// one is taken if what the library does not know is 0, else -E2BIG; fields of results that the
+/// library does not know become 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn zw_version() -> u32 {
     ZW_LIBRARY_VERSION

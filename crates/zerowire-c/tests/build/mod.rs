@@ -8,16 +8,26 @@ pub fn here() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo has put the libraries: beside the test.
-pub fn libraries() -> PathBuf {
+/// Where cargo has put the static library: beside the test.
+fn libraries() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let deps = test.parent().expect("a folder");
     for folder in [deps, deps.parent().expect("a folder")] {
-        if folder.join("libzerowire_c.a").exists() && folder.join("libzerowire_c.so").exists() {
+        if folder.join("libzerowire_c.a").exists() {
             return folder.to_owned();
         }
     }
-    panic!("no libzerowire_c.a and libzerowire_c.so in {} or above", deps.display());
+    panic!("no libzerowire_c.a in {} or above", deps.display());
+}
+
+/// Links the shared library, as `make build` does.
+pub fn shared_library(folder: &Path) -> PathBuf {
+    let library = folder.join("libzerowire.so.0");
+    let mut script = Command::new(here().join("../../scripts/shared.sh"));
+    script.arg(libraries().join("libzerowire_c.a")).arg(&library);
+    let out = script.output().expect("scripts/shared.sh");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    library
 }
 
 /// Compiles a program of the crate's folder as a user does, against libraries under the names that they are installed with.
@@ -27,7 +37,6 @@ pub fn compile(source: &str, folder: &Path, shared: bool) -> PathBuf {
 
 /// The same with the header of another folder.
 pub fn compile_with(include: &str, source: &str, folder: &Path, shared: bool) -> PathBuf {
-    let from = libraries();
     let program = folder.join("program");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
@@ -37,11 +46,11 @@ pub fn compile_with(include: &str, source: &str, folder: &Path, shared: bool) ->
         .arg("-o")
         .arg(&program);
     if shared {
-        std::fs::copy(from.join("libzerowire_c.so"), folder.join("libzerowire.so.0")).expect("copied");
+        shared_library(folder);
         std::os::unix::fs::symlink("libzerowire.so.0", folder.join("libzerowire.so")).expect("linked");
         cc.arg("-L").arg(folder).arg("-lzerowire").arg(format!("-Wl,-rpath,{}", folder.display()));
     } else {
-        std::fs::copy(from.join("libzerowire_c.a"), folder.join("libzerowire.a")).expect("copied");
+        std::fs::copy(libraries().join("libzerowire_c.a"), folder.join("libzerowire.a")).expect("copied");
         cc.arg(folder.join("libzerowire.a")).args(["-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
     }
     let out = cc.output().expect("cc: install a C compiler (Debian: gcc and libc6-dev)");
