@@ -407,7 +407,7 @@ mod tests {
         for _ in 0..200_000 {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let n = (x >> 40) as u32;
-            if n % 3 > 0 {
+            if !n.is_multiple_of(3) {
                 let (packet, packets) = (1 + n % 900, 1 + n % 5);
                 let bytes = packet * packets;
                 if o.stream_room(packet as usize) < bytes as usize {
