@@ -39,7 +39,7 @@ impl Area {
             )
         }
         .map_err(io::Error::from)
-        .with_context(|| format!("cannot map {len} bytes for the working set: free memory"))?;
+        .with_context(|| format!("can't map {len} bytes for the working set: free memory"))?;
         let start = NonNull::new(start.cast()).context("the kernel mapped address 0")?;
         Ok(Self { start, len })
     }

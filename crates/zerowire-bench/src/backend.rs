@@ -129,8 +129,7 @@ impl Backend {
         placement: &Placement,
     ) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("zerowire-bench-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(&folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
         let log = File::create(folder.join("log"))?;
         let statistics = File::create(folder.join("statistics"))?;
         let mut command = Command::new(program);
@@ -147,7 +146,7 @@ impl Backend {
         let begin = Instant::now();
         let child = command.spawn();
         placement.pin_driver()?;
-        let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+        let child = child.with_context(|| format!("can't start {}", program.display()))?;
         let clock = ProcessClock::of(child.id())?;
         let mut backend = Self { child, folder, clock, vms, taps: Vec::new(), started: Duration::ZERO };
         backend.wait_until_listening(begin)?;

@@ -83,7 +83,7 @@ impl Bars {
     /// Writes the chart to `path`, replacing the file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let svg = self.render()?;
-        std::fs::write(path, svg).map_err(|error| anyhow!("cannot write {}: {error}", path.display()))
+        std::fs::write(path, svg).map_err(|error| anyhow!("can't write {}: {error}", path.display()))
     }
 
     /// The chart as the text of an SVG file.
@@ -92,7 +92,7 @@ impl Bars {
         {
             let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
             // The backend's error borrows the drawing: its text is what is kept.
-            self.draw(&root).map_err(|error| anyhow!("cannot draw: {error}"))?;
+            self.draw(&root).map_err(|error| anyhow!("can't draw: {error}"))?;
         }
         Ok(text)
     }

@@ -28,7 +28,7 @@ pub struct Generator {
 impl Generator {
     /// Opens a packet socket on `link` for `frame`. Needs CAP_NET_RAW.
     pub fn new(link: &Link, frame: Frame) -> Result<Self> {
-        let socket = sys::packet_socket().context("cannot open a packet socket: CAP_NET_RAW is needed")?;
+        let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
         let option = |option, value| {
             sys::set_option(socket.as_fd(), libc::SOL_PACKET, option, value)
                 .with_context(|| format!("packet socket: option {option} is refused"))
@@ -46,7 +46,7 @@ impl Generator {
         let generator = Self::new(link, frame)?;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE);
         sys::set_option(generator.socket.as_fd(), level, option, SEND_BUFFER)
-            .context("cannot enlarge a send buffer: CAP_NET_ADMIN is needed (run as root)")?;
+            .context("can't enlarge a send buffer: CAP_NET_ADMIN is needed (run as root)")?;
         Ok(generator)
     }
 

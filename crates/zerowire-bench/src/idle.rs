@@ -85,7 +85,7 @@ fn connect(backend: &Backend, vms: usize) -> Result<Vec<Guest>> {
 pub(crate) fn own_memory(backend: &Backend) -> Result<u64> {
     backend.clock().settled(Duration::from_secs(1))?;
     let path = format!("/proc/{}/smaps", backend.pid());
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {path}"))?;
     Ok(proportional_bytes(&text))
 }
 

@@ -34,7 +34,7 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Res
 /// no interface made later sends frames of its own as it comes up.
 pub(crate) fn enter_new_namespace() -> Result<()> {
     sys::leave_network_namespace().context(
-        "cannot make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
+        "can't make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
          or prefix the command with `unshare -Urn`",
     )?;
     disable_ipv6("default")
@@ -46,7 +46,7 @@ fn disable_ipv6(interface: &str) -> Result<()> {
     let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
     match fs::write(&path, "1") {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot write {path}"))
+            Err(error).with_context(|| format!("can't write {path}"))
         }
         _ => Ok(()),
     }
@@ -171,7 +171,7 @@ impl Link {
     /// Reads its counters from the calling thread's view of /proc.
     pub fn counters(&self) -> Result<Counters> {
         let path = "/proc/thread-self/net/dev";
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        let text = fs::read_to_string(path).with_context(|| format!("can't read {path}"))?;
         parse_counters(&text, &self.name)
     }
 }

@@ -75,7 +75,7 @@ impl Report {
     /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the
     /// names of the files.
     pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
         let mut names = Vec::new();
         for direction in Direction::ALL {
             let cases: Vec<&CaseReport> =
@@ -208,13 +208,13 @@ pub fn check_places((json, svg): (Option<&Path>, Option<&Path>)) -> Result<()> {
     {
         let is_new = !path.exists();
         let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-        opened.with_context(|| format!("cannot write {}", path.display()))?;
+        opened.with_context(|| format!("can't write {}", path.display()))?;
         if is_new {
             let _ = fs::remove_file(path);
         }
     }
     if let Some(folder) = svg {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
     }
     Ok(())
 }
@@ -244,7 +244,7 @@ pub fn give_out(
 pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
     let mut text = serde_json::to_string_pretty(report)?;
     text.push('\n');
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }
 
 /// The share of the bytes that the back end's ledger counts as not copied in user space.

@@ -37,7 +37,7 @@ impl Tap {
             OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
             Mode::empty(),
         )
-        .context("cannot open /dev/net/tun: load the module tun, or give access to the device")?;
+        .context("can't open /dev/net/tun: load the module tun, or give access to the device")?;
         let mut request = sys::ifreq(name)?;
         let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         if multi_queue {
@@ -45,7 +45,7 @@ impl Tap {
         }
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
         sys::ioctl_ifreq(fd.as_fd(), libc::TUNSETIFF, &mut request)
-            .with_context(|| format!("cannot create tap {name}: CAP_NET_ADMIN is needed"))?;
+            .with_context(|| format!("can't create tap {name}: CAP_NET_ADMIN is needed"))?;
         sys::tun_set_vnet_hdr_size(fd.as_fd(), VNET_HEADER_LEN as libc::c_int)?;
         sys::tun_set_offload(fd.as_fd(), OFFLOADS)
             .with_context(|| format!("tap {name}: the kernel refuses TCP offloads"))?;

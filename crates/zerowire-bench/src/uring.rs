@@ -41,19 +41,17 @@ impl Ring {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(BATCH as u32)
-            .context("cannot make an io_uring: it may be forbidden (kernel.io_uring_disabled)")?;
+            .context("can't make an io_uring: it may be forbidden (kernel.io_uring_disabled)")?;
         // SAFETY: the iovec describes the area, which this value owns and unmaps after the ring
         // has gone (fields drop in order of declaration).
         unsafe { ring.submitter().register_buffers(&[area.as_iovec()]) }.with_context(|| {
             format!(
-                "cannot register {} bytes with io_uring: raise RLIMIT_MEMLOCK (ulimit -l) or \
+                "can't register {} bytes with io_uring: raise RLIMIT_MEMLOCK (ulimit -l) or \
                  give CAP_IPC_LOCK",
                 area.bytes().len()
             )
         })?;
-        ring.submitter()
-            .register_files(&[fd.as_raw_fd()])
-            .context("cannot register the tap with io_uring")?;
+        ring.submitter().register_files(&[fd.as_raw_fd()]).context("can't register the tap with io_uring")?;
         Ok(Self { ring, area })
     }
 

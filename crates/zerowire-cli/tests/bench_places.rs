@@ -15,9 +15,9 @@ fn places_that_can_not_be_written_are_refused_before_anything_is_measured() {
         &["tcp-rx", "--quick", "--rounds", "1"],
     ] {
         for (place, error) in [
-            (["--json", "/none/report"], "cannot write /none/report"),
-            (["--json", "/"], "cannot write /"),
-            (["--svg", "/dev/null/charts"], "cannot make the folder /dev/null/charts"),
+            (["--json", "/none/report"], "can't write /none/report"),
+            (["--json", "/"], "can't write /"),
+            (["--svg", "/dev/null/charts"], "can't make the folder /dev/null/charts"),
         ] {
             if run.contains(&"--threshold") && place[0] == "--svg" {
                 continue;
@@ -46,6 +46,6 @@ fn a_dash_is_no_place() {
             .output()
             .expect("the program starts");
         let log = String::from_utf8_lossy(&out.stderr);
-        assert!(log.contains("cannot make the folder /dev/null/charts"), "{run}: {log}");
+        assert!(log.contains("can't make the folder /dev/null/charts"), "{run}: {log}");
     }
 }

@@ -152,8 +152,8 @@ fn what_is_wrong_is_named() {
         // Before the measurement, which takes long.
         (&["--table", "--windows", "1"], 1, &["--windows 1", "2 to 64"]),
         (&["--table", "--modes", "d", "--direction", "rx"], 1, &["--modes d", "take y"]),
-        (&["--table", "--json", "/none/report"], 1, &["cannot write /none/report"]),
-        (&["--table", "--json", "/"], 1, &["cannot write /"]),
+        (&["--table", "--json", "/none/report"], 1, &["can't write /none/report"]),
+        (&["--table", "--json", "/"], 1, &["can't write /"]),
         (&["--table", "--svg", "/dev/null/charts"], 1, &["/dev/null/charts"]),
     ] {
         let out = bench(args).output().expect("the program starts");

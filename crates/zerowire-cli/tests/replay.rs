@@ -488,8 +488,7 @@ fn a_summary_that_cannot_be_written_is_told_before_anything_is_sent() {
         let peer = lab.capture();
         let file = write(&capture(&frames(3), 0));
         let path = file.path().to_str().expect("a path");
-        run(&["-i", HERE, "-t", "--json", "/nowhere/at/all", path])
-            .refused(&["cannot write /nowhere/at/all"]);
+        run(&["-i", HERE, "-t", "--json", "/nowhere/at/all", path]).refused(&["can't write /nowhere/at/all"]);
         assert!(peer.rest().is_empty());
     });
 }

@@ -79,7 +79,7 @@ impl Running {
     /// The program can't be started; the message names it.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = describe(command);
-        let child = die_with_parent(command).spawn().with_context(|| format!("cannot start `{name}`"))?;
+        let child = die_with_parent(command).spawn().with_context(|| format!("can't start `{name}`"))?;
         Ok(Self { child, name })
     }
 

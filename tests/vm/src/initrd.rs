@@ -111,7 +111,7 @@ fn without_debug_info(path: &Path) -> Result<Vec<u8>> {
 
 /// The libraries of a program as `ldd` finds them; none for a static one.
 pub(crate) fn libraries(program: &Path) -> Result<Vec<String>> {
-    let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
+    let output = Command::new("ldd").arg(program).output().context("can't start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let error = String::from_utf8_lossy(&output.stderr);

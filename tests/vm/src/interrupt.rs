@@ -41,7 +41,7 @@ fn wait(reader: &OwnedFd, folder: &std::path::Path) {
         eprintln!("{error:#}");
     }
     if let Err(error) = std::fs::remove_dir_all(folder) {
-        eprintln!("cannot remove {}: {error}", folder.display());
+        eprintln!("can't remove {}: {error}", folder.display());
     }
     std::process::exit(STATUS);
 }

@@ -89,7 +89,7 @@ fn module_name(file: &str) -> Option<String> {
 fn read_module(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_some_and(|extension| extension == "xz") {
         let output = Command::new("xz").arg("-dc").arg(path).output();
-        let output = output.context("cannot start xz: install xz-utils")?;
+        let output = output.context("can't start xz: install xz-utils")?;
         if !output.status.success() {
             bail!("xz cannot read {}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
         }

@@ -78,7 +78,7 @@ impl Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         if let Err(error) = ip(&["netns", "del", &self.name]) {
-            eprintln!("cannot remove network namespace {}: {error:#}", self.name);
+            eprintln!("can't remove network namespace {}: {error:#}", self.name);
         }
     }
 }

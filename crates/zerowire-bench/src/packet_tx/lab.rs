@@ -97,7 +97,7 @@ impl Lab {
 
     /// A UDP socket that is connected to the target, with a send buffer that holds a batch.
     pub fn udp(&self) -> Result<UdpSocket> {
-        let socket = UdpSocket::bind((SOURCE, 0)).context("cannot bind a UDP socket to the interface")?;
+        let socket = UdpSocket::bind((SOURCE, 0)).context("can't bind a UDP socket to the interface")?;
         socket.connect(SocketAddrV4::new(TARGET, TARGET_PORT))?;
         widen(&socket)?;
         Ok(socket)
@@ -136,5 +136,5 @@ impl Lab {
 /// Gives a socket a send buffer that holds a batch. Needs CAP_NET_ADMIN.
 pub fn widen(socket: &impl AsFd) -> Result<()> {
     sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
-        .context("cannot enlarge a send buffer: CAP_NET_ADMIN is needed")
+        .context("can't enlarge a send buffer: CAP_NET_ADMIN is needed")
 }

@@ -17,7 +17,7 @@ pub fn add_ifb(name: &str) -> Result<()> {
     let mut message = Message::new();
     message.interface(name);
     message.nest(libc::IFLA_LINKINFO, |message| message.attribute(libc::IFLA_INFO_KIND, b"ifb"));
-    message.send().with_context(|| format!("cannot make the ifb device {name}"))
+    message.send().with_context(|| format!("can't make the ifb device {name}"))
 }
 
 /// Makes a pair of veth devices: `name` in the namespace of the calling thread, `peer` in `namespace`.
@@ -35,7 +35,7 @@ pub fn add_veth(name: &str, peer: &str, namespace: BorrowedFd<'_>) -> Result<()>
             });
         });
     });
-    message.send().with_context(|| format!("cannot make the veth pair {name}, {peer}"))
+    message.send().with_context(|| format!("can't make the veth pair {name}, {peer}"))
 }
 
 /// A request `RTM_NEWLINK` that makes an interface.

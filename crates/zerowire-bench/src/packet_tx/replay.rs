@@ -64,13 +64,13 @@ pub fn measure(program: &Path, lab: &Lab, rounds: usize, quick: bool) -> Result<
         false => Some("tcpreplay: not measured: install tcpreplay".to_owned()),
     };
     let folder = std::env::temp_dir().join(format!("zerowire-replay-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
     let mut progress = Progress::new("replay", FRAMES.len() * (rounds + 1));
     let mut rows = Vec::new();
     for frame_bytes in FRAMES {
         let capture = folder.join(format!("{frame_bytes}.pcap"));
         std::fs::write(&capture, pcap(lab, frame_bytes))
-            .with_context(|| format!("cannot write {}", capture.display()))?;
+            .with_context(|| format!("can't write {}", capture.display()))?;
         let what = format!("{frame_bytes} B");
         let runs = interleave(tools.len(), rounds, what, &mut progress, |index, _| {
             let arguments = arguments(index == 0, &capture, passes);

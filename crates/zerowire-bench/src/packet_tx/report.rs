@@ -211,7 +211,7 @@ impl TxReport {
     /// Writes the charts into `folder`, which is made if it isn't there; the names of the files.
     pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
         std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            .with_context(|| format!("can't make the folder {}", folder.display()))?;
         let mut names = Vec::new();
         for (sink, set, rows) in self.sections() {
             for (kind, chart) in

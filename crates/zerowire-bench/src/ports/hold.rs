@@ -22,7 +22,7 @@ const NICE: i32 = -15;
 /// Gives a thread precedence over other programs; None: the calling one, whose threads and children inherit it.
 pub(super) fn go_first(thread: Option<u32>) -> Result<()> {
     let thread = thread.and_then(|number| Pid::from_raw(number as i32));
-    setpriority_process(thread, NICE).context("cannot set a nice value: CAP_SYS_NICE is needed (run as root)")
+    setpriority_process(thread, NICE).context("can't set a nice value: CAP_SYS_NICE is needed (run as root)")
 }
 
 const FREE: u8 = 0;
@@ -55,7 +55,7 @@ impl Hold {
             }
         })?;
         let ready = inbox.recv().map_err(|_| anyhow!("the thread that holds a CPU ended early"))?;
-        ready.context("cannot hold a CPU while frames are queued: CAP_SYS_NICE is needed (run as root)")?;
+        ready.context("can't hold a CPU while frames are queued: CAP_SYS_NICE is needed (run as root)")?;
         Ok(Self { state, thread: Some(thread) })
     }
 

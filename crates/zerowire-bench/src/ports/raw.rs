@@ -51,12 +51,12 @@ impl RawSocket {
     }
 
     fn open(&self, direction: Direction) -> Result<OwnedFd> {
-        let socket = sys::packet_socket().context("cannot open a packet socket: CAP_NET_RAW is needed")?;
+        let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
         let protocol = match direction {
             Direction::Transmit => 0,
             Direction::Receive => {
                 sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
-                    .context("cannot enlarge a receive buffer: CAP_NET_ADMIN is needed")?;
+                    .context("can't enlarge a receive buffer: CAP_NET_ADMIN is needed")?;
                 sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(STALL_LIMIT))?;
                 libc::ETH_P_ALL as u16
             }

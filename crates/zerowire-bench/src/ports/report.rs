@@ -82,7 +82,7 @@ impl PortReport {
 
     /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the names of the files.
     pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
         let mut names = Vec::new();
         for direction in Direction::ALL {
             let cases: Vec<&CaseReport> =

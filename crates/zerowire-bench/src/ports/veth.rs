@@ -45,7 +45,7 @@ impl Veth {
         let name = format!("z{:x}n{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let peer = format!("{name}p");
         let here =
-            fs::File::open("/proc/thread-self/ns/net").context("cannot open /proc/thread-self/ns/net")?;
+            fs::File::open("/proc/thread-self/ns/net").context("can't open /proc/thread-self/ns/net")?;
         add_veth(&name, &peer, here.as_fd())?;
         let (port, peer) = (Link::new(&name)?, Link::new(&peer)?);
         peer.set_offload(sys::ETHTOOL_STSO, false)?;
@@ -53,9 +53,9 @@ impl Veth {
         port.up()?;
         port.set_offload(sys::ETHTOOL_SGRO, true)?;
         let thread = serve_by_thread(&name)?;
-        placement.pin_task_to_worker(thread).with_context(|| {
-            format!("cannot give the kernel thread {thread} of {name} a CPU: run as root")
-        })?;
+        placement
+            .pin_task_to_worker(thread)
+            .with_context(|| format!("can't give the kernel thread {thread} of {name} a CPU: run as root"))?;
         go_first(Some(thread))?;
         Ok(Self { port, peer, clock: ProcessClock::of(thread)? })
     }
@@ -95,7 +95,7 @@ fn serve_by_thread(name: &str) -> Result<u32> {
         Ok(())
     };
     write().with_context(|| {
-        format!("cannot write 1 to /sys/{path}: it takes Linux 5.12, and root (CAP_SYS_ADMIN) to mount sysfs")
+        format!("can't write 1 to /sys/{path}: it takes Linux 5.12, and root (CAP_SYS_ADMIN) to mount sysfs")
     })?;
     let prefix = format!("napi/{name}-");
     for entry in fs::read_dir("/proc")? {

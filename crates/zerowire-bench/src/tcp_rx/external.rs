@@ -21,7 +21,7 @@ pub fn measure(options: &TcpRxOptions, bind: &str, port: u16) -> Result<(Vec<Tcp
         .with_context(|| format!("--bind {bind} is no address and no name that can be resolved"))?
         .collect();
     let listener = TcpListener::bind(&addresses[..])
-        .with_context(|| format!("cannot listen at port {port} of {bind}: give another -p"))?;
+        .with_context(|| format!("can't listen at port {port} of {bind}: give another -p"))?;
     let port = listener.local_addr()?.port();
     let rounds = options.rounds();
     let mut names = options.ways();

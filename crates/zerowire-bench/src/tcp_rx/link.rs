@@ -25,11 +25,11 @@ pub struct Senders {
 /// Makes `count` connections; the receiving ends come second.
 pub fn connect(count: usize) -> Result<(Senders, Vec<OwnedFd>)> {
     let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on the loopback interface")?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("can't listen on the loopback interface")?;
     let address = listener.local_addr()?;
     let (mut streams, mut sockets) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for _ in 0..count {
-        let stream = TcpStream::connect(address).context("cannot connect over the loopback interface")?;
+        let stream = TcpStream::connect(address).context("can't connect over the loopback interface")?;
         stream.set_nonblocking(true)?;
         streams.push(stream);
         sockets.push(listener.accept()?.0.into());

@@ -191,7 +191,7 @@ impl TcpRxReport {
     /// Writes the charts into `folder`, which is made if it isn't there; the names of the files.
     pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
         std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            .with_context(|| format!("can't make the folder {}", folder.display()))?;
         type Figure = (Better, fn(&Line) -> Summary);
         let charts: [(&str, &str, &str, Figure); 3] = [
             ("cpu", "CPU time of receiving TCP", "CPU s a GB", (Better::Lower, |l| l.cpu_seconds_a_gigabyte)),

@@ -74,7 +74,7 @@ fn raise_descriptors() -> Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
-        .context("cannot raise the number of open files to its hard limit")
+        .context("can't raise the number of open files to its hard limit")
 }
 
 fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<TcpRxCase>, Memory)> {

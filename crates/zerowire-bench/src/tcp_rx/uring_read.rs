@@ -29,7 +29,7 @@ impl UringRead {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(entries)
-            .context("cannot make an io_uring: it may be forbidden (kernel.io_uring_disabled)")?;
+            .context("can't make an io_uring: it may be forbidden (kernel.io_uring_disabled)")?;
         for socket in &sockets {
             // A non-blocking file would complete with EAGAIN instead of waiting.
             rustix::io::ioctl_fionbio(socket, false)?;

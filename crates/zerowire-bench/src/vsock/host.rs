@@ -235,7 +235,7 @@ pub fn listen(path: &Path, socket: SocketKind) -> Result<UnixListener> {
             Ok(fd.into())
         }),
     };
-    listener.with_context(|| format!("cannot listen at {}", path.display()))
+    listener.with_context(|| format!("can't listen at {}", path.display()))
 }
 
 fn open_seqpacket() -> std::io::Result<std::os::fd::OwnedFd> {

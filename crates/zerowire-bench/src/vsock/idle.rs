@@ -71,7 +71,7 @@ pub fn measure(
 
     let path = host::port_path(&backend.host_end(0), PORT);
     let listener =
-        UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+        UnixListener::bind(&path).with_context(|| format!("can't listen at {}", path.display()))?;
     let setup =
         Setup { pool_bytes: 0, rx_buffers: 0, rx_buffer_len: RX_BUFFER, credit: 256 << 10, sleeps: true };
     let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;

@@ -182,7 +182,7 @@ impl VsockReport {
     /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the
     /// names of the files.
     pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
         let mut names = Vec::new();
         for direction in Direction::ALL {
             let mut credits: Vec<u32> = self.cases.iter().map(|report| report.case.credit).collect();

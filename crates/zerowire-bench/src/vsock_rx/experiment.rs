@@ -252,7 +252,7 @@ fn wait_for(path: &Path, program: &mut Program) -> Result<()> {
 /// Whether a socket listens at `path`. Its name alone is there a moment before.
 fn listens(path: &Path) -> Result<bool> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix")
-        .context("cannot read the table of unix sockets")?;
+        .context("can't read the table of unix sockets")?;
     let path = path.display().to_string();
     // Num RefCount Protocol Flags Type St Inode Path; of the flags that is __SO_ACCEPTCON (net/unix/af_unix.c, `unix_seq_show`).
     Ok(table

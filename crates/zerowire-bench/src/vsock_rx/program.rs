@@ -22,7 +22,7 @@ impl Program {
         let mut command = Command::new(program);
         command.args(["--log", "warn", "bench", "vsock-rx", "--json", "-"]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let child = command.spawn().with_context(|| format!("can't start {}", program.display()))?;
         Ok(Self { child })
     }
 

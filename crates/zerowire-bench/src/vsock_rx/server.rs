@@ -43,7 +43,7 @@ pub fn run_server(options: &ServerOptions) -> Result<ServerOutput> {
 
 /// Listens at `path`; a socket that nobody listens at any more is replaced.
 fn bind(path: &Path) -> Result<UnixListener> {
-    let context = || format!("cannot listen at {}", path.display());
+    let context = || format!("can't listen at {}", path.display());
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());

@@ -155,7 +155,7 @@ fn print(output: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> 
             write!(out, "{output}")?;
             if let Some(path) = json {
                 let text = serde_json::to_string_pretty(output)? + "\n";
-                std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+                std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
             }
         }
     }

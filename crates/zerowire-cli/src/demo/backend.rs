@@ -65,7 +65,7 @@ impl Backend {
         // SAFETY: the closure runs between fork and exec and makes one system call
         // (prctl); it allocates nothing and takes no lock.
         unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
-        let mut child = command.spawn().with_context(|| format!("cannot start `{command_line}`"))?;
+        let mut child = command.spawn().with_context(|| format!("can't start `{command_line}`"))?;
         let output = child.stdout.take().context("the child has no standard output")?;
         let (sender, statistics) = channel();
         std::thread::Builder::new().name("statistics".into()).spawn(move || {

@@ -27,7 +27,7 @@ pub(super) fn enter_user_namespace_if_needed() -> Result<()> {
         ("gid_map", format!("0 {} 1", group.as_raw())),
     ] {
         let path = format!("/proc/self/{file}");
-        fs::write(&path, text).with_context(|| format!("cannot write {path}: {REMEDY}"))?;
+        fs::write(&path, text).with_context(|| format!("can't write {path}: {REMEDY}"))?;
     }
     Ok(())
 }

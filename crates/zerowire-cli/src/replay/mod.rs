@@ -190,8 +190,7 @@ impl Job<'_> {
             Json::File(file, path) => {
                 let text = serde_json::to_string_pretty(summary)? + "\n";
                 let mut file: &std::fs::File = file;
-                file.write_all(text.as_bytes())
-                    .with_context(|| format!("cannot write {}", path.display()))?;
+                file.write_all(text.as_bytes()).with_context(|| format!("can't write {}", path.display()))?;
             }
             Json::None => {}
         }
@@ -214,7 +213,7 @@ impl Json {
             Some(path) if path.as_os_str() == "-" => Ok(Self::Output),
             Some(path) => {
                 let file = std::fs::File::create(path);
-                let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+                let file = file.with_context(|| format!("can't write {}", path.display()))?;
                 Ok(Self::File(file, path.to_owned()))
             }
         }
@@ -224,7 +223,7 @@ impl Json {
 /// Prints, where somebody still reads.
 fn output(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).context("cannot write to standard output"),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).context("can't write to standard output"),
         _ => Ok(()),
     }
 }

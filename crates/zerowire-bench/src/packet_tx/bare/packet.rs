@@ -14,7 +14,7 @@ use crate::sys;
 
 /// A packet socket for sending on the interface of `lab`; `vnet`: a virtio-net header precedes each frame.
 pub fn socket(lab: &Lab, vnet: bool) -> Result<OwnedFd> {
-    let socket = sys::packet_socket().context("cannot open a packet socket: CAP_NET_RAW is needed")?;
+    let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
     if vnet {
         sys::set_option(socket.as_fd(), libc::SOL_PACKET, sys::PACKET_VNET_HDR, 1)?;
     }

@@ -34,7 +34,7 @@ impl<'a> SendZc<'a> {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(BATCH as u32)
-            .context("cannot make an io_uring: it may be forbidden (kernel.io_uring_disabled)")?;
+            .context("can't make an io_uring: it may be forbidden (kernel.io_uring_disabled)")?;
         ring.submitter().register_files(&[socket.as_raw_fd()])?;
         if fixed {
             let area = source.area();
@@ -42,7 +42,7 @@ impl<'a> SendZc<'a> {
             // SAFETY: the memory outlives this value ('a), which owns the ring, and is never written meanwhile.
             unsafe { ring.submitter().register_buffers(&[memory]) }.with_context(|| {
                 let len = area.len();
-                format!("cannot register {len} bytes: raise RLIMIT_MEMLOCK (ulimit -l) or give CAP_IPC_LOCK")
+                format!("can't register {len} bytes: raise RLIMIT_MEMLOCK (ulimit -l) or give CAP_IPC_LOCK")
             })?;
         }
         Ok(Self { ring, source, fixed, proof: Proof::default(), _socket: socket })

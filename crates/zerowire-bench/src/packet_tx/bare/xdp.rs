@@ -88,7 +88,7 @@ impl<'a> Xdp<'a> {
     /// Registers memory as large as the working set and binds to the first queue.
     pub fn open(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Self> {
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .context("cannot open an AF_XDP socket: CAP_NET_RAW and CONFIG_XDP_SOCKETS are needed")?;
+            .context("can't open an AF_XDP socket: CAP_NET_RAW and CONFIG_XDP_SOCKETS are needed")?;
         widen(&socket)?;
         let head = Head::new(lab, case.payload, false);
         let (chunks, places) = (chunks(case), places(case));

@@ -51,7 +51,7 @@ impl Input {
         let raw: Stream = match self {
             Self::Stdin => Box::new(io::stdin()),
             Self::File(path) => {
-                Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+                Box::new(File::open(path).with_context(|| format!("can't open {}", path.display()))?)
             }
         };
         let reader = unpack(raw).map_err(|source| CaptureError::Read { packets: 0, source });
