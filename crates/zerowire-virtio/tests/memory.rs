@@ -275,14 +275,14 @@ fn a_descriptor_that_changes_while_it_is_read_is_what_was_checked() {
         frame[..12].fill(0);
         for bad in bad {
             let (mut sent, mut errors) = (0, 0);
+            let (mut transport, memory) = front_end(&backend, "zwdesc", PLAIN);
+            memory.at(GuestAddr(END - u64::from(LEN)), LEN as usize).expect("memory").write(0, &frame);
             let start = Instant::now();
             while sent < 10 || errors < 3 {
                 assert!(
                     start.elapsed() < 3 * PATIENCE,
                     "the descriptor did not change as it should: {sent}, {errors}"
                 );
-                let (mut transport, memory) = front_end(&backend, "zwdesc", PLAIN);
-                memory.at(GuestAddr(END - u64::from(LEN)), LEN as usize).expect("memory").write(0, &frame);
                 let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
                 let toggler = Toggler::start(tx.ring().desc().part(0, 16), [good.clone(), bad.clone()]);
                 let before = backend.stats("zwdesc").ring_errors;
@@ -302,9 +302,11 @@ fn a_descriptor_that_changes_while_it_is_read_is_what_was_checked() {
                         break;
                     }
                 }
-                drop((toggler, tx, transport));
-                wait_until("the connection has ended", || !backend.stats("zwdesc").connected);
+                drop(toggler);
+                transport.stop_queue(1).expect("stopped");
             }
+            drop(transport);
+            wait_until("the connection has ended", || !backend.stats("zwdesc").connected);
         }
     });
 }
