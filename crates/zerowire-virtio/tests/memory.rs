@@ -258,7 +258,7 @@ fn what_goes_out_is_what_the_guest_wrote_after_its_pages_were_discarded() {
 fn a_descriptor_that_changes_while_it_is_read_is_what_was_checked() {
     const END: u64 = (1 << 32) + (1 << 20);
     const LEN: u32 = 2000;
-    const ENOUGH: u32 = 100;
+    const ENOUGH: u32 = 40;
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwdesc")]);
         let mut peer = Peer::new("zwdesc");
