@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 const FREE: u32 = 128;
 /// The first wait; it doubles.
 const FIRST: Duration = Duration::from_millis(10);
-/// The longest wait. Less than [`CALM`], so that waiting is not taken for calm.
-const LONGEST: Duration = Duration::from_millis(500);
+/// The longest wait: 20 sessions a second cost nothing. Less than [`CALM`], so that waiting is not
+/// taken for calm.
+const LONGEST: Duration = Duration::from_millis(50);
 /// From the end of a session to the end of the next: what is longer is no quick session.
 const CALM: Duration = Duration::from_secs(1);
 /// Front ends in a row that left for one reason when the log says so.
