@@ -65,7 +65,7 @@ fn interfaces_options_and_rights_are_checked() {
         run(&["-i", "zwtun", path]).refused(&["zwtun is of type 65534", "not Ethernet"]);
         run(&["-i", HERE, "/nowhere/x.pcap"]).refused(&["/nowhere/x.pcap", "No such file"]);
         run(&["-i", HERE, "/"]).refused(&["reading failed", "Is a directory"]);
-        run(&["-i", HERE, "--mss", "900", path]).refused(&["--mss", "--oversized gso"]);
+        run(&["-i", HERE, "--mss", "900", path]).ended(2, &["--mss", "--oversized gso"]);
         run(&["-i", HERE, "--port", "xdp", "--queue", "77", path]).refused(&["queue 77"]);
         let ran = run(&["-i", HERE, "-t", "-x", "2", path]);
         assert_eq!(ran.code, 2, "{ran:?}");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use zerowire_guest::ring::RingMemory;
@@ -127,7 +128,8 @@ fn the_device_offers_streams_messages_and_its_configuration_space() {
         | p::BACKEND_REQ
         | p::RESET_DEVICE
         | p::CONFIGURE_MEM_SLOTS
-        | p::STATUS;
+        | p::STATUS
+        | p::DEVICE_STATE;
     assert_eq!(protocol, wanted);
     assert_eq!(front.ask_u64(Request::GetQueueNum), 3);
 
@@ -210,7 +212,9 @@ fn the_event_queue_is_taken_and_gives_its_base_back() {
     guest.share_memory(&memory).unwrap();
     let ring = RingMemory::new(&memory, 64).unwrap();
     for base in [77, 78] {
+        // The device has given all of them back: a ring begins at its used index.
         ring.publish_avail_idx(base);
+        ring.used().atomic_u16(2).store(base.to_le(), Ordering::Release);
         let _ = guest.start_queue(2, &ring.setup(base)).unwrap();
         guest.enable_queue(2, true).unwrap();
         assert_eq!(guest.stop_queue(2).unwrap(), base);

@@ -44,7 +44,12 @@ impl Ran {
 
     /// It must have been refused, with all of these words, without a summary.
     pub fn refused(&self, words: &[&str]) {
-        assert_eq!(self.code, 1, "{self:?}");
+        self.ended(1, words);
+    }
+
+    /// The same with another exit status.
+    pub fn ended(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{self:?}");
         for word in words {
             assert!(self.log.contains(word), "no '{word}' in: {}", self.log);
         }
