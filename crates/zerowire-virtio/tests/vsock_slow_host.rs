@@ -148,6 +148,26 @@ impl Stream {
     }
 }
 
+/// The guest has used up its credit, most of which it has again, and no buffer in which it could be
+/// told so. The program reads nothing: there is nothing to do until either changes.
+#[test]
+fn a_device_rests_while_its_guest_has_no_buffer_for_news_of_credit() {
+    // The socket keeps two bytes fewer beside a buffer full.
+    let buffer = SOCKET_BYTES / 2 + 1;
+    let mut w = Stream::new(buffer);
+    while w.send(6144) > 0 {}
+    assert_eq!(w.end.credit(), 0);
+    w.end.push(&mut w.guest, Layout(1));
+    w.harness.rest();
+    w.settle();
+    assert_eq!(w.end.credit(), buffer - 2);
+    w.check();
+    // The rest comes unasked, although two bytes are little.
+    while w.read(1 << 16) > 0 {}
+    w.settle();
+    assert_eq!((w.read, w.end.credit()), (buffer, buffer));
+}
+
 fn buffer() -> impl Strategy<Value = u32> {
     prop_oneof![
         3 => Just(4096u32), 2 => 4096u32..20_000, 2 => 20_000u32..190_000, 1 => Just(SOCKET_BYTES), 1 => SOCKET_BYTES..=256 << 10,

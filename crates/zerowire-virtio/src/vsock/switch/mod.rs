@@ -135,7 +135,12 @@ impl Switch {
         let Some(c) = self.vms[v].connections.get(slot) else { return Header::default() };
         let (key, kind) = (c.key, c.kind);
         c.life.update_told();
+        let news = c.incoming.untold() > 0;
         let credit = c.incoming.tell();
+        // The guest may wait for the rest, which has yet to leave the socket or the windows.
+        if news && c.host().is_some_and(|h| h.uncredited > 0) {
+            self.vms[v].mark_quiet(slot);
+        }
         Header {
             src_cid: key.peer_cid,
             dst_cid: cid,

@@ -464,7 +464,8 @@ impl Switch {
             quiet = h.uncredited > 0 && !waits;
         }
         due |= (part || why == Why::Idle) && c.incoming.untold() > 0;
-        quiet |= !due && c.incoming.untold() > 0;
+        // What is due goes once the guest has a buffer for it, and what it leaves is looked at then.
+        quiet = !due && (quiet || c.incoming.untold() > 0);
         if due {
             c.life.owe_update();
             self.vms[v].mark_ready(slot);
