@@ -63,6 +63,31 @@ fn credit_is_told_when_the_peer_knows_of_less_than_half() {
     assert_eq!(bytes.len(), 1501);
 }
 
+/// A device may leave only so many packets unread, and learns from credit alone that they were read.
+#[test]
+fn credit_is_told_when_many_small_packets_were_read() {
+    let (mut stack, conn, direct, peer) = connected(SocketType::Stream, 128 << 10);
+    let mut bytes = Vec::new();
+    for told in [32, 64] {
+        for n in told - 31..=told {
+            assert!(direct.ports().push(&peer(Op::Rw), &[1]));
+            turn(&mut stack).unwrap();
+            stack.recv(conn, &mut bytes).unwrap();
+            let update = direct.ports().pop().map(|(header, _)| (header.op(), header.fwd_cnt));
+            assert_eq!(update, (n == told).then_some((Some(Op::CreditUpdate), told)));
+        }
+    }
+    // With some of them unread nothing is told.
+    for _ in 0..40 {
+        assert!(direct.ports().push(&peer(Op::Rw), &[1]));
+    }
+    turn(&mut stack).unwrap();
+    assert!(direct.ports().pop().is_none());
+    stack.recv(conn, &mut bytes).unwrap();
+    assert_eq!(direct.ports().pop().map(|(header, _)| header.fwd_cnt), Some(104));
+    assert_eq!(bytes.len(), 104);
+}
+
 #[test]
 fn a_message_longer_than_the_credit_left_gets_more() {
     let (mut stack, conn, direct, peer) = connected(SocketType::Seqpacket, 1000);

@@ -16,6 +16,10 @@ use crate::vsock::{Op, PacketHeader, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, St
 /// Bytes of the buffer for each of the packets that are many: with so many read, the peer is told.
 const MANY_BYTES: u32 = 4096;
 
+/// Fewer packets than these are not many, however small the buffer. A peer that waits for them to
+/// be read asks.
+const MANY_AT_LEAST: u32 = 16;
+
 /// The addresses of a connection, as this side sees them.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Key {
@@ -249,7 +253,7 @@ impl Conn {
         let little = u64::from(known) * 2 < u64::from(self.buf_alloc);
         let news = self.fwd_cnt.wrapping_sub(self.fwd_told);
         let live = self.state == ConnState::Established && self.peer_shutdown & SHUTDOWN_SEND == 0;
-        let many = self.packets_untold >= (self.buf_alloc / MANY_BYTES).max(1);
+        let many = self.packets_untold >= (self.buf_alloc / MANY_BYTES).max(MANY_AT_LEAST);
         live && news > 0 && ((little && news >= self.buf_alloc / 4) || ((little || many) && !self.readable()))
     }
 
