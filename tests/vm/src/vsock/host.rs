@@ -35,13 +35,21 @@ pub fn connect_path(uds: &Path, kind: Kind) -> PathBuf {
 /// # Errors
 /// The back end does not listen, or refuses: nobody listens in the guest.
 pub fn connect_to(uds: &Path, port: u32, kind: Kind) -> Result<(OwnedFd, u32)> {
+    connect_by(uds, &format!("CONNECT {port}\n"), kind)
+}
+
+/// As [`connect_to`], by a line of the caller's.
+///
+/// # Errors
+/// As there.
+pub fn connect_by(uds: &Path, line: &str, kind: Kind) -> Result<(OwnedFd, u32)> {
     let socket = open(uds, kind)?;
-    let line = format!("CONNECT {port}\n");
     send(&socket, line.as_bytes(), SendFlags::NOSIGNAL).context("send the CONNECT line")?;
-    let answer = read_answer(&socket, kind).with_context(|| format!("the answer to CONNECT {port}"))?;
+    let asked = line.escape_debug();
+    let answer = read_answer(&socket, kind).with_context(|| format!("the answer to '{asked}'"))?;
     let host_port = answer.strip_prefix("OK ").and_then(|rest| rest.strip_suffix('\n')?.parse().ok());
     let host_port =
-        host_port.with_context(|| format!("the answer to CONNECT {port} is '{}'", answer.escape_debug()))?;
+        host_port.with_context(|| format!("the answer to '{asked}' is '{}'", answer.escape_debug()))?;
     Ok((socket, host_port))
 }
 

@@ -14,7 +14,9 @@ use zerowire_vmtest::backend::{self, Backend};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::vsock::job::ask_tokens;
 use zerowire_vmtest::vsock::remote::{self, Background};
+use zerowire_vmtest::vsock::{Kind, host};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
 use super::setup::{at_rest, check_sound, plug, stop};
@@ -36,6 +38,9 @@ pub(super) struct Vm {
     pub cid: u32,
     pub groups: &'static str,
 }
+
+/// Connections that the guests may have with each other; the jobs here have up to 100 at once.
+const SHARE: u32 = 110;
 
 pub(super) const A: Vm = Vm { name: "a", cid: 81, groups: "left" };
 pub(super) const B: Vm = Vm { name: "b", cid: 82, groups: "left" };
@@ -62,6 +67,7 @@ pub fn siblings(env: &Env<'_>) -> Result<String> {
     let mut a = restore(env, &A, "a0")?;
     let mut b = restore(env, &B, "b0")?;
     let text = friends(&mut backend, &mut a, &mut b)?;
+    share(env, &mut a, &mut b)?;
     let mut a = one_is_killed(env, &mut backend, a, &mut b)?;
     for vm in [A, B] {
         check_sound(&at_rest(&mut backend, vm.name)?).with_context(|| format!("guest {}", vm.name))?;
@@ -114,6 +120,25 @@ fn friends(backend: &mut Backend, a: &mut Side, b: &mut Side) -> Result<String> 
         }
     }
     Ok(format!("{BULK_BYTES} bytes from guest to guest, {calls} notifications"))
+}
+
+/// One guest has all the connections to the other one that it may have: no more, and the host still reaches that one, by a line
+/// as other devices take it.
+fn share(env: &Env<'_>, a: &mut Side, b: &mut Side) -> Result<()> {
+    let job = Background::listen(&mut b.guest, &format!("stream listen 5030 hold 9 {SHARE}"))?;
+    let line = format!("stream connect {} 5030 answer-tokens {SHARE}", b.cid);
+    let holder = Background::start(&mut a.guest, &line)?;
+    job.wait_for(&mut b.guest, "holding")?;
+    let beyond = Background::listen(&mut b.guest, "stream listen 5031 echo 1")?;
+    remote::run(&mut a.guest, &format!("stream connect {} 5031 refused", b.cid))?;
+    let uds = env.dir.join("b.uds");
+    let (socket, _) = host::connect_by(&uds, "connect\t5031\r\n", Kind::Stream)?;
+    ask_tokens(&[&socket], 31)?;
+    drop(socket);
+    beyond.finish(&mut b.guest)?;
+    job.signal(&mut b.guest, "KILL")?;
+    holder.finish(&mut a.guest).context("guest a's ends after the death of the program")?;
+    Ok(())
 }
 
 /// A guest is killed with its QEMU; the other one's ends of their connections are reset.
@@ -171,7 +196,7 @@ fn socket(dir: &Path, name: &str) -> PathBuf {
 
 pub(super) fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<Backend> {
     let mut command = Command::new(backend::program()?);
-    command.args(["vsock", "--json"]);
+    command.args(["vsock", "--json", "--peer-connections", &SHARE.to_string()]);
     for Vm { name, cid, groups } in vms {
         let socket = socket(dir, name);
         let uds = dir.join(format!("{name}.uds"));
