@@ -131,7 +131,9 @@ impl Core {
         if let Some(limit) = &mut connection.limit {
             *limit = limit.saturating_sub(len as u64);
         }
-        self.messengers.arrived(&mut connection.pace, len);
+        if connection.state == State::Open {
+            self.messengers.arrived(&mut connection.pace, len);
+        }
         self.counters.frames.add(1);
         match placed {
             Placed::ByKernel => self.counters.copied(CopyReason::Kernel, len as u64),
