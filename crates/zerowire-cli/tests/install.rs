@@ -1,5 +1,8 @@
 //! `make install` and `make uninstall`: what is where, and that it works from there. Takes what cargo built for the tests.
 
+#[path = "../../zerowire-c/tests/build/library.rs"]
+mod c_library;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -25,15 +28,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the project's folder")
 }
 
-/// A folder with the names that `make build` makes. Cargo puts the C library beside the tests, or beside the program.
+/// A folder with the names that `make build` makes.
 fn built(folder: &Path) -> PathBuf {
     let build = folder.join("built");
     std::fs::create_dir(&build).expect("a folder");
     symlink(env!("CARGO_BIN_EXE_zerowire"), build.join("zerowire")).expect("a link");
-    let test = std::env::current_exe().expect("a path");
     let name = "libzerowire_c.a";
-    let library = test.ancestors().skip(1).take(2).map(|f| f.join(name)).find(|f| f.exists());
-    symlink(library.unwrap_or_else(|| panic!("cargo built no {name}")), build.join(name)).expect("a link");
+    symlink(c_library::static_library(), build.join(name)).expect("a link");
     let script = root().join("scripts/shared.sh");
     run(Command::new(script).args([build.join(name), build.join("libzerowire.so.0")]));
     build

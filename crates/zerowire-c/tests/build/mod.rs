@@ -1,5 +1,8 @@
 //! Compiling C programs as a user does.
 
+mod library;
+
+use library::static_library;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,23 +11,11 @@ pub fn here() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo has put the static library: beside the test.
-fn libraries() -> PathBuf {
-    let test = std::env::current_exe().expect("a path");
-    let deps = test.parent().expect("a folder");
-    for folder in [deps, deps.parent().expect("a folder")] {
-        if folder.join("libzerowire_c.a").exists() {
-            return folder.to_owned();
-        }
-    }
-    panic!("no libzerowire_c.a in {} or above", deps.display());
-}
-
 /// Links the shared library, as `make build` does.
 pub fn shared_library(folder: &Path) -> PathBuf {
     let library = folder.join("libzerowire.so.0");
     let mut script = Command::new(here().join("../../scripts/shared.sh"));
-    script.arg(libraries().join("libzerowire_c.a")).arg(&library);
+    script.arg(static_library()).arg(&library);
     let out = script.output().expect("scripts/shared.sh");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     library
@@ -50,7 +41,7 @@ pub fn compile_with(include: &str, source: &str, folder: &Path, shared: bool) ->
         std::os::unix::fs::symlink("libzerowire.so.0", folder.join("libzerowire.so")).expect("linked");
         cc.arg("-L").arg(folder).arg("-lzerowire").arg(format!("-Wl,-rpath,{}", folder.display()));
     } else {
-        std::fs::copy(libraries().join("libzerowire_c.a"), folder.join("libzerowire.a")).expect("copied");
+        std::fs::copy(static_library(), folder.join("libzerowire.a")).expect("copied");
         cc.arg(folder.join("libzerowire.a")).args(["-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
     }
     let out = cc.output().expect("cc: install a C compiler (Debian: gcc and libc6-dev)");
