@@ -7,6 +7,9 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use zerowire::syscall;
 
 use super::command::{Command, CommandSender, RingStart};
@@ -34,8 +37,8 @@ const TURNS_UNASKED: u32 = 4;
 /// that is less than half of what it may use.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
 
-/// The same of credit, in a group that is never idle for that long.
-const REVIEW_AFTER: Duration = Duration::from_millis(16);
+/// How often that time passes without a review of credit, in a group that is never idle for so long.
+const BUSY_REVIEWS: u32 = 16;
 
 /// How long the end of a group waits for its thread.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -61,6 +64,8 @@ impl Group {
         let (commands, queue, wake) = mailbox()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &wake, Event::Wake)?;
+        let review = Review::new()?;
+        watch(&epoll, &review.timer, Event::Review)?;
         let thread =
             std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(
                 move || match Switch::new(vms, epoll) {
@@ -71,7 +76,7 @@ impl Group {
                         linger: 0,
                         unasked: 0,
                         impatient: false,
-                        review_at: None,
+                        review,
                         quit: false,
                     }
                     .run(),
@@ -107,9 +112,48 @@ struct Loop {
     unasked: u32,
     /// A sleep ended by itself: whoever holds chains is to tell of each that it releases.
     impatient: bool,
-    /// When credit that guests don't know of is looked at, though the group is not idle.
-    review_at: Option<Instant>,
+    review: Review,
     quit: bool,
+}
+
+/// When credit that guests don't know of is looked at. It has a timer of its own: a short timeout of
+/// each sleep costs more than the sleep, since the processor's timer is set twice.
+struct Review {
+    timer: OwnedFd,
+    set: bool,
+    /// Something has moved since the timer was set.
+    moved: bool,
+    /// Times in a row that something had moved.
+    busy: u32,
+}
+
+impl Review {
+    fn new() -> io::Result<Self> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+        Ok(Self { timer, set: false, moved: false, busy: 0 })
+    }
+
+    /// Sets the timer, if it is not set.
+    fn begin(&mut self) {
+        if !self.set {
+            let after = Timespec { tv_sec: 0, tv_nsec: SETTLE_AFTER.subsec_nanos().into() };
+            let once = Itimerspec { it_interval: Timespec::default(), it_value: after };
+            self.set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).is_ok();
+            self.moved = false;
+        }
+    }
+
+    /// The timer has ended. Whether it is time: nothing has moved meanwhile, or something moves all
+    /// the time.
+    fn is_due(&mut self) -> bool {
+        self.set = false;
+        self.busy += 1;
+        let due = !self.moved || self.busy == BUSY_REVIEWS;
+        if due {
+            self.busy = 0;
+        }
+        due
+    }
 }
 
 impl Loop {
@@ -135,7 +179,10 @@ impl Loop {
             busy |= self.switch.take_callers(v);
         }
         self.switch.publish();
+        // Who says how long to sleep lets the time of a review pass, too.
+        let timed = sleep.is_none();
         let timeout = if busy {
+            self.review.moved = true;
             self.linger = LINGER;
             self.unasked += 1;
             if self.unasked < TURNS_UNASKED {
@@ -143,7 +190,9 @@ impl Loop {
             }
             // A VM that is never idle must not stop the clock of the others.
             self.switch.scan();
-            self.review_while_busy();
+            if timed && self.switch.has_quiet() {
+                self.review.begin();
+            }
             Some(Duration::ZERO)
         } else if self.linger > 0 && !(self.linger == LINGER && self.switch.guest_must_wait()) {
             self.linger -= 1;
@@ -160,7 +209,11 @@ impl Loop {
                 return true;
             }
             let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.lent > 0 && !self.impatient);
-            let settle = self.switch.has_quiet() || self.switch.vms.iter().any(waits);
+            let quiet = self.switch.has_quiet();
+            if timed && quiet {
+                self.review.begin();
+            }
+            let settle = (!timed && quiet) || self.switch.vms.iter().any(waits);
             [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
         };
         let came = self.wait(events, sleep.or(timeout));
@@ -172,24 +225,9 @@ impl Loop {
                 vm.impatient |= vm.starved;
                 vm.starved = false;
             }
-            reviewed = self.switch.review_quiet();
-            self.review_at = None;
+            reviewed = !timed && self.switch.review_quiet();
         }
         busy || came || reviewed
-    }
-
-    /// Others of the group are busy, and may be for ever: a guest that waits for credit must not
-    /// wait for them.
-    fn review_while_busy(&mut self) {
-        if !self.switch.has_quiet() {
-            self.review_at = None;
-            return;
-        }
-        let now = self.switch.clock.now();
-        if *self.review_at.get_or_insert(now + REVIEW_AFTER) <= now {
-            self.review_at = None;
-            self.switch.review_quiet();
-        }
     }
 
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
@@ -238,7 +276,7 @@ impl Loop {
         work
     }
 
-    /// Waits for events. Returns whether any came.
+    /// Waits for events. Returns whether any came, besides the time of a review.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
         self.unasked = 0;
         match syscall::epoll_wait(self.switch.epoll.as_fd(), events, timeout) {
@@ -250,9 +288,12 @@ impl Loop {
                 return false;
             }
         }
+        let mut came = false;
         for event in events.iter() {
             let flags = event.flags;
-            match token::event(event.data.u64()) {
+            let event = token::event(event.data.u64());
+            came |= event != Event::Review;
+            match event {
                 Event::Wake => self.take_commands(),
                 Event::Kick { vm, queue } => self.kicked(vm, queue),
                 Event::Listener { vm, kind } => self.switch.called(vm, kind),
@@ -261,9 +302,14 @@ impl Loop {
                 Event::Released { vm, place } => self.switch.released(vm, place),
                 Event::MapListener { vm } => self.switch.map_called(vm),
                 Event::MapClient { vm, place } => self.switch.map_client(vm, place),
+                Event::Review => {
+                    if self.review.is_due() {
+                        self.switch.review_quiet();
+                    }
+                }
             }
         }
-        !events.is_empty()
+        came
     }
 
     fn kicked(&mut self, v: usize, queue: u16) {

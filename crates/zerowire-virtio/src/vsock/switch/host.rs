@@ -51,6 +51,8 @@ pub(in crate::vsock) enum Event {
     MapListener { vm: usize },
     /// A program that asked for mapped connections has said something, or hung up.
     MapClient { vm: usize, place: Place },
+    /// It may be time to look at credit that guests don't know of.
+    Review,
 }
 
 /// The event as epoll's number, and back.
@@ -69,6 +71,7 @@ pub(in crate::vsock) mod token {
             Event::Released { vm, place } => at(5, vm, u64::from(place.slot), u64::from(place.tenant)),
             Event::MapListener { vm } => at(6, vm, 0, 0),
             Event::MapClient { vm, place } => at(7, vm, u64::from(place.slot), u64::from(place.tenant)),
+            Event::Review => at(8, 0, 0, 0),
         }
     }
 
@@ -83,6 +86,7 @@ pub(in crate::vsock) mod token {
             5 => Event::Released { vm, place },
             6 => Event::MapListener { vm },
             7 => Event::MapClient { vm, place },
+            8 => Event::Review,
             _ => Event::Wake,
         }
     }

@@ -91,7 +91,7 @@ impl Harness {
             linger: 0,
             unasked: 0,
             impatient: false,
-            review_at: None,
+            review: Review::new()?,
             quit: false,
         };
         let events = Vec::with_capacity(EVENTS);
