@@ -419,7 +419,15 @@ impl Switch {
 /// Which of the programs that have not said where to gives way to a new one: the oldest of the user
 /// who has most of them. So idle ones of one user push out no other user's.
 fn gives_way(waiting: impl Iterator<Item = Option<(u32, Instant)>> + Clone) -> usize {
-    let of = |user| waiting.clone().flatten().filter(|(u, _)| *u == user).count();
+    let users = waiting.clone().flatten().map(|(user, _)| user);
+    // Mostly all are one user's: they are counted once.
+    let mut last = (0, 0);
+    let mut of = |user| {
+        if last.1 == 0 || last.0 != user {
+            last = (user, users.clone().filter(|u| *u == user).count());
+        }
+        last.1
+    };
     let key = |(_, h): &(usize, Option<(u32, Instant)>)| h.map(|(user, at)| (Reverse(of(user)), at));
     waiting.clone().enumerate().min_by_key(key).map_or(0, |(i, _)| i)
 }
