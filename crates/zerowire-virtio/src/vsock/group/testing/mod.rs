@@ -25,7 +25,7 @@ use rustix::event::epoll;
 use super::super::switch::MAX_CLIENTS;
 use super::super::table::End;
 use super::super::vm::{MAX_HANDSHAKES, MAX_RESETS};
-use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, RingStart, Switch, TX_QUEUE, watch};
+use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, RingStart, Switch, TX_QUEUE, watch};
 use crate::daemon::SocketAccess;
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
