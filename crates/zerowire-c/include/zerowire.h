@@ -647,9 +647,10 @@ void zw_lease_release(struct zw_lease *lease);
 
 // Makes a sender of a connected socket: TCP, UDP, AF_VSOCK; others can only copy. options NULL: the defaults.
 //
-// The descriptor is the library's from this call on, also if it fails: then it is closed. Its number may still be used to
-// poll (POLLOUT: there is room; POLLERR: with socket calls, notifications have come), to receive and to shut down, until
-// zw_sender_close.
+// If it returns 0 the descriptor is the library's: zw_sender_close closes it, zw_sender_into_socket
+// gives it back. Its number may still be used to poll (POLLOUT: there is room; POLLERR: with socket
+// calls, notifications have come), to receive and to shut down. After an error it is still yours,
+// and open.
 //
 // Several senders may follow each other on a connection, on duplicates of its descriptor or on that of
 // zw_sender_into_socket. Of several at a time only the first lends, and the others copy (second_sender). While a sender
@@ -904,17 +905,20 @@ int zw_receiver_new(const struct zw_receiver_options *options,
 // Closes it and its sockets. Arrivals that are held stay valid. NULL is allowed. -EEXIST: another thread made it; it stays.
 int zw_receiver_close(struct zw_receiver *receiver);
 
-// Takes a connected stream socket, or a datagram socket, and gives its number among the receiver's connections. The
-// descriptor is the library's from this call on, also if it fails: then it is closed.
+// Takes a connected stream socket, or a datagram socket, and gives its number among the receiver's
+// connections. If it returns 0 the descriptor is the library's, which closes it with the receiver;
+// zw_receiver_remove gives it back. After an error it is still yours, open and as it was.
 //
 // -EBADF; -ENOTSOCK; -EMFILE: max_connections.
 int zw_receiver_add(struct zw_receiver *receiver, int fd, uint64_t *connection);
 
 // Takes a listening socket: connections are accepted and added by themselves (ZW_ARRIVAL_ACCEPTED). At max_connections
-// accepting stops until one is removed; others wait in the backlog. The descriptor is the library's, as with
-// zw_receiver_add. listener NULL is allowed.
+// accepting stops until one is removed; others wait in the backlog. listener NULL is allowed.
 //
-// -EINVAL: it doesn't listen.
+// If it returns 0 the descriptor is the library's, until zw_receiver_unlisten. After an error it is
+// still yours.
+//
+// -EBADF; -EINVAL: it doesn't listen.
 int zw_receiver_listen(struct zw_receiver *receiver,
                        int fd,
                        uint64_t *listener);
@@ -1019,12 +1023,13 @@ size_t zw_shared_area_buffers(const struct zw_shared_area *area);
 void zw_shared_area_close(struct zw_shared_area *area);
 
 // Takes the descriptor of a DMA buffer, of the udmabuf device, a DMA heap or a GPU whose memory can be mapped, for the options of
-// a receiver (ZW_RECV_QUEUE, Linux 6.16). The descriptor is the library's from this call on, also if it fails: then it is closed.
+// a receiver (ZW_RECV_QUEUE, Linux 6.16). If it returns 0 the descriptor is the library's, until the handle and all receivers that
+// have the buffer are gone. After an error it is still yours, and open.
 //
 // The NIC places payload in it; what the NIC leaves beside the headers the kernel can't copy there, so that such a connection waits
 // for ever. Not tested with a NIC. Whoever else has the buffer mapped must leave it alone while the receiver and its buffers are there.
 //
-// -EBADF; -ENOTTY: no DMA buffer.
+// -EBADF; -EMFILE; -ENOTTY: no DMA buffer.
 int zw_dmabuf_new(int fd,
                   struct zw_dmabuf **dmabuf);
 

@@ -5,7 +5,10 @@
 
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
+
+use zerowire::send::SocketError;
 
 use crate::guard::{Failure, guard};
 
@@ -132,6 +135,31 @@ impl<T: Copy> Out<T> {
         // SAFETY: by the contract of `new`, whose check was for a whole first field.
         unsafe { write_sized(value, self.to.cast(), size_of::<libc::size_t>(), self.size) };
     }
+}
+
+/// Fails unless `fd` is open.
+pub(crate) fn open(fd: c_int) -> Result<(), Failure> {
+    // SAFETY: takes a number only.
+    match unsafe { libc::fcntl(fd, libc::F_GETFD) } {
+        0.. => Ok(()),
+        _ => Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor"))),
+    }
+}
+
+/// A descriptor that the caller gives away.
+///
+/// # Safety
+/// Nobody else closes it.
+pub(crate) unsafe fn given(fd: c_int) -> Result<OwnedFd, Failure> {
+    open(fd)?;
+    // SAFETY: open, and the caller gives it away.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Why a socket was not taken. Its descriptor is the caller's again: it stays open.
+pub(crate) fn kept<E: Into<Failure>>(refused: SocketError<E>) -> Failure {
+    let _ = refused.socket.into_raw_fd();
+    refused.error.into()
 }
 
 /// Milliseconds; negative: no limit.

@@ -6,13 +6,13 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::thread::ThreadId;
 
 use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError, What};
 
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{Out, get, get_mut, null, print, put, size_of_c, timeout, write_sized};
+use crate::handle::{Out, get, get_mut, given, kept, null, print, put, size_of_c, timeout, write_sized};
 use crate::held::{self, Table};
 use crate::recv_types::{
     ARRIVAL_LEAST, ReceiverOptions, RecvArrival, RecvEvents, receiver_options, zero_copied,
@@ -55,19 +55,6 @@ pub(crate) unsafe fn own<'a>(receiver: *mut Receiver) -> Result<&'a mut Receiver
     }
     // SAFETY: this is the only thread that may use it.
     unsafe { get_mut(receiver, "receiver") }
-}
-
-/// A descriptor that the caller gives away.
-///
-/// # Safety
-/// Nobody else closes it.
-pub(crate) unsafe fn given(fd: c_int) -> Result<OwnedFd, Failure> {
-    // SAFETY: takes a number only.
-    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-        return Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor")));
-    }
-    // SAFETY: open, and the caller gives it away.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Checks the bytes that C has for an arrival.
@@ -117,20 +104,21 @@ pub unsafe extern "C" fn zw_receiver_close(receiver: *mut Receiver) -> c_int {
     })
 }
 
-/// Takes a connected stream socket, or a datagram socket, and gives its number among the receiver's connections. The
-/// descriptor is the library's from this call on, also if it fails: then it is closed.
+/// Takes a connected stream socket, or a datagram socket, and gives its number among the receiver's
+/// connections. If it returns 0 the descriptor is the library's, which closes it with the receiver;
+/// zw_receiver_remove gives it back. After an error it is still yours, open and as it was.
 ///
 /// -EBADF; -ENOTSOCK; -EMFILE: max_connections.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_add(receiver: *mut Receiver, fd: c_int, connection: *mut u64) -> c_int {
     guard_int(|| {
-        // SAFETY: by the function's contract.
-        let socket = unsafe { given(fd) }?;
         if connection.is_null() {
             return Err(null("connection"));
         }
         // SAFETY: by the module's contract.
-        let id = unsafe { own(receiver) }?.receiver.add(socket)?;
+        let receiver = unsafe { own(receiver) }?;
+        // SAFETY: the caller gives it away, and gets it back with an error.
+        let id = receiver.receiver.add(unsafe { given(fd) }?).map_err(kept)?;
         // SAFETY: not NULL, and by the module's contract.
         unsafe { connection.write(id.into()) };
         Ok(0)
@@ -138,17 +126,19 @@ pub unsafe extern "C" fn zw_receiver_add(receiver: *mut Receiver, fd: c_int, con
 }
 
 /// Takes a listening socket: connections are accepted and added by themselves (ZW_ARRIVAL_ACCEPTED). At max_connections
-/// accepting stops until one is removed; others wait in the backlog. The descriptor is the library's, as with
-/// zw_receiver_add. listener NULL is allowed.
+/// accepting stops until one is removed; others wait in the backlog. listener NULL is allowed.
 ///
-/// -EINVAL: it doesn't listen.
+/// If it returns 0 the descriptor is the library's, until zw_receiver_unlisten. After an error it is
+/// still yours.
+///
+/// -EBADF; -EINVAL: it doesn't listen.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_listen(receiver: *mut Receiver, fd: c_int, listener: *mut u64) -> c_int {
     guard_int(|| {
-        // SAFETY: by the function's contract.
-        let socket = unsafe { given(fd) }?;
         // SAFETY: by the module's contract.
-        let id = unsafe { own(receiver) }?.receiver.listen(socket)?;
+        let receiver = unsafe { own(receiver) }?;
+        // SAFETY: the caller gives it away, and gets it back with an error.
+        let id = receiver.receiver.listen(unsafe { given(fd) }?).map_err(kept)?;
         if !listener.is_null() {
             // SAFETY: not NULL, and by the module's contract.
             unsafe { listener.write(id.into()) };

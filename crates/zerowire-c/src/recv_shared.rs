@@ -4,14 +4,15 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 
 use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{self, Dmabuf, SharedArea};
 
 use crate::area::ZW_HUGE_PAGES;
 use crate::guard::{Failure, guard_int};
-use crate::handle::{close, get, null, put};
-use crate::recv::{Receiver, given, own};
+use crate::handle::{close, get, given, null, put};
+use crate::recv::{Receiver, own};
 use crate::recv_types::{ReceiverOptions, receiver_options};
 
 /// The area of a receiver, for others to use. Any thread may use it.
@@ -122,27 +123,29 @@ pub unsafe extern "C" fn zw_shared_area_close(area: *mut RecvArea) {
 }
 
 /// Takes the descriptor of a DMA buffer, of the udmabuf device, a DMA heap or a GPU whose memory can be mapped, for the options of
-/// a receiver (ZW_RECV_QUEUE, Linux 6.16). The descriptor is the library's from this call on, also if it fails: then it is closed.
+/// a receiver (ZW_RECV_QUEUE, Linux 6.16). If it returns 0 the descriptor is the library's, until the handle and all receivers that
+/// have the buffer are gone. After an error it is still yours, and open.
 ///
 /// The NIC places payload in it; what the NIC leaves beside the headers the kernel can't copy there, so that such a connection waits
 /// for ever. Not tested with a NIC. Whoever else has the buffer mapped must leave it alone while the receiver and its buffers are there.
 ///
-/// -EBADF; -ENOTTY: no DMA buffer.
+/// -EBADF; -EMFILE; -ENOTTY: no DMA buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_dmabuf_new(fd: c_int, dmabuf: *mut *mut RecvDmabuf) -> c_int {
     guard_int(|| {
-        // SAFETY: by the function's contract.
-        let buffer = unsafe { given(fd) }?;
         if dmabuf.is_null() {
             return Err(null("dmabuf"));
         }
+        // SAFETY: by the function's contract; it is not closed here but at the end.
+        let buffer = ManuallyDrop::new(unsafe { given(fd) }?);
         // SAFETY: that others leave the memory alone is the function's contract, too.
-        let made = unsafe { Dmabuf::new(buffer) }.map_err(|e| {
+        let made = unsafe { Dmabuf::new(buffer.try_clone()?) }.map_err(|e| {
             let text = format!(
                 "descriptor {fd} is no DMA buffer ({e}): take one of /dev/udmabuf, of a DMA heap, or of a driver"
             );
             Failure::new(e.raw_os_error().unwrap_or(libc::EIO), text)
         })?;
+        drop(ManuallyDrop::into_inner(buffer));
         // SAFETY: not NULL.
         unsafe { put(RecvDmabuf(made), dmabuf) };
         Ok(0)

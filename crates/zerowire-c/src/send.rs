@@ -5,14 +5,14 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::time::Duration;
 
 use zerowire::send::{self, Close, Payload, Segment, SendError, Ticket};
 
 use crate::area::{SendArea, SendLease, lost};
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{Out, get, get_mut, null, put, timeout};
+use crate::handle::{Out, get, get_mut, given, kept, null, open, put, timeout};
 use crate::lent::Checks;
 use crate::send_types::{
     SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, borrowed, options, segment_bytes,
@@ -116,19 +116,12 @@ unsafe fn gathered(pieces: *const libc::iovec, count: libc::size_t) -> Result<Ve
     Ok(segments)
 }
 
-fn open(fd: c_int) -> Result<(), Failure> {
-    // SAFETY: takes a number only.
-    match unsafe { libc::fcntl(fd, libc::F_GETFD) } {
-        0.. => Ok(()),
-        _ => Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor"))),
-    }
-}
-
 /// Makes a sender of a connected socket: TCP, UDP, AF_VSOCK; others can only copy. options NULL: the defaults.
 ///
-/// The descriptor is the library's from this call on, also if it fails: then it is closed. Its number may still be used to
-/// poll (POLLOUT: there is room; POLLERR: with socket calls, notifications have come), to receive and to shut down, until
-/// zw_sender_close.
+/// If it returns 0 the descriptor is the library's: zw_sender_close closes it, zw_sender_into_socket
+/// gives it back. Its number may still be used to poll (POLLOUT: there is room; POLLERR: with socket
+/// calls, notifications have come), to receive and to shut down. After an error it is still yours,
+/// and open.
 ///
 /// Several senders may follow each other on a connection, on duplicates of its descriptor or on that of
 /// zw_sender_into_socket. Of several at a time only the first lends, and the others copy (second_sender). While a sender
@@ -147,15 +140,14 @@ pub unsafe extern "C" fn zw_sender_new(
     sender: *mut *mut Sender,
 ) -> c_int {
     guard_int(|| {
-        open(fd)?;
-        // SAFETY: open, and the caller gives it away.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         if sender.is_null() {
             return Err(null("sender"));
         }
         // SAFETY: by the module's contract.
         let (options, areas, checked) = unsafe { self::options(options) }?;
-        let mut made = send::Sender::with_areas(socket, options, &areas).map_err(SendError::from)?;
+        // SAFETY: the caller gives it away, and gets it back with an error.
+        let socket = unsafe { given(fd) }?;
+        let mut made = send::Sender::with_areas(socket, options, &areas).map_err(kept)?;
         let checks = checked.then(Checks::default);
         if let Some(checks) = checks.clone() {
             made.on_done(move |ticket, payload, _| checks.back(ticket.number(), &payload));

@@ -1,23 +1,35 @@
 //! A socket that was not taken.
 
+use std::error::Error;
+use std::fmt;
 use std::os::fd::OwnedFd;
-use thiserror::Error;
 
 /// Why a socket was not taken, with the socket, which is as it was but for options that were set on
 /// it.
-#[derive(Debug, Error)]
-#[error("{error}")]
-pub struct SocketError<E: std::error::Error + 'static> {
+#[derive(Debug)]
+pub struct SocketError<E> {
     /// The socket. Dropping it closes it.
     pub socket: OwnedFd,
     /// Why.
-    #[source]
     pub error: E,
 }
 
-impl<E: std::error::Error> SocketError<E> {
+impl<E> SocketError<E> {
     /// From what a function that takes a socket gives back.
     pub(crate) fn new((socket, error): (OwnedFd, E)) -> Self {
         Self { socket, error }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for SocketError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+/// The same error with a socket beside it: its cause is that one's.
+impl<E: Error> Error for SocketError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
     }
 }

@@ -177,10 +177,18 @@ fn a_listener_that_fails_is_told() {
 fn what_does_not_listen_is_refused() {
     for backend in BOTH {
         let mut r = receiver(backend, |_| {});
-        let (_a, b) = streams::tcp_pair();
-        assert!(matches!(r.listen(b.into()), Err(RecvError::NotListening)));
+        let (mut a, b) = streams::tcp_pair();
+        let refused = r.listen(b.into()).unwrap_err();
+        assert!(matches!(refused.error, RecvError::NotListening), "{refused}");
+        // It comes back, and is as good as before.
+        let mut reader = Reader::default();
+        reader.expect(r.add(refused.socket).unwrap(), 2);
+        write_stream(&mut a, 2, 5000, 5000);
+        drop(a);
+        reader.until(&mut r, Reader::all_ended);
+        assert_eq!(reader.bytes(), 5000);
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(matches!(r.listen(file.into()), Err(RecvError::NotListening)));
+        assert!(matches!(r.listen(file.into()).unwrap_err().into(), RecvError::NotListening));
     }
 }
 

@@ -1,13 +1,14 @@
 //! Byte-exact streams through each way to receive that needs no privileges.
 
+mod confine;
 mod streams;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, UdpSocket};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use streams::{ALL, BOTH, LONG, Reader, pattern, receiver, tcp_pair, write_stream};
-use zerowire::recv::{Backend, RecvError, What};
+use zerowire::recv::{Backend, ConnectionId, Receiver, RecvError, What};
 
 #[test]
 fn streams_of_every_length_arrive_byte_for_byte() {
@@ -286,20 +287,66 @@ fn what_is_no_socket_is_refused() {
     for backend in ALL {
         let mut r = receiver(backend, |o| o.max_connections = 1);
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(matches!(r.add(file.into()), Err(RecvError::NotASocket(_))));
+        assert!(matches!(r.add(file.into()).unwrap_err().error, RecvError::NotASocket(_)));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(matches!(r.add(listener.into()), Err(RecvError::NotASocket(_))));
-        let (_a, b) = tcp_pair();
-        let (_c, d) = tcp_pair();
-        r.add(b.into()).unwrap();
-        assert!(matches!(r.add(d.into()), Err(RecvError::TooManyConnections(1))));
+        let refused = r.add(listener.into()).unwrap_err();
+        assert!(matches!(refused.error, RecvError::NotASocket(_)));
+        // It comes back, and still listens.
+        let listener = TcpListener::from(refused.socket);
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        listener.accept().unwrap();
         assert_eq!(r.recv(&mut Vec::new(), Some(Duration::ZERO)).unwrap(), 0);
     }
 }
 
+/// A connection that there is no place for comes back, and is as good as before.
+#[test]
+fn what_is_not_taken_comes_back() {
+    for backend in ALL {
+        let mut r = receiver(backend, |o| o.max_connections = 1);
+        let (_a, b) = tcp_pair();
+        let (mut c, d) = tcp_pair();
+        let first = r.add(b.into()).unwrap();
+        let refused = r.add(d.into()).unwrap_err();
+        assert!(matches!(refused.error, RecvError::TooManyConnections(1)));
+        drop(r.remove(first).unwrap());
+        let mut reader = Reader::default();
+        reader.expect(r.add(refused.socket).unwrap(), 7);
+        write_stream(&mut c, 7, 10_000, 10_000);
+        drop(c);
+        reader.until(&mut r, Reader::all_ended);
+        assert_eq!(reader.bytes(), 10_000);
+    }
+}
+
+/// For who has no use for a socket that is refused.
+fn add_or_close(r: &mut Receiver, socket: OwnedFd) -> Result<ConnectionId, RecvError> {
+    Ok(r.add(socket)?)
+}
+
+/// The system refuses to watch a socket: it comes back, and nothing is left in the receiver.
+#[test]
+fn what_the_system_refuses_comes_back() {
+    let done = std::thread::spawn(|| {
+        let mut r = receiver(Backend::Plain, |_| {});
+        confine::refuse(libc::SYS_epoll_ctl, libc::EPERM);
+        let (mut a, b) = tcp_pair();
+        let refused = r.add(b.into()).unwrap_err();
+        assert_eq!((refused.error.errno(), r.connections()), (Some(libc::EPERM), 0));
+        let mut b = TcpStream::from(refused.socket);
+        a.write_all(b"still open").unwrap();
+        let mut got = [0; 10];
+        b.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"still open");
+        assert_eq!(add_or_close(&mut r, b.into()).unwrap_err().errno(), Some(libc::EPERM));
+        assert_eq!(a.read(&mut got).unwrap(), 0, "it was closed");
+    });
+    done.join().unwrap();
+}
+
 #[test]
 fn options_are_checked() {
-    use zerowire::recv::{Options, Receiver};
+    use zerowire::recv::Options;
     let new = |o: Options| Receiver::new(o).map(|_| ());
     for backend in BOTH {
         let o = Options { backend, ..Options::default() };

@@ -193,7 +193,7 @@ int main(int argc, char **argv)
     if (fd < 0)
         return 1;
     if ((result = zw_sender_new(fd, &options, &sender)) < 0)
-        return fail("sender", result); /* fd is closed */
+        return close(fd), fail("sender", result); /* fd is still ours */
 
     status = leases ? send_leases(sender, file, area) : send_lent(sender, file, memory);
     if (status == 0) {

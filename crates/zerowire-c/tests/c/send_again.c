@@ -118,7 +118,7 @@ int main(void)
     struct zw_sender_options o;
     zw_area *area;
     zw_lease *lease;
-    int fd = dial(), number, i;
+    int fd = dial(), number, other, i;
 
     for (i = 0; i < 2; i++) {
         sender = lends(dup(fd));
@@ -134,10 +134,11 @@ int main(void)
     o.size = sizeof o;
     o.mode = ZW_MODE_ZEROCOPY;
     o.backend = ZW_BACKEND_SOCKET;
-    CHECK(zw_sender_new(dup(fd), &o, &second) == -EBUSY);
+    other = dup(fd);
+    CHECK(zw_sender_new(other, &o, &second) == -EBUSY);
     CHECK(strstr(zw_last_error(), "another sender") != NULL);
     o.mode = ZW_MODE_AUTO;
-    CHECK(zw_sender_new(dup(fd), &o, &second) == 0);
+    CHECK(zw_sender_new(other, &o, &second) == 0); /* it was left open */
     CHECK(zw_sender_send(second, head, HEAD, NULL) == 0);
     arrives(HEAD, 'h');
     CHECK(zw_sender_outstanding(second) == 0);

@@ -4,6 +4,7 @@
 use super::core::Core;
 use super::{Arrival, RecvError, SharedArea, ZeroCopied};
 use crate::area::AreaOptions;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// One way to receive. All methods are called by one thread, with the same [`Core`].
@@ -16,9 +17,10 @@ pub(crate) trait Engine {
         ZeroCopied::Exact
     }
 
-    /// A connection was put at `place` (`core.connections[place]`, open, not paused). Receiving begins at the next turn, so
-    /// that a limit that is set before holds from the first byte.
-    fn add(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError>;
+    /// A connection was put at `place` (`core.connections[place]`, open, not paused), which gets
+    /// `socket` when this returns. Receiving begins at the next turn, so that a limit that is set
+    /// before holds from the first byte. After an error nothing here knows the socket.
+    fn add(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
     /// Stops receiving on `place`, for good: when this returns the kernel has let go of the socket, and all that had been
     /// received is lent (into `core.backlog`) or still in the socket. On an error the connection stays.
@@ -32,8 +34,9 @@ pub(crate) trait Engine {
     /// [`Core::may_receive`] is true of.
     fn resume(&mut self, core: &mut Core, place: u32);
 
-    /// Connections are to be accepted from `core.listeners` at `index`, from the next turn on.
-    fn listen(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError>;
+    /// Connections are to be accepted from `socket`, which `core.listeners` gets at `index`, from the
+    /// next turn on. After an error nothing here knows it.
+    fn listen(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
     /// Stops that: when this returns the kernel has let go of the listening socket, and what it had accepted is in
     /// `core.listeners`. `core.listeners` doesn't want it any more already. On an error it stays.

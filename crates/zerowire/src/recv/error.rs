@@ -9,6 +9,7 @@ use thiserror::Error;
 /// Why a receiver could not be made or asked. What happens to one connection is an arrival
 /// ([`What`](super::What)), not an error.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RecvError {
     /// The area could not be made.
     #[error(transparent)]
@@ -136,6 +137,12 @@ pub enum RecvError {
 impl From<UringProbeError> for RecvError {
     fn from(error: UringProbeError) -> Self {
         Self::Uring(error)
+    }
+}
+
+impl From<crate::socket_error::SocketError<Self>> for RecvError {
+    fn from(refused: crate::socket_error::SocketError<Self>) -> Self {
+        refused.error
     }
 }
 

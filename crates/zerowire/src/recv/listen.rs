@@ -106,16 +106,21 @@ impl Listeners {
         self.all.iter().all(Option::is_none)
     }
 
-    pub(super) fn add(&mut self, socket: OwnedFd, kind: Kind) -> (u32, ListenerId) {
-        let index = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
+    /// The index that the next listener gets.
+    pub(super) fn vacant(&self) -> u32 {
+        self.all.iter().position(Option::is_none).unwrap_or(self.all.len()) as u32
+    }
+
+    /// Takes a listening socket, at an index that is [vacant](Self::vacant).
+    pub(super) fn put(&mut self, index: u32, socket: OwnedFd, kind: Kind) -> ListenerId {
         self.generation = self.generation.wrapping_add(1);
-        let id = ListenerId { index: index as u32, generation: self.generation };
+        let id = ListenerId { index, generation: self.generation };
         let listener = Listener { id, socket, kind, asked: Asked::Nothing, cancelled: false, wanted: true };
-        match self.all.get_mut(index) {
+        match self.all.get_mut(index as usize) {
             Some(place) => *place = Some(listener),
             None => self.all.push(Some(listener)),
         }
-        (index as u32, id)
+        id
     }
 
     /// Where the listener is, if it is still here.
@@ -298,6 +303,11 @@ mod tests {
         std::net::TcpListener::bind("127.0.0.1:0").unwrap().into()
     }
 
+    fn put(l: &mut Listeners) -> (u32, ListenerId) {
+        let index = l.vacant();
+        (index, l.put(index, socket(), Kind::Stream))
+    }
+
     fn accept(index: u32, fd: RawFd, many: bool) -> Option<Step> {
         Some(Step::Accept { index, fd, many })
     }
@@ -306,7 +316,7 @@ mod tests {
     fn what_is_asked_follows_the_room() {
         let mut l = Listeners::default();
         assert!(!l.set_room(0) && l.is_empty());
-        let (index, id) = l.add(socket(), Kind::Stream);
+        let (index, id) = put(&mut l);
         let fd = l.fd(index).unwrap();
         assert_eq!(l.step(), None, "no room");
         assert!(!l.set_room(5000), "it was told with the first room");
@@ -331,7 +341,7 @@ mod tests {
     #[test]
     fn what_can_not_be_added_waits() {
         let mut l = Listeners::default();
-        let (index, id) = l.add(socket(), Kind::Stream);
+        let (index, id) = put(&mut l);
         l.set_room(5);
         l.accept(index, socket());
         l.accept(index, socket());
@@ -349,7 +359,7 @@ mod tests {
     #[test]
     fn errors_stall_or_end_a_listener() {
         let mut l = Listeners::default();
-        let (index, id) = l.add(socket(), Kind::Stream);
+        let (index, id) = put(&mut l);
         l.set_room(1);
         for errno in [libc::ECONNABORTED, libc::EAGAIN] {
             l.refused(index, errno);
@@ -371,7 +381,7 @@ mod tests {
     #[test]
     fn completions_of_nothing_are_ignored() {
         let mut l = Listeners::default();
-        let (index, _) = l.add(socket(), Kind::Stream);
+        let (index, _) = put(&mut l);
         l.set_room(1);
         for index in [index, 7] {
             // SAFETY: nothing was asked for, so that the number is not taken for a descriptor.

@@ -34,6 +34,7 @@ mod tcp_mapped;
 pub mod testing;
 mod zcrx;
 
+pub use crate::socket_error::SocketError;
 pub use error::RecvError;
 pub use events::{Events, ZeroCopied};
 pub use lease::Lease;

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Buffers a `recvmsg` at most.
@@ -104,15 +104,13 @@ impl Plain {
         Ok(Self { windows, ..Self::new(core, options)? })
     }
 
-    fn watch(&mut self, core: &mut Core, place: u32) -> io::Result<()> {
-        let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else {
-            return Ok(());
-        };
+    fn watch(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(mark) = self.marks.get_mut(place as usize) else { return Ok(()) };
         if !mark.watched {
             (mark.watched, mark.edges) = (true, false);
             core.called();
             let flags = EventFlags::IN | EventFlags::RDHUP;
-            if let Err(e) = epoll::add(&self.epoll, borrow(fd), EventData::new_u64(place.into()), flags) {
+            if let Err(e) = epoll::add(&self.epoll, socket, EventData::new_u64(place.into()), flags) {
                 self.marks[place as usize].watched = false;
                 return Err(e.into());
             }
@@ -334,7 +332,7 @@ impl Engine for Plain {
         }
     }
 
-    fn add(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn add(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
         if self.marks.len() <= place as usize {
             self.marks.resize(place as usize + 1, Mark::default());
         }
@@ -342,7 +340,7 @@ impl Engine for Plain {
         if let Some(windows) = &mut self.windows {
             windows.add(place);
         }
-        self.watch(core, place).map_err(|e| match e.raw_os_error() {
+        self.watch(core, place, socket).map_err(|e| match e.raw_os_error() {
             Some(libc::ENOSPC) => {
                 RecvError::system("epoll_ctl (the limit is sysctl fs.epoll.max_user_watches)")(e)
             }
@@ -364,7 +362,8 @@ impl Engine for Plain {
     }
 
     fn resume(&mut self, core: &mut Core, place: u32) {
-        if let Err(e) = self.watch(core, place) {
+        let Some(fd) = core.fd(place) else { return };
+        if let Err(e) = self.watch(core, place, borrow(fd)) {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
             let mut backlog = std::mem::take(&mut core.backlog);
             core.failed(&mut backlog, place, errno);
@@ -372,9 +371,9 @@ impl Engine for Plain {
         }
     }
 
-    fn listen(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
-        let Some(fd) = core.listeners.fd(index) else { return Ok(()) };
-        let was_blocking = set_blocking(fd, false).map_err(RecvError::system("fcntl(F_SETFL)"))?;
+    fn listen(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
+        let was_blocking =
+            set_blocking(socket.as_raw_fd(), false).map_err(RecvError::system("fcntl(F_SETFL)"))?;
         self.listeners.push(Listening { index, watched: false, was_blocking });
         Ok(())
     }

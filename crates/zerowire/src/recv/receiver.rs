@@ -10,7 +10,7 @@ use super::pace::Messengers;
 use super::plain::Plain;
 use super::tcp_mapped;
 use super::zcrx::{self, Zcrx};
-use super::{Backend, Events, Lease, ListenerId, Options, RecvError, SharedArea, ZeroCopied};
+use super::{Backend, Events, Lease, ListenerId, Options, RecvError, SharedArea, SocketError, ZeroCopied};
 use crate::area::{Area, AreaOptions};
 use crate::ledger::Counters;
 use std::collections::VecDeque;
@@ -162,33 +162,32 @@ impl Receiver {
     /// Takes a socket: a connected stream, or a datagram socket. It may be blocking or not; no setting of it is changed.
     ///
     /// # Errors
-    /// Not a socket, too many connections, or the system's refusal. The socket is closed then.
-    pub fn add(&mut self, socket: OwnedFd) -> Result<ConnectionId, RecvError> {
+    /// Not a socket, too many connections, or the system's refusal. With each the socket comes back.
+    pub fn add(&mut self, socket: OwnedFd) -> Result<ConnectionId, SocketError<RecvError>> {
         if self.open >= self.max_connections {
-            return Err(RecvError::TooManyConnections(self.open));
+            return Err(SocketError { socket, error: RecvError::TooManyConnections(self.open) });
         }
-        let kind = kind_of(&socket).map_err(RecvError::NotASocket)?;
-        self.add_kind(socket, kind).map_err(|(e, _)| e)
+        match kind_of(&socket) {
+            Ok(kind) => self.add_kind(socket, kind),
+            Err(e) => Err(SocketError { socket, error: RecvError::NotASocket(e) }),
+        }
     }
 
-    /// On an error the socket is given back.
-    fn add_kind(
-        &mut self,
-        socket: OwnedFd,
-        kind: Kind,
-    ) -> Result<ConnectionId, (RecvError, Option<OwnedFd>)> {
+    fn add_kind(&mut self, socket: OwnedFd, kind: Kind) -> Result<ConnectionId, SocketError<RecvError>> {
         let place = self.core.vacant.pop().unwrap_or(self.core.connections.len() as u32);
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId { place, generation: self.generation };
-        let connection = Connection::new(id, Some(socket), kind);
+        let connection = Connection::new(id, None, kind);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),
         }
         self.core.holdings.grow(self.core.connections.len());
-        if let Err(e) = self.engine.add(&mut self.core, place) {
-            return Err((e, self.vacate(place)));
+        if let Err(error) = self.engine.add(&mut self.core, place, socket.as_fd()) {
+            self.vacate(place);
+            return Err(SocketError { socket, error });
         }
+        self.core.connections[place as usize].socket = Some(socket);
         self.open += 1;
         Ok(id)
     }
@@ -199,18 +198,24 @@ impl Receiver {
     /// epoll (sysctl fs.epoll.max_user_watches) it is tried again a tenth of a second later. The plain way makes the socket non-blocking while it has it.
     ///
     /// # Errors
-    /// Not a listening socket, or not one of TCP for zero-copy receive; the system's refusal. The socket is closed then.
-    pub fn listen(&mut self, socket: OwnedFd) -> Result<ListenerId, RecvError> {
-        if !rustix::net::sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens) {
+    /// Not a listening socket, or not one of TCP for zero-copy receive; the system's refusal. With
+    /// each the socket comes back.
+    pub fn listen(&mut self, socket: OwnedFd) -> Result<ListenerId, SocketError<RecvError>> {
+        let index = self.core.listeners.vacant();
+        match self.listen_at(index, socket.as_fd()) {
+            Ok(kind) => Ok(self.core.listeners.put(index, socket, kind)),
+            Err(error) => Err(SocketError { socket, error }),
+        }
+    }
+
+    /// What kind of connections `socket` gives. The engine accepts from it at `index` from now on.
+    fn listen_at(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<Kind, RecvError> {
+        if !rustix::net::sockopt::socket_acceptconn(socket).is_ok_and(|listens| listens) {
             return Err(RecvError::NotListening);
         }
-        let kind = type_of(&socket).map_err(RecvError::NotASocket)?;
-        let (index, id) = self.core.listeners.add(socket, kind);
-        if let Err(e) = self.engine.listen(&mut self.core, index) {
-            self.core.listeners.take(index);
-            return Err(e);
-        }
-        Ok(id)
+        let kind = type_of(socket).map_err(RecvError::NotASocket)?;
+        self.engine.listen(index, socket)?;
+        Ok(kind)
     }
 
     /// Gives a listening socket back. Connections that were accepted before stay, or still come.
@@ -235,11 +240,11 @@ impl Receiver {
             let connection = match self.add_kind(socket, kind) {
                 Ok(connection) => connection,
                 // The others go on; this one waits.
-                Err((e, Some(socket))) if e.is_want() => {
+                Err(SocketError { socket, error }) if error.is_want() => {
                     self.core.listeners.put_back(listener, kind, socket);
                     break;
                 }
-                Err((e, _)) => return Err(e),
+                Err(refused) => return Err(refused.into()),
             };
             self.core.events.accepted += 1;
             self.make_room();
@@ -457,7 +462,7 @@ fn kind_of(socket: &OwnedFd) -> io::Result<Kind> {
     type_of(socket)
 }
 
-fn type_of(socket: &OwnedFd) -> io::Result<Kind> {
+fn type_of(socket: impl AsFd) -> io::Result<Kind> {
     use rustix::net::SocketType;
     Ok(match rustix::net::sockopt::socket_type(socket)? {
         SocketType::STREAM => Kind::Stream,

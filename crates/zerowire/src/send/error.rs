@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// Why something was not sent, or not waited for.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum SendError {
     /// The socket's buffer or a limit of the sender is full; try again after [`poll`](super::Sender::poll) or when the
     /// socket is writable.

@@ -329,9 +329,12 @@ fn reset(backend: Backend) -> Result<String> {
 fn refused(_: Backend) -> Result<String> {
     let mut receiver = Receiver::new(options(Backend::NoDevice, 16))?;
     let udp = UdpSocket::bind("127.0.0.1:0")?;
-    ensure!(matches!(receiver.add(udp.into()), Err(RecvError::NotTcp)), "a UDP socket was taken");
+    let refused = receiver.add(udp.into()).err().context("a UDP socket was taken")?;
+    ensure!(matches!(refused.error, RecvError::NotTcp), "{refused}");
+    UdpSocket::from(refused.socket).local_addr().context("the socket did not come back")?;
     let (unix, _other) = std::os::unix::net::UnixStream::pair()?;
-    ensure!(matches!(receiver.add(unix.into()), Err(RecvError::NotTcp)), "a Unix socket was taken");
+    let refused = receiver.add(unix.into()).err().context("a Unix socket was taken")?;
+    ensure!(matches!(refused.error, RecvError::NotTcp), "{refused}");
     let (socket, thread) = sender(load(1, 10))?;
     receiver.add(socket)?;
     join(vec![thread])?;

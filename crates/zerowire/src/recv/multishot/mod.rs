@@ -25,7 +25,7 @@ use crate::uring::ring::{Cqe, SendRing, Threads};
 use io_uring::{opcode, squeue, types};
 use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, Machine};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// Entries handed over a system call, at most.
@@ -245,7 +245,7 @@ impl Engine for Multishot {
         format!("multishot: io_uring, provided buffers, {shape} ({})", self.ring.flags())
     }
 
-    fn add(&mut self, _core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn add(&mut self, _core: &mut Core, place: u32, _socket: BorrowedFd<'_>) -> Result<(), RecvError> {
         self.machine.add(place);
         Ok(())
     }
@@ -281,7 +281,7 @@ impl Engine for Multishot {
         self.machine.queue(place);
     }
 
-    fn listen(&mut self, _core: &mut Core, _index: u32) -> Result<(), RecvError> {
+    fn listen(&mut self, _index: u32, _socket: BorrowedFd<'_>) -> Result<(), RecvError> {
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use crate::recv::core::Core;
 use crate::recv::{Arrival, RecvError, ZeroCopied};
 use crate::uring::wide::{Completions, Entry};
 use rustix::net::{SocketType, ipproto, sockopt};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,11 +85,8 @@ impl Engine for Zcrx {
         self.shared.zero_copied()
     }
 
-    fn add(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
-        let Some(fd) = core.fd(place) else { return Ok(()) };
-        if !is_tcp(fd) {
-            return Err(RecvError::NotTcp);
-        }
+    fn add(&mut self, _core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
+        check_tcp(socket)?;
         self.state.add(place);
         Ok(())
     }
@@ -106,11 +103,8 @@ impl Engine for Zcrx {
         self.state.want(place);
     }
 
-    fn listen(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
-        match core.listeners.fd(index).map(is_tcp) {
-            Some(false) => Err(RecvError::NotTcp),
-            _ => Ok(()),
-        }
+    fn listen(&mut self, _index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
+        check_tcp(socket)
     }
 
     fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
@@ -191,10 +185,11 @@ impl Drop for Zcrx {
     }
 }
 
-/// Whether `fd`, of a connection or a listener of the core, is a socket of TCP.
-fn is_tcp(fd: RawFd) -> bool {
-    // SAFETY: the core's own descriptor, which nobody closes during this call.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+/// Zero-copy receive is for TCP.
+fn check_tcp(socket: BorrowedFd<'_>) -> Result<(), RecvError> {
     let is_stream = sockopt::socket_type(socket).is_ok_and(|t| t == SocketType::STREAM);
-    is_stream && sockopt::socket_protocol(socket).ok().flatten() == Some(ipproto::TCP)
+    match is_stream && sockopt::socket_protocol(socket).ok().flatten() == Some(ipproto::TCP) {
+        true => Ok(()),
+        false => Err(RecvError::NotTcp),
+    }
 }
