@@ -946,6 +946,7 @@ int zw_receiver_limit(struct zw_receiver *receiver, uint64_t connection, uint64_
 // fields that the library does not know become 0.
 //
 // An error is one of the receiver as a whole, or of a listener that failed; what happens to one connection is an arrival.
+// With an error nothing is lost: what arrived before it was given by earlier calls.
 ssize_t zw_receiver_recv(struct zw_receiver *receiver,
                          struct zw_arrival *arrivals,
                          size_t size,

@@ -192,6 +192,7 @@ pub unsafe extern "C" fn zw_receiver_limit(receiver: *mut Receiver, connection: 
 /// fields that the library does not know become 0.
 ///
 /// An error is one of the receiver as a whole, or of a listener that failed; what happens to one connection is an arrival.
+/// With an error nothing is lost: what arrived before it was given by earlier calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_recv(
     receiver: *mut Receiver,
@@ -208,9 +209,9 @@ pub unsafe extern "C" fn zw_receiver_recv(
         }
         element(size)?;
         if this.waiting.is_empty() {
-            let result = this.receiver.recv(&mut this.batch, timeout(timeout_ms));
+            // With an error nothing came.
+            this.receiver.recv(&mut this.batch, timeout(timeout_ms))?;
             this.waiting.extend(this.batch.drain(..));
-            result?;
         }
         let mut held = this.table.open();
         let mut n = 0;

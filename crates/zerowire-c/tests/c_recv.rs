@@ -78,3 +78,8 @@ fn succeeds(source: &str) {
 fn each_call_and_how_it_fails() {
     succeeds("tests/c/recv_calls.c");
 }
+
+#[test]
+fn arrivals_are_given_before_the_error_behind_them() {
+    succeeds("tests/c/recv_late_error.c");
+}

@@ -1,9 +1,11 @@
 //! A connection that takes SO_ZEROCOPY and then refuses MSG_ZEROCOPY with EOPNOTSUPP, as TLS in the
 //! kernel does (`tls_sw_sendmsg`, net/tls/tls_sw.c). Few kernels of test machines have that, so a
-//! filter on this thread answers here.
+//! filter on this thread answers here. `zerowire-vmtest tls` asks the kernels of stock guests.
 
+mod confine;
 mod sockets;
 
+use confine::Argument;
 use sockets::{pattern, sender, tcp_pair};
 use std::io::Read;
 use std::time::Duration;
@@ -15,26 +17,7 @@ const LEN: usize = 65_536;
 
 /// From now on each sendto of this thread with MSG_ZEROCOPY fails with EOPNOTSUPP.
 fn refuse_loans() {
-    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS: seccomp_data.nr at 0, args[3] at 40
-    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const JUMP_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-    let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut program = [
-        code(LOAD, 0, 0, 0),
-        code(JUMP_EQUAL, 0, 3, libc::SYS_sendto as u32),
-        code(LOAD, 0, 0, 40),
-        code(JUMP_SET, 0, 1, libc::MSG_ZEROCOPY as u32),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program lives across the calls, which copy it; they change this thread only.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter);
-        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-    }
+    confine::refuse_if(libc::SYS_sendto, 3, Argument::Has(libc::MSG_ZEROCOPY as u32), libc::EOPNOTSUPP);
 }
 
 #[test]

@@ -97,7 +97,8 @@ pub(crate) struct Listeners {
     room: usize,
     full: bool,
     stalled: Option<Instant>,
-    failure: Option<(ListenerId, i32)>,
+    /// Listeners that failed for good and were not told yet, with the errno.
+    failures: VecDeque<(ListenerId, i32)>,
 }
 
 impl Listeners {
@@ -190,9 +191,9 @@ impl Listeners {
         self.stalled = Some(Instant::now() + RETRY);
     }
 
-    /// The failure of a listener, told once.
+    /// A listener that failed, told once.
     pub(super) fn failure(&mut self) -> Option<(ListenerId, io::Error)> {
-        self.failure.take().map(|(id, errno)| (id, io::Error::from_raw_os_error(errno)))
+        self.failures.pop_front().map(|(id, errno)| (id, io::Error::from_raw_os_error(errno)))
     }
 
     /// How long to wait at most, where `timeout` was asked for: until accepting is tried again.
@@ -284,9 +285,10 @@ impl Listeners {
         match errno {
             libc::ECANCELED | libc::EINTR | libc::EAGAIN | libc::ECONNABORTED => {}
             libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EFAULT => {
-                if let Some(listener) = self.get_mut(index) {
+                if let Some(listener) = self.get_mut(index).filter(|l| l.wanted) {
                     listener.wanted = false;
-                    self.failure = Some((listener.id, errno));
+                    let failed = (listener.id, errno);
+                    self.failures.push_back(failed);
                 }
             }
             // No descriptors or memory for a moment, or a filter: not at once again.
@@ -376,6 +378,21 @@ mod tests {
         assert!(!l.may_accept(index));
         assert!(l.failure().is_some_and(|(l, e)| l == id && e.raw_os_error() == Some(libc::EINVAL)));
         assert!(l.failure().is_none());
+    }
+
+    #[test]
+    fn each_listener_that_fails_is_told() {
+        let mut l = Listeners::default();
+        let all = [put(&mut l), put(&mut l), put(&mut l)];
+        l.set_room(1);
+        l.want(1, false);
+        for (index, _) in all {
+            l.refused(index, libc::EINVAL);
+            l.refused(index, libc::EBADF);
+        }
+        let told: Vec<_> = std::iter::from_fn(|| l.failure()).map(|(id, e)| (id, e.raw_os_error())).collect();
+        // Nobody waits for the one that is being given back.
+        assert_eq!(told, [(all[0].1, Some(libc::EINVAL)), (all[2].1, Some(libc::EINVAL))]);
     }
 
     #[test]

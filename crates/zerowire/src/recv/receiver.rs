@@ -79,6 +79,8 @@ pub struct Receiver {
     max_connections: usize,
     open: usize,
     generation: u32,
+    /// Met behind arrivals that were given: the next call tells it.
+    late: Option<RecvError>,
     note: Option<String>,
 }
 
@@ -156,7 +158,7 @@ impl Receiver {
     }
 
     fn of(engine: Box<dyn Engine>, core: Core, max_connections: usize, note: Option<String>) -> Self {
-        Self { engine, core, max_connections, open: 0, generation: 0, note }
+        Self { engine, core, max_connections, open: 0, generation: 0, late: None, note }
     }
 
     /// Takes a socket: a connected stream, or a datagram socket. It may be blocking or not; no setting of it is changed.
@@ -263,8 +265,13 @@ impl Receiver {
     ///
     /// # Errors
     /// Of the receiver as a whole, or of a listening socket ([`RecvError::Accept`]). What happens to one connection is an
-    /// arrival.
+    /// arrival. With an error nothing was added to `out`: one that is met behind arrivals is told by
+    /// the next call. A connection that was accepted and that the system refuses to watch is closed,
+    /// with the error [`RecvError::System`].
     pub fn recv(&mut self, out: &mut Vec<Arrival>, timeout: Option<Duration>) -> Result<usize, RecvError> {
+        if let Some(late) = self.late.take() {
+            return Err(late);
+        }
         let before = out.len();
         let mut end = None;
         loop {
@@ -291,8 +298,12 @@ impl Receiver {
             };
             let begin = timeout.filter(|t| end.is_none() && !t.is_zero()).map(|_| Instant::now());
             let capped = self.core.listeners.cap(left);
-            self.engine.turn(&mut self.core, out, capped)?;
-            self.adopt(out)?;
+            let turned = self.engine.turn(&mut self.core, out, capped).and_then(|()| self.adopt(out));
+            match turned {
+                Ok(()) => {}
+                Err(e) if out.len() == before => return Err(e),
+                Err(e) => self.late = Some(e),
+            }
             if out.len() > before || left.is_some_and(|l| l.is_zero()) {
                 return Ok(out.len() - before);
             }
@@ -470,3 +481,6 @@ fn type_of(socket: impl AsFd) -> io::Result<Kind> {
         _ => Kind::Datagram,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,9 +69,18 @@ impl Dmabuf {
     /// What the device has written is to be seen by this process (a matter of caches; nothing on most machines).
     pub(super) fn begin_read(&self) -> io::Result<()> {
         let flags = SYNC_START_READ;
-        // SAFETY: the kernel reads the 8 bytes of `struct dma_buf_sync`, which live until it returns.
-        let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_SYNC, &raw const flags) };
-        if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        loop {
+            // SAFETY: the kernel reads the 8 bytes of `struct dma_buf_sync`, which live until it returns.
+            let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_SYNC, &raw const flags) };
+            if r >= 0 {
+                return Ok(());
+            }
+            let e = io::Error::last_os_error();
+            // Both ask for the call once more (include/uapi/linux/dma-buf.h).
+            if !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) {
+                return Err(e);
+            }
+        }
     }
 }
 
