@@ -7,10 +7,12 @@
 //! zw-vsock pci WORD...
 //! zw-vsock file SEED BYTES PATH
 //! zw-vsock tcp-echo PORT
+//! zw-vsock tls MODE BACKEND SEED WRITE BYTES
 //! ```
 //! Jobs are those of `zerowire_vmtest::vsock::job`; numbers are listed at each. `pci`
 //! drives a device of its own, see `zerowire_vmtest::vsock::pci`. `file`
-//! writes a pattern to a file; `tcp-echo` sends everything back that comes on one TCP connection. With
+//! writes a pattern to a file; `tcp-echo` sends everything back that comes on one TCP connection;
+//! `tls` is `zerowire_vmtest::tls`. With
 //! `listen` the line `listening` says that peers may connect. The last line is `ok …` or
 //! `failed: …`; the exit status is 0 or 1.
 
@@ -21,6 +23,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
+use zerowire_vmtest::tls;
 use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, connect_with, listen_on, local_cid};
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
@@ -45,6 +48,7 @@ fn run(words: &mut Words) -> Result<String> {
         "pci" => return pci::run(words.0.make_contiguous()),
         "file" => return write_file(words),
         "tcp-echo" => return tcp_echo(words),
+        "tls" => return send_encrypted(words),
         "stream" => Kind::Stream,
         "seqpacket" => Kind::Seqpacket,
         other => bail!("unknown command '{other}'"),
@@ -82,6 +86,12 @@ fn tcp_echo(words: &mut Words) -> Result<String> {
     println!("listening");
     let (socket, _) = listener.accept().context("accept")?;
     Ok(format!("{} bytes", job::echo(&socket)?))
+}
+
+/// MODE BACKEND SEED WRITE BYTES
+fn send_encrypted(words: &mut Words) -> Result<String> {
+    let options = lend::options(&words.next("a mode")?, &words.next("a back end")?)?;
+    Ok(serde_json::to_string(&tls::send(options, words.load()?)?)?)
 }
 
 /// How connections come about.

@@ -24,6 +24,11 @@ const MODULES: &[&str] = &[
     "vsock_loopback",
     "veth",
     "uio_pci_generic",
+    "tls",
+    // What it encrypts with; 7.x has the third one built in.
+    "gcm",
+    "ctr",
+    "ghash_generic",
 ];
 
 /// Programs that are copied with their libraries: the guest has no package manager.

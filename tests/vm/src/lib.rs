@@ -39,6 +39,7 @@ pub mod send;
 pub mod serial;
 pub mod snapshot;
 pub mod stores;
+pub mod tls;
 pub mod vsock;
 pub mod vsock_device;
 pub mod xdp;

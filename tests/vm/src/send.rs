@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::UdpSocket;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::guest::Guest;
 use crate::vsock::pattern::Pattern;
@@ -30,7 +30,7 @@ pub struct Said {
 }
 
 /// How the bytes went, as the kernel says in its notifications.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Ledger {
     /// All bytes.
     pub bytes: u64,

@@ -190,6 +190,13 @@ pub struct Unfinished {
     pub error: SendError,
 }
 
+/// For who gives the sender up: it is aborted.
+impl From<Unfinished> for SendError {
+    fn from(unfinished: Unfinished) -> Self {
+        unfinished.error
+    }
+}
+
 /// A payload that was not taken, and why.
 #[derive(Debug, Error)]
 #[error("{error}")]

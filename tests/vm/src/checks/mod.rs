@@ -11,6 +11,7 @@ mod net;
 mod send;
 mod setup;
 mod stores;
+mod tls;
 mod traffic;
 mod two_guests;
 mod vsock;
@@ -115,6 +116,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("zcrx", On::Linux7, zcrx::no_device),
     ("zcrx-stores", On::Linux7, zcrx_stores::count),
     ("zcrx-tool", On::Linux7, zcrx_tool::tool),
+    ("tls", On::Qemu10, tls::refuses_loans),
     ("vsock-zerocopy", On::Linux7, vsock::transfer::zerocopy),
     ("boot", On::All, harness::boot),
     ("silence", On::Qemu10, harness::silence),

@@ -127,8 +127,8 @@ fn set_connect_timeout(socket: &OwnedFd, limit: Duration) -> Result<()> {
 }
 
 /// Sets a socket option that rustix does not know.
-pub(super) fn set_option<T: Copy>(
-    socket: &OwnedFd,
+pub(crate) fn set_option<T: Copy>(
+    socket: impl AsFd,
     level: libc::c_int,
     name: libc::c_int,
     value: &T,
@@ -136,7 +136,7 @@ pub(super) fn set_option<T: Copy>(
     // SAFETY: the value lives during the call and the length is its own.
     let result = unsafe {
         libc::setsockopt(
-            socket.as_raw_fd(),
+            socket.as_fd().as_raw_fd(),
             level,
             name,
             (&raw const *value).cast(),
