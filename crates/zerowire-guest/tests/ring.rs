@@ -17,10 +17,23 @@ fn segment(number: u32, len: u32, writable: bool) -> Segment {
     Segment { addr: GuestAddr(0x20000 + u64::from(number) * 64), len, writable }
 }
 
-fn ring(size: u16, event_idx: bool) -> (DriverRing, Device) {
+/// How a device uses chains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Order {
+    Any,
+    /// In order, with an element for each.
+    Each,
+    /// In order, with an element for all that are published together.
+    Batch,
+}
+
+const ORDERS: [Order; 3] = [Order::Any, Order::Each, Order::Batch];
+
+fn ring(size: u16, event_idx: bool, order: Order) -> (DriverRing, Device) {
     let memory = memory();
-    let ring = DriverRing::new(&memory, 1, size, event_idx).unwrap();
-    let device = Device::new(&memory, ring.setup(), event_idx);
+    let ring = DriverRing::new(&memory, 1, size, event_idx).unwrap().in_order(order != Order::Any);
+    let mut device = Device::new(&memory, ring.setup(), event_idx);
+    device.batches = order == Order::Batch;
     (ring, device)
 }
 
@@ -53,8 +66,8 @@ fn step() -> impl Strategy<Value = Step> {
 /// Runs the steps and checks: chains arrive as they were added and in order,
 /// each comes back exactly once with its length, descriptors are never lost,
 /// and no notification that a side asked for is missing.
-fn check(size: u16, event_idx: bool, steps: &[Step]) {
-    let (mut ring, mut device) = ring(size, event_idx);
+fn check(size: u16, event_idx: bool, order: Order, steps: &[Step]) {
+    let (mut ring, mut device) = ring(size, event_idx, order);
     let tables = memory();
     let memory = device.memory.clone();
     let mut next_token = 0;
@@ -138,7 +151,10 @@ fn check(size: u16, event_idx: bool, steps: &[Step]) {
             },
             Step::DevicePush { which } => {
                 if !held.is_empty() {
-                    let (head, token) = held.swap_remove(usize::from(which) % held.len());
+                    let (head, token) = match order {
+                        Order::Any => held.swap_remove(usize::from(which) % held.len()),
+                        Order::Each | Order::Batch => held.remove(0),
+                    };
                     let len = in_use[&token].0 / 2;
                     device.push(head.into(), len);
                     pushed.push_back((token, len));
@@ -146,6 +162,10 @@ fn check(size: u16, event_idx: bool, steps: &[Step]) {
             }
             Step::DevicePublish => {
                 let any = pushed.len();
+                if order == Order::Batch && any > 0 {
+                    // Those that are skipped were used completely.
+                    pushed.iter_mut().take(any - 1).for_each(|(token, len)| *len = in_use[token].0);
+                }
                 returned.append(&mut pushed);
                 let call = device.publish();
                 match driver_armed {
@@ -216,16 +236,17 @@ proptest! {
     fn any_order_of_steps(
         log_size in 0u32..6,
         event_idx: bool,
+        order in proptest::sample::select(ORDERS.to_vec()),
         steps in proptest::collection::vec(step(), 0..400),
     ) {
-        check(1 << log_size, event_idx, &steps);
+        check(1 << log_size, event_idx, order, &steps);
     }
 }
 
 #[test]
 fn indices_wrap_around() {
-    for event_idx in [false, true] {
-        let (mut ring, mut device) = ring(4, event_idx);
+    for (event_idx, order) in [false, true].into_iter().flat_map(|e| ORDERS.map(|o| (e, o))) {
+        let (mut ring, mut device) = ring(4, event_idx, order);
         ring.disarm();
         for round in 0..70_000u32 {
             assert!(ring.add(&[segment(0, 8, true)], round));
@@ -242,7 +263,7 @@ fn indices_wrap_around() {
 #[test]
 fn a_batch_is_one_kick() {
     for event_idx in [false, true] {
-        let (mut ring, mut device) = ring(16, event_idx);
+        let (mut ring, mut device) = ring(16, event_idx, Order::Any);
         device.arm();
         for token in 0..10 {
             assert!(ring.add(&[segment(0, 8, false)], token));
@@ -270,8 +291,8 @@ fn a_device_that_breaks_the_ring_is_noticed() {
             d.push(0, 0);
         }),
     ];
-    for (rule, act) in cases {
-        let (mut ring, mut device) = ring(8, true);
+    for (order, (rule, act)) in [Order::Any, Order::Each].into_iter().flat_map(|o| cases.map(|c| (o, c))) {
+        let (mut ring, mut device) = ring(8, true, order);
         assert!(ring.add(&[segment(0, 8, true), segment(1, 4, false)], 0));
         ring.publish();
         device.pop().unwrap();
@@ -286,6 +307,78 @@ fn a_device_that_breaks_the_ring_is_noticed() {
         };
         assert!(matches!(error, GuestError::DeviceBrokeRing { queue: 1, .. }));
         assert!(error.to_string().contains(rule), "{error}");
+    }
+}
+
+/// Chains of two descriptors, which the device has taken.
+fn three_taken() -> (DriverRing, Device) {
+    let (mut ring, mut device) = ring(8, true, Order::Each);
+    for token in 0..3 {
+        assert!(ring.add(&[segment(0, 8, true), segment(1, 8, true)], token));
+    }
+    ring.publish();
+    (0..3).for_each(|_| drop(device.pop().unwrap()));
+    (ring, device)
+}
+
+#[test]
+fn one_element_stands_for_the_chains_before_it() {
+    let (mut ring, mut device) = three_taken();
+    device.batches = true;
+    for head in [0, 2, 4] {
+        device.push(head, 5);
+    }
+    device.publish();
+    // What lies behind the batch's element means nothing.
+    let got: Vec<_> = std::iter::from_fn(|| ring.reap().unwrap()).map(|u| (u.token, u.len)).collect();
+    assert_eq!(got, [(0, 16), (1, 16), (2, 5)]);
+    assert_eq!(ring.free(), 8);
+}
+
+#[test]
+fn a_device_that_does_not_keep_the_order_is_noticed() {
+    let (mut ring, mut device) = three_taken();
+    // The second chain, where the used index counts one.
+    device.push(2, 0);
+    device.publish();
+    let error = ring.reap().unwrap_err().to_string();
+    assert!(error.contains("not in order"), "{error}");
+    // The third one before the second one.
+    let (mut ring, mut device) = three_taken();
+    device.push(0, 0);
+    device.push(4, 0);
+    device.publish();
+    assert_eq!(ring.reap().unwrap().map(|u| u.token), Some(0));
+    let error = ring.reap().unwrap_err().to_string();
+    assert!(error.contains("not in order"), "{error}");
+    // One that came back before.
+    let (mut ring, mut device) = three_taken();
+    device.push(0, 0);
+    device.push(0, 0);
+    device.publish();
+    ring.reap().unwrap();
+    let error = ring.reap().unwrap_err().to_string();
+    assert!(error.contains("no chain in flight"), "{error}");
+}
+
+#[test]
+fn a_driver_in_order_uses_descriptors_in_the_order_of_the_table() {
+    let (mut ring, mut device) = ring(8, false, Order::Each);
+    let mut expected = 0;
+    for round in 0..40u32 {
+        let count = 1 + round % 3;
+        let segments: Vec<_> = (0..count).map(|n| segment(n, 8, false)).collect();
+        assert!(ring.add(&segments, round));
+        assert!(ring.add(&segments[..1], round));
+        ring.publish();
+        for len in [count, 1] {
+            let chain = device.pop().unwrap();
+            assert_eq!((u32::from(chain.head), chain.pieces.len()), (expected % 8, len as usize));
+            expected += len;
+            device.push(chain.head.into(), 0);
+        }
+        device.publish();
+        assert_eq!(std::iter::from_fn(|| ring.reap().unwrap()).count(), 2);
     }
 }
 

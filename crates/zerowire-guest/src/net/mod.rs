@@ -23,6 +23,7 @@ pub const SUPPORTED: u64 = features::VERSION_1
     | features::ACCESS_PLATFORM
     | features::RING_INDIRECT_DESC
     | features::RING_EVENT_IDX
+    | features::IN_ORDER
     | features::NET_MRG_RXBUF
     | features::NET_MQ
     | features::NET_MTU
@@ -205,11 +206,11 @@ impl<T: Transport> NetDriver<T> {
             ..options.tx
         };
         let rx_options = options.rx.unwrap_or_else(|| self.default_rx());
-        let index = number * 2;
-        let ring = DriverRing::new(&self.memory, index, size, event_idx)?;
+        let (index, in_order) = (number * 2, self.has(features::IN_ORDER));
+        let ring = DriverRing::new(&self.memory, index, size, event_idx)?.in_order(in_order);
         let handle = self.transport.start_queue(index, &ring.setup())?;
         let rx = RxQueue::new(ring, handle, &self.memory, &rx_options)?;
-        let ring = DriverRing::new(&self.memory, index + 1, size, event_idx)?;
+        let ring = DriverRing::new(&self.memory, index + 1, size, event_idx)?.in_order(in_order);
         let handle = self.transport.start_queue(index + 1, &ring.setup())?;
         let tx = TxQueue::new(ring, handle, &self.memory, tx_shape, options.tx_slots)?;
         Ok(QueuePair { rx, tx })

@@ -41,6 +41,8 @@ pub struct Used {
 struct Chain {
     /// Descriptors in the table; 0: not in flight.
     count: u16,
+    /// Its entry in the available ring, free-running.
+    at: u16,
     token: u32,
     /// Bytes that the device may write.
     writable: u32,
@@ -52,11 +54,20 @@ pub struct DriverRing {
     queue: u16,
     memory: RingMemory,
     event_idx: bool,
-    /// Links of the free list and of chains in flight.
+    /// Whether IN_ORDER was negotiated.
+    in_order: bool,
+    /// Links of the free list and of chains in flight. With IN_ORDER each descriptor leads to the one
+    /// behind it, and the free ones are a run of the table.
     next: Box<[u16]>,
     free_head: u16,
     free: u16,
     chains: Box<[Chain]>,
+    /// Heads by their entries in the available ring, with IN_ORDER.
+    heads: Box<[u16]>,
+    /// With IN_ORDER, chains before this available index are used. Of the last one the device wrote
+    /// `batch_len` bytes.
+    batch_end: u16,
+    batch_len: u32,
     /// Available index with all chains added.
     added: u16,
     /// Available index that the device sees.
@@ -83,15 +94,26 @@ impl DriverRing {
             queue,
             memory: ring,
             event_idx,
+            in_order: false,
             next: (1..=size).map(|next| next & (size - 1)).collect(),
             free_head: 0,
             free: size,
             chains: vec![Chain::default(); usize::from(size)].into(),
+            heads: vec![0; usize::from(size)].into(),
+            batch_end: 0,
+            batch_len: 0,
             added: 0,
             published: 0,
             last_used: 0,
             used_seen: 0,
         })
+    }
+
+    /// The same ring for a device that uses chains in order, if `in_order`: IN_ORDER was negotiated
+    /// (§2.7.9). To be said before a chain is added.
+    pub fn in_order(mut self, in_order: bool) -> DriverRing {
+        self.in_order = in_order;
+        self
     }
 
     /// What a transport needs to start (or, after the device is gone, start
@@ -168,7 +190,10 @@ impl DriverRing {
     fn offer(&mut self, head: u16, free_head: u16, count: u16, token: u32, writable: u32) {
         self.free_head = free_head;
         self.free -= count;
-        self.chains[usize::from(head)] = Chain { count, token, writable };
+        self.chains[usize::from(head)] = Chain { count, at: self.added, token, writable };
+        if self.in_order {
+            self.heads[self.slot(self.added)] = head;
+        }
         self.memory.write_avail(self.added, head);
         self.added = self.added.wrapping_add(1);
     }
@@ -213,12 +238,15 @@ impl DriverRing {
             }
             self.used_seen = seen;
         }
+        if self.in_order {
+            return self.reap_in_order().map(Some);
+        }
         let (id, len) = self.memory.used_entry(self.last_used);
         let Some(chain) = self.chains.get_mut(id as usize).filter(|c| c.count > 0) else {
             let rule = "the id is of no chain in flight (2.7.8)";
             return Err(self.broken(rule, id.into()));
         };
-        let Chain { count, token, writable } = *chain;
+        let Chain { count, token, writable, .. } = *chain;
         if len > writable {
             let rule = "more bytes were written than the chain takes (2.7.8)";
             return Err(self.broken(rule, len.into()));
@@ -234,6 +262,42 @@ impl DriverRing {
         self.free += count;
         self.last_used = self.last_used.wrapping_add(1);
         Ok(Some(Used { token, len }))
+    }
+
+    /// As [`DriverRing::reap`] with IN_ORDER, where the used index says that there is a chain. An
+    /// element names the last chain of a batch; those before it were used completely (§2.7.9).
+    #[inline]
+    fn reap_in_order(&mut self) -> Result<Used, GuestError> {
+        let at = self.last_used;
+        if self.batch_end == at {
+            let (id, len) = self.memory.used_entry(at);
+            let Some(last) = self.chains.get(id as usize).filter(|c| c.count > 0) else {
+                let rule = "the id is of no chain in flight (2.7.8)";
+                return Err(self.broken(rule, id.into()));
+            };
+            if last.at.wrapping_sub(at) >= self.used_seen.wrapping_sub(at) {
+                let rule = "the id is of a chain behind the used index: not in order (2.7.9)";
+                return Err(self.broken(rule, id.into()));
+            }
+            self.batch_end = last.at.wrapping_add(1);
+            self.batch_len = len;
+        }
+        let head = usize::from(self.heads[self.slot(at)]);
+        let Chain { count, token, writable, .. } = self.chains[head];
+        let len = if self.batch_end == at.wrapping_add(1) { self.batch_len } else { writable };
+        if len > writable {
+            let rule = "more bytes were written than the chain takes (2.7.8)";
+            return Err(self.broken(rule, len.into()));
+        }
+        self.chains[head].count = 0;
+        self.free += count;
+        self.last_used = at.wrapping_add(1);
+        Ok(Used { token, len })
+    }
+
+    #[inline]
+    fn slot(&self, index: u16) -> usize {
+        usize::from(index & (self.memory.size() - 1))
     }
 
     /// Whether the device gave something back that was not yet reaped.

@@ -198,10 +198,11 @@ impl<T: Transport> VsockDriver<T> {
         self.transport.share_memory(&self.memory)?;
         let event_idx = self.features & features::RING_EVENT_IDX != 0;
         let indirect = options.indirect && self.features & features::RING_INDIRECT_DESC != 0;
-        let ring = DriverRing::new(&self.memory, RX_QUEUE, options.queue_size, event_idx)?;
+        let in_order = self.features & features::IN_ORDER != 0;
+        let ring = DriverRing::new(&self.memory, RX_QUEUE, options.queue_size, event_idx)?.in_order(in_order);
         let handle = self.transport.start_queue(RX_QUEUE, &ring.setup())?;
         let rx = VsockRx::new(ring, handle, &self.memory, options, indirect)?;
-        let ring = DriverRing::new(&self.memory, TX_QUEUE, options.queue_size, event_idx)?;
+        let ring = DriverRing::new(&self.memory, TX_QUEUE, options.queue_size, event_idx)?.in_order(in_order);
         let handle = self.transport.start_queue(TX_QUEUE, &ring.setup())?;
         let tx = VsockTx::new(ring, handle, &self.memory, options, indirect)?;
         let mut queues = VsockQueues { rx, tx, cid };

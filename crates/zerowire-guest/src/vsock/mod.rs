@@ -49,5 +49,6 @@ pub const SUPPORTED: u64 = features::VERSION_1
     | features::ACCESS_PLATFORM
     | features::RING_INDIRECT_DESC
     | features::RING_EVENT_IDX
+    | features::IN_ORDER
     | F_STREAM
     | F_SEQPACKET;

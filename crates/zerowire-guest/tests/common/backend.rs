@@ -66,7 +66,10 @@ impl Backend {
     /// The front end's end of the socket and the running back end. `memory`
     /// is the guest's: the back end uses it at the addresses that the
     /// messages give, after checking them against the regions sent.
-    pub fn start(memory: &GuestMemory, script: Script) -> (UnixStream, Backend) {
+    pub fn start(memory: &GuestMemory, mut script: Script) -> (UnixStream, Backend) {
+        if script.reverse {
+            script.features &= !features::IN_ORDER;
+        }
         let (front, back) = UnixStream::pair().unwrap();
         let stop = back.try_clone().unwrap();
         let (log, regions) = (Arc::default(), Arc::default());

@@ -58,6 +58,8 @@ pub struct Device {
     pub memory: GuestMemory,
     pub setup: QueueSetup,
     pub event_idx: bool,
+    /// One used element stands for all chains that are published together.
+    pub batches: bool,
     pub next_avail: u16,
     pub used: u16,
     /// Used index at the last decision about an interrupt.
@@ -69,6 +71,7 @@ impl Device {
         let mut device = Device {
             memory: memory.clone(),
             event_idx,
+            batches: false,
             next_avail: setup.next_avail,
             used: 0,
             signalled: 0,
@@ -146,7 +149,8 @@ impl Device {
 
     pub fn push(&mut self, id: u32, len: u32) {
         let used = self.setup.used.guest.0;
-        let slot = u64::from(self.used % self.setup.size);
+        let at = if self.batches { self.signalled } else { self.used };
+        let slot = u64::from(at % self.setup.size);
         let entry = self.memory.at(GuestAddr(used + 4 + 8 * slot), 8).unwrap();
         entry.write_u32(0, id);
         entry.write_u32(4, len);
