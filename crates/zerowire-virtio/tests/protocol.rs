@@ -162,42 +162,6 @@ fn what_is_refused_ends_the_connection_of_a_front_end_that_hears_no_answers() {
     });
 }
 
-#[test]
-fn as_many_regions_as_there_are_slots_can_be_plugged() {
-    const BYTES: usize = 1 << 16;
-    let at = |n: u64| GuestAddr((n + 2) << 32);
-    in_netns(move || {
-        let backend = Backend::start(&[Vm::new("zwslots")]);
-        let mut peer = Peer::new("zwslots");
-        let (mut front, memory) = front_end(&backend, "zwslots", PLAIN);
-        let slots = front.ask(Request::GetMaxMemSlots).expect("a number");
-        assert_eq!(slots, 64);
-        let mut tx = RawQueue::start(&memory, &mut front, 1, 128).expect("a queue");
-        let there = memory.regions().len() as u64;
-        for n in there..slots {
-            let region = memory.add_region(at(n), BYTES).expect("a region");
-            front.add_memory(&region).expect("there is a slot for it");
-        }
-        let one_more = memory.add_region(at(slots), BYTES).expect("a region");
-        front.add_memory(&one_more).expect_err("there is none");
-        let said = backend.stats("zwslots").last_error.unwrap_or_default();
-        assert!(said.starts_with("ADD_MEM_REG: ") && said.contains("64"), "{said}");
-
-        // A frame with a piece in each of them.
-        let frame = frames::frame(1, 100 * (slots - there) as usize - 12);
-        let whole = [&[0; 12], frame.as_slice()].concat();
-        let mut chain = Vec::new();
-        for (n, piece) in (there..).zip(whole.chunks(100)) {
-            memory.at(at(n), 100).expect("guest memory").write(0, piece);
-            chain.push(RawDesc { addr: at(n).0, len: 100, ..RawDesc::default() });
-        }
-        tx.write_chain(0, &chain);
-        tx.offer(0);
-        tx.kick().expect("a kick");
-        assert_eq!(peer.expect().bytes, frame);
-    });
-}
-
 /// What a front end sends, and what it must be told.
 type Change = (Request, Vec<u8>, &'static str);
 

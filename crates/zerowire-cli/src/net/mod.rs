@@ -164,7 +164,7 @@ Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files again, SIGTERM a
 
 Exit status: 0 ended by SIGTERM or SIGINT, 1 can't serve the VMs, 2 wrong arguments or configuration.
 
-Limits: 256 VMs a process; 128 queue pairs a device; rings up to 32768 entries; 64 memory regions a VM; frames up to \
+Limits: 256 VMs a process; 128 queue pairs a device; rings up to 32768 entries; 509 memory regions a VM; frames up to \
 65557 bytes; scatter lists up to 1023 segments (longer ones are gathered); indirect tables up to 1024 descriptors.
 
 QEMU:

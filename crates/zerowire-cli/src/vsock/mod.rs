@@ -124,7 +124,7 @@ Signals: SIGUSR1 prints statistics, SIGTERM and SIGINT end the program.
 
 Exit status: 0 ended by SIGTERM or SIGINT, 1 can't serve the VMs, 2 wrong arguments or configuration.
 
-Limits: 256 VMs a process; 65536 connections a VM; rings up to 32768 entries; 64 memory regions a VM; indirect tables up \
+Limits: 256 VMs a process; 65536 connections a VM; rings up to 32768 entries; 509 memory regions a VM; indirect tables up \
 to 1024 descriptors. Each connection request beyond --request-rate is answered by a reset and counted, and the log says so once a minute at \
 most. A 'CONNECT PORT' line has at most 32 bytes and comes within 10 s; the guest answers a host program's \
 connect within 10 s; what a guest sent before it closed waits for a slow host program for 30 s at most. Messages of a host \

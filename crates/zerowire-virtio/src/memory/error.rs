@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::file::NotMemory;
+use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
 use super::table::{MAX_PIECES, MAX_REGIONS};
 
 /// What can be wrong with a memory table. The text is what the log shows.
@@ -63,6 +64,12 @@ pub enum MemoryError {
     /// Too many regions.
     #[error("more than {MAX_REGIONS} memory regions, or more than {} TiB of memory", MAX_PIECES >> 10)]
     TooMany,
+    /// Too many regions of all VMs.
+    #[error(
+        "a memory region beyond {OWN_REGIONS}, where the VMs of this process have {SHARED_REGIONS} such ones together: serve \
+         VMs with many memory devices by processes of their own, or give them fewer and larger ones"
+    )]
+    PoolEmpty,
     /// A region to remove that is not there.
     #[error("no memory region at guest address {guest_addr:#x} with length {len:#x} to remove")]
     NotFound {

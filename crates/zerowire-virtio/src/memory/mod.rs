@@ -17,6 +17,7 @@ mod file;
 mod log;
 mod map;
 mod present;
+mod region_pool;
 mod sigbus;
 mod table;
 

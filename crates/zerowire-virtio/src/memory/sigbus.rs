@@ -15,12 +15,12 @@ use std::ops::Range;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::MAX_REGIONS;
 use super::map::{Mapping, leave_out_of_dumps};
+use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
 
 /// Mappings at a time: the most regions of the most VMs, and for each its in-flight region and its dirty log, the old and the
 /// new, so that there is always room.
-const SLOTS: usize = 256 * (MAX_REGIONS + 3);
+const SLOTS: usize = 256 * (OWN_REGIONS + 3) + SHARED_REGIONS;
 
 struct Slot {
     start: AtomicUsize,

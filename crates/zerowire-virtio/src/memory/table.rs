@@ -7,6 +7,7 @@ use super::error::MemoryError;
 use super::file::check_memory;
 use super::log::DirtyLog;
 use super::map::{Mapping, Reservation};
+use super::region_pool::{OWN_REGIONS, POOL, PooledRegion};
 use super::sigbus::Guarded;
 
 /// The private memory behind each registered piece, bytes: the slots of inspected headers lie there.
@@ -19,9 +20,9 @@ pub const PIECE_MAX_BYTES: usize = (1 << 30) - (2 << 20);
 /// Pieces at most: an index of 16 bits names them, and no guest has so much memory.
 pub(super) const MAX_PIECES: u64 = 16 << 10;
 
-/// At most this many memory regions: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers, and the default of vhost in the kernel
-/// (drivers/vhost/vhost.c, `max_mem_regions`).
-pub const MAX_REGIONS: usize = 64;
+/// At most this many memory regions a VM: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers, as QEMU's
+/// libvhost-user and the crate vhost-user-backend do. KVM had so many slots for a guest once.
+pub const MAX_REGIONS: usize = 509;
 
 /// One region as the front end described it (vhost-user, "Memory region description").
 #[derive(Debug)]
@@ -46,6 +47,8 @@ struct Region {
     offset: u64,
     file: OwnedFd,
     map: Guarded,
+    /// Its place among the regions that the VMs share; None for one of the VM's own.
+    _pooled: Option<PooledRegion>,
 }
 
 /// A part of a region that fits into one registered buffer.
@@ -158,6 +161,10 @@ impl GuestMemory {
         if self.region_count() >= MAX_REGIONS || self.pieces.len() as u64 + pieces > MAX_PIECES {
             return Err(MemoryError::TooMany);
         }
+        let pooled = match self.region_count() < OWN_REGIONS {
+            true => None,
+            false => Some(POOL.take().ok_or(MemoryError::PoolEmpty)?),
+        };
         for p in &self.pieces {
             let r = &p.region.0;
             if guest_addr < r.guest_addr + r.len && r.guest_addr < guest_addr + len {
@@ -180,8 +187,15 @@ impl GuestMemory {
             Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?,
             page as usize,
         );
-        let region =
-            std::sync::Arc::new(RegionHandle(Region { guest_addr, user_addr, len, offset, file, map }));
+        let region = std::sync::Arc::new(RegionHandle(Region {
+            guest_addr,
+            user_addr,
+            len,
+            offset,
+            file,
+            map,
+            _pooled: pooled,
+        }));
         let mut next = self.clone();
         let mut start = 0;
         while start < len {

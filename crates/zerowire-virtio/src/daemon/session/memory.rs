@@ -5,10 +5,11 @@ use std::sync::Arc;
 use zerowire_vhost_user::{Message, Request};
 
 use super::{Session, SessionError, refused};
-use crate::memory::{GuestMemory, MAX_REGIONS, RegionConfig};
+use crate::memory::{GuestMemory, RegionConfig};
 
-/// How often regions may be added again in all: for each queue pair of a large device each region once more.
-const MAX_REPEATS: usize = 256 * MAX_REGIONS;
+/// How often regions may be added again in all: for each queue pair of a large device each region once more. QEMU before
+/// 8.0, which does so, has few regions.
+const MAX_REPEATS: usize = 256 * 64;
 
 impl Session<'_> {
     pub(super) fn set_mem_table(&mut self, message: &mut Message) -> Result<(), SessionError> {

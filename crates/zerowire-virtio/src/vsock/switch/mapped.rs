@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::ledger::CopyReason;
-use zerowire::recv::layout::{MapOptions, Reply};
+use zerowire::recv::layout::{MAX_REGIONS, MapOptions, Reply};
 
 use super::{Event, Switch, watch};
 use crate::memory::{ReadOnlyRegion, Segment};
@@ -284,7 +284,10 @@ impl Switch {
         let place = vm.connections.place(slot);
         let Some(c) = vm.connections.get(slot) else { return Err(io::ErrorKind::NotFound.into()) };
         let (mut windows, files) = Windows::new(options, c.kind)?;
-        let regions = if options.direct { vm.memory.read_only()? } else { Vec::new() };
+        let mut regions = if options.direct { vm.memory.read_only()? } else { Vec::new() };
+        // A message has room for so many descriptors. Payload that lies elsewhere is copied.
+        regions.sort_by_key(|r| std::cmp::Reverse(r.len));
+        regions.truncate(MAX_REGIONS);
         if options.direct {
             windows.set_direct(Direct::new(&regions, options.windows, vm.map_policy.hold));
         }
