@@ -58,10 +58,11 @@ fn every_feature_can_be_left_out() {
         f::NET_MRG_RXBUF,
         f::RING_EVENT_IDX,
         f::RING_INDIRECT_DESC,
+        f::IN_ORDER,
         OFFLOADS,
         f::ACCESS_PLATFORM | f::NET_MTU | f::NET_MQ,
         f::NET_MRG_RXBUF | OFFLOADS,
-        f::NET_MRG_RXBUF | f::RING_EVENT_IDX | f::RING_INDIRECT_DESC | OFFLOADS,
+        f::NET_MRG_RXBUF | f::RING_EVENT_IDX | f::RING_INDIRECT_DESC | f::IN_ORDER | OFFLOADS,
     ];
     for (i, without) in sets.into_iter().enumerate() {
         for engine in [Engine::Uring, Engine::Syscall] {

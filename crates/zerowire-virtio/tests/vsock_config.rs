@@ -115,6 +115,7 @@ fn the_device_offers_streams_messages_and_its_configuration_space() {
         | f::VERSION_1
         | f::RING_INDIRECT_DESC
         | f::RING_EVENT_IDX
+        | f::IN_ORDER
         | f::ACCESS_PLATFORM
         | f::VHOST_LOG_ALL
         | f::VHOST_USER_PROTOCOL_FEATURES;

@@ -135,7 +135,8 @@ impl Device for NetDevice<'_> {
 
     fn offered(&self) -> u64 {
         let port = &self.vm.port;
-        offered(port.offloads(), port.offloads_toward_guest(), port.pairs())
+        let order = if port.keeps_order() { f::IN_ORDER } else { 0 };
+        order | offered(port.offloads(), port.offloads_toward_guest(), port.pairs())
     }
 
     fn feature_names(&self, mask: u64) -> Vec<String> {

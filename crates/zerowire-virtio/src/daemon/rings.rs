@@ -10,7 +10,7 @@ use super::command::{Direction, RingStart};
 use super::path::{Path, Side};
 use crate::memory::GuestMemory;
 use crate::ring::inflight::Recovered;
-use crate::ring::{RingLog, SplitRing};
+use crate::ring::{RingLog, SplitRing, UsedOrder};
 
 /// A ring that runs, and how to make it anew when the memory changes.
 #[derive(Debug)]
@@ -29,6 +29,7 @@ pub(super) struct Running<T> {
 pub(super) fn split_ring(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
     let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
     let mut ring = SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)?;
+    ring.set_order(UsedOrder::of(start.acked, Direction::of(start.queue.into()) == Direction::Receive));
     ring.set_log(RingLog::of(memory, start.log_at));
     Ok(ring)
 }

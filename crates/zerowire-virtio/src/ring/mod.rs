@@ -13,4 +13,4 @@ mod split;
 
 pub use chain::{ChainCursor, Descriptor, MAX_INDIRECT};
 pub use error::{RingError, RingRule};
-pub use split::{RingAddresses, RingLog, SplitRing, prefetch, used_ring_bytes};
+pub use split::{RingAddresses, RingLog, SplitRing, UsedOrder, prefetch, used_ring_bytes};

@@ -36,6 +36,32 @@ impl RingLog {
     }
 }
 
+/// What the driver knows of the order in which chains are used (VIRTIO_F_IN_ORDER, virtio 1.3 §2.7.9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UsedOrder {
+    /// Nothing: the feature was not negotiated.
+    #[default]
+    Any,
+    /// Chains are used in the order in which they became available. Each has an element of its own,
+    /// from which the driver learns how many bytes were written.
+    Each,
+    /// As [`Self::Each`], and the device writes no buffers. One element stands for all chains that
+    /// are published together: it names the last one, in the place of the first one.
+    Batch,
+}
+
+impl UsedOrder {
+    /// The order of a ring whose driver took the features `acked`. The device writes the ring's
+    /// buffers, or it only reads them.
+    pub fn of(acked: u64, device_writes: bool) -> Self {
+        match (acked & zerowire_vhost_user::features::IN_ORDER != 0, device_writes) {
+            (false, _) => Self::Any,
+            (true, true) => Self::Each,
+            (true, false) => Self::Batch,
+        }
+    }
+}
+
 /// Bytes of the used ring of a queue of `size` entries (virtio 1.3 §2.7).
 pub fn used_ring_bytes(size: u16) -> u64 {
     6 + 8 * u64::from(size)
@@ -57,8 +83,9 @@ pub struct SplitRing {
     seen_avail: u16,
     /// The next entry of the used ring to fill.
     next_used: u16,
-    /// The used index at the last decision whether to notify.
+    /// The used index at the last decision whether to notify: the first element that is not published.
     decided_used: u16,
+    order: UsedOrder,
     log: Option<RingLog>,
     /// Where chains in flight are marked, if the front end wants that.
     tracker: Option<Box<Tracker>>,
@@ -125,6 +152,7 @@ impl SplitRing {
             seen_avail: next_avail,
             next_used: 0,
             decided_used: 0,
+            order: UsedOrder::Any,
             log: None,
             tracker: None,
             again: 0,
@@ -145,6 +173,11 @@ impl SplitRing {
         self.size
     }
 
+    /// What the driver was promised. It is told so before a chain is used.
+    pub fn set_order(&mut self, order: UsedOrder) {
+        self.order = order;
+    }
+
     /// From now on writes to the used ring are noted there; what was written before is noted where it was to be until now.
     pub fn set_log(&mut self, log: Option<RingLog>) {
         self.note_elements(self.decided_used);
@@ -162,7 +195,8 @@ impl SplitRing {
     /// Notes the used elements from `from` on up to those written last.
     #[cold]
     fn note_elements(&self, from: u16) {
-        let n = usize::from(self.next_used.wrapping_sub(from).min(self.size));
+        let chains = self.next_used.wrapping_sub(from);
+        let n = usize::from(chains.min(if self.order == UsedOrder::Batch { 1 } else { self.size }));
         let first = usize::from(from & self.mask);
         let straight = n.min(usize::from(self.size) - first);
         self.note(4 + 8 * first, 8 * straight);
@@ -294,10 +328,12 @@ impl SplitRing {
         (self.desc, u32::from(self.size))
     }
 
-    /// Writes a used element; the guest sees it with [`Self::publish`].
+    /// Writes a used element; the guest sees it with [`Self::publish`]. Of a batch the last element
+    /// counts: each one lies where the one before lay.
     #[inline]
     pub fn push_used(&mut self, head: u16, len: u32) {
-        let slot = usize::from(self.next_used & self.mask);
+        let at = if self.order == UsedOrder::Batch { self.decided_used } else { self.next_used };
+        let slot = usize::from(at & self.mask);
         let element = u64::from(head) | u64::from(len) << 32;
         // SAFETY: the used ring has `size` elements of 8 bytes at byte 4; it is 4-aligned, hence unaligned for u64.
         unsafe { self.used.add(2).cast::<u64>().add(slot).write_unaligned(element.to_le()) };

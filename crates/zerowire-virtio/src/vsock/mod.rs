@@ -36,9 +36,12 @@ pub const F_STREAM: u64 = 1 << 0;
 /// `VIRTIO_VSOCK_F_SEQPACKET` (virtio 1.3 §5.10.3).
 pub const F_SEQPACKET: u64 = 1 << 1;
 
-/// Features that the device offers.
-pub fn offered() -> u64 {
-    f::VERSION_1
+/// Features that the device offers. Programs that hold payload in the guest's memory (`lends`) give
+/// chains back in another order.
+pub fn offered(lends: bool) -> u64 {
+    let order = if lends { 0 } else { f::IN_ORDER };
+    order
+        | f::VERSION_1
         | f::RING_INDIRECT_DESC
         | f::RING_EVENT_IDX
         | f::ACCESS_PLATFORM

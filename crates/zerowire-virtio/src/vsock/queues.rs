@@ -2,12 +2,13 @@
 
 use std::os::fd::OwnedFd;
 
+use super::TX_QUEUE;
 use super::command::RingStart;
 use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::socket::MAX_IOV;
 use crate::memory::{GuestMemory, Segment, access};
 use crate::net::receive::chains::Chains;
-use crate::ring::{ChainCursor, RingError, RingLog, RingRule, SplitRing};
+use crate::ring::{ChainCursor, RingError, RingLog, RingRule, SplitRing, UsedOrder};
 
 /// A ring and what it was started with.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ impl Queue {
     fn make(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
         let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
         let mut ring = SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)?;
+        ring.set_order(UsedOrder::of(start.acked, start.queue != TX_QUEUE));
         ring.set_log(RingLog::of(memory, start.log_at));
         Ok(ring)
     }

@@ -61,6 +61,12 @@ pub(super) trait Port: Send + Sync {
         self.offloads()
     }
 
+    /// Whether all chains of a ring go back to the guest in the order in which they became available,
+    /// so that IN_ORDER can be offered.
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
     /// The MTU now, bytes.
     fn mtu(&self) -> usize;
 

@@ -135,6 +135,12 @@ impl Port for XdpPort {
         TapOffloads::default()
     }
 
+    /// A chain that its driver keeps for long is passed by others, and buffers come back as frames
+    /// come.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
     fn mtu(&self) -> usize {
         let now = Interface::open(&self.spec.interface).ok().and_then(|i| i.mtu().ok());
         now.unwrap_or(1500).min(MAX_MTU)

@@ -77,7 +77,7 @@ impl Device for VsockDevice<'_> {
     }
 
     fn offered(&self) -> u64 {
-        offered()
+        offered(self.0.lends)
     }
 
     fn feature_names(&self, mask: u64) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Deaths at every point: no chain is lost, none comes back twice, and no frame is sent twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use rustix::fs::MemfdFlags;
 use super::region::Place;
 use super::{InflightRegion, Recovered, Tracker};
 use crate::memory::{GuestMemory, RegionConfig};
-use crate::ring::{RingAddresses, SplitRing};
+use crate::ring::{RingAddresses, SplitRing, UsedOrder};
 
 const SIZE: u16 = 8;
 const DESC: u64 = 0;
@@ -29,6 +29,9 @@ struct Driver {
     used: u16,
     /// Heads that the device has, and whether their frames were handed on.
     out: BTreeMap<u16, bool>,
+    order: UsedOrder,
+    /// The same heads in the order in which they became available.
+    line: VecDeque<u16>,
 }
 
 impl Driver {
@@ -49,6 +52,8 @@ impl Driver {
             avail: from,
             used: from,
             out: BTreeMap::new(),
+            order: UsedOrder::Any,
+            line: VecDeque::new(),
             file,
         };
         driver.put(AVAIL + 2, from);
@@ -74,10 +79,35 @@ impl Driver {
         self.avail = self.avail.wrapping_add(1);
         self.put(AVAIL + 2, self.avail);
         self.out.insert(*head, false);
+        self.line.push_back(*head);
     }
 
     /// Takes what was used.
     fn reap(&mut self) {
+        match self.order {
+            UsedOrder::Any => self.reap_any(),
+            UsedOrder::Each | UsedOrder::Batch => self.reap_in_order(),
+        }
+    }
+
+    /// As a driver that negotiated IN_ORDER: an element may stand for those before it, too.
+    fn reap_in_order(&mut self) {
+        let used = self.get(USED + 2);
+        while self.used != used {
+            let last = self.get(USED + 4 + 8 * u64::from(self.used % SIZE));
+            loop {
+                assert_ne!(self.used, used, "head {last} is none of those that are used");
+                let head = self.line.pop_front().expect("one that is out");
+                self.out.remove(&head);
+                self.used = self.used.wrapping_add(1);
+                if head == last {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn reap_any(&mut self) {
         while self.used != self.get(USED + 2) {
             let head = self.get(USED + 4 + 8 * u64::from(self.used % SIZE));
             assert!(self.out.remove(&head).is_some(), "head {head} came back and was not out");
@@ -87,7 +117,9 @@ impl Driver {
 
     fn ring(&self, base: u16) -> SplitRing {
         let at = RingAddresses { desc: USER + DESC, avail: USER + AVAIL, used: USER + USED };
-        SplitRing::new(1, SIZE, at, base, false, &self.memory).unwrap()
+        let mut ring = SplitRing::new(1, SIZE, at, base, false, &self.memory).unwrap();
+        ring.set_order(self.order);
+        ring
     }
 
     fn tracker(&self) -> Box<Tracker> {
@@ -184,8 +216,9 @@ impl Device {
     }
 }
 
-fn run(steps: &[Step], from: u16) {
+fn run(steps: &[Step], from: u16, order: UsedOrder) {
     let mut driver = Driver::new(from);
+    driver.order = order;
     let mut device = Device::start(&mut driver);
     for s in steps {
         let held = device.held.len();
@@ -199,7 +232,7 @@ fn run(steps: &[Step], from: u16) {
                 device.ring.hand_on(std::iter::once(head));
                 driver.out.insert(head, true);
             }
-            Step::Use(i) if held > 0 => device.give(i % held),
+            Step::Use(i) if held > 0 => device.give(if order == UsedOrder::Any { i % held } else { 0 }),
             Step::Publish => {
                 device.ring.publish();
                 device.batch.clear();
@@ -260,8 +293,9 @@ proptest! {
     fn no_death_loses_a_chain_or_gives_one_back_twice(
         steps in proptest::collection::vec(step(), 1..120),
         from in prop_oneof![Just(0u16), Just(u16::MAX - 5), any::<u16>()],
+        order in proptest::sample::select(vec![UsedOrder::Any, UsedOrder::Each, UsedOrder::Batch]),
     ) {
-        run(&steps, from);
+        run(&steps, from, order);
     }
 
     /// Marks are taken away from the last one on: whatever is left of them is a beginning of the available ring.
@@ -368,6 +402,35 @@ fn frames_that_were_handed_on_are_given_back_and_not_sent_again() {
     driver.reap();
     let rest: Vec<u16> = std::iter::from_fn(|| ring.take().unwrap()).collect();
     assert_eq!(rest, [2, 4, 5]);
+}
+
+/// Heads 0 to 5 are taken; 2 and 4 were not handed on, since their frames were dropped.
+#[test]
+fn chains_before_one_that_was_handed_on_go_back_with_it_in_a_ring_in_order() {
+    let mut driver = Driver::new(0);
+    driver.order = UsedOrder::Batch;
+    (0..7).for_each(|_| driver.add(0));
+    let mut device = Device::start(&mut driver);
+    (0..6).for_each(|_| assert!(device.take(&driver)));
+    device.ring.hand_on([0, 1, 3].into_iter());
+    let (mut ring, recovered) = driver.device();
+    assert_eq!(recovered, Recovered { again: 2, unsure: 4 });
+    assert_eq!((driver.get(USED + 2), driver.get(USED + 4)), (4, 3), "one element for all");
+    assert_eq!(ring.next_avail(), 4);
+    let rest: Vec<u16> = std::iter::from_fn(|| ring.take().unwrap()).collect();
+    assert_eq!(rest, [4, 5, 6]);
+}
+
+#[test]
+fn chains_in_flight_that_are_not_the_next_ones_are_refused_in_a_ring_in_order() {
+    let mut driver = Driver::new(0);
+    driver.order = UsedOrder::Each;
+    (0..4).for_each(|_| driver.add(0));
+    let mut device = Device::start(&mut driver);
+    (0..2).for_each(|_| assert!(device.take(&driver)));
+    driver.place().inflight(0).store(0, Ordering::Relaxed);
+    let refusal = driver.refusal();
+    assert!(refusal.contains("IN_ORDER was negotiated") && refusal.contains("used index 0"), "{refusal}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(in crate::ring) struct Left {
     pub next_avail: u16,
     /// Heads to be worked on again.
     pub again: Vec<u16>,
-    /// Heads of frames that may have gone out.
+    /// Heads that are given back as they are: their frames may have gone out.
     pub handed_on: Vec<u16>,
 }
 
@@ -52,7 +52,16 @@ impl Tracker {
 
     /// What a process that died has left in flight of a ring of `size` entries whose used index is `used`. The front end said
     /// that it goes on at `base`; that counts where nothing is known.
-    pub(in crate::ring) fn recover(&mut self, size: u16, used: u16, base: u16) -> Result<Left, String> {
+    ///
+    /// In a ring that is used `in_order`, chains before one whose frame was handed on are given back
+    /// with it: the process that died had dropped their frames, or kept them for itself.
+    pub(in crate::ring) fn recover(
+        &mut self,
+        size: u16,
+        used: u16,
+        base: u16,
+        in_order: bool,
+    ) -> Result<Left, String> {
         let p = &self.place;
         if size > p.size() {
             return Err(format!("the ring has {size} entries, its in-flight region {}", p.size()));
@@ -89,10 +98,14 @@ impl Tracker {
         self.counter = heads.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
         // At most `size` heads: no overflow but that of the index itself.
         let next_avail = used.wrapping_add(heads.len() as u16);
-        let (handed_on, again) = heads
-            .into_iter()
-            .map(|(_, head)| head)
-            .partition(|head| p.handed_on(*head).load(Ordering::Relaxed) == HANDED_ON);
+        let mut heads: Vec<u16> = heads.into_iter().map(|(_, head)| head).collect();
+        let was_handed_on = |head: &u16| p.handed_on(*head).load(Ordering::Relaxed) == HANDED_ON;
+        let (handed_on, again) = if in_order {
+            let again = heads.split_off(heads.iter().rposition(was_handed_on).map_or(0, |last| last + 1));
+            (heads, again)
+        } else {
+            heads.into_iter().partition(was_handed_on)
+        };
         Ok(Left { next_avail, again, handed_on })
     }
 

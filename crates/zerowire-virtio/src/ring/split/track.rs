@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::SplitRing;
+use super::{SplitRing, UsedOrder};
 use crate::ring::RingError;
 use crate::ring::inflight::{Recovered, Tracker};
 
@@ -14,8 +14,9 @@ impl SplitRing {
     /// A text that says why what lies there can't be this ring's.
     pub fn track(&mut self, mut tracker: Box<Tracker>) -> Result<Recovered, String> {
         let (queue, used) = (self.queue, self.next_used);
+        let in_order = self.order != UsedOrder::Any;
         let left = tracker
-            .recover(self.size, used, self.next_avail)
+            .recover(self.size, used, self.next_avail, in_order)
             .map_err(|text| format!("queue {queue}: {text}"))?;
         let (again, unsure) = (left.again.len(), left.handed_on.len());
         let avail = self.avail_word(1).load(Ordering::Acquire);
@@ -24,6 +25,14 @@ impl SplitRing {
                 "queue {queue}: {} chains were in flight at used index {used}, but the driver has made available {avail} \
                  in all: the in-flight region is not this ring's; give a new one when the driver has reset the device",
                 again + unsure
+            ));
+        }
+        let in_flight = left.handed_on.iter().chain(&left.again).copied();
+        if in_order && !in_flight.eq(self.entries(used, (again + unsure) as u16)) {
+            return Err(format!(
+                "queue {queue}: IN_ORDER was negotiated, and the chains in flight are not those that the driver made \
+                 available behind used index {used}: the in-flight region is not this ring's; give a new one when the \
+                 driver has reset the device"
             ));
         }
         self.next_avail = left.next_avail;
@@ -38,17 +47,20 @@ impl SplitRing {
         Ok(Recovered { again, unsure })
     }
 
+    /// The heads in `n` entries of the available ring, from free-running index `from` on.
+    fn entries(&self, from: u16, n: u16) -> impl Iterator<Item = u16> {
+        let slot = move |i| usize::from(from.wrapping_add(i) & self.mask);
+        (0..n).map(move |i| self.avail_word(2 + slot(i)).load(Ordering::Relaxed))
+    }
+
     /// Has the heads `again` given out once more. Where they are what the available ring has behind the used ones, as on
     /// every path that uses chains in order, it is rewound and nothing has to be remembered.
     fn resume(&mut self, again: &[u16]) {
         let start = self.next_avail.wrapping_sub(again.len() as u16);
-        let ring: Vec<u16> = (0..again.len() as u16)
-            .map(|i| {
-                self.avail_word(2 + usize::from(start.wrapping_add(i) & self.mask)).load(Ordering::Relaxed)
-            })
-            .collect();
+        let is_next =
+            start == self.next_used && self.entries(start, again.len() as u16).eq(again.iter().copied());
         let Some(tracker) = &mut self.tracker else { return };
-        if start == self.next_used && ring == again {
+        if is_next {
             tracker.forget(again);
             self.next_avail = start;
             self.seen_avail = start;
