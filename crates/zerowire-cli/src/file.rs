@@ -41,6 +41,8 @@ pub struct Net {
     pub metadata_token: Option<String>,
     /// auto, partial or off, in place of --pin.
     pub pin: Option<String>,
+    /// The device's address, in place of --mac.
+    pub mac: Option<String>,
     /// Name or number of the user who owns the socket, in place of --socket-owner.
     pub socket_owner: Option<String>,
     /// Name or number of the socket's group, in place of --socket-group.

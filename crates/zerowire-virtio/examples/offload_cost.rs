@@ -75,6 +75,7 @@ fn main() {
         metadata: None,
         policy: Policy { mode, ..Policy::default() },
         engine: Engine::Auto,
+        mac: None,
     };
     let server = Server::start(vec![
         vm("lend", "xdp:v0,mode=copy,offloads=on", PathMode::Auto),

@@ -147,6 +147,7 @@ fn serve(port: &str, socket: &Path) -> Result<Server, Box<dyn Error>> {
         metadata: None,
         policy: Policy::default(),
         engine: Engine::Auto,
+        mac: None,
     };
     Ok(Server::start(vec![config])?)
 }

@@ -410,6 +410,7 @@ fn refused(port: &str) -> String {
         metadata: None,
         policy: Policy::default(),
         engine: Engine::Auto,
+        mac: None,
     };
     match Server::start(vec![config]) {
         Ok(_) => panic!("{port} was taken"),

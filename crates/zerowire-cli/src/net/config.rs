@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use zerowire_metadata::TokenPolicy;
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, SocketAccess, VmConfig};
+use zerowire_virtio::net::config::MacAddress;
 use zerowire_virtio::port::PortSpec;
 
 use super::{NetArgs, PinArg, TokenArg, engine, policy};
@@ -29,6 +30,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
                 .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(default_tokens) }),
             policy: policy(args, vm.pin)?,
             engine: engine(args),
+            mac: vm.mac.or(args.mac),
         })
     };
     if let Some(path) = &args.config {
@@ -65,6 +67,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
         metadata: None,
         tokens: None,
         pin: None,
+        mac: None,
         access: SocketAccess::default(),
     };
     Ok(vec![made(vm, endpoint)?])
@@ -78,6 +81,7 @@ fn net_vm(name: &str, net: file::Net) -> Result<VmSpec> {
         port: port(&net.port)?,
         tokens: text(&net.metadata_token).map(token_policy).transpose()?,
         pin: text(&net.pin).map(pin).transpose()?,
+        mac: text(&net.mac).map(str::parse).transpose()?,
         access: access::parse(text(&net.socket_owner), text(&net.socket_group), text(&net.socket_mode))?,
         socket: net.socket,
         metadata: net.metadata,
@@ -109,15 +113,16 @@ struct VmSpec {
     metadata: Option<PathBuf>,
     tokens: Option<TokenPolicy>,
     pin: Option<PinArg>,
+    mac: Option<MacAddress>,
     access: SocketAccess,
 }
 
 /// Parses name=…,socket=…,port=…[,OPTION OF THE PORT
-/// …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW]
+/// …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW][,mac=MAC]
 /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
-    let (mut of, mut of_port, mut pinning) = (None, String::new(), None);
+    let (mut of, mut of_port, mut pinning, mut mac) = (None, String::new(), None, None);
     let mut access = SocketAccess::default();
     for (key, value) in spec::pairs(text)? {
         match key {
@@ -130,10 +135,11 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
             "metadata" => metadata = Some(PathBuf::from(value)),
             "metadata-token" => tokens = Some(token_policy(value)?),
             "pin" => pinning = Some(pin(value)?),
+            "mac" => mac = Some(value.parse()?),
             key if access::take(&mut access, "socket", key, value)? => {}
             _ => bail!(
-                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, pin, socket-owner, \
-                 socket-group, socket-mode"
+                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, pin, mac, \
+                 socket-owner, socket-group, socket-mode"
             ),
         }
     }
@@ -145,6 +151,7 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
         metadata,
         tokens,
         pin: pinning,
+        mac,
         access,
     })
 }
@@ -162,6 +169,9 @@ mod tests {
         let v =
             parse_vm("name=a,socket=/s,port=tap:t,socket-owner=7,socket-group=8,socket-mode=0640").unwrap();
         assert_eq!(v.access, SocketAccess { owner: Some(7), group: Some(8), mode: Some(0o640) });
+        assert_eq!(v.mac, None);
+        let m = parse_vm("name=a,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
+        assert_eq!(m.mac.map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
         let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
         assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
         assert_eq!((v.pin, x.pin), (None, None));
@@ -174,6 +184,7 @@ mod tests {
         for (bad, word) in [
             ("name=a,port=packet:e0,socket=/s,receive=tap", "receive=tap: give ring, socket or auto"),
             ("name=a,port=xdp:e0,socket=/s,pin=half", "partial or off"),
+            ("name=a,socket=/s,port=tap:t,mac=ff:ff:ff:ff:ff:ff", "'ff:ff:ff:ff:ff:ff': give six bytes"),
             ("name=a,socket=/s", "port"),
             ("socket=/s,port=tap:t", "name"),
             ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),

@@ -12,6 +12,7 @@ use zerowire_bench::WrongArguments;
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::memory::PinBudget;
+use zerowire_virtio::net::config::MacAddress;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Pin, Policy, RX_COPYBREAK_BYTES};
 
 use crate::access::SocketArgs;
@@ -88,15 +89,20 @@ pub struct NetArgs {
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
     /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas
-    /// it takes metadata=FILE, metadata-token=WHEN, pin=WHEN, socket-owner=USER, socket-group=GROUP
-    /// and socket-mode=MODE. Repeat for more, up to 256.
+    /// it takes metadata=FILE, metadata-token=WHEN, pin=WHEN, mac=MAC, socket-owner=USER,
+    /// socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …,
-    /// metadata-token = …, pin = …, socket-owner = …, socket-group = …, socket-mode = …. VMs
-    /// without [vm.net] are skipped.
+    /// metadata-token = …, pin = …, mac = …, socket-owner = …, socket-group = …, socket-mode = ….
+    /// VMs without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The device's MAC address, for front ends that ask the back end for the device's
+    /// configuration (GET_CONFIG): they get the address, the MTU and the number of queue pairs. Not
+    /// for QEMU and libvirt: they have an option of their own, and warn of a back end with this one.
+    #[arg(long, value_name = "MAC", conflicts_with_all = ["vm", "config"])]
+    mac: Option<MacAddress>,
     /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/
     /// inside the guest, of several VMs to those that name none; SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]

@@ -16,6 +16,7 @@ use super::vm::VmContext;
 use super::worker::{WorkerHandle, WorkerSetup};
 use crate::memory::GuestMemory;
 use crate::net::announce::rarp;
+use crate::net::config::space;
 use crate::net::features::offered;
 use crate::net::xdp::Renewal;
 
@@ -136,7 +137,8 @@ impl Device for NetDevice<'_> {
     fn offered(&self) -> u64 {
         let port = &self.vm.port;
         let order = if port.keeps_order() { f::IN_ORDER } else { 0 };
-        order | offered(port.offloads(), port.offloads_toward_guest(), port.pairs())
+        let mac = if self.vm.mac.is_some() { f::NET_MAC } else { 0 };
+        order | mac | offered(port.offloads(), port.offloads_toward_guest(), port.pairs())
     }
 
     fn feature_names(&self, mask: u64) -> Vec<String> {
@@ -144,7 +146,13 @@ impl Device for NetDevice<'_> {
     }
 
     fn protocol_features(&self) -> u64 {
-        PROTOCOL_FEATURES
+        // QEMU warns of a network back end with CONFIG, and keeps the configuration space itself.
+        PROTOCOL_FEATURES | if self.vm.mac.is_some() { p::CONFIG } else { 0 }
+    }
+
+    fn config(&self) -> Option<Vec<u8>> {
+        let port = &self.vm.port;
+        Some(space(self.vm.mac?, port.pairs(), self.mtu.unwrap_or_else(|| port.mtu())))
     }
 
     fn set_features(&mut self, acked: u64) -> Result<(), String> {

@@ -21,6 +21,7 @@ use super::port::{self, Port, PortError};
 use super::stats::{ServerStats, Shared, VmStats};
 use crate::io::Engine;
 use crate::memory::PinBudget;
+use crate::net::config::MacAddress;
 use crate::net::{Pin, Policy};
 use crate::port::PortSpec;
 
@@ -44,6 +45,9 @@ pub struct VmConfig {
     pub policy: Policy,
     /// io_uring or system calls.
     pub engine: Engine,
+    /// The device's address, for a front end that asks the back end for the configuration space. None
+    /// where the front end keeps it itself, as QEMU does.
+    pub mac: Option<MacAddress>,
 }
 
 impl VmConfig {
@@ -276,6 +280,7 @@ pub(super) struct VmContext {
     pub control: Control,
     pub port: Box<dyn Port>,
     pub shared: Arc<Shared>,
+    pub mac: Option<MacAddress>,
     source: Option<MetadataSource>,
     tree: Mutex<Option<Arc<MetadataTree>>>,
     new_tree: AtomicBool,
@@ -394,7 +399,7 @@ impl Drop for Server {
 
 impl Vm {
     fn start(config: VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
-        let VmConfig { name, endpoint, access, port, metadata, policy, engine } = config;
+        let VmConfig { name, endpoint, access, port, metadata, policy, engine, mac } = config;
         let vm = name.clone();
         let followed = port.followed();
         let tree = match &metadata {
@@ -431,6 +436,7 @@ impl Vm {
             control: Control::new(name).map_err(resources)?,
             shared,
             port: opened,
+            mac,
             source: metadata,
             tree: Mutex::new(tree),
             new_tree: AtomicBool::new(false),

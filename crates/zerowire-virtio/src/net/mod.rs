@@ -1,6 +1,7 @@
 //! virtio-net (virtio 1.3 §5.1): headers, transmit, receive, and the worker that serves one queue pair.
 
 pub mod announce;
+pub mod config;
 pub mod features;
 pub mod header;
 pub mod offload;

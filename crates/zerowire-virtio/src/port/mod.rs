@@ -8,6 +8,7 @@ mod watch;
 pub use packet::{
     Arrived, Frames, InterfaceState, PacketError, PacketSocket, Promiscuous, SLOT_BYTES, SLOTS, Slots, Tag,
 };
+pub(crate) use spec::six_bytes;
 pub use spec::{
     FollowLink, PacketReceive, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec,
 };

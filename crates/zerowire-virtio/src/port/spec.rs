@@ -216,7 +216,7 @@ impl XdpSpec {
             ("link", word) => self.link = FollowLink::parse(word)?,
             ("match", "all") => self.filter = XdpMatch::All,
             ("match", other) => {
-                let mac = other.strip_prefix("mac:").and_then(mac);
+                let mac = other.strip_prefix("mac:").and_then(six_bytes);
                 self.filter = XdpMatch::Mac(mac.ok_or_else(|| {
                     format!("match={other}: give all, or mac: and six bytes as 02:00:00:00:00:01")
                 })?);
@@ -410,7 +410,7 @@ fn queues(text: &str) -> Result<usize, String> {
 }
 
 /// Six bytes in hexadecimal, with colons between them.
-fn mac(text: &str) -> Option<[u8; 6]> {
+pub(crate) fn six_bytes(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {

@@ -56,6 +56,8 @@ pub struct Vm {
     pub metadata: Option<MetadataSource>,
     /// Its port as `--port` takes it; empty for a tap of its name.
     pub port: String,
+    /// Its address, if the back end knows it.
+    pub mac: Option<&'static str>,
 }
 
 impl Vm {
@@ -68,6 +70,7 @@ impl Vm {
             engine: Engine::Auto,
             metadata: None,
             port: String::new(),
+            mac: None,
         }
     }
 
@@ -105,6 +108,7 @@ impl Backend {
                 metadata: v.metadata.clone(),
                 policy: v.policy,
                 engine: v.engine,
+                mac: v.mac.map(|mac| mac.parse().unwrap_or_else(|e| panic!("{e}"))),
             })
             .collect();
         let server = Server::start(configs).unwrap_or_else(|e| panic!("{e}"));

@@ -31,6 +31,7 @@ impl BackEnd {
             metadata: None,
             policy: Policy::default(),
             engine: Engine::Auto,
+            mac: None,
         }])?;
         Ok(Self { server, socket, _dir: dir })
     }
