@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use zerowire_guest::features;
 
 use crate::case::Direction;
 use crate::cpu::{Placement, ProcessClock};
@@ -33,22 +34,32 @@ pub struct BackendKind {
     pub name: String,
     /// Further arguments of `PROGRAM net`.
     pub args: Vec<String>,
+    /// Features that the guest leaves out.
+    pub without: u64,
 }
 
 impl BackendKind {
     /// The back end's own choice of path.
     pub fn zero_copy() -> Self {
-        Self { name: "zerowire".to_owned(), args: Vec::new() }
+        Self { name: "zerowire".to_owned(), args: Vec::new(), without: 0 }
     }
 
     /// The copying path: every frame through a buffer of the process.
     pub fn copy() -> Self {
-        Self { name: "zerowire --path copy".to_owned(), args: ["--path", "copy"].map(str::to_owned).to_vec() }
+        let args = ["--path", "copy"].map(str::to_owned).to_vec();
+        Self { name: "zerowire --path copy".to_owned(), args, without: 0 }
     }
 
     /// Further arguments in one text, separated by blanks; they are the name as well.
     pub fn with_args(args: &str) -> Self {
-        Self { name: format!("zerowire {args}"), args: args.split_whitespace().map(str::to_owned).collect() }
+        let words = args.split_whitespace().map(str::to_owned).collect();
+        Self { name: format!("zerowire {args}"), args: words, without: 0 }
+    }
+
+    /// The back end's own choice of path, and a guest that leaves out these features.
+    pub fn without(features: u64) -> Self {
+        let names = features::names(features).join(", ");
+        Self { name: format!("zerowire without {names}"), without: features, ..Self::zero_copy() }
     }
 }
 

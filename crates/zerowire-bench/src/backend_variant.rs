@@ -24,6 +24,8 @@ pub struct BackendVariant {
     name: String,
     backend: Backend,
     fragment_len: usize,
+    /// Features that the guest leaves out.
+    without: u64,
     ready: Option<Ready>,
     /// The ledger before this case.
     before: BTreeMap<String, u64>,
@@ -46,7 +48,14 @@ impl BackendVariant {
         placement: &Placement,
     ) -> Result<Self> {
         let backend = Backend::start(program, kind, 1, placement)?;
-        Ok(Self { name: kind.name.clone(), backend, fragment_len, ready: None, before: BTreeMap::new() })
+        Ok(Self {
+            name: kind.name.clone(),
+            backend,
+            fragment_len,
+            without: kind.without,
+            ready: None,
+            before: BTreeMap::new(),
+        })
     }
 
     fn measure(&mut self, case: &Case, frames: usize) -> Result<Sample> {
@@ -96,7 +105,7 @@ impl Variant for BackendVariant {
             Direction::Transmit => Guest::transmit_bytes(set, &outgoing, self.fragment_len),
             Direction::Receive => Guest::receive_bytes(set, case.frame_len),
         };
-        let mut guest = Guest::connect(&self.backend.socket(0), memory)?;
+        let mut guest = Guest::connect_without(&self.backend.socket(0), memory, self.without)?;
         match case.direction {
             Direction::Transmit => guest.prepare_transmit(set, &outgoing, self.fragment_len)?,
             Direction::Receive => guest.prepare_receive(set, case.frame_len)?,

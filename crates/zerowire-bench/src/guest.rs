@@ -39,8 +39,10 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(transport: &mut VhostUser, memory: &GuestMemory, index: u16, event_idx: bool) -> Result<Self> {
-        let mut ring = DriverRing::new(memory, index, QUEUE_SIZE, event_idx)?;
+    fn new(transport: &mut VhostUser, memory: &GuestMemory, index: u16, acked: u64) -> Result<Self> {
+        let has = |feature| acked & feature != 0;
+        let mut ring = DriverRing::new(memory, index, QUEUE_SIZE, has(features::RING_EVENT_IDX))?
+            .in_order(has(features::IN_ORDER));
         // The driver polls, as a guest under load does: interrupts stay off.
         ring.disarm();
         let handle = transport.start_queue(index, &ring.setup())?;
@@ -85,6 +87,11 @@ struct Frames {
 impl Guest {
     /// Connects to the back end at `socket` with `memory_bytes` for buffers.
     pub fn connect(socket: &Path, memory_bytes: usize) -> Result<Self> {
+        Self::connect_without(socket, memory_bytes, 0)
+    }
+
+    /// As [`Guest::connect`]; the guest leaves out these features.
+    pub fn connect_without(socket: &Path, memory_bytes: usize, without: u64) -> Result<Self> {
         let total = (memory_bytes + RING_MEMORY).next_multiple_of(2 << 20);
         let memory = GuestMemory::new(&[(GuestAddr(0), total)])?;
         let mut transport = VhostUser::connect(socket, STALL_LIMIT)?;
@@ -92,11 +99,11 @@ impl Guest {
         if offered & features::VERSION_1 == 0 || offered & features::NET_MRG_RXBUF == 0 {
             bail!("the back end offers features {offered:#x}: VERSION_1 and MRG_RXBUF are needed");
         }
-        transport.negotiate(offered & SUPPORTED)?;
+        let acked = offered & SUPPORTED & !without;
+        transport.negotiate(acked)?;
         transport.share_memory(&memory)?;
-        let event_idx = offered & features::RING_EVENT_IDX != 0;
-        let rx = Queue::new(&mut transport, &memory, 0, event_idx)?;
-        let tx = Queue::new(&mut transport, &memory, 1, event_idx)?;
+        let rx = Queue::new(&mut transport, &memory, 0, acked)?;
+        let tx = Queue::new(&mut transport, &memory, 1, acked)?;
         for index in 0..2 {
             transport.enable_queue(index, true)?;
         }

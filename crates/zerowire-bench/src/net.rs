@@ -37,6 +37,7 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
         wrong!("{vms} VMs: choose 1 to {MOST_VMS}");
     }
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
+    options.guests_without()?;
     let files = (options.json.as_deref(), options.svg.as_deref());
     check_places(files)?;
     let before = Usage::now();
@@ -62,6 +63,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
     if let Some(program) = &options.program {
         let more = options.variants.iter().map(|args| BackendKind::with_args(args));
         let kinds = [BackendKind::zero_copy(), BackendKind::copy()].into_iter().chain(more);
+        let kinds = kinds.chain(options.guests_without()?);
         for kind in kinds {
             let variant = BackendVariant::start(program, &kind, options.fragment_len, &placement)?;
             variants.push(Box::new(variant));

@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::Result;
+use zerowire_guest::features::names;
+
+use crate::backend::BackendKind;
 use crate::case::{Direction, WorkingSet};
+use crate::wrong::wrong;
 
 /// Options of [`crate::run_net`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +33,9 @@ pub struct NetOptions {
     pub program: Option<PathBuf>,
     /// Further variants of the back end: each the arguments behind `net`, separated by blanks.
     pub variants: Vec<String>,
+    /// Further variants with a guest that leaves out a feature: names of
+    /// [`zerowire_guest::features`].
+    pub without: Vec<String>,
     /// Write the report as JSON to this file.
     pub json: Option<PathBuf>,
     /// Write charts into this folder.
@@ -46,6 +54,7 @@ impl Default for NetOptions {
             vms: (1..=12).collect(),
             program: None,
             variants: Vec::new(),
+            without: Vec::new(),
             json: None,
             svg: None,
         }
@@ -53,6 +62,18 @@ impl Default for NetOptions {
 }
 
 impl NetOptions {
+    /// The variants whose guest leaves out a feature.
+    pub(crate) fn guests_without(&self) -> Result<Vec<BackendKind>> {
+        let known = |name: &String| (0..64).map(|bit| 1 << bit).find(|one| names(*one) == [name.as_str()]);
+        let kind = |name| match known(name) {
+            Some(one) => Ok(BackendKind::without(one)),
+            None => {
+                wrong!("feature '{name}' is not known: give IN_ORDER, RING_EVENT_IDX, NET_MQ or another one")
+            }
+        };
+        self.without.iter().map(kind).collect()
+    }
+
     /// Rounds of each case.
     pub fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 5 } else { 25 })

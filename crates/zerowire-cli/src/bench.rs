@@ -46,7 +46,7 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
---vms, --fragment-len and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
+--vms, --fragment-len, --without and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
 struct NetBenchArgs {
     /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(long, value_delimiter = ',', default_value = "tap", value_name = "PORT,…")]
@@ -77,6 +77,9 @@ struct NetBenchArgs {
     /// A further variant of the back end, as arguments of 'zerowire net': --with '--io syscall'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
+    /// A further variant whose guest leaves out a feature: --without IN_ORDER. Repeat for more. Taps only.
+    #[arg(long, value_name = "FEATURE")]
+    without: Vec<String>,
     /// Measure the floor alone.
     #[arg(long)]
     floor_only: bool,
@@ -221,6 +224,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         },
         program,
         variants: args.with,
+        without: args.without,
         json: args.json,
         svg: args.svg,
     };
@@ -234,6 +238,7 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         (args.threshold, "--threshold"),
         (!args.vms.is_empty(), "--vms"),
         (args.fragment_len.is_some(), "--fragment-len"),
+        (!args.without.is_empty(), "--without"),
     ];
     if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {
         let port = args.port.join(",");
