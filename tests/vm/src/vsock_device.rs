@@ -16,12 +16,18 @@ const UNPLUG: Duration = Duration::from_secs(30);
 pub struct VsockDevice {
     id: String,
     socket: PathBuf,
+    in_order: bool,
 }
 
 impl VsockDevice {
     /// A device with the name `id` in QEMU.
     pub fn new(id: &str, socket: &Path) -> Self {
-        Self { id: id.to_owned(), socket: socket.to_owned() }
+        Self { id: id.to_owned(), socket: socket.to_owned(), in_order: false }
+    }
+
+    /// QEMU offers VIRTIO_F_IN_ORDER if the back end does; not before QEMU 10.
+    pub fn in_order(self) -> Self {
+        Self { in_order: true, ..self }
     }
 
     /// Connects QEMU to the back end, plugs the device and waits until the guest's
@@ -73,8 +79,12 @@ impl VsockDevice {
     }
 
     fn arguments(&self, port: &str) -> Value {
-        json!({
+        let mut arguments = json!({
             "driver": "vhost-user-vsock-pci", "id": self.id, "chardev": self.chardev(), "bus": port,
-        })
+        });
+        if self.in_order {
+            arguments["in_order"] = json!(true);
+        }
+        arguments
     }
 }

@@ -71,6 +71,10 @@ pub struct Plan {
     pub mergeable: bool,
     /// VIRTIO_F_ACCESS_PLATFORM.
     pub access_platform: bool,
+    /// VIRTIO_F_IN_ORDER, which QEMU 10 offers when it is told to.
+    pub in_order: bool,
+    /// The device's address as the back end is told it, for front ends that ask for it.
+    pub mac: Option<String>,
     /// The guest sees the state of the port's interface, which is no tap.
     pub follow_link: bool,
     /// Further arguments of QEMU.
@@ -89,6 +93,8 @@ impl Default for Plan {
             offloads: true,
             mergeable: true,
             access_platform: false,
+            in_order: false,
+            mac: None,
             follow_link: false,
             qemu_arguments: Vec::new(),
         }
@@ -226,6 +232,9 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
         if let Some(file) = &plan.metadata {
             command.arg("--metadata").arg(file);
         }
+        if let Some(mac) = &plan.mac {
+            command.args(["--mac", mac]);
+        }
     }
     let backend = Backend::start(&mut command, &socket, &dir, &format!("backend{number}"))?;
     wait_for("the back end's tap", LINK, || {
@@ -289,6 +298,9 @@ fn device(plan: &Plan, socket: &std::path::Path) -> NetDevice {
     }
     if plan.access_platform {
         device = device.property("iommu_platform", true);
+    }
+    if plan.in_order {
+        device = device.property("in_order", true);
     }
     device
 }

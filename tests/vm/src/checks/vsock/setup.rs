@@ -45,10 +45,19 @@ impl Vsock {
 
     /// As [`Self::start`], the back end with these arguments beside its own.
     pub fn start_with(env: &Env<'_>, arguments: &[&str]) -> Result<Self> {
+        Self::start_device(env, arguments, |device| device)
+    }
+
+    /// As [`Self::start_with`], with another device than the ordinary one.
+    pub fn start_device(
+        env: &Env<'_>,
+        arguments: &[&str],
+        make: impl FnOnce(VsockDevice) -> VsockDevice,
+    ) -> Result<Self> {
         let uds = env.dir.join("uds");
         let backend = start_backend(env.dir, &uds, 0, arguments)?;
         let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
-        let device = VsockDevice::new("vsock0", backend.socket());
+        let device = make(VsockDevice::new("vsock0", backend.socket()));
         plug(&device, &mut guest, CID)?;
         Ok(Self { guest, backend, device, uds, dir: env.dir.into(), starts: 1 })
     }

@@ -1,10 +1,12 @@
 //! Streams and messages, both ways, whoever connects.
 
 use anyhow::{Context, Result, bail, ensure};
+use zerowire_vmtest::assets::Kernel;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote;
 use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock_device::VsockDevice;
 
 use super::setup::{HOST, Vsock};
 use crate::checks::ledger::check_zero_copied;
@@ -52,6 +54,34 @@ pub fn base(env: &Env<'_>) -> Result<String> {
     writes(&mut vsock)?;
     vsock.finish()?;
     Ok(text)
+}
+
+/// Packets are used in order, which a new guest is promised and an old one does not ask for. To one
+/// whose memory programs may read it is promised to nobody.
+pub fn in_order(env: &Env<'_>) -> Result<String> {
+    /// VIRTIO_F_IN_ORDER.
+    const BIT: usize = 35;
+    let new = env.machine.kernel == Kernel::New;
+    let mut vsock = Vsock::start_device(env, &[], VsockDevice::in_order)?;
+    for promised in [new, false] {
+        let bits =
+            vsock.guest.sh("cat /sys/bus/virtio/drivers/vmw_vsock_virtio_transport/virtio*/features")?;
+        let seen = bits.as_bytes().get(BIT) == Some(&b'1');
+        ensure!(seen == promised, "the guest's features: {bits}");
+        vsock.ledger()?.expect(&["IN_ORDER"], promised)?;
+        echo(&mut vsock)?;
+        messages(&mut vsock)?;
+        bulk(&mut vsock)?;
+        if promised {
+            vsock.kill_and_restart()?;
+            vsock.device.unplug(&mut vsock.guest)?;
+            vsock.plug()?;
+            echo(&mut vsock)?;
+        }
+        vsock.replace(&["--share-guest-memory"])?;
+    }
+    vsock.finish()?;
+    Ok(String::new())
 }
 
 /// Echo in both directions, at each size.
