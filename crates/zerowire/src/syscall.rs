@@ -98,7 +98,7 @@ pub fn choose(choice: Choice) {
 }
 
 /// Chooses the way if that was not done yet, so that the first call of a process does not take the
-/// time. Senders do it when they are made.
+/// time. Senders and receivers do it when they are made.
 pub fn prepare() {
     if WAY.load(Ordering::Relaxed) == UNKNOWN {
         choose(Choice::Auto);
