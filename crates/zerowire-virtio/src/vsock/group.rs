@@ -221,10 +221,7 @@ impl Loop {
         let mut reviewed = false;
         if !came && timeout.is_some_and(|t| t > Duration::ZERO) {
             self.impatient = true;
-            for vm in &mut self.switch.vms {
-                vm.impatient |= vm.starved;
-                vm.starved = false;
-            }
+            self.switch.vms.iter_mut().filter(|vm| vm.starved).for_each(GroupVm::give_up_waiting);
             reviewed = !timed && self.switch.review_quiet();
         }
         busy || came || reviewed
@@ -256,7 +253,7 @@ impl Loop {
             }
             if let Some(rx) = vm.rx.as_mut().filter(|r| r.queue.is_active() && vm.starved) {
                 let ring = &mut rx.queue.ring;
-                let wanted = if vm.impatient { 1 } else { (ring.size() / super::vm::STARVED_PART).max(1) };
+                let wanted = if vm.impatient { 1 } else { super::vm::wanted(ring.size(), vm.posted) };
                 match ring.arm_for(wanted) {
                     Ok(true) => {
                         vm.starved = false;
@@ -478,7 +475,10 @@ impl Loop {
                 vm.owed.clear();
                 vm.tx = Some(Box::new(ring));
             }
-            RX_QUEUE => vm.rx = Some(Box::new(Receive::new(ring))),
+            RX_QUEUE => {
+                vm.posted = u16::MAX;
+                vm.rx = Some(Box::new(Receive::new(ring)));
+            }
             _ => vm.events = Some(Box::new(ring)),
         }
         self.watch_kick(v, queue).inspect_err(|_| {

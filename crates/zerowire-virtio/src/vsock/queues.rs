@@ -127,6 +127,12 @@ impl Receive {
         self.chains.clear();
     }
 
+    /// Chains that the guest has posted and that are not used.
+    #[inline]
+    pub fn posted(&mut self) -> Result<u16, RingError> {
+        Ok(self.queue.ring.refresh()?.saturating_add(self.chains.len() as u16))
+    }
+
     /// Room for payload in chain `i` of those that wait, bytes; None where the guest has posted no more.
     #[inline]
     pub fn room(&mut self, i: usize, memory: &GuestMemory) -> Result<Option<usize>, RingError> {

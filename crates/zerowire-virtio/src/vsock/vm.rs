@@ -31,7 +31,7 @@ pub(super) const MAX_HANDSHAKES: usize = 128;
 const FIRST_HOST_PORT: u32 = 1 << 30;
 
 /// A starved guest is looked at again when it has posted this part of its ring.
-pub(super) const STARVED_PART: u16 = 4;
+const STARVED_PART: u16 = 4;
 
 /// Turns after which any buffer of a starved guest will do.
 const STARVED_TURNS: u32 = 64;
@@ -39,6 +39,13 @@ const STARVED_TURNS: u32 = 64;
 /// A listening socket of the host side, removed on drop.
 #[derive(Debug)]
 pub(super) struct Listening {
+/// Receive buffers that a starved guest is waited for, with a ring of `size` and `posted` at once
+/// at most: a quarter of the ring, so that each turn has a batch, but no more than half of what
+/// comes, so that guest and device work side by side.
+pub(super) fn wanted(size: u16, posted: u16) -> u16 {
+    (size / STARVED_PART).min(posted / 2).max(1)
+}
+
     pub socket: OwnedFd,
     pub kind: Kind,
     /// Programs may wait to be accepted.
@@ -136,6 +143,9 @@ pub(crate) struct GroupVm {
 }
 
 impl GroupVm {
+    /// The most receive buffers that the guest posts at once. The largest number until it has let
+    /// the device wait for more than it posted; what it posts beyond this later counts again.
+    pub(super) posted: u16,
     /// Binds the host's sockets, with these rights: `uds` for streams, `uds.seqpacket` for
     /// messages, `uds.map`.
     pub(crate) fn new(
@@ -194,6 +204,7 @@ impl GroupVm {
 
     /// With other rules for mapped connections.
     pub(crate) fn with_map_policy(self, map_policy: MapPolicy) -> Self {
+            posted: u16::MAX,
         Self { map_policy, ..self }
     }
 
@@ -263,12 +274,14 @@ impl GroupVm {
     /// Whether a starved guest has posted enough for a batch, or anything for a while.
     pub(super) fn has_buffers_again(&mut self) -> bool {
         let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active()) else { return false };
-        let ring = &mut rx.queue.ring;
         self.starved_turns = self.starved_turns.saturating_add(1);
-        let enough = if self.starved_turns > STARVED_TURNS { 1 } else { (ring.size() / STARVED_PART).max(1) };
         // An error is found, and answered, when the chain is taken.
-        if ring.refresh().is_ok_and(|n| n < enough) {
-            return false;
+        let posted = rx.posted().unwrap_or(u16::MAX);
+        if posted < wanted(rx.queue.ring.size(), self.posted) {
+            if self.starved_turns <= STARVED_TURNS || posted == 0 {
+                return false;
+            }
+            self.posted = posted;
         }
         self.starved_turns = 0;
         self.starved = false;
@@ -292,3 +305,16 @@ impl GroupVm {
         }
     }
 }
+    /// A starved guest was waited for long enough: what it has posted is what it posts. A guest
+    /// that has posted nothing may stand still, which says nothing.
+    pub(super) fn give_up_waiting(&mut self) {
+        self.impatient = true;
+        self.starved = false;
+        if let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active())
+            && let Ok(posted) = rx.posted()
+            && (1..wanted(rx.queue.ring.size(), self.posted)).contains(&posted)
+        {
+            self.posted = posted;
+        }
+    }
+

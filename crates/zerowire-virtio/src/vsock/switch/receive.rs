@@ -72,6 +72,10 @@ impl Switch {
 
     fn fill(&mut self, v: usize, rx: &mut Receive, memory: &GuestMemory) -> Result<bool, RingError> {
         let before = rx.queue.ring.next_used();
+        let most = self.vms[v].posted;
+        if most < rx.queue.ring.size() {
+            self.vms[v].posted = most.max(rx.posted()?);
+        }
         for _ in 0..MAX_SERVED {
             if self.vms[v].ready.is_empty() && self.vms[v].resets.is_empty() {
                 break;

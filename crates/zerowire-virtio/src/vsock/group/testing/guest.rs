@@ -43,12 +43,16 @@ struct Ring {
     kick: OwnedFd,
     /// Chains may name each other's memory: what lies there means nothing.
     muddled: bool,
+    /// Notifications of the device.
+    kicks: u64,
 }
 
 /// The driver.
 pub struct Guest {
     memory: Arc<GuestMemory>,
     rings: [Ring; 2],
+    /// Whether it notifies the device only where the event index asks for it (EVENT_IDX).
+    pub asked_only: bool,
 }
 
 /// How a chain is laid out.
@@ -114,9 +118,10 @@ impl Guest {
                 descriptors: [0; SLOTS as usize],
                 kick,
                 muddled: false,
+                kicks: 0,
             })
         };
-        Ok(Self { memory: Arc::new(memory), rings: [ring()?, ring()?] })
+        Ok(Self { memory: Arc::new(memory), rings: [ring()?, ring()?], asked_only: false })
     }
 
     /// Its memory.
@@ -219,11 +224,25 @@ impl Guest {
         }
     }
 
-    /// Writes the available index and notifies the device.
+    /// Writes the available index, and notifies the device.
     pub fn set_avail(&mut self, queue: u16, avail: u16) {
-        self.rings[usize::from(queue)].avail = avail;
+        let before = std::mem::replace(&mut self.rings[usize::from(queue)].avail, avail);
         self.put(ring_at(queue) + 0x402, &avail.to_le_bytes());
-        let _ = rustix::io::write(&self.rings[usize::from(queue)].kick, &1u64.to_ne_bytes());
+        let mut event = [0; 2];
+        self.get(ring_at(queue) + 0x804 + 8 * u64::from(RING_SIZE), &mut event);
+        // vring_need_event of virtio 1.3 §2.7.10.
+        let passed = avail.wrapping_sub(u16::from_le_bytes(event)).wrapping_sub(1);
+        if self.asked_only && passed >= avail.wrapping_sub(before) {
+            return;
+        }
+        let r = &mut self.rings[usize::from(queue)];
+        r.kicks += 1;
+        let _ = rustix::io::write(&r.kick, &1u64.to_ne_bytes());
+    }
+
+    /// How often it has notified the device.
+    pub fn kicks(&self, queue: u16) -> u64 {
+        self.rings[usize::from(queue)].kicks
     }
 
     /// A free chain of one descriptor with anything in it; head and all may be wrong. The ring may be broken then.
