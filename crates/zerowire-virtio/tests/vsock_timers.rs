@@ -52,6 +52,35 @@ fn told(guest: &mut Guest) -> Vec<(Op, u32)> {
     received(guest).into_iter().map(each).collect()
 }
 
+/// A guest says something to the guest with this CID.
+fn say(guest: &mut Guest, flow: &Flow, dst_cid: u64, op: Op, flags: u32) {
+    let header = Header { dst_cid, flags, ..flow.header(op, 0) };
+    assert!(guest.send(&header.to_bytes(), 0, Layout(0)), "room");
+}
+
+/// A guest closes, and the other one never confirms it.
+#[test]
+fn the_end_between_guests_waits_30_s_for_the_other_one() {
+    let dir = tempfile::tempdir().expect("a directory for sockets");
+    let mut harness = Harness::new(dir.path(), &[3, 4], VsockLimits::default()).expect("a device");
+    let [mut a, mut b] = [0, 1].map(|vm| start(&mut harness, vm));
+    let (from_a, from_b) = (Flow::new(3, 100, 80, Kind::Stream), Flow::new(4, 80, 100, Kind::Stream));
+    say(&mut a, &from_a, 4, Op::Request, 0);
+    harness.rest();
+    assert_eq!(told(&mut b), [(Op::Request, 0)]);
+    say(&mut b, &from_b, 3, Op::Response, 0);
+    harness.rest();
+    assert_eq!(told(&mut a), [(Op::Response, 0)]);
+    say(&mut a, &from_a, 4, Op::Shutdown, SHUT_BOTH);
+    harness.rest();
+    assert_eq!(told(&mut b), [(Op::Shutdown, SHUT_BOTH)]);
+    pass(&mut harness, 29);
+    assert_eq!((told(&mut a), told(&mut b)), (vec![], vec![]));
+    pass(&mut harness, 1);
+    assert_eq!((told(&mut a), told(&mut b)), (vec![(Op::Rst, 0)], vec![(Op::Rst, 0)]));
+    assert_eq!((harness.connections(0), harness.connections(1)), (0, 0));
+}
+
 /// The guest asks for a connection.
 fn ask(guest: &mut Guest, port: u32, host_port: u32) -> Flow {
     let flow = Flow::new(3, port, host_port, Kind::Stream);

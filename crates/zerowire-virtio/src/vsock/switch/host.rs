@@ -246,8 +246,14 @@ impl Switch {
 
     /// The guest will not send, or not receive, any more.
     pub(super) fn guest_shut(&mut self, v: usize, slot: u32, flags: u32) {
+        let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
         if let End::Sibling { vm, place } = c.end {
+            // The other guest may never confirm it.
+            if c.life.is_over() && c.deadline.is_none() {
+                c.deadline = Some(now + super::LINGER);
+                self.look_at_deadlines(super::LINGER);
+            }
             if let Some(other) = self.vms[vm].connections.at(place) {
                 other.life.far_ends(flags);
                 if flags & SHUT_SEND != 0 {

@@ -43,7 +43,8 @@ pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// net/vmw_vsock/virtio_transport_common.c).
 pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(8);
 
-/// How long bytes of a guest that has ended its connection wait for the host program.
+/// How long bytes of a guest that has ended its connection wait for the host program, or for the
+/// other guest.
 pub(super) const LINGER: Duration = Duration::from_secs(30);
 
 /// All VMs of a group.
