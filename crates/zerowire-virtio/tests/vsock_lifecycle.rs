@@ -265,3 +265,24 @@ fn nothing_is_left_behind() {
     drop((guest, listener, backend));
     wait_until("no descriptor is left", || fds() == start);
 }
+
+/// A reset that is under way from before a restart meets no new connection: host programs' ports
+/// begin elsewhere.
+#[test]
+fn host_programs_ports_begin_elsewhere_after_a_restart() {
+    let vms = [Vm::new("vm", 3)];
+    let mut backend = VsockBackend::start(&vms);
+    let mut ports = Vec::new();
+    for _ in 0..3 {
+        let mut guest = backend.guest("vm");
+        guest.stack.listen(80, SocketType::Stream);
+        let mut stream = backend.dial("vm", 80);
+        guest.accept(80);
+        ports.extend(guest.with_host(|| read_ok(&mut stream)));
+        drop((guest, stream));
+        backend = backend.restart(&vms);
+    }
+    assert!(ports.len() == 3 && ports.iter().all(|port| *port >= 1 << 30), "{ports:?}");
+    ports.dedup();
+    assert!(ports.len() > 1, "{ports:?}");
+}

@@ -1,6 +1,7 @@
 //! One VM of a group: its rings, its connections, its sockets.
 
 use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -206,6 +207,13 @@ impl GroupVm {
     pub(crate) fn with_map_policy(self, map_policy: MapPolicy) -> Self {
             posted: u16::MAX,
         Self { map_policy, ..self }
+    }
+
+    /// With ports of host programs that begin elsewhere than another process's: a reset that is
+    /// under way from before a restart meets no new connection.
+    pub(crate) fn with_random_ports(self) -> Self {
+        let random = RandomState::new().build_hasher().finish() as u32;
+        Self { next_port: FIRST_HOST_PORT + random % (u32::MAX - FIRST_HOST_PORT), ..self }
     }
 
     /// Refuses the guest connections to these sockets.

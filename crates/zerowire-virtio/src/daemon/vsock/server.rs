@@ -35,7 +35,8 @@ impl Prepared {
             counters.clone(),
         )
         .map_err(listen)?
-        .with_map_policy(config.map.clone());
+        .with_map_policy(config.map.clone())
+        .with_random_ports();
         // The front end's socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,
