@@ -71,6 +71,10 @@ fn wrong_arguments_are_named_with_what_to_give() {
     for n in ["0", "65537"] {
         with(&["--max-connections", n], 2, &[n, "1..=65536"]);
     }
+    with(&["--max-connections", "8", "--map-connections", "9"], 1, &["9 mapped connections", "0 to 8"]);
+    for bytes in ["65535", "1099511627777"] {
+        with(&["--map-total", bytes], 2, &[bytes, "65536..=1099511627776"]);
+    }
     for n in ["1000001", "many"] {
         with(&["--request-rate", n], 2, &["--request-rate", n]);
     }
@@ -185,20 +189,20 @@ fn without_json_the_end_shows_a_table() {
 fn too_low_a_limit_of_open_files_is_named() {
     let dir = Dir::new();
     let args = ["--socket", &dir.path("s"), "--cid", "3", "--uds", &dir.path("u")];
-    let low = Restrict { descriptors: Some((256, 512)), ..Restrict::default() };
+    let low = Restrict { descriptors: Some((256, 1024)), ..Restrict::default() };
     let program = Program::vsock(&args, low);
     program.wait_log("--max-connections");
-    for word in ["8192 connections", "need 8256", "limit is 512", "LimitNOFILE=8256"] {
+    for word in ["8192 connections", "170 of them mapped", "need 9012", "limit is 1024", "LimitNOFILE=9012"] {
         assert!(program.log().contains(word), "no '{word}' in\n{}", program.log());
     }
     // The soft limit is its own to raise.
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", program.pid())).expect("its limits");
     let line = limits.lines().find(|l| l.starts_with("Max open files")).expect("the limit of open files");
-    assert_eq!(line.split_whitespace().nth(3), Some("512"), "{line}");
+    assert_eq!(line.split_whitespace().nth(3), Some("1024"), "{line}");
     program.wait_log("listening on");
     program.stop();
 
-    let enough = [&args[..], &["--max-connections", "448"]].concat();
+    let enough = [&args[..], &["--max-connections", "374", "--map-connections", "85"]].concat();
     let program = Program::vsock(&enough, low);
     program.wait_log("listening on");
     let (_, log) = program.stop();

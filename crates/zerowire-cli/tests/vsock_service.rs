@@ -211,6 +211,56 @@ fn requests_beyond_the_rate_are_told_in_the_statistics_and_the_log() {
     assert_eq!(log.matches("--request-rate").count(), 1, "{log}");
 }
 
+/// Descriptors of a process, and its mappings of windows.
+fn taken(pid: i32) -> (usize, usize) {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process").count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process");
+    (open, maps.lines().filter(|l| l.contains("memfd:zerowire-")).count())
+}
+
+#[test]
+fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log() {
+    const PORT: u32 = 700;
+    let dir = Dir::new();
+    let program = dir.program(&["--map-connections", "2"]);
+    program.wait_log("8192 connections, 2 of them mapped");
+    let mut guest = Guest::start(&dir.path("s"));
+    guest.stack.listen(PORT, SocketType::Stream);
+    let connect = || {
+        let path = dir.path("u.map");
+        spawn(move || vsock::connect(&path, PORT, &vsock::Options::default()))
+    };
+    let idle = taken(program.pid());
+    let open: Vec<_> = (0..2)
+        .map(|_| {
+            let connected = connect();
+            let conn = guest.accept(PORT);
+            (conn, guest.until(connected).unwrap_or_else(|e| panic!("{e}")))
+        })
+        .collect();
+    let full = (idle.0 + 2 * 3, idle.1 + 2 * 2);
+    common::wait_until("three descriptors and two mappings each", || taken(program.pid()) == full);
+    for _ in 0..5 {
+        let refused = guest.until(connect()).map(drop).expect_err("they are two");
+        assert!(refused.to_string().contains("2 of 2 mapped connections (--map-connections)"), "{refused}");
+    }
+    common::wait_until("no more than these", || taken(program.pid()) == full);
+    program.signal(libc::SIGUSR1);
+    let vm = &json(&program.wait_line(1))["vms"][0];
+    let count = |name: &str| vm[name].as_u64().unwrap_or_else(|| panic!("{name}: {vm}"));
+    assert_eq!(["mapped_connections", "mapped_windows", "mapped_refused"].map(count), [2, 8, 5]);
+    assert!(count("mapped_bytes") > 2 * (2 << 20), "{vm}");
+    drop(open);
+    common::wait_until("all is given back", || {
+        guest.stack.turn(Duration::from_millis(1)).expect("a sound ring");
+        taken(program.pid()) == idle
+    });
+    drop(guest);
+    let (out, log) = program.stop();
+    assert_eq!(json(out.lines().last().expect("a line"))["vms"][0]["mapped_connections"], 0, "{out}");
+    assert_eq!(log.matches("a mapped connection is refused").count(), 1, "{log}");
+}
+
 #[test]
 fn vms_of_a_file_reach_those_of_their_group() {
     let dir = Dir::new();

@@ -35,6 +35,8 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
             allow: args.map_allow.clone(),
             listen: listen.clone(),
             max_bytes: args.map_max,
+            max_connections: args.map_connections.map(|n| n as usize),
+            max_total_bytes: args.map_total,
             share_guest_memory: args.share_guest_memory,
             hold: Duration::from_millis(args.map_hold),
         },

@@ -15,8 +15,18 @@ use crate::access::{self, SocketArgs};
 use crate::printer::Printer;
 use crate::serving::{self, Request};
 
-/// Descriptors beside one a connection: standard streams, sockets to listen on, and those of the front ends.
-const OTHER_DESCRIPTORS: u64 = 64;
+/// Descriptors of the process: standard streams, signals, statistics.
+const PROCESS_DESCRIPTORS: u64 = 16;
+
+/// Descriptors of a VM: its sockets, its front end's, eventfds and memory.
+const VM_DESCRIPTORS: u64 = 80;
+
+/// Programs at a VM's sockets that have no connection: 128 that have not said where to, and 256 at
+/// UDS.map that listen or are about to ask.
+const WAITING_PROGRAMS: u64 = 384;
+
+/// Descriptors of a mapped connection beside the one that each connection has.
+const MAPPED_DESCRIPTORS: u64 = 2;
 
 /// Arguments of `zerowire vsock`.
 #[derive(Args, Debug)]
@@ -102,6 +112,17 @@ pub struct VsockArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
         value_parser = clap::value_parser!(u64).range(65536..=4 << 30))]
     map_max: u64,
+    /// Mapped connections of a VM at once, 0 to --max-connections; further ones are refused. Each
+    /// takes two mappings and three descriptors of this process. If not given, all VMs together
+    /// get half of each: a quarter of vm.max_map_count or a sixth of the open files, whichever is
+    /// less, divided by the number of VMs, and 8 at least.
+    #[arg(long, value_name = "N")]
+    map_connections: Option<u32>,
+    /// Bytes that all mapped connections of a VM may have together, windows and their headers;
+    /// 65536 to 1099511627776.
+    #[arg(long, value_name = "BYTES", default_value_t = 2 << 30,
+        value_parser = clap::value_parser!(u64).range(65536..=1 << 40))]
+    map_total: u64,
     /// Let programs that map receive buffers read the guest's whole memory, so that payload needs no copy at all. They can
     /// read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write
     /// to it: only for programs that are trusted as the VMM is.
@@ -132,7 +153,7 @@ program have at most 1 MiB.
 
 Memory: for slow sides a VM can make the program hold --max-connections times --buffer bytes, 2 GiB by default; on \
 connections of messages 2.25 times as much, and 1 MiB each toward the guest. Give less of either for a VM that is not trusted. \
-The windows of programs that map come on top, up to --map-max bytes each.
+The windows of programs that map come on top, up to --map-max bytes each and --map-total in all.
 
 QEMU:
   zerowire vsock --socket /run/vm.sock --cid 3 --uds /run/vm.vsock &
@@ -151,10 +172,12 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
         crate::outcome::print(&serde_json::json!({ "type": "vsock", "features": [] }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let vms = config::vms(&args).map_err(WrongArguments::because)?;
+    let mut vms = config::vms(&args).map_err(WrongArguments::because)?;
     let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
     let signals = serving::block_signals()?;
     let limit = serving::raise_descriptor_limit();
+    let count = vms.len();
+    vms.iter_mut().for_each(|vm| vm.map.complete(count, vm.limits.max_connections));
     if let Some(warning) = limit.and_then(|hard| descriptor_warning(&vms, hard)) {
         tracing::warn!("{warning}");
     }
@@ -186,25 +209,33 @@ fn start_line(vm: &VsockConfig) -> String {
     let uds = vm.uds.display();
     format!(
         "{}: listening on {}, CID {}, host end {uds} (messages: {uds}.seqpacket), groups {}; {} bytes of credit a \
-         connection, at most {} connections; path: vectored system calls over guest memory",
+         connection, at most {} connections, {} of them mapped; path: vectored system calls over guest memory",
         vm.name,
         vm.endpoint,
         vm.cid,
         vm.groups.join(", "),
         vm.limits.buffer_bytes,
-        vm.limits.max_connections
+        vm.limits.max_connections,
+        mapped_connections(vm)
     )
 }
 
-/// Each connection to a host program takes a descriptor; None where all of them fit below `hard`.
+/// Mapped connections at most.
+fn mapped_connections(vm: &VsockConfig) -> usize {
+    vm.map.max_connections.unwrap_or(vm.limits.max_connections)
+}
+
+/// What all connections may take; None where that fits below `hard`.
 fn descriptor_warning(vms: &[VsockConfig], hard: u64) -> Option<String> {
     let connections: u64 = vms.iter().map(|v| v.limits.max_connections as u64).sum();
-    let need = connections + OTHER_DESCRIPTORS;
+    let mapped: u64 = vms.iter().map(|v| mapped_connections(v) as u64).sum();
+    let others = PROCESS_DESCRIPTORS + vms.len() as u64 * (VM_DESCRIPTORS + WAITING_PROGRAMS);
+    let need = connections + MAPPED_DESCRIPTORS * mapped + others;
     (hard < need).then(|| {
         format!(
-            "{connections} connections ({} VMs) may need {need} open files, and the hard limit is {hard}: connections \
-             past it are refused. Raise it ('ulimit -Hn {need}' as root, LimitNOFILE={need} in the systemd unit, --ulimit \
-             nofile={need} for a container), or give a lower --max-connections",
+            "{connections} connections ({} VMs), {mapped} of them mapped, may need {need} open files, and the hard limit is \
+             {hard}: connections past it are refused. Raise it ('ulimit -Hn {need}' as root, LimitNOFILE={need} in the \
+             systemd unit, --ulimit nofile={need} for a container), or give a lower --max-connections or --map-connections",
             vms.len()
         )
     })
@@ -231,9 +262,21 @@ mod tests {
 
     #[test]
     fn too_low_a_descriptor_limit_is_named_with_the_need_and_the_remedy() {
-        assert_eq!(descriptor_warning(&[vm(8192)], 8256), None);
-        let text = descriptor_warning(&[vm(8192), vm(100)], 8192).expect("a warning");
-        for word in ["8292 connections (2 VMs)", "LimitNOFILE=8356", "limit is 8192", "--max-connections"] {
+        // A VM takes 80 and its programs that wait 384, a mapped connection two more than others.
+        let need = 16 + 80 + 384 + 8192 + 2 * 170;
+        let mut mapped = vm(8192);
+        mapped.map.max_connections = Some(170);
+        assert_eq!(descriptor_warning(std::slice::from_ref(&mapped), need), None);
+        assert!(descriptor_warning(std::slice::from_ref(&mapped), need - 1).is_some());
+        let text = descriptor_warning(&[mapped, vm(100)], 8192).expect("a warning");
+        let all = format!("LimitNOFILE={}", need + 80 + 384 + 100 + 2 * 100);
+        for word in [
+            "8292 connections (2 VMs), 270 of them mapped",
+            &all,
+            "limit is 8192",
+            "--max-connections",
+            "--map-connections",
+        ] {
             assert!(text.contains(word), "no '{word}' in {text}");
         }
     }

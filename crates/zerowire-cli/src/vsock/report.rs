@@ -43,6 +43,11 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
     );
     let _ = writeln!(
         out,
+        "  mapped connections: {} with {} windows, {} bytes; {} refused",
+        t.mapped_connections, t.mapped_windows, t.mapped_bytes, t.mapped_refused
+    );
+    let _ = writeln!(
+        out,
         "  {:<11} {:>12} {:>15} {:>15} {:>15}",
         "direction", "packets", "bytes", "zero-copied", "copied"
     );

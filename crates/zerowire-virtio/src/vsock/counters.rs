@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use serde::Serialize;
 use zerowire::ledger::{Counter, Counters, Totals};
 
+use super::mapped::MapUse;
+
 /// Counters of one VM's device: one writer, the group's thread.
 #[derive(Debug, Default)]
 pub struct VsockCounters {
@@ -24,6 +26,10 @@ pub struct VsockCounters {
     pub refused: Counter,
     /// Of these, the guest's beyond its rate of requests.
     pub over_rate: Counter,
+    /// What mapped connections take now.
+    pub mapped: MapUse,
+    /// Of the refused, the mapped ones for which a bound left nothing, or the process had nothing.
+    pub mapped_refused: Counter,
     /// Resets that were sent to the guest for other reasons.
     pub resets: Counter,
     /// Host programs that said something else than CONNECT, or nothing in time.
@@ -48,6 +54,10 @@ impl VsockCounters {
             connections_open: self.opened.get().saturating_sub(self.closed.get()),
             connections_refused: self.refused.get(),
             requests_over_rate: self.over_rate.get(),
+            mapped_connections: self.mapped.connections(),
+            mapped_windows: self.mapped.windows(),
+            mapped_bytes: self.mapped.bytes(),
+            mapped_refused: self.mapped_refused.get(),
             resets: self.resets.get(),
             bad_handshakes: self.bad_handshakes.get(),
             control_packets: self.control_packets.get(),
@@ -73,6 +83,17 @@ pub struct VsockTotals {
     pub connections_refused: u64,
     /// Of these, the guest's beyond [`VsockLimits::request_rate`](super::VsockLimits::request_rate).
     pub requests_over_rate: u64,
+    /// Mapped connections now, those included that wait for the guest's answer.
+    pub mapped_connections: u64,
+    /// Their windows.
+    pub mapped_windows: u64,
+    /// Bytes of these windows and their headers.
+    pub mapped_bytes: u64,
+    /// Of the refused, the mapped ones beyond
+    /// [`MapPolicy::max_connections`](super::mapped::MapPolicy::max_connections) or
+    /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for which
+    /// this process had no descriptor or memory.
+    pub mapped_refused: u64,
     /// Resets that were sent to the guest for other reasons.
     pub resets: u64,
     /// Host programs that said something else than CONNECT, or nothing in time.

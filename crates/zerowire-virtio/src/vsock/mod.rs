@@ -8,6 +8,7 @@ mod group;
 pub mod held;
 pub mod lifecycle;
 pub mod mapped;
+mod news;
 pub mod packet;
 mod queues;
 mod request_rate;

@@ -5,8 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long nothing more is logged of a guest that asks for too many connections.
-const LOG_AGAIN: Duration = Duration::from_secs(60);
+use super::news::News;
 
 /// A bucket of as many requests as may come in a second; it fills evenly, and is full at first.
 #[derive(Debug)]
@@ -17,7 +16,8 @@ pub struct RequestRate {
     most: Duration,
     /// When the bucket will be full, were nothing more taken out; None while it has been full all the time.
     full_at: Option<Instant>,
-    logged: Option<Instant>,
+    /// Refusals, for the log.
+    pub refusals: News,
 }
 
 impl RequestRate {
@@ -28,7 +28,12 @@ impl RequestRate {
             0 => Duration::ZERO,
             n => Duration::from_nanos(1_000_000_000u64.div_ceil(u64::from(n))),
         };
-        Self { interval, most: interval * a_second.saturating_sub(1), full_at: None, logged: None }
+        Self {
+            interval,
+            most: interval * a_second.saturating_sub(1),
+            full_at: None,
+            refusals: News::default(),
+        }
     }
 
     /// Whether there is a bound: without one the time need not be known.
@@ -44,15 +49,6 @@ impl RequestRate {
         }
         self.full_at = Some(full_at + self.interval);
         true
-    }
-
-    /// A request was refused. Returns whether that is worth a line in the log.
-    pub fn is_news(&mut self, now: Instant) -> bool {
-        let news = self.logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_AGAIN);
-        if news {
-            self.logged = Some(now);
-        }
-        news
     }
 }
 
@@ -94,14 +90,6 @@ mod tests {
         let (mut rate, start) = (RequestRate::new(0), Instant::now());
         assert!(!rate.is_bounded() && RequestRate::new(1).is_bounded());
         assert_eq!(granted(&mut rate, start, 1_000_000), 1_000_000);
-    }
-
-    #[test]
-    fn the_log_hears_of_it_once_a_minute() {
-        let (mut rate, start) = (RequestRate::new(1), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let news = [0, 0, 1, 59, 60, 61, 119, 120].map(|s| rate.is_news(at(s)));
-        assert_eq!(news, [true, false, false, false, true, false, false, true]);
     }
 
     proptest! {

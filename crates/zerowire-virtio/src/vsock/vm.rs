@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::net::SocketType;
+use zerowire::recv::layout::MapOptions;
 
-use super::mapped::{MapClient, MapPolicy};
+use super::mapped::{MapClaim, MapClient, MapPolicy};
+use super::news::News;
 use super::packet::{HOST_CID, Header, Kind};
 use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
@@ -37,9 +39,6 @@ const STARVED_PART: u16 = 4;
 /// Turns after which any buffer of a starved guest will do.
 const STARVED_TURNS: u32 = 64;
 
-/// A listening socket of the host side, removed on drop.
-#[derive(Debug)]
-pub(super) struct Listening {
 /// Receive buffers that a starved guest is waited for, with a ring of `size` and `posted` at once
 /// at most: a quarter of the ring, so that each turn has a batch, but no more than half of what
 /// comes, so that guest and device work side by side.
@@ -47,6 +46,9 @@ pub(super) fn wanted(size: u16, posted: u16) -> u16 {
     (size / STARVED_PART).min(posted / 2).max(1)
 }
 
+/// A listening socket of the host side, removed on drop.
+#[derive(Debug)]
+pub(super) struct Listening {
     pub socket: OwnedFd,
     pub kind: Kind,
     /// Programs may wait to be accepted.
@@ -104,6 +106,8 @@ pub(crate) struct GroupVm {
     /// Where programs ask for mapped connections.
     pub(super) map_listening: Listening,
     pub(super) map_policy: MapPolicy,
+    /// Mapped connections that can't be had, for the log.
+    pub(super) map_refusals: News,
     /// Descriptors of the transmit ring that are lent to programs.
     pub(super) lent: usize,
     /// Chains that are the guest's again, and whose ring lies in memory that is gone for the moment.
@@ -139,14 +143,14 @@ pub(crate) struct GroupVm {
     starved_turns: u32,
     /// Any receive buffer is to wake the thread.
     pub(super) impatient: bool,
+    /// The most receive buffers that the guest posts at once. The largest number until it has let
+    /// the device wait for more than it posted; what it posts beyond this later counts again.
+    pub(super) posted: u16,
     /// Where the transmit ring was, when it was stopped: connections go on if it is started there.
     pub(super) resume: Option<(RingAddresses, u16)>,
 }
 
 impl GroupVm {
-    /// The most receive buffers that the guest posts at once. The largest number until it has let
-    /// the device wait for more than it posted; what it posts beyond this later counts again.
-    pub(super) posted: u16,
     /// Binds the host's sockets, with these rights: `uds` for streams, `uds.seqpacket` for
     /// messages, `uds.map`.
     pub(crate) fn new(
@@ -178,6 +182,7 @@ impl GroupVm {
             listening,
             map_listening,
             map_policy: MapPolicy::default(),
+            map_refusals: News::default(),
             lent: 0,
             owed: Vec::new(),
             lenders: Vec::new(),
@@ -199,14 +204,9 @@ impl GroupVm {
             starved: false,
             starved_turns: 0,
             impatient: false,
+            posted: u16::MAX,
             resume: None,
         })
-    }
-
-    /// With other rules for mapped connections.
-    pub(crate) fn with_map_policy(self, map_policy: MapPolicy) -> Self {
-            posted: u16::MAX,
-        Self { map_policy, ..self }
     }
 
     /// With ports of host programs that begin elsewhere than another process's: a reset that is
@@ -214,6 +214,11 @@ impl GroupVm {
     pub(crate) fn with_random_ports(self) -> Self {
         let random = RandomState::new().build_hasher().finish() as u32;
         Self { next_port: FIRST_HOST_PORT + random % (u32::MAX - FIRST_HOST_PORT), ..self }
+    }
+
+    /// With other rules for mapped connections.
+    pub(crate) fn with_map_policy(self, map_policy: MapPolicy) -> Self {
+        Self { map_policy, ..self }
     }
 
     /// Refuses the guest connections to these sockets.
@@ -242,6 +247,26 @@ impl GroupVm {
         table.len() < limits.max_connections
             && (peer_cid == HOST_CID
                 || (table.of_peer(peer_cid) < limits.of_peer() && table.of_siblings() < limits.of_siblings()))
+    }
+
+    /// Takes what a mapped connection needs of the VM's quota. The error says which bound is in the
+    /// way, and what to do.
+    pub(super) fn claim_map(&self, options: &MapOptions) -> Result<MapClaim, String> {
+        let policy = &self.map_policy;
+        let most = policy.max_connections.unwrap_or(self.limits.max_connections);
+        MapClaim::new(&self.counters, options, most, policy.max_total_bytes)
+    }
+
+    /// A mapped connection is refused for this reason; the log says so once a minute at most.
+    pub(super) fn refuse_map(&mut self, why: &str, now: Instant) {
+        self.counters.mapped_refused.add(1);
+        if self.map_refusals.is_due(now) {
+            tracing::warn!(
+                "{}: a mapped connection is refused: {why}; the next ones are counted in mapped_refused, and not told for a \
+                 minute",
+                self.name
+            );
+        }
     }
 
     /// Whether the driver takes connections of this type: messages are a feature (virtio 1.3
@@ -296,6 +321,19 @@ impl GroupVm {
         true
     }
 
+    /// A starved guest was waited for long enough: what it has posted is what it posts. A guest
+    /// that has posted nothing may stand still, which says nothing.
+    pub(super) fn give_up_waiting(&mut self) {
+        self.impatient = true;
+        self.starved = false;
+        if let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active())
+            && let Ok(posted) = rx.posted()
+            && (1..wanted(rx.queue.ring.size(), self.posted)).contains(&posted)
+        {
+            self.posted = posted;
+        }
+    }
+
     /// Puts a connection into the list of those that may have something for the guest.
     #[inline]
     pub(super) fn mark_ready(&mut self, slot: u32) {
@@ -313,16 +351,3 @@ impl GroupVm {
         }
     }
 }
-    /// A starved guest was waited for long enough: what it has posted is what it posts. A guest
-    /// that has posted nothing may stand still, which says nothing.
-    pub(super) fn give_up_waiting(&mut self) {
-        self.impatient = true;
-        self.starved = false;
-        if let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active())
-            && let Ok(posted) = rx.posted()
-            && (1..wanted(rx.queue.ring.size(), self.posted)).contains(&posted)
-        {
-            self.posted = posted;
-        }
-    }
-

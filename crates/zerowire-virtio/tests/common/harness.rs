@@ -2,13 +2,19 @@
 
 use std::path::Path;
 
+use zerowire_virtio::vsock::mapped::MapPolicy;
 use zerowire_virtio::vsock::packet::Header;
 use zerowire_virtio::vsock::testing::{Guest, Harness, Layout};
 use zerowire_virtio::vsock::{RX_QUEUE, VsockLimits};
 
 /// A device with one VM, whose guest has room and answers nothing by itself.
 pub fn one_guest(dir: &Path, limits: VsockLimits) -> (Harness, Guest) {
-    let mut harness = Harness::new(dir, &[3], limits).expect("a device");
+    one_guest_with(dir, limits, &MapPolicy::default())
+}
+
+/// As [`one_guest`], with other rules for mapped connections.
+pub fn one_guest_with(dir: &Path, limits: VsockLimits, map: &MapPolicy) -> (Harness, Guest) {
+    let mut harness = Harness::with_map(dir, &[3], limits, map).expect("a device");
     let guest = start(&mut harness, 0);
     (harness, guest)
 }

@@ -30,6 +30,9 @@ const MAX_REQUEST_RATE: u32 = 1_000_000;
 /// Values that [`MapPolicy::max_bytes`] can have.
 const MAP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 30;
 
+/// Values that [`MapPolicy::max_total_bytes`] can have.
+const MAP_TOTAL_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 40;
+
 /// Values that [`MapPolicy::hold`] can have. A minute is longer than any driver waits for its descriptors.
 const MAP_HOLD: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
@@ -107,6 +110,19 @@ impl VsockConfig {
             let asked = self.map.max_bytes;
             return Err(self.limit(format!("{asked} bytes of windows: the bound must be {least} to {most}")));
         }
+        if let Some(most) = self.map.max_connections.filter(|n| *n > max_connections) {
+            return Err(self.limit(format!(
+                "{most} mapped connections, of {max_connections} in all: the bound must be 0 to {max_connections} \
+                 (--max-connections)"
+            )));
+        }
+        if !MAP_TOTAL_BYTES.contains(&self.map.max_total_bytes) {
+            let (least, most) = MAP_TOTAL_BYTES.into_inner();
+            let asked = self.map.max_total_bytes;
+            return Err(
+                self.limit(format!("{asked} bytes of windows in all: the bound must be {least} to {most}"))
+            );
+        }
         if !MAP_HOLD.contains(&self.map.hold) {
             let (least, most) = (MAP_HOLD.start().as_millis(), MAP_HOLD.end().as_millis());
             let asked = self.map.hold.as_secs_f64() * 1e3;
@@ -133,12 +149,15 @@ impl VsockConfig {
     }
 }
 
-/// Checks each configuration and all together, and completes the groups.
+/// Checks each configuration and all together, and completes the groups and the shares of mapped
+/// connections.
 pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), ServerError> {
     check_names(configs.iter().map(|c| c.name.as_str()))?;
     let (mut cids, mut paths) = (HashMap::new(), Paths::default());
+    let vms = configs.len();
     for c in configs.iter_mut() {
         c.check()?;
+        c.map.complete(vms, c.limits.max_connections);
         if let Some(other) = cids.insert(c.cid, c.name.clone()) {
             return Err(ServerError::CidTaken { vm: c.name.clone(), other, cid: c.cid });
         }

@@ -35,7 +35,10 @@ fn good_configurations_pass_and_get_their_groups() {
         sibling_connections: Some(0),
         request_rate: 1_000_000,
     };
+    configs[1].map.max_connections = Some(0);
     check(&mut configs).unwrap();
+    assert!(configs[0].map.max_connections.is_some_and(|n| (8..=8192).contains(&n)), "a share");
+    assert_eq!(configs[1].map.max_connections, Some(0));
     assert_eq!(configs[0].groups, [DEFAULT_GROUP]);
     assert_eq!(configs[1].groups, ["x", "y"]);
 }
@@ -115,6 +118,12 @@ fn counts_and_limits_are_bounded() {
     assert!(e.contains("9 connections with other guests") && e.contains("0 to 8"), "{e}");
     let e = error(one(|c| c.limits.request_rate = 1_000_001));
     assert!(e.contains("1000001 connection requests") && e.contains("1 to 1000000, or 0 for none"), "{e}");
+    let e = error(one(|c| (c.limits.max_connections, c.map.max_connections) = (8, Some(9))));
+    assert!(e.contains("9 mapped connections, of 8") && e.contains("0 to 8"), "{e}");
+    for bytes in [65_535, (1 << 40) + 1] {
+        let e = error(one(|c| c.map.max_total_bytes = bytes));
+        assert!(e.contains(&format!("{bytes} bytes of windows in all")) && e.contains("65536 to"), "{e}");
+    }
     for (hold, text) in [(Duration::ZERO, "of 0 ms"), (Duration::from_millis(60_001), "of 60001 ms")] {
         let e = error(one(|c| c.map.hold = hold));
         assert!(e.contains(text) && e.contains("1 to 60000"), "{e}");

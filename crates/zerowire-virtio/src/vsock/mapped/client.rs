@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use zerowire::recv::layout::{DESCRIPTORS, MAX_REGIONS, MapOptions, REQUEST_LEN, Reply, Request};
 
+use super::quota::MapClaim;
 use crate::vsock::packet::Kind;
 use crate::vsock::socket::unread;
 
@@ -55,6 +56,8 @@ pub struct AskedFor {
     pub timed_out: bool,
     /// Its end of the connection's socket.
     pub theirs: Option<OwnedFd>,
+    /// What the connection takes of the VM's quota; None once its windows have it.
+    pub claim: Option<MapClaim>,
 }
 
 impl Drop for AskedFor {

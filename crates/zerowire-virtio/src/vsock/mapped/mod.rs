@@ -4,6 +4,7 @@
 mod client;
 mod direct;
 mod memory;
+mod quota;
 mod windows;
 
 use std::ops::RangeInclusive;
@@ -12,6 +13,7 @@ use std::time::Duration;
 pub use client::{AskedFor, MapClient, Stage, receive_request, send_connection, send_reply};
 pub use direct::{Direct, Lent, files as region_files, region_table};
 pub use memory::ProgramFiles;
+pub use quota::{MapClaim, MapUse};
 pub use windows::{Ended, Windows};
 
 /// [`MapPolicy::hold`] where nothing else is asked for: a program that works on its windows has given them back long before, and
@@ -37,6 +39,11 @@ pub struct MapPolicy {
     pub listen: Vec<MapListen>,
     /// Bytes that a connection may map at most.
     pub max_bytes: u64,
+    /// Mapped connections of the VM at most. The VM's share of what the process may have where it
+    /// is None: see [`Self::complete`].
+    pub max_connections: Option<usize>,
+    /// Bytes that all of them may map at most.
+    pub max_total_bytes: u64,
     /// Programs that ask for it get the guest's memory to read, all of it, so that payload needs no copy. What else the
     /// guest keeps there they can read as well.
     pub share_guest_memory: bool,
@@ -51,6 +58,8 @@ impl Default for MapPolicy {
             allow: Vec::new(),
             listen: Vec::new(),
             max_bytes: 64 << 20,
+            max_connections: None,
+            max_total_bytes: 2 << 30,
             share_guest_memory: false,
             hold: HOLD,
         }

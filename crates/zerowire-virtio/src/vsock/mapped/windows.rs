@@ -18,6 +18,7 @@ use zerowire::recv::layout::{
 
 use super::direct::Direct;
 use super::memory::{Memory, ProgramFiles};
+use super::quota::MapClaim;
 use crate::vsock::packet::Kind;
 
 /// How far the end of the data has come.
@@ -74,6 +75,8 @@ pub struct Windows {
     wake_due: bool,
     /// The window whose release the program is to tell.
     awaited: Option<u32>,
+    /// What they take of the VM's quota.
+    _claim: Option<MapClaim>,
 }
 
 /// Bytes that are published in one turn before the program is told, rather than at the turn's end. One call for several
@@ -110,8 +113,14 @@ impl Windows {
             untold: 0,
             wake_due: false,
             awaited: None,
+            _claim: None,
         };
         Ok((windows, files))
+    }
+
+    /// They take this of the VM's quota, as long as they are there.
+    pub fn set_claim(&mut self, claim: MapClaim) {
+        self._claim = Some(claim);
     }
 
     /// Whether packets must be given one by one, so that each begins on a page of its own.

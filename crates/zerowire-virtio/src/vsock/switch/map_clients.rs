@@ -142,13 +142,14 @@ impl Switch {
             }
             _ => {}
         }
-        let most = vm.map_policy.max_bytes;
-        if r.options.total_len() > most {
-            let text = format!(
-                "{} bytes of windows are more than the {most} of --map-max: take fewer or smaller windows, or give it more",
-                r.options.total_len()
-            );
-            return Err((libc::EINVAL, text));
+        let (asked, policy) = (r.options.total_len(), &vm.map_policy);
+        for (most, flag) in [(policy.max_bytes, "--map-max"), (policy.max_total_bytes, "--map-total")] {
+            if asked > most {
+                let text = format!(
+                    "{asked} bytes of windows are more than the {most} of {flag}: take fewer or smaller windows, or give it more"
+                );
+                return Err((libc::EINVAL, text));
+            }
         }
         if r.options.credit > MAX_CREDIT {
             return Err((libc::EINVAL, format!("credit: {} is more than {MAX_CREDIT}", r.options.credit)));
@@ -170,6 +171,17 @@ impl Switch {
 
     /// A program asks for a mapped connection to the guest.
     fn offer_mapped(&mut self, v: usize, r: Request, control: OwnedFd) {
+        let now = self.clock.now();
+        let vm = &mut self.vms[v];
+        let claim = match vm.claim_map(&r.options) {
+            Ok(claim) => claim,
+            Err(text) => {
+                vm.counters.refused.add(1);
+                vm.refuse_map(&text, now);
+                let _ = send_reply(&control, &Reply::error(libc::EDQUOT as u16, text), &[]);
+                return;
+            }
+        };
         let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
         match Self::pair(kind) {
             Ok((ours, theirs)) => {
@@ -178,6 +190,7 @@ impl Switch {
                     options: r.options,
                     timed_out: false,
                     theirs: Some(theirs),
+                    claim: Some(claim),
                 };
                 self.offer_with(v, kind, r.port, ours, Some(Box::new(asked)));
             }

@@ -12,7 +12,7 @@ use crate::memory::{ReadOnlyRegion, Segment};
 use crate::vsock::credit::Incoming;
 use crate::vsock::held::Held;
 use crate::vsock::mapped::{
-    AskedFor, Direct, Lent, MapClient, ProgramFiles, Stage, Windows, region_files, region_table,
+    AskedFor, Direct, Lent, MapClaim, MapClient, ProgramFiles, Stage, Windows, region_files, region_table,
     send_connection, send_reply,
 };
 use crate::vsock::packet::{Kind, SHUT_RECEIVE};
@@ -209,10 +209,12 @@ impl Switch {
 
     /// The guest accepted: the program gets its windows.
     pub(super) fn welcome_mapped(&mut self, v: usize, slot: u32, mut asked: AskedFor) -> io::Result<()> {
-        let (Some(control), Some(theirs)) = (asked.control.take(), asked.theirs.take()) else {
+        let (Some(control), Some(theirs), Some(claim)) =
+            (asked.control.take(), asked.theirs.take(), asked.claim.take())
+        else {
             return Ok(());
         };
-        let made = self.make_windows(v, slot, asked.options).inspect_err(|e| {
+        let made = self.make_windows(v, slot, asked.options, claim).inspect_err(|e| {
             let text =
                 format!("windows can't be had: {e}; see 'ulimit -n' and the memory limit of zerowire vsock");
             let _ = send_reply(&control, &Reply::error(libc::ENOMEM as u16, text), &[]);
@@ -279,11 +281,18 @@ impl Switch {
     }
 
     /// Makes windows for a connection.
-    fn make_windows(&mut self, v: usize, slot: u32, options: MapOptions) -> io::Result<Made> {
+    fn make_windows(
+        &mut self,
+        v: usize,
+        slot: u32,
+        options: MapOptions,
+        claim: MapClaim,
+    ) -> io::Result<Made> {
         let vm = &mut self.vms[v];
         let place = vm.connections.place(slot);
         let Some(c) = vm.connections.get(slot) else { return Err(io::ErrorKind::NotFound.into()) };
         let (mut windows, files) = Windows::new(options, c.kind)?;
+        windows.set_claim(claim);
         let mut regions = if options.direct { vm.memory.read_only()? } else { Vec::new() };
         // A message has room for so many descriptors. Payload that lies elsewhere is copied.
         regions.sort_by_key(|r| std::cmp::Reverse(r.len));
@@ -355,12 +364,17 @@ impl Switch {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         let (kind, options, control) = (*kind, *options, socket.try_clone()?);
+        let claim = self.vms[v].claim_map(&options).map_err(|text| {
+            let now = self.clock.now();
+            self.vms[v].refuse_map(&text, now);
+            io::Error::other(text)
+        })?;
         let (ours, theirs) = Self::pair(kind)?;
         self.attach(v, slot, ours)?;
         if let Some(c) = self.connection(v, slot) {
             c.incoming = Incoming::new(options.credit);
         }
-        let given = match self.make_windows(v, slot, options) {
+        let given = match self.make_windows(v, slot, options, claim) {
             Ok(made) => self.hand_over(v, slot, made, &control, &theirs).inspect_err(|e| {
                 // A program that does not take its connections fills its control socket: tried again, as a full backlog is.
                 if e.kind() != io::ErrorKind::WouldBlock {
@@ -368,7 +382,8 @@ impl Switch {
                 }
             }),
             Err(e) => {
-                tracing::error!("{}: windows can't be had: {e}; see 'ulimit -n'", self.vms[v].name);
+                let now = self.clock.now();
+                self.vms[v].refuse_map(&format!("windows can't be had: {e}; see 'ulimit -n'"), now);
                 Err(io::Error::other(e))
             }
         };

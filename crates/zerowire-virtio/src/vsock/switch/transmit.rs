@@ -146,7 +146,7 @@ impl Switch {
             return REQUEST_COST;
         }
         p.over_rate = true;
-        if vm.request_rate.is_news(now) {
+        if vm.request_rate.refusals.is_due(now) {
             tracing::warn!(
                 "{}: the guest asks the host for more than {} connections a second: further ones are refused, and counted in \
                  requests_over_rate (--request-rate)",

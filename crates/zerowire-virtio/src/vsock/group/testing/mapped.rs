@@ -38,6 +38,8 @@ const LIMITS: VsockLimits = VsockLimits {
 };
 const HOLD: Duration = Duration::from_millis(100);
 const MAX_MAP_BYTES: u64 = 1 << 20;
+/// The sound one, and fewer than the hostile programs may ask for.
+const MAX_MAPPED: usize = 5;
 const SHUT_SEND: u32 = 2;
 
 /// Chains that the guest has lent when it looks for those that are back before it sends.
@@ -85,6 +87,8 @@ impl Scene {
             allow: Vec::new(),
             listen: Vec::new(),
             max_bytes: MAX_MAP_BYTES,
+            max_connections: Some(MAX_MAPPED),
+            max_total_bytes: MAX_MAP_BYTES / 4,
             share_guest_memory: choice & 1 == 0,
             hold: HOLD,
         };

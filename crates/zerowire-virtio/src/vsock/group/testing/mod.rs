@@ -232,7 +232,7 @@ impl Harness {
             assert!(vm.map_clients.len() <= MAX_CLIENTS, "{} programs ask", vm.map_clients.len());
             let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
             assert!(vm.lent <= size / 2, "{} of {size} descriptors are lent", vm.lent);
-            let mut lent = 0;
+            let (mut lent, mut mapped) = (0, 0);
             let mut siblings = Vec::new();
             for slot in 0..slots {
                 let place = vm.connections.place(slot);
@@ -243,6 +243,7 @@ impl Harness {
                 if let Some(host) = c.host() {
                     let waits = host.held.as_ref().map_or(0, |h| h.len());
                     assert!(waits <= buffer, "{waits} bytes wait for the host program");
+                    mapped += u64::from(host.windows.is_some() || host.asked.is_some());
                     if let Some(direct) = host.windows.as_mut().and_then(|w| w.direct()) {
                         assert!(direct.lent() == 0 || vm.lenders.contains(&slot), "a lender nobody knows of");
                         lent += direct.descriptors();
@@ -254,6 +255,11 @@ impl Harness {
                 }
             }
             assert_eq!(lent, vm.lent, "descriptors that are lent, by the windows and in all");
+            let used = &vm.counters.mapped;
+            assert_eq!(mapped, used.connections(), "mapped connections, by the table and the quota");
+            let most = vm.map_policy.max_connections.unwrap_or(usize::MAX) as u64;
+            assert!(mapped <= most, "{mapped} mapped connections");
+            assert!(used.bytes() <= vm.map_policy.max_total_bytes, "{} bytes of windows", used.bytes());
             for (place, vm, far) in siblings {
                 let end = self.inner.switch.vms[vm].connections.at(far).map(|c| &c.end);
                 let back = matches!(end, Some(End::Sibling { vm, place: p }) if *vm == v && *p == place);
