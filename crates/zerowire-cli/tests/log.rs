@@ -5,6 +5,7 @@ mod common;
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::Instant;
 
 use common::pipe::{PIPE_BYTES, fill, small_pipe};
 use common::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns};
@@ -13,6 +14,9 @@ use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features};
 
 /// Requests that are refused, a line each: more than wait in any queue.
 const REFUSED: usize = 5000;
+
+/// Bytes of a guest's memory that stay in a file which is truncated.
+const KEPT: u64 = 1 << 20;
 
 /// Two VMs on taps of their names.
 fn start(dir: &Path, names: [&str; 2], restrict: Restrict) -> Program {
@@ -71,6 +75,65 @@ fn a_log_that_nobody_reads_holds_up_neither_guests_nor_the_end() {
         program.signal(libc::SIGTERM);
         assert!(program.wait().success(), "the statistics are out: what nobody reads is the log");
         assert!(!dir.path().join("zwloga").exists(), "it is a clean end");
+    });
+}
+
+/// Memory of a guest whose file keeps the first [`KEPT`] bytes alone, with a transmit queue in these.
+fn lose_memory(front: &mut VhostUser) -> RawQueue {
+    let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
+    front.negotiate(features::VERSION_1).expect("features");
+    front.share_memory(&memory).expect("shared memory");
+    let queue = RawQueue::start(&memory, front, 1, 16).expect("a queue");
+    rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
+    queue
+}
+
+/// Has the back end read a frame that the file has lost.
+fn send_what_is_lost(queue: &mut RawQueue) {
+    queue.write_desc(0, RawDesc { addr: KEPT, len: 72, flags: 0, next: 0 });
+    queue.offer(0);
+    queue.kick().expect("a kick");
+    assert!(queue.wait_used(1, PATIENCE), "the chain comes back");
+}
+
+/// Lost memory is told of by the thread that has met it.
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_thread_that_meets_lost_memory() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_reader, mut writer) = small_pipe();
+        assert!(fill(&mut writer) >= PIPE_BYTES, "the pipe was empty");
+        let restrict = Restrict { stderr: Some(writer.as_raw_fd()), ..Restrict::default() };
+        let mut program = start(dir.path(), ["zwloge", "zwlogf"], restrict);
+        let mut front = connect(&dir.path().join("zwloge"));
+        send_what_is_lost(&mut lose_memory(&mut front));
+        drop(front);
+        let mut next = Guest::start(connect(&dir.path().join("zwloge")));
+        next.ping(&mut Peer::new("zwloge"));
+        drop(next);
+        program.signal(libc::SIGTERM);
+        assert!(program.wait().success(), "it is a clean end");
+    });
+}
+
+/// As often as a front end likes.
+#[test]
+fn lost_memory_fills_no_log() {
+    const TIMES: usize = 300;
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), ["zwlogg", "zwlogh"], Restrict::default());
+        let mut front = connect(&dir.path().join("zwlogg"));
+        let begin = Instant::now();
+        for _ in 0..TIMES {
+            send_what_is_lost(&mut lose_memory(&mut front));
+            front.stop_queue(1).expect("stopped");
+        }
+        let most = 2 + begin.elapsed().as_secs() as usize;
+        drop(front);
+        let (_, log) = program.stop();
+        let told = log.lines().filter(|l| l.contains("a front end truncated the file")).count();
+        assert!((1..=most).contains(&told), "{told} lines, at most {most}");
     });
 }
 

@@ -9,11 +9,13 @@
 //! Two faults are no business of a front end's. A page with a hardware error keeps its fault: zeros
 //! in its place would go out as data. A fault outside guest memory keeps the default action.
 //!
-//! The handler runs in signal context: it uses atomics and system calls, and nothing else.
+//! The handler runs in signal context: it uses atomics and system calls, and nothing else. It
+//! writes its line itself, for the thread that it runs on can be anywhere. It waits for no reader
+//! of standard error, and writes one line a second at most.
 
 use std::ops::Range;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use super::map::{Mapping, leave_out_of_dumps};
 use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
@@ -38,6 +40,8 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 static INSTALL: Once = Once::new();
+/// When the last line about a truncated file was written, seconds of CLOCK_MONOTONIC.
+static TOLD_AT: AtomicI64 = AtomicI64::new(i64::MIN);
 
 const TRUNCATED: &[u8] = b"zerowire: a front end truncated the file behind its guest's memory; \
     from the first lost page on it reads as zeros from now on\n";
@@ -136,7 +140,8 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     let handled = match action(code, at, slot.map(|s| (range(s), s.page.load(Ordering::Relaxed)))) {
         Action::Replace(lost) => {
             let replaced = replace(&lost);
-            if replaced && slot.is_some_and(|s| !s.lost.swap(true, Ordering::Relaxed)) {
+            let is_first = slot.is_some_and(|s| !s.lost.swap(true, Ordering::Relaxed));
+            if replaced && is_first && is_due(&TOLD_AT, seconds()) {
                 say(TRUNCATED);
             }
             replaced
@@ -154,9 +159,32 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     }
 }
 
-fn say(message: &[u8]) {
-    // SAFETY: write(2) of a static buffer.
-    unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+/// Whether no line was written in this second yet.
+fn is_due(told_at: &AtomicI64, now: i64) -> bool {
+    told_at.swap(now, Ordering::Relaxed) != now
+}
+
+fn seconds() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: now is valid for writes.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec
+}
+
+/// Writes a line if standard error takes it at once.
+fn say(message: &'static [u8]) {
+    let piece = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+    let mut stderr = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: the line, the piece and the pollfd are valid for the calls; none of them is written
+    // to but the pollfd. A terminal can't be written to by the first call, and a pipe can become
+    // full between the second and the third.
+    unsafe {
+        if libc::pwritev2(stderr.fd, &raw const piece, 1, -1, libc::RWF_NOWAIT) < 0
+            && libc::poll(&raw mut stderr, 1, 0) > 0
+        {
+            libc::write(stderr.fd, message.as_ptr().cast(), message.len());
+        }
+    }
 }
 
 /// Puts zeroed memory in the place of `lost`, whole pages at the end of a mapping of guest memory.
@@ -268,6 +296,13 @@ mod tests {
             write(&map, page, 2);
         }
         assert_eq!((map.parts(), read(&map, 63), read(&map, 3)), (2, 2, 1));
+    }
+
+    #[test]
+    fn one_line_a_second_is_written() {
+        let told_at = AtomicI64::new(i64::MIN);
+        let due = [7, 7, 7, 8, 8, 10].map(|now| is_due(&told_at, now));
+        assert_eq!(due, [true, false, false, true, false, true]);
     }
 
     #[test]
