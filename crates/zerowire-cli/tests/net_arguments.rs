@@ -33,7 +33,7 @@ fn wrong_arguments_are_named_with_what_to_give() {
         };
         let socket = path("s");
         let s = socket.as_str();
-        refused(&["--socket", s, "--port", "veth:a"], 2, &["veth:a", "tap:NAME"]);
+        refused(&["--socket", s, "--port", "veth:a"], 2, &["the kind 'veth'", "tap:a"]);
         refused(&["--socket", s, "--port", "tap:t,queues=0"], 2, &["queues=0", "1 to 128"]);
         refused(&["--socket", s, "--port", "tap:t,queues=129"], 2, &["queues=129", "1 to 128"]);
         refused(

@@ -321,10 +321,12 @@ impl PortSpec {
             None if !first.is_empty() => {
                 Err(format!("the kind is missing: give tap:{first}, packet:{first} or xdp:{first}"))
             }
-            _ => Err("give tap:NAME[,queues=N], xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto]\
-                      [,match=mac:…|all][,offloads=on|off][,promisc=on|off][,link=follow|ignore] or \
-                      packet:IF[,rings=on|off|auto][,receive=ring|socket|auto][,link=follow|ignore]"
-                .to_owned()),
+            Some((kind, name)) if !name.is_empty() => {
+                Err(format!("the kind '{kind}' is not known: give tap:{name}, packet:{name} or xdp:{name}"))
+            }
+            _ => {
+                Err("give tap:NAME, packet:IF or xdp:IF ('zerowire net --help' has their options)".to_owned())
+            }
         }
     }
 }

@@ -66,7 +66,10 @@ fn a_link_is_followed_where_that_is_asked_for() {
 #[test]
 fn errors_name_the_value() {
     for (bad, word) in [
-        ("veth:a", "veth:a"),
+        ("veth:a", "the kind 'veth' is not known: give tap:a, packet:a or xdp:a"),
+        ("eth0", "the kind is missing: give tap:eth0, packet:eth0 or xdp:eth0"),
+        ("", "give tap:NAME, packet:IF or xdp:IF"),
+        ("veth:", "give tap:NAME, packet:IF or xdp:IF"),
         ("tap:t0,queues=0", "queues=0"),
         ("tap:t0,mtu=9", "mtu=9"),
         ("xdp:e0,queues=129", "queues=129"),
