@@ -272,7 +272,8 @@ fn cases_text(cases: &[CaseReport]) -> String {
         "frames/s",
         "Gb/s",
         "zero-copied",
-    ]);
+    ])
+    .labels(3);
     for report in cases {
         for variant in &report.variants {
             let cpu = &variant.cpu_ns_per_frame;

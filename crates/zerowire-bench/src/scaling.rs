@@ -232,7 +232,8 @@ fn figures(name: &str, rounds: &[Round]) -> Result<PathFigures> {
 /// The rows as text: the figures, then the change from the copying path in percent.
 pub fn text(rows: &[ScalingRow]) -> String {
     let mut table =
-        Table::new(["VMs", "path", "Gb/s", "CPU load", "Gb/s per CPU", "round trip p50 us", "p99 us"]);
+        Table::new(["VMs", "path", "Gb/s", "CPU load", "Gb/s per CPU", "round trip p50 us", "p99 us"])
+            .labels(2);
     let mut change =
         Table::new(["VMs", "bandwidth %", "CPU load %", "bandwidth per CPU load %", "p50 %", "p99 %"]);
     for row in rows {

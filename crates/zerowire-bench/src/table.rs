@@ -1,17 +1,34 @@
 //! Text tables for terminals and log files.
 
 use std::fmt::Write as _;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Columns that a table may take.
+static COLUMNS: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Tables of this process take so many columns of a terminal from now on: a wider one is printed in
+/// parts, each with the labels of its rows.
+pub fn fit_tables(columns: usize) {
+    COLUMNS.store(columns, Ordering::Relaxed);
+}
 
 /// A table whose first column is aligned left and whose others are aligned right.
 #[derive(Debug, Clone)]
 pub struct Table {
     rows: Vec<Vec<String>>,
+    labels: usize,
 }
 
 impl Table {
     /// A table with these headings.
     pub fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Self {
-        Self { rows: vec![headings.into_iter().map(str::to_owned).collect()] }
+        Self { rows: vec![headings.into_iter().map(str::to_owned).collect()], labels: 1 }
+    }
+
+    /// The first columns, as many, say which row it is.
+    pub fn labels(self, labels: usize) -> Self {
+        Self { labels, ..self }
     }
 
     /// Adds a row; missing cells stay empty.
@@ -21,6 +38,10 @@ impl Table {
 
     /// The table as lines of text, the headings underlined.
     pub fn render(&self) -> String {
+        self.render_within(COLUMNS.load(Ordering::Relaxed))
+    }
+
+    fn render_within(&self, most: usize) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|column| {
@@ -28,11 +49,29 @@ impl Table {
                 cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
             })
             .collect();
+        let labels = self.labels.min(columns);
+        let width = |part: &[usize]| part.iter().map(|w| w + 2).sum::<usize>();
+        let room = most.saturating_add(2).saturating_sub(width(&widths[..labels]));
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for column in labels..columns {
+            match parts.last_mut() {
+                Some(part) if width(&widths[part.start..=column]) <= room => part.end += 1,
+                _ => parts.push(column..column + 1),
+            }
+        }
+        if parts.is_empty() {
+            parts.push(labels..labels);
+        }
+        let parts = parts.into_iter().map(|part| self.part(&widths, (0..labels).chain(part).collect()));
+        parts.collect::<Vec<_>>().join("\n")
+    }
+
+    fn part(&self, widths: &[usize], columns: Vec<usize>) -> String {
         let mut out = String::new();
         for (index, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
-            for (column, width) in widths.iter().enumerate() {
-                let cell = row.get(column).map_or("", String::as_str);
+            for &column in &columns {
+                let (width, cell) = (widths[column], row.get(column).map_or("", String::as_str));
                 // Writing to a String doesn't fail.
                 let _ = if column == 0 {
                     write!(line, "{cell:<width$}")
@@ -43,8 +82,8 @@ impl Table {
             out.push_str(line.trim_end());
             out.push('\n');
             if index == 0 {
-                let total = widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1);
-                out.push_str(&"-".repeat(total));
+                let total = columns.iter().map(|&c| widths[c] + 2).sum::<usize>();
+                out.push_str(&"-".repeat(total.saturating_sub(2)));
                 out.push('\n');
             }
         }
@@ -82,6 +121,23 @@ mod tests {
         table.row(["rx".into(), "1234".into()]);
         table.row(["short".into()]);
         assert_eq!(table.render(), "case       ns\n-------------\ntx 64 B     5\nrx       1234\nshort\n");
+    }
+
+    #[test]
+    fn a_wide_table_comes_in_parts_that_have_the_labels() {
+        let mut table = Table::new(["case", "set", "ns", "min..max", "quartiles"]).labels(2);
+        table.row(["tx".into(), "hot".into(), "5".into(), "1..12".into(), "2..3".into()]);
+        let whole = "case  set  ns  min..max  quartiles\n----------------------------------\n\
+                     tx    hot   5     1..12       2..3\n";
+        assert_eq!(table.render_within(34), whole);
+        let parts = "case  set  ns  min..max\n-----------------------\ntx    hot   5     1..12\n\n\
+                     case  set  quartiles\n--------------------\ntx    hot       2..3\n";
+        for columns in [23, 33] {
+            assert_eq!(table.render_within(columns), parts);
+        }
+        // A column that does not fit stands alone.
+        assert_eq!(table.render_within(10).lines().filter(|l| l.starts_with("case")).count(), 3);
+        assert_eq!(Table::new(["a"]).render_within(0), "a\n-\n");
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl ThresholdReport {
         let methods = Method::ALL.map(|method| method.to_string());
         headings.extend(methods.iter().map(String::as_str));
         headings.extend(["cheapest", "gather/vector"]);
-        let mut table = Table::new(headings);
+        let mut table = Table::new(headings).labels(3);
         for cell in &self.cells {
             let mut row = vec![
                 format!("{} B", cell.frame_len),

@@ -4,17 +4,20 @@ mod packet_tx;
 mod tcp_rx;
 mod vsock_rx;
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
+use zerowire_bench::table::fit_tables;
 use zerowire_bench::vsock::SocketKind;
 use zerowire_bench::{
     NetOptions, ThresholdOptions, VsockBenchOptions, WrongArguments, run_net, run_threshold, run_vsock,
 };
+use zerowire_cli::columns::{Fitting, width};
 
 /// Arguments of `zerowire bench`.
 #[derive(Args, Debug)]
@@ -187,9 +190,20 @@ fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
         json: args.json,
         svg: args.svg,
     };
-    let report = run_vsock(&options, &mut std::io::stdout().lock())?;
+    let report = run_vsock(&options, &mut *output(options.json.as_deref()))?;
     // As for net: who reads only the exit code shall know of a failure.
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Standard output for people: lines and tables that fit it. JSON in their place stays as it is.
+fn output(json: Option<&Path>) -> Box<dyn Write> {
+    let stdout = std::io::stdout();
+    if json == Some(Path::new("-")) {
+        return Box::new(stdout);
+    }
+    let columns = width(&stdout);
+    fit_tables(columns);
+    Box::new(Fitting::new(stdout, columns))
 }
 
 /// This program, unless the floor alone is wanted.
@@ -204,10 +218,10 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
     if args.port != ["tap"] {
         return ports(args);
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = output(args.json.as_deref());
     if args.threshold {
         let options = ThresholdOptions { quick: args.quick, rounds: args.rounds, json: args.json };
-        run_threshold(&options, &mut out)?;
+        run_threshold(&options, &mut *out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let program = measured_program(args.floor_only)?;
@@ -228,7 +242,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         json: args.json,
         svg: args.svg,
     };
-    let report = run_net(&options, &mut out)?;
+    let report = run_net(&options, &mut *out)?;
     // The report names what failed and why; who reads only the exit code shall know as well.
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -256,7 +270,7 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         json: args.json,
         svg: args.svg,
     };
-    let report = run_ports(&options, &mut std::io::stdout().lock())?;
+    let report = run_ports(&options, &mut *output(options.json.as_deref()))?;
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,6 +1,6 @@
 //! Text in the columns of a terminal.
 
-use std::io::{IsTerminal, Stdout};
+use std::io::{self, IsTerminal, Stdout, Write};
 
 /// Columns of text that goes to no terminal, or to one that doesn't tell its width.
 pub const PLAIN_WIDTH: usize = 80;
@@ -34,8 +34,8 @@ pub fn hang(text: &str, indent: usize, width: usize) -> String {
     out
 }
 
-/// `text` with each line that has more than `width` columns broken by [`hang`]. Other lines stay as
-/// they are.
+/// `text` with each line that has more than `width` columns broken at spaces, its rest by [`hang`].
+/// Other lines stay as they are.
 pub fn fit(text: &str, width: usize) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for line in text.split_inclusive('\n') {
@@ -45,11 +45,66 @@ pub fn fit(text: &str, width: usize) -> String {
             continue;
         }
         let indent = words.len() - words.trim_start().len();
-        out.push_str(&words[..indent]);
-        out.push_str(&hang(words, indent + STEP, width));
+        // What fits of the first line stays as it is: it may be a label and what stands behind it.
+        let fits = words.char_indices().take(width + 1).filter(|(at, c)| *c == ' ' && *at > indent);
+        let (first, rest) = words.split_at(fits.last().map_or(0, |(at, _)| at));
+        if first.is_empty() {
+            out.push_str(&words[..indent]);
+            out.push_str(&hang(words, indent + STEP, width));
+        } else {
+            out.push_str(first.trim_end());
+            out.push('\n');
+            out.push_str(&" ".repeat(indent + STEP));
+            out.push_str(&hang(rest, indent + STEP, width));
+        }
         out.push_str(&line[words.len()..]);
     }
     out
+}
+
+/// Writes lines as [`fit`] has them.
+#[derive(Debug)]
+pub struct Fitting<W: Write> {
+    to: W,
+    width: usize,
+    /// What has come of the line that is not whole yet.
+    line: Vec<u8>,
+}
+
+impl<W: Write> Fitting<W> {
+    /// Lines for `to`, which has so many columns.
+    pub fn new(to: W, width: usize) -> Self {
+        Self { to, width, line: Vec::new() }
+    }
+
+    fn pass_on(&mut self) -> io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        self.to.write_all(fit(&String::from_utf8_lossy(&line), self.width).as_bytes())
+    }
+}
+
+impl<W: Write> Write for Fitting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.pass_on()?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.pass_on()?;
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Drop for Fitting<W> {
+    fn drop(&mut self) {
+        // Who wants to know of an error flushes.
+        let _ = self.flush();
+    }
 }
 
 /// Columns of standard output.
@@ -70,9 +125,21 @@ mod tests {
     fn only_long_lines_are_broken_and_their_rest_is_indented_further() {
         let text = "a   table\n  path: one two three four five six\nend";
         assert_eq!(fit(text, 24), "a   table\n  path: one two three\n    four five six\nend");
+        assert_eq!(fit("  ring     one two three", 20), "  ring     one two\n    three");
         for width in [24, 30, 80] {
             assert!(fit(text, width).lines().all(|line| line.chars().count() <= width));
         }
+    }
+
+    #[test]
+    fn lines_that_come_in_pieces_are_broken_when_they_are_whole() {
+        let mut out = Vec::new();
+        let mut fitting = Fitting::new(&mut out, 24);
+        for piece in ["one two thr", "ee four five six\nä", " b\nend"] {
+            fitting.write_all(piece.as_bytes()).expect("written");
+        }
+        drop(fitting);
+        assert_eq!(String::from_utf8_lossy(&out), "one two three four five\n  six\nä b\nend");
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn without_json_a_table_names_the_reasons() {
         ] {
             assert!(out.contains(word), "no '{word}' in\n{out}");
         }
+        assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
     });
 }
 

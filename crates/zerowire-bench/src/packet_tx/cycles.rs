@@ -217,7 +217,8 @@ fn parse(text: &str) -> Vec<Share> {
 /// The shares as text.
 pub fn text(reports: &[CyclesReport]) -> String {
     let mut table =
-        Table::new(["case", "column", "kernel copies", "user copies", "CPU ns/send", "most time in"]);
+        Table::new(["case", "column", "kernel copies", "user copies", "CPU ns/send", "most time in"])
+            .labels(2);
     for report in reports {
         let top = report.top.iter().map(|share| format!("{} {}", share.function, percent(share.share)));
         table.row([

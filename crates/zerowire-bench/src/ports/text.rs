@@ -43,7 +43,8 @@ fn saturation(report: &PortReport) -> String {
         "/tap floor",
         "frames/s",
         "zero-copied",
-    ]);
+    ])
+    .labels(3);
     for case in &report.cases {
         for variant in &case.variants {
             let cpu = &variant.cpu_ns_per_frame;

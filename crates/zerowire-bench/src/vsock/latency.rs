@@ -157,7 +157,8 @@ pub fn text(rows: &[TripRow]) -> String {
         return String::new();
     }
     let mut table =
-        Table::new(["bytes", "variant", "trips a round", "p50 us", "quartiles", "p99 us", "quartiles"]);
+        Table::new(["bytes", "variant", "trips a round", "p50 us", "quartiles", "p99 us", "quartiles"])
+            .labels(2);
     for row in rows {
         let spread = |s: &Summary| format!("{}..{}", figure(s.q1), figure(s.q3));
         table.row([

@@ -131,7 +131,7 @@ impl VsockReport {
         if messages {
             headings.extend(["messages/s", "calls/message"]);
         }
-        let mut table = Table::new(headings);
+        let mut table = Table::new(headings).labels(4);
         for report in cases {
             for variant in &report.variants {
                 let (cpu, ratio) = (&variant.cpu_s_per_gb, variant.ratio_to_floor.as_ref());

@@ -219,7 +219,8 @@ pub fn text(rows: &[SiblingRow]) -> String {
         return String::new();
     }
     let mut table =
-        Table::new(["working set", "variant", "CPU s/GB", "quartiles", "/floor", "quartiles", "MB/s"]);
+        Table::new(["working set", "variant", "CPU s/GB", "quartiles", "/floor", "quartiles", "MB/s"])
+            .labels(2);
     for row in rows {
         let spread = |s: &Summary| format!("{:.3}..{:.3}", s.q1, s.q3);
         let ratio = row.ratio_to_floor.as_ref();

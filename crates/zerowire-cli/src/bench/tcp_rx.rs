@@ -101,7 +101,7 @@ pub fn run(args: TcpRxArgs) -> Result<ExitCode> {
         json: args.json,
         svg: args.svg,
     };
-    let report = run_tcp_rx(&options, &mut std::io::stdout().lock())?;
+    let report = run_tcp_rx(&options, &mut *super::output(options.json.as_deref()))?;
     // The report names what failed and why; who reads only the exit code shall know as well.
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

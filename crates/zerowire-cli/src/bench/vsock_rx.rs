@@ -180,7 +180,7 @@ fn table(args: VsockRxArgs) -> Result<ExitCode> {
         json: args.json.map(|path| if path.as_os_str() == "-" { "/dev/stdout".into() } else { path }),
         svg: args.svg,
     };
-    let report = run_table(&options, &mut std::io::stdout().lock())?;
+    let report = run_table(&options, &mut *super::output(options.json.as_deref()))?;
     // Who reads only the exit code shall know of a failure.
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

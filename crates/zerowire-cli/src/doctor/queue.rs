@@ -85,7 +85,7 @@ fn is_hopeless(report: &QueueReport) -> bool {
 /// One line for each run of queues that are in the same state.
 fn queues(out: &mut String, list: &[QueueState]) {
     let _ =
-        writeln!(out, "{:INDENT$}{:<12}{:<34}{:<20}steering rules", "", "queue", "used by", "RSS entries");
+        writeln!(out, "{:INDENT$}{:<10}{:<36}{:<16}steering rules", "", "queue", "used by", "RSS entries");
     for run in list.chunk_by(|a, b| (a.user, a.rss, a.rules) == (b.user, b.rss, b.rules)) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
         let number = if run.len() == 1 {
@@ -97,7 +97,7 @@ fn queues(out: &mut String, list: &[QueueState]) {
         let each = if run.len() > 1 { " each" } else { "" };
         let rss = first.rss.map_or("not told".to_owned(), |(own, all)| format!("{own} of {all}{each}"));
         let rules = first.rules.map_or("not told".to_owned(), |n| n.to_string());
-        let _ = writeln!(out, "{:INDENT$}{number:<12}{user:<34}{rss:<20}{rules}", "");
+        let _ = writeln!(out, "{:INDENT$}{number:<10}{user:<36}{rss:<16}{rules}", "");
     }
 }
 
@@ -115,6 +115,7 @@ fn command(out: &mut String, advice: &Advice, style: &Style) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerowire::netlink::QueueUser;
     use zerowire::probe::queue::run;
 
     const PLAIN: Style = Style { width: 80, colour: false };
@@ -129,6 +130,13 @@ mod tests {
         assert!(
             !one.contains("Receive queues") && report(&run("lo", None), &PLAIN).contains("Receive queues")
         );
+        for text in [&one, &report(&run("lo", None), &PLAIN)] {
+            let commands = ["ethtool ", "ip ", "back: "];
+            let is_command = |line: &&str| commands.iter().any(|c| line.trim_start().starts_with(c));
+            let wide: Vec<_> =
+                text.lines().filter(|l| l.chars().count() > PLAIN.width && !is_command(l)).collect();
+            assert!(wide.is_empty(), "wider than {}: {wide:#?}", PLAIN.width);
+        }
         let none = report(&run("nowhere0", None), &PLAIN);
         assert!(!none.contains("Commands") && !none.contains("As a port"));
     }
@@ -160,6 +168,9 @@ mod tests {
                 let mut queue = first.clone();
                 queue.queue = n;
                 queue.rules = Some(usize::from(n == 3));
+                // The longest of each.
+                queue.user = Some(QueueUser::Lease);
+                queue.rss = Some((128, 128));
                 queue
             })
             .collect();
@@ -167,6 +178,7 @@ mod tests {
         queues(&mut out, &list);
         let lines: Vec<_> = out.lines().map(str::trim).collect();
         assert_eq!(lines.len(), 3, "{out}");
+        assert!(out.lines().all(|line| line.chars().count() <= PLAIN.width), "{out}");
         assert!(
             lines[1].starts_with("0 to 2") && lines[2].starts_with("3 ") && lines[2].ends_with('1'),
             "{out}"
