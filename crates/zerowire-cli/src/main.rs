@@ -18,11 +18,12 @@ mod serving;
 mod signals;
 mod spec;
 mod table;
+mod tips;
 mod vsock;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use zerowire::syscall::Choice;
 use zerowire_bench::WrongArguments;
 
@@ -82,7 +83,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(arguments());
+    let line = arguments();
+    let cli = Cli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &Cli::command(), &line).exit());
     let serves = matches!(cli.command, Command::Net(_) | Command::Vsock(_));
     let log =
         if serves { logging::serve(&cli.log).map(Some) } else { logging::init(&cli.log).map(|()| None) };

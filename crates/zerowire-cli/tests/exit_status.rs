@@ -67,29 +67,82 @@ fn a_closed_standard_output_ends_no_program_with_a_panic() {
     }
 }
 
-/// What is printed for people fits a terminal of 80 columns, `--help` and the tables of a
-/// demonstration.
+/// The names below "Commands:" of a help page.
+fn commands(help: &str) -> Vec<String> {
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let list = list.take_while(|line| line.starts_with("  "));
+    let names = list.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|n| !n.is_empty()));
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// Runs in a terminal of 80 columns, as the program is told; the output must fit.
+fn fits(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    let output = command.args(arguments).env("COLUMNS", "80").output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.lines().count() > 5, "{arguments:?}: {output:?}");
+    for line in text.lines() {
+        let width = line.chars().count();
+        assert!(width <= 80, "{arguments:?}: {width} columns: {line}");
+    }
+    text
+}
+
+#[test]
+fn each_help_page_fits_80_columns() {
+    let mut pages = vec![Vec::<String>::new()];
+    let mut seen = Vec::new();
+    while let Some(page) = pages.pop() {
+        for flag in ["--help", "-h"] {
+            let words: Vec<_> = page.iter().map(String::as_str).chain([flag]).collect();
+            let below = commands(&fits(&words));
+            if flag == "--help" {
+                pages.extend(below.into_iter().map(|name| [&page[..], &[name]].concat()));
+            }
+        }
+        seen.push(page.join(" "));
+    }
+    for page in ["", "net", "vsock", "send", "recv", "replay", "doctor", "demo", "bench", "bench tcp-rx"] {
+        assert!(seen.iter().any(|s| s == page), "no help page of '{page}': {seen:?}");
+    }
+}
+
 #[test]
 fn what_is_printed_fits_80_columns() {
-    for arguments in [
-        &["--help"][..],
-        &["net", "--help"],
-        &["vsock", "--help"],
-        &["send", "--help"],
-        &["recv", "--help"],
-        &["replay", "--help"],
-        &["doctor", "--help"],
-        &["bench", "net", "--help"],
-        &["doctor"],
-        &["demo", "--mib", "1"],
-    ] {
+    fits(&["doctor"]);
+    fits(&["demo", "--mib", "1"]);
+}
+
+/// Under the names by which vhost-user JSON files start it.
+#[test]
+fn help_under_an_installed_name_is_that_of_the_command() {
+    use std::os::unix::process::CommandExt;
+    for name in ["net", "vsock"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-        let output = command.args(arguments).env("COLUMNS", "80").output().expect("the program starts");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.lines().count() > 5, "{arguments:?}: {output:?}");
-        for line in text.lines() {
-            let width = line.chars().count();
-            assert!(width <= 80, "{arguments:?}: {width} columns: {line}");
+        command.arg0(format!("/usr/libexec/zerowire-{name}")).arg("--help");
+        let text = String::from_utf8(command.output().expect("the program starts").stdout).expect("UTF-8");
+        assert!(text.contains(&format!("Usage: zerowire {name} [OPTIONS]")), "{text}");
+    }
+}
+
+/// A tip names what is meant, or there is none.
+#[test]
+fn what_is_not_known_is_answered_with_what_is_meant() {
+    for (arguments, tip) in [
+        (&["nte"][..], Some("'net'")),
+        (&["bench", "nte"], Some("'net'")),
+        (&["bench", "packettx"], Some("'packet-tx'")),
+        (&["net", "--sokcet", "/tmp/x"], Some("'--socket'")),
+        (&["net", "--pcap", "/tmp/x"], None),
+        (&["nonsense"], None),
+    ] {
+        let output = zerowire(arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        let told = text.lines().find(|line| line.contains("tip:"));
+        match tip {
+            Some(word) => assert!(told.is_some_and(|t| t.contains(word)), "{arguments:?}: {text}"),
+            None => assert_eq!(told, None, "{arguments:?}: {text}"),
         }
     }
 }

@@ -1,0 +1,77 @@
+//! Tips for a command or an option that is not known.
+//!
+//! clap compares words by the letters that they share, in order or not: it takes `--pcap` for
+//! `--print-capabilities`, and `nte` for nothing. Here a word is meant if few keys were hit wrong,
+//! or if it goes on where the other one ends.
+
+use std::ffi::OsString;
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+/// Letters for each key that may be wrong.
+const LETTERS: usize = 3;
+
+/// The same error, whose tip names what is meant, or which has none. `line` is the command line.
+pub fn mend(mut error: Error, program: &Command, line: &[OsString]) -> Error {
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg)
+                && let Some(ContextValue::String(meant)) = error.get(ContextKind::SuggestedArg)
+                && wrong_keys(given, meant).is_none()
+            {
+                error.remove(ContextKind::SuggestedArg);
+            }
+        }
+        ErrorKind::InvalidSubcommand => {
+            if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) {
+                let asked = asked(program, line);
+                let names = asked.get_subcommands().map(Command::get_name);
+                let nearest = names.filter_map(|name| Some((wrong_keys(given, name)?, name))).min();
+                match nearest {
+                    Some((_, name)) => {
+                        let meant = ContextValue::Strings(vec![name.to_owned()]);
+                        error.insert(ContextKind::SuggestedSubcommand, meant);
+                    }
+                    None => drop(error.remove(ContextKind::SuggestedSubcommand)),
+                }
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+/// The command that the words of the line name, as far as they do.
+fn asked<'a>(program: &'a Command, line: &[OsString]) -> &'a Command {
+    line.iter().fold(program, |command, word| command.find_subcommand(word).unwrap_or(command))
+}
+
+/// How many keys were hit wrong where `meant` is meant; `None`: it is not.
+fn wrong_keys(given: &str, meant: &str) -> Option<usize> {
+    let (given, meant) = (given.trim_start_matches('-'), meant.trim_start_matches('-'));
+    let most = given.chars().count().div_ceil(LETTERS);
+    let wrong = strsim::osa_distance(given, meant);
+    (wrong <= most || most > 1 && meant.starts_with(given)).then_some(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_meant_is_a_few_keys_away_or_goes_on() {
+        for (given, meant, wrong) in [
+            ("nte", "net", Some(1)),
+            ("vscok", "vsock", Some(1)),
+            ("--sokcet", "--socket", Some(1)),
+            ("--ports", "--port", Some(1)),
+            ("--meta", "--metadata", Some(4)),
+            ("--pcap", "--print-capabilities", None),
+            ("nte", "send", None),
+            ("ne", "replay", None),
+        ] {
+            assert_eq!(wrong_keys(given, meant), wrong, "{given}");
+        }
+    }
+}
