@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use common::attack::PLAIN;
 use common::cloud_hypervisor::{Device, Queue};
+use common::fuse::FuseFile;
 use common::vsock::{Vm as VsockVm, VsockBackend};
 use common::{Backend, Peer, Vm, frames, guest_memory, in_netns, options, wait_until};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl};
@@ -140,7 +141,10 @@ fn only_files_of_shared_memory_are_mapped() {
             let text = backend.stats("zwfile").last_error.unwrap_or_default();
             assert!(text.contains("neither shared memory nor on hugetlbfs"), "{what}: {text}");
         };
-        for (what, file) in no_memory() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fuse = FuseFile::new(dir.path());
+        let on_fuse = fuse.file.try_clone().expect("a descriptor");
+        for (what, file) in no_memory().into_iter().chain([("on FUSE", on_fuse)]) {
             let vu = device.connect(&backend.path("zwfile"));
             vu.set_mem_table(&[region(&file)]).expect_err(what);
             refused(what);
@@ -158,6 +162,7 @@ fn only_files_of_shared_memory_are_mapped() {
             vu.set_inflight_fd(&info, file.as_raw_fd()).expect_err(what);
             refused(what);
         }
+        assert!(!fuse.was_asked(), "a front end's file system is asked nothing about its file");
         let huge = rustix::fs::memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB);
         let shm = tempfile::tempfile_in("/dev/shm").expect("a file on tmpfs");
         for file in [shm, File::from(huge.expect("a memfd"))] {

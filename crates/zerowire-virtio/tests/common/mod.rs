@@ -5,6 +5,7 @@ pub mod attack;
 pub mod cloud_hypervisor;
 pub mod dirty;
 pub mod frames;
+pub mod fuse;
 pub mod harness;
 pub mod interface;
 pub mod lab;

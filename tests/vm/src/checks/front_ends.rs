@@ -71,6 +71,29 @@ impl Stage {
         Ok(command)
     }
 
+    /// The same with the guest's memory in a file of the folder.
+    fn with_memory(&self, env: &Env<'_>, folder: &Path) -> Result<Command> {
+        let line = self.qemu(env, 1)?;
+        let mut with = Command::new(line.get_program());
+        let memory = format!(
+            "memory-backend-file,id=ram,size={}M,share=on,mem-path={}",
+            env.machine.memory_mib,
+            folder.display()
+        );
+        with.args(line.get_args().map(|word| match word.to_string_lossy() {
+            word if word.starts_with("memory-backend-memfd") => memory.clone().into(),
+            _ => word.to_owned(),
+        }));
+        Ok(with)
+    }
+
+    /// Starts QEMU by this line, whose guest must reach the host.
+    fn carries_guest_of(&mut self, env: &Env<'_>, line: &mut Command) -> Result<()> {
+        let _qemu = Running::start_logged(line, &env.dir.join("qemu.log"))?;
+        let mut serial = self.booted(env)?;
+        self.carries(&mut serial)
+    }
+
     /// Waits for the guest's shell.
     fn booted(&self, env: &Env<'_>) -> Result<Serial> {
         let path = self.vmm.join("serial");
@@ -105,9 +128,8 @@ fn as_user(command: &Command) -> Command {
 /// The README's line, with QEMU as an ordinary user and the back end as root.
 pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
     let mut stage = Stage::new(env)?;
-    let _qemu = Running::start_logged(&mut as_user(&stage.qemu(env, 1)?), &env.dir.join("qemu.log"))?;
-    let mut serial = stage.booted(env)?;
-    stage.carries(&mut serial)?;
+    let mut line = as_user(&stage.qemu(env, 1)?);
+    stage.carries_guest_of(env, &mut line)?;
     Ok(String::new())
 }
 
@@ -124,6 +146,64 @@ pub fn private_memory(env: &Env<'_>) -> Result<String> {
     line = Command::new(line.get_program());
     line.args(before.iter().chain(kept));
     misled(env, stage, &mut line, &["the front end shared 0 regions", "share=on", "<access mode='shared'/>"])
+}
+
+/// QEMU whose memory is a file: on a disk it is refused with the remedy, on /dev/shm and on
+/// hugetlbfs it is taken.
+pub fn memory_file(env: &Env<'_>) -> Result<String> {
+    let mut stage = Stage::new(env)?;
+    let own = std::env::current_exe().context("the test program's own path")?;
+    let disk = own.parent().context("its folder")?;
+    let mut qemu = Running::start_logged(&mut stage.with_memory(env, disk)?, &env.dir.join("qemu.log"))?;
+    wait_for("the remedy in the log", BOOT, || {
+        let log = stage.backend.log_text();
+        Ok(log.contains("neither shared memory nor on hugetlbfs").then_some(()))
+    })?;
+    qemu.kill();
+    let mut line = stage.with_memory(env, Path::new("/dev/shm"))?;
+    stage.carries_guest_of(env, &mut line)?;
+    let Some(_pages) = HugePages::reserve(env.machine.memory_mib)? else {
+        return Ok("/dev/shm; no huge pages are free".to_owned());
+    };
+    let huge = env.dir.join("huge");
+    std::fs::create_dir(&huge)?;
+    let inner = stage.with_memory(env, &huge)?;
+    let mut line = Command::new("unshare");
+    line.args(["--mount", "sh", "-c", "mount -t hugetlbfs none \"$0\" && exec \"$@\""]).arg(&huge);
+    line.arg(inner.get_program()).args(inner.get_args());
+    stage.carries_guest_of(env, &mut line)?;
+    Ok("/dev/shm, hugetlbfs".to_owned())
+}
+
+/// Huge pages for a guest's memory, given back on drop.
+struct HugePages {
+    before: u64,
+}
+
+impl HugePages {
+    const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
+
+    /// `None`: the kernel finds too few.
+    fn reserve(mib: u32) -> Result<Option<Self>> {
+        let before = std::fs::read_to_string(Self::NUMBER)?.trim().parse().context(Self::NUMBER)?;
+        let needed = (u64::from(mib) << 10).div_ceil(Self::told("Hugepagesize:")?);
+        let pages = Self { before };
+        std::fs::write(Self::NUMBER, (before + needed).to_string()).context(Self::NUMBER)?;
+        Ok((Self::told("HugePages_Free:")? >= needed).then_some(pages))
+    }
+
+    fn told(name: &str) -> Result<u64> {
+        let told = std::fs::read_to_string("/proc/meminfo")?;
+        let value =
+            told.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+        value.with_context(|| format!("/proc/meminfo has no {name}"))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::NUMBER, self.before.to_string());
+    }
 }
 
 /// QEMU with more queues than the port has: the log names the remedy, and QEMU, which connects

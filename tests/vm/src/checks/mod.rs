@@ -88,6 +88,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("idle", On::Qemu10, net::idle),
     ("libvirt", On::Debian12, front_ends::by_libvirt),
     ("private-memory", On::Ends, front_ends::private_memory),
+    ("memory-file", On::Ends, front_ends::memory_file),
     ("too-many-queues", On::Ends, front_ends::too_many_queues),
     ("ordinary-user", On::Debian12, front_ends::ordinary_user),
     ("net-send", On::Qemu10, send::net),
