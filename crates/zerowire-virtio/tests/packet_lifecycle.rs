@@ -3,9 +3,9 @@
 mod common;
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::attack::attack;
+use common::attack::{PLAIN, attack, front_end};
 use common::dirty::{Migration, without_mark};
 use common::frames::{self, frame, number};
 use common::netns::in_own_process;
@@ -13,7 +13,7 @@ use common::veth::{ip, promiscuity, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, guest_memory, in_netns, options, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use zerowire_guest::misbehave::RingAttack;
+use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, protocol};
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
@@ -359,6 +359,51 @@ fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
             }
             drop(guest);
             wait_until("the connection has ended", || !backend.stats("a").connected);
+        }
+    });
+}
+
+/// How often the thread of this name has gone to sleep.
+fn sleeps(thread: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc").flatten();
+    let read = |task: &std::fs::DirEntry, file| std::fs::read_to_string(task.path().join(file));
+    let ours = tasks.filter(|t| read(t, "comm").is_ok_and(|name| name.trim() == thread));
+    let status = ours.map(|t| read(&t, "status").expect("its status")).next().expect("the thread");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|n| n.trim().parse().ok()).expect("a count")
+}
+
+/// The guest's ring has more frames, and the interface takes none: its worker looks at it again ever
+/// less often.
+#[test]
+fn a_full_interface_is_looked_at_ever_less_often() {
+    const MOST_PER_SECOND: f64 = 200.0;
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let shaper = [
+            "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "8bit", "burst", "3000", "limit", "40000000",
+        ];
+        let done = std::process::Command::new("tc").args(shaper).output().expect("the program tc (iproute2)");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        for port in PORTS {
+            let backend = Backend::start(&[Vm::on("zwlook", port)]);
+            let (mut transport, memory) = front_end(&backend, "zwlook", PLAIN);
+            let mut tx = RawQueue::start(&memory, &mut transport, 1, 8192).expect("a queue");
+            let whole = tx.place(&[&[0; 12][..], &frame(1, 1500)].concat()).expect("guest memory");
+            tx.write_chain(0, &[RawDesc::readable(&whole)]);
+            (0..8192).for_each(|_| tx.offer(0));
+            tx.kick().expect("a kick");
+            let mut taken = 0;
+            wait_until("the interface takes no more", || {
+                std::thread::sleep(Duration::from_millis(300));
+                std::mem::replace(&mut taken, tx.ring().used_idx()) == tx.ring().used_idx() && taken > 0
+            });
+            assert!(taken < 8192, "{port}: it takes all");
+            let (before, begin) = (sleeps("zwlook-q0"), Instant::now());
+            std::thread::sleep(Duration::from_secs(1));
+            let (looks, most) =
+                (sleeps("zwlook-q0") - before, MOST_PER_SECOND * begin.elapsed().as_secs_f64());
+            assert!((looks as f64) < most, "{port}: {looks} times in {:?}", begin.elapsed());
         }
     });
 }
