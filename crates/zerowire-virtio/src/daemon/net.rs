@@ -14,7 +14,7 @@ use super::metadata::{MetadataDetour, Service};
 use super::session::{SessionError, refused};
 use super::vm::VmContext;
 use super::worker::{WorkerHandle, WorkerSetup};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Userfault};
 use crate::net::announce::rarp;
 use crate::net::config::space;
 use crate::net::features::offered;
@@ -146,8 +146,10 @@ impl Device for NetDevice<'_> {
     }
 
     fn protocol_features(&self) -> u64 {
+        let has_postcopy = self.vm.port.takes_missing_pages() && Userfault::is_available();
         // QEMU warns of a network back end with CONFIG, and keeps the configuration space itself.
-        PROTOCOL_FEATURES | if self.vm.mac.is_some() { p::CONFIG } else { 0 }
+        let more = [(self.vm.mac.is_some(), p::CONFIG), (has_postcopy, p::PAGEFAULT)];
+        more.into_iter().filter(|(has, _)| *has).fold(PROTOCOL_FEATURES, |all, (_, bit)| all | bit)
     }
 
     fn config(&self) -> Option<Vec<u8>> {

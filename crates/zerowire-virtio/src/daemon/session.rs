@@ -10,6 +10,7 @@ mod device_state;
 mod inflight;
 mod memory;
 mod migration;
+mod postcopy;
 mod vrings;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +28,7 @@ use super::pace::Progress;
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use crate::ring::RingAddresses;
 use crate::ring::inflight::InflightRegion;
+use postcopy::Postcopy;
 
 /// Why a message was not carried out.
 #[derive(Debug, Error)]
@@ -77,6 +79,8 @@ pub(super) struct Session<'a> {
     inflight: Option<Arc<InflightRegion>>,
     /// Where the state that the front end loads comes from, until it asks whether that went well.
     loading: Option<OwnedFd>,
+    /// Set between POSTCOPY_ADVISE and POSTCOPY_END.
+    postcopy: Option<Postcopy>,
     status: u64,
     progress: Progress,
     /// The channel for requests to the front end; held open, never written.
@@ -98,6 +102,7 @@ impl<'a> Session<'a> {
             device,
             inflight: None,
             loading: None,
+            postcopy: None,
             status: 0,
             progress: Progress::default(),
             backend_channel: None,
@@ -129,9 +134,13 @@ impl<'a> Session<'a> {
             let text = "a reply, where a request was due".to_owned();
             return Err(SessionError::Protocol { request: "message", text });
         }
+        // QEMU confirms memory that has not changed under the number 0.
+        if message.header().request == 0 && self.is_confirmation(&message) {
+            return Ok(());
+        }
         let request = message.request()?;
         let is_log = request == Request::SetLogBase;
-        let outcome = self.carry_out(request, &mut message);
+        let outcome = self.carry_out(request, &mut message, connection);
         let acknowledge = self.protocol & p::REPLY_ACK != 0 && message.wants_reply();
         match outcome {
             Ok(Answer::Bytes(body)) => Ok(connection.send_reply(&message, &body, &[])?),
@@ -155,7 +164,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn carry_out(&mut self, request: Request, message: &mut Message) -> Result<Answer, SessionError> {
+    fn carry_out(
+        &mut self,
+        request: Request,
+        message: &mut Message,
+        connection: &Connection,
+    ) -> Result<Answer, SessionError> {
         if !takes_descriptors(request) {
             message.no_fds()?;
         }
@@ -175,10 +189,13 @@ impl<'a> Session<'a> {
             Request::SetProtocolFeatures => self.set_protocol_features(message.u64()?)?,
             Request::SetOwner | Request::ResetOwner => message.empty()?,
             Request::GetQueueNum => return Ok(Answer::u64(self.rings.len() as u64)),
-            Request::SetMemTable => self.set_mem_table(message)?,
+            Request::SetMemTable => return self.set_mem_table(message),
             Request::GetMaxMemSlots => return Ok(Answer::u64(MAX_REGIONS as u64)),
-            Request::AddMemReg => self.add_mem_reg(message)?,
+            Request::AddMemReg => return self.add_mem_reg(message),
             Request::RemMemReg => self.rem_mem_reg(message)?,
+            Request::PostcopyAdvise => return self.postcopy_advise(message, connection),
+            Request::PostcopyListen => self.postcopy_listen(message)?,
+            Request::PostcopyEnd => self.postcopy_end(message)?,
             Request::SetLogBase => return self.set_log_base(message),
             Request::SetLogFd => self.set_log_fd(message)?,
             Request::SendRarp => self.send_rarp(message)?,
@@ -328,6 +345,8 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
+        // Nobody waits for pages any more.
+        self.postcopy = None;
         self.stop_all();
     }
 }

@@ -20,6 +20,7 @@ mod present;
 mod region_pool;
 mod sigbus;
 mod table;
+mod userfault;
 
 pub(crate) use budget::PinClaim;
 pub use budget::{OverBudget, PinBudget, Shares};
@@ -35,3 +36,4 @@ pub use table::{
     GuestMemory, MAX_REGIONS, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, SLAB_BYTES, Segment,
     SegmentList,
 };
+pub(crate) use userfault::Userfault;

@@ -93,6 +93,12 @@ pub(super) trait Port: Send + Sync {
         false
     }
 
+    /// Whether pages of the guest's memory may come after it was set (post-copy): a port that
+    /// registers memory needs all of it at once.
+    fn takes_missing_pages(&self) -> bool {
+        false
+    }
+
     /// Looks after what the queue pairs share; called when one of them asks for it ([`super::path::Path::attention`]). Returns
     /// why all of them have to let go of the guest's memory and go on with it, if they do.
     fn attend(&self) -> Option<Renewal> {

@@ -117,6 +117,10 @@ impl Port for PacketPort {
         super::send_through(&self.interface(), frame)
     }
 
+    fn takes_missing_pages(&self) -> bool {
+        self.policy.pin != Pin::On
+    }
+
     fn kernel_copies(&self) -> &'static str {
         "one each way, between the frame and the packet socket's buffer or its receive ring; with a transmit ring none on the \
          way out, but where the interface copies itself (net/packet/af_packet.c)"

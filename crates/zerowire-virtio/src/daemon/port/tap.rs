@@ -80,6 +80,10 @@ impl Port for TapPort {
         self.tap.flush();
     }
 
+    fn takes_missing_pages(&self) -> bool {
+        self.policy.pin != Pin::On
+    }
+
     fn kernel_copies(&self) -> &'static str {
         "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)"
     }

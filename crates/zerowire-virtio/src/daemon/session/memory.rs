@@ -1,10 +1,11 @@
 //! Messages about guest memory.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use zerowire_vhost_user::{Message, Request};
+use zerowire_vhost_user::{MemoryRegion, MemoryTable, Message, Request, SingleRegion};
 
-use super::{Session, SessionError, refused};
+use super::{Answer, Session, SessionError, refused};
 use crate::memory::{GuestMemory, RegionConfig};
 
 /// How often regions may be added again in all: for each queue pair of a large device each region once more. QEMU before
@@ -12,47 +13,57 @@ use crate::memory::{GuestMemory, RegionConfig};
 const MAX_REPEATS: usize = 256 * 64;
 
 impl Session<'_> {
-    pub(super) fn set_mem_table(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let regions = message
-            .memory_table()?
-            .into_iter()
-            .map(|(r, file)| RegionConfig {
-                guest_addr: r.guest_addr,
-                len: r.size,
-                user_addr: r.user_addr,
-                offset: r.mmap_offset,
-                file,
-            })
-            .collect();
+    pub(super) fn set_mem_table(&mut self, message: &mut Message) -> Result<Answer, SessionError> {
+        let request = Request::SetMemTable;
+        if self.is_confirmation(message) {
+            return self.confirm_memory(request, message).map(|()| Answer::None);
+        }
+        let table = message.memory_table()?;
+        let regions: Vec<_> = table.iter().map(|(r, _)| *r).collect();
+        let configs = table.into_iter().map(|(r, file)| config(r, file)).collect();
         self.repeats.clear();
-        let memory = GuestMemory::new(regions).map_err(|e| refused(Request::SetMemTable, e.to_string()))?;
-        self.replace_memory(Request::SetMemTable, memory)
+        let memory = GuestMemory::new(configs).map_err(|e| refused(request, e.to_string()))?;
+        if !self.keep_or_use(request, memory)? {
+            return Ok(Answer::None);
+        }
+        let regions = regions.into_iter().map(|r| self.with_own_address(r)).collect();
+        let mut body = MemoryTable { regions }.encode();
+        // As long as the request, whose table may have unused entries.
+        body.resize(message.body().len(), 0);
+        Ok(Answer::Bytes(body))
     }
 
-    pub(super) fn add_mem_reg(&mut self, message: &mut Message) -> Result<(), SessionError> {
+    pub(super) fn add_mem_reg(&mut self, message: &mut Message) -> Result<Answer, SessionError> {
+        let request = Request::AddMemReg;
+        if self.is_confirmation(message) {
+            return self.confirm_memory(request, message).map(|()| Answer::None);
+        }
         let r = message.single_region()?;
-        let region = RegionConfig {
-            guest_addr: r.guest_addr,
-            len: r.size,
-            user_addr: r.user_addr,
-            offset: r.mmap_offset,
-            file: message.take_fd()?,
-        };
-        if self.memory.is_same_region(&region) {
+        let region = config(r, message.take_fd()?);
+        let is_kept = if self.latest_memory().is_same_region(&region) {
             // QEMU before 8.0 has a device for each queue pair, and each of them adds and removes all regions.
             if self.repeats.len() >= MAX_REPEATS {
                 let text = format!("a region was added more than {MAX_REPEATS} times");
-                return Err(refused(Request::AddMemReg, text));
+                return Err(refused(request, text));
             }
             self.repeats.push((r.guest_addr, r.user_addr, r.size));
-            return Ok(());
-        }
-        let memory =
-            self.memory.with_region(region).map_err(|e| refused(Request::AddMemReg, e.to_string()))?;
-        self.replace_memory(Request::AddMemReg, memory)
+            self.listening().is_some()
+        } else {
+            let memory =
+                self.latest_memory().with_region(region).map_err(|e| refused(request, e.to_string()))?;
+            self.keep_or_use(request, memory)?
+        };
+        Ok(match is_kept {
+            true => Answer::Bytes(SingleRegion(self.with_own_address(r)).encode().to_vec()),
+            false => Answer::None,
+        })
     }
 
     pub(super) fn rem_mem_reg(&mut self, message: &mut Message) -> Result<(), SessionError> {
+        let request = Request::RemMemReg;
+        if self.is_confirmation(message) {
+            return self.confirm_memory(request, message);
+        }
         let r = message.single_region()?;
         // Some front ends send the region's descriptor along; it has no use.
         drop(message.take_fds());
@@ -61,19 +72,33 @@ impl Session<'_> {
             return Ok(());
         }
         let memory = self
-            .memory
+            .latest_memory()
             .without_region(r.guest_addr, r.user_addr, r.size)
-            .map_err(|e| refused(Request::RemMemReg, e.to_string()))?;
-        self.replace_memory(Request::RemMemReg, memory)
+            .map_err(|e| refused(request, e.to_string()))?;
+        self.keep_or_use(request, memory).map(drop)
     }
 
     /// The device has the new memory when this returns, and the old one is unmapped. Memory that the dirty log does not cover
     /// is refused.
-    fn replace_memory(&mut self, request: Request, memory: GuestMemory) -> Result<(), SessionError> {
+    pub(super) fn replace_memory(
+        &mut self,
+        request: Request,
+        memory: GuestMemory,
+    ) -> Result<(), SessionError> {
         let log = self.log_for(&memory).map_err(|e| refused(request, e.to_string()))?;
         let old = std::mem::replace(&mut self.memory, Arc::new(memory.with_log(log)));
         self.device.set_memory(&self.memory);
         self.take_over(&old);
         Ok(())
+    }
+}
+
+fn config(region: MemoryRegion, file: OwnedFd) -> RegionConfig {
+    RegionConfig {
+        guest_addr: region.guest_addr,
+        len: region.size,
+        user_addr: region.user_addr,
+        offset: region.mmap_offset,
+        file,
     }
 }
