@@ -1,9 +1,10 @@
 //! What a back end costs while nothing happens: memory, CPU, and the time until it listens.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::backend::{Backend, BackendKind};
@@ -15,6 +16,10 @@ use crate::stats::Summary;
 const GUEST_MEMORY: usize = 64 << 20;
 /// The name of the file that guests' memory is in, as /proc/PID/smaps shows it.
 const GUEST_FILE: &str = "memfd:guest-memory";
+/// Descriptors that a guest takes in this process, with room to spare, and those of everything else.
+const DESCRIPTORS: [u64; 2] = [16, 64];
+/// The first and the last VMs whose connections are compared.
+const COMPARED: usize = 8;
 
 /// The figures of idleness.
 #[derive(Debug, Clone, Serialize)]
@@ -29,6 +34,10 @@ pub struct IdleReport {
     pub all_vms_bytes: u64,
     /// What a further VM takes, in bytes.
     pub per_vm_bytes: u64,
+    /// Until the first VMs' rings run, each from its front end's connection on, in milliseconds.
+    pub first_ms: Summary,
+    /// The same of the last VMs.
+    pub last_ms: Summary,
     /// How long the connected, idle process was watched.
     pub watched_ms: u64,
     /// The CPU time that it used meanwhile, in nanoseconds.
@@ -44,6 +53,7 @@ pub fn measure(
     watch: Duration,
     placement: &Placement,
 ) -> Result<IdleReport> {
+    allow_descriptors(DESCRIPTORS[0] * vms as u64 + DESCRIPTORS[1])?;
     let mut times = Vec::new();
     let mut one_vm_bytes = 0;
     for start in 0..starts {
@@ -55,7 +65,8 @@ pub fn measure(
         }
     }
     let backend = Backend::start(program, &BackendKind::zero_copy(), vms, placement)?;
-    let _guests = connect(&backend, vms)?;
+    let (_guests, connected) = connect(&backend, vms)?;
+    let some = COMPARED.min(vms);
     let all_vms_bytes = own_memory(&backend)?;
     let before = backend.clock().settled(watch)?.0;
     std::thread::sleep(watch);
@@ -65,20 +76,28 @@ pub fn measure(
         vms,
         one_vm_bytes,
         all_vms_bytes,
+        first_ms: Summary::of(connected[..some].iter().copied()).context("no VM")?,
+        last_ms: Summary::of(connected[vms - some..].iter().copied()).context("no VM")?,
         per_vm_bytes: all_vms_bytes.saturating_sub(one_vm_bytes) / (vms as u64 - 1).max(1),
         watched_ms: watch.as_millis() as u64,
         cpu_ns: cpu.as_nanos() as u64,
     })
 }
 
-fn connect(backend: &Backend, vms: usize) -> Result<Vec<Guest>> {
-    let guests: Result<Vec<Guest>> =
-        (0..vms).map(|vm| Guest::connect(&backend.socket(vm), GUEST_MEMORY)).collect();
-    let guests = guests?;
+/// The guests, and how long each took to connect, in milliseconds.
+fn connect(backend: &Backend, vms: usize) -> Result<(Vec<Guest>, Vec<f64>)> {
+    let mut connected = Vec::new();
+    let guests = (0..vms).map(|vm| {
+        let begin = Instant::now();
+        let guest = Guest::connect(&backend.socket(vm), GUEST_MEMORY);
+        connected.push(begin.elapsed().as_secs_f64() * 1000.0);
+        guest
+    });
+    let guests = guests.collect::<Result<Vec<Guest>>>()?;
     for vm in 0..vms {
         backend.link(vm)?;
     }
-    Ok(guests)
+    Ok((guests, connected))
 }
 
 /// Proportional memory without that of guests, once the process has gone to sleep.
@@ -107,19 +126,35 @@ fn proportional_bytes(smaps: &str) -> u64 {
     total * 1024
 }
 
+/// Raises this process's limit of open files as far as it may itself. Fails when it stays below
+/// `need`.
+pub(crate) fn allow_descriptors(need: u64) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= need) {
+        return Ok(());
+    }
+    let raised = limit.maximum.map_or(need, |most| most.min(need));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum })?;
+    anyhow::ensure!(raised >= need, "{need} open files are needed and {raised} allowed: 'ulimit -Hn {need}'");
+    Ok(())
+}
+
 impl IdleReport {
     /// The report as text.
     pub fn text(&self) -> String {
-        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
         format!(
             "Idle: listens {:.1} ms after its start (max {:.1}); without guest memory {} with 1 VM, {} with {} VMs \
-             ({} for a further one); {} us of CPU in {} ms with {} idle VMs.\n",
+             ({} for a further one); rings run {:.1} ms after the first VM connects and {:.1} ms after the last; {} us of \
+             CPU in {} ms with {} idle VMs.\n",
             self.start_ms.median,
             self.start_ms.max,
             mib(self.one_vm_bytes),
             mib(self.all_vms_bytes),
             self.vms,
             mib(self.per_vm_bytes),
+            self.first_ms.median,
+            self.last_ms.median,
             self.cpu_ns / 1000,
             self.watched_ms,
             self.vms

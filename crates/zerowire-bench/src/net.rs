@@ -14,7 +14,7 @@ use crate::floor::Floor;
 use crate::idle;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
-use crate::options::{MOST_VMS, NetOptions, ThresholdOptions};
+use crate::options::{MOST_IDLE_VMS, MOST_VMS, NetOptions, ThresholdOptions};
 use crate::others::Usage;
 use crate::record::Plan;
 use crate::report::{Report, check_places, give_out, write_json};
@@ -35,6 +35,9 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
     }
     if let Some(vms) = options.vms.iter().find(|vms| !(1..=MOST_VMS).contains(*vms)) {
         wrong!("{vms} VMs: choose 1 to {MOST_VMS}");
+    }
+    if !(1..=MOST_IDLE_VMS).contains(&options.idle_vms) {
+        wrong!("{} idle VMs: choose 1 to {MOST_IDLE_VMS}", options.idle_vms);
     }
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
     options.guests_without()?;
@@ -84,7 +87,8 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
         };
         report.scaling = scaling::measure(program, &options.vm_counts(), effort, &placement)?;
         let (starts, watch) = if options.quick { (5, 1) } else { (15, 3) };
-        report.idle = Some(idle::measure(program, 12, starts, Duration::from_secs(watch), &placement)?);
+        let watch = Duration::from_secs(watch);
+        report.idle = Some(idle::measure(program, options.idle_vms, starts, watch, &placement)?);
     }
     Ok(report)
 }

@@ -29,6 +29,8 @@ pub struct NetOptions {
     pub fragment_len: usize,
     /// Numbers of VMs for the scaling table, each 1 to 64; empty leaves the table out.
     pub vms: Vec<usize>,
+    /// VMs of the process that is watched while they do nothing, 1 to 256.
+    pub idle_vms: usize,
     /// The program whose `net` command is measured; `None` measures the floor alone.
     pub program: Option<PathBuf>,
     /// Further variants of the back end: each the arguments behind `net`, separated by blanks.
@@ -52,6 +54,7 @@ impl Default for NetOptions {
             working_sets: WorkingSet::ALL.to_vec(),
             fragment_len: 32 << 10,
             vms: (1..=12).collect(),
+            idle_vms: 12,
             program: None,
             variants: Vec::new(),
             without: Vec::new(),
@@ -88,6 +91,9 @@ impl NetOptions {
         vec![vms[0], vms[vms.len() / 2], vms[vms.len() - 1]]
     }
 }
+
+/// The most idle VMs: as many as one process serves.
+pub const MOST_IDLE_VMS: usize = 256;
 
 /// The most VMs of the scaling table: their taps share a class B network.
 pub const MOST_VMS: usize = 64;

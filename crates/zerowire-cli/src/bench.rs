@@ -49,7 +49,7 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
---vms, --fragment-len, --without and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
+--vms, --idle-vms, --fragment-len, --without and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
 struct NetBenchArgs {
     /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(long, value_delimiter = ',', default_value = "tap", value_name = "PORT,…")]
@@ -74,6 +74,9 @@ struct NetBenchArgs {
     /// Numbers of VMs in the scaling table, each 1 to 64; 0 leaves the table out [default: 1 to 12]. Taps only.
     #[arg(long, value_delimiter = ',', value_name = "N,…")]
     vms: Vec<usize>,
+    /// VMs of the process that is watched while they do nothing, 1 to 256 [default: 12]. Taps only.
+    #[arg(long, value_name = "N")]
+    idle_vms: Option<usize>,
     /// Bytes of the pieces in which the guest sends large frames [default: 32768]. Taps only.
     #[arg(long, value_name = "BYTES")]
     fragment_len: Option<usize>,
@@ -236,6 +239,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
             true => (1..=12).collect(),
             false => args.vms.into_iter().filter(|n| *n > 0).collect(),
         },
+        idle_vms: args.idle_vms.unwrap_or(NetOptions::default().idle_vms),
         program,
         variants: args.with,
         without: args.without,
@@ -251,6 +255,7 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
     let for_taps = [
         (args.threshold, "--threshold"),
         (!args.vms.is_empty(), "--vms"),
+        (args.idle_vms.is_some(), "--idle-vms"),
         (args.fragment_len.is_some(), "--fragment-len"),
         (!args.without.is_empty(), "--without"),
     ];

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use zerowire_guest::vsock::{HOST_CID, SocketType};
 
@@ -15,7 +14,7 @@ use super::guest::{Setup, VsockGuest};
 use super::host;
 use crate::backend::Backend;
 use crate::cpu::Placement;
-use crate::idle::own_memory;
+use crate::idle::{allow_descriptors, own_memory};
 use crate::stats::Summary;
 use crate::table::{Table, bytes};
 
@@ -101,19 +100,6 @@ pub fn measure(
         watched_ms: watch.as_millis() as u64,
         cpu_ns: cpu.as_nanos() as u64,
     })
-}
-
-/// Raises this process's limit of open files as far as it may itself. Fails when it stays below
-/// `need`.
-fn allow_descriptors(need: u64) -> Result<()> {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= need) {
-        return Ok(());
-    }
-    let raised = limit.maximum.map_or(need, |most| most.min(need));
-    setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum })?;
-    anyhow::ensure!(raised >= need, "{need} open files are needed and {raised} allowed: 'ulimit -Hn {need}'");
-    Ok(())
 }
 
 impl IdleReport {
