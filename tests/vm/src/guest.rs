@@ -221,6 +221,34 @@ impl Guest {
         Ok(())
     }
 
+    /// Lets a migration from here, or to here, end by post-copy. On both sides before it begins.
+    ///
+    /// # Errors
+    /// QEMU refuses: a device's back end can't wait for pages, for instance.
+    pub fn allow_postcopy(&mut self) -> Result<()> {
+        let capability = json!({"capability": "postcopy-ram", "state": true});
+        self.qmp.execute("migrate-set-capabilities", json!({"capabilities": [capability]}))?;
+        Ok(())
+    }
+
+    /// Has the guest go on at its new place now, where its memory comes as it is needed.
+    ///
+    /// # Errors
+    /// QEMU refuses.
+    pub fn start_postcopy(&mut self) -> Result<()> {
+        self.qmp.execute("migrate-start-postcopy", json!({}))?;
+        Ok(())
+    }
+
+    /// How many pages the guest's new place has asked for.
+    ///
+    /// # Errors
+    /// QEMU does not say.
+    pub fn postcopy_requests(&mut self) -> Result<u64> {
+        let answer = self.qmp.execute("query-migrate", json!({}))?;
+        answer["ram"]["postcopy-requests"].as_u64().with_context(|| format!("postcopy-requests in {answer}"))
+    }
+
     /// Sends at most so many bytes a second from now on.
     ///
     /// # Errors

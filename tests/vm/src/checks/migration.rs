@@ -62,18 +62,32 @@ enum Port {
     Xdp,
 }
 
-/// [`under_load`] with taps; and what QEMU says of a vsock device.
-pub fn over_a_tap(env: &Env<'_>) -> Result<String> {
-    under_load(env, Port::Tap)
+/// When the guest goes on at its new place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Switch {
+    /// When all of its memory is there.
+    Behind,
+    /// Before its memory is there (post-copy).
+    Ahead,
 }
 
-/// [`under_load`] with the guest's memory as AF_XDP's.
+/// [`under_load`] with taps; and what QEMU says of a vsock device.
+pub fn over_a_tap(env: &Env<'_>) -> Result<String> {
+    under_load(env, Port::Tap, Switch::Behind)
+}
+
+/// [`under_load`] with taps, by post-copy.
+pub fn postcopy(env: &Env<'_>) -> Result<String> {
+    under_load(env, Port::Tap, Switch::Ahead)
+}
+
+/// [`under_load`] with the guest's memory as AF_XDP's, which rules out post-copy.
 pub fn over_xdp(env: &Env<'_>) -> Result<String> {
-    under_load(env, Port::Xdp)
+    under_load(env, Port::Xdp, Switch::Behind)
 }
 
 /// Moves a guest with a busy connection, whose every byte is checked, there and back.
-fn under_load(env: &Env<'_>, port: Port) -> Result<String> {
+fn under_load(env: &Env<'_>, port: Port, switch: Switch) -> Result<String> {
     let namespace = Netns::new()?;
     namespace.ip(&["link", "add", "br0", "type", "bridge"])?;
     namespace.ip(&["addr", "add", &format!("{HOST}/24"), "dev", "br0"])?;
@@ -85,7 +99,7 @@ fn under_load(env: &Env<'_>, port: Port) -> Result<String> {
     let interface = devices[0].plug(&mut guest)?;
     guest.sh(&format!("ip addr add {GUEST}/24 dev {interface} && ip link set {interface} up"))?;
     guest.until(&format!("ping -c 1 -W 1 {HOST}"), LINK)?;
-    if port == Port::Tap {
+    if (port, switch) == (Port::Tap, Switch::Behind) {
         stays_with_vsock(env.dir, &mut guest)?;
     }
 
@@ -104,7 +118,19 @@ fn under_load(env: &Env<'_>, port: Port) -> Result<String> {
             let dir = folder(env.dir, &format!("qemu{round}"))?;
             let line = devices[to].command_line(env.machine.qemu, "port0");
             let mut next = Guest::await_migration(env.lab, env.machine, &dir, &[devices[to].id()], &line)?;
-            move_over(&mut guest, &mut next, &mut hosts[from], &dir.join("migration"), &load)
+            match (port, switch) {
+                (_, Switch::Ahead) => {
+                    [&mut guest, &mut next].into_iter().try_for_each(Guest::allow_postcopy)?
+                }
+                (Port::Xdp, _) => {
+                    ensure!(
+                        next.allow_postcopy().is_err(),
+                        "QEMU takes an xdp port for one that waits for pages"
+                    );
+                }
+                (Port::Tap, Switch::Behind) => {}
+            }
+            move_over(&mut guest, &mut next, &mut hosts[from], &dir.join("migration"), switch, &load)
                 .with_context(|| format!("migration {round}"))?;
             // The machine that the guest has left goes.
             guest = next;
@@ -139,7 +165,14 @@ fn under_load(env: &Env<'_>, port: Port) -> Result<String> {
 
 /// Moves the guest from one machine to another, whose connection is a unix socket at `path`. It is slow until the guest has
 /// worked with its writes noted, by `host`, for a while.
-fn move_over(from: &mut Guest, to: &mut Guest, host: &mut Backend, path: &Path, load: &Load) -> Result<()> {
+fn move_over(
+    from: &mut Guest,
+    to: &mut Guest,
+    host: &mut Backend,
+    path: &Path,
+    switch: Switch,
+    load: &Load,
+) -> Result<()> {
     load.wait_for_more()?;
     from.start_migration(to, path, SLOW)?;
     wait_for("the back end to note its writes", COMMAND, || {
@@ -147,8 +180,14 @@ fn move_over(from: &mut Guest, to: &mut Guest, host: &mut Backend, path: &Path, 
     })?;
     load.wait_for_more().context("while writes are noted")?;
     ensure!(!from.has_migrated()?, "it migrated before its time");
+    if switch == Switch::Ahead {
+        from.start_postcopy()?;
+    }
     from.limit_migration(FAST)?;
     wait_for("the migration", MIGRATION, || Ok(from.has_migrated()?.then_some(())))?;
+    if switch == Switch::Ahead {
+        ensure!(from.postcopy_requests()? > 0, "all memory was there before the guest");
+    }
     to.wait_migrated(COMMAND)
 }
 

@@ -53,6 +53,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("restart", On::All, change::restart),
     ("restart-xdp", On::Linux7, change::restart_xdp),
     ("migration", On::Qemu10, migration::over_a_tap),
+    ("migration-postcopy", On::All, migration::postcopy),
     ("migration-xdp", On::Qemu10, migration::over_xdp),
     ("memory-plug", On::All, change::memory_plug),
     ("mtu-xdp", On::Linux7, change::mtu_xdp),
