@@ -388,7 +388,9 @@ fn what_can_not_wait_for_pages_says_so() {
             Vm::on("zwcanp", "packet:v0"),
             Vm::on("zwxdp", "xdp:v0,mode=copy"),
         ]);
-        for (name, offered) in [("zwcan", true), ("zwpins", false), ("zwtwo", false), ("zwcanp", true), ("zwxdp", false)] {
+        for (name, offered) in
+            [("zwcan", true), ("zwpins", false), ("zwtwo", false), ("zwcanp", true), ("zwxdp", false)]
+        {
             let offers = connect(&backend, name).protocol() & p::PAGEFAULT != 0;
             assert_eq!(offers, offered, "{name}");
         }
