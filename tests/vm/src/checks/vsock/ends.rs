@@ -1,11 +1,13 @@
-//! Ends that a stock guest and mapped receive tell each other of.
+//! Ends that a stock guest and mapped receive tell each other of, and what they give back.
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use zerowire::recv::vsock::{Connection, Dequeued, Error, Listener, Options};
+use zerowire_vmtest::command::wait_for;
+use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
-use zerowire_vmtest::vsock::remote::Background;
+use zerowire_vmtest::vsock::remote::{self, Background};
 use zerowire_vmtest::vsock::{Kind, PATIENCE, host};
 
 use super::setup::{HOST, Vsock};
@@ -21,6 +23,7 @@ pub fn ends(env: &Env<'_>) -> Result<String> {
         device_goes(&mut vsock, kind)?;
     }
     transfer::echo(&mut vsock)?;
+    all_are_taken(&mut vsock)?;
     vsock.finish()?;
     Ok(String::new())
 }
@@ -71,12 +74,49 @@ fn device_goes(vsock: &mut Vsock, kind: Kind) -> Result<()> {
     vsock.plug()
 }
 
+/// The guest has all the mapped connections of its VM: it gets no more, until one of them ends. Its
+/// others go on.
+fn all_are_taken(vsock: &mut Vsock) -> Result<()> {
+    vsock.replace(&["--map-connections", "2"])?;
+    let listener = listen(vsock, 1032, Kind::Stream)?;
+    let first = connect(vsock, &listener, Kind::Stream)?;
+    let second = connect(vsock, &listener, Kind::Stream)?;
+    remote::run(&mut vsock.guest, &format!("stream connect {HOST} 1032 refused"))?;
+    let plain = host::Listener::new(&vsock.uds(), 1033, Kind::Stream)?;
+    let job = Background::start(&mut vsock.guest, &format!("stream connect {HOST} 1033 silent"))?;
+    let socket = plain.accept()?;
+    job.wait_for(&mut vsock.guest, "silent")?;
+    drop(socket);
+    job.signal(&mut vsock.guest, "KILL")?;
+
+    let leave = |vsock: &mut Vsock, (job, program): (Background, Connection), left: u64| {
+        drop(program);
+        job.finish(&mut vsock.guest)?;
+        let found = wait_for("its place", COMMAND, || {
+            Ok((vsock.ledger_now()?.number("mapped_connections")? == left).then_some(()))
+        });
+        found.with_context(|| format!("not {left} mapped connections"))
+    };
+    leave(vsock, first, 1)?;
+    let third = connect(vsock, &listener, Kind::Stream)?;
+    leave(vsock, second, 1)?;
+    leave(vsock, third, 0)?;
+    let refused = vsock.ledger_now()?.number("mapped_refused")?;
+    ensure!(refused == 1, "{refused} mapped connections were refused, not 1");
+    Ok(())
+}
+
 /// A mapped connection on which the guest has sent a token and waits.
 fn open(vsock: &mut Vsock, kind: Kind) -> Result<(Background, Connection)> {
     let listener = listen(vsock, 1032, kind)?;
+    connect(vsock, &listener, kind)
+}
+
+/// The same to a program that listens already.
+fn connect(vsock: &mut Vsock, listener: &Listener, kind: Kind) -> Result<(Background, Connection)> {
     let line = format!("{} connect {HOST} 1032 send-and-wait", kind.word());
     let job = Background::start(&mut vsock.guest, &line)?;
-    let program = accept(&listener)?;
+    let program = accept(listener)?;
     ensure!(program.wait(Some(PATIENCE))?, "no data came");
     Ok((job, program))
 }
