@@ -63,11 +63,11 @@ pub fn refused(config: &Option<PathBuf>, e: &ServerError) -> anyhow::Error {
         | ServerError::CidTaken { .. }
         | ServerError::PathTaken { .. }
         | ServerError::PathOfPort { .. }
-        | ServerError::PortTaken { .. } => WrongArguments(text).into(),
+        | ServerError::PortTaken { .. }
+        | ServerError::Limit { .. } => WrongArguments(text).into(),
         ServerError::Port { .. }
         | ServerError::Listen { .. }
         | ServerError::Metadata { .. }
-        | ServerError::Limit { .. }
         | ServerError::Resources { .. } => anyhow!(text),
     }
 }

@@ -26,6 +26,10 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["vsock"], "--cid N"),
         (&["vsock", "--socket", "/tmp/x"], "--uds PATH"),
         (&["vsock", "--vm", "name=a"], "socket=PATH is missing"),
+        (
+            &["vsock", "--cid", "3", "--socket", "/tmp/x", "--uds", "/tmp/y", "--peer-connections", "99999"],
+            "99999 connections with one other guest",
+        ),
         (&["bench", "net", "--sizes", "1"], "frame length 1"),
         (&["bench", "net", "--rounds", "0"], "0 rounds"),
         (&["bench", "net", "--direction", "up"], "up"),
