@@ -270,7 +270,8 @@ fn no_byte_of_a_frame_is_wrong_while_pages_go_and_come() {
 }
 
 /// The same for streams: one half of what the guest sends from is under way while pages of the other
-/// half are taken, and receive buffers lose their pages before the device has them again.
+/// half are taken, receive buffers lose their pages before the device has them again, and a module of
+/// memory comes and goes.
 #[test]
 fn no_byte_of_a_stream_is_wrong_while_pages_go_and_come() {
     const LEN: usize = 256 << 10;
@@ -327,9 +328,20 @@ fn no_byte_of_a_stream_is_wrong_while_pages_go_and_come() {
                 let reading = host.spawn(|| read_exact(&mut stream, LEN));
                 let writing = host.spawn(|| writer.write_all(&back));
                 let before = guest.stack.counters().payload_sent;
+                // A module of memory comes with the first packets, and goes while there are more.
+                let mut module = None;
                 while got_back.len() < LEN || !reading.is_finished() {
                     if guest.stack.counters().payload_sent - before < LEN as u64 {
                         guest.stack.send_from_pool(conn, &halves[half], LEN, 1).expect("sent");
+                    }
+                    let transport = guest.driver.transport();
+                    let region = module.get_or_insert_with(|| {
+                        let region = memory.add_region(PLUGGED, BLOCK_BYTES).expect("a region");
+                        transport.add_memory(&region).expect("plugged");
+                        region
+                    });
+                    if !got_back.is_empty() && memory.remove_region(PLUGGED).is_ok() {
+                        transport.remove_memory(region).expect("unplugged");
                     }
                     guest.stack.turn(Duration::from_micros(300)).expect("a turn");
                     while let zerowire_guest::vsock::Dequeued::Packets(lease) =
@@ -352,6 +364,9 @@ fn no_byte_of_a_stream_is_wrong_while_pages_go_and_come() {
                 (reading.join().expect("read"), writing.join().expect("a thread"))
             });
             writing.expect("written");
+            if let Ok(region) = memory.remove_region(PLUGGED) {
+                guest.driver.transport().remove_memory(&region).expect("unplugged");
+            }
             guest.stack.flush(PATIENCE).expect("all chains come back");
             assert!(reading == out, "guest to host, round {round}");
             assert!(got_back == back, "host to guest, round {round}");
