@@ -43,9 +43,11 @@ fn beside_a_good_guest(
 #[test]
 fn every_ring_attack_ends_as_it_should() {
     beside_a_good_guest(["zwatka", "zwatkb"], |backend, peer, check| {
-        for a in RingAttack::ALL {
-            attack(backend, "zwatka", peer, *a);
-            check();
+        for features in [PLAIN, PLAIN | f::IN_ORDER] {
+            for a in RingAttack::ALL {
+                attack(backend, "zwatka", peer, features, *a);
+                check();
+            }
         }
     });
 }
@@ -53,9 +55,11 @@ fn every_ring_attack_ends_as_it_should() {
 #[test]
 fn every_ring_attack_on_a_receive_queue_ends_as_it_should() {
     beside_a_good_guest(["zwatra", "zwatrb"], |backend, peer, check| {
-        for a in RingAttack::ALL {
-            attack_receive(backend, "zwatra", peer, *a);
-            check();
+        for features in [PLAIN, PLAIN | f::IN_ORDER] {
+            for a in RingAttack::ALL {
+                attack_receive(backend, "zwatra", peer, features, *a);
+                check();
+            }
         }
     });
 }

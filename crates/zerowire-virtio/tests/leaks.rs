@@ -83,7 +83,7 @@ fn nothing_is_left_behind() {
 
             for _ in 0..2 {
                 for a in RingAttack::ALL {
-                    attack(&backend, name, &mut peer, *a);
+                    attack(&backend, name, &mut peer, PLAIN, *a);
                 }
                 assert_held(&backend, name, before, "all ring attacks");
                 for message in malformed_messages(4) {

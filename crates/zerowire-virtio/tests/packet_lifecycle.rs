@@ -437,7 +437,7 @@ fn hostile_guests_get_nowhere() {
     in_netns_each(|port| {
         let (backend, mut peer) = with(port);
         for a in RingAttack::ALL {
-            attack(&backend, "a", &mut peer, *a);
+            attack(&backend, "a", &mut peer, PLAIN, *a);
         }
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         guest.ping(&mut peer, 1);

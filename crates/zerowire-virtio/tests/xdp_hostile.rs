@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::attack::attack;
+use common::attack::{PLAIN, attack};
 use common::frames::frame;
 use common::pattern::{DATA, Patterned};
 use common::toggle::{Shape, changing_frame, with_metadata};
@@ -43,7 +43,7 @@ fn beside_a_good_guest(test: impl FnOnce(&Backend, &mut Peer, &mut dyn FnMut()) 
 fn every_ring_attack_ends_as_it_should() {
     beside_a_good_guest(|backend, peer, check| {
         for a in RingAttack::ALL {
-            attack(backend, "bad", peer, *a);
+            attack(backend, "bad", peer, PLAIN, *a);
             check();
         }
     });

@@ -70,9 +70,10 @@ pub fn good_frame(queue: &mut RawQueue, peer: &mut Peer, n: u32) {
     assert_eq!(peer.expect().bytes, frame);
 }
 
-/// Carries out one attack on queue 1 of `vm` and checks what comes of it.
-pub fn attack(backend: &Backend, vm: &str, peer: &mut Peer, attack: RingAttack) {
-    let (mut transport, memory) = front_end(backend, vm, PLAIN);
+/// Carries out one attack on queue 1 of `vm`, whose guest has these features, and checks what comes of
+/// it.
+pub fn attack(backend: &Backend, vm: &str, peer: &mut Peer, features: u64, attack: RingAttack) {
+    let (mut transport, memory) = front_end(backend, vm, features);
     let mut queue = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
     good_frame(&mut queue, peer, 1);
     let before = backend.stats(vm);
@@ -138,10 +139,11 @@ fn good_receive(queue: &mut RawQueue, peer: &mut Peer, n: u32) {
     assert_eq!(bytes, frame);
 }
 
-/// Carries out one attack on queue 0 of `vm` and checks what comes of it.
-pub fn attack_receive(backend: &Backend, vm: &str, peer: &mut Peer, attack: RingAttack) {
+/// Carries out one attack on queue 0 of `vm`, whose guest has these features, and checks what comes of
+/// it.
+pub fn attack_receive(backend: &Backend, vm: &str, peer: &mut Peer, features: u64, attack: RingAttack) {
     const ROOM: usize = 70;
-    let (mut transport, memory) = front_end(backend, vm, PLAIN);
+    let (mut transport, memory) = front_end(backend, vm, features);
     let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
     let mut queue = RawQueue::start(&memory, &mut transport, 0, SIZE).expect("a queue");
     good_receive(&mut queue, peer, 1);
