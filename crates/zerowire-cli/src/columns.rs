@@ -1,6 +1,7 @@
 //! Text in the columns of a terminal.
 
-use std::io::{self, IsTerminal, Stdout, Write};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 /// Columns of text that goes to no terminal, or to one that doesn't tell its width.
 pub const PLAIN_WIDTH: usize = 80;
@@ -107,10 +108,10 @@ impl<W: Write> Drop for Fitting<W> {
     }
 }
 
-/// Columns of standard output.
-pub fn width(stdout: &Stdout) -> usize {
-    let is_terminal = stdout.is_terminal();
-    let told = is_terminal.then(|| rustix::termios::tcgetwinsize(stdout).ok()).flatten();
+/// Columns of standard output, or standard error.
+pub fn width(stream: &(impl IsTerminal + AsFd)) -> usize {
+    let is_terminal = stream.is_terminal();
+    let told = is_terminal.then(|| rustix::termios::tcgetwinsize(stream).ok()).flatten();
     match told.map_or(0, |size| usize::from(size.ws_col)) {
         0 => PLAIN_WIDTH,
         columns => columns.min(MAX_WIDTH),

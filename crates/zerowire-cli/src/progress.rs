@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use zerowire_cli::columns::{fit, width};
 use zerowire_cli::story::{bytes_bar, bytes_text};
 
 /// Time between two lines without a terminal.
@@ -23,10 +24,10 @@ impl Progress {
         Self { bar, quiet, total, last: Instant::now() }
     }
 
-    /// A line above the bar.
+    /// A line above the bar, which fits the terminal.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(line),
+            Some(bar) => fit(line, width(&std::io::stderr())).lines().for_each(|part| bar.println(part)),
             None if !self.quiet => eprintln!("{line}"),
             None => {}
         }

@@ -12,10 +12,10 @@ use std::thread::JoinHandle;
 
 use replay_common::{HERE, capture, frames, in_lab, write};
 
-/// A terminal of 120 columns: what a program writes to it can be read here.
-fn terminal() -> (File, OwnedFd) {
+/// A terminal: what a program writes to it can be read here.
+fn terminal(columns: u16) -> (File, OwnedFd) {
     let (mut here, mut there) = (-1, -1);
-    let size = libc::winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: all pointers are NULL, as allowed, or valid for the call.
     let opened = unsafe { libc::openpty(&mut here, &mut there, null_mut(), null_mut(), &size) };
     assert_eq!(opened, 0, "a pseudo terminal: {}", std::io::Error::last_os_error());
@@ -24,8 +24,8 @@ fn terminal() -> (File, OwnedFd) {
 }
 
 /// Runs it with standard error on a terminal; returns what it shows there.
-fn shows(args: &[&str]) -> String {
-    let (mut here, there) = terminal();
+fn shows(args: &[&str], columns: u16) -> String {
+    let (mut here, there) = terminal(columns);
     let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
     command.args(args).env("TERM", "xterm").env_remove("ZEROWIRE_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(there);
@@ -63,14 +63,42 @@ fn a_bar_shows_how_far_it_is_unless_it_is_to_be_quiet() {
         let content = write(&vec![7; 3_000_001]);
         let content = content.path().to_str().expect("a path");
         for quiet in [&[][..], &["--quiet"]] {
-            let shown = shows(&[&replay, quiet].concat());
+            let shown = shows(&[&replay, quiet].concat(), 120);
             assert_eq!(shown.contains(" of 40 frames, "), quiet.is_empty(), "{shown}");
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let to = listener.local_addr().expect("an address").to_string();
             let receiver = received(listener);
-            let shown = shows(&[&["send", "--to", &to, content], quiet].concat());
+            let shown = shows(&[&["send", "--to", &to, content], quiet].concat(), 120);
             assert_eq!(shown.contains(" of 3.00 MB, "), quiet.is_empty(), "{shown}");
             assert_eq!(receiver.join().expect("received"), 3_000_001);
         }
     });
+}
+
+/// The lines on the terminal, without what moves its cursor, and without the bar, which begins where
+/// the terminal wraps.
+fn lines(shown: &str) -> Vec<String> {
+    let mut parts = shown.split("\x1b[");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    text.extend(
+        parts.map(|part| part.trim_start_matches(|c: char| !c.is_ascii_alphabetic()).get(1..).unwrap_or("")),
+    );
+    let is_end = |c: char| matches!(c, '\r' | '\n' | '\u{2580}'..='\u{259f}');
+    text.split(is_end).map(|line| line.trim_end().to_owned()).collect()
+}
+
+#[test]
+fn what_is_said_above_the_bar_fits_the_terminal() {
+    let content = write(&vec![7; 300_000]);
+    let content = content.path().to_str().expect("a path");
+    for columns in [80, 50] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = listener.local_addr().expect("an address").to_string();
+        let receiver = received(listener);
+        let lines = lines(&shows(&["send", "--to", &to, content], columns));
+        assert_eq!(receiver.join().expect("received"), 300_000);
+        assert!(lines.iter().any(|line| line.contains(&format!("to {to}: "))), "{lines:#?}");
+        let wide: Vec<_> = lines.iter().filter(|l| l.chars().count() > columns.into()).collect();
+        assert!(wide.is_empty(), "wider than {columns}: {wide:#?}");
+    }
 }
