@@ -85,7 +85,15 @@ fn root_is_ready() {
     let lab = Lab::new();
     let output = lab.doctor(&["--path", "net", "--json"]).output().expect("run");
     let report = json(&output);
-    for id in ["net.tun", "net.tap", "net.queues", "netns.admin", "uring.setup", "netns.identity"] {
+    for id in [
+        "net.tun",
+        "net.tap",
+        "net.queues",
+        "netns.admin",
+        "uring.setup",
+        "netns.identity",
+        "memory.userfaultfd",
+    ] {
         assert_eq!(check(&report, id)["outcome"], "ok", "{id}");
     }
     assert!(output.status.success());
@@ -140,6 +148,8 @@ fn a_user_is_told_what_to_ask_for() {
     assert_eq!(check(&report, "net.tap")["outcome"], "missing");
     assert_eq!(check(&report, "send.packet_ring")["outcome"], "missing");
     assert_eq!(check(&report, "net.packet_port")["outcome"], "missing");
+    let later = check(&report, "memory.userfaultfd");
+    assert!(later["remedy"].as_str().is_none_or(|r| r.contains("CAP_SYS_PTRACE")), "{later}");
     assert_eq!(check(&report, "send.zerocopy")["outcome"], "ok");
     assert_eq!(verdict(&report, "net")["outcome"], "missing");
     assert_eq!(output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! Memory: how much may be registered, and whether huge pages are there.
+//! Memory: how much may be registered, whether huge pages are there, and whether pages may come later.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, getrlimit};
 
 use super::errno::{self, size};
-use super::sys::{Mapping, register_and_release};
+use super::sys::{Mapping, open_userfaultfd, register_and_release};
 use super::{Finding, Group, Job, Machine, Subject, Todo};
 
 /// How much is registered to see whether it may be.
@@ -50,6 +50,14 @@ pub(super) fn check(todo: &mut Todo, machine: &Machine, has_ring: bool) {
         title: "huge pages",
     };
     todo.add(huge, || translate_huge(map_huge().map_err(|e| errno::number(&e)), &free_huge()));
+    let later = Subject {
+        id: "memory.userfaultfd",
+        group: Group::Shared,
+        jobs: &[Job::Net],
+        path: "net: memory that comes later",
+        title: "post-copy",
+    };
+    todo.add(later, || translate_later(open_userfaultfd().map(drop).map_err(|e| errno::number(&e))));
 }
 
 /// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0: none).
@@ -153,6 +161,22 @@ fn translate_huge(mapped: Result<(), i32>, free: &str) -> Finding {
     }
 }
 
+fn translate_later(opened: Result<(), i32>) -> Finding {
+    let worse = "Post-copy is not offered: QEMU refuses to switch it on. Other migrations work.";
+    match opened {
+        Ok(()) => Finding::ok(
+            "a userfaultfd can be opened",
+            "A guest can go on at its new place before its memory has come (post-copy).",
+        ),
+        Err(libc::ENOSYS) => Finding::degraded("no userfaultfd in this kernel", worse)
+            .remedy("Boot a kernel with CONFIG_USERFAULTFD."),
+        Err(e) => Finding::degraded(format!("userfaultfd refused ({})", errno::words(e)), worse).remedy(
+            "Grant CAP_SYS_PTRACE, or the right to open /dev/userfaultfd. Or, as root, 'sysctl \
+             vm.unprivileged_userfaultfd=1', which grants it to everybody.",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
@@ -187,6 +211,16 @@ mod tests {
             let f = translate_huge(Err(e), "0 of 0 free");
             assert_eq!(f.outcome, Outcome::Degraded);
             assert!(f.remedy.is_some());
+        }
+    }
+
+    #[test]
+    fn post_copy_is_optional() {
+        assert_eq!(translate_later(Ok(())).outcome, Outcome::Ok);
+        for (error, word) in [(libc::EPERM, "CAP_SYS_PTRACE"), (libc::ENOSYS, "CONFIG_USERFAULTFD")] {
+            let f = translate_later(Err(error));
+            assert_eq!(f.outcome, Outcome::Degraded);
+            assert!(f.remedy.is_some_and(|r| r.contains(word)));
         }
     }
 }

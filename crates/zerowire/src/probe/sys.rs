@@ -7,6 +7,9 @@ use std::ptr;
 
 use io_uring::types::{io_uring_region_desc, io_uring_zcrx_area_reg, io_uring_zcrx_ifq_reg};
 use io_uring::{IoUring, cqueue, squeue};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::UserfaultfdFlags;
 
 /// Names of temporary taps: the kernel fills in a number.
 pub(super) const TAP_PREFIX: &str = "zwdoc";
@@ -230,5 +233,17 @@ pub(super) fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
         (true, 0) => Ok(()),
         (true, errno) => Err(io::Error::from_raw_os_error(errno)),
         (false, _) => Err(io::Error::other("the child was killed")),
+    }
+}
+
+/// Opens a userfaultfd for faults inside system calls, or the device that gives one by its file's rights.
+pub(super) fn open_userfaultfd() -> io::Result<OwnedFd> {
+    // SAFETY: a new descriptor; nothing is registered with it.
+    match unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
+        Err(Errno::PERM) => {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC;
+            rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()).map_err(|_| Errno::PERM.into())
+        }
+        fd => Ok(fd?),
     }
 }
