@@ -16,7 +16,7 @@ use crate::stats::Summary;
 const GUEST_MEMORY: usize = 64 << 20;
 /// The name of the file that guests' memory is in, as /proc/PID/smaps shows it.
 const GUEST_FILE: &str = "memfd:guest-memory";
-/// Descriptors that a guest takes in this process, with room to spare, and those of everything else.
+/// Descriptors that a guest takes in this process, with room to spare, and all others.
 const DESCRIPTORS: [u64; 2] = [16, 64];
 /// The first and the last VMs whose connections are compared.
 const COMPARED: usize = 8;

@@ -230,7 +230,7 @@ fn no_byte_of_a_frame_is_wrong_while_pages_go_and_come() {
             let tx = RawQueue::start(&memory, &mut transport, 1, 64).expect("a queue");
             let rx = RawQueue::start(&memory, &mut transport, 0, 64).expect("a queue");
             let slots = Slots::new();
-            // A frame's head lies in the same region as the rest: all of it can be registered as one.
+            // A frame's head lies in the region of the rest: all of it can be registered as one.
             let heads = address(0, 0);
             assert!(slots.claim(0, IN_USE));
             let (mut plugs, mut batches) = (0u32, 0);
@@ -269,9 +269,9 @@ fn no_byte_of_a_frame_is_wrong_while_pages_go_and_come() {
     });
 }
 
-/// The same for streams: one half of what the guest sends from is under way while pages of the other
-/// half are taken, receive buffers lose their pages before the device has them again, and a module of
-/// memory comes and goes.
+/// The same for streams: one half of what the guest sends from is under way while pages of the
+/// other half are taken, receive buffers lose their pages before the device has them again, and a
+/// module of memory comes and goes.
 #[test]
 fn no_byte_of_a_stream_is_wrong_while_pages_go_and_come() {
     const LEN: usize = 256 << 10;

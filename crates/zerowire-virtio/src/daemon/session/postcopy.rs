@@ -10,9 +10,9 @@
 //! a u64 of 0 (same request)       ->         registers the mappings, and uses them
 //! POSTCOPY_END                    ->         every page has come: registers nothing any more
 //! ```
-//! In between a thread that needs a missing page sleeps until the front end has brought it. That is
-//! the worker of one queue pair, or this VM's control thread. When the front end leaves, a thread of
-//! this module's own ends these waits: the others may be the ones that sleep.
+//! In between a thread that needs a missing page sleeps until the front end has brought it. That
+//! is the worker of the queue pair, or this VM's control thread. When the front end leaves, a
+//! thread of this module's own ends these waits: the others may be the ones that sleep.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -137,7 +137,8 @@ impl Session<'_> {
         self.replace_memory(request, memory)
     }
 
-    /// Uses `memory`, or keeps it until the front end answers faults there. Returns whether it does.
+    /// Uses `memory`, or keeps it until the front end answers faults there. Returns whether it
+    /// keeps it.
     pub(super) fn keep_or_use(
         &mut self,
         request: Request,
