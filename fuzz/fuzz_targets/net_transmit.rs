@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
 use zerowire_virtio::io::{Engine, PortIo};
 use zerowire_virtio::net::transmit::{Transmit, TransmitContext};
-use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Pin, Policy};
+use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Policy};
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::vsock::testing::{Guest, Layout, RING_SIZE};
 
@@ -25,7 +25,6 @@ fuzz_target!(|bytes: &[u8]| {
     let policy = Policy {
         mode: if choice & 2 == 0 { PathMode::Auto } else { PathMode::Copy },
         gather_max_bytes: if choice & 4 == 0 { 256 } else { 4096 },
-        pin: Pin::Off,
         ..Policy::default()
     };
     let acked = if choice & 8 == 0 { u64::MAX } else { 0 };

@@ -56,11 +56,6 @@ impl Area {
         // SAFETY: as in `bytes_mut`; shared borrows only read.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
-
-    /// An iovec over the whole area, to register it with io_uring. The area must outlive the ring.
-    pub fn as_iovec(&self) -> libc::iovec {
-        libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.len }
-    }
 }
 
 impl Drop for Area {
@@ -190,6 +185,5 @@ mod tests {
         area.bytes_mut()[9_999] = 7;
         assert_eq!(area.bytes()[9_999], 7);
         assert_eq!(area.bytes().len(), 10_000);
-        assert_eq!(area.as_iovec().iov_len, 10_000);
     }
 }

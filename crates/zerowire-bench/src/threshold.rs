@@ -6,9 +6,8 @@
 //! the kernel a vector costs time by the piece, and more when the pieces are cold. The back end takes
 //! its constants `GATHER_MAX_BYTES` and `GATHER_MIN_SEGMENTS` from this table.
 //!
-//! Six ways are measured, interleaved, on one tap: gather and write(2), writev(2); and in batches of
-//! 32 through io_uring with the tap registered: gather and WRITE, gather and WRITE_FIXED, WRITEV,
-//! WRITEV_FIXED. The fixed ones use registered memory.
+//! Four ways are measured, interleaved, on one tap: gather and write(2), writev(2); and in batches of
+//! 32 through io_uring with the tap registered: gather and WRITE, WRITEV.
 
 use std::fmt;
 use std::ops::Range;
@@ -38,7 +37,7 @@ pub const SEGMENTS: [usize; 5] = [2, 3, 5, 9, 17];
 const HEAD_ROOM: usize = 128;
 /// Room for a gathered frame.
 const GATHER_ROOM: usize = 17 * 4096;
-/// Where the working set begins in the registered area: behind heads and gathered frames.
+/// Where the working set begins in the area: behind heads and gathered frames.
 const PAYLOAD_AT: usize = (BATCH * (HEAD_ROOM + GATHER_ROOM)).next_multiple_of(4096);
 
 /// A way of writing a frame in several pieces.
@@ -49,30 +48,19 @@ pub enum Method {
     GatherWrite,
     /// Copy into a buffer, io_uring WRITE in batches.
     GatherRing,
-    /// Copy into a registered buffer, io_uring WRITE_FIXED in batches.
-    GatherFixed,
     /// writev(2).
     VectorWrite,
     /// io_uring WRITEV in batches.
     VectorRing,
-    /// io_uring WRITEV_FIXED in batches.
-    VectorFixed,
 }
 
 impl Method {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 6] = [
-        Self::GatherWrite,
-        Self::GatherRing,
-        Self::GatherFixed,
-        Self::VectorWrite,
-        Self::VectorRing,
-        Self::VectorFixed,
-    ];
+    pub const ALL: [Self; 4] = [Self::GatherWrite, Self::GatherRing, Self::VectorWrite, Self::VectorRing];
 
     /// Whether it copies the pieces in user space.
     pub fn gathers(self) -> bool {
-        matches!(self, Self::GatherWrite | Self::GatherRing | Self::GatherFixed)
+        matches!(self, Self::GatherWrite | Self::GatherRing)
     }
 }
 
@@ -81,10 +69,8 @@ impl fmt::Display for Method {
         f.pad(match self {
             Self::GatherWrite => "gather write",
             Self::GatherRing => "gather ring",
-            Self::GatherFixed => "gather fixed",
             Self::VectorWrite => "writev",
             Self::VectorRing => "writev ring",
-            Self::VectorFixed => "writev fixed",
         })
     }
 }
@@ -266,7 +252,7 @@ impl Bench {
         let len = shape.total_len();
         let cpu = thread_time();
         for batch in 0..frames / BATCH {
-            let mut writes = [Write::Fixed(0, 0); BATCH];
+            let mut writes = [Write::Plain(0, 0); BATCH];
             for (place, write) in writes.iter_mut().enumerate() {
                 let frame = batch * BATCH + place;
                 let own = frame * per_frame..(frame + 1) * per_frame;
@@ -285,12 +271,7 @@ impl Bench {
                         let at = gather(self.ring.area_mut(), shape, place, &pieces[own]);
                         Write::Plain(at, len)
                     }
-                    Method::GatherFixed => {
-                        let at = gather(self.ring.area_mut(), shape, place, &pieces[own]);
-                        Write::Fixed(at, len)
-                    }
                     Method::VectorRing => Write::Vector(&vectors[vector]),
-                    Method::VectorFixed => Write::VectorFixed(&vectors[vector]),
                 };
             }
             if !matches!(method, Method::GatherWrite | Method::VectorWrite) {

@@ -17,50 +17,36 @@ pub const BATCH: usize = 32;
 /// A write of one frame.
 #[derive(Debug, Clone, Copy)]
 pub enum Write<'a> {
-    /// One piece of the area, offset and length in bytes, by its address (`IORING_OP_WRITE`).
+    /// One piece of the area, offset and length in bytes (`IORING_OP_WRITE`).
     Plain(usize, usize),
-    /// The same as part of the registered buffer (`IORING_OP_WRITE_FIXED`).
-    Fixed(usize, usize),
-    /// Pieces of the registered area (`IORING_OP_WRITEV_FIXED`, Linux 6.15).
-    VectorFixed(&'a [libc::iovec]),
     /// Pieces of any memory (`IORING_OP_WRITEV`).
     Vector(&'a [libc::iovec]),
 }
 
-/// A ring with one registered file, the target of all writes, and one registered buffer, the whole
-/// of an area.
+/// A ring with one registered file, the target of all writes, and the area that they write from.
 pub struct Ring {
     ring: IoUring,
     area: Area,
 }
 
 impl Ring {
-    /// Makes a ring that writes to `fd`, and registers `area`.
+    /// Makes a ring that writes to `fd`.
     pub fn new(fd: BorrowedFd<'_>, area: Area) -> Result<Self> {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(BATCH as u32)
             .context("can't make an io_uring: it may be forbidden (kernel.io_uring_disabled)")?;
-        // SAFETY: the iovec describes the area, which this value owns and unmaps after the ring
-        // has gone (fields drop in order of declaration).
-        unsafe { ring.submitter().register_buffers(&[area.as_iovec()]) }.with_context(|| {
-            format!(
-                "can't register {} bytes with io_uring: raise RLIMIT_MEMLOCK (ulimit -l) or \
-                 give CAP_IPC_LOCK",
-                area.bytes().len()
-            )
-        })?;
         ring.submitter().register_files(&[fd.as_raw_fd()]).context("can't register the tap with io_uring")?;
         Ok(Self { ring, area })
     }
 
-    /// The registered area.
+    /// The area.
     pub fn area(&self) -> &Area {
         &self.area
     }
 
-    /// The registered area. Nothing is in flight between submissions, so it may be written.
+    /// The area. Nothing is in flight between submissions, so it may be written.
     pub fn area_mut(&mut self) -> &mut Area {
         &mut self.area
     }
@@ -76,13 +62,6 @@ impl Ring {
                 Write::Plain(offset, len) => {
                     let piece = &self.area.bytes()[offset..offset + len];
                     opcode::Write::new(fd, piece.as_ptr(), piece.len() as u32).build()
-                }
-                Write::Fixed(offset, len) => {
-                    let piece = &self.area.bytes()[offset..offset + len];
-                    opcode::WriteFixed::new(fd, piece.as_ptr(), piece.len() as u32, 0).build()
-                }
-                Write::VectorFixed(vector) => {
-                    opcode::WritevFixed::new(fd, vector.as_ptr(), vector.len() as u32, 0).build()
                 }
                 Write::Vector(vector) => {
                     opcode::Writev::new(fd, vector.as_ptr(), vector.len() as u32).build()

@@ -39,8 +39,6 @@ pub struct Net {
     pub metadata: Option<PathBuf>,
     /// required or optional.
     pub metadata_token: Option<String>,
-    /// auto, partial or off, in place of --pin.
-    pub pin: Option<String>,
     /// The device's address, in place of --mac.
     pub mac: Option<String>,
     /// Name or number of the user who owns the socket, in place of --socket-owner.

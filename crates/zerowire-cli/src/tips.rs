@@ -9,6 +9,13 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
+/// Options that earlier versions had, and what a user of them reads besides that they are not known.
+const GONE: [(&str, &str); 1] = [(
+    "--pin",
+    "it is gone: taps and packet ports register no guest memory, since that saved next to no CPU time; an xdp port takes \
+     pin=all, pin=partial or pin=off among its options (--port xdp:IF,pin=partial)",
+)];
+
 /// Letters for each key that may be wrong.
 const LETTERS: usize = 3;
 
@@ -21,6 +28,13 @@ pub fn mend(mut error: Error, program: &Command, line: &[OsString]) -> Error {
                 && wrong_keys(given, meant).is_none()
             {
                 error.remove(ContextKind::SuggestedArg);
+            }
+            let gone = match error.get(ContextKind::InvalidArg) {
+                Some(ContextValue::String(given)) => GONE.iter().find(|(option, _)| option == given),
+                _ => None,
+            };
+            if let Some((_, tip)) = gone {
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*tip).into()]));
             }
         }
         ErrorKind::InvalidSubcommand => {

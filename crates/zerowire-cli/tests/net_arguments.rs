@@ -48,6 +48,11 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--port", "tap:zwarg"], 2, &["--socket PATH", "--fd N"]);
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);
+        refused(&["--socket", s, "--pin", "on"], 2, &["'--pin'", "register no guest memory", "pin=partial"]);
+        let on_a_tap = format!("name=a,socket={s},port=tap:zwarg,pin=on");
+        refused(&["--vm", &on_a_tap], 2, &["'pin=on' is not known"]);
+        let key = write("pin.toml", "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tap:t'\npin='on'\n");
+        refused(&["--config", &key], 2, &["pin.toml", "`pin`"]);
         refused(&["--vm", "name=a,socket=/x"], 2, &["--vm name=a,socket=/x", "port=PORT is missing"]);
         let one = format!("name=a,socket={s},port=tap:zwarg");
         refused(&["--vm", &one, "--vm", &one], 2, &["two VMs are named 'a'"]);

@@ -243,9 +243,13 @@ fn memory_over_the_budget_is_refused_with_the_figure() {
         let raise = (2 * NEED_BYTES).to_string();
         program.wait_log(&format!("raise it to {raise}"));
         let log = program.log();
-        for word in
-            [&format!("{NEED_BYTES} bytes can't be pinned"), &memlock, "--memlock", "of which", "--pin off"]
-        {
+        for word in [
+            &format!("{NEED_BYTES} bytes can't be pinned"),
+            &memlock,
+            "--memlock",
+            "of which",
+            "(tap, packet)",
+        ] {
             assert!(log.contains(word), "no '{word}' in\n{log}");
         }
         // The first one goes on; when it is gone the second one has what it needs.
@@ -270,14 +274,9 @@ fn without_the_privilege_the_kernels_limit_is_named() {
         refused(dir.path(), "a");
         program.wait_log("can't be locked");
         let log = program.log();
-        for word in [
-            &NEED_BYTES.to_string(),
-            "1048576",
-            "ulimit -l",
-            "LimitMEMLOCK=",
-            "CAP_IPC_LOCK",
-            "--pin partial",
-        ] {
+        for word in
+            [&NEED_BYTES.to_string(), "1048576", "ulimit -l", "LimitMEMLOCK=", "CAP_IPC_LOCK", "pin=partial"]
+        {
             assert!(log.contains(word), "no '{word}' in\n{log}");
         }
         program.stop();
@@ -294,7 +293,7 @@ fn with_a_part_of_their_memory_pinned_two_vms_run() {
         let vm = |name: &str, queue: u32| {
             let socket = dir.path().join(name).display().to_string();
             format!(
-                "[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'xdp:v0,queue={queue}'\npin = 'partial'\n"
+                "[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'xdp:v0,queue={queue},pin=partial'\n"
             )
         };
         std::fs::write(&file, vm("a", 0) + &vm("b", 1)).expect("written");

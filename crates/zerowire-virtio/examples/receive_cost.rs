@@ -60,9 +60,6 @@ fn run(descriptors: usize, len: usize) -> Result<f64, Error> {
     }
     let (port, far) = wire()?;
     let mut io = PortIo::new(port, Engine::Auto)?;
-    if let Some(why) = io.set_memory(&memory) {
-        eprintln!("guest memory is not registered: {why}");
-    }
     let setup = ring.setup(0);
     let at = RingAddresses { desc: setup.desc.user, avail: setup.avail.user, used: setup.used.user };
     let ring_side = SplitRing::new(0, SIZE, at, 0, false, &memory)?;

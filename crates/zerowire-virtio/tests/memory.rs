@@ -14,16 +14,9 @@ use zerowire_guest::net::Layout;
 use zerowire_guest::{GuestAddr, Transport, features as f};
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion};
 use zerowire_virtio::daemon::VmStats;
-use zerowire_virtio::io::{Engine, PortIo};
-use zerowire_virtio::memory::{GuestMemory, RegionConfig};
-use zerowire_virtio::net::{Pin, Policy};
 
 /// Where memory is plugged.
 const PLUGGED: GuestAddr = GuestAddr(2 << 32);
-
-fn pinning(vm: Vm) -> Vm {
-    Vm { policy: Policy { pin: Pin::On, ..vm.policy }, ..vm }
-}
 
 /// The region that both rings lie in goes. Whoever looked at it then would be killed: it is not
 /// mapped any more.
@@ -141,41 +134,13 @@ fn sealable(len: u64) -> OwnedFd {
 }
 
 #[test]
-fn io_uring_lets_go_of_memory_that_was_removed() {
-    const LEN: u64 = 4 << 20;
-    let (port, _far) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
-    let mut io =
-        PortIo::with_pinning(port.into(), Engine::Uring, true).expect("io_uring: this test needs it");
-    let files = [sealable(LEN), sealable(LEN)];
-    let region = |i: usize| RegionConfig {
-        guest_addr: i as u64 * LEN,
-        len: LEN,
-        user_addr: i as u64 * LEN,
-        offset: 0,
-        file: files[i].try_clone().expect("a descriptor"),
-    };
-    let both = GuestMemory::new(vec![region(0), region(1)]).expect("guest memory");
-    let one = both.without_region(LEN, LEN, LEN).expect("a region less");
-    assert_eq!(io.set_memory(&both), None, "guest memory must be registered");
-    drop(both);
-    assert!(!is_free(&files[1]), "its pages are pinned");
-    assert_eq!(io.set_memory(&one), None);
-    assert!(is_free(&files[1]), "its pages stay pinned");
-    drop(one);
-    assert!(!is_free(&files[0]), "its pages are pinned");
-    assert_eq!(io.set_memory(&GuestMemory::default()), None);
-    assert!(is_free(&files[0]), "its pages stay pinned");
-}
-
-#[test]
 fn nothing_holds_memory_that_was_removed() {
     const LEN: u64 = 4 << 20;
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let vms = [
             (Vm::new("zwfree"), "zwfree"),
-            (pinning(Vm::new("zwfreeon")), "zwfreeon"),
-            (pinning(Vm::on("zwfreep", "packet:v0")), "v1"),
+            (Vm::on("zwfreep", "packet:v0"), "v1"),
             (Vm::on("zwfreex", "xdp:v0,mode=copy"), "v1"),
         ];
         for (vm, peer) in vms {
@@ -214,17 +179,14 @@ fn what_goes_out_is_what_the_guest_wrote_after_its_pages_were_discarded() {
     const PAGE: u64 = 4096;
     in_netns(|| {
         veth("v0", "v1", 1, 9000);
-        let ports = ["packet:v0,rings=off", "packet:v0,rings=on", "xdp:v0,mode=copy"];
+        let ports = ["packet:v0,rings=off", "packet:v0,rings=on", "xdp:v0,mode=copy,pin=off"];
         let vms = [(Vm::new("zwdisc"), "zwdisc")].into_iter();
         let vms = vms.chain(ports.map(|port| (Vm::on("zwdiscp", port), "v1")));
         for (vm, far) in vms {
             let (name, port) = (vm.name, vm.port.clone());
-            // An AF_XDP port registers memory, unless it is told not to, and its frames fit into a
-            // page.
-            let is_xdp = port.starts_with("xdp");
-            let pin = if is_xdp { Pin::Off } else { vm.policy.pin };
-            let len: u32 = if is_xdp { 1000 } else { 4096 };
-            let backend = Backend::start(&[Vm { policy: Policy { pin, ..vm.policy }, ..vm }]);
+            // Frames of an AF_XDP port fit into a page.
+            let len: u32 = if port.starts_with("xdp") { 1000 } else { 4096 };
+            let backend = Backend::start(&[vm]);
             let mut peer = Peer::new(far);
             let (mut transport, memory) = front_end(&backend, name, PLAIN);
             let mut tx = RawQueue::start(&memory, &mut transport, 1, 16).expect("a queue");

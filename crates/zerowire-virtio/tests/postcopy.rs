@@ -18,7 +18,6 @@ use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, GuestMemory, Region, Transport, VhostUser, VhostUserOptions};
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion, VringAddr, VringState, protocol as p};
 use zerowire_virtio::io::Engine;
-use zerowire_virtio::net::{Pin, Policy};
 
 /// Rings and headers lie here, and are there from the start.
 const PRESENT: GuestAddr = GuestAddr(0);
@@ -380,17 +379,13 @@ fn without_postcopy_the_back_end_reads_zeros_where_the_file_has_no_page() {
 fn what_can_not_wait_for_pages_says_so() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        let pinning = |vm: Vm| Vm { policy: Policy { pin: Pin::On, ..vm.policy }, ..vm };
         let backend = Backend::start(&[
             Vm::new("zwcan"),
-            pinning(Vm::new("zwpins")),
             Vm { queues: 2, ..Vm::new("zwtwo") },
             Vm::on("zwcanp", "packet:v0"),
             Vm::on("zwxdp", "xdp:v0,mode=copy"),
         ]);
-        for (name, offered) in
-            [("zwcan", true), ("zwpins", false), ("zwtwo", false), ("zwcanp", true), ("zwxdp", false)]
-        {
+        for (name, offered) in [("zwcan", true), ("zwtwo", false), ("zwcanp", true), ("zwxdp", false)] {
             let offers = connect(&backend, name).protocol() & p::PAGEFAULT != 0;
             assert_eq!(offers, offered, "{name}");
         }

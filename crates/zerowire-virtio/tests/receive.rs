@@ -206,7 +206,6 @@ struct Case {
     buffers: usize,
     rounds: Vec<(usize, Vec<usize>)>,
     engine: Engine,
-    registered: bool,
     mode: PathMode,
     copybreak: usize,
     header_len: usize,
@@ -215,16 +214,35 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     any::<bool>().prop_flat_map(|mergeable| {
-        let rounds = proptest::collection::vec((0usize..60, proptest::collection::vec(frame_len(), 0..20)), 1..8);
-        let engine = prop_oneof![2 => Just((Engine::Uring, true)), 1 => Just((Engine::Uring, false)), 1 => Just((Engine::Syscall, false))];
+        let rounds =
+            proptest::collection::vec((0usize..60, proptest::collection::vec(frame_len(), 0..20)), 1..8);
+        let engine = prop_oneof![2 => Just(Engine::Uring), 1 => Just(Engine::Syscall)];
         let copybreak = prop_oneof![Just(0usize), Just(1024), Just(4096)];
         let path = (prop_oneof![1 => Just(PathMode::Copy), 4 => Just(PathMode::Auto)], copybreak);
-        let header_len = if mergeable { Just(12).boxed() } else { prop_oneof![Just(12usize), Just(10)].boxed() };
-        (shapes(mergeable), prop_oneof![5 => 40usize..96, 1 => 1usize..40], rounds, engine, path, header_len, any::<bool>()).prop_map(
-            move |(shapes, buffers, rounds, (engine, registered), (mode, copybreak), header_len, logged)| Case {
-                mergeable, shapes, buffers, rounds, engine, registered, mode, copybreak, header_len, logged,
-            },
+        let header_len =
+            if mergeable { Just(12).boxed() } else { prop_oneof![Just(12usize), Just(10)].boxed() };
+        (
+            shapes(mergeable),
+            prop_oneof![5 => 40usize..96, 1 => 1usize..40],
+            rounds,
+            engine,
+            path,
+            header_len,
+            any::<bool>(),
         )
+            .prop_map(
+                move |(shapes, buffers, rounds, engine, (mode, copybreak), header_len, logged)| Case {
+                    mergeable,
+                    shapes,
+                    buffers,
+                    rounds,
+                    engine,
+                    mode,
+                    copybreak,
+                    header_len,
+                    logged,
+                },
+            )
     })
 }
 
@@ -237,9 +255,6 @@ proptest! {
         let lab = if case.logged { lab.logging() } else { lab };
         let (port, far) = wire();
         let mut io = PortIo::new(port, case.engine).expect("an engine");
-        if case.registered {
-            prop_assert_eq!(io.set_memory(&lab.memory), None);
-        }
         let mut driver = Driver::new(&lab, &case.shapes, case.buffers, case.header_len, case.mergeable);
         let setup = ReceiveSetup {
             mergeable: case.mergeable,
@@ -321,7 +336,6 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
         let (port, far) = wire();
         let mut io =
             PortIo::new(port, Engine::Uring).expect("io_uring: this test needs a kernel that has it");
-        assert_eq!(io.set_memory(&lab.memory), None);
         let len =
             move |n: u32| if mergeable { 18 + (n as usize * 7) % 3000 } else { 18 + (n as usize * 7) % 1500 };
         let mut driver = Driver::new(&lab, &[vec![1530]], 200, 12, mergeable);

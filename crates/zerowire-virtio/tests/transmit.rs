@@ -180,8 +180,8 @@ impl Detour for Taken {
     }
 }
 
-fn engine() -> impl Strategy<Value = (Engine, bool)> {
-    prop_oneof![Just((Engine::Uring, true)), Just((Engine::Uring, false)), Just((Engine::Syscall, false))]
+fn engine() -> impl Strategy<Value = Engine> {
+    prop_oneof![Just(Engine::Uring), Just(Engine::Syscall)]
 }
 
 proptest! {
@@ -192,16 +192,13 @@ proptest! {
         plans in proptest::collection::vec(plan(), 1..14),
         gather_max_bytes in prop_oneof![Just(0usize), Just(200), Just(1514), Just(4096), Just(MAX_FRAME_BYTES)],
         copy in proptest::bool::weighted(0.2),
-        (engine, registered) in engine(),
+        engine in engine(),
         detoured in proptest::bool::weighted(0.2),
     ) {
         let lab = Lab::new(&REGIONS);
         let ring = lab.ring(SIZE);
         let (port, far) = wire();
         let mut io = PortIo::new(port, engine).expect("an engine");
-        if registered {
-            prop_assert_eq!(io.set_memory(&lab.memory), None);
-        }
         let mode = if copy { PathMode::Copy } else { PathMode::Auto };
         let policy = Policy { mode, gather_max_bytes, ..Policy::default() };
         let mut side = Transmit::new(lab.device(&ring, 1, false), policy, f::NET_CSUM | f::VERSION_1, HEADER).expect("a transmit side");
@@ -263,57 +260,6 @@ proptest! {
             prop_assert_eq!(t.copied_bytes.get("small").copied().unwrap_or(0), small as u64);
         }
     }
-}
-
-/// A frame of `pages` pages of payload behind a page of headers, sent with the payload's pages out of this process's
-/// reach: whoever touched them here would be killed.
-#[test]
-fn the_payload_of_a_long_frame_is_never_touched_by_this_process() {
-    const PAGE: usize = 4096;
-    let lab = Lab::new(&[(0, 1 << 20)]);
-    let ring = lab.ring(32);
-    let (port, far) = wire();
-    let mut io = PortIo::new(port, Engine::Uring).expect("io_uring: this test needs a kernel that has it");
-    assert_eq!(io.set_memory(&lab.memory), None, "guest memory must be registered");
-    let mut side =
-        Transmit::new(lab.device(&ring, 1, false), Policy::default(), 0, HEADER).expect("a transmit side");
-
-    let frame = content(7, 15 * PAGE);
-    let whole = [&[0; HEADER], frame.as_slice()].concat();
-    let headers = 0x4_0000u64;
-    lab.write(headers, &whole[..1000]);
-    let payload = 0x8_0000u64;
-    lab.write(payload, &whole[1000..]);
-    ring.write_desc(0, headers, 1000, DESC_NEXT, 1);
-    // In pages, as a guest has it: long pieces go out by plain vectored writes.
-    let pages = (whole.len() - 1000).div_ceil(PAGE);
-    for i in 0..pages {
-        let left = whole.len() - 1000 - i * PAGE;
-        let flags = if i + 1 < pages { DESC_NEXT } else { 0 };
-        ring.write_desc(
-            1 + i as u16,
-            payload + (i * PAGE) as u64,
-            left.min(PAGE) as u32,
-            flags,
-            2 + i as u16,
-        );
-    }
-    ring.write_avail(0, 0);
-    ring.publish_avail_idx(1);
-
-    let base = lab.memory.pieces()[0].ptr().wrapping_add(payload as usize);
-    let len = whole.len().next_multiple_of(PAGE);
-    // SAFETY: the pages belong to the device's mapping of the guest's memory, which lives to the end of this test; only
-    // the code under test could touch them, and being killed for it is the point.
-    assert_eq!(unsafe { libc::mprotect(base.cast(), len, libc::PROT_NONE) }, 0);
-
-    let counters = Counters::default();
-    let mut cx = TransmitContext { memory: &lab.memory, io: &mut io, counters: &counters, detour: None };
-    assert_eq!(side.run(&mut cx).expect("a sound ring").chains, 1);
-    assert!(read_frame(&far).as_ref() == Some(&whole), "the frame on the wire");
-    let t = counters.snapshot();
-    assert_eq!((t.frames, t.zero_copied_frames), (1, 1));
-    assert!(t.zero_copied_bytes as usize >= whole.len() - 1000, "{t:?}");
 }
 
 /// A port that takes nothing: chains come back all the same, and the frames are counted as refused.

@@ -14,7 +14,6 @@ use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::net::{Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
 use zerowire_virtio::memory::PinBudget;
-use zerowire_virtio::net::{Pin, Policy};
 
 /// Bytes of a guest's memory, and what is registered beside it for a queue pair at most.
 const RAM: u64 = 48 << 20;
@@ -78,11 +77,6 @@ fn memory_changes_under_traffic_within_the_bound() {
     });
 }
 
-fn partial(name: &'static str, port: &str) -> Vm {
-    let vm = Vm::on(name, port);
-    Vm { policy: Policy { pin: Pin::Partial, ..vm.policy }, ..vm }
-}
-
 /// Frames of both kinds of memory pass, each VM has its share, and nobody has more.
 #[test]
 fn two_vms_share_the_bound_and_frames_beyond_it_are_copied() {
@@ -91,7 +85,9 @@ fn two_vms_share_the_bound_and_frames_beyond_it_are_copied() {
     in_netns(move || {
         veth("v0", "v1", 1, 1500);
         veth("w0", "w1", 1, 1500);
-        let backend = Backend::start(&[partial("a", "xdp:v0,mode=copy"), partial("b", "xdp:w0,mode=copy")]);
+        let vms = [("a", "v0"), ("b", "w0")];
+        let vms = vms.map(|(name, veth)| Vm::on(name, format!("xdp:{veth},mode=copy,pin=partial")));
+        let backend = Backend::start(&vms);
         let mut peers = [Peer::new("v1"), Peer::new("w1")];
         let mut guests = ["a", "b"].map(|vm| backend.guest(vm, &options(0, Layout::Single)));
         assert!(PinBudget::of_process().used() <= 2 * share);
@@ -124,7 +120,7 @@ fn buffers_on_both_sides_of_the_bound() {
     let _bound = Bound::new(least + pinned);
     in_netns(move || {
         veth("v0", "v1", 1, 1500);
-        let backend = Backend::start(&[partial("a", "xdp:v0,mode=copy")]);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy,pin=partial")]);
         let peer = Peer::new("v1");
         let mut guest = Patterned::start(&backend, "a", 0);
         let place = |i: u64| ((1 << 20) + (480 << 10) + i * 0x1000 + 77, 1600);
@@ -152,7 +148,7 @@ fn less_than_what_a_queue_needs_is_an_error_with_the_figure() {
     let _bound = Bound::new(1 << 20);
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        let backend = Backend::start(&[partial("a", "xdp:v0,mode=copy")]);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy,pin=partial")]);
         let guest =
             NetDriver::start(backend.connect("a"), &common::guest_memory(), &options(0, Layout::Single));
         assert!(guest.is_err());
@@ -161,14 +157,13 @@ fn less_than_what_a_queue_needs_is_an_error_with_the_figure() {
     });
 }
 
-/// With `--pin off` nothing of the guest's is registered, so that there is nothing to be discarded, and all frames pass.
+/// With `pin=off` nothing of the guest's is registered, so that there is nothing to be discarded, and all frames pass.
 #[test]
 fn nothing_of_a_guest_is_pinned_where_that_is_not_wanted() {
     let _bound = Bound::new(BESIDE);
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        let vm = Vm::on("a", "xdp:v0,mode=copy");
-        let backend = Backend::start(&[Vm { policy: Policy { pin: Pin::Off, ..vm.policy }, ..vm }]);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy,pin=off")]);
         let mut peer = Peer::new("v1");
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         guest.warm_up_peer(&mut peer);

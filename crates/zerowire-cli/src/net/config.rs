@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::ValueEnum;
 use zerowire_metadata::TokenPolicy;
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, SocketAccess, VmConfig};
 use zerowire_virtio::net::config::MacAddress;
 use zerowire_virtio::port::PortSpec;
 
-use super::{NetArgs, PinArg, TokenArg, engine, policy};
+use super::{NetArgs, TokenArg, engine, policy};
 use crate::{access, file, spec};
 
 /// The VMs that the arguments ask for.
@@ -28,7 +27,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
                 .metadata
                 .or_else(|| args.metadata.clone())
                 .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(default_tokens) }),
-            policy: policy(args, vm.pin)?,
+            policy: policy(args)?,
             engine: engine(args),
             mac: vm.mac.or(args.mac),
         })
@@ -66,7 +65,6 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
         port: port(&args.port)?,
         metadata: None,
         tokens: None,
-        pin: None,
         mac: None,
         access: SocketAccess::default(),
     };
@@ -80,7 +78,6 @@ fn net_vm(name: &str, net: file::Net) -> Result<VmSpec> {
         name: name.to_owned(),
         port: port(&net.port)?,
         tokens: text(&net.metadata_token).map(token_policy).transpose()?,
-        pin: text(&net.pin).map(pin).transpose()?,
         mac: text(&net.mac).map(str::parse).transpose()?,
         access: access::parse(text(&net.socket_owner), text(&net.socket_group), text(&net.socket_mode))?,
         socket: net.socket,
@@ -96,10 +93,6 @@ fn token_policy(word: &str) -> Result<TokenPolicy> {
     }
 }
 
-fn pin(word: &str) -> Result<PinArg> {
-    PinArg::from_str(word, false).map_err(|_| anyhow!("pin '{word}': give auto, on, partial or off"))
-}
-
 /// Parses what --port takes.
 fn port(text: &str) -> Result<PortSpec> {
     Ok(text.parse()?)
@@ -112,17 +105,16 @@ struct VmSpec {
     port: PortSpec,
     metadata: Option<PathBuf>,
     tokens: Option<TokenPolicy>,
-    pin: Option<PinArg>,
     mac: Option<MacAddress>,
     access: SocketAccess,
 }
 
 /// Parses name=…,socket=…,port=…[,OPTION OF THE PORT
-/// …][,metadata=FILE][,metadata-token=WHEN][,pin=HOW][,mac=MAC]
+/// …][,metadata=FILE][,metadata-token=WHEN][,mac=MAC]
 /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
-    let (mut of, mut of_port, mut pinning, mut mac) = (None, String::new(), None, None);
+    let (mut of, mut of_port, mut mac) = (None, String::new(), None);
     let mut access = SocketAccess::default();
     for (key, value) in spec::pairs(text)? {
         match key {
@@ -134,11 +126,10 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
             }
             "metadata" => metadata = Some(PathBuf::from(value)),
             "metadata-token" => tokens = Some(token_policy(value)?),
-            "pin" => pinning = Some(pin(value)?),
             "mac" => mac = Some(value.parse()?),
             key if access::take(&mut access, "socket", key, value)? => {}
             _ => bail!(
-                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, pin, mac, \
+                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, mac, \
                  socket-owner, socket-group, socket-mode"
             ),
         }
@@ -150,7 +141,6 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
         port: port(&format!("{of}{of_port}"))?,
         metadata,
         tokens,
-        pin: pinning,
         mac,
         access,
     })
@@ -174,9 +164,8 @@ mod tests {
         assert_eq!(m.mac.map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
         let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
         assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
-        assert_eq!((v.pin, x.pin), (None, None));
         let partial = parse_vm("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
-        assert_eq!(partial.pin, Some(PinArg::Partial));
+        assert_eq!(partial.port.to_string(), "xdp:e0,queue=0,queues=1,pin=partial");
         let p = parse_vm("name=a,port=packet:e0,socket=/run/a,rings=on").unwrap();
         assert_eq!(p.port.to_string(), "packet:e0,rings=on");
         let p = parse_vm("name=a,port=packet:e0,receive=socket,socket=/run/a").unwrap();
@@ -185,6 +174,7 @@ mod tests {
             ("name=a,port=packet:e0,socket=/s,receive=tap", "receive=tap: give ring, socket or auto"),
             ("name=a,port=xdp:e0,socket=/s,pin=half", "partial or off"),
             ("name=a,socket=/s,port=tap:t,mac=ff:ff:ff:ff:ff:ff", "'ff:ff:ff:ff:ff:ff': give six bytes"),
+            ("name=a,port=tap:t,socket=/s,pin=on", "'pin=on' is not known"),
             ("name=a,socket=/s", "port"),
             ("socket=/s,port=tap:t", "name"),
             ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),

@@ -13,7 +13,7 @@ use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::io::Engine;
 use zerowire_virtio::memory::PinBudget;
 use zerowire_virtio::net::config::MacAddress;
-use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Pin, Policy, RX_COPYBREAK_BYTES};
+use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
 
 use crate::access::SocketArgs;
 use crate::printer::Printer;
@@ -40,22 +40,6 @@ pub enum IoArg {
     Uring,
     /// A system call a frame.
     Syscall,
-}
-
-/// Whether guest memory is registered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum PinArg {
-    /// All of it on an xdp port, or its rings don't start; nothing on taps and packet ports.
-    #[default]
-    Auto,
-    /// All of it, on taps and packet ports by io_uring, where that runs and the memlock limit
-    /// allows; the log says why not. Forbids a balloon, free-page reporting and virtio-mem.
-    On,
-    /// On an xdp port as much of it as the VM's share of --memlock allows, that divided by the number of VMs; frames in the rest
-    /// are copied once more.
-    Partial,
-    /// None of it: on an xdp port all frames are copied once more, and a balloon harms none.
-    Off,
 }
 
 /// Whether metadata requests need a session token.
@@ -89,12 +73,12 @@ pub struct NetArgs {
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
     /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas
-    /// it takes metadata=FILE, metadata-token=WHEN, pin=WHEN, mac=MAC, socket-owner=USER,
+    /// it takes metadata=FILE, metadata-token=WHEN, mac=MAC, socket-owner=USER,
     /// socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …,
-    /// metadata-token = …, pin = …, mac = …, socket-owner = …, socket-group = …, socket-mode = ….
+    /// metadata-token = …, mac = …, socket-owner = …, socket-group = …, socket-mode = ….
     /// VMs without [vm.net] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -116,16 +100,10 @@ pub struct NetArgs {
     /// How frames reach the port.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: IoArg,
-    /// Which guest memory is registered, with io_uring or as an interface's. That pins it (counted
-    /// against 'ulimit -l' without CAP_IPC_LOCK). A VM whose memory is registered must have no
-    /// balloon, no free-page reporting and no virtio-mem: what it gave away and uses again is sent
-    /// with its old content, on an xdp port until that is noticed.
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
-    pin: PinArg,
-    /// Bytes (256M, 4G, …) of guests' memory that may be pinned in all, for xdp ports and with
-    /// --pin on. A VM on an xdp port needs all of its memory and 2.6 MB for each queue pair; its
-    /// rings don't start where that exceeds what is left, and the log names the figure. Default:
-    /// what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK.
+    /// Bytes (256M, 4G, …) of guests' memory that xdp ports may pin in all. A VM on an xdp port
+    /// needs all of its memory and 2.6 MB for each queue pair; its rings don't start where that
+    /// exceeds what is left, and the log names the figure. Default: what RLIMIT_MEMLOCK allows,
+    /// and without limit with CAP_IPC_LOCK.
     #[arg(long, value_name = "BYTES", value_parser = spec::bytes)]
     memlock: Option<u64>,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by
@@ -150,10 +128,17 @@ Ports:
   tap:NAME[,queues=N]
     A tap. One that is not there is made, set up, and removed at the end.
   xdp:IF[,queue=N][,queues=N][,mode=zerocopy|copy|auto][,match=mac:…|all]
-    [,offloads=on|off][,promisc=on|off][,link=follow|ignore]
+    [,offloads=on|off][,promisc=on|off][,pin=all|partial|off]
+    [,link=follow|ignore]
     Queues of an interface by AF_XDP, with the guest's memory as the
     interface's, which takes frames for any address while the guest runs
-    (promisc=off: only for its own).
+    (promisc=off: only for its own). The memory is registered, which pins it
+    (counted against 'ulimit -l' without CAP_IPC_LOCK), so the VM must have no
+    balloon, no free-page reporting and no virtio-mem: what it gave away and
+    uses again is sent with its old content until that is noticed. pin=partial
+    registers the VM's share of --memlock, that divided by the number of VMs;
+    frames in the rest are copied once more. pin=off registers nothing: all
+    frames are copied once more, and a balloon harms none.
   packet:IF[,rings=on|off|auto][,receive=ring|socket|auto]
     [,link=follow|ignore]
     Any Ethernet interface by packet sockets, with checksum and segmentation
@@ -220,19 +205,7 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 
-impl From<PinArg> for Pin {
-    fn from(arg: PinArg) -> Self {
-        match arg {
-            PinArg::Auto => Self::Auto,
-            PinArg::On => Self::On,
-            PinArg::Partial => Self::Partial,
-            PinArg::Off => Self::Off,
-        }
-    }
-}
-
-/// The policy of a VM; `pin` where it has its own.
-fn policy(args: &NetArgs, pin: Option<PinArg>) -> Result<Policy> {
+fn policy(args: &NetArgs) -> Result<Policy> {
     for (option, bytes) in [("--gather-max", args.gather_max), ("--rx-copybreak", args.rx_copybreak)] {
         if bytes > MAX_FRAME_BYTES {
             bail!("{option} {bytes}: at most {MAX_FRAME_BYTES}, the longest frame");
@@ -242,12 +215,7 @@ fn policy(args: &NetArgs, pin: Option<PinArg>) -> Result<Policy> {
         PathArg::Auto => PathMode::Auto,
         PathArg::Copy => PathMode::Copy,
     };
-    Ok(Policy {
-        mode,
-        gather_max_bytes: args.gather_max,
-        rx_copybreak_bytes: args.rx_copybreak,
-        pin: pin.unwrap_or(args.pin).into(),
-    })
+    Ok(Policy { mode, gather_max_bytes: args.gather_max, rx_copybreak_bytes: args.rx_copybreak })
 }
 
 fn engine(args: &NetArgs) -> Engine {

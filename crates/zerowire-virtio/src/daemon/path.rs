@@ -64,8 +64,8 @@ pub(super) trait Path: Sized + 'static {
         false
     }
 
-    /// From now on this is the guest's memory. Both sides have been released before. The text, if any, is a warning.
-    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String>;
+    /// From now on this is the guest's memory. Both sides have been released before.
+    fn set_memory(&mut self, _memory: &Arc<GuestMemory>) {}
 
     /// How long the worker may sleep at most, if the path has something of its own to look at later.
     fn sleep_at_most(&mut self) -> Option<Duration> {

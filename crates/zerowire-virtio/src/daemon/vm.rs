@@ -21,9 +21,9 @@ use super::port::{self, Port, PortError};
 use super::stats::{ServerStats, Shared, VmStats};
 use crate::io::Engine;
 use crate::memory::PinBudget;
+use crate::net::Policy;
 use crate::net::config::MacAddress;
-use crate::net::{Pin, Policy};
-use crate::port::PortSpec;
+use crate::port::{PortSpec, XdpPin};
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
 pub const MAX_VMS: usize = 256;
@@ -53,7 +53,7 @@ pub struct VmConfig {
 impl VmConfig {
     /// Whether it can do with a part of the memory that it would have pinned.
     fn takes_part(&self) -> bool {
-        matches!(self.port, PortSpec::Xdp(_)) && self.policy.pin == Pin::Partial
+        matches!(&self.port, PortSpec::Xdp(xdp) if xdp.pin == XdpPin::Partial)
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
             .map(|p| [0, 1].map(|i| libc::iovec { iov_base: p[i..].as_ptr().cast_mut().cast(), iov_len: 1 }))
             .collect();
         let ops: Vec<Op> = (0..lists.len())
-            .map(|i| Op { slot: i as u16, write: true, iov: lists[i].as_ptr(), len: 2, fixed: None })
+            .map(|i| Op { slot: i as u16, write: true, iov: lists[i].as_ptr(), len: 2 })
             .collect();
         let mut done = Vec::new();
         // SAFETY: lists and payloads live across the call.
@@ -113,7 +113,7 @@ mod tests {
         drop(b);
         let byte = 7u8;
         let list = [libc::iovec { iov_base: (&raw const byte).cast_mut().cast(), iov_len: 1 }];
-        let ops = [3, 4].map(|slot| Op { slot, write: true, iov: list.as_ptr(), len: 1, fixed: None });
+        let ops = [3, 4].map(|slot| Op { slot, write: true, iov: list.as_ptr(), len: 1 });
         let mut done = Vec::new();
         // SAFETY: the list and its byte live across the call.
         let calls = unsafe { Messages::default().run(a.as_raw_fd(), &ops, &mut done) };

@@ -4,7 +4,6 @@
 //! can stop, or memory go, between two batches. Reads and writes carry `RWF_NOWAIT`: a tap that has no frame
 //! says so at once, where io_uring would otherwise park the request.
 
-mod fixed;
 mod lists;
 mod messages;
 mod plain;
@@ -13,11 +12,8 @@ mod uring;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::memory::GuestMemory;
-pub use fixed::{FixedPiece, FixedPieces};
 pub use lists::{Full, Lists};
 use messages::Messages;
-use plain::Plain;
 use uring::Uring;
 
 /// Most operations in a batch.
@@ -55,14 +51,12 @@ pub struct Op {
     pub iov: *const libc::iovec,
     /// How many.
     pub len: u32,
-    /// The registered buffer in which all segments lie, if so.
-    pub fixed: Option<u16>,
 }
 
 #[derive(Debug)]
 enum Backend {
     Uring(Box<Uring>),
-    Plain(Plain),
+    Plain,
 }
 
 /// The file of one queue of a port, with the engine that serves it.
@@ -74,9 +68,9 @@ pub struct PortIo {
     done: Vec<Done>,
     /// Operations that are system calls of their own.
     alone: Vec<Op>,
-    /// The port is a socket: writes from private memory are messages.
+    /// The port is a socket: writes are messages.
     messages: Option<Messages>,
-    /// Operations for the ring that come behind others, which may find a socket full.
+    /// Operations for the ring that come behind others.
     behind: Vec<Op>,
     /// System calls made for the batch so far.
     calls: u64,
@@ -86,23 +80,16 @@ pub struct PortIo {
 
 impl PortIo {
     /// Serves `file` with `engine`. `Engine::Auto` never fails for the lack of io_uring; see [`Self::describe`].
-    /// Guest memory is registered with io_uring.
     pub fn new(file: OwnedFd, engine: Engine) -> io::Result<Self> {
-        Self::with_pinning(file, engine, true)
-    }
-
-    /// As [`Self::new`]; guest memory is registered with io_uring, which pins it, only with `pin`.
-    pub fn with_pinning(file: OwnedFd, engine: Engine, pin: bool) -> io::Result<Self> {
-        let plain = |file| (Backend::Plain(Plain::new()), file);
         let mut fallback = None;
-        let (backend, file) = match engine {
-            Engine::Syscall => plain(file),
-            Engine::Uring => (Backend::Uring(Box::new(Uring::new(file.as_raw_fd(), pin)?)), file),
-            Engine::Auto => match Uring::new(file.as_raw_fd(), pin) {
-                Ok(u) => (Backend::Uring(Box::new(u)), file),
+        let backend = match engine {
+            Engine::Syscall => Backend::Plain,
+            Engine::Uring => Backend::Uring(Box::new(Uring::new(file.as_raw_fd())?)),
+            Engine::Auto => match Uring::new(file.as_raw_fd()) {
+                Ok(u) => Backend::Uring(Box::new(u)),
                 Err(e) => {
                     fallback = Some(e.to_string());
-                    plain(file)
+                    Backend::Plain
                 }
             },
         };
@@ -118,7 +105,7 @@ impl PortIo {
         })
     }
 
-    /// The port is a socket: writes that name no registered memory go out as messages, a batch a system call (sendmmsg).
+    /// The port is a socket: writes go out as messages, a batch a system call (sendmmsg).
     #[must_use]
     pub fn to_socket(mut self) -> Self {
         self.messages = Some(Messages::default());
@@ -133,9 +120,9 @@ impl PortIo {
 
     fn describe_engine(&self) -> String {
         match (&self.backend, &self.fallback) {
-            (Backend::Uring(u), _) => u.describe(),
-            (Backend::Plain(_), None) => "plain system calls, as asked".to_owned(),
-            (Backend::Plain(_), Some(why)) => format!("plain system calls, since {why}"),
+            (Backend::Uring(_), _) => "io_uring".to_owned(),
+            (Backend::Plain, None) => "plain system calls, as asked".to_owned(),
+            (Backend::Plain, Some(why)) => format!("plain system calls, since {why}"),
         }
     }
 
@@ -144,40 +131,21 @@ impl PortIo {
         self.file.as_fd()
     }
 
-    /// Registers the pieces of `memory` that are new and lets go of those that are gone. Pieces that can't be
-    /// registered are served by plain vectored operations; the text says why.
-    pub fn set_memory(&mut self, memory: &GuestMemory) -> Option<String> {
-        match &mut self.backend {
-            Backend::Uring(u) => u.set_memory(memory),
-            Backend::Plain(_) => None,
-        }
-    }
-
-    /// The registered pieces, by the index of [`GuestMemory::pieces`].
-    #[inline]
-    pub fn fixed(&self) -> &FixedPieces {
-        match &self.backend {
-            Backend::Uring(u) => u.fixed(),
-            Backend::Plain(p) => p.fixed(),
-        }
-    }
-
     /// Adds an operation to the batch, at most [`MAX_BATCH`] of them. Writes of one buffer at the front of a batch are system
     /// calls of their own, which cost less than a place in a ring (`zerowire bench net --direction tx --sizes 64,1500`).
     ///
     /// # Safety
-    /// The iovec array and the memory that it names must be valid until [`Self::run`] has returned, and for
-    /// `fixed` they must be addresses of that registered buffer.
+    /// The iovec array and the memory that it names must be valid until [`Self::run`] has returned.
     #[inline]
     pub unsafe fn push(&mut self, op: Op) {
         // What was pushed before goes out before: once the ring has something, all that follows goes there.
-        let is_alone = op.write && op.fixed.is_none() && (op.len == 1 || self.messages.is_some());
+        let is_alone = op.write && (op.len == 1 || self.messages.is_some());
         match &mut self.backend {
             Backend::Uring(u) if is_alone && self.behind.is_empty() && u.is_idle() => self.alone.push(op),
             Backend::Uring(_) if !self.alone.is_empty() => self.behind.push(op),
             // SAFETY: the caller's promise.
             Backend::Uring(u) => unsafe { u.push(op) },
-            Backend::Plain(_) => self.alone.push(op),
+            Backend::Plain => self.alone.push(op),
         }
     }
 
@@ -227,14 +195,9 @@ impl PortIo {
         // SAFETY: the callers of `push` and `push_alone` have promised that all is valid until this returns.
         calls += unsafe { self.run_alone() };
         if let Backend::Uring(u) = &mut self.backend {
-            let full = self.messages.is_some() && self.done.last().is_some_and(|d| d.result == -libc::EAGAIN);
             for op in self.behind.drain(..) {
-                match full {
-                    // A frame must not overtake those that are tried again.
-                    true => self.done.push(Done { slot: op.slot, result: -libc::EAGAIN }),
-                    // SAFETY: the callers of `push` have promised that all is valid until this returns.
-                    false => unsafe { u.push(op) },
-                }
+                // SAFETY: the callers of `push` have promised that all is valid until this returns.
+                unsafe { u.push(op) };
             }
             calls += u.run(self.file.as_raw_fd(), &mut self.done)?;
         }

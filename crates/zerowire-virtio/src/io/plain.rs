@@ -4,22 +4,7 @@ use std::os::fd::RawFd;
 
 use zerowire::syscall;
 
-use super::{Done, FixedPieces, Op};
-
-#[derive(Debug, Default)]
-pub(super) struct Plain {
-    fixed: FixedPieces,
-}
-
-impl Plain {
-    pub(super) fn new() -> Self {
-        Self::default()
-    }
-
-    pub(super) fn fixed(&self) -> &FixedPieces {
-        &self.fixed
-    }
-}
+use super::{Done, Op};
 
 /// Carries out operations of a batch, one behind the other; how many system calls it took. Nothing else is done between two of
 /// them: what a program does there costs the kernel's code its place in the processor's first-level cache and predictors.

@@ -4,43 +4,30 @@ use std::io;
 use std::os::fd::RawFd;
 
 use io_uring::{IoUring, opcode, types};
-use zerowire::uring::{RWF_NOWAIT, UringFeatures, probe};
+use zerowire::uring::{RWF_NOWAIT, probe};
 
-use super::{Done, FixedPiece, FixedPieces, MAX_BATCH, Op};
-use crate::memory::{GuestMemory, MAX_REGIONS, PinBudget};
-
-/// Registered buffers: each region may need several (a piece is at most 1 GiB).
-const BUFFER_SLOTS: usize = 4 * MAX_REGIONS;
+use super::{Done, MAX_BATCH, Op};
 
 /// The port's file in the ring's file table.
 const PORT: types::Fixed = types::Fixed(0);
 
 pub(super) struct Uring {
     ring: IoUring,
-    features: UringFeatures,
     pushed: usize,
     /// Operations that the ring had no room for; none, as long as batches keep to [`MAX_BATCH`].
     refused: Vec<u16>,
     /// The first operation of the batch: alone it goes out as a plain system call, which costs less than a batch of one.
     first: Option<Op>,
-    fixed: FixedPieces,
-    /// Guest memory is to be registered.
-    pin: bool,
-    /// Guest memory is to be registered, and the kernel can do it.
-    has_buffers: bool,
 }
 
 impl std::fmt::Debug for Uring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Uring")
-            .field("features", &self.features)
-            .field("fixed", &self.fixed)
-            .finish_non_exhaustive()
+        f.debug_struct("Uring").field("pushed", &self.pushed).finish_non_exhaustive()
     }
 }
 
 impl Uring {
-    pub(super) fn new(fd: RawFd, pin: bool) -> io::Result<Self> {
+    pub(super) fn new(fd: RawFd) -> io::Result<Self> {
         let features = probe().map_err(io::Error::other)?;
         let mut builder = IoUring::builder();
         builder.setup_cqsize(2 * MAX_BATCH as u32).dontfork();
@@ -51,20 +38,7 @@ impl Uring {
         ring.submitter().register_files(&[fd])?;
         // Saves the look-up of the ring's own descriptor in each call; not in all kernels.
         let _ = ring.submitter().register_ring_fd();
-        let has_buffers = pin
-            && features.writev_fixed
-            && features.readv_fixed
-            && ring.submitter().register_buffers_sparse(BUFFER_SLOTS as u32).is_ok();
-        let mut this = Self {
-            ring,
-            features,
-            pushed: 0,
-            refused: Vec::new(),
-            first: None,
-            fixed: FixedPieces::default(),
-            pin,
-            has_buffers,
-        };
+        let mut this = Self { ring, pushed: 0, refused: Vec::new(), first: None };
         this.check_nowait()?;
         Ok(this)
     }
@@ -74,7 +48,7 @@ impl Uring {
         let mut byte = 0u8;
         let iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 0 };
         // SAFETY: iov and byte live until run() has returned; a read of no bytes moves none.
-        unsafe { self.submit(Op { slot: 0, write: false, iov: &iov, len: 1, fixed: None }) };
+        unsafe { self.submit(Op { slot: 0, write: false, iov: &iov, len: 1 }) };
         let mut done = Vec::with_capacity(1);
         self.run(-1, &mut done)?;
         match done.first() {
@@ -83,74 +57,6 @@ impl Uring {
             )),
             _ => Ok(()),
         }
-    }
-
-    pub(super) fn describe(&self) -> String {
-        if !self.pin {
-            return "io_uring, no memory registered".to_owned();
-        }
-        if !self.has_buffers {
-            return "io_uring without registered memory (WRITEV_FIXED came with Linux 6.15): plain vectored operations"
-                .to_owned();
-        }
-        let all = self.fixed.0.len();
-        let registered = self.fixed.0.iter().flatten().count();
-        format!("io_uring, {registered} of {all} pieces of guest memory registered")
-    }
-
-    pub(super) fn fixed(&self) -> &FixedPieces {
-        &self.fixed
-    }
-
-    pub(super) fn set_memory(&mut self, memory: &GuestMemory) -> Option<String> {
-        if !self.has_buffers {
-            return None;
-        }
-        let mut old: Vec<_> = std::mem::take(&mut self.fixed.0).into_iter().flatten().collect();
-        let mut kept: Vec<Option<FixedPiece>> = memory
-            .pieces()
-            .iter()
-            .map(|p| old.iter().position(|f| f.id() == p.id()).map(|i| old.swap_remove(i)))
-            .collect();
-        let mut problem = None;
-        for gone in old {
-            if let Err(e) =
-                self.update(gone.index, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 })
-            {
-                problem = Some(format!("a piece of memory that is gone could not be unregistered: {e}"));
-            }
-        }
-        for (piece, slot) in memory.pieces().iter().zip(0..kept.len()) {
-            if kept[slot].is_some() {
-                continue;
-            }
-            let free = (0..BUFFER_SLOTS as u16).find(|i| !kept.iter().flatten().any(|f| f.index == *i));
-            let Some(index) = free else {
-                problem = Some(format!("more than {BUFFER_SLOTS} pieces of memory"));
-                break;
-            };
-            match self.register(index, piece) {
-                Ok(f) => kept[slot] = Some(f),
-                Err(e) => problem = Some(describe_register_error(&e, piece.len())),
-            }
-        }
-        self.fixed = FixedPieces(kept);
-        problem
-    }
-
-    fn register(&mut self, index: u16, piece: &crate::memory::Piece) -> io::Result<FixedPiece> {
-        let pinned = PinBudget::of_process().claim(piece.len() as u64).map_err(io::Error::other)?;
-        let reservation = piece.reserve()?;
-        self.update(index, reservation.iovec())?;
-        // The kernel holds the pages now.
-        reservation.release_guest()?;
-        Ok(FixedPiece::new(index, piece, reservation, pinned))
-    }
-
-    fn update(&mut self, index: u16, iov: libc::iovec) -> io::Result<()> {
-        // SAFETY: the kernel takes references to the pages, so that they outlive the mapping; the addresses stay
-        // reserved as long as the FixedPiece lives.
-        unsafe { self.ring.submitter().register_buffers_update(u32::from(index), &[iov], None) }.map(|_| ())
     }
 
     /// Whether nothing is queued, as must be between batches: what was queued names memory of the batch.
@@ -164,11 +70,10 @@ impl Uring {
     pub(super) unsafe fn push(&mut self, op: Op) {
         if self.pushed == 0 {
             match self.first.take() {
-                None if op.fixed.is_none() => {
+                None => {
                     self.first = Some(op);
                     return;
                 }
-                None => {}
                 // SAFETY: the caller's promise of the first operation holds until `run`.
                 Some(first) => unsafe { self.submit(first) },
             }
@@ -182,14 +87,8 @@ impl Uring {
     #[inline]
     unsafe fn submit(&mut self, op: Op) {
         debug_assert!(self.pushed < MAX_BATCH);
-        let entry = match (op.write, op.fixed) {
-            (true, Some(buffer)) => {
-                opcode::WritevFixed::new(PORT, op.iov, op.len, buffer).rw_flags(RWF_NOWAIT).build()
-            }
-            (false, Some(buffer)) => {
-                opcode::ReadvFixed::new(PORT, op.iov, op.len, buffer).rw_flags(RWF_NOWAIT).build()
-            }
-            (write, None) if op.len == 1 => {
+        let entry = match (op.write, op.len) {
+            (write, 1) => {
                 // SAFETY: the caller promises that the array is valid.
                 let iov = unsafe { *op.iov };
                 let (ptr, len) = (iov.iov_base.cast::<u8>(), iov.iov_len as u32);
@@ -199,8 +98,8 @@ impl Uring {
                     opcode::Read::new(PORT, ptr, len).rw_flags(RWF_NOWAIT).build()
                 }
             }
-            (true, None) => opcode::Writev::new(PORT, op.iov, op.len).rw_flags(RWF_NOWAIT).build(),
-            (false, None) => opcode::Readv::new(PORT, op.iov, op.len).rw_flags(RWF_NOWAIT).build(),
+            (true, _) => opcode::Writev::new(PORT, op.iov, op.len).rw_flags(RWF_NOWAIT).build(),
+            (false, _) => opcode::Readv::new(PORT, op.iov, op.len).rw_flags(RWF_NOWAIT).build(),
         };
         let entry = entry.user_data(u64::from(op.slot));
         // SAFETY: the caller promises that what the entry names stays valid until `run` has reaped it.
@@ -234,23 +133,5 @@ impl Uring {
             }
         }
         Ok(calls)
-    }
-}
-
-fn describe_register_error(e: &io::Error, len: usize) -> String {
-    match e.raw_os_error() {
-        Some(libc::ENOMEM | libc::EPERM) => {
-            let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
-            let limit = limit.current.map_or("unlimited".to_owned(), |l| format!("{} KiB", l / 1024));
-            format!(
-                "registering {} KiB of guest memory failed ({e}): the memlock limit is {limit}; raise it (ulimit -l, LimitMEMLOCK=) \
-                 or grant CAP_IPC_LOCK; frames go out by plain vectored writes until then",
-                len / 1024
-            )
-        }
-        _ => format!(
-            "registering {} KiB of guest memory failed: {e}; plain vectored operations serve it",
-            len / 1024
-        ),
     }
 }

@@ -1,11 +1,11 @@
 //! How much of guests' memory this process may pin.
 //!
-//! Registered memory (an AF_XDP UMEM, io_uring's fixed buffers) can't be swapped, ballooned or moved. The kernel bounds it by
+//! Registered memory (an AF_XDP UMEM) can't be swapped, ballooned or moved. The kernel bounds it by
 //! RLIMIT_MEMLOCK for users without CAP_IPC_LOCK and not at all for others; the budget is the operator's own bound, for all VMs
 //! of the process together. What is asked for first is given first, whole or not at all, and comes back with its
 //! registration: no VM loses what it has to another one.
 //!
-//! VMs that can do with a part (`--pin partial`) share: each has at most the budget divided by the number of VMs, and what is
+//! VMs that can do with a part (`pin=partial`) share: each has at most the budget divided by the number of VMs, and what is
 //! asked for as a whole has to leave their shares alone, so that each gets its own whenever it comes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "{need_bytes} bytes can't be pinned: the budget (--memlock) is {limit_bytes} bytes for all VMs, of which {used_bytes} are \
-     in use{}; {}use a port that pins nothing (tap with --pin off)",
+     in use{}; {}use a port that pins nothing (tap, packet)",
     shares.text(),
     remedy(*enough_bytes, *shares)
 )]
@@ -33,7 +33,7 @@ pub struct OverBudget {
     pub shares: Shares,
 }
 
-/// What the shares of VMs with `--pin partial` have to do with memory that is over the budget.
+/// What the shares of VMs with `pin=partial` have to do with memory that is over the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shares {
     /// No VM has one.
@@ -48,7 +48,7 @@ impl Shares {
     fn text(self) -> String {
         match self {
             Self::None => String::new(),
-            Self::Kept(bytes) => format!(", and {bytes} are the shares of VMs with --pin partial"),
+            Self::Kept(bytes) => format!(", and {bytes} are the shares of VMs with pin=partial"),
             Self::Own(bytes) => format!(", and {bytes} are each VM's share"),
         }
     }
@@ -56,7 +56,7 @@ impl Shares {
 
 fn remedy(enough_bytes: Option<u64>, shares: Shares) -> String {
     let raise = enough_bytes.map_or(String::new(), |bytes| format!("raise it to {bytes}, "));
-    let partial = if let Shares::Own(_) = shares { "" } else { "give --pin partial, " };
+    let partial = if let Shares::Own(_) = shares { "" } else { "give the port pin=partial, " };
     format!("{raise}{partial}or ")
 }
 
@@ -284,11 +284,14 @@ mod tests {
         {
             assert!(part.contains(word), "no '{word}' in {part}");
         }
-        assert!(!part.contains("--pin partial"), "the VM has that: {part}");
+        assert!(!part.contains("pin=partial"), "the VM has that: {part}");
         let whole = is_enough(3, 2, 100, 20, |b| b.claim(21).err());
-        for word in
-            ["is 100 bytes", "20 are in use", "66 are the shares", "raise it to 123, give --pin partial"]
-        {
+        for word in [
+            "is 100 bytes",
+            "20 are in use",
+            "66 are the shares",
+            "raise it to 123, give the port pin=partial",
+        ] {
             assert!(whole.contains(word), "no '{word}' in {whole}");
         }
         is_enough(7, 3, 1000, 0, |b| b.claim(777).err());
@@ -302,6 +305,6 @@ mod tests {
         budget.share_among(2, 2);
         let error = budget.claim(10).expect_err("all of it is shared");
         assert_eq!(error.enough_bytes, None);
-        assert!(error.to_string().contains("partial; give --pin partial, or use"), "{error}");
+        assert!(error.to_string().contains("partial; give the port pin=partial, or use"), "{error}");
     }
 }

@@ -91,84 +91,6 @@ impl Drop for Mapping {
     }
 }
 
-/// An address range in which a piece of guest memory and a slab of private memory lie side by side, so that
-/// io_uring can take both as one registered buffer. Once the buffer is registered the kernel holds the pages
-/// themselves, and [`Self::release_guest`] lets go of the guest's part of the mapping; the addresses stay
-/// reserved, since fixed operations name bytes by them.
-#[derive(Debug)]
-pub struct Reservation {
-    /// Holds the addresses; unmapped on drop.
-    _range: Mapping,
-    base: *mut u8,
-    guest_len: usize,
-    slab_len: usize,
-}
-
-// SAFETY: `base` points into `range`, which this value owns; see Mapping.
-unsafe impl Send for Reservation {}
-
-/// Alignment of reservations, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
-const RESERVATION_ALIGN: usize = 2 << 20;
-
-impl Reservation {
-    /// Maps `guest_len` bytes of `fd` at `offset`, and right behind it `slab_len` bytes of private memory. Both
-    /// must be multiples of the page size.
-    pub fn new(fd: BorrowedFd<'_>, offset: u64, guest_len: usize, slab_len: usize) -> io::Result<Self> {
-        let range = Mapping::private(guest_len + slab_len + RESERVATION_ALIGN)?;
-        let base = range.as_ptr().wrapping_add(range.as_ptr().align_offset(RESERVATION_ALIGN));
-        let offset =
-            libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-        // SAFETY: MAP_FIXED replaces the first part of `range`, which this value owns and nobody has used yet.
-        let ptr = unsafe {
-            libc::mmap(
-                base.cast(),
-                guest_len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                fd.as_raw_fd(),
-                offset,
-            )
-        };
-        if ptr == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        leave_out_of_dumps(base, guest_len);
-        Ok(Self { _range: range, base, guest_len, slab_len })
-    }
-
-    /// The whole range, as io_uring registers it.
-    pub fn iovec(&self) -> libc::iovec {
-        libc::iovec { iov_base: self.base.cast(), iov_len: self.guest_len + self.slab_len }
-    }
-
-    /// The address by which fixed operations name byte 0 of the guest's part.
-    pub fn guest_base(&self) -> *mut u8 {
-        self.base
-    }
-
-    /// The private slab behind the guest's part.
-    pub fn slab(&self) -> *mut u8 {
-        self.base.wrapping_add(self.guest_len)
-    }
-
-    /// Replaces the guest's part by an inaccessible reservation: page tables go, the addresses stay.
-    pub fn release_guest(&self) -> io::Result<()> {
-        // SAFETY: MAP_FIXED over a part of the range that this value owns; no pointer into it is dereferenced by
-        // this process, only named in fixed operations.
-        let ptr = unsafe {
-            libc::mmap(
-                self.base.cast(),
-                self.guest_len,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
-                -1,
-                0,
-            )
-        };
-        if ptr == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use std::os::fd::AsFd;
@@ -199,8 +121,6 @@ pub(super) mod tests {
         rustix::fs::ftruncate(&file, LEN as u64).expect("its length");
         assert!(is_left_out(Mapping::shared(file.as_fd(), 0, LEN).expect("a mapping").as_ptr()));
         assert!(is_left_out(Mapping::private(LEN).expect("a mapping").as_ptr()));
-        let reserved = Reservation::new(file.as_fd(), 0, LEN, 4096).expect("a reservation");
-        assert!(is_left_out(reserved.guest_base()) && is_left_out(reserved.slab()));
         assert!(!is_left_out(std::ptr::from_ref(&file).cast()), "other memory is dumped");
     }
 }

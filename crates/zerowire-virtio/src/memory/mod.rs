@@ -29,11 +29,10 @@ pub use error::MemoryError;
 pub use file::NotMemory;
 pub(crate) use file::{check_memory, is_eventfd};
 pub use log::{DirtyLog, LogError, PAGE_BYTES};
-pub use map::{Mapping, Reservation};
+pub use map::Mapping;
 pub(crate) use sigbus::Guarded;
 pub(crate) use table::page_size;
 pub use table::{
-    GuestMemory, MAX_REGIONS, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, SLAB_BYTES, Segment,
-    SegmentList,
+    GuestMemory, MAX_REGIONS, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, Segment, SegmentList,
 };
 pub(crate) use userfault::Userfault;

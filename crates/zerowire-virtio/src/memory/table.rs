@@ -6,15 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use super::error::MemoryError;
 use super::file::check_memory;
 use super::log::DirtyLog;
-use super::map::{Mapping, Reservation};
+use super::map::Mapping;
 use super::region_pool::{OWN_REGIONS, POOL, PooledRegion};
 use super::sigbus::Guarded;
 
-/// The private memory behind each registered piece, bytes: the slots of inspected headers lie there.
-pub const SLAB_BYTES: usize = 32 * 1024;
-
-/// The largest piece of guest memory registered as one buffer. io_uring takes at most 1 GiB a buffer
-/// (io_uring/rsrc.c, `io_validate_user_buf_range`), the slab included; a multiple of the huge page size.
+/// The largest piece of guest memory; a multiple of the huge page size.
 pub const PIECE_MAX_BYTES: usize = (1 << 30) - (2 << 20);
 
 /// Pieces at most: an index of 16 bits names them, and no guest has so much memory.
@@ -51,15 +47,14 @@ struct Region {
     _pooled: Option<PooledRegion>,
 }
 
-/// A part of a region that fits into one registered buffer.
+/// A part of a region, at most [`PIECE_MAX_BYTES`] long.
 #[derive(Clone, Debug)]
 pub struct Piece {
     guest_addr: u64,
     len: u64,
     ptr: *mut u8,
     region: std::sync::Arc<RegionHandle>,
-    /// Distinguishes pieces over the life of the process, so that a thread can tell which of its registered
-    /// buffers are still wanted.
+    /// Distinguishes pieces over the life of the process, so that what was made of one is never taken for part of another.
     id: u64,
 }
 
@@ -103,18 +98,6 @@ impl Piece {
     /// Whether the piece is empty; never so.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// Maps this piece again with a slab behind it, ready to be registered with io_uring.
-    pub fn reserve(&self) -> io::Result<Reservation> {
-        let region = &self.region.0;
-        if page_size(&region.file)? > 2 << 20 {
-            return Err(io::Error::other(
-                "pages of more than 2 MiB can't be cut into pieces of less than 1 GiB",
-            ));
-        }
-        let offset = region.offset + (self.guest_addr - region.guest_addr);
-        Reservation::new(region.file.as_fd(), offset, self.len(), SLAB_BYTES)
     }
 }
 

@@ -11,7 +11,7 @@ pub mod receive;
 pub mod transmit;
 pub mod xdp;
 
-pub use policy::{GATHER_MAX_BYTES, PathMode, Pin, Policy, RX_COPYBREAK_BYTES};
+pub use policy::{GATHER_MAX_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
 pub use receive::Receive;
 pub use transmit::Transmit;
 

@@ -20,23 +20,6 @@ pub enum PathMode {
     Copy,
 }
 
-/// How much of guests' memory may be registered, which pins it. What is registered keeps the pages
-/// that were there: once the guest's VMM discards some (a balloon, free-page reporting,
-/// virtio-mem), frames in them go out with what they held before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pin {
-    /// All of it on ports that can't do without, or an error; nothing on the others.
-    #[default]
-    Auto,
-    /// All of it, on ports that can do without as well: by io_uring.
-    On,
-    /// On ports that can't do without: as much as the VM's share of the [budget](crate::memory::PinBudget), and frames in the
-    /// rest are copied.
-    Partial,
-    /// Nothing: on ports that can't do without all frames are copied.
-    Off,
-}
-
 /// What decides whether a frame is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
@@ -46,8 +29,6 @@ pub struct Policy {
     pub gather_max_bytes: usize,
     /// Received frames up to this length are copied where nothing but such frames comes; with 0 none is.
     pub rx_copybreak_bytes: usize,
-    /// How much of guests' memory may be registered.
-    pub pin: Pin,
 }
 
 impl Default for Policy {
@@ -56,37 +37,21 @@ impl Default for Policy {
             mode: PathMode::Auto,
             gather_max_bytes: GATHER_MAX_BYTES,
             rx_copybreak_bytes: RX_COPYBREAK_BYTES,
-            pin: Pin::Auto,
         }
     }
 }
 
-/// Without registered memory the kernel walks the page tables of each segment: below this mean length gathering is
-/// cheaper. Chosen by `zerowire bench net --threshold`.
-const UNREGISTERED_MEAN_BYTES: usize = 2048;
-
-/// With registered memory the kernel need not look at page tables, but copies page by page: it pays for segments that
-/// are this many bytes long at most on average. Chosen by `zerowire bench net --threshold`.
-const REGISTERED_MEAN_BYTES: usize = 8192;
+/// The kernel walks the page tables of each segment: below this mean length gathering is cheaper. Chosen by
+/// `zerowire bench net --threshold`.
+const SCATTER_MEAN_BYTES: usize = 2048;
 
 /// The longest scatter list of one system call (`UIO_MAXIOV`, include/uapi/linux/uio.h).
 pub(super) const MAX_IOV: usize = 1024;
 
 impl Policy {
-    /// Whether a frame of `len` bytes in `segments` segments of registered memory goes out by a fixed operation.
-    #[inline]
-    pub fn fixed(&self, len: usize, segments: usize) -> bool {
-        len / segments.max(1) <= REGISTERED_MEAN_BYTES
-    }
-
     /// Why a frame of `len` bytes in `segments` segments is to be gathered; None if it is to be scattered.
     #[inline]
-    pub fn gather(
-        &self,
-        len: usize,
-        segments: usize,
-        registered: impl FnOnce() -> bool,
-    ) -> Option<zerowire::ledger::CopyReason> {
+    pub fn gather(&self, len: usize, segments: usize) -> Option<zerowire::ledger::CopyReason> {
         use zerowire::ledger::CopyReason;
         if self.mode == PathMode::Copy {
             return Some(CopyReason::Asked);
@@ -94,12 +59,7 @@ impl Policy {
         if len <= self.gather_max_bytes {
             return Some(CopyReason::Small);
         }
-        if segments + 1 > MAX_IOV {
-            return Some(CopyReason::Scattered);
-        }
-        if len / segments.max(1) < UNREGISTERED_MEAN_BYTES && !registered() {
-            return Some(CopyReason::Scattered);
-        }
-        None
+        let scattered = segments + 1 > MAX_IOV || len / segments.max(1) < SCATTER_MEAN_BYTES;
+        scattered.then_some(CopyReason::Scattered)
     }
 }

@@ -494,8 +494,7 @@ impl Receive {
         }
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });
         let (iov, len) = self.lists.list_from(start);
-        // READV_FIXED costs more here: guest buffers are pages, and the kernel copies page by page then.
-        let op = Op { slot: read as u16, write: false, iov, len, fixed: None };
+        let op = Op { slot: read as u16, write: false, iov, len };
         // A system call of its own costs less than a place in the ring where one buffer is read into, or where the kernel copies
         // so much that what it does besides hardly counts.
         let alone = n == 0 || self.forecast.shape() == Shape::Long;

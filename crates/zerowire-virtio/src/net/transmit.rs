@@ -5,12 +5,11 @@
 //!                 │ read once                          │            │            │
 //!  private: [ header slot ]  checked, rewritten        │            │            │
 //!                 ▼                                    ▼            ▼            ▼
-//!  iovec:   { slot, n }                         { rest of seg 0 } { seg 1 }  { seg 2 }  ──▶ one WRITEV_FIXED
+//!  iovec:   { slot, n }                         { rest of seg 0 } { seg 1 }  { seg 2 }  ──▶ one WRITEV
 //! ```
 //!
-//! The first bytes of a frame are read once into a private slot; what is checked there is what goes out. The slot lies
-//! in the same registered buffer as the guest's memory, so that one fixed operation covers both. Short frames are
-//! copied whole into their slot.
+//! The first bytes of a frame are read once into a private slot; what is checked there is what goes out. Short frames
+//! are copied whole into their slot.
 //!
 //! **Ownership.** A chain is taken from the ring, sent, and given back before [`Transmit::run`] returns: nothing is
 //! lent to the kernel across calls.
@@ -27,13 +26,13 @@ use super::offload::longest_segment;
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
 use crate::io::{Lists, MAX_BATCH, Op, PortIo};
-use crate::memory::{GuestMemory, MAX_REGIONS, Mapping, SLAB_BYTES, Segment, access};
+use crate::memory::{GuestMemory, MAX_REGIONS, Mapping, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
 pub use ring::FrameRing;
 use ring::Pushed;
 
-/// Room for inspected headers, bytes, in the slab behind each registered piece of memory.
-const HEADER_SLOT_BYTES: usize = SLAB_BYTES / MAX_BATCH;
+/// Room for the inspected head of a frame, bytes.
+const HEADER_SLOT_BYTES: usize = 512;
 
 /// How much of a frame is read into the private slot at least, if there is so much: Ethernet with two tags, IPv6 or
 /// IPv4 with options, TCP with options, behind the virtio-net header.
@@ -119,7 +118,7 @@ pub struct Transmit {
     segments: Vec<Segment>,
     lists: Lists,
     slots: Vec<Slot>,
-    /// Where short frames are gathered: one slot of `policy.gather_max_bytes` for each of the batch.
+    /// Where short frames are gathered, and heads lie: one slot of `policy.gather_max_bytes` for each of the batch.
     small: Mapping,
     small_slot: usize,
     /// Where longer frames are gathered.
@@ -308,9 +307,9 @@ impl Transmit {
         }
         let index = self.slots.len();
         let rings = self.frame_ring.is_some();
-        let mut place = self.place(index, len, rings, cx.io);
-        // SAFETY: the slot is this side's own: `small` has a slot for each of the batch, `large` one for each use, the
-        // slab one for each of the batch; the length fits (all of a gathered frame, HEADER_SLOT_BYTES else).
+        let mut place = self.place(index, len, rings);
+        // SAFETY: the slot is this side's own: `small` has a slot for each of the batch, `large` one for each use; the
+        // length fits (all of a gathered frame, HEADER_SLOT_BYTES else).
         let head = unsafe { std::slice::from_raw_parts_mut(place.private, place.len) };
         access::read(&self.segments, 0, head);
         if let Err(e) = header::check(head, self.header_len, len - self.header_len, self.acked) {
@@ -355,8 +354,7 @@ impl Transmit {
         slot.scattered = (len - place.len) as u32;
         slot.reason = Some(place.gather.unwrap_or(CopyReason::Header));
         let (iov, entries) = self.lists.list_from(first);
-        let op =
-            Op { slot: index as u16, write: true, iov, len: entries, fixed: place.fixed.map(|f| f.index) };
+        let op = Op { slot: index as u16, write: true, iov, len: entries };
         if self.pressed {
             // SAFETY: as below.
             unsafe { cx.io.carry_out(op) };

@@ -10,7 +10,8 @@ pub use packet::{
 };
 pub(crate) use spec::six_bytes;
 pub use spec::{
-    FollowLink, PacketReceive, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpSpec,
+    FollowLink, PacketReceive, PacketRings, PacketSpec, PortSpec, PortSpecError, XdpMatch, XdpMode, XdpPin,
+    XdpSpec,
 };
 pub use tap::{MAX_QUEUES, Tap, TapError, TapOffloads, TapSpec};
 pub use watch::LinkWatch;

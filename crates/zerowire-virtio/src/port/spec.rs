@@ -36,8 +36,22 @@ pub struct XdpSpec {
     pub offloads: Option<bool>,
     /// Whether the interface takes frames for any address while a guest runs.
     pub promiscuous: bool,
+    /// How much of the guest's memory is registered.
+    pub pin: XdpPin,
     /// Whether the guest sees the interface's state.
     pub link: FollowLink,
+}
+
+/// How much of the guest's memory is registered as the interface's, which pins it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpPin {
+    /// All of it, or its rings don't start.
+    #[default]
+    All,
+    /// What the VM's share of the [budget](crate::memory::PinBudget) allows; frames in the rest are copied.
+    Partial,
+    /// None: all frames are copied.
+    Off,
 }
 
 /// Whether the guest is to see when the interface can't carry frames.
@@ -184,6 +198,7 @@ impl XdpSpec {
             filter: XdpMatch::default(),
             offloads: None,
             promiscuous: true,
+            pin: XdpPin::default(),
             link: FollowLink::default(),
         }
     }
@@ -213,6 +228,10 @@ impl XdpSpec {
             ("promisc", "on") => self.promiscuous = true,
             ("promisc", "off") => self.promiscuous = false,
             ("promisc", other) => return Err(format!("promisc={other}: give on or off")),
+            ("pin", "all") => self.pin = XdpPin::All,
+            ("pin", "partial") => self.pin = XdpPin::Partial,
+            ("pin", "off") => self.pin = XdpPin::Off,
+            ("pin", other) => return Err(format!("pin={other}: give all, partial or off")),
             ("link", word) => self.link = FollowLink::parse(word)?,
             ("match", "all") => self.filter = XdpMatch::All,
             ("match", other) => {
@@ -224,7 +243,7 @@ impl XdpSpec {
             _ => {
                 return Err(format!(
                     "'{key}={value}' is not known, only queue=N, queues=N, mode=zerocopy|copy|auto, \
-                     match=mac:…|all, offloads=on|off, promisc=on|off and link=follow|ignore"
+                     match=mac:…|all, offloads=on|off, promisc=on|off, pin=all|partial|off and link=follow|ignore"
                 ));
             }
         }
@@ -235,7 +254,7 @@ impl XdpSpec {
 impl PortSpec {
     /// Names of all options that ports have, whichever port takes them.
     pub const OPTIONS: &[&str] =
-        &["queue", "queues", "mode", "match", "offloads", "promisc", "rings", "receive", "link"];
+        &["queue", "queues", "mode", "match", "offloads", "promisc", "pin", "rings", "receive", "link"];
 
     /// Queue pairs of the device.
     pub fn queues(&self) -> usize {
@@ -384,6 +403,11 @@ impl fmt::Display for PortSpec {
                 }
                 if !x.promiscuous {
                     f.write_str(",promisc=off")?;
+                }
+                match x.pin {
+                    XdpPin::All => {}
+                    XdpPin::Partial => f.write_str(",pin=partial")?,
+                    XdpPin::Off => f.write_str(",pin=off")?,
                 }
                 f.write_str(x.link.option())
             }

@@ -11,9 +11,10 @@ use zerowire::xdp::program::{Hook, Steering};
 use zerowire::xdp::{Interface, Mode, XdpError};
 use zerowire_guest::ring::{DESC_WRITE, RingMemory};
 use zerowire_virtio::memory::GuestMemory;
-use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Pinned, Registrar};
+use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
 use zerowire_virtio::net::xdp::{XdpReceive, XdpReceiveSetup, XdpTransmit};
 use zerowire_virtio::net::{PathMode, Policy};
+use zerowire_virtio::port::XdpPin;
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
 
@@ -78,7 +79,7 @@ impl Pair {
             pair: 0,
             mode: Mode::Copy,
             mtu: 1500,
-            registrar: Arc::new(Registrar::new(interface.into(), 1, Pinned::All)),
+            registrar: Arc::new(Registrar::new(interface.into(), 1, XdpPin::All)),
             attach,
             address: None,
         });

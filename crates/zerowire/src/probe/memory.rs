@@ -25,16 +25,13 @@ pub(super) fn check(todo: &mut Todo, machine: &Machine, has_ring: bool) {
         id: "memory.registered",
         group: Group::Shared,
         jobs: &[Job::Net, Job::Send, Job::Recv],
-        path: "net, send, recv: registered memory",
+        path: "net (xdp ports), send, recv: registered memory",
         title: "registered memory",
     };
     todo.add(registered, || {
         if !has_ring {
-            return Finding::degraded(
-                super::uring::UNTRIED,
-                "Guest memory is not registered: more CPU a frame.",
-            )
-            .remedy("See io_uring above.");
+            return Finding::degraded(super::uring::UNTRIED, "Areas are not registered: more CPU a send.")
+                .remedy("See io_uring above.");
         }
         let limit = getrlimit(Resource::Memlock).current;
         match largest() {
@@ -79,8 +76,8 @@ fn largest() -> io::Result<(u64, i32)> {
     Ok((low * STEP_BYTES, errno::number(&e)))
 }
 
-const UNREGISTERED: &str = "Memory past that is served unregistered: the same copies, but more CPU, since the kernel looks up \
-     its pages for each operation.";
+const UNREGISTERED: &str = "An xdp port refuses a larger guest, or registers a part of it (pin=partial). Areas past that are \
+     sent from unregistered, at more CPU, since the kernel looks up their pages for each operation.";
 
 /// `limit` None stands for no limit.
 fn translate(bytes: u64, error: i32, limit: Option<u64>, has_ipc_lock: bool) -> Finding {
@@ -94,8 +91,10 @@ fn translate(bytes: u64, error: i32, limit: Option<u64>, has_ipc_lock: bool) -> 
             (Some(_), false) => format!("; memlock limit {limit_text}"),
         };
         let upto = match (limit, has_ipc_lock) {
-            (Some(_), false) => format!("Guests and areas up to {limit_text} in all are registered."),
-            _ => "Guests and areas of any size are registered.".to_owned(),
+            (Some(_), false) => {
+                format!("Guests on xdp ports and areas up to {limit_text} in all are registered.")
+            }
+            _ => "Guests on xdp ports and areas of any size are registered.".to_owned(),
         };
         return Finding::ok(format!("{} registered{why}", size(TRIED_BYTES)), upto);
     }

@@ -63,7 +63,6 @@ pub fn run(options: &Options) -> Report {
     limits::check(&mut todo);
     namespace::check(&mut todo, &machine);
     tap::check(&mut todo, &machine);
-    uring::check_fixed(&mut todo, &ring);
     vm::check(&mut todo);
     send::check(&mut todo, &ring);
     packet::check(&mut todo);

@@ -47,7 +47,7 @@ fn abilities() -> std::io::Result<Abilities> {
     let mut ops = Probe::new();
     let known = ring.submitter().register_probe(&mut ops).is_ok();
     let has = |code| known && ops.is_supported(code);
-    let none = UringFeatures { defer_taskrun: false, readv_fixed: false, writev_fixed: false };
+    let none = UringFeatures { defer_taskrun: false };
     let buffer_ring = super::sys::Mapping::new(rustix::param::page_size(), None)
         .and_then(|memory| super::sys::register_buffer_ring(&ring, &memory, 8));
     Ok(Abilities {
@@ -78,20 +78,6 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
         title: "deferred task work",
     };
     todo.add(defer, || translate_defer(ring.as_ref().ok().map(|a| a.features.defer_taskrun)));
-}
-
-/// The part that only the net path uses; it stands among that path's lines.
-pub(super) fn check_fixed(todo: &mut Todo, ring: &Ring) {
-    let fixed = Subject {
-        id: "net.fixed",
-        group: Group::Net,
-        jobs: &[Job::Net],
-        path: "net: READV_FIXED, WRITEV_FIXED",
-        title: "registered scatter I/O",
-    };
-    todo.add(fixed, || {
-        translate_fixed(ring.as_ref().ok().map(|a| (a.features.readv_fixed, a.features.writev_fixed)))
-    });
 }
 
 fn translate_setup(ring: &Ring) -> Finding {
@@ -167,25 +153,6 @@ fn translate_defer(has: Option<bool>) -> Finding {
     }
 }
 
-fn translate_fixed(has: Option<(bool, bool)>) -> Finding {
-    let worse = "Scattered frames of cold memory cost up to twice the CPU.";
-    match has {
-        None => Finding::degraded(UNTRIED, worse).remedy("See io_uring above."),
-        Some((true, true)) => Finding::ok(
-            "READV_FIXED, WRITEV_FIXED",
-            "Frames go between the tap and registered guest memory without page look-ups.",
-        ),
-        Some((read, write)) => {
-            let list: Vec<_> = [(read, "READV_FIXED"), (write, "WRITEV_FIXED")]
-                .iter()
-                .filter(|o| !o.0)
-                .map(|o| o.1)
-                .collect();
-            Finding::degraded(format!("no {}", list.join(", no ")), worse).remedy("Boot Linux 6.15 or newer.")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
@@ -221,9 +188,5 @@ mod tests {
         assert_eq!(translate_defer(Some(true)).outcome, Outcome::Ok);
         assert_eq!(translate_defer(Some(false)).outcome, Outcome::Degraded);
         assert_eq!(translate_defer(None).found, UNTRIED);
-        assert_eq!(translate_fixed(Some((true, true))).outcome, Outcome::Ok);
-        assert_eq!(translate_fixed(Some((true, false))).found, "no WRITEV_FIXED");
-        assert_eq!(translate_fixed(Some((false, false))).found, "no READV_FIXED, no WRITEV_FIXED");
-        assert_eq!(translate_fixed(None).outcome, Outcome::Degraded);
     }
 }

@@ -104,13 +104,12 @@ mod tests {
 
     /// Checks that are all ok but the listed ones.
     fn checks(bad: &[(&str, Outcome)]) -> Vec<Check> {
-        const IDS: [&str; 17] = [
+        const IDS: [&str; 16] = [
             "net.tun",
             "net.tap",
             "net.queues",
             "net.offloads",
             "net.nowait",
-            "net.fixed",
             "uring.setup",
             "memory.registered",
             "send.uring",
@@ -163,9 +162,7 @@ mod tests {
 
     #[test]
     fn net_needs_no_registered_memory() {
-        for id in ["net.fixed", "memory.registered"] {
-            assert_eq!(of(Job::Net, &[(id, Outcome::Degraded)]).0, Outcome::Ok, "{id}");
-        }
+        assert_eq!(of(Job::Net, &[("memory.registered", Outcome::Degraded)]).0, Outcome::Ok);
     }
 
     #[test]

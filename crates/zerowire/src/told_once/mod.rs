@@ -37,7 +37,7 @@ fn no_cause_is_told_twice() {
         Box::new(AreaError::File { path: "file".to_owned(), source: cause() }),
         Box::new(UringProbeError::Other(cause())),
         Box::new(RecvError::from(AreaError::Map { len: 1, source: cause() })),
-        Box::new(RecvError::from(UringProbeError::from(cause()))),
+        Box::new(RecvError::from(UringProbeError::Other(cause()))),
         Box::new(RecvError::ZeroCopy { message: format!("refused: {}", cause()), source: cause() }),
         Box::new(RecvError::NotASocket(cause())),
         Box::new(RecvError::Accept { listener: ListenerId::SOME, source: cause() }),
@@ -53,7 +53,7 @@ fn no_cause_is_told_twice() {
             closed: Closed::default(),
             error: SendError::System { call: "socket", source: cause() },
         }),
-        Box::new(EngineError::from(UringProbeError::from(cause()))),
+        Box::new(EngineError::from(UringProbeError::Other(cause()))),
         Box::new(EngineError::Register { len: 1, source: cause() }),
         Box::new(EngineError::Watch(cause())),
         Box::new(FrameError::Refused {

@@ -1,18 +1,14 @@
 //! What this kernel's io_uring can do, asked once.
 
-use io_uring::{IoUring, Probe, opcode};
+use io_uring::IoUring;
 use std::io;
 use thiserror::Error;
 
-/// The operations and set-up flags that zerowire's paths use.
+/// The set-up flags that zerowire's paths use, where the kernel has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UringFeatures {
     /// `IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN` (Linux 6.1).
     pub defer_taskrun: bool,
-    /// `IORING_OP_READV_FIXED` (Linux 6.15).
-    pub readv_fixed: bool,
-    /// `IORING_OP_WRITEV_FIXED` (Linux 6.15).
-    pub writev_fixed: bool,
 }
 
 /// Why io_uring can't be used here.
@@ -33,27 +29,11 @@ pub enum UringProbeError {
     Other(io::Error),
 }
 
-impl From<io::Error> for UringProbeError {
-    fn from(error: io::Error) -> Self {
-        Self::Other(error)
-    }
-}
-
 /// Asks the kernel what its io_uring can do.
 pub fn probe() -> Result<UringFeatures, UringProbeError> {
-    let ring: IoUring = match IoUring::new(2) {
-        Ok(ring) => ring,
-        Err(e) => return Err(refusal(e)),
-    };
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe)?;
-    let supported = probe.is_supported(opcode::Writev::CODE);
+    IoUring::new(2).map_err(refusal)?;
     let defer_taskrun = is_buildable(IoUring::builder().setup_single_issuer().setup_defer_taskrun());
-    Ok(UringFeatures {
-        defer_taskrun,
-        readv_fixed: supported && probe.is_supported(opcode::ReadvFixed::CODE),
-        writev_fixed: supported && probe.is_supported(opcode::WritevFixed::CODE),
-    })
+    Ok(UringFeatures { defer_taskrun })
 }
 
 /// What an error of `io_uring_setup` means.

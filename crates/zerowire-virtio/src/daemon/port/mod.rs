@@ -12,8 +12,8 @@ use zerowire::xdp::XdpError;
 
 use super::worker::{WorkerHandle, WorkerSetup};
 use crate::io::Engine;
+use crate::net::Policy;
 use crate::net::xdp::Renewal;
-use crate::net::{Pin, Policy};
 use crate::port::{PacketError, PortSpec, TapError, TapOffloads};
 use packet::PacketPort;
 use tap::TapPort;
@@ -118,17 +118,6 @@ pub(super) fn open(spec: &PortSpec, policy: Policy, engine: Engine) -> Result<Bo
         PortSpec::Tap(tap) => Ok(Box::new(TapPort::open(tap, policy, engine)?)),
         PortSpec::Xdp(xdp) => Ok(Box::new(XdpPort::open(xdp, policy)?)),
         PortSpec::Packet(packet) => Ok(Box::new(PacketPort::open(packet, policy, engine)?)),
-    }
-}
-
-/// Says what registering a guest's memory for `port`, which does without by default, forbids.
-fn warn_of_pinning(policy: Policy, port: &str) {
-    if policy.pin == Pin::On {
-        tracing::warn!(
-            "{port}: with --pin on, memory that the guest gave away (balloon, free-page-reporting, virtio-mem) is sent with its \
-             old content once the guest uses it again: give the VM none of these (libvirt: <memballoon model='none'/>), or leave \
-             --pin at auto"
-        );
     }
 }
 

@@ -21,7 +21,7 @@ use crate::net::features::{header_len, toward_guest};
 use crate::net::packet::{LOOKS, Link as PacketLink};
 use crate::net::receive::{ReceiveSetup, ReceiveTurn};
 use crate::net::transmit::{Detour, FrameRing, TransmitContext, Turn, TurnError};
-use crate::net::{PathMode, Pin, Policy, Receive, Transmit};
+use crate::net::{PathMode, Policy, Receive, Transmit};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
 use crate::ring::SplitRing;
 
@@ -46,7 +46,6 @@ impl PacketPort {
                 "interface {name} is down: 'ip link set {name} up'; frames are dropped until then"
             );
         }
-        super::warn_of_pinning(policy, &format!("interface {}", spec.interface));
         Ok(Self { spec: spec.clone(), control, policy, engine })
     }
 
@@ -118,7 +117,7 @@ impl Port for PacketPort {
     }
 
     fn takes_missing_pages(&self) -> bool {
-        self.policy.pin != Pin::On
+        true
     }
 
     fn kernel_copies(&self) -> &'static str {
@@ -137,9 +136,8 @@ impl Port for PacketPort {
         let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
-            let pin = policy.pin == Pin::On;
             let (link, io) =
-                PacketLink::open(&interface, receive, no_ring, engine, pin).map_err(io::Error::other)?;
+                PacketLink::open(&interface, receive, no_ring, engine).map_err(io::Error::other)?;
             Ok(PacketPath {
                 io,
                 link,
@@ -251,10 +249,6 @@ impl Path for PacketPath {
 
     fn changed(&mut self) -> bool {
         self.link.changed()
-    }
-
-    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String> {
-        self.io.set_memory(memory)
     }
 
     fn sleep_at_most(&mut self) -> Option<Duration> {

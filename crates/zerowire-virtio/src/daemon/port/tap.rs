@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire_vhost_user::features as f;
@@ -17,7 +16,7 @@ use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
 use crate::net::transmit::{Detour, TransmitContext, Turn, TurnError};
-use crate::net::{Pin, Policy, Receive, Transmit};
+use crate::net::{Policy, Receive, Transmit};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
 use crate::ring::SplitRing;
 
@@ -30,7 +29,6 @@ pub(in crate::daemon) struct TapPort {
 
 impl TapPort {
     pub(super) fn open(spec: &TapSpec, policy: Policy, engine: Engine) -> Result<Self, TapError> {
-        super::warn_of_pinning(policy, &format!("tap {}", spec.name));
         Ok(Self { tap: Tap::open(spec)?, policy, engine })
     }
 }
@@ -81,7 +79,7 @@ impl Port for TapPort {
     }
 
     fn takes_missing_pages(&self) -> bool {
-        self.policy.pin != Pin::On
+        true
     }
 
     fn kernel_copies(&self) -> &'static str {
@@ -90,9 +88,7 @@ impl Port for TapPort {
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
         let (queue, engine, policy) = (self.tap.queue(setup.pair)?, self.engine, self.policy);
-        WorkerHandle::spawn(setup, move || {
-            Ok(TapPath { io: PortIo::with_pinning(queue, engine, policy.pin == Pin::On)?, policy })
-        })
+        WorkerHandle::spawn(setup, move || Ok(TapPath { io: PortIo::new(queue, engine)?, policy }))
     }
 }
 
@@ -113,10 +109,6 @@ impl Path for TapPath {
 
     fn port(&self) -> Option<BorrowedFd<'_>> {
         Some(self.io.port())
-    }
-
-    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String> {
-        self.io.set_memory(memory)
     }
 }
 

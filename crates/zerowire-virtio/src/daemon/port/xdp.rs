@@ -24,10 +24,10 @@ use crate::net::receive::ReceiveTurn;
 use crate::net::transmit::{Detour, Turn, TurnError};
 use crate::net::xdp::geometry::MAX_MTU;
 use crate::net::xdp::{
-    Attach, Link, LinkOptions, Pinned, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
+    Attach, Link, LinkOptions, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
     driver_has_zero_copy,
 };
-use crate::net::{PathMode, Pin, Policy};
+use crate::net::{PathMode, Policy};
 use crate::port::{PacketError, PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
 use crate::ring::SplitRing;
 
@@ -79,12 +79,7 @@ impl XdpPort {
             );
         }
         let attached = Arc::new(Mutex::new(steering::shared(&interface)?));
-        let pinned = match policy.pin {
-            Pin::Auto | Pin::On => Pinned::All,
-            Pin::Partial => Pinned::Share,
-            Pin::Off => Pinned::Nothing,
-        };
-        let registrar = Arc::new(Registrar::new(spec.interface.clone(), spec.queues, pinned));
+        let registrar = Arc::new(Registrar::new(spec.interface.clone(), spec.queues, spec.pin));
         let offloads = spec.does_offloads(zero_copy);
         let word = if offloads { "on" } else { "off" };
         let why = match spec.offloads {
@@ -249,9 +244,8 @@ impl Path for XdpPath {
         self.link.notice();
     }
 
-    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Option<String> {
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         self.link.set_memory(memory);
-        None
     }
 
     fn let_go(&mut self) {

@@ -157,7 +157,7 @@ impl<P: Path> Worker<P> {
         }
         // A path notes no writes, and has no use for a log, which may go before the memory does.
         let plain = if memory.log().is_some() { Arc::new(memory.with_log(None)) } else { memory.clone() };
-        let registration = self.path.set_memory(&plain);
+        self.path.set_memory(&plain);
         if let Some(r) = &mut self.rings.transmit {
             problems.extend(r.move_to(&mut self.path, &memory).err());
         }
@@ -175,9 +175,6 @@ impl<P: Path> Worker<P> {
             tracing::error!("{p}; this queue waits until its memory comes back");
         }
         self.describe();
-        if let Some(text) = registration {
-            tracing::warn!("queue pair {}: {text}", self.pair);
-        }
     }
 
     fn start(&mut self, direction: Direction, ring: RingStart) -> Result<(), String> {

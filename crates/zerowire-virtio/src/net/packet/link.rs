@@ -69,7 +69,6 @@ impl Link {
         receive: PacketReceive,
         no_ring: Option<&str>,
         engine: Engine,
-        pin: bool,
     ) -> Result<(Self, PortIo), PacketError> {
         let system =
             |call| move |source| PacketError::System { interface: interface.to_owned(), call, source };
@@ -82,7 +81,7 @@ impl Link {
         let _ = tagged.enlarge_buffers();
         let watch = watch(&untagged, &tagged).map_err(|e| system("epoll")(e.into()))?;
         let port = untagged.try_clone_fd().map_err(system("dup"))?;
-        let io = PortIo::with_pinning(port, engine, pin).map_err(system("io_uring"))?.to_socket();
+        let io = PortIo::new(port, engine).map_err(system("io_uring"))?.to_socket();
         let mut this = Self {
             untagged,
             tagged,
@@ -384,7 +383,7 @@ mod tests {
         ip("link add v0 type veth peer name v1");
         ip("link set v0 up");
         ip("link set v1 up");
-        let (link, io) = Link::open("v0", PacketReceive::Auto, None, Engine::Syscall, false).expect("a link");
+        let (link, io) = Link::open("v0", PacketReceive::Auto, None, Engine::Syscall).expect("a link");
         assert!(link.is_up());
         (link, io)
     }

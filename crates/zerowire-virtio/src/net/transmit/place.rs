@@ -7,48 +7,34 @@
 use zerowire::ledger::CopyReason;
 
 use super::{FRAME_SLOT_BYTES, HEADER_SLOT_BYTES, INSPECT_BYTES, Transmit};
-use crate::io::{FixedPiece, Full, PortIo};
-use crate::memory::{Segment, access};
+use crate::io::Full;
+use crate::memory::access;
 
 /// Where the private part of a frame is.
-pub(super) struct Place<'a> {
+pub(super) struct Place {
     /// Room for `len` bytes.
     pub private: *mut u8,
     /// Bytes of the frame that are copied there, its virtio-net header included.
     pub len: usize,
     /// Why that is all of it; None for a head.
     pub gather: Option<CopyReason>,
-    /// The registered buffer that has both parts.
-    pub fixed: Option<&'a FixedPiece>,
 }
 
 impl Transmit {
     /// Finds a place for frame `index` of the batch, which has `len` bytes in `self.segments`; with `rings` it is to go by a ring,
     /// for which a head is enough: the rest is copied into that.
     #[inline]
-    pub(super) fn place<'a>(&mut self, index: usize, len: usize, rings: bool, io: &'a PortIo) -> Place<'a> {
+    pub(super) fn place(&mut self, index: usize, len: usize, rings: bool) -> Place {
         let gather = match rings {
             true => None,
-            false => {
-                let registered = || io.fixed().common(&self.segments).is_some();
-                self.policy.gather(len, self.segments.len(), registered)
-            }
+            false => self.policy.gather(len, self.segments.len()),
         };
-        let small = self.small.as_ptr().wrapping_add(index * self.small_slot);
-        let (private, fixed) = match gather {
-            Some(_) if len <= self.small_slot => (small, None),
-            Some(_) => (self.large_slot(), None),
-            None => match io
-                .fixed()
-                .common(&self.segments)
-                .filter(|_| !self.pressed && !rings && self.policy.fixed(len, self.segments.len()))
-            {
-                Some(f) => (f.slab().wrapping_add(index * HEADER_SLOT_BYTES), Some(f)),
-                None => (small, None),
-            },
+        let private = match gather {
+            Some(_) if len > self.small_slot => self.large_slot(),
+            _ => self.small.as_ptr().wrapping_add(index * self.small_slot),
         };
         let head = if gather.is_some() { len } else { self.head_len(len) };
-        Place { private, len: head, gather, fixed }
+        Place { private, len: head, gather }
     }
 
     /// A slot of `large`; a turn ends before there is none left.
@@ -60,9 +46,8 @@ impl Transmit {
     /// For a frame that was to go by a ring and goes by the socket: gathers it as any other, if it is to be. Its head, which was
     /// checked, stays as it is: the guest's memory is read behind it only.
     #[cold]
-    pub(super) fn gather_rest(&mut self, place: &mut Place<'_>, len: usize) {
-        // No fixed operation serves it.
-        place.gather = self.policy.gather(len, self.segments.len(), || false);
+    pub(super) fn gather_rest(&mut self, place: &mut Place, len: usize) {
+        place.gather = self.policy.gather(len, self.segments.len());
         if place.gather.is_none() {
             return;
         }
@@ -86,7 +71,7 @@ impl Transmit {
     /// # Errors
     /// There is no room for it.
     #[inline]
-    pub(super) fn append(&mut self, place: &Place<'_>, len: usize) -> Result<(), Full> {
+    pub(super) fn append(&mut self, place: &Place, len: usize) -> Result<(), Full> {
         self.lists.push(libc::iovec { iov_base: place.private.cast(), iov_len: place.len })?;
         if place.len == len {
             return Ok(());
@@ -97,12 +82,9 @@ impl Transmit {
                 skip -= s.len as usize;
                 continue;
             }
-            let rest = Segment { ptr: s.ptr.wrapping_add(skip), len: s.len - skip as u32, piece: s.piece };
+            let iov_base = s.ptr.wrapping_add(skip).cast();
+            self.lists.push(libc::iovec { iov_base, iov_len: s.len as usize - skip })?;
             skip = 0;
-            self.lists.push(match place.fixed {
-                Some(f) => f.iovec(&rest),
-                None => libc::iovec { iov_base: rest.ptr.cast(), iov_len: rest.len as usize },
-            })?;
         }
         Ok(())
     }

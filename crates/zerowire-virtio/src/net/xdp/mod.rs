@@ -42,7 +42,7 @@ pub use receive::{XdpReceive, XdpReceiveSetup};
 pub use registrar::{Registrar, Renewal};
 pub use transmit::XdpTransmit;
 pub use trust::driver_has_zero_copy;
-pub use umem::{Pinned, VmUmem};
+pub use umem::VmUmem;
 
 /// Entries of each of a socket's rings.
 pub const RING_ENTRIES: u32 = 2048;

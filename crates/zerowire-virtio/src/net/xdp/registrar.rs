@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use zerowire::xdp::{Interface, XdpError};
 
 use super::geometry::Geometry;
-use super::umem::{Pinned, VmUmem};
+use super::umem::VmUmem;
 use crate::memory::{GuestMemory, Piece};
+use crate::port::XdpPin;
 
 /// Registrations in whose memory pages were discarded before no more of it is registered.
 const DISCARDS: u32 = 3;
@@ -49,15 +50,15 @@ pub struct Registrar {
     interface: String,
     pairs: usize,
     /// How much of the memory is registered while nothing speaks against that.
-    pinned: Pinned,
+    pin: XdpPin,
     state: Mutex<State>,
     look: AtomicBool,
 }
 
 impl Registrar {
     /// For `pairs` queue pairs on the interface of that name, in the network namespace of the threads that register.
-    pub fn new(interface: String, pairs: usize, pinned: Pinned) -> Self {
-        Self { interface, pairs, pinned, state: Mutex::default(), look: AtomicBool::new(false) }
+    pub fn new(interface: String, pairs: usize, pin: XdpPin) -> Self {
+        Self { interface, pairs, pin, state: Mutex::default(), look: AtomicBool::new(false) }
     }
 
     /// The registration of this memory; where there is none yet, one for zero-copy mode or not.
@@ -80,8 +81,8 @@ impl Registrar {
             (state.of, state.discards) = (of, 0);
         }
         let geometry = Geometry::new(mtu, zero_copy);
-        let pinned = if state.discards < DISCARDS { self.pinned } else { Pinned::Nothing };
-        let umem = Arc::new(VmUmem::new(memory, geometry, self.pairs, pinned)?);
+        let pin = if state.discards < DISCARDS { self.pin } else { XdpPin::Off };
+        let umem = Arc::new(VmUmem::new(memory, geometry, self.pairs, pin)?);
         state.umem = Arc::downgrade(&umem);
         Ok(umem)
     }

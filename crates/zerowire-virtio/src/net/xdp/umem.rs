@@ -8,17 +8,7 @@ use zerowire::xdp::{Umem, UmemOptions, XdpError};
 use super::geometry::{CHUNK_BYTES, Geometry, PADDING_BYTES};
 use super::slab::{PAIR_BYTES, Slab};
 use crate::memory::{Composite, GuestMemory, Piece, PinBudget, PinClaim, Segment};
-
-/// How much of a guest's memory is registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pinned {
-    /// All of it, or it is an error.
-    All,
-    /// What the VM's share of the [`PinBudget`] allows.
-    Share,
-    /// None: all frames go over the slab.
-    Nothing,
-}
+use crate::port::XdpPin;
 
 /// The registration, and what is needed to find a byte in it.
 #[derive(Debug)]
@@ -39,13 +29,13 @@ pub struct VmUmem {
 }
 
 /// The kernel's limit was in the way: what a VM's owner can do about it, who can't have the memory made smaller.
-fn over_limit(error: XdpError, pinned: Pinned) -> XdpError {
+fn over_limit(error: XdpError, pin: XdpPin) -> XdpError {
     let XdpError::Memlock { need_bytes, limit_bytes } = error else { return error };
-    let partial = match pinned {
-        Pinned::All => ", or give --pin partial",
+    let partial = match pin {
+        XdpPin::All => ", or give the port pin=partial",
         // As much as the limit allows was tried for: other programs of the user have a part of it.
-        Pinned::Share => ", or give a --memlock below what other programs of this user leave",
-        Pinned::Nothing => "",
+        XdpPin::Partial => ", or give a --memlock below what other programs of this user leave",
+        XdpPin::Off => "",
     };
     let text = format!(
         "{need_bytes} bytes can't be locked: the limit of locked memory is {limit_bytes} bytes for all programs of this user; \
@@ -69,7 +59,7 @@ impl VmUmem {
         memory: &GuestMemory,
         geometry: Geometry,
         pairs: usize,
-        pinned: Pinned,
+        pin: XdpPin,
     ) -> Result<Self, XdpError> {
         let mmap = |source: io::Error| XdpError::System {
             what: format!("{} bytes of guest memory", memory.len()),
@@ -78,10 +68,10 @@ impl VmUmem {
         };
         let (budget, slab) = (PinBudget::of_process(), pairs * PAIR_BYTES);
         let beside = (PADDING_BYTES + slab) as u64;
-        let claim = match pinned {
-            Pinned::All => budget.claim(beside + memory.len()),
-            Pinned::Share => budget.claim_part(beside, beside + memory.len()),
-            Pinned::Nothing => budget.claim_part(beside, beside),
+        let claim = match pin {
+            XdpPin::All => budget.claim(beside + memory.len()),
+            XdpPin::Partial => budget.claim_part(beside, beside + memory.len()),
+            XdpPin::Off => budget.claim_part(beside, beside),
         };
         let claim = claim.map_err(|e| XdpError::System {
             what: format!("{} bytes of guest memory and what belongs to it", memory.len()),
@@ -99,7 +89,7 @@ impl VmUmem {
         // value don't outlive (see `Link`). No reference into the guest's part is ever made; those into the slab follow the
         // rules of `Slab`. What a late write into a buffer of a guest that is gone would change belongs to that guest.
         let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options) };
-        let umem = umem.map_err(|e| over_limit(e, pinned))?;
+        let umem = umem.map_err(|e| over_limit(e, pin))?;
         composite.keep();
         let pieces = memory.pieces().iter().map(Piece::id).collect();
         let memory_bytes = memory.len();

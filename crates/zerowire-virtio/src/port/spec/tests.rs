@@ -16,7 +16,7 @@ fn ports_are_parsed_and_shown_as_they_are_given() {
         assert_eq!([true, false].map(|zero_copy| spec.does_offloads(zero_copy)), [offloads; 2]);
         assert_eq!(port(&format!("xdp:e0,offloads={word}")), Ok(PortSpec::Xdp(spec)));
     }
-    assert_eq!(port("xdp:e0,promisc=on"), port("xdp:e0"));
+    assert_eq!(port("xdp:e0,promisc=on,pin=all"), port("xdp:e0"));
     let by_default = |spec: XdpSpec| [false, true].map(|zero_copy| spec.does_offloads(zero_copy));
     assert_eq!(by_default(XdpSpec::new("e0")), [true, false]);
     assert_eq!(by_default(XdpSpec { mode: XdpMode::Copy, ..XdpSpec::new("e0") }), [true; 2]);
@@ -40,7 +40,8 @@ fn ports_are_parsed_and_shown_as_they_are_given() {
         "xdp:e0,queue=0,queues=1,mode=copy",
         "xdp:e0,queue=1,queues=1,mode=copy,match=mac:02:00:00:00:00:0a,offloads=on",
         "xdp:e0,queue=0,queues=1,promisc=off",
-        "xdp:e0,queue=0,queues=1,offloads=off,promisc=off,link=follow",
+        "xdp:e0,queue=0,queues=1,pin=partial",
+        "xdp:e0,queue=0,queues=1,offloads=off,promisc=off,pin=off,link=follow",
     ] {
         assert_eq!(port(text).map(|p| p.to_string()).as_deref(), Ok(text));
         let mut options = text.split([',', '=']).skip(1).step_by(2);
@@ -78,6 +79,9 @@ fn errors_name_the_value() {
         ("xdp:e0,offloads=some", "offloads=some"),
         ("xdp:e0,promisc=maybe", "promisc=maybe"),
         ("packet:e0,promisc=off", "promisc=off"),
+        ("xdp:e0,pin=on", "pin=on: give all, partial or off"),
+        ("tap:t0,pin=off", "'pin=off' is not known"),
+        ("packet:e0,pin=off", "'pin=off' is not known"),
         ("xdp:e0,match=mac:02:00", "mac:02:00"),
         ("xdp:e0,match=mac:02:00:00:00:00:00:00", "match=mac"),
         ("xdp:e0,zero", "'zero'"),

@@ -21,11 +21,11 @@ const A_PART: u64 = NEED_BYTES - (4 << 20);
 const ENOUGH: u64 = NEED_BYTES + 4096;
 
 /// Refused with the figures and the remedy where the limit is too low, and all frames without a copy where it is not; with
-/// `--pin partial` a part of the memory is registered, and frames elsewhere are copied.
+/// `pin=partial` a part of the memory is registered, and frames elsewhere are copied.
 pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     too_little(&mut card).context("too low a limit")?;
-    let part = frames(&mut card, "part", A_PART, "--pin partial")?;
+    let part = frames(&mut card, "part", A_PART, ",pin=partial")?;
     let path = part["path"].as_str().unwrap_or_default();
     ensure!(
         path.contains(", zero copy; ") && path.contains("of 8 MiB of the guest's memory are pinned"),
@@ -42,7 +42,7 @@ pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
 
 /// The program as the user, with one VM at the socket.
 fn start(card: &mut Card, socket: &str, limit: u64, more: &str) -> Result<Program> {
-    let arguments = format!("--socket {socket} --port xdp:{},mode=zerocopy {more}", card.interface);
+    let arguments = format!("--socket {socket} --port xdp:{},mode=zerocopy{more}", card.interface);
     let program = Program::start_by(&mut card.guest, &format!("zw-xdp as-user {limit}"), &arguments)?;
     // Neither root, nor with the capability that lifts the limit (bit 14): CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF.
     let status = program.status(&mut card.guest)?;
@@ -63,7 +63,7 @@ fn too_little(card: &mut Card) -> Result<()> {
         "ulimit -l",
         "LimitMEMLOCK=",
         "CAP_IPC_LOCK",
-        "--pin partial",
+        "pin=partial",
     ] {
         ensure!(log.contains(word), "no '{word}' in {log}");
     }
