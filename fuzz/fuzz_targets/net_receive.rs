@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
-use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::PathMode;
 use zerowire_virtio::net::receive::{Receive, ReceiveContext, ReceiveSetup};
 use zerowire_virtio::port::TapOffloads;
@@ -40,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (port, wire) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).expect("sockets");
-    let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
+    let mut io = PortIo::new(port);
     let counters = Counters::default();
     let mut sent = VecDeque::new();
     let mut n = 0u8;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
-use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::transmit::{Transmit, TransmitContext};
 use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Policy};
 use zerowire_virtio::ring::SplitRing;
@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (port, wire) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).expect("sockets");
-    let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
+    let mut io = PortIo::new(port);
     let counters = Counters::default();
     let mut sent = VecDeque::new();
     // Each record: a layout, a length, the header and the start of the frame.

@@ -1,8 +1,8 @@
 //! The memory that frames come from and go to.
 //!
 //! An [`Area`] is a shared mapping of an anonymous file, like the memory of a guest, populated before
-//! anything is measured. This process alone maps it. While a request of io_uring reads from it the
-//! bytes are not written: the benchmarks fill an area once, before they measure.
+//! anything is measured. This process alone maps it, and
+//! benchmarks fill it once, before they measure.
 
 use std::io;
 use std::ptr::NonNull;

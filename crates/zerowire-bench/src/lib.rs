@@ -46,7 +46,6 @@ pub mod tap;
 pub mod tcp_rx;
 pub mod threshold;
 pub mod threshold_report;
-pub mod uring;
 pub mod variant;
 pub mod vsock;
 pub mod vsock_rx;

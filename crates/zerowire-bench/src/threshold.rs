@@ -6,8 +6,7 @@
 //! the kernel a vector costs time by the piece, and more when the pieces are cold. The back end takes
 //! its constants `GATHER_MAX_BYTES` and `GATHER_MIN_SEGMENTS` from this table.
 //!
-//! Four ways are measured, interleaved, on one tap: gather and write(2), writev(2); and in batches of
-//! 32 through io_uring with the tap registered: gather and WRITE, WRITEV.
+//! Both are measured, interleaved, on one tap: gather and write(2), and writev(2).
 
 use std::fmt;
 use std::ops::Range;
@@ -26,19 +25,20 @@ use crate::progress::Progress;
 use crate::stats::{Summary, rotation};
 use crate::sys;
 use crate::tap::{Tap, VNET_HEADER_LEN};
-use crate::uring::{BATCH, Ring, Write};
 
 /// Frame lengths of the grid, in bytes.
 pub const SIZES: [usize; 12] = [64, 128, 256, 512, 1024, 1500, 2048, 4096, 8192, 16_384, 32_768, 65_536 - 16];
 /// Segments of the grid, the private head included.
 pub const SEGMENTS: [usize; 5] = [2, 3, 5, 9, 17];
 
+/// Heads, which frames use in turn.
+const HEADS: usize = 32;
 /// Room for a head: virtio-net header and at most 66 bytes of packet headers.
 const HEAD_ROOM: usize = 128;
 /// Room for a gathered frame.
 const GATHER_ROOM: usize = 17 * 4096;
-/// Where the working set begins in the area: behind heads and gathered frames.
-const PAYLOAD_AT: usize = (BATCH * (HEAD_ROOM + GATHER_ROOM)).next_multiple_of(4096);
+/// Where the working set begins in the area: behind heads and the gathered frame.
+const PAYLOAD_AT: usize = (HEADS * HEAD_ROOM + GATHER_ROOM).next_multiple_of(4096);
 
 /// A way of writing a frame in several pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,21 +46,17 @@ const PAYLOAD_AT: usize = (BATCH * (HEAD_ROOM + GATHER_ROOM)).next_multiple_of(4
 pub enum Method {
     /// Copy into one buffer, write(2).
     GatherWrite,
-    /// Copy into a buffer, io_uring WRITE in batches.
-    GatherRing,
     /// writev(2).
     VectorWrite,
-    /// io_uring WRITEV in batches.
-    VectorRing,
 }
 
 impl Method {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 4] = [Self::GatherWrite, Self::GatherRing, Self::VectorWrite, Self::VectorRing];
+    pub const ALL: [Self; 2] = [Self::GatherWrite, Self::VectorWrite];
 
     /// Whether it copies the pieces in user space.
     pub fn gathers(self) -> bool {
-        matches!(self, Self::GatherWrite | Self::GatherRing)
+        matches!(self, Self::GatherWrite)
     }
 }
 
@@ -68,9 +64,7 @@ impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::GatherWrite => "gather write",
-            Self::GatherRing => "gather ring",
             Self::VectorWrite => "writev",
-            Self::VectorRing => "writev ring",
         })
     }
 }
@@ -124,8 +118,7 @@ pub fn measure(placement: &Placement, rounds: usize, quick: bool) -> Result<Vec<
     let tap = Tap::create("zwthresh", false)?;
     tap.link().set_mtu(9000)?;
     let area = Area::new(PAYLOAD_AT + WorkingSet::Cold.bytes())?;
-    let ring = Ring::new(tap.as_fd(), area)?;
-    let mut bench = Bench { tap, ring, uses: 0 };
+    let mut bench = Bench { tap, area, uses: 0 };
     let grid: Vec<_> = WorkingSet::ALL
         .into_iter()
         .flat_map(|set| SEGMENTS.map(|segments| (set, segments)))
@@ -187,7 +180,7 @@ impl Shape {
 
 struct Bench {
     tap: Tap,
-    ring: Ring,
+    area: Area,
     /// Pieces placed so far: the walk over the working set goes on from run to run.
     uses: usize,
 }
@@ -195,13 +188,13 @@ struct Bench {
 impl Bench {
     fn cell(&mut self, shape: &Shape, rounds: usize, quick: bool) -> Result<Cell> {
         let image = shape.frame.with_header();
-        for head in self.ring.area_mut().bytes_mut()[..BATCH * HEAD_ROOM].chunks_mut(HEAD_ROOM) {
+        for head in self.area.bytes_mut()[..HEADS * HEAD_ROOM].chunks_mut(HEAD_ROOM) {
             head[..shape.head_len].copy_from_slice(&image[..shape.head_len]);
         }
         let frames = shape.frames(quick);
         let mut costs = vec![Vec::with_capacity(rounds); Method::ALL.len()];
         for method in Method::ALL {
-            self.run(shape, method, BATCH)?;
+            self.run(shape, method, HEADS)?;
         }
         for round in 0..rounds {
             for index in rotation(Method::ALL.len(), round) {
@@ -244,53 +237,37 @@ impl Bench {
         pieces
     }
 
-    /// Writes `frames` frames, a multiple of the batch; CPU time of this thread.
+    /// Writes `frames` frames; CPU time of this thread.
     fn run(&mut self, shape: &Shape, method: Method, frames: usize) -> Result<Duration> {
         let per_frame = shape.segments - 1;
         let pieces = self.place(shape, frames);
         let vectors = self.vectors(shape, &pieces);
         let len = shape.total_len();
         let cpu = thread_time();
-        for batch in 0..frames / BATCH {
-            let mut writes = [Write::Plain(0, 0); BATCH];
-            for (place, write) in writes.iter_mut().enumerate() {
-                let frame = batch * BATCH + place;
-                let own = frame * per_frame..(frame + 1) * per_frame;
-                let vector = frame * shape.segments..(frame + 1) * shape.segments;
-                *write = match method {
-                    Method::GatherWrite => {
-                        let at = gather(self.ring.area_mut(), shape, 0, &pieces[own]);
-                        self.tap.write(&self.ring.area().bytes()[at..at + len])?;
-                        continue;
-                    }
-                    Method::VectorWrite => {
-                        sys::write_vector(self.tap.as_fd(), &vectors[vector])?;
-                        continue;
-                    }
-                    Method::GatherRing => {
-                        let at = gather(self.ring.area_mut(), shape, place, &pieces[own]);
-                        Write::Plain(at, len)
-                    }
-                    Method::VectorRing => Write::Vector(&vectors[vector]),
-                };
-            }
-            if !matches!(method, Method::GatherWrite | Method::VectorWrite) {
-                self.ring.submit(&writes, len)?;
-            }
+        for frame in 0..frames {
+            let own = frame * per_frame..(frame + 1) * per_frame;
+            let vector = frame * shape.segments..(frame + 1) * shape.segments;
+            match method {
+                Method::GatherWrite => {
+                    let at = gather(&mut self.area, shape, &pieces[own]);
+                    self.tap.write(&self.area.bytes()[at..at + len])?
+                }
+                Method::VectorWrite => sys::write_vector(self.tap.as_fd(), &vectors[vector])?,
+            };
         }
         Ok(thread_time() - cpu)
     }
 
     /// The same pieces as iovecs, the head of each frame first.
     fn vectors(&self, shape: &Shape, pieces: &[Range<usize>]) -> Vec<libc::iovec> {
-        let bytes = self.ring.area().bytes();
+        let bytes = self.area.bytes();
         let iovec = |range: Range<usize>| libc::iovec {
             iov_base: bytes[range.clone()].as_ptr() as *mut libc::c_void,
             iov_len: range.len(),
         };
         let mut vectors = Vec::with_capacity(pieces.len() / (shape.segments - 1) * shape.segments);
         for (frame, own) in pieces.chunks(shape.segments - 1).enumerate() {
-            let head = frame % BATCH * HEAD_ROOM;
+            let head = frame % HEADS * HEAD_ROOM;
             vectors.push(iovec(head..head + shape.head_len));
             vectors.extend(own.iter().cloned().map(iovec));
         }
@@ -298,12 +275,11 @@ impl Bench {
     }
 }
 
-/// Copies head and pieces into gather buffer `place`; where it begins in the area.
-fn gather(area: &mut Area, shape: &Shape, place: usize, pieces: &[Range<usize>]) -> usize {
+/// Copies head and pieces into the gather buffer; where it begins in the area.
+fn gather(area: &mut Area, shape: &Shape, pieces: &[Range<usize>]) -> usize {
     let bytes = area.bytes_mut();
-    let start = BATCH * HEAD_ROOM + place * GATHER_ROOM;
-    let head = place * HEAD_ROOM;
-    bytes.copy_within(head..head + shape.head_len, start);
+    let start = HEADS * HEAD_ROOM;
+    bytes.copy_within(..shape.head_len, start);
     let mut to = start + shape.head_len;
     for piece in pieces {
         bytes.copy_within(piece.clone(), to);

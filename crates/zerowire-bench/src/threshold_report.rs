@@ -134,7 +134,7 @@ mod tests {
                 for frame_len in SIZES {
                     let gather = 400.0 + frame_len as f64 / 4.0;
                     let vector = 400.0 + 100.0 * segments as f64;
-                    let figures = [gather + 150.0, gather, vector + 50.0, vector];
+                    let figures = [gather, vector];
                     cells.push(Cell {
                         frame_len,
                         segments,

@@ -80,7 +80,7 @@ struct NetBenchArgs {
     /// Bytes of the pieces in which the guest sends large frames [default: 32768]. Taps only.
     #[arg(long, value_name = "BYTES")]
     fragment_len: Option<usize>,
-    /// A further variant of the back end, as arguments of 'zerowire net': --with '--io syscall'. Repeat for more.
+    /// A further variant of the back end, as arguments of 'zerowire net': --with '--gather-max 0'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
     /// A further variant whose guest leaves out a feature: --without IN_ORDER. Repeat for more. Taps only.

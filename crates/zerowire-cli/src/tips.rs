@@ -10,11 +10,14 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
 /// Options that earlier versions had, and what a user of them reads besides that they are not known.
-const GONE: [(&str, &str); 1] = [(
-    "--pin",
-    "it is gone: taps and packet ports register no guest memory, since that saved next to no CPU time; an xdp port takes \
-     pin=all, pin=partial or pin=off among its options (--port xdp:IF,pin=partial)",
-)];
+const GONE: [(&str, &str); 2] = [
+    (
+        "--pin",
+        "it is gone: taps and packet ports register no guest memory, since that saved next to no CPU time; an xdp port \
+         takes pin=all, pin=partial or pin=off among its options (--port xdp:IF,pin=partial)",
+    ),
+    ("--io", "it is gone: system calls move all frames, since io_uring saved no CPU time"),
+];
 
 /// Letters for each key that may be wrong.
 const LETTERS: usize = 3;

@@ -86,7 +86,6 @@ const NONE: Restrict = Restrict {
     memlock: None,
     no_net_admin: false,
     no_net_raw: false,
-    no_uring: None,
     no_packets: None,
     descriptors: None,
     fd: None,

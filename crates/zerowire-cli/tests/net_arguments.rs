@@ -49,6 +49,7 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);
         refused(&["--socket", s, "--pin", "on"], 2, &["'--pin'", "register no guest memory", "pin=partial"]);
+        refused(&["--socket", s, "--io", "uring"], 2, &["'--io'", "system calls move all frames"]);
         let on_a_tap = format!("name=a,socket={s},port=tap:zwarg,pin=on");
         refused(&["--vm", &on_a_tap], 2, &["'pin=on' is not known"]);
         let key = write("pin.toml", "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tap:t'\npin='on'\n");
@@ -108,7 +109,6 @@ fn what_others_hold_is_left_to_them() {
         guest.ping(&mut peer);
         first.stop();
         assert!(!dir.path().join("a").exists(), "the socket goes with the program");
-        // The kernel lets go of what io_uring held a little after the process is gone.
         wait_until("a tap that it made goes with it", || interface("zwheld").is_none());
     });
 }
@@ -236,7 +236,7 @@ fn mistakes_in_files_are_named_with_their_line() {
             "metadata-token = 'maybe'\nport = ",
             ["VM a", "metadata-token 'maybe'", "required or optional"],
         ),
-        ("port = ", "pin = 'half'\nport = ", ["VM a", "pin 'half'", "partial or off"]),
+        ("'tap:zwfile'", "'xdp:zwfile,pin=half'", ["VM a", "pin=half", "partial or off"]),
         ("port = ", "socket = '/x'\nport = ", ["line 5", "socket = '/x'", "duplicate key"]),
     ] {
         std::fs::write(&file, good.replace(from, to)).expect("a file");

@@ -15,7 +15,6 @@ use std::time::Duration;
 use zerowire_guest::net::{FramePool, FrameShape, Layout, NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::Example;
 use zerowire_virtio::net::{PathMode, Policy};
@@ -74,7 +73,6 @@ fn main() {
         port: port.parse().expect("a port"),
         metadata: None,
         policy: Policy { mode, ..Policy::default() },
-        engine: Engine::Auto,
         mac: None,
     };
     let server = Server::start(vec![

@@ -18,7 +18,6 @@ use zerowire::send::frame::FrameSender;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
 const ROUNDS: usize = 7;
@@ -146,7 +145,6 @@ fn serve(port: &str, socket: &Path) -> Result<Server, Box<dyn Error>> {
         port: port.parse()?,
         metadata: None,
         policy: Policy::default(),
-        engine: Engine::Auto,
         mac: None,
     };
     Ok(Server::start(vec![config])?)

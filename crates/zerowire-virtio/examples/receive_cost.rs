@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use zerowire::ledger::Counters;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RingMemory, write_desc_at};
 use zerowire_guest::{GuestAddr, GuestMemory as Ram};
-use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::io::PortIo;
 use zerowire_virtio::memory::{GuestMemory, RegionConfig};
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_virtio::net::{PathMode, Receive};
@@ -59,7 +59,7 @@ fn run(descriptors: usize, len: usize) -> Result<f64, Error> {
         ring.write_avail(head, head);
     }
     let (port, far) = wire()?;
-    let mut io = PortIo::new(port, Engine::Auto)?;
+    let mut io = PortIo::new(port);
     let setup = ring.setup(0);
     let at = RingAddresses { desc: setup.desc.user, avail: setup.avail.user, used: setup.used.user };
     let ring_side = SplitRing::new(0, SIZE, at, 0, false, &memory)?;

@@ -2,7 +2,7 @@
 //!
 //! * [`memory`]: the guest's RAM in this process, and the rules for touching it.
 //! * [`ring`]: the device side of a split virtqueue.
-//! * [`io`]: batches of reads and writes on a port, by io_uring or by system calls.
+//! * [`io`]: batches of reads and writes on a port.
 //! * [`net`]: virtio-net: headers, transmit, receive.
 //! * [`port`]: where frames go.
 //! * [`vsock`]: virtio-vsock: connections, credit, and where they end.

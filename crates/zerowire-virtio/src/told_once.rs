@@ -10,7 +10,6 @@ use zerowire::xdp::XdpError;
 
 use crate::daemon::{ListenError, PortError, ServerError};
 use crate::memory::{LogError, MemoryError};
-use crate::net::transmit::TurnError;
 use crate::port::{PacketError, TapError};
 
 fn cause() -> io::Error {
@@ -27,7 +26,7 @@ fn no_cause_is_told_twice() {
     let bind = || ListenError::Bind { path: "/run/vm7".into(), source: cause() };
     let xdp = XdpError::System { what: "interface eth7".to_owned(), call: "bind", source: cause() };
     let packet = PacketError::System { interface: interface.clone(), call: "bind", source: cause() };
-    let errors: [Box<dyn Error>; 15] = [
+    let errors: [Box<dyn Error>; 14] = [
         Box::new(TapError::Device(cause())),
         Box::new(TapError::Attach { name: "tap7".to_owned(), source: cause(), hint: "do this".to_owned() }),
         Box::new(tap()),
@@ -42,7 +41,6 @@ fn no_cause_is_told_twice() {
         Box::new(ListenError::BadFd { fd: 7, source: cause() }),
         Box::new(MemoryError::Map { guest_addr: 0, source: cause() }),
         Box::new(LogError::from(cause())),
-        Box::new(TurnError::from(cause())),
     ];
     for error in &errors {
         walk::told_once_with(error.as_ref(), &cause().to_string());

@@ -19,7 +19,6 @@ use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::vsock::{PayloadPool, StackOptions, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
 use zerowire_vhost_user::protocol as p;
-use zerowire_virtio::io::Engine;
 
 /// Rings lie here.
 const RINGS: GuestAddr = GuestAddr(0);
@@ -209,10 +208,10 @@ impl Traffic<'_> {
 fn no_byte_of_a_frame_is_wrong_while_pages_go_and_come() {
     in_netns(|| {
         veth("v0", "v1", 1, 9000);
-        let tap = |name, engine| (Vm { engine, ..Vm::new(name) }, name, SLOT_PAGES);
+        let tap = |name| (Vm::new(name), name, SLOT_PAGES);
         let cases = [
-            tap("zwgive", Engine::Auto),
-            tap("zwgivesys", Engine::Syscall),
+            tap("zwgive"),
+            tap("zwgivetab"),
             (Vm::on("zwgivep", "packet:v0,rings=off"), "v1", 2),
             (Vm::on("zwgivepr", "packet:v0,rings=on"), "v1", 2),
         ];
@@ -223,7 +222,7 @@ fn no_byte_of_a_frame_is_wrong_while_pages_go_and_come() {
             let regions = [(RINGS, 4 << 20), (DATA, BLOCKS * BLOCK_BYTES)];
             let memory = GuestMemory::new(&regions).expect("guest memory");
             // One front end sends the whole table each time (SET_MEM_TABLE), the others a region.
-            let without = if name == "zwgivesys" { p::CONFIGURE_MEM_SLOTS } else { 0 };
+            let without = if name == "zwgivetab" { p::CONFIGURE_MEM_SLOTS } else { 0 };
             let mut transport = backend.connect_without(name, without);
             transport.negotiate(PLAIN).expect("features");
             transport.share_memory(&memory).expect("shared memory");

@@ -7,7 +7,6 @@ use common::attack::{PLAIN, attack, front_end};
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RingAttack, malformed_messages};
 use zerowire_guest::net::{Layout, NetOptions};
-use zerowire_virtio::io::Engine;
 
 /// Descriptors, mappings of guest memory, threads.
 fn holdings() -> [usize; 3] {
@@ -53,48 +52,47 @@ fn virtual_pages() -> usize {
 #[test]
 fn nothing_is_left_behind() {
     in_netns(|| {
-        for (name, engine) in [("zwleaku", Engine::Uring), ("zwleaks", Engine::Syscall)] {
-            let backend = Backend::start(&[Vm { engine, queues: 2, ..Vm::new(name) }]);
-            let mut peer = Peer::new(name);
-            let options = NetOptions { queue_pairs: 2, ..options(0, Layout::Split) };
-            let cycle = |n: u32, peer: &mut Peer| {
-                let mut guest = backend.guest(name, &options);
-                if n.is_multiple_of(10) {
-                    let out = common::frames::frame(n, 100);
-                    guest.send_plain(std::slice::from_ref(&out));
-                    assert_eq!(peer.expect().bytes, out);
-                }
-                drop(guest);
-                wait_until("the connection has ended", || !backend.stats(name).connected);
-            };
-            cycle(0, &mut peer);
-            let before = at_rest();
-            let mut pages = 0;
-            for n in 1..=100 {
-                cycle(n, &mut peer);
-                assert_held(&backend, name, before, &format!("{n} connections"));
-                if n == 10 {
-                    pages = virtual_pages();
-                }
+        let name = "zwleak";
+        let backend = Backend::start(&[Vm { queues: 2, ..Vm::new(name) }]);
+        let mut peer = Peer::new(name);
+        let options = NetOptions { queue_pairs: 2, ..options(0, Layout::Split) };
+        let cycle = |n: u32, peer: &mut Peer| {
+            let mut guest = backend.guest(name, &options);
+            if n.is_multiple_of(10) {
+                let out = common::frames::frame(n, 100);
+                guest.send_plain(std::slice::from_ref(&out));
+                assert_eq!(peer.expect().bytes, out);
             }
-            // An arena of the allocator may come on top; a guest's memory or a reservation would be far more.
-            assert!(virtual_pages() < pages + (160 << 20 >> 12), "virtual memory grows with each connection");
-            assert_eq!(backend.stats(name).connections, 101);
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats(name).connected);
+        };
+        cycle(0, &mut peer);
+        let before = at_rest();
+        let mut pages = 0;
+        for n in 1..=100 {
+            cycle(n, &mut peer);
+            assert_held(&backend, name, before, &format!("{n} connections"));
+            if n == 10 {
+                pages = virtual_pages();
+            }
+        }
+        // An arena of the allocator may come on top; a guest's memory or a reservation would be far more.
+        assert!(virtual_pages() < pages + (160 << 20 >> 12), "virtual memory grows with each connection");
+        assert_eq!(backend.stats(name).connections, 101);
 
-            for _ in 0..2 {
-                for a in RingAttack::ALL {
-                    attack(&backend, name, &mut peer, PLAIN, *a);
+        for _ in 0..2 {
+            for a in RingAttack::ALL {
+                attack(&backend, name, &mut peer, PLAIN, *a);
+            }
+            assert_held(&backend, name, before, "all ring attacks");
+            for message in malformed_messages(4) {
+                let (mut transport, _memory) = front_end(&backend, name, PLAIN);
+                let _ = message.send(transport.connection());
+                if !message.cut {
+                    let _ = transport.connection().recv();
                 }
-                assert_held(&backend, name, before, "all ring attacks");
-                for message in malformed_messages(4) {
-                    let (mut transport, _memory) = front_end(&backend, name, PLAIN);
-                    let _ = message.send(transport.connection());
-                    if !message.cut {
-                        let _ = transport.connection().recv();
-                    }
-                    drop((transport, _memory));
-                    assert_held(&backend, name, before, &message.name);
-                }
+                drop((transport, _memory));
+                assert_held(&backend, name, before, &message.name);
             }
         }
     });

@@ -18,39 +18,36 @@ use zerowire_guest::{
 use zerowire_metadata::TokenPolicy;
 use zerowire_vhost_user::Request;
 use zerowire_virtio::daemon::MetadataSource;
-use zerowire_virtio::io::Engine;
 
 #[test]
 fn queues_stop_and_go_on_where_they_were() {
-    for engine in [Engine::Uring, Engine::Syscall] {
-        in_netns(move || {
-            let backend = Backend::start(&[Vm { engine, ..Vm::new("zwstop") }]);
-            let mut peer = Peer::new("zwstop");
-            let mut guest = backend.guest("zwstop", &options(0, Layout::Split));
-            for n in 0..30 {
-                guest.ping(&mut peer, n);
-                // As VMMs pause a VM: queues stay enabled. One that is started and disabled discards what it is given.
-                for queue in 0..2 {
-                    guest.driver.transport().stop_queue(queue).expect("stopped");
-                }
-                // Frames for the guest wait in the port; frames of the guest wait in its ring.
-                let waits = frames::frame(1000 + n, 700);
-                peer.send(&waits);
-                let out = frames::frame(2000 + n, 700);
-                assert!(guest.pairs[0].tx.send(&VirtioNetHdr::default(), &out).expect("room"));
-                guest.pairs[0].tx.publish().expect("published");
-                assert!(guest.recv(0, Duration::ZERO).is_none());
-                assert!(peer.drain().is_empty());
-                guest.driver.resume(&mut guest.pairs).expect("resumed");
-                assert_eq!(guest.expect().1, waits);
-                assert_eq!(peer.expect().bytes, out);
-                assert!(guest.pairs[0].tx.drain(PATIENCE).expect("sound"));
+    in_netns(move || {
+        let backend = Backend::start(&[Vm::new("zwstop")]);
+        let mut peer = Peer::new("zwstop");
+        let mut guest = backend.guest("zwstop", &options(0, Layout::Split));
+        for n in 0..30 {
+            guest.ping(&mut peer, n);
+            // As VMMs pause a VM: queues stay enabled. One that is started and disabled discards what it is given.
+            for queue in 0..2 {
+                guest.driver.transport().stop_queue(queue).expect("stopped");
             }
-            let stats = backend.stats("zwstop");
-            assert_eq!((stats.transmit.totals.frames, stats.receive.totals.frames), (60, 60));
-            assert_eq!(stats.transmit.totals.dropped_total() + stats.receive.totals.dropped_total(), 0);
-        });
-    }
+            // Frames for the guest wait in the port; frames of the guest wait in its ring.
+            let waits = frames::frame(1000 + n, 700);
+            peer.send(&waits);
+            let out = frames::frame(2000 + n, 700);
+            assert!(guest.pairs[0].tx.send(&VirtioNetHdr::default(), &out).expect("room"));
+            guest.pairs[0].tx.publish().expect("published");
+            assert!(guest.recv(0, Duration::ZERO).is_none());
+            assert!(peer.drain().is_empty());
+            guest.driver.resume(&mut guest.pairs).expect("resumed");
+            assert_eq!(guest.expect().1, waits);
+            assert_eq!(peer.expect().bytes, out);
+            assert!(guest.pairs[0].tx.drain(PATIENCE).expect("sound"));
+        }
+        let stats = backend.stats("zwstop");
+        assert_eq!((stats.transmit.totals.frames, stats.receive.totals.frames), (60, 60));
+        assert_eq!(stats.transmit.totals.dropped_total() + stats.receive.totals.dropped_total(), 0);
+    });
 }
 
 /// Where a stopped queue has to go on: behind the last chain that was given back, whatever was parsed ahead.

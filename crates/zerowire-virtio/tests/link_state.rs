@@ -15,7 +15,6 @@ use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::Interface;
 use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_virtio::daemon::{Endpoint, LinkState, Server, SocketAccess, VmConfig};
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
 const PORTS: [&str; 4] = [
@@ -335,7 +334,6 @@ fn a_descriptor_can_not_be_followed() {
                 port: format!("packet:v0,link={link}").parse().expect("a port"),
                 metadata: None,
                 policy: Policy::default(),
-                engine: Engine::Auto,
                 mac: None,
             };
             let error = Server::start(vec![config("follow")]).err().expect("an error").to_string();

@@ -16,7 +16,6 @@ use zerowire_guest::{DirtyLog, GuestAddr, LOG_PAGE, QueueSetup, Transport, featu
 use zerowire_metadata::TokenPolicy;
 use zerowire_vhost_user::{LogRegion, Request, VringAddr};
 use zerowire_virtio::daemon::MetadataSource;
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::{PathMode, Policy};
 
 /// The guest's rings, and the buffers that the device writes.
@@ -94,7 +93,7 @@ fn settings() -> Vec<(&'static str, Vm, NetOptions)> {
     let merged = |buffer_len| buffers(RxMode::Mergeable { buffer_len }, false);
     vec![
         ("merged buffers", vm(), options(0, Layout::Split)),
-        ("system calls", Vm { engine: Engine::Syscall, ..vm() }, options(0, Layout::Pages)),
+        ("pages", vm(), options(0, Layout::Pages)),
         (
             "copies",
             Vm { policy: Policy { mode: PathMode::Copy, ..Policy::default() }, ..vm() },

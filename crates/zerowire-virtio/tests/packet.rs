@@ -10,20 +10,18 @@ use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, GSO_UDP
 use zerowire_guest::net::{Layout, NetOptions, OFFLOADS, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_metadata::TokenPolicy;
 use zerowire_virtio::daemon::MetadataSource;
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::port::{Frames, PacketSocket};
 
-/// The kernel copies frames, by either engine; or they are copied into a ring, out of one, or both.
+/// The kernel copies frames; or they are copied into a ring, out of one, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    Uring,
     Calls,
     Ring,
     Slots,
     SlotsAndCalls,
 }
 
-const WAYS: [Way; 5] = [Way::Uring, Way::Calls, Way::Ring, Way::Slots, Way::SlotsAndCalls];
+const WAYS: [Way; 4] = [Way::Calls, Way::Ring, Way::Slots, Way::SlotsAndCalls];
 
 impl Way {
     /// Frames to the guest come by a ring.
@@ -34,13 +32,12 @@ impl Way {
 
 fn vm(way: Way) -> Vm {
     let port = match way {
-        Way::Uring | Way::Calls => "packet:v0,receive=socket",
+        Way::Calls => "packet:v0,receive=socket",
         Way::Ring => "packet:v0,rings=on,receive=socket",
         Way::Slots => "packet:v0,rings=on,receive=ring",
         Way::SlotsAndCalls => "packet:v0,receive=ring",
     };
-    let calls = matches!(way, Way::Calls | Way::SlotsAndCalls);
-    Vm { engine: if calls { Engine::Syscall } else { Engine::Auto }, ..Vm::on("a", port) }
+    Vm::on("a", port)
 }
 
 /// Frames of each of these lengths, numbered from `first`.
@@ -57,11 +54,10 @@ fn frames_pass_both_ways() {
         const SOCKET: &str = "no receive ring, as asked";
         const COPIED: &str = "no ring, since a veth copies what it is lent";
         for (way, words) in [
-            (Way::Uring, ["io_uring", SOCKET, COPIED]),
-            (Way::Calls, ["plain system calls, as asked", SOCKET, COPIED]),
-            (Way::Ring, ["io_uring", SOCKET, OUT]),
-            (Way::Slots, ["io_uring", IN, OUT]),
-            (Way::SlotsAndCalls, ["plain system calls, as asked", IN, COPIED]),
+            (Way::Calls, ["sendmmsg", SOCKET, COPIED]),
+            (Way::Ring, ["sendmmsg", SOCKET, OUT]),
+            (Way::Slots, ["sendmmsg", IN, OUT]),
+            (Way::SlotsAndCalls, ["sendmmsg", IN, COPIED]),
         ] {
             let backend = Backend::start(&[vm(way)]);
             let mut peer = Peer::new("v1");
@@ -364,7 +360,7 @@ fn frames_to_be_fragmented_are() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let mut peer = Peer::new("v1");
-        let backend = Backend::start(&[vm(Way::Uring)]);
+        let backend = Backend::start(&[vm(Way::Calls)]);
         let mut guest = backend.guest("a", &options(0, Layout::Pages));
         let mut whole = frames::udp_frame([10, 0, 0, 1], &[0x5a; 10_000]);
         partial(&mut whole, 17, 6);
@@ -404,7 +400,7 @@ fn a_guest_gets_segments_of_what_it_does_not_take_whole() {
     for (without, kinds) in [(OFFLOADS, 3), (uso, 1), (OFFLOADS & !(f::NET_CSUM | f::NET_GUEST_CSUM), 3)] {
         for (without, way) in [without, without | f::NET_MRG_RXBUF]
             .into_iter()
-            .flat_map(|w| [Way::Uring, Way::Slots].map(|way| (w, way)))
+            .flat_map(|w| [Way::Calls, Way::Slots].map(|way| (w, way)))
         {
             in_netns(move || {
                 veth("v0", "v1", 1, 1500);
@@ -441,7 +437,7 @@ fn a_guest_gets_segments_of_what_it_does_not_take_whole() {
 
 #[test]
 fn a_partial_checksum_passes_or_is_completed() {
-    for way in [Way::Uring, Way::Slots] {
+    for way in [Way::Calls, Way::Slots] {
         in_netns(move || {
             veth("v0", "v1", 1, 1500);
             let mut peer = Peer::new("v1");
@@ -552,7 +548,7 @@ fn tagged_frames_keep_their_tags_both_ways() {
 /// The segments of a tagged frame that the guest does not take whole have the tag, each.
 #[test]
 fn a_tag_and_segments_at_once() {
-    for way in [Way::Uring, Way::Slots] {
+    for way in [Way::Calls, Way::Slots] {
         in_netns(move || {
             veth("v0", "v1", 1, 1500);
             let peer = Peer::new("v1");
@@ -600,7 +596,7 @@ fn metadata_is_answered_beside_frames() {
 /// What the host itself sends there is on the wire, and not the guest's; what the guest sends does not come back.
 #[test]
 fn frames_of_the_host_itself_are_not_the_guests() {
-    for way in [Way::Uring, Way::Slots] {
+    for way in [Way::Calls, Way::Slots] {
         in_netns(move || {
             veth("v0", "v1", 1, 1500);
             let backend = Backend::start(&[vm(way)]);

@@ -12,7 +12,6 @@ use zerowire_guest::features as f;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::net::VirtioNetHdr;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_ECN, GSO_TCPV4};
-use zerowire_virtio::io::Engine;
 
 const FEATURES: u64 = PLAIN | f::NET_CSUM | f::NET_HOST_TSO4 | f::NET_HOST_ECN;
 
@@ -50,11 +49,11 @@ fn table(queue: &mut RawQueue, mut chain: Vec<RawDesc>) -> RawDesc {
     RawDesc::indirect(&queue.place_table(&chain).expect("guest memory"))
 }
 
-fn with(engine: Engine, size: u16, attack: fn(&Backend, &mut RawQueue, &mut Peer)) {
+fn with(size: u16, attack: fn(&Backend, &mut RawQueue, &mut Peer)) {
     in_netns(move || {
         veth("v0", "v1", 1, 1500);
         for port in ["packet:v0,rings=on", "packet:v0,rings=off"] {
-            let backend = Backend::start(&[Vm { engine, ..Vm::on("a", port) }]);
+            let backend = Backend::start(&[Vm::on("a", port)]);
             let mut peer = Peer::new("v1");
             let (mut transport, memory) = front_end(&backend, "a", FEATURES);
             let mut queue = RawQueue::start(&memory, &mut transport, 1, size).expect("a queue");
@@ -93,21 +92,18 @@ fn tables_of_the_longest_kind(backend: &Backend, queue: &mut RawQueue, peer: &mu
     let after = backend.stats("a").transmit.totals;
     assert_eq!((after.frames - before.frames, after.dropped_total()), (8, 0));
     let all: usize = whole.iter().map(Vec::len).sum();
-    // One is short enough for a call, and scattered where memory is registered for that.
-    let scattered = after.copied_bytes["scattered"];
-    assert!([all, all - whole[2].len()].contains(&(scattered as usize)), "{scattered} of {all}");
+    assert_eq!(after.copied_bytes["scattered"] as usize, all);
 }
 
 #[test]
 fn frames_in_more_pieces_than_a_call_takes_are_gathered() {
-    with(Engine::Auto, 16, tables_of_the_longest_kind);
-    with(Engine::Syscall, 16, tables_of_the_longest_kind);
+    with(16, tables_of_the_longest_kind);
 }
 
 /// A chain without a table may be as long as the ring.
 #[test]
 fn a_chain_as_long_as_a_large_ring_is_gathered() {
-    with(Engine::Auto, 8192, |backend, queue, peer| {
+    with(8192, |backend, queue, peer| {
         let counts = [4000, 4000];
         let whole: Vec<_> = (0..2).map(|n| beside_the_ring(n, 40_000 + 100 * n as usize)).collect();
         let mut at = 0u16;
@@ -128,7 +124,7 @@ fn a_chain_as_long_as_a_large_ring_is_gathered() {
 /// What goes beside the ring is counted by the rules of what goes by the socket.
 #[test]
 fn short_and_long_frames_beside_the_ring_are_counted_as_what_they_are() {
-    with(Engine::Auto, 16, |backend, queue, peer| {
+    with(16, |backend, queue, peer| {
         let short = beside_the_ring(1, 3000);
         let long = beside_the_ring(2, 30_000);
         for (i, bytes) in [&short, &long].into_iter().enumerate() {

@@ -17,7 +17,6 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, protocol};
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
 /// The kernel copies frames, or they are copied into a ring and out of one.
@@ -55,7 +54,7 @@ fn an_interface_that_goes_down_and_up_carries_frames_again() {
             let dropped = backend.stats("a").transmit.totals.dropped_frames;
             assert_eq!(dropped["port_refused"], n + 1);
             ip(&["link", "set", "v0", "up"]);
-            path_is(&backend, "io_uring");
+            path_is(&backend, "sendmmsg");
             until_both_ways(&mut guest, &mut peer);
             guest.ping(&mut peer, 2);
         }
@@ -78,7 +77,7 @@ fn an_interface_that_is_deleted_and_made_again_carries_frames_again() {
             peer = Peer::new("v1");
             until_both_ways(&mut guest, &mut peer);
             guest.ping(&mut peer, 2);
-            path_is(&backend, "io_uring");
+            path_is(&backend, "sendmmsg");
         }
         // Only the transmit ring is used, and nothing is received.
         drop(peer);
@@ -248,7 +247,6 @@ fn guests_come_and_go_and_leave_nothing() {
         let stats = backend.stats("a");
         assert_eq!((stats.connections, stats.connection_errors, stats.ring_errors), (300, 0, 0));
         assert_eq!((stats.transmit.totals.frames, stats.receive.totals.frames), (300, 300));
-        // The kernel ends the rings of io_uring, and with them the sockets, a little later.
         wait_until("the interface is as it was", || promiscuity("v0") == 0);
         drop(backend);
         // Other tests of this program have descriptors as well: none of them has hundreds.
@@ -323,10 +321,8 @@ fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
             .output()
             .expect("the program tc (iproute2) to be there");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        for (engine, port) in
-            [(Engine::Auto, PORTS[0]), (Engine::Syscall, PORTS[0]), (Engine::Auto, PORTS[1])]
-        {
-            let backend = Backend::start(&[Vm { engine, ..Vm::on("a", port) }]);
+        for port in [PORTS[0], PORTS[1]] {
+            let backend = Backend::start(&[Vm::on("a", port)]);
             let memory = guest_memory();
             let options = NetOptions { tx_slots: 256, ..options(0, Layout::Single) };
             let (driver, pairs) = NetDriver::start(tracked(&backend), &memory, &options).expect("a guest");
@@ -454,7 +450,6 @@ fn refused(port: &str) -> String {
         port: port.parse().unwrap_or_else(|e| panic!("{e}")),
         metadata: None,
         policy: Policy::default(),
-        engine: Engine::Auto,
         mac: None,
     };
     match Server::start(vec![config]) {

@@ -159,7 +159,7 @@ fn frames_and_announcements_follow_an_interface_that_is_renamed() {
             veth("v0", "v2", 1, 1500);
             let mut stranger = Peer::new("v2");
             ip(&["link", "set", "other", "up"]);
-            wait_until("the interface is up", || backend.stats("a").path.contains("io_uring"));
+            wait_until("the interface is up", || backend.stats("a").path.contains("sendmmsg"));
             guest.ping(&mut peer, 1);
             guest.driver.transport().send_rarp(frames::GUEST_MAC).expect("sent");
             let announced = peer.recv(PATIENCE).expect("an announcement").bytes;

@@ -74,7 +74,7 @@ fn an_idle_worker_sees_the_interface_come_up_and_logs_no_error() {
                     got.is_some()
                 });
                 assert_eq!(got.map(|(_, f)| number(&f)), Some(n));
-                wait_until("the path is described", || backend.stats("a").path.contains("io_uring"));
+                wait_until("the path is described", || backend.stats("a").path.contains("sendmmsg"));
                 while guest.recv(0, Duration::from_millis(100)).is_some() {}
             }
             assert_eq!(errors(), [""; 0], "down and up");

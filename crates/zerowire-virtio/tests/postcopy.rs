@@ -17,7 +17,6 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, GuestMemory, Region, Transport, VhostUser, VhostUserOptions};
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion, VringAddr, VringState, protocol as p};
-use zerowire_virtio::io::Engine;
 
 /// Rings and headers lie here, and are there from the start.
 const PRESENT: GuestAddr = GuestAddr(0);
@@ -204,10 +203,8 @@ fn every_page_that_is_missing_is_waited_for_and_no_byte_is_wrong() {
     const FAULTS: u64 = 25_000;
     in_netns(|| {
         veth("v0", "v1", 1, 9000);
-        let tap = |name, engine| (Vm { engine, ..Vm::new(name) }, name, 8);
         let cases = [
-            tap("zwlate", Engine::Auto),
-            tap("zwlatesys", Engine::Syscall),
+            (Vm::new("zwlate"), "zwlate", 8),
             (Vm::on("zwlatep", "packet:v0,rings=off"), "v1", 2),
             (Vm::on("zwlatepr", "packet:v0,rings=on"), "v1", 2),
         ];

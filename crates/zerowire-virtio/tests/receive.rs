@@ -11,7 +11,7 @@ use common::lab::{Lab, wire};
 use proptest::prelude::*;
 use zerowire::ledger::Counters;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RingMemory, write_desc_at};
-use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup, SETTLE_AFTER};
 use zerowire_virtio::net::{MAX_FRAME_BYTES, PathMode, Receive};
 
@@ -205,7 +205,6 @@ struct Case {
     shapes: Vec<Shape>,
     buffers: usize,
     rounds: Vec<(usize, Vec<usize>)>,
-    engine: Engine,
     mode: PathMode,
     copybreak: usize,
     header_len: usize,
@@ -216,7 +215,6 @@ fn case() -> impl Strategy<Value = Case> {
     any::<bool>().prop_flat_map(|mergeable| {
         let rounds =
             proptest::collection::vec((0usize..60, proptest::collection::vec(frame_len(), 0..20)), 1..8);
-        let engine = prop_oneof![2 => Just(Engine::Uring), 1 => Just(Engine::Syscall)];
         let copybreak = prop_oneof![Just(0usize), Just(1024), Just(4096)];
         let path = (prop_oneof![1 => Just(PathMode::Copy), 4 => Just(PathMode::Auto)], copybreak);
         let header_len =
@@ -225,24 +223,20 @@ fn case() -> impl Strategy<Value = Case> {
             shapes(mergeable),
             prop_oneof![5 => 40usize..96, 1 => 1usize..40],
             rounds,
-            engine,
             path,
             header_len,
             any::<bool>(),
         )
-            .prop_map(
-                move |(shapes, buffers, rounds, engine, (mode, copybreak), header_len, logged)| Case {
-                    mergeable,
-                    shapes,
-                    buffers,
-                    rounds,
-                    engine,
-                    mode,
-                    copybreak,
-                    header_len,
-                    logged,
-                },
-            )
+            .prop_map(move |(shapes, buffers, rounds, (mode, copybreak), header_len, logged)| Case {
+                mergeable,
+                shapes,
+                buffers,
+                rounds,
+                mode,
+                copybreak,
+                header_len,
+                logged,
+            })
     })
 }
 
@@ -254,7 +248,7 @@ proptest! {
         let lab = Lab::new(&REGIONS);
         let lab = if case.logged { lab.logging() } else { lab };
         let (port, far) = wire();
-        let mut io = PortIo::new(port, case.engine).expect("an engine");
+        let mut io = PortIo::new(port);
         let mut driver = Driver::new(&lab, &case.shapes, case.buffers, case.header_len, case.mergeable);
         let setup = ReceiveSetup {
             mergeable: case.mergeable,
@@ -334,8 +328,7 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
     for mergeable in [true, false] {
         let lab = Lab::new(&REGIONS);
         let (port, far) = wire();
-        let mut io =
-            PortIo::new(port, Engine::Uring).expect("io_uring: this test needs a kernel that has it");
+        let mut io = PortIo::new(port);
         let len =
             move |n: u32| if mergeable { 18 + (n as usize * 7) % 3000 } else { 18 + (n as usize * 7) % 1500 };
         let mut driver = Driver::new(&lab, &[vec![1530]], 200, 12, mergeable);
@@ -370,13 +363,13 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
 }
 
 /// A broken chain behind good ones: the reads that were queued for those are carried out before the ring stops, and none
-/// is left in the engine for a later batch, when its memory may be gone.
+/// is left for a later batch, when its memory may be gone.
 #[test]
 fn nothing_stays_queued_behind_a_broken_chain() {
     let lab = Lab::new(&REGIONS);
     let ring = lab.ring(64);
     let (port, far) = wire();
-    let mut io = PortIo::new(port, Engine::Uring).expect("io_uring: this test needs a kernel that has it");
+    let mut io = PortIo::new(port);
     let setup =
         ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
     let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");
@@ -406,7 +399,7 @@ fn nothing_stays_queued_behind_a_broken_chain() {
     assert_eq!(ring.used_idx(), 5, "the good chain was given back");
     assert_eq!(counters.snapshot().frames, 5);
     io.clear();
-    assert!(io.run().expect("an idle engine").0.is_empty(), "nothing is left to be done");
+    assert!(io.run().0.is_empty(), "nothing is left to be done");
 }
 
 /// A frame that waits for buffers in vain is dropped and counted, and those behind it still come.
@@ -414,7 +407,7 @@ fn nothing_stays_queued_behind_a_broken_chain() {
 fn a_frame_that_waits_too_long_is_dropped_and_counted() {
     let lab = Lab::new(&REGIONS);
     let (port, far) = wire();
-    let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
+    let mut io = PortIo::new(port);
     let mut driver = Driver::new(&lab, &[vec![1530]], 2, 12, true);
     let setup =
         ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
@@ -449,7 +442,7 @@ fn buffers_that_break_the_rules_stop_the_ring() {
         let lab = Lab::new(&REGIONS);
         let ring = lab.ring(16);
         let (port, _far) = wire();
-        let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
+        let mut io = PortIo::new(port);
         ring.write_desc(5, REGIONS[1].0, len, flags, 0);
         ring.write_avail(0, 5);
         ring.publish_avail_idx(1);

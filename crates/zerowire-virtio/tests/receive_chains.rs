@@ -7,7 +7,7 @@ use common::frames;
 use common::lab::{Lab, wire};
 use zerowire::ledger::Counters;
 use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE, RingMemory};
-use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_virtio::net::{PathMode, Receive};
 
@@ -41,7 +41,7 @@ fn a_guest_without_guest_csum_gets_no_flags() {
         let lab = Lab::new(&[(0, 0x10_0000), (BUFFERS, 0x10_0000)]);
         let ring = lab.ring(SIZE);
         let (port, far) = wire();
-        let mut io = PortIo::new(port, Engine::Auto).expect("an engine");
+        let mut io = PortIo::new(port);
         let mut side = plain_side(&lab, &ring);
         if clears {
             side.clear_flags();
@@ -80,7 +80,7 @@ fn chains_are_read_no_further_than_frames_reach() {
     let lab = Lab::new(&[(0, 0x10_0000), (BUFFERS, 0x10_0000)]);
     let ring = lab.ring(SIZE);
     let (port, far) = wire();
-    let mut io = PortIo::new(port, Engine::Auto).expect("an engine");
+    let mut io = PortIo::new(port);
     let mut side = plain_side(&lab, &ring);
     for chain in 0..SIZE / DESCRIPTORS {
         let (head, at) = (chain * DESCRIPTORS, BUFFERS + u64::from(chain) * 4096);
@@ -114,7 +114,7 @@ fn buffers_that_a_frame_did_not_use_serve_the_next_one() {
     let lab = Lab::new(&[(0, 0x10_0000), (BUFFERS, 0x10_0000)]);
     let ring = lab.ring(SIZE);
     let (port, far) = wire();
-    let mut io = PortIo::new(port, Engine::Auto).expect("an engine");
+    let mut io = PortIo::new(port);
     let mut side = plain_side(&lab, &ring);
     let at = |head: u16| BUFFERS + u64::from(head) * 4096;
     for head in 0..8 {

@@ -1,4 +1,4 @@
-//! Transmit over a wire that keeps frames as they are: whatever the layout, the policy and the engine, what goes out is
+//! Transmit over a wire that keeps frames as they are: whatever the layout and the policy, what goes out is
 //! the guest's frame, and every chain comes back once.
 
 mod common;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use zerowire::ledger::Counters;
 use zerowire_guest::features as f;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, RingMemory, write_desc_at};
-use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::transmit::{Detour, TransmitContext};
 use zerowire_virtio::net::{MAX_FRAME_BYTES, PathMode, Policy, Transmit};
 
@@ -180,10 +180,6 @@ impl Detour for Taken {
     }
 }
 
-fn engine() -> impl Strategy<Value = Engine> {
-    prop_oneof![Just(Engine::Uring), Just(Engine::Syscall)]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -192,13 +188,12 @@ proptest! {
         plans in proptest::collection::vec(plan(), 1..14),
         gather_max_bytes in prop_oneof![Just(0usize), Just(200), Just(1514), Just(4096), Just(MAX_FRAME_BYTES)],
         copy in proptest::bool::weighted(0.2),
-        engine in engine(),
         detoured in proptest::bool::weighted(0.2),
     ) {
         let lab = Lab::new(&REGIONS);
         let ring = lab.ring(SIZE);
         let (port, far) = wire();
-        let mut io = PortIo::new(port, engine).expect("an engine");
+        let mut io = PortIo::new(port);
         let mode = if copy { PathMode::Copy } else { PathMode::Auto };
         let policy = Policy { mode, gather_max_bytes, ..Policy::default() };
         let mut side = Transmit::new(lab.device(&ring, 1, false), policy, f::NET_CSUM | f::VERSION_1, HEADER).expect("a transmit side");
@@ -265,36 +260,33 @@ proptest! {
 /// A port that takes nothing: chains come back all the same, and the frames are counted as refused.
 #[test]
 fn frames_that_the_port_refuses_are_counted_and_their_chains_come_back() {
-    for engine in [Engine::Uring, Engine::Syscall] {
-        let lab = Lab::new(&REGIONS);
-        let ring = lab.ring(SIZE);
-        let (port, far) = wire();
-        drop(far);
-        let mut io = PortIo::new(port, engine).expect("an engine");
-        let mut side = Transmit::new(lab.device(&ring, 1, false), Policy::default(), 0, HEADER)
-            .expect("a transmit side");
-        let mut layouter = Layouter::new(&lab, &ring);
-        for n in 0..70 {
-            let p = Plan {
-                len: 64 + n,
-                header: [0; HEADER],
-                cuts: vec![500],
-                places: vec![0],
-                indirect: true,
-                across: false,
-            };
-            assert!(layouter.offer(&p, &content(n as u32, p.len)));
-        }
-        ring.publish_avail_idx(layouter.avail);
-        let counters = Counters::default();
-        let mut chains = 0;
-        while chains < 70 {
-            let mut cx =
-                TransmitContext { memory: &lab.memory, io: &mut io, counters: &counters, detour: None };
-            chains += side.run(&mut cx).expect("a sound ring").chains;
-        }
-        let t = counters.snapshot();
-        assert_eq!((t.frames, t.bytes, t.dropped_frames["port_refused"]), (0, 0, 70));
-        assert_eq!(ring.used_idx(), 70);
+    let lab = Lab::new(&REGIONS);
+    let ring = lab.ring(SIZE);
+    let (port, far) = wire();
+    drop(far);
+    let mut io = PortIo::new(port);
+    let mut side =
+        Transmit::new(lab.device(&ring, 1, false), Policy::default(), 0, HEADER).expect("a transmit side");
+    let mut layouter = Layouter::new(&lab, &ring);
+    for n in 0..70 {
+        let p = Plan {
+            len: 64 + n,
+            header: [0; HEADER],
+            cuts: vec![500],
+            places: vec![0],
+            indirect: true,
+            across: false,
+        };
+        assert!(layouter.offer(&p, &content(n as u32, p.len)));
     }
+    ring.publish_avail_idx(layouter.avail);
+    let counters = Counters::default();
+    let mut chains = 0;
+    while chains < 70 {
+        let mut cx = TransmitContext { memory: &lab.memory, io: &mut io, counters: &counters, detour: None };
+        chains += side.run(&mut cx).expect("a sound ring").chains;
+    }
+    let t = counters.snapshot();
+    assert_eq!((t.frames, t.bytes, t.dropped_frames["port_refused"]), (0, 0, 70));
+    assert_eq!(ring.used_idx(), 70);
 }

@@ -10,7 +10,7 @@ use common::lab::{Lab, read_frame, wire};
 use zerowire::ledger::Counters;
 use zerowire::syscall::testing;
 use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE};
-use zerowire_virtio::io::{Engine, PortIo};
+use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_virtio::net::transmit::TransmitContext;
 use zerowire_virtio::net::{PathMode, Policy, Receive, Transmit};
@@ -53,7 +53,7 @@ fn a_long_frame_is_sent_from_the_guests_memory_behind_a_private_header() {
     let lab = lab();
     let ring = lab.ring(32);
     let (port, far) = wire();
-    let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
+    let mut io = PortIo::new(port);
     let mut side =
         Transmit::new(lab.device(&ring, 1, false), Policy::default(), 0, 12).expect("a transmit side");
     let frame = frames::frame(1, 16 * PAGE - 500);
@@ -94,7 +94,7 @@ fn a_frame_is_received_into_the_buffers_that_the_guest_posted() {
     let lab = lab();
     let ring = lab.ring(64);
     let (port, far) = wire();
-    let mut io = PortIo::new(port, Engine::Syscall).expect("an engine");
+    let mut io = PortIo::new(port);
     let setup =
         ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
     let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");

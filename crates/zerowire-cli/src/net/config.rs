@@ -8,7 +8,7 @@ use zerowire_virtio::daemon::{Endpoint, MetadataSource, SocketAccess, VmConfig};
 use zerowire_virtio::net::config::MacAddress;
 use zerowire_virtio::port::PortSpec;
 
-use super::{NetArgs, TokenArg, engine, policy};
+use super::{NetArgs, TokenArg, policy};
 use crate::{access, file, spec};
 
 /// The VMs that the arguments ask for.
@@ -28,7 +28,6 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
                 .or_else(|| args.metadata.clone())
                 .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(default_tokens) }),
             policy: policy(args)?,
-            engine: engine(args),
             mac: vm.mac.or(args.mac),
         })
     };

@@ -10,7 +10,6 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire_bench::WrongArguments;
 use zerowire_virtio::daemon::{Endpoint, Server};
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::memory::PinBudget;
 use zerowire_virtio::net::config::MacAddress;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
@@ -28,18 +27,6 @@ pub enum PathArg {
     Auto,
     /// Copy every frame: the control of measurements.
     Copy,
-}
-
-/// How frames reach the port.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum IoArg {
-    /// io_uring where the kernel has what is needed, plain system calls elsewhere; the log says which and why.
-    #[default]
-    Auto,
-    /// io_uring or an error.
-    Uring,
-    /// A system call a frame.
-    Syscall,
 }
 
 /// Whether metadata requests need a session token.
@@ -97,9 +84,6 @@ pub struct NetArgs {
     /// Whether frames are copied in user space.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     path: PathArg,
-    /// How frames reach the port.
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    io: IoArg,
     /// Bytes (256M, 4G, …) of guests' memory that xdp ports may pin in all. A VM on an xdp port
     /// needs all of its memory and 2.6 MB for each queue pair; its rings don't start where that
     /// exceeds what is left, and the log names the figure. Default: what RLIMIT_MEMLOCK allows,
@@ -216,12 +200,4 @@ fn policy(args: &NetArgs) -> Result<Policy> {
         PathArg::Copy => PathMode::Copy,
     };
     Ok(Policy { mode, gather_max_bytes: args.gather_max, rx_copybreak_bytes: args.rx_copybreak })
-}
-
-fn engine(args: &NetArgs) -> Engine {
-    match args.io {
-        IoArg::Auto => Engine::Auto,
-        IoArg::Uring => Engine::Uring,
-        IoArg::Syscall => Engine::Syscall,
-    }
 }

@@ -20,8 +20,6 @@ pub struct Restrict {
     pub no_net_admin: bool,
     /// Without CAP_NET_RAW.
     pub no_net_raw: bool,
-    /// io_uring_setup(2) fails with this error.
-    pub no_uring: Option<i32>,
     /// socket(2) for AF_PACKET fails with this error.
     pub no_packets: Option<i32>,
     /// Soft and hard limit of open files.
@@ -183,8 +181,6 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 const CAP_IPC_LOCK: libc::c_ulong = 14;
 const CAP_NET_ADMIN: libc::c_ulong = 12;
 const CAP_NET_RAW: libc::c_ulong = 13;
-/// System call number, the same on all architectures.
-const SYS_IO_URING_SETUP: u32 = 425;
 /// Where the first argument lies in struct seccomp_data, its lower half.
 const ARGUMENT_AT: u32 = 16;
 
@@ -229,9 +225,6 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
         let Some(fd) = fd else { continue };
         // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.
         check(unsafe { libc::dup2(fd, number) })?;
-    }
-    if let Some(errno) = restrict.no_uring {
-        refuse(SYS_IO_URING_SETUP, None, errno)?;
     }
     if let Some(errno) = restrict.no_packets {
         refuse(libc::SYS_socket as u32, Some(libc::AF_PACKET as u32), errno)?;

@@ -16,8 +16,8 @@ use zerowire::ledger::Counters;
 use super::command::RingStart;
 use crate::memory::GuestMemory;
 use crate::net::receive::ReceiveTurn;
-use crate::net::transmit::{Detour, Turn, TurnError};
-use crate::ring::SplitRing;
+use crate::net::transmit::{Detour, Turn};
+use crate::ring::{RingError, SplitRing};
 
 /// What frames pass through between a queue pair and its port; made and used by one worker thread.
 pub(super) trait Path: Sized + 'static {
@@ -102,11 +102,11 @@ pub(super) trait TransmitSide<P>: Side<P> {
         memory: &'a GuestMemory,
         counters: &'a Counters,
         detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, TurnError>;
+    ) -> Result<Turn, RingError>;
 
     /// Gives back everything that the driver has made available without sending it: what a disabled transmit ring
     /// does (vhost-user, "Ring states").
-    fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, TurnError>;
+    fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, RingError>;
 }
 
 /// The receive direction.
@@ -117,8 +117,8 @@ pub(super) trait ReceiveSide<P>: Side<P> {
         path: &mut P,
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<ReceiveTurn, TurnError>;
+    ) -> Result<ReceiveTurn, RingError>;
 
     /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError>;
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError>;
 }

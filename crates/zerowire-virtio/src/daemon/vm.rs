@@ -19,7 +19,6 @@ use super::metadata::MetadataSource;
 use super::net::NetDevice;
 use super::port::{self, Port, PortError};
 use super::stats::{ServerStats, Shared, VmStats};
-use crate::io::Engine;
 use crate::memory::PinBudget;
 use crate::net::Policy;
 use crate::net::config::MacAddress;
@@ -43,8 +42,6 @@ pub struct VmConfig {
     pub metadata: Option<MetadataSource>,
     /// Scatter or copy.
     pub policy: Policy,
-    /// io_uring or system calls.
-    pub engine: Engine,
     /// The device's address, for a front end that asks the back end for the configuration space. None
     /// where the front end keeps it itself, as QEMU does.
     pub mac: Option<MacAddress>,
@@ -399,7 +396,7 @@ impl Drop for Server {
 
 impl Vm {
     fn start(config: VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
-        let VmConfig { name, endpoint, access, port, metadata, policy, engine, mac } = config;
+        let VmConfig { name, endpoint, access, port, metadata, policy, mac } = config;
         let vm = name.clone();
         let followed = port.followed();
         let tree = match &metadata {
@@ -408,8 +405,8 @@ impl Vm {
             }
             None => None,
         };
-        let opened = port::open(&port, policy, engine)
-            .map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
+        let opened =
+            port::open(&port, policy).map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
         // The socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,

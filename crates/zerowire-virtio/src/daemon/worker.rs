@@ -27,7 +27,8 @@ use super::stats::Shared;
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
-use crate::net::transmit::{Detour, TurnError};
+use crate::net::transmit::Detour;
+use crate::ring::RingError;
 use sleep::TRIM_AFTER;
 use watching::Watching;
 
@@ -84,8 +85,7 @@ pub(super) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Starts a worker on the path that `make` makes, on the worker's own thread: a ring of io_uring belongs to the thread
-    /// that made it.
+    /// Starts a worker on the path that `make` makes, on the worker's own thread.
     pub(super) fn spawn<P: Path>(
         setup: WorkerSetup,
         make: impl FnOnce() -> io::Result<P> + Send + 'static,
@@ -141,8 +141,6 @@ struct Worker<P: Path> {
     retry: bool,
     /// When a starved or waiting guest has had its time.
     look_again: Option<Instant>,
-    /// The engine failed: no ring can be served any more.
-    dead: bool,
     trimmed: bool,
     /// Looks at the rings that are left before sleeping.
     linger: u32,
@@ -193,7 +191,6 @@ impl<P: Path> Worker<P> {
             impatient: false,
             retry: false,
             look_again: None,
-            dead: false,
             trimmed: true,
             linger: 0,
             unasked: 0,
@@ -432,25 +429,12 @@ impl<P: Path> Worker<P> {
     }
 
     #[cold]
-    fn failed(&mut self, error: &TurnError) {
+    fn failed(&mut self, error: &RingError) {
         // The text goes first: who sees the count finds the text that belongs to it.
         self.shared.set_error(error.to_string());
         self.shared.ring_errors.fetch_add(1, Ordering::Release);
         self.shared.needs_reset.store(true, Ordering::Release);
         tracing::error!("{error}; this queue is stopped until the driver resets it");
-        if let TurnError::Io(_) = error {
-            // Without an engine neither ring can go on, nor another one begin.
-            self.dead = true;
-            for r in [
-                self.rings.transmit.as_mut().map(|r| &mut r.broken),
-                self.rings.receive.as_mut().map(|r| &mut r.broken),
-            ]
-            .into_iter()
-            .flatten()
-            {
-                *r = true;
-            }
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The scatter lists of a batch, in memory that does not move.
 //!
-//! **Who holds what.** A queued operation names its list by address ([`super::Op::iov`]), and the engine follows that until the
+//! **Who holds what.** A queued operation names its list by address ([`super::Op::iov`]), and the kernel follows that until the
 //! batch has run. So the lists of a batch lie in one array of a length that is given once: an entry that it has no room
 //! for is refused, where a growing one would leave the operations before with memory that was freed.
 

@@ -1,35 +1,19 @@
-//! How frames pass between memory and a port's file: in batches by io_uring, or by plain system calls.
+//! How frames pass between memory and a port's file: by system calls, one a frame, or one a batch where the port is a socket.
 //!
-//! Both do their work before [`PortIo::run`] returns: nothing is lent to the kernel across calls, so that a ring
-//! can stop, or memory go, between two batches. Reads and writes carry `RWF_NOWAIT`: a tap that has no frame
-//! says so at once, where io_uring would otherwise park the request.
+//! All is done before [`PortIo::run`] returns: nothing is lent to the kernel across calls, so that a ring can stop, or
+//! memory go, between two batches. The file does not block: a port without a frame says so at once.
 
 mod lists;
 mod messages;
 mod plain;
-mod uring;
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 pub use lists::{Full, Lists};
 use messages::Messages;
-use uring::Uring;
 
 /// Most operations in a batch.
 pub const MAX_BATCH: usize = 64;
-
-/// Which engine to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// io_uring where the kernel has what is needed, plain system calls elsewhere.
-    #[default]
-    Auto,
-    /// io_uring or an error.
-    Uring,
-    /// Plain system calls.
-    Syscall,
-}
 
 /// One finished operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,56 +37,23 @@ pub struct Op {
     pub len: u32,
 }
 
-#[derive(Debug)]
-enum Backend {
-    Uring(Box<Uring>),
-    Plain,
-}
-
-/// The file of one queue of a port, with the engine that serves it.
+/// The file of one queue of a port, and the batch that is made for it.
 #[derive(Debug)]
 pub struct PortIo {
-    // The engine goes before the file.
-    backend: Backend,
     file: OwnedFd,
+    batch: Vec<Op>,
     done: Vec<Done>,
-    /// Operations that are system calls of their own.
-    alone: Vec<Op>,
     /// The port is a socket: writes are messages.
     messages: Option<Messages>,
-    /// Operations for the ring that come behind others.
-    behind: Vec<Op>,
     /// System calls made for the batch so far.
     calls: u64,
-    /// Why plain system calls run although io_uring was wanted.
-    fallback: Option<String>,
 }
 
 impl PortIo {
-    /// Serves `file` with `engine`. `Engine::Auto` never fails for the lack of io_uring; see [`Self::describe`].
-    pub fn new(file: OwnedFd, engine: Engine) -> io::Result<Self> {
-        let mut fallback = None;
-        let backend = match engine {
-            Engine::Syscall => Backend::Plain,
-            Engine::Uring => Backend::Uring(Box::new(Uring::new(file.as_raw_fd())?)),
-            Engine::Auto => match Uring::new(file.as_raw_fd()) {
-                Ok(u) => Backend::Uring(Box::new(u)),
-                Err(e) => {
-                    fallback = Some(e.to_string());
-                    Backend::Plain
-                }
-            },
-        };
-        Ok(Self {
-            backend,
-            file,
-            done: Vec::with_capacity(MAX_BATCH),
-            alone: Vec::with_capacity(MAX_BATCH),
-            messages: None,
-            behind: Vec::new(),
-            calls: 0,
-            fallback,
-        })
+    /// Serves `file`, which does not block.
+    pub fn new(file: OwnedFd) -> Self {
+        let (batch, done) = (Vec::with_capacity(MAX_BATCH), Vec::with_capacity(MAX_BATCH));
+        Self { file, batch, done, messages: None, calls: 0 }
     }
 
     /// The port is a socket: writes go out as messages, a batch a system call (sendmmsg).
@@ -112,17 +63,11 @@ impl PortIo {
         self
     }
 
-    /// The path that runs, and why, in words for the log.
-    pub fn describe(&self) -> String {
-        let messages = if self.messages.is_some() { "sendmmsg; " } else { "" };
-        format!("{messages}{}", self.describe_engine())
-    }
-
-    fn describe_engine(&self) -> String {
-        match (&self.backend, &self.fallback) {
-            (Backend::Uring(_), _) => "io_uring".to_owned(),
-            (Backend::Plain, None) => "plain system calls, as asked".to_owned(),
-            (Backend::Plain, Some(why)) => format!("plain system calls, since {why}"),
+    /// The path that runs, in words for the log.
+    pub fn describe(&self) -> &'static str {
+        match self.messages {
+            Some(_) => "a system call a batch out (sendmmsg), one a frame in",
+            None => "a system call a frame",
         }
     }
 
@@ -131,33 +76,13 @@ impl PortIo {
         self.file.as_fd()
     }
 
-    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them. Writes of one buffer at the front of a batch are system
-    /// calls of their own, which cost less than a place in a ring (`zerowire bench net --direction tx --sizes 64,1500`).
+    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them. A batch has reads or writes, not both.
     ///
     /// # Safety
     /// The iovec array and the memory that it names must be valid until [`Self::run`] has returned.
     #[inline]
     pub unsafe fn push(&mut self, op: Op) {
-        // What was pushed before goes out before: once the ring has something, all that follows goes there.
-        let is_alone = op.write && (op.len == 1 || self.messages.is_some());
-        match &mut self.backend {
-            Backend::Uring(u) if is_alone && self.behind.is_empty() && u.is_idle() => self.alone.push(op),
-            Backend::Uring(_) if !self.alone.is_empty() => self.behind.push(op),
-            // SAFETY: the caller's promise.
-            Backend::Uring(u) => unsafe { u.push(op) },
-            Backend::Plain => self.alone.push(op),
-        }
-    }
-
-    /// As [`Self::push`], to be carried out by a system call of its own. For reads into one buffer, and for long ones, that is
-    /// cheaper than a place in a ring (`zerowire bench net --direction rx --sizes 64,60000`); not to be mixed with `push` in one
-    /// batch.
-    ///
-    /// # Safety
-    /// As [`Self::push`].
-    #[inline]
-    pub unsafe fn push_alone(&mut self, op: Op) {
-        self.alone.push(op);
+        self.batch.push(op);
     }
 
     /// Carries out an operation at once, by a system call of its own; not to be mixed with [`Self::push`] in one batch.
@@ -190,46 +115,26 @@ impl PortIo {
     /// Runs the batch and returns what came of it, in the order in which the operations were carried out, and how
     /// many system calls it took.
     #[inline]
-    pub fn run(&mut self) -> io::Result<(&[Done], u64)> {
+    pub fn run(&mut self) -> (&[Done], u64) {
         let mut calls = std::mem::take(&mut self.calls);
-        // SAFETY: the callers of `push` and `push_alone` have promised that all is valid until this returns.
-        calls += unsafe { self.run_alone() };
-        if let Backend::Uring(u) = &mut self.backend {
-            for op in self.behind.drain(..) {
-                // SAFETY: the callers of `push` have promised that all is valid until this returns.
-                unsafe { u.push(op) };
-            }
-            calls += u.run(self.file.as_raw_fd(), &mut self.done)?;
-        }
-        Ok((&self.done, calls))
-    }
-
-    /// # Safety
-    /// As [`Self::push`], for all that was pushed.
-    #[inline]
-    unsafe fn run_alone(&mut self) -> u64 {
         let fd = self.file.as_raw_fd();
-        match &mut self.messages {
-            Some(messages) if self.alone.first().is_some_and(|op| op.write) => {
-                // SAFETY: the caller's promise.
-                let calls = unsafe { messages.run(fd, &self.alone, &mut self.done) };
-                self.alone.clear();
+        calls += match &mut self.messages {
+            Some(messages) if self.batch.first().is_some_and(|op| op.write) => {
+                // SAFETY: the callers of `push` have promised that all is valid until this returns.
+                let calls = unsafe { messages.run(fd, &self.batch, &mut self.done) };
+                self.batch.clear();
                 calls
             }
-            // SAFETY: the caller's promise.
-            _ => unsafe { plain::run(fd, &mut self.alone, &mut self.done) },
-        }
+            // SAFETY: as above.
+            _ => unsafe { plain::run(fd, &mut self.batch, &mut self.done) },
+        };
+        (&self.done, calls)
     }
 
     /// Forgets the results of the last batch; to be called before the next one is pushed.
     #[inline]
     pub fn clear(&mut self) {
-        debug_assert!(
-            self.alone.is_empty()
-                && self.behind.is_empty()
-                && !matches!(&self.backend, Backend::Uring(u) if !u.is_idle()),
-            "the last batch was pushed and not run"
-        );
+        debug_assert!(self.batch.is_empty(), "the last batch was pushed and not run");
         self.done.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! The engine without io_uring: an operation is a system call.
+//! An operation as a system call.
 
 use std::os::fd::RawFd;
 

@@ -35,12 +35,12 @@ use std::time::{Duration, Instant};
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
 use super::policy::MAX_IOV;
-use super::transmit::{Turn, TurnError};
+use super::transmit::Turn;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
 use crate::io::{Full, Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, Mapping, access};
 use crate::port::TapOffloads;
-use crate::ring::SplitRing;
+use crate::ring::{RingError, SplitRing};
 use chains::Chains;
 use pending::Pending;
 use shape::{Forecast, Shape};
@@ -191,7 +191,7 @@ impl Receive {
         frame: &mut [u8],
         reason: CopyReason,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), RingError> {
         self.fit_or_hold(frame, reason, cx)
     }
 
@@ -231,7 +231,7 @@ impl Receive {
 
     /// Reads one batch of frames.
     #[inline]
-    pub fn run(&mut self, cx: &mut ReceiveContext<'_>) -> Result<ReceiveTurn, TurnError> {
+    pub fn run(&mut self, cx: &mut ReceiveContext<'_>) -> Result<ReceiveTurn, RingError> {
         if !self.deliver_pending(cx)? {
             return Ok(self.wait(cx));
         }
@@ -327,7 +327,7 @@ impl Receive {
         frame: &[u8],
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<bool, TurnError> {
+    ) -> Result<bool, RingError> {
         let mut with_header = vec![0u8; self.setup.header_len];
         with_header.extend_from_slice(frame);
         // Frames that wait come first; this one is lost then, as on a wire.
@@ -342,7 +342,7 @@ impl Receive {
         want: usize,
         need: usize,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<usize, TurnError> {
+    ) -> Result<usize, RingError> {
         self.start(cx);
         for i in 0..want {
             if !self.chains.ensure(i, need, &mut self.ring, cx.memory, self.setup.header_len)? {
@@ -367,7 +367,7 @@ impl Receive {
         need: impl Fn(usize) -> usize,
         private: bool,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<usize, TurnError> {
+    ) -> Result<usize, RingError> {
         self.start(cx);
         let mut first = 0;
         for read in 0..want {
@@ -397,7 +397,7 @@ impl Receive {
         first: usize,
         private: bool,
         cx: &ReceiveContext<'_>,
-    ) -> Result<(usize, usize), TurnError> {
+    ) -> Result<(usize, usize), RingError> {
         let start = self.lists.end();
         let (mut n, mut room, mut entries) = (0, 0, 0);
         while room < need {
@@ -442,7 +442,7 @@ impl Receive {
         most: usize,
         list: Option<usize>,
         cx: &ReceiveContext<'_>,
-    ) -> Result<Option<(usize, usize)>, TurnError> {
+    ) -> Result<Option<(usize, usize)>, RingError> {
         let (lists, mut full) = (&mut self.lists, false);
         let each = |ptr, len| full |= list.is_some_and(|start| lists.add(start, ptr, len).is_err());
         let taken =
@@ -495,17 +495,9 @@ impl Receive {
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });
         let (iov, len) = self.lists.list_from(start);
         let op = Op { slot: read as u16, write: false, iov, len };
-        // A system call of its own costs less than a place in the ring where one buffer is read into, or where the kernel copies
-        // so much that what it does besides hardly counts.
-        let alone = n == 0 || self.forecast.shape() == Shape::Long;
         // SAFETY: `lists` never moves, and is not cleared before the batch has run; guest memory is held by `cx.memory`, and
         // scratch memory is this side's own, a slot for each read.
-        unsafe {
-            match alone {
-                true => cx.io.push_alone(op),
-                false => cx.io.push(op),
-            }
-        }
+        unsafe { cx.io.push(op) };
         Ok(())
     }
 }

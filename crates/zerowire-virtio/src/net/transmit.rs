@@ -76,23 +76,6 @@ pub struct Turn {
     pub notify: bool,
 }
 
-/// Why a turn ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum TurnError {
-    /// The guest broke a rule of the ring: it is stopped.
-    #[error(transparent)]
-    Ring(#[from] RingError),
-    /// The engine failed.
-    #[error("the port's engine failed: {0}")]
-    Io(io::Error),
-}
-
-impl From<io::Error> for TurnError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
 /// A chain of the batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -210,7 +193,7 @@ impl Transmit {
 
     /// Gives back everything that the driver has made available without sending it: what a disabled transmit ring
     /// does (vhost-user, "Ring states").
-    pub fn discard(&mut self, counters: &Counters) -> Result<Turn, TurnError> {
+    pub fn discard(&mut self, counters: &Counters) -> Result<Turn, RingError> {
         let mut chains = 0;
         // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
         while chains < usize::from(self.ring.size())
@@ -225,7 +208,7 @@ impl Transmit {
 
     /// Sends one batch.
     #[inline]
-    pub fn run(&mut self, cx: &mut TransmitContext<'_>) -> Result<Turn, TurnError> {
+    pub fn run(&mut self, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
         let available = self.ring.refresh()?;
         self.slots.clear();
         if available == 0 {
@@ -255,11 +238,11 @@ impl Transmit {
             }
         }
         self.ring.prefetch(MAX_BATCH as u16);
-        self.finish(broken.is_none(), cx)?;
+        self.finish(broken.is_none(), cx);
         let turn = Turn { chains: self.slots.len(), notify: self.ring.publish() };
         match broken {
             // What was sent before the error is given back; the ring stops after it.
-            Some(e) => Err(e.into()),
+            Some(e) => Err(e),
             None => Ok(turn),
         }
     }
@@ -379,12 +362,12 @@ impl Transmit {
 
     /// Runs the batch, counts, and gives every chain back, or puts it back if the port was full and it may be taken again.
     #[inline]
-    fn finish(&mut self, again: bool, cx: &mut TransmitContext<'_>) -> io::Result<()> {
+    fn finish(&mut self, again: bool, cx: &mut TransmitContext<'_>) {
         self.ring.hand_on(self.slots.iter().filter(|s| s.sent).map(|s| s.head));
         if self.frame_ring.is_some() {
             self.flush_ring(cx.counters);
         }
-        let (done, calls) = cx.io.run()?;
+        let (done, calls) = cx.io.run();
         let mut full = false;
         for d in done {
             if d.result < 0
@@ -427,7 +410,6 @@ impl Transmit {
         cx.counters.zero_copied_frames.add(whole);
         cx.counters.zero_copied_bytes.add(scattered);
         cx.counters.system_calls.add(calls);
-        Ok(())
     }
 }
 

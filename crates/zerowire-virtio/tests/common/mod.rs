@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, SocketAccess, VmConfig, VmStats};
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 use zerowire_virtio::port::{PortSpec, TapSpec};
 
@@ -51,8 +50,6 @@ pub struct Vm {
     pub queues: usize,
     /// Scatter or copy.
     pub policy: Policy,
-    /// io_uring or system calls.
-    pub engine: Engine,
     /// Its metadata.
     pub metadata: Option<MetadataSource>,
     /// Its port as `--port` takes it; empty for a tap of its name.
@@ -64,15 +61,7 @@ pub struct Vm {
 impl Vm {
     /// On a tap, with one queue pair and the defaults.
     pub fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            queues: 1,
-            policy: Policy::default(),
-            engine: Engine::Auto,
-            metadata: None,
-            port: String::new(),
-            mac: None,
-        }
+        Self { name, queues: 1, policy: Policy::default(), metadata: None, port: String::new(), mac: None }
     }
 
     /// On another port, as `--port` takes it.
@@ -108,7 +97,6 @@ impl Backend {
                 port: v.spec(),
                 metadata: v.metadata.clone(),
                 policy: v.policy,
-                engine: v.engine,
                 mac: v.mac.map(|mac| mac.parse().unwrap_or_else(|e| panic!("{e}"))),
             })
             .collect();

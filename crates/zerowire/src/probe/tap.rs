@@ -7,7 +7,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{IoSliceMut, ReadWriteFlags};
 
 use super::errno;
 use super::sys::{TUNSETOFFLOAD, ioctl_number, set_header_len, set_interface, socket};
@@ -39,8 +38,6 @@ struct Trial {
     multi_queue: Attempt,
     /// The offload sets that were taken.
     offloads: Vec<&'static str>,
-    /// A read that does not wait.
-    nowait: Attempt,
 }
 
 pub(super) fn check(todo: &mut Todo, machine: &Machine) {
@@ -60,9 +57,6 @@ pub(super) fn check(todo: &mut Todo, machine: &Machine) {
     todo.add(subject("net.offloads", "net: tap offloads", "offloads"), || {
         translate_offloads(t.made, &t.offloads)
     });
-    todo.add(subject("net.nowait", "net: RWF_NOWAIT on a tap", "batched tap reads"), || {
-        translate_nowait(t.made, t.nowait)
-    });
 }
 
 fn trial() -> Trial {
@@ -74,8 +68,7 @@ fn trial() -> Trial {
             Mode::empty(),
         )?)
     };
-    let mut t =
-        Trial { device: Ok(()), made: Err(0), multi_queue: Err(0), offloads: Vec::new(), nowait: Err(0) };
+    let mut t = Trial { device: Ok(()), made: Err(0), multi_queue: Err(0), offloads: Vec::new() };
     let tap = match open() {
         Ok(fd) => fd,
         Err(e) => {
@@ -95,21 +88,9 @@ fn trial() -> Trial {
         .filter(|(_, bits)| ioctl_number(tap.as_fd(), TUNSETOFFLOAD, *bits).is_ok())
         .map(|(name, _)| *name)
         .collect();
-    t.nowait = match read_nowait(&tap) {
-        // An interface that is down has no frame: that answer shows that the flag is known.
-        Ok(_) | Err(libc::EAGAIN) => Ok(()),
-        Err(e) => Err(e),
-    };
     drop(tap);
     t.multi_queue = open().and_then(|fd| set_interface(fd.as_fd(), flags | IFF_MULTI_QUEUE)).map_err(number);
     t
-}
-
-fn read_nowait(tap: &OwnedFd) -> Result<usize, i32> {
-    let mut frame = [0u8; 64];
-    // The offset of all ones stands for the file's own position, the only one that a tap has.
-    rustix::io::preadv2(tap, &mut [IoSliceMut::new(&mut frame)], u64::MAX, ReadWriteFlags::NOWAIT)
-        .map_err(|e| e.raw_os_error())
 }
 
 /// Taps of this namespace that `user` owns, as far as sysfs tells. They are not opened: that would take frames from
@@ -228,18 +209,6 @@ fn translate_offloads(made: Attempt, taken: &[&str]) -> Finding {
         .remedy("Boot a newer kernel, or one without a patched tun driver.")
 }
 
-fn translate_nowait(made: Attempt, read: Attempt) -> Finding {
-    match (made, read) {
-        (Err(_), _) => untried(),
-        (Ok(()), Ok(())) => Finding::ok("RWF_NOWAIT accepted", "io_uring reads frames in batches."),
-        (Ok(()), Err(e)) => Finding::degraded(
-            format!("RWF_NOWAIT refused ({})", errno::words(e)),
-            "zerowire net uses plain system calls, one a frame: io_uring would wait on an empty tap.",
-        )
-        .remedy("Boot Linux 6.4 or newer."),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
@@ -279,11 +248,7 @@ mod tests {
 
     #[test]
     fn what_needs_a_tap_says_when_there_was_none() {
-        for f in [
-            translate_queues(Err(libc::EPERM), Err(0)),
-            translate_offloads(Err(libc::EPERM), &[]),
-            translate_nowait(Err(libc::EPERM), Err(0)),
-        ] {
+        for f in [translate_queues(Err(libc::EPERM), Err(0)), translate_offloads(Err(libc::EPERM), &[])] {
             assert_eq!(f.outcome, Outcome::Degraded);
             assert!(f.found.starts_with("not tried"));
         }
@@ -292,8 +257,6 @@ mod tests {
     #[test]
     fn later_parts_of_tun_degrade_alone() {
         assert_eq!(translate_queues(Ok(()), Err(libc::EINVAL)).outcome, Outcome::Degraded);
-        let nowait = translate_nowait(Ok(()), Err(libc::EOPNOTSUPP));
-        assert!(nowait.remedy.is_some_and(|r| r.contains("6.4")));
         let all = ["csum", "tso4", "tso6", "ufo", "uso"];
         assert_eq!(translate_offloads(Ok(()), &all).outcome, Outcome::Ok);
         let old = translate_offloads(Ok(()), &all[..4]);

@@ -59,14 +59,14 @@ fn abilities() -> std::io::Result<Abilities> {
     })
 }
 
-const USERS: &[Job] = &[Job::Net, Job::Send, Job::Recv];
+const USERS: &[Job] = &[Job::Send, Job::Recv];
 
 pub(super) fn check(todo: &mut Todo, ring: &Ring) {
     let setup = Subject {
         id: "uring.setup",
         group: Group::Shared,
         jobs: USERS,
-        path: "net, send, recv: io_uring",
+        path: "send, recv: io_uring",
         title: "io_uring",
     };
     todo.add(setup, || translate_setup(ring));
@@ -74,7 +74,7 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
         id: "uring.defer_taskrun",
         group: Group::Shared,
         jobs: USERS,
-        path: "net, send, recv: DEFER_TASKRUN",
+        path: "send, recv: DEFER_TASKRUN",
         title: "deferred task work",
     };
     todo.add(defer, || translate_defer(ring.as_ref().ok().map(|a| a.features.defer_taskrun)));
@@ -87,7 +87,7 @@ fn translate_setup(ring: &Ring) -> Finding {
             let (found, remedy) = explain(*refusal);
             Finding::degraded(
                 found,
-                "Plain system calls run instead: every byte arrives just the same, at one call a frame or message; \
+                "Plain system calls run instead: every byte arrives just the same, at one call a message; \
                  SEND_ZC and zcrx are out of reach.",
             )
             .remedy(remedy)

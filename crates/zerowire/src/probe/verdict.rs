@@ -34,15 +34,7 @@ fn net(checks: &[Check]) -> (Outcome, String) {
         return (Outcome::Missing, "can't run: no tap can be made, and this user owns none".to_owned());
     }
     let taps = if is_ok("net.tap") { "" } else { ", on a tap that is there already" };
-    let lost = |what: &str| format!("runs{taps}: {what}");
-    if !is_ok("uring.setup") {
-        return (Outcome::Degraded, lost("readv and writev, a call a frame (no io_uring)"));
-    }
-    // Without a tap of its own the doctor can't try the read; that alone is no loss.
-    if is_ok("net.tap") && !is_ok("net.nowait") {
-        return (Outcome::Degraded, lost("readv and writev, a call a frame (the tap refuses RWF_NOWAIT)"));
-    }
-    let best = lost("io_uring in batches");
+    let best = format!("runs{taps}: system calls, a call a frame");
     if is_ok("net.tap") && is_ok("net.offloads") && is_ok("net.queues") {
         (Outcome::Ok, best)
     } else {
@@ -104,12 +96,11 @@ mod tests {
 
     /// Checks that are all ok but the listed ones.
     fn checks(bad: &[(&str, Outcome)]) -> Vec<Check> {
-        const IDS: [&str; 16] = [
+        const IDS: [&str; 15] = [
             "net.tun",
             "net.tap",
             "net.queues",
             "net.offloads",
-            "net.nowait",
             "uring.setup",
             "memory.registered",
             "send.uring",
@@ -145,24 +136,16 @@ mod tests {
         assert_eq!(of(Job::Net, &[]).0, Ok);
         assert_eq!(of(Job::Net, &[("net.tun", Missing), ("net.tap", Missing)]).0, Missing);
         assert_eq!(of(Job::Net, &[("net.tap", Missing)]).0, Missing);
-        let owned = of(Job::Net, &[("net.tap", Degraded), ("net.nowait", Degraded)]);
+        let owned = of(Job::Net, &[("net.tap", Degraded)]);
         assert_eq!(owned.0, Degraded);
-        assert!(owned.1.contains("there already") && owned.1.contains("in batches"), "{}", owned.1);
+        assert!(owned.1.contains("there already") && owned.1.contains("system calls"), "{}", owned.1);
     }
 
     #[test]
-    fn net_names_the_first_thing_lost() {
-        use Outcome::Degraded;
-        for (id, word) in [("uring.setup", "no io_uring"), ("net.nowait", "RWF_NOWAIT")] {
-            let (outcome, text) = of(Job::Net, &[(id, Degraded)]);
-            assert_eq!(outcome, Degraded);
-            assert!(text.contains(word), "{text}");
+    fn net_needs_neither_registered_memory_nor_io_uring() {
+        for id in ["memory.registered", "uring.setup"] {
+            assert_eq!(of(Job::Net, &[(id, Outcome::Degraded)]).0, Outcome::Ok, "{id}");
         }
-    }
-
-    #[test]
-    fn net_needs_no_registered_memory() {
-        assert_eq!(of(Job::Net, &[("memory.registered", Outcome::Degraded)]).0, Outcome::Ok);
     }
 
     #[test]

@@ -13,7 +13,3 @@ pub(crate) mod zcrx;
 pub(crate) use features::refusal;
 pub use features::{UringFeatures, UringProbeError, probe};
 pub use send_features::{SendFeatures, send_features};
-
-/// `RWF_NOWAIT` (include/uapi/linux/fs.h): a read or write that would block ends with EAGAIN at once,
-/// where io_uring would otherwise arm a poll even on a file opened with `O_NONBLOCK`.
-pub const RWF_NOWAIT: i32 = 0x8;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig, VmStats};
-use zerowire_virtio::io::Engine;
 use zerowire_virtio::net::Policy;
 
 /// For counters to come to rest: how often, and after what pause, they are read.
@@ -30,7 +29,6 @@ impl BackEnd {
             port: port.parse()?,
             metadata: None,
             policy: Policy::default(),
-            engine: Engine::Auto,
             mac: None,
         }])?;
         Ok(Self { server, socket, _dir: dir })

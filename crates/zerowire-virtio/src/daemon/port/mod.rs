@@ -11,7 +11,6 @@ use thiserror::Error;
 use zerowire::xdp::XdpError;
 
 use super::worker::{WorkerHandle, WorkerSetup};
-use crate::io::Engine;
 use crate::net::Policy;
 use crate::net::xdp::Renewal;
 use crate::port::{PacketError, PortSpec, TapError, TapOffloads};
@@ -113,11 +112,11 @@ pub(super) trait Port: Send + Sync {
 }
 
 /// Opens a port. On an error nothing is left behind.
-pub(super) fn open(spec: &PortSpec, policy: Policy, engine: Engine) -> Result<Box<dyn Port>, PortError> {
+pub(super) fn open(spec: &PortSpec, policy: Policy) -> Result<Box<dyn Port>, PortError> {
     match spec {
-        PortSpec::Tap(tap) => Ok(Box::new(TapPort::open(tap, policy, engine)?)),
+        PortSpec::Tap(tap) => Ok(Box::new(TapPort::open(tap, policy)?)),
         PortSpec::Xdp(xdp) => Ok(Box::new(XdpPort::open(xdp, policy)?)),
-        PortSpec::Packet(packet) => Ok(Box::new(PacketPort::open(packet, policy, engine)?)),
+        PortSpec::Packet(packet) => Ok(Box::new(PacketPort::open(packet, policy)?)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Packet sockets on any Ethernet interface: a pair of them a worker ([`crate::net::packet`]), by io_uring or by system calls.
+//! Packet sockets on any Ethernet interface: a pair of them a worker ([`crate::net::packet`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,15 +15,15 @@ use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
 use crate::daemon::rings::split_ring;
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
-use crate::io::{Engine, PortIo};
+use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::packet::{LOOKS, Link as PacketLink};
 use crate::net::receive::{ReceiveSetup, ReceiveTurn};
-use crate::net::transmit::{Detour, FrameRing, TransmitContext, Turn, TurnError};
+use crate::net::transmit::{Detour, FrameRing, TransmitContext, Turn};
 use crate::net::{PathMode, Policy, Receive, Transmit};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
-use crate::ring::SplitRing;
+use crate::ring::{RingError, SplitRing};
 
 /// An interface with what its workers need to know.
 pub(super) struct PacketPort {
@@ -31,13 +31,12 @@ pub(super) struct PacketPort {
     /// Bound where the connection's frames pass, or passed last, so that it follows an interface that is renamed; it reads nothing.
     control: PacketSocket,
     policy: Policy,
-    engine: Engine,
 }
 
 impl PacketPort {
     /// Makes sure that there is such an interface, and that this user and this kernel may have it; the workers' sockets come with
     /// the guest.
-    pub(super) fn open(spec: &PacketSpec, policy: Policy, engine: Engine) -> Result<Self, PacketError> {
+    pub(super) fn open(spec: &PacketSpec, policy: Policy) -> Result<Self, PacketError> {
         let control = PacketSocket::open(&spec.interface, Frames::Nothing, 12)?;
         control.bind()?;
         if control.state() == InterfaceState::Down {
@@ -46,7 +45,7 @@ impl PacketPort {
                 "interface {name} is down: 'ip link set {name} up'; frames are dropped until then"
             );
         }
-        Ok(Self { spec: spec.clone(), control, policy, engine })
+        Ok(Self { spec: spec.clone(), control, policy })
     }
 
     /// The control socket, bound to an interface if there is one: one that was deleted may be there again.
@@ -129,15 +128,14 @@ impl Port for PacketPort {
         // The connection's sockets go by the name that was given, and this one with them.
         self.control.unbind();
         self.bound();
-        let (interface, engine, policy) = (self.spec.interface.clone(), self.engine, self.policy);
+        let (interface, policy) = (self.spec.interface.clone(), self.policy);
         let rings = self.rings();
         let insists = self.spec.rings == PacketRings::On;
         let receive = self.spec.receive;
         let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
-            let (link, io) =
-                PacketLink::open(&interface, receive, no_ring, engine).map_err(io::Error::other)?;
+            let (link, io) = PacketLink::open(&interface, receive, no_ring).map_err(io::Error::other)?;
             Ok(PacketPath {
                 io,
                 link,
@@ -294,7 +292,7 @@ impl TransmitSide<PacketPath> for Transmit {
         memory: &'a GuestMemory,
         counters: &'a Counters,
         detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, TurnError> {
+    ) -> Result<Turn, RingError> {
         self.limit_segments(path.link.segment_bytes());
         if path.ring.is_none() && path.rings.is_ok() && path.link.is_up() {
             path.open_ring();
@@ -308,7 +306,7 @@ impl TransmitSide<PacketPath> for Transmit {
         turn
     }
 
-    fn discard(&mut self, path: &mut PacketPath, counters: &Counters) -> Result<Turn, TurnError> {
+    fn discard(&mut self, path: &mut PacketPath, counters: &Counters) -> Result<Turn, RingError> {
         path.flush();
         self.discard(counters)
     }
@@ -360,11 +358,11 @@ impl ReceiveSide<PacketPath> for Receive {
         path: &mut PacketPath,
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<ReceiveTurn, TurnError> {
+    ) -> Result<ReceiveTurn, RingError> {
         path.link.receive(self, &mut path.io, memory, counters)
     }
 
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError> {
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
         self.inject(frame, memory, counters)
     }
 }

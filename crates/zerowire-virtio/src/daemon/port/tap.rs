@@ -1,4 +1,4 @@
-//! The tap: one queue of it a worker, by io_uring or by system calls.
+//! The tap: one queue of it a worker.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,25 +11,24 @@ use crate::daemon::command::RingStart;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
 use crate::daemon::rings::split_ring;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
-use crate::io::{Engine, PortIo};
+use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
-use crate::net::transmit::{Detour, TransmitContext, Turn, TurnError};
+use crate::net::transmit::{Detour, TransmitContext, Turn};
 use crate::net::{Policy, Receive, Transmit};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
-use crate::ring::SplitRing;
+use crate::ring::{RingError, SplitRing};
 
 /// A tap with what its workers need to know.
 pub(in crate::daemon) struct TapPort {
     tap: Tap,
     policy: Policy,
-    engine: Engine,
 }
 
 impl TapPort {
-    pub(super) fn open(spec: &TapSpec, policy: Policy, engine: Engine) -> Result<Self, TapError> {
-        Ok(Self { tap: Tap::open(spec)?, policy, engine })
+    pub(super) fn open(spec: &TapSpec, policy: Policy) -> Result<Self, TapError> {
+        Ok(Self { tap: Tap::open(spec)?, policy })
     }
 }
 
@@ -87,8 +86,8 @@ impl Port for TapPort {
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
-        let (queue, engine, policy) = (self.tap.queue(setup.pair)?, self.engine, self.policy);
-        WorkerHandle::spawn(setup, move || Ok(TapPath { io: PortIo::new(queue, engine)?, policy }))
+        let (queue, policy) = (self.tap.queue(setup.pair)?, self.policy);
+        WorkerHandle::spawn(setup, move || Ok(TapPath { io: PortIo::new(queue), policy }))
     }
 }
 
@@ -104,7 +103,7 @@ impl Path for TapPath {
     const POSTS_AHEAD: bool = false;
 
     fn describe(&self) -> String {
-        self.io.describe()
+        self.io.describe().to_owned()
     }
 
     fn port(&self) -> Option<BorrowedFd<'_>> {
@@ -137,11 +136,11 @@ impl TransmitSide<TapPath> for Transmit {
         memory: &'a GuestMemory,
         counters: &'a Counters,
         detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, TurnError> {
+    ) -> Result<Turn, RingError> {
         self.run(&mut TransmitContext { memory, io: &mut path.io, counters, detour })
     }
 
-    fn discard(&mut self, _path: &mut TapPath, counters: &Counters) -> Result<Turn, TurnError> {
+    fn discard(&mut self, _path: &mut TapPath, counters: &Counters) -> Result<Turn, RingError> {
         self.discard(counters)
     }
 }
@@ -185,11 +184,11 @@ impl ReceiveSide<TapPath> for Receive {
         path: &mut TapPath,
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<ReceiveTurn, TurnError> {
+    ) -> Result<ReceiveTurn, RingError> {
         self.run(&mut ReceiveContext { memory, io: &mut path.io, counters })
     }
 
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError> {
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
         self.inject(frame, memory, counters)
     }
 }

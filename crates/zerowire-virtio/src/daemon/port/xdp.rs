@@ -21,7 +21,7 @@ use crate::daemon::worker::{WorkerHandle, WorkerSetup};
 use crate::memory::GuestMemory;
 use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
-use crate::net::transmit::{Detour, Turn, TurnError};
+use crate::net::transmit::{Detour, Turn};
 use crate::net::xdp::geometry::MAX_MTU;
 use crate::net::xdp::{
     Attach, Link, LinkOptions, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
@@ -29,7 +29,7 @@ use crate::net::xdp::{
 };
 use crate::net::{PathMode, Policy};
 use crate::port::{PacketError, PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
-use crate::ring::SplitRing;
+use crate::ring::{RingError, SplitRing};
 
 /// Chains that are kept for the metadata service's frames.
 const METADATA_CHAINS: usize = 8;
@@ -289,11 +289,11 @@ impl TransmitSide<XdpPath> for XdpTransmit {
         memory: &'a GuestMemory,
         counters: &'a Counters,
         detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, TurnError> {
+    ) -> Result<Turn, RingError> {
         self.run(&mut path.link, memory, counters, detour)
     }
 
-    fn discard(&mut self, path: &mut XdpPath, counters: &Counters) -> Result<Turn, TurnError> {
+    fn discard(&mut self, path: &mut XdpPath, counters: &Counters) -> Result<Turn, RingError> {
         self.discard(&mut path.link, counters)
     }
 }
@@ -336,11 +336,11 @@ impl ReceiveSide<XdpPath> for XdpReceive {
         path: &mut XdpPath,
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<ReceiveTurn, TurnError> {
+    ) -> Result<ReceiveTurn, RingError> {
         self.run(&mut path.link, memory, counters)
     }
 
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, TurnError> {
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
         self.inject(frame, memory, counters)
     }
 }

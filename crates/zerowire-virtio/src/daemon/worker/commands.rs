@@ -178,9 +178,6 @@ impl<P: Path> Worker<P> {
     }
 
     fn start(&mut self, direction: Direction, ring: RingStart) -> Result<(), String> {
-        if self.dead {
-            return Err(format!("queue {}: the engine of its thread has failed: connect again", ring.queue));
-        }
         match direction {
             Direction::Transmit => {
                 let running = Running::new(&mut self.path, ring, &self.rings.memory)?;

@@ -51,7 +51,7 @@ impl<P: Path> Worker<P> {
             }
         }
         if let Some(e) = error {
-            self.failed(&e.into());
+            self.failed(&e);
         }
         if work && let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
             r.side.ring().disarm();

@@ -1,8 +1,8 @@
 //! The sockets of one queue pair, and the interface behind them.
 //!
-//! **Who owns what.** The link owns both sockets; the engine that moves untagged frames has a descriptor of its own of the same
+//! **Who owns what.** The link owns both sockets; the batches of untagged frames have a descriptor of its own of the same
 //! socket. Nothing is lent to the kernel between calls. An interface that is deleted leaves the sockets bound to nothing; they are
-//! bound again, by its name, when there is one again, so that engine and registered memory stay.
+//! bound again, by its name, when there is one again, so that all descriptors stay.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 
 use super::inbound::Inbound;
 use super::tagged::{TAG_BYTES, restore};
-use crate::io::{Engine, PortIo};
+use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::receive::{ReceiveContext, ReceiveTurn};
-use crate::net::transmit::TurnError;
 use crate::net::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Receive};
 use crate::port::{Frames, InterfaceState, PacketError, PacketReceive, PacketSocket};
+use crate::ring::RingError;
 
 /// How often an interface that is down or gone is looked for, and how often the kernel's counters are read.
 const LOOK: Duration = Duration::from_millis(500);
@@ -59,16 +59,15 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens both sockets in this thread's network namespace, and the engine for untagged frames. An interface that is down or
+    /// Opens both sockets in this thread's network namespace, and the batches of untagged frames. An interface that is down or
     /// gone is waited for. With `no_ring` there is no receive ring for that reason, whatever `receive` asks for.
     ///
     /// # Errors
-    /// Those of opening sockets and engine.
+    /// Those of opening sockets.
     pub fn open(
         interface: &str,
         receive: PacketReceive,
         no_ring: Option<&str>,
-        engine: Engine,
     ) -> Result<(Self, PortIo), PacketError> {
         let system =
             |call| move |source| PacketError::System { interface: interface.to_owned(), call, source };
@@ -81,7 +80,7 @@ impl Link {
         let _ = tagged.enlarge_buffers();
         let watch = watch(&untagged, &tagged).map_err(|e| system("epoll")(e.into()))?;
         let port = untagged.try_clone_fd().map_err(system("dup"))?;
-        let io = PortIo::new(port, engine).map_err(system("io_uring"))?.to_socket();
+        let io = PortIo::new(port).to_socket();
         let mut this = Self {
             untagged,
             tagged,
@@ -238,7 +237,7 @@ impl Link {
     /// Receives a batch, by the ring if there is one.
     ///
     /// # Errors
-    /// The guest broke a rule of its ring, or the engine failed.
+    /// The guest broke a rule of its ring.
     #[inline]
     pub fn receive(
         &mut self,
@@ -246,7 +245,7 @@ impl Link {
         io: &mut PortIo,
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<ReceiveTurn, TurnError> {
+    ) -> Result<ReceiveTurn, RingError> {
         let cx = &mut ReceiveContext { memory, io, counters };
         let Some(slots) = self.inbound.slots() else {
             let turn = side.run(cx)?;
@@ -289,7 +288,7 @@ impl Link {
         side: &mut Receive,
         mut turn: ReceiveTurn,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<ReceiveTurn, TurnError> {
+    ) -> Result<ReceiveTurn, RingError> {
         self.turns += 1;
         if turn.port_gone {
             self.look();
@@ -311,7 +310,7 @@ impl Link {
         side: &mut Receive,
         turn: &mut ReceiveTurn,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), RingError> {
         if self.missed > 0 {
             cx.counters.dropped_many(DropReason::NoRoom, std::mem::take(&mut self.missed));
         }
@@ -383,7 +382,7 @@ mod tests {
         ip("link add v0 type veth peer name v1");
         ip("link set v0 up");
         ip("link set v1 up");
-        let (link, io) = Link::open("v0", PacketReceive::Auto, None, Engine::Syscall).expect("a link");
+        let (link, io) = Link::open("v0", PacketReceive::Auto, None).expect("a link");
         assert!(link.is_up());
         (link, io)
     }

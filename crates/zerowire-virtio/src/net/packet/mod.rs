@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  guest's buffers ◄── copy ── receive ring, short frames ◄──────────────┐
-//!  guest's buffers ◄── readv(2), io_uring ── socket of untagged frames ◄─┤
+//!  guest's buffers ◄── readv(2) ──────── socket of untagged frames ◄─┤
 //!  guest's buffers ◄── copy ── private memory ◄── socket of tagged ones ◄─┤ interface
-//!  guest's chains ──── writev(2), io_uring ─► socket of untagged frames ──┘
+//!  guest's chains ──── sendmmsg(2) ──────► socket of untagged frames ──┘
 //! ```
 //!
 //! Frames pass by [`super::Transmit`] and [`super::Receive`], as on a tap: the kernel copies each once, between the guest's

@@ -1,4 +1,4 @@
-//! A batch of reads, from the engine to what they brought.
+//! A batch of reads, from the port to what they brought.
 
 use zerowire::ledger::DropReason;
 
@@ -6,7 +6,7 @@ use super::chains::Chains;
 use super::{READ_BATCH, Read, Receive, ReceiveContext};
 use crate::io::MAX_BATCH;
 use crate::memory::GuestMemory;
-use crate::net::transmit::TurnError;
+use crate::ring::RingError;
 
 /// The usual order of results.
 const IN_ORDER: [u16; READ_BATCH] = {
@@ -38,10 +38,10 @@ impl Receive {
     #[inline]
     pub(super) fn read(
         &mut self,
-        offered: Result<usize, TurnError>,
+        offered: Result<usize, RingError>,
         private: bool,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<Option<(Batch, Option<TurnError>)>, TurnError> {
+    ) -> Result<Option<(Batch, Option<RingError>)>, RingError> {
         // None may stay queued.
         let (reads, broken) = match offered {
             Ok(n) => (n, None),
@@ -54,7 +54,7 @@ impl Receive {
         self.waiting_since = None;
         self.ring.prefetch(MAX_BATCH as u16);
         self.ring.prefetch_used(self.chains.len() as u16);
-        let (done, calls) = cx.io.run()?;
+        let (done, calls) = cx.io.run();
         cx.counters.system_calls.add(calls);
         // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are
         // the same, with the reads that found nothing at the end.

@@ -4,7 +4,6 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 
 use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, fit};
 use crate::memory::{GuestMemory, access};
-use crate::net::transmit::TurnError;
 use crate::ring::RingError;
 
 /// Where `flags` is in the virtio-net header (virtio 1.3 §5.1.6).
@@ -112,7 +111,7 @@ impl Receive {
         gone: usize,
         unsound: bool,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), RingError> {
         let mut staged = Vec::new();
         for &i in &order[from..] {
             let i = usize::from(i);
@@ -137,7 +136,7 @@ impl Receive {
 
     /// Gives the guest frames that waited, as far as there is room now. Returns whether none waits any more.
     #[inline]
-    pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<bool, TurnError> {
+    pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<bool, RingError> {
         if !self.pending.is_empty() {
             self.deliver_some_pending(cx)?;
         }
@@ -145,7 +144,7 @@ impl Receive {
     }
 
     #[cold]
-    fn deliver_some_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
+    fn deliver_some_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<(), RingError> {
         while let Some(frame) = self.pending.pop() {
             match self.copy_out(&frame.bytes, frame.reason, cx.memory, cx.counters)? {
                 Room::Taken => self.waiting_since = None,
@@ -219,7 +218,7 @@ impl Receive {
         &mut self,
         order: &[u16],
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), RingError> {
         let asked = self.setup.mode == crate::net::PathMode::Copy;
         for &i in order {
             let len = self.reads[usize::from(i)].result;
@@ -249,7 +248,7 @@ impl Receive {
         frame: &mut [u8],
         reason: CopyReason,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), RingError> {
         let room = self.fit(frame, reason, cx)?;
         self.hold(room, frame, reason, cx.counters);
         Ok(())
@@ -263,7 +262,7 @@ impl Receive {
         frame: &mut [u8],
         reason: CopyReason,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<Room, TurnError> {
+    ) -> Result<Room, RingError> {
         match (self.accepts, frame.first_chunk()) {
             (Some(accepts), Some(header)) if !fit::passes(header, accepts) => {
                 self.rebuild(frame, cx).map(|()| Room::Taken)
@@ -278,7 +277,7 @@ impl Receive {
 
     /// Does what the frame asks for, and gives the guest what comes of it.
     #[cold]
-    fn rebuild(&mut self, frame: &mut [u8], cx: &mut ReceiveContext<'_>) -> Result<(), TurnError> {
+    fn rebuild(&mut self, frame: &mut [u8], cx: &mut ReceiveContext<'_>) -> Result<(), RingError> {
         let mut piece = std::mem::take(&mut self.piece);
         let mut given = Ok(());
         let reason = CopyReason::Rebuilt;
@@ -286,7 +285,7 @@ impl Receive {
             match self.copy_in_turn(frame, reason, cx) {
                 Ok(room) => self.hold(room, frame, reason, cx.counters),
                 Err(e) => {
-                    given = Err(e.into());
+                    given = Err(e);
                     false
                 }
             }

@@ -9,8 +9,9 @@ use zerowire::ledger::{CopyReason, DropReason};
 use super::batch::Batch;
 use super::{LONG_BATCH, Receive, ReceiveContext, ReceiveTurn, Room};
 use crate::io::MAX_BATCH;
-use crate::net::transmit::{Turn, TurnError};
+use crate::net::transmit::Turn;
 use crate::port::{Arrived, Slots};
+use crate::ring::RingError;
 
 /// How far a turn got.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,13 +28,13 @@ impl Receive {
     /// Takes a batch of frames from a ring.
     ///
     /// # Errors
-    /// The guest broke a rule of its ring, or the engine failed.
+    /// The guest broke a rule of its ring.
     #[inline]
     pub fn run_slots(
         &mut self,
         slots: &mut Slots,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<ReceiveTurn, TurnError> {
+    ) -> Result<ReceiveTurn, RingError> {
         if !self.deliver_pending(cx)? {
             return Ok(self.wait(cx));
         }
@@ -56,7 +57,7 @@ impl Receive {
         slots: &mut Slots,
         progress: &mut Progress,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), RingError> {
         while progress.frames < MAX_BATCH && self.pending.is_empty() && !progress.port_gone {
             match slots.arrived(0) {
                 None => {
@@ -90,7 +91,7 @@ impl Receive {
 
     /// Copies the frame of the next slot to the guest. Returns whether there were buffers.
     #[inline]
-    fn copy_slot(&mut self, slots: &mut Slots, cx: &mut ReceiveContext<'_>) -> Result<bool, TurnError> {
+    fn copy_slot(&mut self, slots: &mut Slots, cx: &mut ReceiveContext<'_>) -> Result<bool, RingError> {
         // One that is to be rebuilt is kept where it finds no buffers: not as long as the guest has none at all.
         if !self.chains.ensure(0, 1, &mut self.ring, cx.memory, self.setup.header_len)? {
             return Ok(false);
@@ -118,7 +119,7 @@ impl Receive {
         slots: &mut Slots,
         first: usize,
         cx: &mut ReceiveContext<'_>,
-    ) -> Result<Option<Batch>, TurnError> {
+    ) -> Result<Option<Batch>, RingError> {
         let mut lengths = [first; LONG_BATCH];
         let mut queued = 1;
         while let Some(length) = lengths.get_mut(queued)

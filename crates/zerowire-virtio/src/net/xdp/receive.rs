@@ -21,7 +21,7 @@ use super::slab::RECEIVE_PLACES;
 use crate::memory::{GuestMemory, Segment, access};
 use crate::net::receive::ReceiveTurn;
 use crate::net::receive::chains::Chains;
-use crate::net::transmit::{Turn, TurnError};
+use crate::net::transmit::Turn;
 use crate::ring::{RingError, SplitRing};
 
 /// Frames that are taken in one turn at most.
@@ -188,7 +188,7 @@ impl XdpReceive {
         link: &mut Link,
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<ReceiveTurn, TurnError> {
+    ) -> Result<ReceiveTurn, RingError> {
         let Some(geometry) = link.geometry().filter(|_| link.is_ready()) else {
             return Ok(ReceiveTurn { port_empty: true, ..ReceiveTurn::default() });
         };

@@ -22,7 +22,7 @@ use super::slab::SEND_PLACES;
 use crate::io::MAX_BATCH;
 use crate::memory::{GuestMemory, MAX_REGIONS, Segment, access};
 use crate::net::offload::Request;
-use crate::net::transmit::{Detour, Turn, TurnError, parse, take_out};
+use crate::net::transmit::{Detour, Turn, parse, take_out};
 use crate::net::{ETH_HEADER_BYTES, PathMode, Policy, header};
 use crate::ring::{RingError, SplitRing};
 use pieces::{add_piece, private_memory};
@@ -204,14 +204,14 @@ impl XdpTransmit {
     }
 
     /// Gives back everything that the driver has made available without sending it. What was queued before goes out.
-    pub fn discard(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, TurnError> {
+    pub fn discard(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, RingError> {
         if link.is_unsent() {
             link.kick();
         }
         self.refuse(link, counters)
     }
 
-    fn refuse(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, TurnError> {
+    fn refuse(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, RingError> {
         self.end_long(link, counters);
         link.reap();
         link.account.settle(counters);
@@ -239,7 +239,7 @@ impl XdpTransmit {
         memory: &GuestMemory,
         counters: &Counters,
         mut detour: Option<&mut dyn Detour>,
-    ) -> Result<Turn, TurnError> {
+    ) -> Result<Turn, RingError> {
         link.end_loans_with_copy(!self.ring.is_tracked());
         if !link.loans.is_empty() || !link.finished.is_empty() {
             link.reap();
@@ -288,7 +288,7 @@ impl XdpTransmit {
         }
         let turn = Turn { chains, notify: self.ring.publish() };
         match broken {
-            Some(e) => Err(e.into()),
+            Some(e) => Err(e),
             None => Ok(turn),
         }
     }

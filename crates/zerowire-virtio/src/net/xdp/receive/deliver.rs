@@ -4,8 +4,8 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 
 use super::{HEADER, Pending, XdpReceive};
 use crate::memory::{GuestMemory, Segment, access};
-use crate::net::transmit::TurnError;
 use crate::net::xdp::link::Link;
+use crate::ring::RingError;
 
 /// Where `num_buffers` is in the virtio-net header (virtio 1.3 §5.1.6).
 const NUM_BUFFERS_AT: usize = 10;
@@ -110,7 +110,7 @@ impl XdpReceive {
         frame: &[u8],
         memory: &GuestMemory,
         counters: &Counters,
-    ) -> Result<bool, TurnError> {
+    ) -> Result<bool, RingError> {
         let need = self.setup.header_len + frame.len();
         // Chains that are kept are there for this; else what the driver has posted since.
         if self.chains.len() == 0
