@@ -17,7 +17,7 @@ pub const PIECE_MAX_BYTES: usize = (1 << 30) - (2 << 20);
 pub(super) const MAX_PIECES: u64 = 16 << 10;
 
 /// At most this many memory regions a VM: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers, as QEMU's
-/// libvhost-user and the crate vhost-user-backend do. KVM had so many slots for a guest once.
+/// libvhost-user does. KVM had so many slots for a guest once.
 pub const MAX_REGIONS: usize = 509;
 
 /// One region as the front end described it (vhost-user, "Memory region description").
