@@ -23,7 +23,7 @@ use zerowire::ledger::DropReason;
 use super::clock::Clock;
 use super::lifecycle::Phase;
 use super::mapped::Lent;
-use super::packet::{Header, Op};
+use super::packet::{Header, Op, SHUT_RECEIVE};
 use super::queues::Packet;
 use super::table::{Connection, End};
 use super::vm::GroupVm;
@@ -176,6 +176,10 @@ impl Switch {
         let now = self.clock.now();
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         if c.life.phase() != Phase::Resetting {
+            // Who receives no more makes no room for what waits, and would wait for the reset behind it.
+            if c.life.guest_ended() & SHUT_RECEIVE != 0 {
+                c.held = None;
+            }
             c.life.reset();
             c.deadline = Some(now + CLOSE_PATIENCE);
             self.look_at_deadlines(CLOSE_PATIENCE);
