@@ -71,7 +71,7 @@ fn wrong_arguments_are_named_with_what_to_give() {
     for n in ["0", "65537"] {
         with(&["--max-connections", n], 2, &[n, "1..=65536"]);
     }
-    with(&["--max-connections", "8", "--map-connections", "9"], 1, &["9 mapped connections", "0 to 8"]);
+    with(&["--max-connections", "8", "--map-connections", "9"], 2, &["9 mapped connections", "0 to 8"]);
     for bytes in ["65535", "1099511627777"] {
         with(&["--map-total", bytes], 2, &[bytes, "65536..=1099511627776"]);
     }
