@@ -7,7 +7,7 @@ mod veth;
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use common::{HANDED_FD, Peer, Program, Restrict, connect, frames, in_netns, interface, tap, wait_until};
 
@@ -260,6 +260,8 @@ fn a_socket_left_behind_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).expect("a socket"));
+        // A program that another test starts has the listener, too, until it is executed.
+        common::wait_until("nobody listens", || UnixStream::connect(&path).is_err());
         assert!(std::fs::symlink_metadata(&path).expect("it is there").file_type().is_socket());
         let program = Program::net(&["--socket", &path.display().to_string(), "--port", "tap:zwold"]);
         let mut guest = common::Guest::start(connect(&path));
