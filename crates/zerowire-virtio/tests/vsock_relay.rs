@@ -285,3 +285,25 @@ proptest! {
         }
     }
 }
+
+/// What waits for a guest that receives no more is not what its reset waits for.
+#[test]
+fn a_deaf_guest_hears_of_the_end() {
+    let setup = Setup {
+        kind: Kind::SeqPacket,
+        buffer: 4096,
+        alloc: [1, 1],
+        habit: [Habit::EachRead; 2],
+        opened: true,
+        late: false,
+        plan: [vec![(0, false); 6], Vec::new()],
+    };
+    let mut w = World::new(&setup);
+    let send = 6 << 1;
+    let deaf = 13 << 1 | 1;
+    for what in [send, send, deaf] {
+        w.act((what, 0));
+    }
+    w.finish();
+    assert_eq!([0, 1].map(|vm| w.harness.connections(vm)), [0, 0]);
+}
