@@ -46,6 +46,12 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--socket", s, "--gather-max", "70000"], 2, &["--gather-max 70000", "65557"]);
         refused(&["--socket", s, "--rx-copybreak", "65558"], 2, &["--rx-copybreak 65558", "65557"]);
         refused(&["--port", "tap:zwarg"], 2, &["--socket PATH", "--fd N"]);
+        let two = ["a", "b"].map(|vm| format!("name={vm},socket={s}{vm},port=tap:zwarg{vm}"));
+        refused(
+            &["--postcopy", "--vm", &two[0], "--vm", &two[1]],
+            2,
+            &["--postcopy with 2 VMs", "a process of its own"],
+        );
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);
         refused(&["--socket", s, "--pin", "on"], 2, &["'--pin'", "register no guest memory", "pin=partial"]);

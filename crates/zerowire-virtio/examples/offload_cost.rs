@@ -74,6 +74,7 @@ fn main() {
         metadata: None,
         policy: Policy { mode, ..Policy::default() },
         mac: None,
+        postcopy: false,
     };
     let server = Server::start(vec![
         vm("lend", "xdp:v0,mode=copy,offloads=on", PathMode::Auto),

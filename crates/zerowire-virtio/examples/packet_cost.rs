@@ -146,6 +146,7 @@ fn serve(port: &str, socket: &Path) -> Result<Server, Box<dyn Error>> {
         metadata: None,
         policy: Policy::default(),
         mac: None,
+        postcopy: false,
     };
     Ok(Server::start(vec![config])?)
 }

@@ -335,6 +335,7 @@ fn a_descriptor_can_not_be_followed() {
                 metadata: None,
                 policy: Policy::default(),
                 mac: None,
+                postcopy: false,
             };
             let error = Server::start(vec![config("follow")]).err().expect("an error").to_string();
             assert!(error.contains("link=follow") && error.contains(&format!("descriptor {fd}")), "{error}");

@@ -451,6 +451,7 @@ fn refused(port: &str) -> String {
         metadata: None,
         policy: Policy::default(),
         mac: None,
+        postcopy: false,
     };
     match Server::start(vec![config]) {
         Ok(_) => panic!("{port} was taken"),

@@ -154,6 +154,11 @@ fn front_end(backend: &Backend, vm: &str) -> (VhostUser, GuestMemory, Source) {
     (transport, memory, source)
 }
 
+/// A VM that is offered post-copy.
+fn late(vm: Vm) -> Vm {
+    Vm { postcopy: true, ..vm }
+}
+
 struct Random(u64);
 
 impl Random {
@@ -210,7 +215,7 @@ fn every_page_that_is_missing_is_waited_for_and_no_byte_is_wrong() {
         ];
         for (vm, far, pieces) in cases {
             let name = vm.name;
-            let backend = Backend::start(&[vm]);
+            let backend = Backend::start(&[late(vm)]);
             let mut peer = Peer::new(far);
             let (mut transport, memory, source) = front_end(&backend, name);
             let mut tx = RawQueue::start(&memory, &mut transport, 1, 64).expect("a queue");
@@ -270,7 +275,7 @@ fn every_page_that_is_missing_is_waited_for_and_no_byte_is_wrong() {
 #[test]
 fn a_page_that_does_not_come_holds_up_its_vm_alone() {
     in_netns(|| {
-        let backend = Backend::start(&[Vm::new("zwheld"), Vm::new("zwother")]);
+        let backend = Backend::start(&[late(Vm::new("zwheld")), Vm::new("zwother")]);
         let mut peer = Peer::new("zwheld");
         let (mut transport, memory, source) = front_end(&backend, "zwheld");
         let mut tx = RawQueue::start(&memory, &mut transport, 1, 16).expect("a queue");
@@ -297,7 +302,7 @@ fn a_page_that_does_not_come_holds_up_its_vm_alone() {
 #[test]
 fn nothing_waits_for_a_front_end_that_has_left() {
     in_netns(|| {
-        let backend = Backend::start(&[Vm::new("zwleft")]);
+        let backend = Backend::start(&[late(Vm::new("zwleft"))]);
         let mut peer = Peer::new("zwleft");
         let ended = || wait_until("the connection has ended", || !backend.stats("zwleft").connected);
         for worker_waits in [true, false, true] {
@@ -343,7 +348,7 @@ fn without_postcopy_the_back_end_reads_zeros_where_the_file_has_no_page() {
     const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
     const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
     in_netns(|| {
-        let backend = Backend::start(&[Vm::new("zwzero")]);
+        let backend = Backend::start(&[late(Vm::new("zwzero"))]);
         let mut peer = Peer::new("zwzero");
         let (memory, mut transport) = (guest_memory(), connect(&backend, "zwzero"));
         // SAFETY: takes flags and no pointer.
@@ -371,18 +376,22 @@ fn without_postcopy_the_back_end_reads_zeros_where_the_file_has_no_page() {
     });
 }
 
-/// Post-copy is offered where no memory is registered, and its messages have an order.
+/// Post-copy is offered where it is asked for and no memory is registered, and its messages have an
+/// order.
 #[test]
 fn what_can_not_wait_for_pages_says_so() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[
-            Vm::new("zwcan"),
-            Vm { queues: 2, ..Vm::new("zwtwo") },
-            Vm::on("zwcanp", "packet:v0"),
-            Vm::on("zwxdp", "xdp:v0,mode=copy"),
+            Vm::new("zwunasked"),
+            late(Vm::new("zwcan")),
+            late(Vm { queues: 2, ..Vm::new("zwtwo") }),
+            late(Vm::on("zwcanp", "packet:v0")),
+            late(Vm::on("zwxdp", "xdp:v0,mode=copy")),
         ]);
-        for (name, offered) in [("zwcan", true), ("zwtwo", false), ("zwcanp", true), ("zwxdp", false)] {
+        for (name, offered) in
+            [("zwunasked", false), ("zwcan", true), ("zwtwo", false), ("zwcanp", true), ("zwxdp", false)]
+        {
             let offers = connect(&backend, name).protocol() & p::PAGEFAULT != 0;
             assert_eq!(offers, offered, "{name}");
         }

@@ -13,6 +13,17 @@ use crate::{access, file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
+    let vms = named(args)?;
+    if args.postcopy && vms.len() > 1 {
+        bail!(
+            "--postcopy with {} VMs: a front end could stop and change the others; give each such VM a process of its own",
+            vms.len()
+        );
+    }
+    Ok(vms)
+}
+
+fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
     let default_tokens = match args.metadata_token {
         TokenArg::Required => TokenPolicy::Required,
         TokenArg::Optional => TokenPolicy::Optional,
@@ -29,6 +40,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
                 .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(default_tokens) }),
             policy: policy(args)?,
             mac: vm.mac.or(args.mac),
+            postcopy: args.postcopy,
         })
     };
     if let Some(path) = &args.config {

@@ -74,6 +74,11 @@ pub struct NetArgs {
     /// for QEMU and libvirt: they have an option of their own, and warn of a back end with this one.
     #[arg(long, value_name = "MAC", conflicts_with_all = ["vm", "config"])]
     mac: Option<MacAddress>,
+    /// Offer post-copy migration (PAGEFAULT), of one VM on a tap or packet port with one queue pair.
+    /// Its front end gets a userfaultfd of this process, with which it can stop this process and
+    /// write into its memory: for front ends that are trusted as much as this process.
+    #[arg(long)]
+    postcopy: bool,
     /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/
     /// inside the guest, of several VMs to those that name none; SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]

@@ -149,7 +149,8 @@ impl Device for NetDevice<'_> {
         let port = &self.vm.port;
         // QEMU sends memory for the first queue pair alone, and expects an answer for each of them: with
         // two the guest is lost. Without the feature QEMU refuses to begin.
-        let has_postcopy = port.pairs() == 1 && port.takes_missing_pages() && Userfault::is_available();
+        let can_wait = port.pairs() == 1 && port.takes_missing_pages();
+        let has_postcopy = self.vm.postcopy && can_wait && Userfault::is_available();
         // QEMU warns of a network back end with CONFIG, and keeps the configuration space itself.
         let more = [(self.vm.mac.is_some(), p::CONFIG), (has_postcopy, p::PAGEFAULT)];
         more.into_iter().filter(|(has, _)| *has).fold(PROTOCOL_FEATURES, |all, (_, bit)| all | bit)

@@ -45,6 +45,10 @@ pub struct VmConfig {
     /// The device's address, for a front end that asks the back end for the configuration space. None
     /// where the front end keeps it itself, as QEMU does.
     pub mac: Option<MacAddress>,
+    /// Whether post-copy (PAGEFAULT) is offered, where the port and the system allow it. The front
+    /// end gets a userfaultfd of this process then. With that it can stop any of its threads, and
+    /// write into any of its memory that has not been touched yet, not only into its own VM's.
+    pub postcopy: bool,
 }
 
 impl VmConfig {
@@ -278,6 +282,7 @@ pub(super) struct VmContext {
     pub port: Box<dyn Port>,
     pub shared: Arc<Shared>,
     pub mac: Option<MacAddress>,
+    pub postcopy: bool,
     source: Option<MetadataSource>,
     tree: Mutex<Option<Arc<MetadataTree>>>,
     new_tree: AtomicBool,
@@ -396,7 +401,7 @@ impl Drop for Server {
 
 impl Vm {
     fn start(config: VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
-        let VmConfig { name, endpoint, access, port, metadata, policy, mac } = config;
+        let VmConfig { name, endpoint, access, port, metadata, policy, mac, postcopy } = config;
         let vm = name.clone();
         let followed = port.followed();
         let tree = match &metadata {
@@ -434,6 +439,7 @@ impl Vm {
             shared,
             port: opened,
             mac,
+            postcopy,
             source: metadata,
             tree: Mutex::new(tree),
             new_tree: AtomicBool::new(false),

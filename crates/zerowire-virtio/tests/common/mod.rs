@@ -56,12 +56,22 @@ pub struct Vm {
     pub port: String,
     /// Its address, if the back end knows it.
     pub mac: Option<&'static str>,
+    /// Whether post-copy is offered.
+    pub postcopy: bool,
 }
 
 impl Vm {
     /// On a tap, with one queue pair and the defaults.
     pub fn new(name: &'static str) -> Self {
-        Self { name, queues: 1, policy: Policy::default(), metadata: None, port: String::new(), mac: None }
+        Self {
+            name,
+            queues: 1,
+            policy: Policy::default(),
+            metadata: None,
+            port: String::new(),
+            mac: None,
+            postcopy: false,
+        }
     }
 
     /// On another port, as `--port` takes it.
@@ -98,6 +108,7 @@ impl Backend {
                 metadata: v.metadata.clone(),
                 policy: v.policy,
                 mac: v.mac.map(|mac| mac.parse().unwrap_or_else(|e| panic!("{e}"))),
+                postcopy: v.postcopy,
             })
             .collect();
         let server = Server::start(configs).unwrap_or_else(|e| panic!("{e}"));

@@ -224,7 +224,7 @@ fn start(dir: &Path, namespace: &Netns, port: Port, name: &str) -> Result<Backen
     let dir = folder(dir, &format!("host-{name}"))?;
     let (socket, interface) = (dir.join("net"), format!("port{name}"));
     let mut command = namespace.command(backend::program()?);
-    command.args(["net", "--json", "--name", "vm"]).arg("--socket").arg(&socket);
+    command.args(["net", "--json", "--postcopy", "--name", "vm"]).arg("--socket").arg(&socket);
     let in_bridge = match port {
         Port::Tap => {
             command.args(["--port", &format!("tap:{interface}")]);

@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::retry_on_intr;
 use zerowire_vhost_user::{Connection, MemoryRegion, Message, Request, protocol as p};
 
 use super::{Answer, Session, SessionError, not_offered, protocol, refused};
@@ -43,7 +44,8 @@ impl Postcopy {
             move || {
                 let mut fds =
                     [PollFd::new(&stream, PollFlags::RDHUP), PollFd::new(&told_to_end, PollFlags::IN)];
-                while poll(&mut fds, None).is_err() {}
+                // Whatever else fails ends the waits, too.
+                let _ = retry_on_intr(|| poll(&mut fds, None));
                 for_thread.release();
             },
         )?;
