@@ -155,6 +155,8 @@ fn another_name_is_no_other_state() {
         let mut peer = Peer::new("v1");
         let mut guest = guest(&backend);
         frames_pass(&mut guest, &mut peer, 10);
+        // Frames pass before the back end has seen the carrier; until then it looks for the interface by name.
+        wait_until("the link is up", || is_up(&backend));
         ip(&["link", "set", "v0", "name", "other"]);
         ip(&["link", "add", "v0", "type", "bridge"]);
         std::thread::sleep(Duration::from_secs(1));
