@@ -211,12 +211,18 @@ fn mode_auto_says_why_it_copies() {
         let dir = tempfile::tempdir().expect("a directory");
         let program = start(dir.path(), "a", "xdp:v0", &["--json"], Restrict::default());
         let _guest = Guest::start(connect(&dir.path().join("a")));
-        program.signal(libc::SIGUSR1);
-        let stats: serde_json::Value = serde_json::from_str(&program.wait_line(1)).expect("statistics");
-        let path = stats["vms"][0]["path"].as_str().expect("a path");
-        assert!(path.ends_with("; no zero copy: its driver has no such mode"), "{path}");
-        let (_, log) = program.stop();
-        assert!(log.contains("v0: copy mode, since its driver has no such mode"), "{log}");
+        // The socket is bound when the guest's rings run.
+        program.wait_log("v0: copy mode, since its driver has no such mode");
+        let mut asked = 0;
+        wait_until("the path says why", || {
+            program.signal(libc::SIGUSR1);
+            asked += 1;
+            let stats: serde_json::Value =
+                serde_json::from_str(&program.wait_line(asked)).expect("statistics");
+            let path = stats["vms"][0]["path"].as_str().expect("a path");
+            path.ends_with("; no zero copy: its driver has no such mode")
+        });
+        program.stop();
     });
 }
 
