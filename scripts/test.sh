@@ -92,9 +92,7 @@ ready() {
 
 # What the later stages need, while the tests wait most of the time. What fails here fails there again, and is shown and counted.
 build_ahead() {
-    # shellcheck disable=SC2086
-    nice -n 19 env $static scripts/static.sh
-    nice -n 19 scripts/fuzz.sh build
+    nice -n 19 sh -c "env $static scripts/static.sh; scripts/fuzz.sh build"
 }
 
 # Much of what the test programs do is waiting, and cargo starts them one by one: so three lots of them run at once.
