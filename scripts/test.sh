@@ -92,7 +92,9 @@ ready() {
 
 # What the later stages need, while the tests wait most of the time. What fails here fails there again, and is shown and counted.
 build_ahead() {
-    nice -n 19 sh -c "env $static scripts/static.sh; scripts/fuzz.sh build"
+    # shellcheck disable=SC2086
+    env $static scripts/static.sh
+    scripts/fuzz.sh build
 }
 
 # Much of what the test programs do is waiting, and cargo starts them one by one: so three lots of them run at once.
@@ -106,8 +108,6 @@ cargo_tests() {
         { logged cargo-3 $tests --test '[qt-z]*' >/dev/null 2>&1; echo $? >$logs/cargo-3.done; } &
         [ "$1" != all ] || build_ahead >$logs/build-ahead.log 2>&1 &
         logged cargo-1 $tests --lib --bins --test '[a-or]*' || status=$?
-        # What is still being built is waited for now; on a busy machine it would get next to nothing otherwise.
-        renice "$(nice)" -g "$(cut -d ' ' -f 5 /proc/$$/stat)" >/dev/null 2>&1 || true
         wait
         for lot in 2 3; do
             cat $logs/cargo-$lot.log
