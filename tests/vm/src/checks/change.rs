@@ -43,15 +43,13 @@ fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
     let mut net = Net::start(env, Plan { reconnect: true, ..plan })?;
     net.wait_for_link()?;
     for way in [Way::ToGuest, Way::FromGuest] {
-        let mut transfer = Background::start(&mut net, way)?;
-        transfer.check_running()?;
+        let transfer = Background::start(&mut net, way)?;
         net.kill_and_restart()?;
-        transfer.check_running()?;
         net.guest
             .until(&format!("grep -q 1 /sys/class/net/{}/carrier", net.interface), LINK)
             .context("carrier after the restart")?;
         net.wait_for_link()?;
-        transfer.finish().with_context(|| format!("{way:?}"))?;
+        transfer.finish(&mut net).with_context(|| format!("{way:?}"))?;
     }
     if answers {
         traffic::ask_metadata(&mut net)?;
@@ -73,18 +71,17 @@ pub fn mtu_xdp(env: &Env<'_>) -> Result<String> {
     net.wait_for_link()?;
     let mut dropped = 0;
     for way in [Way::ToGuest, Way::FromGuest] {
-        let mut transfer = Background::start(&mut net, way)?;
+        let transfer = Background::start(&mut net, way)?;
         net.namespace.ip(&["link", "set", "dev", VETH, "mtu", "1000"])?;
         traffic::ping(&mut net).with_context(|| format!("short frames, {way:?}"))?;
         let long = net.guest.run(&format!("ping -c 2 -i 0.2 -W 1 -s 1400 {HOST}"), LINK)?;
         ensure!(long.status != 0, "long frames pass: {}", long.text);
-        transfer.check_running()?;
         let ledger = net.ledger()?;
         let now = ledger.dropped(Way::FromGuest, "too_long");
         ensure!(now > dropped, "no frame was dropped, {way:?}: {ledger:?}");
         dropped = now;
         net.namespace.ip(&["link", "set", "dev", VETH, "mtu", "1500"])?;
-        transfer.finish().with_context(|| format!("{way:?}"))?;
+        transfer.finish(&mut net).with_context(|| format!("{way:?}"))?;
     }
     traffic::file_both_ways(&mut net)?;
     let text = traffic::iperf_both_ways(&mut net, &[])?;
@@ -111,10 +108,9 @@ fn memory_plug_on(env: &Env<'_>, plan: Plan) -> Result<String> {
     let mut net = Net::start(env, plan)?;
     net.wait_for_link()?;
     for (id, way) in [("dimm0", Way::ToGuest), ("dimm1", Way::FromGuest)] {
-        let mut transfer = Background::start(&mut net, way)?;
+        let transfer = Background::start(&mut net, way)?;
         net.guest.plug_memory(id, 256)?;
-        transfer.check_running()?;
-        transfer.finish().with_context(|| format!("{way:?}"))?;
+        transfer.finish(&mut net).with_context(|| format!("{way:?}"))?;
     }
     traffic::file_both_ways(&mut net)?;
     let text = traffic::iperf_both_ways(&mut net, &[])?;

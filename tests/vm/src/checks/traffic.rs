@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 use zerowire_vmtest::command::{self, Running};
 use zerowire_vmtest::guest::COMMAND;
@@ -185,11 +186,11 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts a paced TCP transfer that lasts about 5 s when nothing disturbs it.
+    /// Starts a paced TCP transfer that lasts until [`Self::finish`].
     pub fn start(net: &mut Net, way: Way) -> Result<Self> {
         start_iperf_server(net)?;
         let report = net.dir().join("background.out");
-        let mut line = vec!["iperf3", "-c", GUEST, "-J", "-n", "10M", "-b", "16M"];
+        let mut line = vec!["iperf3", "-c", GUEST, "-J", "-t", "0", "-b", "16M"];
         if way == Way::FromGuest {
             line.push("-R");
         }
@@ -206,25 +207,22 @@ impl Background {
     fn wait_until_flowing(&self, net: &Net) -> Result<()> {
         let before = net.tap_bytes()?;
         command::wait_for("traffic on the tap", COMMAND, || {
-            Ok((net.tap_bytes()? > before + 200_000).then_some(()))
+            Ok((net.tap_bytes()? > before + 1_000_000).then_some(()))
         })
     }
 
-    /// Fails if the transfer is over already: what happened then happened to an
-    /// idle link.
-    pub fn check_running(&mut self) -> Result<()> {
-        if self.process.ended()?.is_some() {
-            bail!("the transfer ended too early: {}", self.text());
-        }
-        Ok(())
-    }
-
-    /// Waits for the end of the transfer, which must have gone through.
-    pub fn finish(mut self) -> Result<()> {
-        let status = self.process.wait(TRANSFER)?;
+    /// Waits until the transfer goes on, and ends it. It must have been one connection all the time.
+    pub fn finish(mut self, net: &mut Net) -> Result<()> {
+        self.wait_until_flowing(net)?;
+        ensure!(self.process.ended()?.is_none(), "the transfer ended by itself: {}", self.text());
+        self.process.signal(Signal::TERM)?;
+        self.process.wait(TRANSFER)?;
         let text = self.text();
-        ensure!(status.success(), "the transfer failed: {text}");
-        rate(&text)?;
+        let report: Value =
+            serde_json::from_str(&text).with_context(|| format!("no JSON from iperf3: {text}"))?;
+        ensure!(report["error"] == "interrupt - the client has terminated", "the transfer failed: {text}");
+        // The next one finds a server that is not busy with this one.
+        net.guest.sh("kill $(pidof iperf3); while pidof iperf3 >/dev/null; do sleep 0.1; done")?;
         Ok(())
     }
 
