@@ -45,7 +45,7 @@ fn host(lab: &Lab, addr: u64) -> usize {
 }
 
 fn is_guests(lab: &Lab, at: usize) -> bool {
-    lab.memory.pieces().iter().any(|p| (p.ptr().addr()..p.ptr().addr() + p.len()).contains(&at))
+    lab.memory.regions().iter().any(|r| (r.ptr().addr()..r.ptr().addr() + r.len()).contains(&at))
 }
 
 #[test]

@@ -6,9 +6,10 @@
 //!                       ▲ the guest's pages, mapped a second time
 //! ```
 //!
-//! The kernel takes such a range as one piece (a UMEM is one, net/xdp/xdp_umem.c) and names bytes by their distance from its
-//! begin. This process itself reads and writes the guest's bytes by the first mapping only, which is guarded against files
-//! that shrink; of the range it touches the slab, which the guest can't reach.
+//! The kernel registers such a range as one (a UMEM is one, net/xdp/xdp_umem.c) and names bytes by
+//! their distance from its begin. This process itself reads and writes the guest's bytes by the first
+//! mapping only, which is guarded against files that shrink. Of the range it touches the slab, which
+//! the guest can't reach.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,16 +23,16 @@ const ALIGN: usize = 2 << 20;
 
 /// A region, as far as mapping it again goes.
 pub(crate) struct RegionView<'a> {
+    /// Its index in [`GuestMemory::regions`].
+    pub index: usize,
     pub file: BorrowedFd<'a>,
     pub offset: u64,
     pub len: usize,
     /// Bytes of a page of the file.
     pub page: usize,
-    /// Its pieces by their index in [`GuestMemory::pieces`], and where in the region they begin, bytes.
-    pub pieces: Vec<(usize, usize)>,
 }
 
-/// Where a piece is in the range.
+/// Where a region is in the range.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     delta: u64,
@@ -47,8 +48,8 @@ pub struct Composite {
     len: usize,
     padding: usize,
     slab_at: usize,
-    /// By piece: what is added to a segment's pointer to find its distance from the base, and the pointer at which the part
-    /// that is in the range ends.
+    /// By region: what is added to a segment's pointer to find its distance from the base, and the
+    /// pointer at which the part that is in the range ends.
     places: Vec<Place>,
     /// Bytes of the smallest page behind any of the guest's memory.
     smallest_page: usize,
@@ -86,15 +87,13 @@ impl Composite {
         let first = start.wrapping_add(start.align_offset(ALIGN));
         let base =
             NonNull::new(first.wrapping_sub(padding)).ok_or_else(|| io::Error::other("mapped at zero"))?;
-        let mut places = vec![Place::default(); memory.pieces().len()];
+        let mut places = vec![Place::default(); regions.len()];
         let mut at = padding;
         for region in regions.iter().filter(|r| r.len > 0) {
             map_over(base.as_ptr().wrapping_add(at), region)?;
-            for &(piece, offset) in &region.pieces {
-                let ptr = memory.pieces()[piece].ptr().addr() as u64;
-                let end = ptr + memory.pieces()[piece].len().min(region.len.saturating_sub(offset)) as u64;
-                places[piece] = Place { delta: ((at + offset) as u64).wrapping_sub(ptr), end };
-            }
+            let ptr = memory.regions()[region.index].ptr().addr() as u64;
+            places[region.index] =
+                Place { delta: (at as u64).wrapping_sub(ptr), end: ptr + region.len as u64 };
             at += region.len;
         }
         let smallest_page = regions.iter().filter(|r| r.len > 0).map(|r| r.page).min().unwrap_or(4096);
@@ -147,7 +146,7 @@ impl Composite {
     /// one of the memory that the range was made of.
     #[inline]
     pub fn address(&self, segment: &Segment) -> Option<u64> {
-        let place = self.places.get(usize::from(segment.piece))?;
+        let place = self.places.get(usize::from(segment.region))?;
         let start = segment.ptr.addr() as u64;
         (start + u64::from(segment.len) <= place.end).then(|| start.wrapping_add(place.delta))
     }

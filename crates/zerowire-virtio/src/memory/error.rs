@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::file::NotMemory;
 use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
-use super::table::{MAX_PIECES, MAX_REGIONS};
+use super::table::{MAX_BYTES, MAX_REGIONS};
 
 /// What can be wrong with a memory table. The text is what the log shows.
 #[derive(Debug, Error)]
@@ -62,7 +62,7 @@ pub enum MemoryError {
     #[error("memory regions at guest addresses {0:#x} and {1:#x} overlap")]
     Overlap(u64, u64),
     /// Too many regions.
-    #[error("more than {MAX_REGIONS} memory regions, or more than {} TiB of memory", MAX_PIECES >> 10)]
+    #[error("more than {MAX_REGIONS} memory regions, or more than {} TiB of memory", MAX_BYTES >> 40)]
     TooMany,
     /// Too many regions of all VMs.
     #[error(

@@ -32,7 +32,5 @@ pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub use map::Mapping;
 pub(crate) use sigbus::Guarded;
 pub(crate) use table::page_size;
-pub use table::{
-    GuestMemory, MAX_REGIONS, PIECE_MAX_BYTES, Piece, ReadOnlyRegion, RegionConfig, Segment, SegmentList,
-};
+pub use table::{GuestMemory, MAX_REGIONS, ReadOnlyRegion, Region, RegionConfig, Segment, SegmentList};
 pub(crate) use userfault::Userfault;

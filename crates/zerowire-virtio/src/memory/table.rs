@@ -2,7 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::composite::RegionView;
 use super::error::MemoryError;
 use super::file::check_memory;
 use super::log::DirtyLog;
@@ -10,11 +13,8 @@ use super::map::Mapping;
 use super::region_pool::{OWN_REGIONS, POOL, PooledRegion};
 use super::sigbus::Guarded;
 
-/// The largest piece of guest memory; a multiple of the huge page size.
-pub const PIECE_MAX_BYTES: usize = (1 << 30) - (2 << 20);
-
-/// Pieces at most: an index of 16 bits names them, and no guest has so much memory.
-pub(super) const MAX_PIECES: u64 = 16 << 10;
+/// Bytes of guest memory at most: the mappings of one VM leave addresses for those of the others.
+pub(super) const MAX_BYTES: u64 = 16 << 40;
 
 /// At most this many memory regions a VM: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers, as QEMU's
 /// libvhost-user does. KVM had so many slots for a guest once.
@@ -35,36 +35,34 @@ pub struct RegionConfig {
     pub file: OwnedFd,
 }
 
-#[derive(Debug)]
-struct Region {
-    guest_addr: u64,
-    user_addr: u64,
-    len: u64,
-    offset: u64,
-    file: OwnedFd,
-    map: Guarded,
-    /// Its place among the regions that the VMs share; None for one of the VM's own.
-    _pooled: Option<PooledRegion>,
-}
-
-/// A part of a region, at most [`PIECE_MAX_BYTES`] long.
+/// A region, mapped into this process.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct Region {
     guest_addr: u64,
     len: u64,
     ptr: *mut u8,
-    region: std::sync::Arc<RegionHandle>,
-    /// Distinguishes pieces over the life of the process, so that what was made of one is never taken for part of another.
+    user_addr: u64,
+    offset: u64,
+    /// Distinguishes regions over the life of the process, so that what was made of one is never taken
+    /// for part of another.
     id: u64,
+    backing: Arc<Backing>,
 }
 
-// SAFETY: the pointer is into the mapping that `region` keeps alive; accesses follow the module's rules.
-unsafe impl Send for Piece {}
+// SAFETY: the pointer is into the mapping that `backing` keeps alive; accesses follow the module's
+// rules.
+unsafe impl Send for Region {}
 // SAFETY: as above.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for Region {}
 
+/// What a region is made of.
 #[derive(Debug)]
-struct RegionHandle(Region);
+struct Backing {
+    file: OwnedFd,
+    _map: Guarded,
+    /// Its place among the regions that the VMs share; None for one of the VM's own.
+    _pooled: Option<PooledRegion>,
+}
 
 /// A region for another program, which can read it and not write.
 #[derive(Debug)]
@@ -75,17 +73,17 @@ pub struct ReadOnlyRegion {
     pub offset: u64,
     /// Its length, bytes.
     pub len: u64,
-    /// The pieces that lie in it, by [`Piece::id`], and where in it they begin, bytes.
-    pub pieces: Vec<(u64, u64)>,
+    /// [`Region::id`].
+    pub id: u64,
 }
 
-impl Piece {
-    /// Identity of this piece; never used again for another one.
+impl Region {
+    /// Identity of this region; never used again for another one.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Where the guest's bytes of this piece are mapped.
+    /// Where the guest's bytes of this region are mapped.
     pub fn ptr(&self) -> *mut u8 {
         self.ptr
     }
@@ -95,21 +93,21 @@ impl Piece {
         self.len as usize
     }
 
-    /// Whether the piece is empty; never so.
+    /// Whether the region is empty; never so.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// A run of guest bytes that is contiguous in this process, inside one piece.
+/// A run of guest bytes that is contiguous in this process, inside one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Where it starts.
     pub ptr: *mut u8,
     /// Length, bytes; never 0 in a scatter list.
     pub len: u32,
-    /// Index of its piece in [`GuestMemory::pieces`].
-    pub piece: u16,
+    /// Index of its region in [`GuestMemory::regions`].
+    pub region: u16,
 }
 
 // SAFETY: a segment is an address; who dereferences it must hold the GuestMemory it came from.
@@ -119,12 +117,12 @@ unsafe impl Send for Segment {}
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
     /// Sorted by guest address, not overlapping.
-    pieces: Vec<Piece>,
+    regions: Vec<Region>,
     /// Where writes are noted, while the guest migrates.
     log: Option<DirtyLog>,
 }
 
-static NEXT_PIECE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+static NEXT_REGION: AtomicU64 = AtomicU64::new(1);
 
 impl GuestMemory {
     /// Builds a table (`VHOST_USER_SET_MEM_TABLE`). On an error nothing stays mapped.
@@ -140,16 +138,14 @@ impl GuestMemory {
     pub fn with_region(&self, config: RegionConfig) -> Result<Self, MemoryError> {
         let RegionConfig { guest_addr, len, user_addr, offset, file } = config;
         check(guest_addr, len, user_addr, offset)?;
-        let pieces = len.div_ceil(PIECE_MAX_BYTES as u64);
-        if self.region_count() >= MAX_REGIONS || self.pieces.len() as u64 + pieces > MAX_PIECES {
+        if self.regions.len() >= MAX_REGIONS || self.len().saturating_add(len) > MAX_BYTES {
             return Err(MemoryError::TooMany);
         }
-        let pooled = match self.region_count() < OWN_REGIONS {
+        let pooled = match self.regions.len() < OWN_REGIONS {
             true => None,
             false => Some(POOL.take().ok_or(MemoryError::PoolEmpty)?),
         };
-        for p in &self.pieces {
-            let r = &p.region.0;
+        for r in &self.regions {
             if guest_addr < r.guest_addr + r.len && r.guest_addr < guest_addr + len {
                 return Err(MemoryError::Overlap(r.guest_addr, guest_addr));
             }
@@ -170,29 +166,12 @@ impl GuestMemory {
             Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?,
             page as usize,
         );
-        let region = std::sync::Arc::new(RegionHandle(Region {
-            guest_addr,
-            user_addr,
-            len,
-            offset,
-            file,
-            map,
-            _pooled: pooled,
-        }));
+        let ptr = map.as_ptr();
+        let id = NEXT_REGION.fetch_add(1, Ordering::Relaxed);
+        let backing = Arc::new(Backing { file, _map: map, _pooled: pooled });
         let mut next = self.clone();
-        let mut start = 0;
-        while start < len {
-            let piece_len = (len - start).min(PIECE_MAX_BYTES as u64);
-            next.pieces.push(Piece {
-                guest_addr: guest_addr + start,
-                len: piece_len,
-                ptr: region.0.map.as_ptr().wrapping_add(start as usize),
-                region: region.clone(),
-                id: NEXT_PIECE.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-            });
-            start += piece_len;
-        }
-        next.pieces.sort_by_key(|p| p.guest_addr);
+        let at = next.regions.partition_point(|r| r.guest_addr < guest_addr);
+        next.regions.insert(at, Region { guest_addr, len, ptr, user_addr, offset, id, backing });
         Ok(next)
     }
 
@@ -205,10 +184,10 @@ impl GuestMemory {
             (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
             _ => false,
         };
-        self.pieces.iter().map(|p| &p.region.0).any(|r| {
+        self.regions.iter().any(|r| {
             (r.guest_addr, r.len, r.user_addr, r.offset)
                 == (config.guest_addr, config.len, config.user_addr, config.offset)
-                && same_file(&r.file)
+                && same_file(&r.backing.file)
         })
     }
 
@@ -216,11 +195,8 @@ impl GuestMemory {
     /// address and length.
     pub fn without_region(&self, guest_addr: u64, user_addr: u64, len: u64) -> Result<Self, MemoryError> {
         let mut next = self.clone();
-        next.pieces.retain(|p| {
-            let r = &p.region.0;
-            !(r.guest_addr == guest_addr && r.user_addr == user_addr && r.len == len)
-        });
-        if next.pieces.len() == self.pieces.len() {
+        next.regions.retain(|r| (r.guest_addr, r.user_addr, r.len) != (guest_addr, user_addr, len));
+        if next.regions.len() == self.regions.len() {
             return Err(MemoryError::NotFound { guest_addr, len });
         }
         Ok(next)
@@ -228,60 +204,44 @@ impl GuestMemory {
 
     /// Where `len` bytes at guest address `addr` are mapped, if they lie in one region (indirect tables do).
     #[inline]
-    pub fn contiguous(&self, addr: u64, len: u64, hint: &mut usize) -> Option<*mut u8> {
-        let covers = |p: &Piece| {
-            let start = addr.wrapping_sub(p.guest_addr);
-            (start < p.len).then_some(start)
-        };
-        let i = match self.pieces.get(*hint).and_then(covers) {
-            Some(_) => *hint,
-            None => self.pieces.partition_point(|p| p.guest_addr <= addr).checked_sub(1)?,
-        };
-        let p = self.pieces.get(i)?;
-        let start = covers(p)?;
+    pub fn contiguous(&self, addr: u64, len: u32, hint: &mut usize) -> Option<*mut u8> {
+        if let Some(ptr) = self.within(addr, len, *hint) {
+            return Some(ptr);
+        }
+        let i = self.regions.partition_point(|r| r.guest_addr <= addr).checked_sub(1)?;
+        let ptr = self.within(addr, len, i)?;
         *hint = i;
-        let region = &p.region.0;
-        let room = region.len - (p.guest_addr - region.guest_addr) - start;
-        (len <= room).then(|| p.ptr.wrapping_add(start as usize))
+        Some(ptr)
     }
 
-    /// Where `len` bytes at guest address `addr` are mapped, if they lie in piece `index`.
+    /// Where `len` bytes at guest address `addr` are mapped, if they lie in region `index`.
     #[inline(always)]
-    pub fn within_piece(&self, addr: u64, len: u32, index: usize) -> Option<*mut u8> {
-        let p = self.pieces.get(index)?;
-        let start = addr.wrapping_sub(p.guest_addr);
-        let fits = start < p.len && u64::from(len) <= p.len - start;
-        fits.then(|| p.ptr.wrapping_add(start as usize))
+    pub fn within(&self, addr: u64, len: u32, index: usize) -> Option<*mut u8> {
+        let r = self.regions.get(index)?;
+        let start = addr.wrapping_sub(r.guest_addr);
+        let fits = start < r.len && u64::from(len) <= r.len - start;
+        fits.then(|| r.ptr.wrapping_add(start as usize))
     }
 
-    /// The pieces, sorted by guest address.
-    pub fn pieces(&self) -> &[Piece] {
-        &self.pieces
+    /// The regions, sorted by guest address.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
     }
 
     /// The regions, each with a descriptor of its file that can only read.
     pub fn read_only(&self) -> io::Result<Vec<ReadOnlyRegion>> {
-        let mut regions: Vec<(&RegionHandle, ReadOnlyRegion)> = Vec::new();
-        for p in &self.pieces {
-            let r = &p.region.0;
-            let piece = (p.id, p.guest_addr - r.guest_addr);
-            match regions.iter_mut().find(|(handle, _)| std::ptr::eq(*handle, &*p.region)) {
-                Some((_, known)) => known.pieces.push(piece),
-                None => {
-                    let path = format!("/proc/self/fd/{}", r.file.as_raw_fd());
-                    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-                    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
-                    let region = ReadOnlyRegion { file, offset: r.offset, len: r.len, pieces: vec![piece] };
-                    regions.push((&*p.region, region));
-                }
-            }
-        }
-        Ok(regions.into_iter().map(|(_, region)| region).collect())
+        let read_only = |r: &Region| {
+            let path = format!("/proc/self/fd/{}", r.backing.file.as_raw_fd());
+            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+            let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+            Ok(ReadOnlyRegion { file, offset: r.offset, len: r.len, id: r.id })
+        };
+        self.regions.iter().map(read_only).collect()
     }
 
     /// The same memory with another log of what is written, or none. Segments of the one are segments of the other.
     pub fn with_log(&self, log: Option<DirtyLog>) -> Self {
-        Self { pieces: self.pieces.clone(), log }
+        Self { regions: self.regions.clone(), log }
     }
 
     /// Where writes are noted; None while the guest does not migrate.
@@ -292,7 +252,7 @@ impl GuestMemory {
     /// The end of the highest region: all of memory lies below this guest address.
     pub fn end(&self) -> u64 {
         // Regions end within 64 bits (`check`).
-        self.pieces.last().map_or(0, |p| p.guest_addr + p.len)
+        self.regions.last().map_or(0, |r| r.guest_addr + r.len)
     }
 
     /// Notes that `len` bytes of the segments, `skip` bytes in, were written by this process or by the kernel in its name.
@@ -316,9 +276,9 @@ impl GuestMemory {
                 continue;
             }
             let n = (seg_len - skip).min(len);
-            if let Some(p) = self.pieces.get(usize::from(s.piece)) {
-                let start = s.ptr.addr() - p.ptr.addr() + skip;
-                log.wrote(p.guest_addr + start as u64, n as u64);
+            if let Some(r) = self.regions.get(usize::from(s.region)) {
+                let start = s.ptr.addr() - r.ptr.addr() + skip;
+                log.wrote(r.guest_addr + start as u64, n as u64);
             }
             len -= n;
             skip = 0;
@@ -333,57 +293,49 @@ impl GuestMemory {
         Ok(self.region_views()?.iter().map(|r| r.page).min().unwrap_or(0))
     }
 
-    /// The regions, to be mapped once more.
-    pub(crate) fn region_views(&self) -> io::Result<Vec<super::composite::RegionView<'_>>> {
-        let mut views: Vec<(&RegionHandle, super::composite::RegionView<'_>)> = Vec::new();
-        for (i, p) in self.pieces.iter().enumerate() {
-            let r = &p.region.0;
-            let piece = (i, (p.guest_addr - r.guest_addr) as usize);
-            match views.iter_mut().find(|(handle, _)| std::ptr::eq(*handle, &*p.region)) {
-                Some((_, known)) => known.pieces.push(piece),
-                None => {
-                    let page = page_size(&r.file)? as usize;
-                    let (file, offset, len) = (r.file.as_fd(), r.offset, r.len as usize);
-                    let view = super::composite::RegionView { file, offset, len, page, pieces: vec![piece] };
-                    views.push((&*p.region, view));
-                }
-            }
-        }
-        Ok(views.into_iter().map(|(_, view)| view).collect())
-    }
-
-    /// Number of regions.
-    pub fn region_count(&self) -> usize {
-        self.pieces.iter().filter(|p| p.guest_addr == p.region.0.guest_addr).count()
+    /// The regions, in their order, to be mapped once more.
+    pub(crate) fn region_views<'a>(&'a self) -> io::Result<Vec<RegionView<'a>>> {
+        let view = |(index, r): (usize, &'a Region)| {
+            let page = page_size(&r.backing.file)? as usize;
+            Ok(RegionView {
+                index,
+                file: r.backing.file.as_fd(),
+                offset: r.offset,
+                len: r.len as usize,
+                page,
+            })
+        };
+        self.regions.iter().enumerate().map(view).collect()
     }
 
     /// Bytes of guest memory.
     pub fn len(&self) -> u64 {
-        self.pieces.iter().map(|p| p.len).sum()
+        self.regions.iter().map(|r| r.len).sum()
     }
 
     /// Whether there is no memory.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.regions.is_empty()
     }
 
     /// Where `len` bytes at the front end's address `user_addr` are mapped here, if they lie in one region (rings
     /// are contiguous there).
     pub fn ring_ptr(&self, user_addr: u64, len: u64) -> Option<*mut u8> {
-        self.pieces.iter().map(|p| &p.region.0).find_map(|r| {
+        self.regions.iter().find_map(|r| {
             let start = user_addr.checked_sub(r.user_addr)?;
             let end = start.checked_add(len)?;
-            (end <= r.len).then(|| r.map.as_ptr().wrapping_add(start as usize))
+            (end <= r.len).then(|| r.ptr.wrapping_add(start as usize))
         })
     }
 
-    /// Appends the segments of `[addr, addr + len)` to `out`. `hint` is the piece of the last translation: most
-    /// buffers lie in the same one. Returns false, with `out` as it was, where a byte is not backed or the list
-    /// is full (virtio 1.3 §2.7.5: addresses are guest-physical; a range may cross adjacent regions).
+    /// Appends the segments of `[addr, addr + len)` to `out`. `hint` is the region of the last
+    /// translation: most buffers lie in the same one. Returns false, with `out` as it was, where a byte
+    /// is not backed or the list is full (virtio 1.3 §2.7.5: addresses are guest-physical; a range may
+    /// cross adjacent regions).
     #[inline]
     pub fn translate<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
-        match self.within_piece(addr, len, *hint) {
-            Some(ptr) => out.push_segment(Segment { ptr, len, piece: *hint as u16 }),
+        match self.within(addr, len, *hint) {
+            Some(ptr) => out.push_segment(Segment { ptr, len, region: *hint as u16 }),
             None => self.translate_slow(addr, len, hint, out),
         }
     }
@@ -394,20 +346,20 @@ impl GuestMemory {
         let mut at = addr;
         let mut left = u64::from(len);
         while left > 0 {
-            let i = self.pieces.partition_point(|p| p.guest_addr <= at);
-            let Some(p) = i.checked_sub(1).and_then(|i| self.pieces.get(i)) else {
+            let i = self.regions.partition_point(|r| r.guest_addr <= at);
+            let Some(r) = i.checked_sub(1).and_then(|i| self.regions.get(i)) else {
                 out.rewind(mark);
                 return false;
             };
-            let start = at - p.guest_addr;
-            if start >= p.len {
+            let start = at - r.guest_addr;
+            if start >= r.len {
                 out.rewind(mark);
                 return false;
             }
-            let n = left.min(p.len - start);
+            let n = left.min(r.len - start);
             *hint = i - 1;
-            let segment =
-                Segment { ptr: p.ptr.wrapping_add(start as usize), len: n as u32, piece: (i - 1) as u16 };
+            let ptr = r.ptr.wrapping_add(start as usize);
+            let segment = Segment { ptr, len: n as u32, region: (i - 1) as u16 };
             if !out.push_segment(segment) {
                 out.rewind(mark);
                 return false;

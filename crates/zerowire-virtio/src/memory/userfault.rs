@@ -76,8 +76,8 @@ impl Userfault {
         let Some(registered) = &mut *registered else { return Err(Errno::BADF.into()) };
         // Mappings that are no more are no more registered.
         registered.ranges.clear();
-        for piece in memory.pieces() {
-            let range = [piece.ptr().addr() as u64, piece.len() as u64];
+        for region in memory.regions() {
+            let range = [region.ptr().addr() as u64, region.len() as u64];
             ioctl(&registered.fd, UFFDIO_REGISTER, &mut [range[0], range[1], MODE_MISSING, 0])?;
             registered.ranges.push(range);
         }

@@ -177,7 +177,7 @@ impl ChainCursor {
             return Err(ring.error(RingRule::IndirectLength(d.len)));
         }
         let table = memory
-            .contiguous(d.addr, u64::from(d.len), hint)
+            .contiguous(d.addr, d.len, hint)
             .ok_or_else(|| ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }))?;
         *self = Self {
             table: table.cast(),

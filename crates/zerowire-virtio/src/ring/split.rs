@@ -125,7 +125,7 @@ impl SplitRing {
                     "queue {queue}: the {name}, {len} bytes at front-end address {addr:#x}, is not in one memory region: \
                      the front end shared {} regions, {} MiB; all of the guest's memory has to be shared (QEMU: -object \
                      memory-backend-memfd,share=on and -numa node,memdev=…; libvirt: <access mode='shared'/>)",
-                    memory.region_count(),
+                    memory.regions().len(),
                     memory.len() >> 20
                 )
             })?;

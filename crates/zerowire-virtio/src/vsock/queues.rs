@@ -217,8 +217,8 @@ impl Receive {
     }
 }
 
-/// Segments of one descriptor at most: one for each piece of guest memory that it may touch, and no sound driver's does
-/// touch more than two.
+/// Segments of one descriptor at most: one for each region that it may touch, and no sound driver's
+/// does touch more than two.
 const ROOM_FOR_ONE: usize = 64;
 
 /// A packet that was taken from the guest's queue.

@@ -198,7 +198,7 @@ mod tests {
                 runs.add(run);
                 let ptr = run.as_ptr().cast_mut();
                 let mut guest = Checksum::new();
-                guest.add_guest(&Segment { ptr, len: run.len() as u32, piece: 0 });
+                guest.add_guest(&Segment { ptr, len: run.len() as u32, region: 0 });
                 sums.add_sum(guest);
                 at = cut;
             }

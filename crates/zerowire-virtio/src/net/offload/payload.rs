@@ -29,7 +29,7 @@ impl Cursor {
             let here = s.len.saturating_sub(self.offset);
             let n = (here as usize).min(left) as u32;
             if n > 0 {
-                each(Segment { ptr: s.ptr.wrapping_add(self.offset as usize), len: n, piece: s.piece });
+                each(Segment { ptr: s.ptr.wrapping_add(self.offset as usize), len: n, region: s.region });
             }
             left -= n as usize;
             if n == here {
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn runs_follow_each_other_and_end_with_the_segments() {
         let segments: Vec<_> = [(0x1000, 3), (0x2000, 1), (0x3000, 5)]
-            .map(|(at, len)| Segment { ptr: std::ptr::without_provenance_mut(at), len, piece: 7 })
+            .map(|(at, len)| Segment { ptr: std::ptr::without_provenance_mut(at), len, region: 7 })
             .into();
         let mut cursor = Cursor::at(&segments, 1);
         let mut next = |len| {
             let mut runs = Vec::new();
-            cursor.take(&segments, len, |s| runs.push((s.ptr.addr(), s.len, s.piece)));
+            cursor.take(&segments, len, |s| runs.push((s.ptr.addr(), s.len, s.region)));
             runs
         };
         assert_eq!(next(0), []);

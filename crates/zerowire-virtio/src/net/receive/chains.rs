@@ -16,8 +16,8 @@ const MAX_SEGMENTS: usize = 900;
 /// Of a chain that is no more than one segment: it has no list.
 const NO_LIST: u16 = u16::MAX;
 
-/// A chain that was taken. Nearly all are one plain descriptor, which lies in one piece of memory: what is needed of such a
-/// one is here, half a cache line.
+/// A chain that was taken. Nearly all are one plain descriptor, which lies in one region: what is
+/// needed of such a one is here, half a cache line.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     /// Its only segment, if it has no list.
@@ -164,8 +164,9 @@ impl Chains {
         Ok(true)
     }
 
-    /// Takes chains of one segment each in the piece of memory used last, as long as less than `need` bytes are there and the guest has
-    /// posted such ones, at most `most`; `each` is told where they lie. Returns how many that is, and how many bytes they hold.
+    /// Takes chains of one segment each in the region used last, as long as less than `need` bytes are
+    /// there and the guest has posted such ones, at most `most`; `each` is told where they lie. Returns
+    /// how many that is, and how many bytes they hold.
     /// One of another kind behind them is taken as well, and is not among these.
     #[inline]
     pub(crate) fn take_plain(
@@ -241,7 +242,8 @@ impl Chains {
         self.begin_walked(head, ring, memory, header_len)
     }
 
-    /// Where the chain that begins at `head` lies, and how long it is, if it is one segment in the piece of memory used last.
+    /// Where the chain that begins at `head` lies, and how long it is, if it is one segment in the region
+    /// used last.
     #[inline(always)]
     fn plain(
         &self,
@@ -251,18 +253,18 @@ impl Chains {
         header_len: usize,
     ) -> Option<(*mut u8, u32)> {
         let d = ChainCursor::single(ring, head)?;
-        let ptr = memory.within_piece(d.addr, d.len, self.hint)?;
+        let ptr = memory.within(d.addr, d.len, self.hint)?;
         (d.is_writable() && d.len as usize >= header_len).then_some((ptr, d.len))
     }
 
-    /// Adds a chain that is one segment, which lies in the piece of memory used last.
+    /// Adds a chain that is one segment, which lies in the region used last.
     #[inline(always)]
     fn push_single(&mut self, ptr: *mut u8, len: u32, head: u16) {
-        let only = Segment { ptr, len, piece: self.hint as u16 };
+        let only = Segment { ptr, len, region: self.hint as u16 };
         self.ready.push_back(Chain { only, room: len as usize, head, list: NO_LIST });
     }
 
-    /// As [`Self::begin`], by a walk along the chain, whose first segment may lie in any piece.
+    /// As [`Self::begin`], by a walk along the chain, whose first segment may lie in any region.
     #[inline(never)]
     fn begin_walked(
         &mut self,
@@ -277,8 +279,7 @@ impl Chains {
             && cursor.is_done()
             && d.is_writable()
             && d.len as usize >= header_len
-            && memory.contiguous(d.addr, u64::from(d.len), &mut self.hint).is_some()
-            && let Some(ptr) = memory.within_piece(d.addr, d.len, self.hint)
+            && let Some(ptr) = memory.contiguous(d.addr, d.len, &mut self.hint)
         {
             self.push_single(ptr, d.len, head);
             return Ok(());
@@ -309,7 +310,7 @@ impl Chains {
             }
         };
         // A chain with a mistake counts as taken, too: who gives them back counts them here.
-        let only = Segment { ptr: std::ptr::null_mut(), len: 0, piece: 0 };
+        let only = Segment { ptr: std::ptr::null_mut(), len: 0, region: 0 };
         self.ready.push_back(Chain { only, room: 0, head, list });
         if let Some(d) = first? {
             self.add(self.ready.len() - 1, d, ring, memory)?;

@@ -12,7 +12,7 @@ use zerowire::xdp::{Interface, XdpError};
 
 use super::geometry::Geometry;
 use super::umem::VmUmem;
-use crate::memory::{GuestMemory, Piece};
+use crate::memory::{GuestMemory, Region};
 use crate::port::XdpPin;
 
 /// Registrations in whose memory pages were discarded before no more of it is registered.
@@ -25,7 +25,7 @@ const REMEDY: &str =
 #[derive(Debug, Default)]
 struct State {
     umem: Weak<VmUmem>,
-    /// The pieces of the memory that it was made of.
+    /// The regions of the memory that it was made of.
     of: Vec<u64>,
     /// Registrations of that memory that had pages discarded.
     discards: u32,
@@ -76,7 +76,7 @@ impl Registrar {
             call: "SIOCGIFMTU",
             source,
         })?;
-        let of: Vec<u64> = memory.pieces().iter().map(Piece::id).collect();
+        let of: Vec<u64> = memory.regions().iter().map(Region::id).collect();
         if state.of != of {
             (state.of, state.discards) = (of, 0);
         }

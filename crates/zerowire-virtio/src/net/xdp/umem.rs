@@ -7,7 +7,7 @@ use zerowire::xdp::{Umem, UmemOptions, XdpError};
 
 use super::geometry::{CHUNK_BYTES, Geometry, PADDING_BYTES};
 use super::slab::{PAIR_BYTES, Slab};
-use crate::memory::{Composite, GuestMemory, Piece, PinBudget, PinClaim, Segment};
+use crate::memory::{Composite, GuestMemory, PinBudget, PinClaim, Region, Segment};
 use crate::port::XdpPin;
 
 /// The registration, and what is needed to find a byte in it.
@@ -24,8 +24,8 @@ pub struct VmUmem {
     /// Bytes of the guest's memory, registered or not.
     memory_bytes: u64,
     spoilt: AtomicBool,
-    /// The pieces of the memory that it was made of.
-    pieces: Vec<u64>,
+    /// The regions of the memory that it was made of.
+    regions: Vec<u64>,
 }
 
 /// The kernel's limit was in the way: what a VM's owner can do about it, who can't have the memory made smaller.
@@ -91,12 +91,12 @@ impl VmUmem {
         let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options) };
         let umem = umem.map_err(|e| over_limit(e, pin))?;
         composite.keep();
-        let pieces = memory.pieces().iter().map(Piece::id).collect();
+        let regions = memory.regions().iter().map(Region::id).collect();
         let memory_bytes = memory.len();
         let spoilt = AtomicBool::new(false);
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { umem, _pinned: claim, composite, geometry, pairs, id, memory_bytes, spoilt, pieces })
+        Ok(Self { umem, _pinned: claim, composite, geometry, pairs, id, memory_bytes, spoilt, regions })
     }
 
     /// The registration.
@@ -137,7 +137,7 @@ impl VmUmem {
 
     /// Whether it is made of this memory.
     pub fn is_of(&self, memory: &GuestMemory) -> bool {
-        memory.pieces().iter().map(Piece::id).eq(self.pieces.iter().copied())
+        memory.regions().iter().map(Region::id).eq(self.regions.iter().copied())
     }
 
     /// Whether `len` bytes from `address` on lie in one page: further ones need not be neighbours for a device.

@@ -30,8 +30,8 @@ struct Loan {
 /// taken back while the program may read them. So past the hold time nothing more is lent to it, until all is back.
 #[derive(Debug)]
 pub struct Direct {
-    /// Pieces of guest memory that the program has mapped: their identity, region, and place in it.
-    pieces: Vec<(u64, u32, u64)>,
+    /// The identities of the regions that the program has mapped.
+    regions: Vec<u64>,
     /// For each window.
     loans: Vec<Loan>,
     /// Chains of windows that came back and are filled again already.
@@ -47,11 +47,8 @@ pub struct Direct {
 impl Direct {
     /// For a program that has these regions mapped.
     pub fn new(regions: &[ReadOnlyRegion], windows: u32, hold: Duration) -> Self {
-        let pieces = regions.iter().enumerate();
         Self {
-            pieces: pieces
-                .flat_map(|(i, r)| r.pieces.iter().map(move |(id, at)| (*id, i as u32, *at)))
-                .collect(),
+            regions: regions.iter().map(|r| r.id).collect(),
             loans: (0..windows).map(|_| Loan::default()).collect(),
             back: Vec::new(),
             lent: 0,
@@ -62,9 +59,9 @@ impl Direct {
 
     /// Where a segment lies for the program: region and offset. None where it has not mapped that memory.
     pub fn place(&self, memory: &GuestMemory, s: &Segment) -> Option<(u32, u64)> {
-        let piece = memory.pieces().get(usize::from(s.piece))?;
-        let (_, region, start) = self.pieces.iter().find(|(id, ..)| *id == piece.id())?;
-        Some((*region, start + (s.ptr.addr() - piece.ptr().addr()) as u64))
+        let region = memory.regions().get(usize::from(s.region))?;
+        let index = self.regions.iter().position(|id| *id == region.id())?;
+        Some((index as u32, (s.ptr.addr() - region.ptr().addr()) as u64))
     }
 
     /// The window came back and is filled anew: what it held before must not be taken for what it holds now.
