@@ -8,6 +8,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::io::Errno;
 
 /// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
@@ -35,6 +39,24 @@ pub fn index(socket: impl AsFd, name: &str) -> io::Result<u32> {
     // rustix would panic on a longer name.
     request(name)?;
     Ok(rustix::net::netdevice::name_to_index(socket, name)?)
+}
+
+/// The name by which the interface with this number is found.
+///
+/// One that is being renamed has its new name before it is found by that: the kernel waits for
+/// readers in between (net/core/dev.c, `dev_change_name`). This waits as long, some milliseconds.
+///
+/// # Errors
+/// See the module.
+pub fn name(socket: impl AsFd, index: u32) -> io::Result<String> {
+    loop {
+        let name = rustix::net::netdevice::index_to_name(&socket, index)?;
+        match rustix::net::netdevice::name_to_index(&socket, &name) {
+            Ok(found) if found == index => return Ok(name),
+            Ok(_) | Err(Errno::NODEV) => sleep(Duration::from_millis(1)),
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// Bytes that a frame can carry behind its Ethernet header.

@@ -5,11 +5,12 @@
 mod lab;
 
 use std::collections::HashSet;
+use std::process::Command;
 
 use lab::{HERE, in_lab, run};
 use zerowire::netlink::{Ethtool, Link, Netdev, QueueUser, XdpAttached};
 use zerowire::xdp::program::{Hook, Steering};
-use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
+use zerowire::xdp::{Interface, Socket, SocketOptions, Umem, UmemOptions};
 
 /// A veth pair with three receive queues on this end.
 fn three_queues() {
@@ -46,6 +47,27 @@ fn a_link_is_found_by_its_name() {
         assert!(link.is_up && !link.is_running, "the other end is down");
         assert!(Link::find("lo").expect("found").is_up);
         assert_eq!(Link::find("nowhere0").expect_err("none").errno(), Some(libc::ENODEV));
+    });
+}
+
+#[test]
+fn an_interface_that_is_being_renamed_is_not_gone() {
+    in_lab(|_| {
+        three_queues();
+        let interface = Interface::open(HERE).expect("found");
+        let names = [HERE, "moved0"];
+        for n in 0..20 {
+            let (from, to) = (names[n % 2], names[(n + 1) % 2]);
+            let mut renaming =
+                Command::new("ip").args(["link", "set", from, "name", to]).spawn().expect("ip");
+            let done = loop {
+                assert!(interface.up_and_running().expect("it is there").0);
+                if let Some(done) = renaming.try_wait().expect("a child") {
+                    break done;
+                }
+            };
+            assert!(done.success(), "{from} to {to}");
+        }
     });
 }
 

@@ -5,8 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::net::netdevice::index_to_name;
-
 use super::error::OpenError;
 use super::options::{Options, VLAN_TAG_BYTES};
 use super::sys;
@@ -169,8 +167,8 @@ impl Link {
 
     fn read_mtu(&mut self) {
         // An interface that is gone gives its own error when frames are handed over.
-        let name = index_to_name(&self.socket, self.index);
-        if let Ok(mtu) = name.map_err(io::Error::from).and_then(|name| netdevice::mtu(&self.socket, &name)) {
+        let name = netdevice::name(&self.socket, self.index);
+        if let Ok(mtu) = name.and_then(|name| netdevice::mtu(&self.socket, &name)) {
             self.mtu = mtu;
         }
     }

@@ -5,7 +5,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::error::XdpError;
@@ -89,18 +88,14 @@ impl Interface {
     /// another one may get its name: an answer counts when the name was this one's before and
     /// after.
     fn ask<T>(&self, question: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
-        let mut name = self.name_now()?;
+        let mut name = netdevice::name(&self.control, self.index)?;
         loop {
             let answer = question(&name);
-            let now = self.name_now()?;
+            let now = netdevice::name(&self.control, self.index)?;
             if now == name {
                 return answer;
             }
             name = now;
         }
-    }
-
-    fn name_now(&self) -> io::Result<String> {
-        Ok(index_to_name(&self.control, self.index)?)
     }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use zerowire::ledger::Counters;
 use zerowire::xdp::program::Steering;
@@ -100,7 +99,7 @@ impl XdpPort {
             index => index,
         };
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-        index_to_name(socket, index).ok()
+        zerowire::netdevice::name(socket, index).ok()
     }
 }
 

@@ -12,7 +12,6 @@ mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::netdevice::index_to_name;
 use thiserror::Error;
 use zerowire::netdevice;
 
@@ -219,7 +218,7 @@ impl PacketSocket {
 
     /// What the interface is called now that it is bound to; None where that is gone.
     pub fn name(&self) -> Option<String> {
-        index_to_name(&self.fd, sys::bound_to(self.fd.as_fd())?).ok()
+        netdevice::name(&self.fd, sys::bound_to(self.fd.as_fd())?).ok()
     }
 
     /// Where the interface stands that the socket is bound to.
