@@ -1,11 +1,14 @@
 //! A process that serves many VMs which do nothing does nothing either, and each VM takes the same.
 
 mod common;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../zerowire-virtio/tests/common/veth.rs"]
+mod veth;
 
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Guest, Program, Restrict, connect, in_netns, wait_until};
+use common::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_guest::vsock::{VsockDriver, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
 
@@ -100,6 +103,17 @@ fn many_idle_vms_on_taps_cost_nothing() {
         let spec =
             |vm: usize, socket: &Path| format!("name=vm{vm},socket={},port=tap:zwi{vm}", socket.display());
         is_free(64, |args| Program::restricted(args, LIMITS), spec, |socket| Guest::start(connect(socket)));
+    });
+}
+
+#[test]
+fn idle_vms_on_packet_ports_cost_nothing() {
+    in_netns(|| {
+        (0..4).for_each(|vm| veth::veth(&format!("zwi{vm}"), &format!("peer{vm}"), 1, 1500));
+        let spec = |vm: usize, socket: &Path| {
+            format!("name=vm{vm},socket={},port=packet:zwi{vm},receive=ring", socket.display())
+        };
+        is_free(4, |args| Program::restricted(args, LIMITS), spec, |socket| Guest::start(connect(socket)));
     });
 }
 

@@ -67,11 +67,16 @@ fn a_ring_that_the_kernel_lets_stand_still_is_left_with_a_word() {
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         until_one_comes(&wire, &mut guest, 1);
         path_is(&backend, "frames in by a TPACKET_V2 ring");
+        // Nothing comes for so long that nobody looks at the ring any more. What comes then wakes the
+        // back end, a frame or one that is dropped.
+        std::thread::sleep(Duration::from_secs(4));
+        until_one_comes(&wire, &mut guest, 500_000);
+        std::thread::sleep(Duration::from_secs(4));
         stop_ring(&wire);
         until_one_comes(&wire, &mut guest, 1_000_000);
         path_is(&backend, "no receive ring: it stood still");
         path_is(&backend, "not tried again (receive=auto)");
-        wait_until("what was lost is counted", || dropped(&backend, "no_room") >= 2);
+        wait_until("what was lost is counted", || dropped(&backend, "no_room") >= 1);
         // By the socket such a frame is only dropped.
         let before = dropped(&backend, "port_refused");
         stop_ring(&wire);

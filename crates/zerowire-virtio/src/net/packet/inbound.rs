@@ -112,6 +112,12 @@ impl Inbound {
         lost as u64
     }
 
+    /// Whether nothing has come by the ring for so long.
+    pub(super) fn is_idle_for(&self, time: Duration) -> bool {
+        let (Some(slots), Some((at, since))) = (&self.slots, self.empty) else { return false };
+        slots.given_back() == at && since.elapsed() >= time
+    }
+
     /// Looks whether the ring stands still: `dropped` frames were counted by the kernel since this was called last. Returns whether it
     /// was closed, so that the description is another one.
     pub(super) fn check(&mut self, socket: &PacketSocket, interface: &str, dropped: u32) -> bool {

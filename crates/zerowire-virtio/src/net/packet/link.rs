@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use zerowire::ledger::{CopyReason, Counters, DropReason};
+use zerowire::syscall::epoll_wait;
 
 use super::inbound::Inbound;
 use super::tagged::{TAG_BYTES, restore};
@@ -22,7 +23,7 @@ use crate::ring::RingError;
 /// How often an interface that is down or gone is looked for, and how often the kernel's counters are read.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether a receive ring stands still.
+/// How often to look whether a receive ring stands still, until it has been empty for so long.
 const RING_LOOK: Duration = Duration::from_secs(1);
 
 /// So many turns more a ring that was found empty is looked at before its socket is watched: a look costs nothing, where to be woken
@@ -48,6 +49,8 @@ pub struct Link {
     /// Why it could not be bound again, for the log.
     problem: Option<String>,
     looked_at: Instant,
+    /// The ring is idle, and a frame that the kernel drops wakes this thread ([`Self::rest`]).
+    resting: bool,
     /// The description is another one.
     changed: bool,
     buffer: Box<[u8]>,
@@ -91,6 +94,7 @@ impl Link {
             state: InterfaceState::Gone,
             problem: None,
             looked_at: Instant::now(),
+            resting: false,
             changed: false,
             buffer: vec![0; 12 + MAX_FRAME_BYTES + TAG_BYTES].into(),
             looks: 0,
@@ -150,6 +154,7 @@ impl Link {
     /// The kernel refuses it.
     pub fn set_header_bytes(&mut self, header_bytes: usize) -> Result<(), PacketError> {
         if self.header_bytes != header_bytes {
+            self.end_rest();
             // A socket with a ring keeps its headers.
             self.missed += self.inbound.close(&self.untagged, &self.interface);
             self.untagged.set_header_bytes(header_bytes)?;
@@ -162,7 +167,11 @@ impl Link {
 
     /// How long a segment of a frame may be: the MTU that the interface had lately, and an Ethernet header, bytes.
     #[inline]
-    pub fn segment_bytes(&self) -> usize {
+    pub fn segment_bytes(&mut self) -> usize {
+        // Nothing woke this thread to read the MTU.
+        if self.resting {
+            self.look_now_and_then();
+        }
         self.segment_bytes
     }
 
@@ -208,8 +217,20 @@ impl Link {
         self.changed = true;
     }
 
-    /// How long the worker may sleep: an interface that is not up is looked for, and a ring that stands still wakes nobody. To be called before each sleep.
+    /// How long the worker may sleep: an interface that is not up is looked for, and so is a ring that
+    /// stands still. To be called before each sleep.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
+        self.look_now_and_then();
+        if self.state != InterfaceState::Up {
+            return Some(LOOK);
+        }
+        if !self.resting && self.inbound.is_idle_for(RING_LOOK) {
+            self.rest();
+        }
+        (!self.resting && self.inbound.slots().is_some()).then_some(RING_LOOK)
+    }
+
+    fn look_now_and_then(&mut self) {
         if self.looked_at.elapsed() >= LOOK {
             self.looked_at = Instant::now();
             self.read_mtu();
@@ -220,18 +241,58 @@ impl Link {
                 self.look();
             }
         }
-        match (self.state, self.inbound.slots()) {
-            (InterfaceState::Up, None) => None,
-            (InterfaceState::Up, Some(_)) => Some(RING_LOOK),
-            _ => Some(LOOK),
-        }
     }
 
     /// Notes what the kernel dropped, and whether the ring stands still.
     fn count_missed(&mut self) {
-        let dropped = self.untagged.missed();
+        self.note_missed(self.untagged.missed());
+    }
+
+    fn note_missed(&mut self, dropped: u32) {
         self.missed += u64::from(dropped);
-        self.changed |= self.inbound.check(&self.untagged, &self.interface, dropped);
+        if self.inbound.check(&self.untagged, &self.interface, dropped) {
+            self.end_rest();
+            self.changed = true;
+        }
+    }
+
+    /// Has whatever becomes of a frame wake this thread, so that the ring need not be looked at. When
+    /// the kernel drops a frame it wakes who waits for the socket, too, but does not call an empty ring
+    /// readable.
+    #[cold]
+    fn rest(&mut self) {
+        let Some(slots) = self.inbound.slots() else { return };
+        slots.keep_last(true);
+        self.resting = true;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        // The first edge is there at once. What has become of frames until it was taken is looked
+        // for.
+        let taken = epoll::modify(&self.watch, &self.untagged, epoll::EventData::new_u64(0), flags)
+            .map_err(std::io::Error::from)
+            .and_then(|()| epoll_wait(self.watch.as_fd(), &mut Vec::with_capacity(2), Some(Duration::ZERO)));
+        let dropped = self.untagged.missed();
+        if dropped > 0 {
+            self.note_missed(dropped);
+        }
+        if taken.is_err() || self.inbound.slots().is_some_and(|s| s.arrived(0).is_some()) {
+            self.end_rest();
+        }
+    }
+
+    #[cold]
+    fn end_rest(&mut self) {
+        if !std::mem::take(&mut self.resting) {
+            return;
+        }
+        if let Some(slots) = self.inbound.slots() {
+            slots.keep_last(false);
+        }
+        let again =
+            epoll::modify(&self.watch, &self.untagged, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        if let Err(e) = again {
+            // Edges are reported on. A frame that is left after one is found with the next.
+            tracing::error!("interface {}: the socket can't be watched as before: {e}", self.interface);
+        }
     }
 
     /// Receives a batch, by the ring if there is one.
@@ -246,6 +307,9 @@ impl Link {
         memory: &GuestMemory,
         counters: &Counters,
     ) -> Result<ReceiveTurn, RingError> {
+        if self.resting {
+            self.end_rest();
+        }
         let cx = &mut ReceiveContext { memory, io, counters };
         let Some(slots) = self.inbound.slots() else {
             let turn = side.run(cx)?;
