@@ -18,7 +18,7 @@ const GUEST_MEMORY: usize = 64 << 20;
 const GUEST_FILE: &str = "memfd:guest-memory";
 /// Descriptors that a guest takes in this process, with room to spare, and all others.
 const DESCRIPTORS: [u64; 2] = [16, 64];
-/// The first and the last VMs whose connections are compared.
+/// The most of the first and of the last VMs whose connections are compared.
 const COMPARED: usize = 8;
 
 /// The figures of idleness.
@@ -34,6 +34,8 @@ pub struct IdleReport {
     pub all_vms_bytes: u64,
     /// What a further VM takes, in bytes.
     pub per_vm_bytes: u64,
+    /// The first VMs, and the last ones, that the next two figures are of: up to 8 each.
+    pub compared_vms: usize,
     /// Until the first VMs' rings run, each from its front end's connection on, in milliseconds.
     pub first_ms: Summary,
     /// The same of the last VMs.
@@ -66,7 +68,7 @@ pub fn measure(
     }
     let backend = Backend::start(program, &BackendKind::zero_copy(), vms, placement)?;
     let (_guests, connected) = connect(&backend, vms)?;
-    let some = COMPARED.min(vms);
+    let some = COMPARED.min(vms.div_ceil(2));
     let all_vms_bytes = own_memory(&backend)?;
     let before = backend.clock().settled(watch)?.0;
     std::thread::sleep(watch);
@@ -76,6 +78,7 @@ pub fn measure(
         vms,
         one_vm_bytes,
         all_vms_bytes,
+        compared_vms: some,
         first_ms: Summary::of(connected[..some].iter().copied()).context("no VM")?,
         last_ms: Summary::of(connected[vms - some..].iter().copied()).context("no VM")?,
         per_vm_bytes: all_vms_bytes.saturating_sub(one_vm_bytes) / (vms as u64 - 1).max(1),
@@ -142,11 +145,12 @@ pub(crate) fn allow_descriptors(need: u64) -> Result<()> {
 impl IdleReport {
     /// The report as text.
     pub fn text(&self) -> String {
+        let some = self.compared_vms;
         let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
         format!(
             "Idle: listens {:.1} ms after its start (max {:.1}); without guest memory {} with 1 VM, {} with {} VMs \
-             ({} for a further one); rings run {:.1} ms after the first VM connects and {:.1} ms after the last; {} us of \
-             CPU in {} ms with {} idle VMs.\n",
+             ({} for a further one); rings run {:.2} ms after a front end connects to one of the first {some} VMs, {:.2} ms to \
+             one of the last {some} (medians); {} us of CPU in {} ms with {} idle VMs.\n",
             self.start_ms.median,
             self.start_ms.max,
             mib(self.one_vm_bytes),
