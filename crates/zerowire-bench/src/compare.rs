@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::bare_calls::BARE_CALLS;
 use crate::case::Case;
 use crate::interleave::{Turn, interleave};
 use crate::progress::Progress;
@@ -40,6 +41,9 @@ pub struct VariantReport {
     pub cpu_ns_per_frame: Summary,
     /// The same divided by the floor's of the same round; `None` without a floor.
     pub ratio_to_floor: Option<Summary>,
+    /// The same divided by that of the bare calls of the same round, where they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to_bare_calls: Option<Summary>,
     /// Frames a second.
     pub frames_per_second: Summary,
     /// Gigabits a second.
@@ -86,13 +90,36 @@ fn compare_case(
         records.map(|(runs, variant)| Record::new(runs, variant.ledger(), variant.name())).collect();
     let (variants, failures) = conclude(case, records, Sample::cpu_ns_per_frame, report)?;
     let working_set_bytes = case.working_set.bytes();
-    Ok(CaseReport { case: *case, working_set_bytes, rounds, frames, variants, failures })
+    let mut report = CaseReport { case: *case, working_set_bytes, rounds, frames, variants, failures };
+    // None for the floor, as for its ratio to itself.
+    let ratio = |variant: &VariantReport| {
+        variant.ratio_to_floor.and_then(|_| ratio_to(&report, variant, BARE_CALLS, Sample::cpu_ns_per_frame))
+    };
+    let ratios: Vec<_> = report.variants.iter().map(ratio).collect();
+    for (variant, ratio) in report.variants.iter_mut().zip(ratios) {
+        variant.ratio_to_bare_calls = ratio;
+    }
+    Ok(report)
+}
+
+/// A figure of a variant divided by that of the variant `base` in the same round; `None` for that
+/// one itself.
+pub(crate) fn ratio_to(
+    report: &CaseReport,
+    variant: &VariantReport,
+    base: &str,
+    figure: fn(&Sample) -> f64,
+) -> Option<Summary> {
+    let figures = |of: &VariantReport| of.samples.iter().map(figure).collect::<Vec<_>>();
+    let base = report.variants.iter().find(|other| other.name == base && other.name != variant.name)?;
+    Summary::ratio(&figures(variant), &figures(base))
 }
 
 fn report(record: Record<Sample>, ratio_to_floor: Option<Summary>) -> Option<VariantReport> {
     Some(VariantReport {
         cpu_ns_per_frame: record.summary(Sample::cpu_ns_per_frame)?,
         ratio_to_floor,
+        ratio_to_bare_calls: None,
         frames_per_second: record.summary(Sample::frames_per_second)?,
         gigabits_per_second: record.summary(Sample::gigabits_per_second)?,
         name: record.name,
@@ -171,6 +198,18 @@ pub(crate) mod tests {
         assert_eq!(other.ledger["runs"], 4);
         assert_eq!(reports[0].failures[0].variant, "broken");
         assert!(reports[0].failures[0].reason.contains("round 2: lost a frame"));
+    }
+
+    #[test]
+    fn only_a_back_end_is_set_beside_the_bare_calls() {
+        let cases = Case::all(&[Direction::Transmit], &[64], &[WorkingSet::Hot]).unwrap();
+        let variant =
+            |(name, cost)| -> Box<dyn Variant> { Box::new(Fixed { name, cost, runs: 0, lasts: 99 }) };
+        let mut variants = [("floor", 400), (BARE_CALLS, 440), ("zerowire", 462)].map(variant);
+        let reports = compare(&cases, &mut variants, Plan { rounds: 3, quick: true }).unwrap();
+        let ratios: Vec<_> = reports[0].variants.iter().map(|variant| variant.ratio_to_bare_calls).collect();
+        assert_eq!(ratios[..2], [None, None]);
+        assert!((ratios[2].unwrap().median - 1.05).abs() < 1e-9, "{ratios:?}");
     }
 
     #[test]

@@ -3,13 +3,17 @@
 //! Nothing is parsed, no ring is kept, every frame is one system call on one contiguous buffer that
 //! holds the virtio-net header and the frame. The buffer walks the working set. A back end that
 //! batches its system calls can be cheaper than this.
+//!
+//! [`Floor::as_bare_calls`] makes it the same loop with the device's copies and calls for a frame.
 
+use std::ops::Range;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::area::{Area, Slots};
+use crate::bare_calls::{BARE_CALLS, Calls};
 use crate::case::{Case, Direction};
 use crate::cpu::{Placement, QUIET, thread_time};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -23,6 +27,8 @@ pub struct Floor {
     name: &'static str,
     tap: Tap,
     placement: Placement,
+    /// With the device's calls: bytes of the pieces in which the guest sends large frames.
+    fragment_len: Option<usize>,
     ready: Option<Ready>,
 }
 
@@ -30,22 +36,61 @@ pub struct Floor {
 #[derive(Debug)]
 struct Ready {
     case: Case,
-    area: Area,
+    buffers: Buffers,
     generator: Generator,
     /// The walk goes on where the run before ended, so that a cold working set stays cold.
     next: usize,
 }
 
+/// The working set, and how a frame moves between it and the tap.
+#[derive(Debug)]
+struct Buffers {
+    area: Area,
+    slots: Slots,
+    calls: Calls,
+    /// Bytes of a frame with its virtio-net header.
+    len: usize,
+}
+
+impl Buffers {
+    /// Writes frame `index`.
+    #[inline]
+    fn write(&mut self, tap: &Tap, index: usize) -> Result<()> {
+        let written = self.calls.write(tap, self.area.bytes(), self.slots, index, self.len)?;
+        if written != self.len {
+            bail!("the tap took {written} of {} bytes", self.len);
+        }
+        Ok(())
+    }
+
+    /// Reads a frame into the buffers of frame `index`.
+    #[inline]
+    fn read(&mut self, tap: &Tap, index: usize) -> Result<()> {
+        let read = self.calls.read(tap, self.area.bytes_mut(), self.slots, index, self.len);
+        let read = read.context("the tap's queue ran empty")?;
+        if read != self.len {
+            bail!("a frame of {read} bytes was read where {} were sent", self.len);
+        }
+        Ok(())
+    }
+}
+
 impl Floor {
     /// Creates the tap `name` in the namespace of the calling thread.
     pub fn new(name: &str, placement: Placement) -> Result<Self> {
-        Ok(Self { name: "floor", tap: Tap::create(name, false)?, placement, ready: None })
+        Ok(Self { name: "floor", tap: Tap::create(name, false)?, placement, fragment_len: None, ready: None })
     }
 
     /// Under another name, where it is one of several floors.
     pub fn called(mut self, name: &'static str) -> Self {
         self.name = name;
         self
+    }
+
+    /// With the copies and calls that the device makes for a frame. The guest sends large ones in
+    /// pieces of `fragment_len` bytes.
+    pub fn as_bare_calls(self, fragment_len: usize) -> Self {
+        Self { name: BARE_CALLS, fragment_len: Some(fragment_len), ..self }
     }
 }
 
@@ -59,17 +104,21 @@ impl Variant for Floor {
         self.ready = None;
         let link = self.tap.link();
         let mac = link.mac()?;
-        let slots = case.slots();
-        let mut area = Area::new(slots.total())?;
         let outgoing = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
-        let image = outgoing.with_header();
-        for at in (0..slots.places()).map(|index| slots.offset(index)) {
-            area.bytes_mut()[at..at + image.len()].copy_from_slice(&image);
+        let (slots, calls) = match self.fragment_len {
+            None => (case.slots(), Calls::One),
+            Some(fragment_len) => Calls::of_device(case, &outgoing, fragment_len)?,
+        };
+        let mut area = Area::new(slots.total())?;
+        if case.direction == Direction::Transmit {
+            calls.fill(area.bytes_mut(), slots, &outgoing.with_header());
         }
+        let len = case.frame_len + VNET_HEADER_LEN;
         link.set_mtu(outgoing.mtu())?;
         link.set_txqueuelen(case.burst())?;
         let generator = Generator::new(link, Frame::build(case.frame_len, GUEST_MAC, mac)?)?;
-        self.ready = Some(Ready { case: *case, area, generator, next: 0 });
+        let buffers = Buffers { area, slots, calls, len };
+        self.ready = Some(Ready { case: *case, buffers, generator, next: 0 });
         Ok(())
     }
 
@@ -77,11 +126,10 @@ impl Variant for Floor {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the floor was not prepared for {case}");
         };
-        let slots = case.slots();
         let before = self.tap.link().counters()?;
         let (cpu, wall) = match case.direction {
-            Direction::Transmit => transmit(&self.tap, &self.placement, ready, slots, frames)?,
-            Direction::Receive => receive(&self.tap, &self.placement, ready, slots, frames)?,
+            Direction::Transmit => transmit(&self.tap, &self.placement, ready, frames)?,
+            Direction::Receive => receive(&self.tap, &self.placement, ready, frames)?,
         };
         let after = self.tap.link().counters()?;
         match case.direction {
@@ -97,25 +145,19 @@ fn transmit(
     tap: &Tap,
     placement: &Placement,
     ready: &mut Ready,
-    slots: Slots,
     frames: usize,
 ) -> Result<(Duration, Duration)> {
-    let len = ready.case.frame_len + VNET_HEADER_LEN;
-    let first = ready.next;
+    let indices = ready.next..ready.next + frames;
     ready.next += frames;
-    let bytes = ready.area.bytes();
+    let buffers = &mut ready.buffers;
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
                 placement.pin_worker()?;
                 let wall = Instant::now();
                 let cpu = thread_time();
-                for index in first..first + frames {
-                    let at = slots.offset(index);
-                    let written = tap.write(&bytes[at..at + len])?;
-                    if written != len {
-                        bail!("the tap took {written} of {len} bytes");
-                    }
+                for index in indices {
+                    buffers.write(tap, index)?;
                 }
                 Ok((thread_time() - cpu, wall.elapsed()))
             })
@@ -130,63 +172,47 @@ fn receive(
     tap: &Tap,
     placement: &Placement,
     ready: &mut Ready,
-    slots: Slots,
     frames: usize,
 ) -> Result<(Duration, Duration)> {
-    let len = ready.case.frame_len + VNET_HEADER_LEN;
     let burst = ready.case.burst();
-    let (orders, inbox) = mpsc::channel::<usize>();
+    let (orders, inbox) = mpsc::channel::<Range<usize>>();
     let (outbox, results) = mpsc::channel::<Result<(Duration, Duration)>>();
-    let mut index = ready.next;
-    ready.next += frames;
-    let (area, generator) = (&mut ready.area, &ready.generator);
+    let end = ready.next + frames;
+    let next = &mut ready.next;
+    let (buffers, generator) = (&mut ready.buffers, &ready.generator);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if let Err(error) = placement.pin_worker() {
                 let _ = outbox.send(Err(error.into()));
                 return;
             }
-            let bytes = area.bytes_mut();
-            while let Ok(count) = inbox.recv() {
-                let _ = outbox.send(drain(tap, bytes, slots, len, &mut index, count));
+            while let Ok(indices) = inbox.recv() {
+                let _ = outbox.send(drain(tap, buffers, indices));
             }
         });
         let mut total = (Duration::ZERO, Duration::ZERO);
-        let mut left = frames;
-        while left > 0 {
-            let count = left.min(burst);
+        while *next < end {
+            let count = (end - *next).min(burst);
             generator.preload(count)?;
             // Frames wait as long as those of a back end, which must be seen to sleep before its sample
             // begins: what another CPU wrote leaves the caches meanwhile.
             std::thread::sleep(QUIET);
-            orders.send(count).context("the floor's thread ended early")?;
+            orders.send(*next..*next + count).context("the floor's thread ended early")?;
             let (cpu, wall) = results.recv().context("the floor's thread ended early")??;
             total = (total.0 + cpu, total.1 + wall);
-            left -= count;
+            *next += count;
         }
         drop(orders);
         Ok(total)
     })
 }
 
-/// Reads exactly `count` waiting frames.
-fn drain(
-    tap: &Tap,
-    bytes: &mut [u8],
-    slots: Slots,
-    len: usize,
-    index: &mut usize,
-    count: usize,
-) -> Result<(Duration, Duration)> {
+/// Reads a waiting frame for each of `indices`.
+fn drain(tap: &Tap, buffers: &mut Buffers, indices: Range<usize>) -> Result<(Duration, Duration)> {
     let wall = Instant::now();
     let cpu = thread_time();
-    for _ in 0..count {
-        let at = slots.offset(*index);
-        let read = tap.read(&mut bytes[at..at + len]).context("the tap's queue ran empty")?;
-        if read != len {
-            bail!("a frame of {read} bytes was read where {len} were sent");
-        }
-        *index += 1;
+    for index in indices {
+        buffers.read(tap, index)?;
     }
     Ok((thread_time() - cpu, wall.elapsed()))
 }

@@ -7,6 +7,7 @@
 
 mod bursts;
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -136,20 +137,20 @@ impl Guest {
         let slots = frame_slots(working_set, frame, fragment_len);
         let area = self.memory.allocate(slots.total(), 4096)?;
         let image = frame.with_header();
-        let lens = segment_lens(frame, fragment_len);
-        let mut segments = Vec::with_capacity(slots.places() * lens.len());
+        let pieces = pieces(frame, fragment_len);
+        let mut segments = Vec::with_capacity(slots.places() * pieces.len());
         for place in 0..slots.places() {
-            let mut at = slots.offset(place);
-            let mut from = 0;
-            for &len in &lens {
-                area.write(at, &image[from..from + len]);
+            let mut rest = &image[..];
+            for piece in &pieces {
+                let (bytes, behind) = rest.split_at(piece.len());
+                let at = slots.offset(place) + piece.start;
+                area.write(at, bytes);
                 let addr = GuestAddr(area.guest_addr().0 + at as u64);
-                segments.push(Segment { addr, len: len as u32, writable: false });
-                from += len;
-                at += fragment_room(len);
+                segments.push(Segment { addr, len: piece.len() as u32, writable: false });
+                rest = behind;
             }
         }
-        self.frames = Some(Frames { segments, per_frame: lens.len(), next: 0, area });
+        self.frames = Some(Frames { segments, per_frame: pieces.len(), next: 0, area });
         Ok(())
     }
 
@@ -342,7 +343,7 @@ impl Watch {
 
 /// Length of the receive buffers, all mergeable: what Linux posts for frames of Ethernet's usual
 /// length (drivers/net/virtio_net.c, GOOD_PACKET_LEN), and a page for longer ones.
-fn buffer_len(frame_len: usize) -> usize {
+pub(crate) fn buffer_len(frame_len: usize) -> usize {
     if frame_len + VNET_HEADER_LEN <= RECEIVE_BUFFER { RECEIVE_BUFFER } else { 4096 }
 }
 
@@ -373,7 +374,19 @@ fn fragment_room(len: usize) -> usize {
     len.next_multiple_of(4096) + 4096
 }
 
-fn frame_slots(working_set: usize, frame: &Frame, fragment_len: usize) -> Slots {
+/// Where a frame's descriptors point to, from the start of its slot.
+pub(crate) fn pieces(frame: &Frame, fragment_len: usize) -> Vec<Range<usize>> {
+    let mut at = 0;
+    let piece = |len| {
+        let piece = at..at + len;
+        at += fragment_room(len);
+        piece
+    };
+    segment_lens(frame, fragment_len).into_iter().map(piece).collect()
+}
+
+/// The slots of frames that lie in such pieces.
+pub(crate) fn frame_slots(working_set: usize, frame: &Frame, fragment_len: usize) -> Slots {
     let lens = segment_lens(frame, fragment_len);
     match &lens[..] {
         [one] => Slots::new(working_set, *one),

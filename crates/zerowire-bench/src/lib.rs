@@ -18,6 +18,7 @@
 pub mod area;
 pub mod backend;
 pub mod backend_variant;
+mod bare_calls;
 pub mod case;
 pub mod chart;
 pub mod compare;

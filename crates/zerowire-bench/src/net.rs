@@ -63,6 +63,10 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
         idle: None,
     };
     let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(Floor::new("zwfloor", placement.clone())?)];
+    if options.bare_calls {
+        let floor = Floor::new("zwbare", placement.clone())?;
+        variants.push(Box::new(floor.as_bare_calls(options.fragment_len)));
+    }
     if let Some(program) = &options.program {
         let more = options.variants.iter().map(|args| BackendKind::with_args(args));
         let kinds = [BackendKind::zero_copy(), BackendKind::copy()].into_iter().chain(more);
@@ -72,7 +76,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
             variants.push(Box::new(variant));
         }
     } else {
-        report.notes.push("only the floor was measured: no back end was given".to_owned());
+        report.notes.push("no back end was measured: none was given".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
     report.cases = compare(cases, &mut variants, plan)?;

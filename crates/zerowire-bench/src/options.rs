@@ -31,6 +31,8 @@ pub struct NetOptions {
     pub vms: Vec<usize>,
     /// VMs of the process that is watched while they do nothing, 1 to 256.
     pub idle_vms: usize,
+    /// Measure the device's copies and calls without its rings, too.
+    pub bare_calls: bool,
     /// The program whose `net` command is measured; `None` measures the floor alone.
     pub program: Option<PathBuf>,
     /// Further variants of the back end: each the arguments behind `net`, separated by blanks.
@@ -55,6 +57,7 @@ impl Default for NetOptions {
             fragment_len: 32 << 10,
             vms: (1..=12).collect(),
             idle_vms: 12,
+            bare_calls: false,
             program: None,
             variants: Vec::new(),
             without: Vec::new(),

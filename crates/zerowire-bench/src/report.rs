@@ -260,7 +260,9 @@ fn cases_text(cases: &[CaseReport]) -> String {
     if cases.is_empty() {
         return String::new();
     }
-    let mut table = Table::new([
+    let all = || cases.iter().flat_map(|case| &case.variants);
+    let bare_calls = all().any(|variant| variant.ratio_to_bare_calls.is_some());
+    let mut headings = vec![
         "case",
         "working set",
         "variant",
@@ -272,29 +274,37 @@ fn cases_text(cases: &[CaseReport]) -> String {
         "frames/s",
         "Gb/s",
         "zero-copied",
-    ])
-    .labels(3);
+    ];
+    if bare_calls {
+        headings.push("/bare calls");
+    }
+    let median = |ratio: Option<&Summary>| ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median));
+    let mut table = Table::new(headings).labels(3);
     for report in cases {
         for variant in &report.variants {
             let cpu = &variant.cpu_ns_per_frame;
             let ratio = variant.ratio_to_floor.as_ref();
-            table.row([
+            let mut row = vec![
                 report.case.to_string(),
                 bytes(report.working_set_bytes),
                 variant.name.clone(),
                 format!("{} x {}", report.rounds, report.frames),
                 figure(cpu.median),
                 format!("{}..{}", figure(cpu.min), figure(cpu.max)),
-                ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
+                median(ratio),
                 ratio.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
                 figure(variant.frames_per_second.median),
                 figure(variant.gigabits_per_second.median),
                 zero_copied(variant),
-            ]);
+            ];
+            if bare_calls {
+                row.push(median(variant.ratio_to_bare_calls.as_ref()));
+            }
+            table.row(row);
         }
     }
     format!(
-        "Saturation, one queue (medians; /floor: median of the ratios round by round):\n{}",
+        "Saturation, one queue (medians; /floor and /bare calls: median of the ratios round by round):\n{}",
         table.render()
     )
 }
@@ -334,6 +344,18 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word:?} is missing in:\n{text}");
         }
+    }
+
+    #[test]
+    fn the_ratio_to_the_bare_calls_is_there_where_they_were_measured() {
+        let mut report = report();
+        assert!(!report.text().contains("/bare calls\n"));
+        assert!(!serde_json::to_string(&report).unwrap().contains("ratio_to_bare_calls"));
+        report.cases[0].variants[1].ratio_to_bare_calls = Summary::of([1.04, 1.05, 1.07]);
+        let text = report.text();
+        assert!(text.contains("/bare calls\n") && text.contains("1.05\n"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["cases"][0]["variants"][1]["ratio_to_bare_calls"]["median"], 1.05);
     }
 
     #[test]

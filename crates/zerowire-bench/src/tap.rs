@@ -64,11 +64,6 @@ impl Tap {
     pub fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
         rustix::io::write(&self.fd, bytes)
     }
-
-    /// Reads a header and a frame; a buffer that is too short cuts the frame. `EAGAIN`: none waits.
-    pub fn read(&self, bytes: &mut [u8]) -> rustix::io::Result<usize> {
-        rustix::io::read(&self.fd, bytes)
-    }
 }
 
 impl AsFd for Tap {

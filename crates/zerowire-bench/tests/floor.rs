@@ -11,6 +11,7 @@ fn every_frame_of_every_direction_and_length_is_accounted_for() {
         rounds: Some(1),
         sizes: vec![64, 1500, 9000, 60_000],
         working_sets: vec![WorkingSet::Hot],
+        bare_calls: true,
         ..Default::default()
     };
     let mut text = Vec::new();
@@ -19,8 +20,11 @@ fn every_frame_of_every_direction_and_length_is_accounted_for() {
     assert_eq!(report.cases.len(), 8);
     assert!(report.failures().is_empty());
     for case in &report.cases {
-        assert_eq!(case.variants[0].samples[0].frames, case.frames as u64);
-        assert!(case.variants[0].cpu_ns_per_frame.median > 0.0);
+        assert_eq!(["floor", "bare calls"], [0, 1].map(|index| case.variants[index].name.as_str()));
+        for variant in &case.variants {
+            assert_eq!(variant.samples[0].frames, case.frames as u64);
+            assert!(variant.cpu_ns_per_frame.median > 0.0);
+        }
     }
     assert!(String::from_utf8(text).unwrap().contains("rx 60000 B hot"));
 }

@@ -49,7 +49,7 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
---vms, --idle-vms, --fragment-len, --without and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
+--vms, --idle-vms, --fragment-len, --bare-calls, --without and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
 struct NetBenchArgs {
     /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(long, value_delimiter = ',', default_value = "tap", value_name = "PORT,…")]
@@ -80,13 +80,17 @@ struct NetBenchArgs {
     /// Bytes of the pieces in which the guest sends large frames [default: 32768]. Taps only.
     #[arg(long, value_name = "BYTES")]
     fragment_len: Option<usize>,
+    /// Measure also a bare loop of the copies and system calls that the device makes for a frame,
+    /// and set the device beside it. Taps only.
+    #[arg(long)]
+    bare_calls: bool,
     /// A further variant of the back end, as arguments of 'zerowire net': --with '--gather-max 0'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
     /// A further variant whose guest leaves out a feature: --without IN_ORDER. Repeat for more. Taps only.
     #[arg(long, value_name = "FEATURE")]
     without: Vec<String>,
-    /// Measure the floor alone.
+    /// Measure the floor alone, or with --bare-calls both bare loops.
     #[arg(long)]
     floor_only: bool,
     /// Measure when gathering a frame is cheaper than a scatter list, instead of the device.
@@ -240,6 +244,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
             false => args.vms.into_iter().filter(|n| *n > 0).collect(),
         },
         idle_vms: args.idle_vms.unwrap_or(NetOptions::default().idle_vms),
+        bare_calls: args.bare_calls,
         program,
         variants: args.with,
         without: args.without,
@@ -257,6 +262,7 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         (!args.vms.is_empty(), "--vms"),
         (args.idle_vms.is_some(), "--idle-vms"),
         (args.fragment_len.is_some(), "--fragment-len"),
+        (args.bare_calls, "--bare-calls"),
         (!args.without.is_empty(), "--without"),
     ];
     if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {

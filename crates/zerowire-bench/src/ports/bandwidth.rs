@@ -7,10 +7,9 @@
 
 use serde::Serialize;
 
-use super::compare::ratio_to;
 use crate::case::Case;
 use crate::chart::{Bars, Better, Series};
-use crate::compare::{CaseReport, VariantReport};
+use crate::compare::{CaseReport, VariantReport, ratio_to};
 use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::variant::Sample;

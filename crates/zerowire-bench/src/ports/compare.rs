@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::case::Case;
-use crate::compare::{CaseReport, VariantReport};
+use crate::compare::{CaseReport, VariantReport, ratio_to};
 use crate::stats::Summary;
 use crate::variant::Sample;
 
@@ -31,16 +31,4 @@ pub fn comparisons(report: &CaseReport) -> Vec<Comparison> {
         cpu_to_tap_floor: ratio_to(report, variant, TAP, Sample::cpu_ns_per_frame),
     };
     report.variants.iter().map(one).collect()
-}
-
-/// A figure of a variant divided by that of the variant `base` in the same round; `None` for that one itself.
-pub(super) fn ratio_to(
-    report: &CaseReport,
-    variant: &VariantReport,
-    base: &str,
-    figure: fn(&Sample) -> f64,
-) -> Option<Summary> {
-    let figures = |of: &VariantReport| of.samples.iter().map(figure).collect::<Vec<_>>();
-    let base = report.variants.iter().find(|other| other.name == base && other.name != variant.name)?;
-    Summary::ratio(&figures(variant), &figures(base))
 }

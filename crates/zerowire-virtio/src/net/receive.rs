@@ -49,11 +49,11 @@ use shape::{Forecast, Shape};
 const READ_BATCH: usize = MAX_BATCH;
 
 /// Scratch memory behind each read, bytes: the longest frame with its header.
-const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
+pub const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 
 /// From one read's scratch memory to the next, bytes: not a multiple of the page size, so that the starts of all of
 /// them don't share the same few lines of the first-level cache.
-const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
+pub const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
 
 /// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual CPU from running.
 pub const PATIENCE: Duration = Duration::from_secs(1);

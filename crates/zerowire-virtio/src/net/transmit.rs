@@ -28,6 +28,7 @@ use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
 use crate::io::{Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, MAX_REGIONS, Mapping, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
+pub use place::head_len;
 pub use ring::FrameRing;
 use ring::Pushed;
 
@@ -39,10 +40,15 @@ const HEADER_SLOT_BYTES: usize = 512;
 const INSPECT_BYTES: usize = 12 + 22 + 60 + 60;
 
 /// Room for a whole frame, bytes, where it is gathered.
-const FRAME_SLOT_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
+pub const FRAME_SLOT_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 
 /// Frames longer than `gather_max_bytes` that may be gathered in one batch; further ones wait for the next.
-const FRAME_SLOTS: usize = 8;
+pub const FRAME_SLOTS: usize = 8;
+
+/// Room for a frame that is gathered, up to `gather_max_bytes`, or for a head, bytes.
+pub fn small_slot_bytes(policy: &Policy) -> usize {
+    policy.gather_max_bytes.next_multiple_of(64).max(HEADER_SLOT_BYTES)
+}
 
 /// Scatter-list entries of one batch.
 const IOV_CAPACITY: usize = 4 * MAX_IOV;
@@ -138,7 +144,7 @@ impl std::fmt::Debug for Transmit {
 impl Transmit {
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
     pub fn new(ring: SplitRing, policy: Policy, acked: u64, header_len: usize) -> io::Result<Self> {
-        let small_slot = policy.gather_max_bytes.next_multiple_of(64).max(HEADER_SLOT_BYTES);
+        let small_slot = small_slot_bytes(&policy);
         // A chain may be as long as the ring (virtio 1.3 §2.7.5.2), and a descriptor may cross regions.
         let most = usize::from(ring.size()).max(MAX_IOV) + MAX_REGIONS;
         Ok(Self {

@@ -33,7 +33,10 @@ impl Transmit {
             Some(_) if len > self.small_slot => self.large_slot(),
             _ => self.small.as_ptr().wrapping_add(index * self.small_slot),
         };
-        let head = if gather.is_some() { len } else { self.head_len(len) };
+        let head = match gather {
+            Some(_) => len,
+            None => head_len(self.segments.iter().map(|s| s.len as usize), len),
+        };
         Place { private, len: head, gather }
     }
 
@@ -88,22 +91,23 @@ impl Transmit {
         }
         Ok(())
     }
+}
 
-    /// How many bytes of a scattered frame go through the private slot: whole segments as long as they fit, so that a
-    /// driver's separate header segment costs no extra entry, and at least what is inspected.
-    #[inline]
-    fn head_len(&self, len: usize) -> usize {
-        let mut whole = 0;
-        for s in &self.segments {
-            if whole + s.len as usize > HEADER_SLOT_BYTES {
-                break;
-            }
-            whole += s.len as usize;
-            if whole >= INSPECT_BYTES {
-                break;
-            }
+/// How many bytes of a scattered frame of `len` bytes, in segments of these lengths, go through the
+/// private slot. These are whole segments as long as they fit, so that a driver's separate header
+/// segment costs no extra entry, and at least what is inspected.
+#[inline]
+pub fn head_len(segments: impl Iterator<Item = usize>, len: usize) -> usize {
+    let mut whole = 0;
+    for n in segments {
+        if whole + n > HEADER_SLOT_BYTES {
+            break;
         }
-        // A short tail of headers is worth an entry less; less than the inspected bytes is not enough.
-        whole.max(INSPECT_BYTES).min(len)
+        whole += n;
+        if whole >= INSPECT_BYTES {
+            break;
+        }
     }
+    // A short tail of headers is worth an entry less; less than the inspected bytes is not enough.
+    whole.max(INSPECT_BYTES).min(len)
 }
