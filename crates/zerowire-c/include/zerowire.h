@@ -164,8 +164,6 @@
 // A way to receive: the same without a device; the kernel copies (Linux 7.1).
 #define ZW_RECV_NO_DEVICE 4u
 
-// A way to receive: TCP_ZEROCOPY_RECEIVE; whole pages are mapped (Linux 4.18).
-#define ZW_RECV_MAPPED 5u
 
 // Flag of a receiver: without a device the refill ring is handed over only when a receive found no buffer, and not when
 // half of the buffers wait there.
@@ -965,7 +963,7 @@ int zw_arrival_release(struct zw_arrival *arrivals,
 ssize_t zw_receiver_connections(struct zw_receiver *receiver);
 
 // The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with bytes; zero-copied: placed
-// by the NIC, or mapped; copied: by the kernel. On a NIC's queue ask zw_receiver_zero_copied how far that can be told.
+// by the NIC; copied: by the kernel. On a NIC's queue ask zw_receiver_zero_copied how far that can be told.
 int zw_receiver_ledger(struct zw_receiver *receiver,
                        struct zw_ledger *ledger);
 

@@ -271,7 +271,7 @@ pub unsafe extern "C" fn zw_receiver_connections(receiver: *mut Receiver) -> lib
 }
 
 /// The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with bytes; zero-copied: placed
-/// by the NIC, or mapped; copied: by the kernel. On a NIC's queue ask zw_receiver_zero_copied how far that can be told.
+/// by the NIC; copied: by the kernel. On a NIC's queue ask zw_receiver_zero_copied how far that can be told.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mut SendLedger) -> c_int {
     guard_int(|| {

@@ -21,8 +21,6 @@ pub const ZW_RECV_PLAIN: u32 = 2u32;
 pub const ZW_RECV_QUEUE: u32 = 3u32;
 /// A way to receive: the same without a device; the kernel copies (Linux 7.1).
 pub const ZW_RECV_NO_DEVICE: u32 = 4u32;
-/// A way to receive: TCP_ZEROCOPY_RECEIVE; whole pages are mapped (Linux 4.18).
-pub const ZW_RECV_MAPPED: u32 = 5u32;
 
 /// Flag of a receiver: without a device the refill ring is handed over only when a receive found no buffer, and not when
 /// half of the buffers wait there.
@@ -205,8 +203,7 @@ pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<Op
             Backend::Queue { interface: name, queue: o.queue }
         }
         ZW_RECV_NO_DEVICE => Backend::NoDevice,
-        ZW_RECV_MAPPED => Backend::TcpMapped,
-        n => return wrong(format!("backend {n}: use ZW_RECV_AUTO (0) to ZW_RECV_MAPPED (5)")),
+        n => return wrong(format!("backend {n}: use ZW_RECV_AUTO (0) to ZW_RECV_NO_DEVICE (4)")),
     };
     let has = |flag: u32| o.flags & flag != 0;
     if has(!(ZW_HUGE_PAGES | ZW_RECV_LAZY_FLUSH | ZW_RECV_MIXED | ZW_RECV_KERNEL_RING)) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use recv_common::{Recv, command, pattern};
 
 /// Modes that run on every kernel with io_uring.
-const MODES: [&str; 4] = ["auto", "plain", "multishot", "mapped"];
+const MODES: [&str; 3] = ["auto", "plain", "multishot"];
 
 /// As [`command`], with signals as `env` is told to have them: a test run may have been started to ignore some, by nohup(1) or
 /// in the background of a shell, and its programs inherit that.

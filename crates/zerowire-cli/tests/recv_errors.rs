@@ -22,7 +22,6 @@ fn what_is_wrong_is_named_with_the_remedy() {
         (2, vec!["--to", "-", "--json", "-"], vec!["--to -", "--json FILE"]),
         (1, vec!["--to", "/no/such/file"], vec!["--to /no/such/file"]),
         (2, vec!["--buffer", "100"], vec!["100 bytes", "multiple of 64"]),
-        (2, vec!["--buffer", "4160", "--mode", "mapped"], vec!["4160", "4096"]),
         (2, vec!["--buffers", "1"], vec!["1 receive buffers", "2 to 32768"]),
         (1, vec!["--bind", "no.such.name.invalid"], vec!["no.such.name.invalid"]),
         (1, vec!["--bind", "192.0.2.7"], vec!["192.0.2.7", "no interface"]),

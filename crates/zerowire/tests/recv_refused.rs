@@ -38,10 +38,7 @@ fn a_filter_that_refuses_io_uring() {
 }
 
 #[test]
-fn what_is_not_there_says_so() {
-    let half = Options { backend: Backend::TcpMapped, buffer_bytes: 2048, ..Options::default() };
-    let e = Receiver::new(half).unwrap_err();
-    assert!(matches!(e, RecvError::NotPages { bytes: 2048, .. }) && e.errno() == Some(libc::EINVAL), "{e}");
+fn a_path_is_one_line() {
     let r = Receiver::new(Options::default()).unwrap();
     assert!(!r.path().contains('\n') && !r.path().is_empty());
 }

@@ -19,7 +19,6 @@ impl Library {
         let backend = match name {
             WayName::Plain => Backend::Plain,
             WayName::Multishot => Backend::Multishot,
-            WayName::Mapped => Backend::TcpMapped,
             WayName::Nodev => Backend::NoDevice,
             WayName::Queue => {
                 let (interface, queue) =

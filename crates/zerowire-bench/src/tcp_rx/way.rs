@@ -34,8 +34,6 @@ pub enum WayName {
     Plain,
     /// The library's multishot receive.
     Multishot,
-    /// The library's TCP_ZEROCOPY_RECEIVE.
-    Mapped,
     /// The library's zero-copy receive without a device: the interface in copy mode.
     Nodev,
     /// The library's zero-copy receive from a NIC's queue.
@@ -44,14 +42,13 @@ pub enum WayName {
 
 impl WayName {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Recv,
         Self::Select,
         Self::Epoll,
         Self::UringRead,
         Self::Plain,
         Self::Multishot,
-        Self::Mapped,
         Self::Nodev,
         Self::Queue,
     ];
@@ -65,7 +62,6 @@ impl WayName {
             Self::UringRead => "uring-read",
             Self::Plain => "plain",
             Self::Multishot => "multishot",
-            Self::Mapped => "mapped",
             Self::Nodev => "nodev",
             Self::Queue => "queue",
         }
@@ -80,7 +76,6 @@ impl WayName {
             Self::UringRead => "io_uring, a READ a connection",
             Self::Plain => "library: epoll and recvmsg into leased buffers",
             Self::Multishot => "library: io_uring multishot receive into leased buffers",
-            Self::Mapped => "library: TCP_ZEROCOPY_RECEIVE, pages mapped where they are whole",
             Self::Nodev => "library: io_uring zero-copy interface in copy mode (ZCRX_REG_NODEV)",
             Self::Queue => "library: io_uring zero-copy receive, placed by the NIC",
         }
@@ -140,7 +135,7 @@ impl Goal {
 pub struct Tally {
     /// Payload received.
     pub bytes: u64,
-    /// Of this, bytes that the NIC placed, or that were mapped.
+    /// Of this, bytes that the NIC placed.
     pub zero_copied: u64,
     /// How far that can be told.
     pub zero_copied_is: ZeroCopied,

@@ -223,6 +223,5 @@ int main(void)
     options_are_checked();
     calls(ZW_RECV_MULTISHOT);
     calls(ZW_RECV_PLAIN);
-    calls(ZW_RECV_MAPPED);
     return 0;
 }

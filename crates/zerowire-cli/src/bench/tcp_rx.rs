@@ -20,7 +20,7 @@ enum ClientArg {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Ways: recv (one connection only: the floor), select (select and read, what iperf does), epoll (epoll and read), uring-read \
-(io_uring, a READ a connection); of the library: plain, multishot, mapped (TCP_ZEROCOPY_RECEIVE), nodev (the zero-copy interface \
+(io_uring, a READ a connection); of the library: plain, multishot, nodev (the zero-copy interface \
 in copy mode), queue (placed by the NIC). A way that this kernel doesn't have is named with the reason.\n\
 \n\
 CPU time is that of the receiving thread; memory traffic is measured where the machine has hardware counters. Ways are \

@@ -28,8 +28,6 @@ pub enum ModeArg {
     Nodev,
     /// io_uring zero-copy receive: the NIC places payload in the area; needs -i and -q.
     Queue,
-    /// TCP_ZEROCOPY_RECEIVE: whole pages are mapped, the rest is copied.
-    Mapped,
 }
 
 impl ModeArg {
@@ -40,7 +38,6 @@ impl ModeArg {
             Self::Multishot => "multishot",
             Self::Nodev => "nodev",
             Self::Queue => "queue",
-            Self::Mapped => "mapped",
         }
     }
 }
@@ -55,7 +52,7 @@ impl ModeArg {
     after_help = "It ends when -r megabytes have come, or when --connections connections have ended, whichever is first. What \
 came with the last of the megabytes is counted and written too, and senders that go on see a reset. Connections beyond --connections are not taken.\n\
 \n\
-Limits: --buffer 64 bytes to 1 GiB, a multiple of 64 (of a page with --mode mapped); --buffers 2 to 32768; at most a quarter of the \
+Limits: --buffer 64 bytes to 1 GiB, a multiple of 64; --buffers 2 to 32768; at most a quarter of the \
 buffers waits for --to on one connection. RLIMIT_NOFILE bounds the connections at a time; it is raised as far as it may be.\n\
 Exit status: 0 complete, 1 something failed (a connection was reset, --timeout), 2 wrong arguments, 130, 143, 129 or 131 ended by \
 SIGINT, SIGTERM, SIGHUP or SIGQUIT (the last two where they are not ignored), with the summary; a second signal ends it without one, as soon as \
@@ -190,7 +187,6 @@ impl RecvArgs {
             (ModeArg::Plain, None) => Backend::Plain,
             (ModeArg::Multishot, None) => Backend::Multishot,
             (ModeArg::Nodev, None) => Backend::NoDevice,
-            (ModeArg::Mapped, None) => Backend::TcpMapped,
         };
         Ok((self.mode.word(), backend))
     }

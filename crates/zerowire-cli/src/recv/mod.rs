@@ -87,7 +87,6 @@ fn is_out_of_range(e: &RecvError) -> bool {
         e,
         RecvError::BufferBytes(_)
             | RecvError::Buffers(_)
-            | RecvError::NotPages { .. }
             | RecvError::ZeroCopyArea { .. }
     )
 }

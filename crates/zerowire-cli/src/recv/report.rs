@@ -32,7 +32,7 @@ pub struct Report {
     pub error: Option<String>,
     /// Bytes that the kernel copied into the area, as far as is known.
     pub copied_bytes: u64,
-    /// The others: bytes that the NIC placed there, or that were mapped.
+    /// The others: bytes that the NIC placed there.
     pub zero_copied_bytes: u64,
     /// How far that can be told.
     pub zero_copied_is: ZeroCopied,

@@ -12,7 +12,7 @@ pub(crate) trait Engine {
     /// What it is, with the features in use, as words for people.
     fn path(&self) -> String;
 
-    /// Whether what it lends as placed by the NIC or mapped is just that.
+    /// Whether what it lends as placed by the NIC is just that.
     fn zero_copied(&self) -> ZeroCopied {
         ZeroCopied::Exact
     }

@@ -58,8 +58,6 @@ impl Connection {
 pub(crate) enum Placed {
     /// The NIC.
     ByNic,
-    /// Nobody: the kernel's pages were mapped.
-    Mapped,
     /// The kernel, from its own memory.
     ByKernel,
 }
@@ -137,7 +135,7 @@ impl Core {
         self.counters.frames.add(1);
         match placed {
             Placed::ByKernel => self.counters.copied(CopyReason::Kernel, len as u64),
-            Placed::ByNic | Placed::Mapped => {
+            Placed::ByNic => {
                 self.counters.zero_copied_bytes.add(len as u64);
                 self.counters.zero_copied_frames.add(1);
             }

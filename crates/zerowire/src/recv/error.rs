@@ -20,14 +20,6 @@ pub enum RecvError {
     /// The number of buffers is out of range.
     #[error("{0} receive buffers are out of range: give 2 to 32768")]
     Buffers(usize),
-    /// Mapped receive lends whole pages.
-    #[error("a receive buffer of {bytes} bytes can't be mapped: give a multiple of {page}, a page")]
-    NotPages {
-        /// What was asked for.
-        bytes: usize,
-        /// Bytes of a page.
-        page: usize,
-    },
     /// The back end that was asked for is not in this version.
     #[error("the receive path {0} is not available in this version: use auto, multishot or plain")]
     NotAvailable(&'static str),
@@ -173,8 +165,7 @@ impl RecvError {
             | Self::DmabufNeedsQueue
             | Self::BufferBytes(_)
             | Self::Buffers(_)
-            | Self::NotListening
-            | Self::NotPages { .. } => Some(libc::EINVAL),
+            | Self::NotListening => Some(libc::EINVAL),
             Self::NotAvailable(_) | Self::NotShareable | Self::OneArea | Self::TooOld { .. } => {
                 Some(libc::EOPNOTSUPP)
             }

@@ -20,7 +20,7 @@ pub(crate) const MOST_ADDED: usize = 1023;
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// Keeps the memory mapped.
-    areas: Box<[Area]>,
+    first: Area,
     /// The same of areas that were added later: places for as many as there can be.
     added: OnceLock<Box<[OnceLock<Area>]>>,
     returns: Returns,
@@ -30,11 +30,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Memory of `areas`, and room for `slots` leases at a time.
-    pub(crate) fn new(areas: Box<[Area]>, slots: usize) -> io::Result<Self> {
+    /// The memory of `first`, and room for `slots` leases at a time.
+    pub(crate) fn new(first: Area, slots: usize) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let added = OnceLock::new();
-        Ok(Self { areas, added, returns: Returns::new(slots), bell, kept: OnceLock::new() })
+        Ok(Self { first, added, returns: Returns::new(slots), bell, kept: OnceLock::new() })
     }
 
     /// Keeps a value as long as the pool: one that, when it is dropped, lets others write the memory.
@@ -45,7 +45,7 @@ impl Pool {
     /// The memory.
     #[inline]
     pub(crate) fn area(&self, index: usize) -> Option<&Area> {
-        self.areas.get(index).or_else(|| self.added.get()?.get(index - self.areas.len())?.get())
+        if index == 0 { Some(&self.first) } else { self.added.get()?.get(index - 1)?.get() }
     }
 
     /// Takes one more area, which gets the next index. False: there are [`MOST_ADDED`] already. The receiver's thread only.

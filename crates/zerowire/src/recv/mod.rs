@@ -29,7 +29,6 @@ mod options;
 mod pace;
 mod plain;
 mod receiver;
-mod tcp_mapped;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod zcrx;

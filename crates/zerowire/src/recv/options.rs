@@ -25,13 +25,6 @@ pub enum Backend {
     Multishot,
     /// `epoll_wait` and `recvmsg`: every kernel and container.
     Plain,
-    /// `epoll_wait` and `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): whole pages are mapped, the rest is copied. For networks whose
-    /// segments carry multiples of a page (MTU 4148 or 9000 with TCP_MAXSEG 8204 say) and a NIC with header split; elsewhere
-    /// it costs more than copying. [`Options::buffer_bytes`] must be a multiple of a page. Never chosen by itself.
-    ///
-    /// A lease of mapped pages keeps its socket open: after [`Receiver::remove`](super::Receiver::remove) the peer sees the
-    /// socket closed only when the last one is back. When the receiver goes before its leases, such connections are reset.
-    TcpMapped,
 }
 
 /// How a receiver works. `Options::default()`: the best back end, 256 buffers of 64 KiB.

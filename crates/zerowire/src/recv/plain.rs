@@ -12,7 +12,6 @@ mod calls;
 use super::backend::Engine;
 use super::core::{Core, Kind};
 use super::listen::ACCEPT;
-use super::tcp_mapped::Windows;
 use super::{Arrival, Options, RecvError};
 use crate::syscall;
 use calls::{accept, borrow, limit_of, receive, set_blocking, timespec};
@@ -65,8 +64,6 @@ pub(crate) struct Plain {
     epoll: OwnedFd,
     marks: Vec<Mark>,
     listeners: Vec<Listening>,
-    /// For [`Backend::TcpMapped`](super::Backend::TcpMapped).
-    windows: Option<Windows>,
     /// Connections that may have data, by place.
     ready: VecDeque<u32>,
     events: Vec<Event>,
@@ -88,7 +85,6 @@ impl Plain {
             epoll,
             marks: Vec::new(),
             listeners: Vec::new(),
-            windows: None,
             ready: VecDeque::new(),
             events: Vec::with_capacity(EVENTS),
             turns: 0,
@@ -96,12 +92,6 @@ impl Plain {
             came: 0,
             only: None,
         })
-    }
-
-    /// The same with `TCP_ZEROCOPY_RECEIVE`.
-    pub(crate) fn mapped(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
-        let windows = Some(Windows::new(core)?);
-        Ok(Self { windows, ..Self::new(core, options)? })
     }
 
     fn watch(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
@@ -195,7 +185,7 @@ impl Plain {
     }
 
     fn wait_for_data(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<(), RecvError> {
-        let sleeps = core.paused > 0 || self.windows.as_ref().is_some_and(Windows::has_orphans);
+        let sleeps = core.paused > 0;
         if sleeps && !core.pool.returns().sleep() {
             return Ok(());
         }
@@ -260,21 +250,8 @@ impl Plain {
 
     /// One receive. True: there may be more at once.
     fn receive(&mut self, core: &mut Core, out: &mut Vec<Arrival>, place: u32) -> bool {
-        let Some(windows) = &mut self.windows else { return self.copy(core, out, place, usize::MAX) };
-        let mapped = windows.receive(core, out, place, limit_of(core, place));
-        if mapped.bytes > 0 && (mapped.to_copy == 0 || !core.may_receive(place) || core.holdings.free() == 0)
-        {
-            return true;
-        }
-        // What can be mapped behind it is not to be copied.
-        let most = if mapped.to_copy > 0 { mapped.to_copy } else { usize::MAX };
-        self.copy(core, out, place, most) || mapped.to_copy > 0
-    }
-
-    /// Receives `most` bytes at most by copying. True: there may be more at once.
-    fn copy(&mut self, core: &mut Core, out: &mut Vec<Arrival>, place: u32, most: usize) -> bool {
         let Some(fd) = core.fd(place) else { return false };
-        let limit = limit_of(core, place).min(most);
+        let limit = limit_of(core, place);
         let connection = &core.connections[place as usize];
         let buffer_bytes = core.buffer_bytes;
         let most_pieces = (HOT_BYTES / buffer_bytes).clamp(1, PIECES);
@@ -325,11 +302,7 @@ impl Plain {
 
 impl Engine for Plain {
     fn path(&self) -> String {
-        match &self.windows {
-            None => "plain: epoll_wait and recvmsg".to_owned(),
-            Some(_) => "tcp-mapped: epoll_wait, TCP_ZEROCOPY_RECEIVE, and recvmsg for what can't be mapped"
-                .to_owned(),
-        }
+        "plain: epoll_wait and recvmsg".to_owned()
     }
 
     fn add(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
@@ -337,9 +310,6 @@ impl Engine for Plain {
             self.marks.resize(place as usize + 1, Mark::default());
         }
         self.marks[place as usize].watched = false;
-        if let Some(windows) = &mut self.windows {
-            windows.add(place);
-        }
         self.watch(core, place, socket).map_err(|e| match e.raw_os_error() {
             Some(libc::ENOSPC) => {
                 RecvError::system("epoll_ctl (the limit is sysctl fs.epoll.max_user_watches)")(e)
@@ -350,9 +320,6 @@ impl Engine for Plain {
 
     fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
         self.unwatch(core, place);
-        if let (Some(windows), Some(connection)) = (&mut self.windows, core.connections.get(place as usize)) {
-            windows.remove(connection.id);
-        }
         Ok(())
     }
 
@@ -388,18 +355,6 @@ impl Engine for Plain {
             let _ = set_blocking(fd, true);
         }
         Ok(())
-    }
-
-    fn returned(&mut self, slot: u32) {
-        if let Some(windows) = &mut self.windows {
-            windows.returned(slot);
-        }
-    }
-
-    fn close(&mut self, core: &mut Core) {
-        if let Some(windows) = &mut self.windows {
-            windows.close(core);
-        }
     }
 
     fn turn(

@@ -8,7 +8,6 @@ use super::listen::Listeners;
 use super::multishot::Multishot;
 use super::pace::Messengers;
 use super::plain::Plain;
-use super::tcp_mapped;
 use super::zcrx::{self, Zcrx};
 use super::{Backend, Events, Lease, ListenerId, Options, RecvError, SharedArea, SocketError, ZeroCopied};
 use crate::area::{Area, AreaOptions};
@@ -101,7 +100,6 @@ impl Receiver {
         let mut note = None;
         let engine: Box<dyn Engine> = match &options.backend {
             Backend::Queue { .. } | Backend::NoDevice => Box::new(Zcrx::new(&mut core, &options)?),
-            Backend::TcpMapped => Box::new(Plain::mapped(&mut core, &options)?),
             Backend::Multishot => Box::new(Multishot::new(&mut core, &options)?),
             Backend::Plain => Box::new(Plain::new(&mut core, &options)?),
             Backend::Auto => match Multishot::new(&mut core, &options) {
@@ -354,7 +352,7 @@ impl Receiver {
         self.open
     }
 
-    /// The ledger. `zero_copied_bytes`: placed by the NIC, or mapped; copied with the reason "kernel": copied by the kernel into the
+    /// The ledger. `zero_copied_bytes`: placed by the NIC; copied with the reason "kernel": copied by the kernel into the
     /// area. On a NIC's queue the first is too high where the kernel didn't tell that it copied:
     /// [`Receiver::zero_copied`].
     pub fn counters(&self) -> Arc<Counters> {
@@ -419,9 +417,6 @@ pub(super) fn new_core(options: &Options) -> Result<Core, RecvError> {
     // Zero-copy receive lends pieces, not whole buffers.
     let plan = zcrx::Plan::of(options)?;
     let (slots, share) = plan.map_or((buffers, options.share.unwrap_or(buffers / 4)), |p| (p.slots, p.share));
-    if options.backend == Backend::TcpMapped {
-        return core_of(tcp_mapped::areas(options)?, buffer_bytes, slots, share);
-    }
     let area = match zcrx::device_memory(options)? {
         Some(area) => area,
         None => Area::new(AreaOptions { buffer_bytes, buffers, pages })?,
@@ -446,11 +441,7 @@ pub(super) fn core_on(
     slots: usize,
     share: usize,
 ) -> Result<Core, RecvError> {
-    core_of([area].into(), buffer_bytes, slots, share)
-}
-
-fn core_of(areas: Box<[Area]>, buffer_bytes: usize, slots: usize, share: usize) -> Result<Core, RecvError> {
-    let pool = Pool::new(areas, slots).map_err(RecvError::system("eventfd"))?;
+    let pool = Pool::new(area, slots).map_err(RecvError::system("eventfd"))?;
     Ok(Core {
         pool: Arc::new(pool),
         holdings: Holdings::new(slots, share),

@@ -12,7 +12,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// The back ends that run everywhere.
 pub const BOTH: [Backend; 2] = [Backend::Multishot, Backend::Plain];
 /// And the one that has to be asked for; its buffers are whole pages.
-pub const ALL: [Backend; 3] = [Backend::Multishot, Backend::Plain, Backend::TcpMapped];
+pub const ALL: [Backend; 2] = [Backend::Multishot, Backend::Plain];
 
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -63,7 +63,6 @@ pub fn receiver(backend: Backend, change: impl FnOnce(&mut Options)) -> Receiver
     let receiver = Receiver::new(options).unwrap();
     let name = match backend {
         Backend::Multishot => "multishot",
-        Backend::TcpMapped => "tcp-mapped",
         _ => "plain",
     };
     assert!(receiver.path().starts_with(name), "{}", receiver.path());
