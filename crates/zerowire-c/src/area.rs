@@ -29,8 +29,8 @@ impl From<AreaError> for Failure {
         let errno = match &e {
             AreaError::BufferBytes(_) | AreaError::Buffers(_) => libc::EINVAL,
             AreaError::HugePages { .. } => libc::ENOMEM,
-            AreaError::Map { source, .. } | AreaError::File { source, .. } => {
-                source.raw_os_error().unwrap_or(libc::EIO)
+            AreaError::Map { cause, .. } | AreaError::File { cause, .. } => {
+                cause.raw_os_error().unwrap_or(libc::EIO)
             }
             AreaError::NotRegular(_) | AreaError::PastEnd { .. } => libc::EINVAL,
         };

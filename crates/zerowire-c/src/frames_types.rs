@@ -215,8 +215,8 @@ fn xdp(interface: &str, o: &FramesOptions) -> Result<SenderOptions, Failure> {
 }
 
 /// The number of an error of the system, if it has one.
-fn number(source: &std::io::Error) -> i32 {
-    source.raw_os_error().unwrap_or(libc::EIO)
+fn number(cause: &std::io::Error) -> i32 {
+    cause.raw_os_error().unwrap_or(libc::EIO)
 }
 
 impl From<packet::OpenError> for Failure {
@@ -227,7 +227,7 @@ impl From<packet::OpenError> for Failure {
             E::NoInterface { .. } => libc::ENODEV,
             E::NoMemory { .. } => libc::ENOMEM,
             E::NoRing { .. } => libc::EOPNOTSUPP,
-            E::Option { source, .. } | E::System { source, .. } => number(source),
+            E::Option { cause, .. } | E::System { cause, .. } => number(cause),
             // Values out of bounds.
             _ => libc::EINVAL,
         };
@@ -248,7 +248,7 @@ impl From<XdpError> for Failure {
             E::Down { .. } => libc::ENETDOWN,
             E::NoZeroCopy { .. } => libc::EOPNOTSUPP,
             E::Busy { .. } => libc::EBUSY,
-            E::System { source, .. } => number(source),
+            E::System { cause, .. } => number(cause),
             _ => libc::EIO,
         };
         Self::new(errno, e.to_string())
@@ -264,7 +264,7 @@ impl From<FrameError> for Failure {
             E::LongerThanMtu { .. } | E::TooLong { .. } => libc::EMSGSIZE,
             E::TooShort { .. } | E::BadOffload { .. } | E::Slot { .. } => libc::EINVAL,
             E::Stuck { .. } => libc::ETIMEDOUT,
-            E::Refused { source, .. } | E::System { source, .. } => number(source),
+            E::Refused { cause, .. } | E::System { cause, .. } => number(cause),
             _ => libc::EIO,
         };
         Self::new(errno, e.to_string())

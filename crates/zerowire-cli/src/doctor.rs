@@ -126,7 +126,7 @@ fn print(report: &impl Serialize, json: bool, text: impl FnOnce(&render::Style) 
 
 /// A command that can't run is an error.
 fn exit_code(report: &Report) -> ExitCode {
-    let can_run = |v: &Verdict| !v.built || v.outcome != Outcome::Missing;
+    let can_run = |v: &Verdict| v.outcome != Outcome::Missing;
     if report.verdicts.iter().all(can_run) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -89,7 +89,6 @@ fn root_is_ready() {
         assert_eq!(check(&report, id)["outcome"], "ok", "{id}");
     }
     assert!(output.status.success());
-    assert_eq!(verdict(&report, "net")["built"], true);
     let text = text(&lab.doctor(&[]).output().expect("run"));
     assert!(text.contains("What runs here") && !text.contains('\x1b'), "{text}");
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
@@ -224,7 +223,7 @@ fn vsock_needs_no_privilege() {
         assert_eq!(check(&report, id)["outcome"], "ok", "{id}");
     }
     let vsock = verdict(&report, "vsock");
-    assert_eq!((&vsock["outcome"], &vsock["built"]), (&"ok".into(), &true.into()), "{vsock}");
+    assert_eq!(&vsock["outcome"], "ok", "{vsock}");
     assert!(vsock["text"].as_str().is_some_and(|t| t.contains("no privilege")), "{vsock}");
     assert!(output.status.success());
     let text = text(&lab.doctor(&["--path", "vsock"]).output().expect("run"));

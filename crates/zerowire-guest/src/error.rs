@@ -41,12 +41,12 @@ pub enum GuestError {
         status: u64,
     },
     /// A system call failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {cause}")]
     Io {
         /// What was tried.
         what: String,
         /// Why it failed.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// A guest address range is not (wholly) in one region.
     #[error("guest memory {addr} with {len} bytes is not inside one region")]
@@ -154,6 +154,6 @@ pub enum GuestError {
 
 impl GuestError {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> GuestError {
-        GuestError::Io { what: what.into(), source: source.into() }
+        GuestError::Io { what: what.into(), cause: source.into() }
     }
 }

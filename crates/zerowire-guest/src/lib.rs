@@ -103,8 +103,6 @@ mod memory;
 pub mod misbehave;
 pub mod net;
 pub mod ring;
-#[cfg(test)]
-mod told_once;
 mod transport;
 pub mod vsock;
 mod wait;

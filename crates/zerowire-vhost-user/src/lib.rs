@@ -45,8 +45,6 @@ mod message;
 pub mod payload;
 pub mod protocol;
 mod request;
-#[cfg(test)]
-mod told_once;
 
 pub use connection::Connection;
 pub use error::WireError;

@@ -16,6 +16,4 @@ pub mod memory;
 pub mod net;
 pub mod port;
 pub mod ring;
-#[cfg(test)]
-mod told_once;
 pub mod vsock;

@@ -23,7 +23,5 @@ pub mod recv;
 pub mod send;
 mod socket_error;
 pub mod syscall;
-#[cfg(test)]
-mod told_once;
 pub mod uring;
 pub mod xdp;

@@ -121,7 +121,7 @@ fn verdict(v: &Verdict, style: &Style) -> String {
     )
 }
 
-/// Counts, and for the jobs that are built whether they run.
+/// Counts, and whether each job runs.
 fn summary(report: &Report) -> String {
     let count = |o| report.count(o);
     let counts = format!(
@@ -130,7 +130,7 @@ fn summary(report: &Report) -> String {
         count(Outcome::Degraded),
         count(Outcome::Missing)
     );
-    report.verdicts.iter().filter(|v| v.built).fold(counts, |text, v| {
+    report.verdicts.iter().fold(counts, |text, v| {
         let state = match v.outcome {
             Outcome::Ok => "is ready",
             Outcome::Degraded => "works, on a lesser path",
@@ -183,7 +183,7 @@ mod tests {
                 check(Group::Shared, "first", Outcome::Degraded),
                 check(Group::Net, "third", Outcome::Missing),
             ],
-            verdicts: vec![Verdict { job: Job::Net, outcome: net, text: "runs".to_owned(), built: true }],
+            verdicts: vec![Verdict { job: Job::Net, outcome: net, text: "runs".to_owned() }],
         }
     }
 
@@ -233,10 +233,9 @@ mod tests {
     fn the_summary_follows_the_verdict() {
         assert!(summary(&sample(Outcome::Degraded)).contains("lesser path"));
         assert!(summary(&sample(Outcome::Missing)).contains("can't run"));
-        let also = Verdict { job: Job::Vsock, outcome: Outcome::Ok, text: String::new(), built: true };
+        let also = Verdict { job: Job::Vsock, outcome: Outcome::Ok, text: String::new() };
         let mut both = sample(Outcome::Degraded);
         both.verdicts.push(also);
-        both.verdicts.push(Verdict { job: Job::Send, built: false, ..both.verdicts[0].clone() });
         assert!(summary(&both).ends_with("zerowire net works, on a lesser path. zerowire vsock is ready."));
         let other = Report { verdicts: Vec::new(), ..sample(Outcome::Ok) };
         assert!(summary(&other).ends_with("missing."));

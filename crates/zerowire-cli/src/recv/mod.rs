@@ -83,10 +83,5 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
 
 /// Whether an argument is out of range that only the library knows.
 fn is_out_of_range(e: &RecvError) -> bool {
-    matches!(
-        e,
-        RecvError::BufferBytes(_)
-            | RecvError::Buffers(_)
-            | RecvError::ZeroCopyArea { .. }
-    )
+    matches!(e, RecvError::BufferBytes(_) | RecvError::Buffers(_) | RecvError::ZeroCopyArea { .. })
 }

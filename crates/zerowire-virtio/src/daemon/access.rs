@@ -55,7 +55,7 @@ impl SocketAccess {
 
     fn apply(&self, file: &OwnedFd, path: &Path) -> Result<(), ListenError> {
         let denied =
-            |what: String, source: io::Error| ListenError::Access { path: path.to_owned(), what, source };
+            |what: String, cause: io::Error| ListenError::Access { path: path.to_owned(), what, cause };
         let mode = self.mode();
         let now = rustix::fs::fstat(file).map_err(|e| denied(format!("mode {mode:#06o}"), e.into()))?;
         if now.st_mode & 0o7777 != mode {

@@ -43,16 +43,16 @@ pub enum ListenError {
     #[error("socket path {0} is longer than the 107 bytes of a unix socket's address: give a shorter one")]
     TooLong(PathBuf),
     /// Binding failed.
-    #[error("can't listen on {path}: {source}; the directory must exist and be writable")]
+    #[error("can't listen on {path}: {cause}; the directory must exist and be writable")]
     Bind {
         /// The path.
         path: PathBuf,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// Its file can't be given away.
     #[error(
-        "socket path {path}: can't give it {what}: {source}; another owner needs root (CAP_CHOWN), and so does a group that \
+        "socket path {path}: can't give it {what}: {cause}; another owner needs root (CAP_CHOWN), and so does a group that \
          this process is not in"
     )]
     Access {
@@ -61,7 +61,7 @@ pub enum ListenError {
         /// Owner, group or mode.
         what: String,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// Another file took its place before it could be given away.
     #[error(
@@ -71,14 +71,14 @@ pub enum ListenError {
     Replaced(PathBuf),
     /// The descriptor is no unix stream socket.
     #[error(
-        "descriptor {fd} is not a unix stream socket: {source}; give the number of one that this process was started with, \
+        "descriptor {fd} is not a unix stream socket: {cause}; give the number of one that this process was started with, \
          listening or connected"
     )]
     BadFd {
         /// Its number.
         fd: RawFd,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Bound {
 /// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
 /// The file is the caller's to remove.
 pub(crate) fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
-    let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), source: e.into() };
+    let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), cause: e.into() };
     if path.as_os_str().len() > 107 {
         return Err(ListenError::TooLong(path.to_owned()));
     }
@@ -117,7 +117,7 @@ pub(crate) fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) ->
         }
     }
     let socket = socket()?;
-    access.prepare(&socket).map_err(|source| ListenError::Bind { path: path.to_owned(), source })?;
+    access.prepare(&socket).map_err(|cause| ListenError::Bind { path: path.to_owned(), cause })?;
     rustix::net::bind(&socket, &address).map_err(failed)?;
     let listening = access
         .grant(&socket, path)
@@ -169,7 +169,7 @@ impl Listener {
     /// Takes a descriptor that this process was started with. To be called before anything else is opened: a number that the
     /// user got wrong is then one that is not open, and not that of something of this process's own.
     pub(super) fn inherit(fd: RawFd) -> Result<Self, ListenError> {
-        let bad = |source: io::Error| ListenError::BadFd { fd, source };
+        let bad = |cause: io::Error| ListenError::BadFd { fd, cause };
         if fd < 0 {
             return Err(bad(io::Error::from_raw_os_error(libc::EBADF)));
         }
@@ -240,7 +240,7 @@ impl Listener {
             return Ok(());
         };
         let access =
-            SocketAccess::of(before).map_err(|source| ListenError::Bind { path: path.clone(), source })?;
+            SocketAccess::of(before).map_err(|cause| ListenError::Bind { path: path.clone(), cause })?;
         let Bound { socket, file } = bind_unix(path, SocketType::STREAM, &access)?;
         (*listening, *before) = (Some(socket.into()), file);
         Ok(())

@@ -85,20 +85,20 @@ pub enum ServerError {
     #[error("VM name {0:?}: give each VM a name of at least one character, and no control characters in it")]
     BadName(String),
     /// The port can't be had.
-    #[error("VM {vm}: {source}")]
+    #[error("VM {vm}: {cause}")]
     Port {
         /// The VM.
         vm: String,
         /// What is wrong.
-        r#source: PortError,
+        cause: PortError,
     },
     /// The socket can't be had.
-    #[error("VM {vm}: {source}")]
+    #[error("VM {vm}: {cause}")]
     Listen {
         /// The VM.
         vm: String,
         /// What is wrong.
-        r#source: ListenError,
+        cause: ListenError,
     },
     /// The metadata can't be read.
     #[error("VM {vm}: {text}")]
@@ -173,12 +173,12 @@ pub enum ServerError {
         text: String,
     },
     /// A thread or an eventfd can't be had.
-    #[error("VM {vm}: {source}; see 'ulimit -u' and 'ulimit -n'")]
+    #[error("VM {vm}: {cause}; see 'ulimit -u' and 'ulimit -n'")]
     Resources {
         /// The VM.
         vm: String,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -234,7 +234,7 @@ pub(super) fn inherit<'a>(
             Endpoint::Path(_) => Ok(None),
             Endpoint::Fd(fd) => Listener::inherit(*fd)
                 .map(Some)
-                .map_err(|source| ServerError::Listen { vm: vm.to_owned(), source }),
+                .map_err(|cause| ServerError::Listen { vm: vm.to_owned(), cause }),
         })
         .collect()
 }
@@ -283,7 +283,7 @@ pub(super) struct VmContext {
     pub shared: Arc<Shared>,
     pub mac: Option<MacAddress>,
     pub postcopy: bool,
-    source: Option<MetadataSource>,
+    cause: Option<MetadataSource>,
     tree: Mutex<Option<Arc<MetadataTree>>>,
     new_tree: AtomicBool,
 }
@@ -292,7 +292,7 @@ impl VmContext {
     /// The metadata to serve.
     pub(super) fn metadata(&self) -> Option<(Arc<MetadataTree>, TokenPolicy)> {
         let tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        Some((tree, self.source.as_ref()?.tokens))
+        Some((tree, self.cause.as_ref()?.tokens))
     }
 
     /// The metadata if they are new since the last call.
@@ -304,13 +304,13 @@ impl VmContext {
     }
 
     fn reload(&self) -> Result<(), String> {
-        let Some(source) = &self.source else { return Ok(()) };
+        let Some(cause) = &self.cause else { return Ok(()) };
         // A file that can't be read leaves the old tree in place.
-        let tree = source.load()?;
+        let tree = cause.load()?;
         *self.tree.lock().unwrap_or_else(PoisonError::into_inner) = Some(tree);
         self.new_tree.store(true, Ordering::Release);
         self.control.wake();
-        tracing::info!("{}: metadata read again from {}", self.control.name, source.file.display());
+        tracing::info!("{}: metadata read again from {}", self.control.name, cause.file.display());
         Ok(())
     }
 }
@@ -405,20 +405,18 @@ impl Vm {
         let vm = name.clone();
         let followed = port.followed();
         let tree = match &metadata {
-            Some(source) => {
-                Some(source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?)
-            }
+            Some(cause) => Some(cause.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?),
             None => None,
         };
         let opened =
-            port::open(&port, policy).map_err(|source| ServerError::Port { vm: vm.clone(), source })?;
+            port::open(&port, policy).map_err(|cause| ServerError::Port { vm: vm.clone(), cause })?;
         // The socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,
             None => Listener::new(&endpoint, &access)
-                .map_err(|source| ServerError::Listen { vm: vm.clone(), source })?,
+                .map_err(|cause| ServerError::Listen { vm: vm.clone(), cause })?,
         };
-        let resources = |source| ServerError::Resources { vm: vm.clone(), source };
+        let resources = |cause| ServerError::Resources { vm: vm.clone(), cause };
         let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()));
         let link = match (followed, &shared.link) {
             (Some(interface), Some(link)) => {
@@ -440,7 +438,7 @@ impl Vm {
             port: opened,
             mac,
             postcopy,
-            source: metadata,
+            cause: metadata,
             tree: Mutex::new(tree),
             new_tree: AtomicBool::new(false),
         });

@@ -51,12 +51,12 @@ pub enum MemoryError {
         have: u64,
     },
     /// Its file is no memory.
-    #[error("memory region at guest address {guest_addr:#x}: {source}")]
+    #[error("memory region at guest address {guest_addr:#x}: {cause}")]
     File {
         /// The region's guest-physical address.
         guest_addr: u64,
         /// What to give instead.
-        r#source: NotMemory,
+        cause: NotMemory,
     },
     /// Two regions overlap.
     #[error("memory regions at guest addresses {0:#x} and {1:#x} overlap")]
@@ -79,11 +79,11 @@ pub enum MemoryError {
         len: u64,
     },
     /// The kernel refused the mapping.
-    #[error("memory region at guest address {guest_addr:#x} can't be mapped: {source}")]
+    #[error("memory region at guest address {guest_addr:#x} can't be mapped: {cause}")]
     Map {
         /// The region's guest-physical address.
         guest_addr: u64,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }

@@ -150,8 +150,8 @@ impl GuestMemory {
                 return Err(MemoryError::Overlap(r.guest_addr, guest_addr));
             }
         }
-        check_memory(&file).map_err(|source| MemoryError::File { guest_addr, source })?;
-        let map_error = |source| MemoryError::Map { guest_addr, source };
+        check_memory(&file).map_err(|cause| MemoryError::File { guest_addr, cause })?;
+        let map_error = |cause| MemoryError::Map { guest_addr, cause };
         let stat = rustix::fs::fstat(&file).map_err(|e| map_error(e.into()))?;
         let have = stat.st_size as u64;
         let page = page_size(&file).map_err(map_error)?;

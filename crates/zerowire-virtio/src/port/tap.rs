@@ -103,31 +103,31 @@ pub enum TapError {
     #[error("/dev/net/tun can't be opened: {0}; {hint}", hint = device_remedy(.0))]
     Device(io::Error),
     /// TUNSETIFF failed.
-    #[error("tap '{name}' can't be opened: {source}; {hint}")]
+    #[error("tap '{name}' can't be opened: {cause}; {hint}")]
     Attach {
         /// The interface.
         name: String,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
         /// What to do.
         hint: String,
     },
     /// Another ioctl failed.
-    #[error("tap '{name}': {what} failed: {source}")]
+    #[error("tap '{name}': {what} failed: {cause}")]
     Setup {
         /// The interface.
         name: String,
         /// What was tried.
         what: &'static str,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl TapError {
     /// Another descriptor has the interface.
     fn is_busy(&self) -> bool {
-        matches!(self, Self::Attach { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+        matches!(self, Self::Attach { cause, .. } if cause.raw_os_error() == Some(libc::EBUSY))
     }
 }
 
@@ -169,10 +169,10 @@ impl Tap {
         for _ in 1..spec.queues {
             queues.push(attach(&name, multi, 0)?);
         }
-        let control = queues[0].try_clone().map_err(|source| TapError::Setup {
+        let control = queues[0].try_clone().map_err(|cause| TapError::Setup {
             name: name.clone(),
             what: "dup",
-            source,
+            cause,
         })?;
         let attached = queues.iter().map(|_| AtomicBool::new(true)).collect();
         let mut tap = Self { attached, name, control, queues, offloads: TapOffloads::default(), created };
@@ -292,7 +292,7 @@ impl Tap {
         // The first queue always takes part.
         match self.queues.first().map(|q| rustix::io::write(q, &bytes)) {
             Some(Err(e)) => {
-                Err(TapError::Setup { name: self.name.clone(), what: "sending a frame", source: e.into() })
+                Err(TapError::Setup { name: self.name.clone(), what: "sending a frame", cause: e.into() })
             }
             _ => Ok(()),
         }
@@ -315,18 +315,18 @@ impl Tap {
 
     fn check(&self, r: libc::c_int, what: &'static str) -> Result<(), TapError> {
         if r < 0 {
-            let source = io::Error::last_os_error();
-            return Err(TapError::Setup { name: self.name.clone(), what, source });
+            let cause = io::Error::last_os_error();
+            return Err(TapError::Setup { name: self.name.clone(), what, cause });
         }
         Ok(())
     }
 
     fn set_up(&self) -> Result<(), TapError> {
         let socket = self.socket()?;
-        let flags = netdevice::flags(&socket, &self.name).map_err(|source| TapError::Setup {
+        let flags = netdevice::flags(&socket, &self.name).map_err(|cause| TapError::Setup {
             name: self.name.clone(),
             what: "SIOCGIFFLAGS",
-            source,
+            cause,
         })?;
         let req = request(&self.name, (flags | libc::IFF_UP) as libc::c_short);
         // SAFETY: SIOCSIFFLAGS reads the ifreq.
@@ -339,7 +339,7 @@ impl Tap {
     }
 
     fn socket(&self) -> Result<OwnedFd, TapError> {
-        ask_by().map_err(|source| TapError::Setup { name: self.name.clone(), what: "socket", source })
+        ask_by().map_err(|cause| TapError::Setup { name: self.name.clone(), what: "socket", cause })
     }
 
     fn request(&self) -> IfReq {
@@ -405,9 +405,9 @@ fn attach(name: &str, multi: bool, exclusive: libc::c_short) -> Result<OwnedFd, 
     let req = request(name, flags);
     // SAFETY: TUNSETIFF reads and fills the ifreq, which is long enough.
     if unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw const req) } < 0 {
-        let source = io::Error::last_os_error();
-        let hint = remedy(name, multi, &source);
-        return Err(TapError::Attach { name: name.to_owned(), source, hint });
+        let cause = io::Error::last_os_error();
+        let hint = remedy(name, multi, &cause);
+        return Err(TapError::Attach { name: name.to_owned(), cause, hint });
     }
     Ok(fd)
 }

@@ -25,20 +25,20 @@ pub enum AreaError {
         free: String,
     },
     /// The mapping was refused.
-    #[error("mapping {len} bytes failed: {source}")]
+    #[error("mapping {len} bytes failed: {cause}")]
     Map {
         /// Length asked for.
         len: usize,
         /// The system's answer.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// The file can't be opened or its length can't be read.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     File {
         /// The file.
         path: String,
         /// The system's answer.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// Not a regular file: only files of a fixed length can be mapped.
     #[error("{0} is not a regular file: read it and send owned buffers instead")]

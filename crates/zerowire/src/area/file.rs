@@ -27,7 +27,7 @@ impl MappedFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, AreaError> {
         let path = path.as_ref();
         let name = || path.display().to_string();
-        let file = File::open(path).map_err(|source| AreaError::File { path: name(), source })?;
+        let file = File::open(path).map_err(|cause| AreaError::File { path: name(), cause })?;
         Self::map(file, name)
     }
 
@@ -37,12 +37,12 @@ impl MappedFile {
     }
 
     fn map(file: File, name: impl Fn() -> String) -> Result<Self, AreaError> {
-        let meta = file.metadata().map_err(|source| AreaError::File { path: name(), source })?;
+        let meta = file.metadata().map_err(|cause| AreaError::File { path: name(), cause })?;
         if !meta.is_file() {
             return Err(AreaError::NotRegular(name()));
         }
         let len = usize::try_from(meta.len())
-            .map_err(|_| AreaError::File { path: name(), source: io::ErrorKind::FileTooLarge.into() })?;
+            .map_err(|_| AreaError::File { path: name(), cause: io::ErrorKind::FileTooLarge.into() })?;
         let map = if len == 0 { None } else { Some(Map::file(&file, len)?) };
         Ok(Self(Arc::new(Inner { file, map })))
     }

@@ -38,7 +38,7 @@ impl Map {
                     (Pages::Huge, rustix::io::Errno::NOMEM) => {
                         AreaError::HugePages { pages: mapped / HUGE_BYTES, free: free_huge_pages() }
                     }
-                    _ => AreaError::Map { len: mapped, source: e.into() },
+                    _ => AreaError::Map { len: mapped, cause: e.into() },
                 })?;
         Ok(Self { base: base.cast(), len, mapped })
     }
@@ -47,7 +47,7 @@ impl Map {
     pub(super) fn file(file: impl AsFd, len: usize) -> Result<Self, AreaError> {
         // SAFETY: as above; the pages are only ever read, and only by the kernel.
         let base = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) }
-            .map_err(|e| AreaError::Map { len, source: e.into() })?;
+            .map_err(|e| AreaError::Map { len, cause: e.into() })?;
         Ok(Self { base: base.cast(), len, mapped: len })
     }
 

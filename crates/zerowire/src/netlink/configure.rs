@@ -37,32 +37,32 @@ pub enum ConfigureError {
         interface: String,
     },
     /// The driver refused (an XDP program is attached for example, which takes frames in one piece).
-    #[error("{interface}: {step} was refused: {source}")]
+    #[error("{interface}: {step} was refused: {cause}")]
     Refused {
         /// The interface.
         interface: String,
         /// What was to be set.
         step: &'static str,
         /// The kernel's answer.
-        r#source: NetlinkError,
+        cause: NetlinkError,
     },
     /// Some of it could not be set back, not in 2 s either: another program uses the queue perhaps.
-    #[error("{interface}: could not be set back: {source}; by hand, when nothing uses the queue: {commands}")]
+    #[error("{interface}: could not be set back: {cause}; by hand, when nothing uses the queue: {commands}")]
     NotSetBack {
         /// The interface.
         interface: String,
         /// The kernel's answer.
-        r#source: NetlinkError,
+        cause: NetlinkError,
         /// The commands.
         commands: String,
     },
     /// There is no such interface, or netlink can't be asked.
-    #[error("{interface}: {source}")]
+    #[error("{interface}: {cause}")]
     Interface {
         /// The interface.
         interface: String,
         /// The kernel's answer.
-        r#source: NetlinkError,
+        cause: NetlinkError,
     },
 }
 
@@ -94,7 +94,7 @@ impl Configured {
     /// # Errors
     /// See [`ConfigureError`]: nothing is changed then.
     pub fn apply(interface: &str, queue: u32) -> Result<Self, ConfigureError> {
-        let failed = |source| ConfigureError::Interface { interface: interface.to_owned(), source };
+        let failed = |cause| ConfigureError::Interface { interface: interface.to_owned(), cause };
         let index = Link::find(interface).map_err(failed)?.index;
         let ethtool = Ethtool::open().map_err(failed)?;
         let mut configured = Self {
@@ -202,20 +202,20 @@ impl Configured {
         self.notes.push(text.to_owned());
     }
 
-    fn refused(&self, step: &'static str, source: NetlinkError) -> ConfigureError {
+    fn refused(&self, step: &'static str, cause: NetlinkError) -> ConfigureError {
         let interface = self.interface.clone();
-        match source.errno() {
+        match cause.errno() {
             Some(libc::EPERM | libc::EACCES) => ConfigureError::Privilege { interface },
-            _ => ConfigureError::Refused { interface, step, source },
+            _ => ConfigureError::Refused { interface, step, cause },
         }
     }
 
     fn set_back(&mut self) -> Result<(), ConfigureError> {
         let pause = || std::thread::sleep(PAUSE);
-        set_back(&mut self.ethtool, self.index, &mut self.steps, pause).map_err(|source| {
+        set_back(&mut self.ethtool, self.index, &mut self.steps, pause).map_err(|cause| {
             let commands: Vec<_> = self.steps.iter().rev().map(|s| s.back.as_str()).collect();
             let (interface, commands) = (self.interface.clone(), commands.join("; "));
-            ConfigureError::NotSetBack { interface, source, commands }
+            ConfigureError::NotSetBack { interface, cause, commands }
         })
     }
 }
@@ -263,9 +263,9 @@ impl ConfigureError {
         match self {
             Self::Privilege { .. } => Some(libc::EPERM),
             Self::NoHeaderSplit { .. } => Some(libc::EOPNOTSUPP),
-            Self::Refused { source, .. }
-            | Self::NotSetBack { source, .. }
-            | Self::Interface { source, .. } => source.errno(),
+            Self::Refused { cause, .. } | Self::NotSetBack { cause, .. } | Self::Interface { cause, .. } => {
+                cause.errno()
+            }
         }
     }
 }

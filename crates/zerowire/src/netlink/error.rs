@@ -21,12 +21,12 @@ pub enum NetlinkError {
         since: &'static str,
     },
     /// The kernel refused the question, or the socket failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {cause}")]
     System {
         /// What was asked.
         what: &'static str,
         /// The error.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// The answer breaks the format: an attribute is longer than the rest of its message, or has a wrong length.
     #[error("{what}: the kernel's answer can't be read ({why})")]
@@ -43,15 +43,15 @@ impl NetlinkError {
     /// EINVAL (no such queue), ENOENT (the interface is down, or no such family).
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::System { source, .. } => source.raw_os_error(),
+            Self::System { cause, .. } => cause.raw_os_error(),
             Self::NoFamily { .. } => Some(libc::ENOENT),
             Self::Name { .. } => Some(libc::ENODEV),
             Self::Malformed { .. } => None,
         }
     }
 
-    pub(super) fn system(what: &'static str, source: impl Into<io::Error>) -> Self {
-        Self::System { what, source: source.into() }
+    pub(super) fn system(what: &'static str, cause: impl Into<io::Error>) -> Self {
+        Self::System { what, cause: cause.into() }
     }
 }
 

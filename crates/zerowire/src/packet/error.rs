@@ -10,19 +10,19 @@ use super::geometry::{MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS};
 pub enum OpenError {
     /// The user may not open packet sockets.
     #[error(
-        "no packet socket for this user ({source}): run as root, or grant CAP_NET_RAW ('setcap cap_net_raw+ep PROGRAM')"
+        "no packet socket for this user ({cause}): run as root, or grant CAP_NET_RAW ('setcap cap_net_raw+ep PROGRAM')"
     )]
     NotPermitted {
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// There is no interface of this name in this network namespace.
-    #[error("interface {interface}: {source}: 'ip link' lists those of this network namespace")]
+    #[error("interface {interface}: {cause}: 'ip link' lists those of this network namespace")]
     NoInterface {
         /// The name.
         interface: String,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// The number of slots is out of bounds.
     #[error("a ring of {slots} slots: give 1 to {MAX_SLOTS}")]
@@ -48,12 +48,12 @@ pub enum OpenError {
         slot_bytes: usize,
     },
     /// The kernel has no memory for the ring.
-    #[error("no memory for a ring of {bytes} bytes ({source}): take fewer slots, or free memory")]
+    #[error("no memory for a ring of {bytes} bytes ({cause}): take fewer slots, or free memory")]
     NoMemory {
         /// Bytes of the ring.
         bytes: usize,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// The kernel refuses transmit rings of both versions.
     #[error(
@@ -66,21 +66,21 @@ pub enum OpenError {
         v2: io::Error,
     },
     /// An option is refused.
-    #[error("packet socket option {option} is refused: {source}: open it without this option")]
+    #[error("packet socket option {option} is refused: {cause}: open it without this option")]
     Option {
         /// Name of the option.
         option: &'static str,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// A system call failed for another reason.
-    #[error("interface {interface}: {call} failed: {source}")]
+    #[error("interface {interface}: {call} failed: {cause}")]
     System {
         /// The interface.
         interface: String,
         /// Name of the call.
         call: &'static str,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }

@@ -32,11 +32,11 @@ pub(super) struct Link {
 impl Link {
     /// A socket with the options, not bound yet.
     pub(super) fn new(interface: &str, options: &Options) -> Result<Self, OpenError> {
-        let socket = sys::packet_socket().map_err(|source| match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { source },
-            _ => OpenError::System { interface: interface.to_owned(), call: "socket", source },
+        let socket = sys::packet_socket().map_err(|cause| match cause.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { cause },
+            _ => OpenError::System { interface: interface.to_owned(), call: "socket", cause },
         })?;
-        let missing = |source| OpenError::NoInterface { interface: interface.to_owned(), source };
+        let missing = |cause| OpenError::NoInterface { interface: interface.to_owned(), cause };
         let index = netdevice::index(&socket, interface).map_err(missing)?;
         let mtu = netdevice::mtu(&socket, interface).map_err(missing)?;
         let ethernet = netdevice::is_ethernet(&socket, interface).map_err(missing)?;
@@ -48,7 +48,7 @@ impl Link {
         for (on, number, option) in switches {
             if on {
                 sys::set_words(socket.as_fd(), libc::SOL_PACKET, number, &[1])
-                    .map_err(|source| OpenError::Option { option, source })?;
+                    .map_err(|cause| OpenError::Option { option, cause })?;
             }
         }
         let (interface, offload) = (interface.to_owned(), options.offload);
@@ -56,10 +56,10 @@ impl Link {
     }
 
     pub(super) fn bind(&self) -> Result<(), OpenError> {
-        sys::bind(self.socket.as_fd(), self.index).map_err(|source| OpenError::System {
+        sys::bind(self.socket.as_fd(), self.index).map_err(|cause| OpenError::System {
             interface: self.interface.clone(),
             call: "bind",
-            source,
+            cause,
         })
     }
 
@@ -188,22 +188,22 @@ impl Link {
         number: u64,
         slot: usize,
         frame_bytes: usize,
-        source: io::Error,
+        cause: io::Error,
     ) -> FrameError {
         self.read_mtu();
-        if source.raw_os_error() == Some(libc::EMSGSIZE) && frame_bytes > self.longest() {
+        if cause.raw_os_error() == Some(libc::EMSGSIZE) && frame_bytes > self.longest() {
             return self.too_long(number, frame_bytes);
         }
-        FrameError::Refused { interface: self.interface.clone(), number, slot, frame_bytes, source }
+        FrameError::Refused { interface: self.interface.clone(), number, slot, frame_bytes, cause }
     }
 
     /// The error of a call that handed nothing over.
-    pub(super) fn error(&self, call: &'static str, source: io::Error, frames: usize) -> FrameError {
+    pub(super) fn error(&self, call: &'static str, cause: io::Error, frames: usize) -> FrameError {
         let interface = self.interface.clone();
-        match source.raw_os_error() {
+        match cause.raw_os_error() {
             Some(libc::ENXIO | libc::ENODEV) => FrameError::Gone { interface, frames },
             Some(libc::ENETDOWN) => FrameError::Down { interface, frames },
-            _ => FrameError::System { interface, call, source },
+            _ => FrameError::System { interface, call, cause },
         }
     }
 }

@@ -69,10 +69,10 @@ impl PacketSocket {
             return Err(OpenError::RingBytes { slots, slot_bytes });
         }
         link.bind()?;
-        let waiter = Waiter::new().map_err(|source| OpenError::System {
+        let waiter = Waiter::new().map_err(|cause| OpenError::System {
             interface: interface.to_owned(),
             call: "epoll",
-            source,
+            cause,
         })?;
         let memory: Box<[u8]> = vec![0; slots * stride + LINE].into();
         let payload_at = memory.as_ptr() as usize + options.header_bytes() + UDP_HEADERS;

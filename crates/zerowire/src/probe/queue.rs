@@ -170,7 +170,7 @@ fn verdict(asked: &Asked<'_>, checks: &[Check]) -> Verdict {
     } else {
         (Outcome::Ok, format!("{what} can be registered, and payload arrives without a copy"))
     };
-    Verdict { job: Job::Recv, outcome, text, built: Job::Recv.is_built() }
+    Verdict { job: Job::Recv, outcome, text }
 }
 
 fn settings(facts: &Facts) -> Settings {

@@ -31,11 +31,6 @@ impl Job {
             Self::Vsock => "vsock",
         }
     }
-
-    /// Whether this version of the program has the subcommand; the checks of the others say what it will find.
-    pub fn is_built(self) -> bool {
-        matches!(self, Self::Net | Self::Send | Self::Recv | Self::Vsock)
-    }
 }
 
 /// Where a check stands in the report.
@@ -150,8 +145,6 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// The path in words, or why there is none.
     pub text: String,
-    /// Whether this version of the program has the subcommand.
-    pub built: bool,
 }
 
 /// All that was found.

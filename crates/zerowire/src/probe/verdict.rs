@@ -15,7 +15,7 @@ pub(super) fn verdicts(checks: &[Check], only: Option<Job>) -> Vec<Verdict> {
                 Job::Recv => recv(checks),
                 Job::Vsock => vsock(checks),
             };
-            Verdict { job, outcome, text, built: job.is_built() }
+            Verdict { job, outcome, text }
         })
         .collect()
 }

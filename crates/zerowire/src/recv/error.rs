@@ -62,7 +62,7 @@ pub enum RecvError {
         /// What was wrong, and what to do.
         message: String,
         /// The system's answer.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// A DMA buffer can't be the area without a device.
     #[error(
@@ -104,12 +104,12 @@ pub enum RecvError {
     #[error("listener {0} is not in this receiver: it was taken back, or belongs to another one")]
     UnknownListener(ListenerId),
     /// Accepting failed for good, since the socket was shut down for example. The connections are unaffected.
-    #[error("accepting on listener {listener} failed: {source}; take the socket back with unlisten")]
+    #[error("accepting on listener {listener} failed: {cause}; take the socket back with unlisten")]
     Accept {
         /// Which one.
         listener: ListenerId,
         /// The system's answer.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// Used from a thread that didn't make it.
     #[error(
@@ -117,12 +117,12 @@ pub enum RecvError {
     )]
     WrongThread,
     /// A system call failed.
-    #[error("{call} failed: {source}")]
+    #[error("{call} failed: {cause}")]
     System {
         /// The call.
         call: &'static str,
         /// The system's answer.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -141,7 +141,7 @@ impl From<crate::socket_error::SocketError<Self>> for RecvError {
 impl RecvError {
     /// For `map_err`.
     pub(crate) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::System { call, source }
+        move |cause| Self::System { call, cause }
     }
 
     /// Whether there was no memory, descriptor or place for the moment.
@@ -153,10 +153,10 @@ impl RecvError {
     /// The errno behind it, where there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::NotASocket(source)
-            | Self::Accept { source, .. }
-            | Self::System { source, .. }
-            | Self::ZeroCopy { source, .. } => source.raw_os_error(),
+            Self::NotASocket(cause)
+            | Self::Accept { cause, .. }
+            | Self::System { cause, .. }
+            | Self::ZeroCopy { cause, .. } => cause.raw_os_error(),
             Self::Memlock { .. } => Some(libc::ENOMEM),
             Self::WrongThread => Some(libc::EEXIST),
             Self::Unknown(_) | Self::UnknownListener(_) => Some(libc::ENOENT),

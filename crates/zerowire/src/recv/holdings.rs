@@ -102,11 +102,6 @@ impl Holdings {
         Some((place, *held))
     }
 
-    /// Whether a lease has this slot.
-    pub(crate) fn is_lent(&self, slot: u32) -> bool {
-        self.owner.get(slot as usize).is_some_and(|o| *o != FREE && *o != TAKEN)
-    }
-
     /// Slots that the connection at `place` holds.
     pub(crate) fn held(&self, place: u32) -> u32 {
         self.held.get(place as usize).copied().unwrap_or(0)

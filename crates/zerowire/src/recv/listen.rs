@@ -25,12 +25,6 @@ pub struct ListenerId {
     generation: u32,
 }
 
-#[cfg(test)]
-impl ListenerId {
-    /// One for tests of texts.
-    pub(crate) const SOME: Self = Self { index: 1, generation: 2 };
-}
-
 impl std::fmt::Display for ListenerId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.index, self.generation)

@@ -285,8 +285,8 @@ impl Receiver {
                 out.extend(core.backlog.drain(..));
                 return Ok(out.len() - before);
             }
-            if let Some((listener, source)) = core.listeners.failure() {
-                return Err(RecvError::Accept { listener, source });
+            if let Some((listener, cause)) = core.listeners.failure() {
+                return Err(RecvError::Accept { listener, cause });
             }
             self.make_room();
             // The clock is read once before the first turn, where there is a time to wait, and before each further one.

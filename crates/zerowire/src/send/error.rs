@@ -133,19 +133,19 @@ pub enum SendError {
         hi: u32,
     },
     /// A system call failed.
-    #[error("{call} failed: {source}")]
+    #[error("{call} failed: {cause}")]
     System {
         /// The call.
         call: &'static str,
         /// The system's answer.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl SendError {
     /// For `map_err`.
     pub(crate) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::System { call, source }
+        move |cause| Self::System { call, cause }
     }
 
     /// The errno behind it, where there is one.
@@ -164,7 +164,7 @@ impl SendError {
             }
             Self::Uring(_) => Some(libc::EOPNOTSUPP),
             Self::Foreign { .. } => Some(libc::EPROTO),
-            Self::Disconnected(source) | Self::System { source, .. } => source.raw_os_error(),
+            Self::Disconnected(cause) | Self::System { cause, .. } => cause.raw_os_error(),
         }
     }
 

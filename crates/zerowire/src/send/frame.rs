@@ -124,7 +124,7 @@ pub enum FrameError {
         rule: String,
     },
     /// The kernel refused one frame; it was taken out, the others stay pushed, and the sender goes on.
-    #[error("interface {interface} refused frame {number} (place {slot}, {frame_bytes} bytes): {source}")]
+    #[error("interface {interface} refused frame {number} (place {slot}, {frame_bytes} bytes): {cause}")]
     Refused {
         /// Name of the interface.
         interface: String,
@@ -135,7 +135,7 @@ pub enum FrameError {
         /// Its bytes.
         frame_bytes: usize,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// A place of the ring can't be used as asked.
     #[error("place {slot} of {slots}: {rule}")]
@@ -168,14 +168,14 @@ pub enum FrameError {
         waited: Duration,
     },
     /// A system call failed for another reason.
-    #[error("interface {interface}: {call} failed: {source}")]
+    #[error("interface {interface}: {call} failed: {cause}")]
     System {
         /// Name of the interface.
         interface: String,
         /// Name of the call.
         call: &'static str,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 

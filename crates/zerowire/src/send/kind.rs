@@ -41,7 +41,7 @@ impl SocketKind {
         if kind_of != Kind::Other {
             match rustix::net::getpeername(&socket) {
                 Err(rustix::io::Errno::NOTCONN) => return Err(SendError::NotConnected),
-                Err(e) => return Err(SendError::System { call: "getpeername", source: e.into() }),
+                Err(e) => return Err(SendError::System { call: "getpeername", cause: e.into() }),
                 Ok(_) => {}
             }
         }

@@ -681,15 +681,15 @@ pub(super) fn is_of_an_earlier(errno: i32) -> bool {
 
 /// The error that an errno of a socket stands for.
 pub(super) fn from_errno(errno: i32) -> SendError {
-    let source = io::Error::from_raw_os_error(errno);
+    let cause = io::Error::from_raw_os_error(errno);
     match errno {
         libc::EPIPE | libc::ECONNRESET | libc::ETIMEDOUT | libc::ENOTCONN | libc::ECONNABORTED => {
-            SendError::Disconnected(source)
+            SendError::Disconnected(cause)
         }
         libc::ECONNREFUSED => SendError::NoListener,
         // Told by io_uring_enter only.
         libc::EEXIST => SendError::Uring(super::uring::EngineError::WrongThread.to_string()),
-        _ => SendError::System { call: "send", source },
+        _ => SendError::System { call: "send", cause },
     }
 }
 

@@ -30,7 +30,7 @@ impl BufferRing {
         let bytes = (entries * size_of::<BufRingEntry>()).next_multiple_of(page);
         let memory = Area::new(AreaOptions { buffer_bytes: bytes, buffers: 1, pages: Pages::Normal })
             .map_err(|e| match e {
-                AreaError::Map { source, .. } => source,
+                AreaError::Map { cause, .. } => cause,
                 other => io::Error::other(other),
             })?;
         // SAFETY: the memory is page-aligned and long enough. The kernel pins its pages, so that even a ring that outlives

@@ -125,19 +125,19 @@ pub enum XdpError {
         program: String,
     },
     /// A system call failed for another reason.
-    #[error("{what}: {call} failed: {source}")]
+    #[error("{what}: {call} failed: {cause}")]
     System {
         /// What was being done.
         what: String,
         /// The call.
         call: &'static str,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl XdpError {
     pub(super) fn system(what: impl Into<String>, call: &'static str, source: impl Into<io::Error>) -> Self {
-        Self::System { what: what.into(), call, source: source.into() }
+        Self::System { what: what.into(), call, cause: source.into() }
     }
 }

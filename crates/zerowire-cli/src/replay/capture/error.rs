@@ -19,12 +19,12 @@ pub const MAX_INTERFACES: usize = 65_536;
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The file can't be read, or not be unpacked.
-    #[error("reading failed after {packets} whole packets: {source}")]
+    #[error("reading failed after {packets} whole packets: {cause}")]
     Read {
         /// Whole packets before.
         packets: u64,
         /// What the system, or the decompressor, says.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// No byte at all.
     #[error("the file is empty: a capture has a header even without packets")]

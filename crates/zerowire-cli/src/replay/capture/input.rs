@@ -54,7 +54,7 @@ impl Input {
                 Box::new(File::open(path).with_context(|| format!("can't open {}", path.display()))?)
             }
         };
-        let reader = unpack(raw).map_err(|source| CaptureError::Read { packets: 0, source });
+        let reader = unpack(raw).map_err(|cause| CaptureError::Read { packets: 0, cause });
         reader.and_then(Reader::open).with_context(|| self.name())
     }
 }

@@ -67,7 +67,7 @@ impl<R: Read> Reader<R> {
     /// Finds out the format and reads the header.
     pub fn open(reader: R) -> Result<Self, CaptureError> {
         let mut window = Window::new(reader);
-        let whole = window.need(4).map_err(|source| CaptureError::Read { packets: 0, source })?;
+        let whole = window.need(4).map_err(|cause| CaptureError::Read { packets: 0, cause })?;
         if window.data().is_empty() && !window.is_cut() {
             return Err(CaptureError::Empty);
         }

@@ -29,7 +29,7 @@ pub struct Pcap {
 impl Pcap {
     /// Reads the file's header, which the window is at.
     pub fn open<R: Read>(window: &mut Window<R>) -> Result<Self, CaptureError> {
-        let whole = window.need(HEADER_BYTES).map_err(|source| CaptureError::Read { packets: 0, source })?;
+        let whole = window.need(HEADER_BYTES).map_err(|cause| CaptureError::Read { packets: 0, cause })?;
         let Some(bytes) = window.data().get(..HEADER_BYTES).filter(|_| whole) else {
             return Err(CaptureError::Truncated { place: Place::Header, offset: 0, whole: Whole(0) });
         };
@@ -62,7 +62,7 @@ impl Pcap {
         let offset = window.offset();
         let truncated =
             CaptureError::Truncated { place: Place::Packet(number), offset, whole: Whole(packets) };
-        let read = |source| CaptureError::Read { packets, source };
+        let read = |cause| CaptureError::Read { packets, cause };
         if !window.need(self.record_bytes).map_err(read)? {
             return if window.data().is_empty() { Ok(None) } else { Err(truncated) };
         }

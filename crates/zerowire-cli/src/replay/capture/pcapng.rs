@@ -90,7 +90,7 @@ impl PcapNg {
     /// Finds the block that the window is at, and gets all of it unless it is of a kind that is passed over.
     fn find<R: Read>(&mut self, window: &mut Window<R>, packets: u64) -> Result<Option<Here>, CaptureError> {
         let offset = window.offset();
-        let read = |source| CaptureError::Read { packets, source };
+        let read = |cause| CaptureError::Read { packets, cause };
         let truncated = |place| CaptureError::Truncated { place, offset, whole: Whole(packets) };
         if !window.need(8).map_err(read)? {
             return if window.data().is_empty() {

@@ -362,8 +362,8 @@ proptest! {
 fn a_cause_is_told_once() {
     let cause = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
     let text = cause().to_string();
-    for error in [anyhow::Error::from(CaptureError::Read { packets: 7, source: cause() }), {
-        anyhow::Error::from(zerowire::recv::RecvError::System { call: "socket", source: cause() })
+    for error in [anyhow::Error::from(CaptureError::Read { packets: 7, cause: cause() }), {
+        anyhow::Error::from(zerowire::recv::RecvError::System { call: "socket", cause: cause() })
     }] {
         let said = format!("{:#}", error.context("capture.pcap"));
         assert_eq!(said.matches(&text).count(), 1, "{said}");

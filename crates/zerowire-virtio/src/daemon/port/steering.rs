@@ -57,7 +57,7 @@ pub(super) fn shared(interface: &Interface) -> Result<Arc<Steering>, XdpError> {
     let namespace = rustix::fs::stat("/proc/thread-self/ns/net").map_err(|e| XdpError::System {
         what: format!("interface {}: its network namespace", interface.name()),
         call: "stat",
-        source: e.into(),
+        cause: e.into(),
     })?;
     let key = (namespace.st_dev, namespace.st_ino, interface.index());
     ATTACHED.get_or(key, || Steering::attach(interface.name(), QUEUES, Hook::Auto))

@@ -23,7 +23,7 @@ struct Prepared {
 
 impl Prepared {
     fn new(config: VsockConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
-        let listen = |source: ListenError| ServerError::Listen { vm: config.name.clone(), source };
+        let listen = |cause: ListenError| ServerError::Listen { vm: config.name.clone(), cause };
         let counters = Arc::<VsockCounters>::default();
         let (groups, limits) = (config.groups.clone(), config.limits);
         let vm = GroupVm::new(
@@ -55,7 +55,7 @@ impl Prepared {
     /// Starts the control thread of the VM, which has this place in its group.
     fn serve(self, group: &Group, place: usize) -> Result<Vm, ServerError> {
         let Self { config, counters, listener, .. } = self;
-        let resources = |source| ServerError::Resources { vm: config.name.clone(), source };
+        let resources = |cause| ServerError::Resources { vm: config.name.clone(), cause };
         let context = VsockContext {
             control: Control::new(config.name.clone()).map_err(resources)?,
             counters,
@@ -118,7 +118,7 @@ impl VsockServer {
             let name = prepared[first].config.name.clone();
             server.groups.push(
                 Group::spawn(format!("vsock-{name}"), vms)
-                    .map_err(|source| ServerError::Resources { vm: name, source })?,
+                    .map_err(|cause| ServerError::Resources { vm: name, cause })?,
             );
             for (place, &i) in set.iter().enumerate() {
                 seats[i] = (group, place);

@@ -72,8 +72,7 @@ impl Link {
         receive: PacketReceive,
         no_ring: Option<&str>,
     ) -> Result<(Self, PortIo), PacketError> {
-        let system =
-            |call| move |source| PacketError::System { interface: interface.to_owned(), call, source };
+        let system = |call| move |cause| PacketError::System { interface: interface.to_owned(), call, cause };
         let header_bytes = 12;
         let untagged = PacketSocket::open(interface, Frames::Untagged, header_bytes)?;
         let tagged = PacketSocket::open(interface, Frames::Tagged, header_bytes)?;

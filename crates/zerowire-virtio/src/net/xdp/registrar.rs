@@ -71,10 +71,10 @@ impl Registrar {
         if let Some(umem) = known.filter(|u| !(u.geometry().zero_copy() && state.distrust.is_some())) {
             return Ok(umem);
         }
-        let mtu = Interface::open(&self.interface)?.mtu().map_err(|source| XdpError::System {
+        let mtu = Interface::open(&self.interface)?.mtu().map_err(|cause| XdpError::System {
             what: format!("interface {}", self.interface),
             call: "SIOCGIFMTU",
-            source,
+            cause,
         })?;
         let of: Vec<u64> = memory.regions().iter().map(Region::id).collect();
         if state.of != of {

@@ -45,7 +45,7 @@ fn over_limit(error: XdpError, pin: XdpPin) -> XdpError {
     XdpError::System {
         what: "guest memory and what belongs to it".to_owned(),
         call: "registration",
-        source: io::Error::other(text),
+        cause: io::Error::other(text),
     }
 }
 
@@ -61,10 +61,10 @@ impl VmUmem {
         pairs: usize,
         pin: XdpPin,
     ) -> Result<Self, XdpError> {
-        let mmap = |source: io::Error| XdpError::System {
+        let mmap = |cause: io::Error| XdpError::System {
             what: format!("{} bytes of guest memory", memory.len()),
             call: "mmap",
-            source,
+            cause,
         };
         let (budget, slab) = (PinBudget::of_process(), pairs * PAIR_BYTES);
         let beside = (PADDING_BYTES + slab) as u64;
@@ -76,7 +76,7 @@ impl VmUmem {
         let claim = claim.map_err(|e| XdpError::System {
             what: format!("{} bytes of guest memory and what belongs to it", memory.len()),
             call: "registration",
-            source: io::Error::other(e),
+            cause: io::Error::other(e),
         })?;
         let composite = Composite::new(memory, claim.bytes() - beside, PADDING_BYTES, slab).map_err(mmap)?;
         let options = UmemOptions {

@@ -39,14 +39,14 @@ pub enum Frames {
 pub enum PacketError {
     /// The user may not open packet sockets.
     #[error(
-        "packet port on interface {interface}: not permitted ({source}): run as root, or grant CAP_NET_RAW \
+        "packet port on interface {interface}: not permitted ({cause}): run as root, or grant CAP_NET_RAW \
          ('setcap cap_net_raw+ep PROGRAM', AmbientCapabilities= in a unit)"
     )]
     NotPermitted {
         /// The interface.
         interface: String,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// There is no interface of this name in this network namespace.
     #[error("no interface {interface} in this network namespace: 'ip link' lists those that there are")]
@@ -77,7 +77,7 @@ pub enum PacketError {
     /// The kernel is too old.
     #[error(
         "packet port on interface {interface}: the kernel has no virtio-net headers of {header_bytes} bytes on packet sockets \
-         ({source}): it needs Linux 6.3 (PACKET_VNET_HDR_SZ); give tap:NAME and a bridge, or xdp:IF"
+         ({cause}): it needs Linux 6.3 (PACKET_VNET_HDR_SZ); give tap:NAME and a bridge, or xdp:IF"
     )]
     Kernel {
         /// The interface.
@@ -85,17 +85,17 @@ pub enum PacketError {
         /// Bytes of the header.
         header_bytes: usize,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// A system call failed for another reason.
-    #[error("packet port on interface {interface}: {call} failed: {source}")]
+    #[error("packet port on interface {interface}: {call} failed: {cause}")]
     System {
         /// The interface.
         interface: String,
         /// What was tried.
         call: &'static str,
         /// What the kernel said.
-        r#source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -138,10 +138,10 @@ impl PacketSocket {
     /// [`PacketError`] per cause; none about the interface, whose name is only noted.
     pub fn open(interface: &str, frames: Frames, header_bytes: usize) -> Result<Self, PacketError> {
         let named = || interface.to_owned();
-        let system = |call| move |source| PacketError::System { interface: named(), call, source };
-        let fd = sys::socket().map_err(|source| match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => PacketError::NotPermitted { interface: named(), source },
-            _ => PacketError::System { interface: named(), call: "socket", source },
+        let system = |call| move |cause| PacketError::System { interface: named(), call, cause };
+        let fd = sys::socket().map_err(|cause| match cause.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => PacketError::NotPermitted { interface: named(), cause },
+            _ => PacketError::System { interface: named(), call: "socket", cause },
         })?;
         let tagged = frames == Frames::Tagged;
         if frames != Frames::Nothing {
@@ -166,7 +166,7 @@ impl PacketSocket {
     pub fn set_header_bytes(&self, header_bytes: usize) -> Result<(), PacketError> {
         let interface = self.interface.clone();
         sys::set(self.fd.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, header_bytes as i32)
-            .map_err(|source| PacketError::Kernel { interface, header_bytes, source })
+            .map_err(|cause| PacketError::Kernel { interface, header_bytes, cause })
     }
 
     /// Lets more wait in the kernel than a socket usually may. Without CAP_NET_ADMIN the system's limits hold; the text says
@@ -197,7 +197,7 @@ impl PacketSocket {
     /// [`PacketError`] per cause.
     pub fn bind(&self) -> Result<(), PacketError> {
         let named = || self.interface.clone();
-        let system = |call| move |source| PacketError::System { interface: named(), call, source };
+        let system = |call| move |cause| PacketError::System { interface: named(), call, cause };
         let missing = |_| PacketError::NoInterface { interface: named() };
         let index = netdevice::index(&self.fd, &self.interface).map_err(missing)?;
         let kind = netdevice::hardware_kind(&self.fd, &self.interface).map_err(system("SIOCGIFHWADDR"))?;

@@ -32,10 +32,10 @@ impl PacketRing {
             let geometry = Geometry::new(options.slots, options.data_bytes(link.mtu)?, version)?;
             match make(&link, &geometry, version) {
                 Ok(()) => return Self::start(link, geometry, version, options),
-                Err(source) if source.raw_os_error() == Some(libc::ENOMEM) => {
-                    return Err(OpenError::NoMemory { bytes: geometry.total_bytes(), source });
+                Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) => {
+                    return Err(OpenError::NoMemory { bytes: geometry.total_bytes(), cause });
                 }
-                Err(source) => refusals.push(source),
+                Err(cause) => refusals.push(cause),
             }
         }
         let mut next = || refusals.pop().unwrap_or_else(|| io::Error::other("not tried"));
@@ -50,7 +50,7 @@ impl PacketRing {
     fn start(link: Link, geometry: Geometry, version: Version, options: &Options) -> Result<Self, OpenError> {
         let failed = |call| {
             let interface = link.interface.clone();
-            move |source| OpenError::System { interface, call, source }
+            move |cause| OpenError::System { interface, call, cause }
         };
         let memory = Memory::map(link.fd(), geometry, version).map_err(failed("mmap of the ring"))?;
         link.bind()?;

@@ -361,7 +361,7 @@ fn entered(result: io::Result<usize>) -> Result<(), RecvError> {
         // Completions must be read first.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => Ok(()),
         Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Err(RecvError::WrongThread),
-        Err(source) => Err(RecvError::System { call: "io_uring_enter", source }),
+        Err(cause) => Err(RecvError::System { call: "io_uring_enter", cause }),
     }
 }
 

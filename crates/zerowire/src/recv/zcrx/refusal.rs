@@ -67,7 +67,7 @@ pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &R
         ),
         _ => explain(errno, &registration),
     };
-    RecvError::ZeroCopy { message: format!("{message} (this is Linux {})", release()), source: e }
+    RecvError::ZeroCopy { message: format!("{message} (this is Linux {})", release()), cause: e }
 }
 
 /// Why a ring can't use the area of another one, and what to do.
@@ -86,7 +86,7 @@ pub(super) fn import_refused(e: io::Error) -> RecvError {
     };
     let message =
         format!("the area of another receiver can't be used: {because} (this is Linux {})", release());
-    RecvError::ZeroCopy { message, source: e }
+    RecvError::ZeroCopy { message, cause: e }
 }
 
 fn release() -> String {
@@ -118,9 +118,9 @@ pub(super) fn not_added(e: &io::Error, bytes: usize) -> RecvError {
         "an area of {bytes} bytes can't be added to this receiver: {why} (this is Linux {})",
         release()
     );
-    let source =
+    let cause =
         e.raw_os_error().map_or_else(|| io::Error::other(e.to_string()), io::Error::from_raw_os_error);
-    RecvError::ZeroCopy { message, source }
+    RecvError::ZeroCopy { message, cause }
 }
 
 fn has_recv_zc() -> bool {

@@ -76,9 +76,7 @@ impl Sender {
                     Ok(bytes) => self
                         .copy(bytes.into(), CopyReason::Scattered)
                         .map_err(|refused| Refused { payload, error: refused.error }),
-                    Err(source) => {
-                        Err(Refused { payload, error: SendError::System { call: "pread", source } })
-                    }
+                    Err(cause) => Err(Refused { payload, error: SendError::System { call: "pread", cause } }),
                 }
             }
             Err(e) => Err(self.refuse(payload, &e)),
@@ -122,8 +120,8 @@ impl Sender {
     pub(super) fn lend_gathered(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
         let gathered = match payload.gather(0) {
             Ok(bytes) => Payload::from(bytes),
-            Err(source) => {
-                return Err(Refused { payload, error: SendError::System { call: "pread", source } });
+            Err(cause) => {
+                return Err(Refused { payload, error: SendError::System { call: "pread", cause } });
             }
         };
         match self.submit_lent(&gathered) {
@@ -240,7 +238,7 @@ impl Sender {
             // The back end's word for a ring that was closed.
             Some(libc::EBADFD) => SendError::Uring(self.back.describe()),
             Some(errno) => from_errno(errno),
-            None => SendError::System { call: "send", source: e.kind().into() },
+            None => SendError::System { call: "send", cause: e.kind().into() },
         }
     }
 

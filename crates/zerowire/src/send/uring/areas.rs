@@ -46,7 +46,7 @@ impl Areas {
             match ring.prepare_buffers(PLACES) {
                 Ok(()) => {}
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
-                Err(source) => return Err(EngineError::Register { len: area.len(), source }),
+                Err(cause) => return Err(EngineError::Register { len: area.len(), cause }),
             }
         }
         let len = area.len();
@@ -65,8 +65,8 @@ impl Areas {
                 continue;
             }
             // SAFETY: the range lies in the area, which this value keeps until after the ring is gone.
-            if let Err(source) = unsafe { ring.register_buffer(self.ranges.len() as u16, start, part) } {
-                return Err(refused(len, source));
+            if let Err(cause) = unsafe { ring.register_buffer(self.ranges.len() as u16, start, part) } {
+                return Err(refused(len, cause));
             }
             self.ranges.push(Range { start: start as usize, len: part });
         }
@@ -101,9 +101,9 @@ impl Areas {
     }
 }
 
-fn refused(len: usize, source: io::Error) -> EngineError {
-    if source.raw_os_error() != Some(libc::ENOMEM) {
-        return EngineError::Register { len, source };
+fn refused(len: usize, cause: io::Error) -> EngineError {
+    if cause.raw_os_error() != Some(libc::ENOMEM) {
+        return EngineError::Register { len, cause };
     }
     EngineError::Memlock { len, limit: locked_limit() }
 }

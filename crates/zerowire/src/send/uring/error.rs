@@ -33,12 +33,12 @@ pub enum EngineError {
         limit: String,
     },
     /// The kernel refused an area for another reason.
-    #[error("registering an area of {len} bytes with io_uring failed: {source}")]
+    #[error("registering an area of {len} bytes with io_uring failed: {cause}")]
     Register {
         /// Length of the area in bytes.
         len: usize,
         /// The system's answer.
-        r#source: io::Error,
+        cause: io::Error,
     },
     /// The ring's table of buffers is full.
     #[error(

@@ -256,8 +256,8 @@ impl XdpSender {
         }
     }
 
-    fn system(&self, call: &'static str, source: io::Error) -> FrameError {
-        FrameError::System { interface: self.socket.interface().to_owned(), call, source }
+    fn system(&self, call: &'static str, cause: io::Error) -> FrameError {
+        FrameError::System { interface: self.socket.interface().to_owned(), call, cause }
     }
 
     #[inline]

@@ -64,7 +64,7 @@ impl BindError {
         use XdpError::{Busy, Down, NoInterface, System};
         match self {
             Self::Xdp(Down { .. } | NoInterface { .. } | Busy { .. }) => true,
-            Self::Xdp(System { source, .. }) => is_gone(source),
+            Self::Xdp(System { cause, .. }) => is_gone(cause),
             _ => false,
         }
     }
@@ -192,7 +192,7 @@ impl Link {
         let watch = LinkWatch::of(interface.index()).map_err(|e| XdpError::System {
             what: format!("interface {}", interface.name()),
             call: "a socket for link events",
-            source: e.into(),
+            cause: e.into(),
         })?;
         let steering = (self.options.attach)(&interface)?;
         if self.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
