@@ -24,7 +24,6 @@ mod vsock;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use zerowire::syscall::Choice;
 use zerowire_bench::WrongArguments;
 
 /// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
@@ -37,28 +36,6 @@ struct Cli {
     #[arg(long, global = true, default_value = "info", value_name = "LEVEL", hide_possible_values = true,
         value_parser = logging::LEVELS)]
     log: String,
-    /// How system calls of the busiest paths are made: plain, refilled (the processor's return predictor is filled anew behind
-    /// each), or auto: what costs less here. 'zerowire doctor' says what they cost.
-    #[arg(long, global = true, default_value = "auto", value_name = "WAY")]
-    syscalls: Syscalls,
-}
-
-/// [`zerowire::syscall::Choice`], as an argument.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Syscalls {
-    Auto,
-    Plain,
-    Refilled,
-}
-
-impl From<Syscalls> for Choice {
-    fn from(way: Syscalls) -> Self {
-        match way {
-            Syscalls::Auto => Self::Auto,
-            Syscalls::Plain => Self::Plain,
-            Syscalls::Refilled => Self::Refilled,
-        }
-    }
 }
 
 #[derive(Subcommand)]
@@ -95,7 +72,6 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    zerowire::syscall::choose(cli.syscalls.into());
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
         Command::Vsock(args) => vsock::run(*args),

@@ -10,13 +10,14 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
 /// Options that earlier versions had, and what a user of them reads besides that they are not known.
-const GONE: [(&str, &str); 2] = [
+const GONE: [(&str, &str); 3] = [
     (
         "--pin",
         "it is gone: taps and packet ports register no guest memory, since that saved next to no CPU time; an xdp port \
          takes pin=all, pin=partial or pin=off among its options (--port xdp:IF,pin=partial)",
     ),
     ("--io", "it is gone: system calls move all frames, since io_uring saved no CPU time"),
+    ("--syscalls", "it is gone: system calls are made as the C library makes them"),
 ];
 
 /// Letters for each key that may be wrong.

@@ -55,6 +55,7 @@ fn wrong_arguments_are_named_with_what_to_give() {
         refused(&["--socket", s, "--fd", "3"], 2, &["--fd"]);
         refused(&["--socket", s, "--path", "fast"], 2, &["fast", "auto", "copy"]);
         refused(&["--socket", s, "--pin", "on"], 2, &["'--pin'", "register no guest memory", "pin=partial"]);
+        refused(&["--socket", s, "--syscalls", "plain"], 2, &["'--syscalls'", "as the C library makes them"]);
         refused(&["--socket", s, "--io", "uring"], 2, &["'--io'", "system calls move all frames"]);
         let on_a_tap = format!("name=a,socket={s},port=tap:zwarg,pin=on");
         refused(&["--vm", &on_a_tap], 2, &["'pin=on' is not known"]);

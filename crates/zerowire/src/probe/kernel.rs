@@ -2,7 +2,6 @@
 //! upgrade would bring.
 
 use super::{Finding, Group, Job, Machine, Subject, Todo};
-use crate::syscall::{self, Measured};
 
 /// What came with which version, oldest first.
 const STEPS: [((u32, u32), &str); 4] = [
@@ -24,24 +23,6 @@ pub(super) fn check(todo: &mut Todo, machine: &Machine) {
         title: "kernel",
     };
     todo.add(subject, || translate(&machine.kernel));
-    let subject = Subject {
-        id: "kernel.calls",
-        group: Group::Shared,
-        jobs: &Job::ALL,
-        path: "all: system calls",
-        title: "system calls",
-    };
-    todo.add(subject, || calls(syscall::measured()));
-}
-
-fn calls(measured: Measured) -> Finding {
-    let effect = match measured.is_refilled_better() {
-        true => {
-            "This kernel's guard of its own returns makes the first return behind a system call dear; the busiest paths avoid that."
-        }
-        false => "System calls are made as the C library makes them.",
-    };
-    Finding::ok(measured.to_string(), effect)
 }
 
 fn translate(release: &str) -> Finding {
@@ -79,16 +60,6 @@ mod tests {
         assert_eq!(parse("6.18.4-cloud-amd64"), Some((6, 18)));
         assert_eq!(parse("7.3-rc1"), Some((7, 3)));
         assert_eq!(parse("custom"), None);
-    }
-
-    #[test]
-    fn what_calls_cost_is_told_with_both_figures() {
-        let dear = calls(Measured { plain_ns: 561, refilled_ns: 204 });
-        assert_eq!(dear.found, "return predictor refilled: 204 ns instead of 561");
-        assert!(dear.consequence.contains("avoid"), "{dear:?}");
-        let usual = calls(Measured { plain_ns: 101, refilled_ns: 120 });
-        assert_eq!(usual.found, "plain: 101 ns, with the return predictor refilled 120");
-        assert_eq!((dear.outcome, usual.outcome), (Outcome::Ok, Outcome::Ok));
     }
 
     #[test]

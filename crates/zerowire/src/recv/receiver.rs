@@ -156,7 +156,6 @@ impl Receiver {
     }
 
     fn of(engine: Box<dyn Engine>, core: Core, max_connections: usize, note: Option<String>) -> Self {
-        crate::syscall::prepare();
         Self { engine, core, max_connections, open: 0, generation: 0, late: None, note }
     }
 

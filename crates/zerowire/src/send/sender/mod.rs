@@ -131,7 +131,6 @@ impl Sender {
         options: Options,
         open: impl FnOnce(OwnedFd, SocketKind, &Options) -> Result<(AnyBackend, String), (OwnedFd, SendError)>,
     ) -> Result<Self, SocketError<SendError>> {
-        crate::syscall::prepare();
         orphans();
         if options.max_lent == 0 {
             return Err(SocketError { socket, error: SendError::NoWindow });
