@@ -164,7 +164,6 @@
 // A way to receive: the same without a device; the kernel copies (Linux 7.1).
 #define ZW_RECV_NO_DEVICE 4u
 
-
 // Flag of a receiver: without a device the refill ring is handed over only when a receive found no buffer, and not when
 // half of the buffers wait there.
 #define ZW_RECV_LAZY_FLUSH 2u
