@@ -19,10 +19,15 @@ const SIZES: [usize; 8] = [1, 44, 4051, 4052, 4053, 65_536, 65_537, 300_000];
 
 fn migrate(guest: &mut Guest) -> Migration {
     settle(guest);
+    // A device that had no CPU meanwhile may have something left to write. It can't while it is stopped.
+    guest.driver.stop().expect("stopped");
+    settle(guest);
     let queues = guest.stack.queues();
     let (rx, tx) = (queues.rx.ring().setup(), queues.tx.ring().setup());
     let buffers: Vec<_> = queues.rx.writable().map(|(at, len)| (at.0, len.into())).collect();
-    Migration::start(guest.driver.transport(), &guest.memory, &[rx, tx], &buffers)
+    let migration = Migration::start(guest.driver.transport(), &guest.memory, &[rx, tx], &buffers);
+    guest.driver.resume(guest.stack.queues()).expect("resumed");
+    migration
 }
 
 /// Stops the device and checks what it noted; then it goes on.
