@@ -153,7 +153,7 @@ pub enum GuestError {
 }
 
 impl GuestError {
-    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> GuestError {
-        GuestError::Io { what: what.into(), cause: source.into() }
+    pub(crate) fn io(what: impl Into<String>, cause: impl Into<io::Error>) -> GuestError {
+        GuestError::Io { what: what.into(), cause: cause.into() }
     }
 }

@@ -283,7 +283,7 @@ pub(super) struct VmContext {
     pub shared: Arc<Shared>,
     pub mac: Option<MacAddress>,
     pub postcopy: bool,
-    cause: Option<MetadataSource>,
+    source: Option<MetadataSource>,
     tree: Mutex<Option<Arc<MetadataTree>>>,
     new_tree: AtomicBool,
 }
@@ -292,7 +292,7 @@ impl VmContext {
     /// The metadata to serve.
     pub(super) fn metadata(&self) -> Option<(Arc<MetadataTree>, TokenPolicy)> {
         let tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        Some((tree, self.cause.as_ref()?.tokens))
+        Some((tree, self.source.as_ref()?.tokens))
     }
 
     /// The metadata if they are new since the last call.
@@ -304,13 +304,13 @@ impl VmContext {
     }
 
     fn reload(&self) -> Result<(), String> {
-        let Some(cause) = &self.cause else { return Ok(()) };
+        let Some(source) = &self.source else { return Ok(()) };
         // A file that can't be read leaves the old tree in place.
-        let tree = cause.load()?;
+        let tree = source.load()?;
         *self.tree.lock().unwrap_or_else(PoisonError::into_inner) = Some(tree);
         self.new_tree.store(true, Ordering::Release);
         self.control.wake();
-        tracing::info!("{}: metadata read again from {}", self.control.name, cause.file.display());
+        tracing::info!("{}: metadata read again from {}", self.control.name, source.file.display());
         Ok(())
     }
 }
@@ -405,7 +405,9 @@ impl Vm {
         let vm = name.clone();
         let followed = port.followed();
         let tree = match &metadata {
-            Some(cause) => Some(cause.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?),
+            Some(source) => {
+                Some(source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?)
+            }
             None => None,
         };
         let opened =
@@ -438,7 +440,7 @@ impl Vm {
             port: opened,
             mac,
             postcopy,
-            cause: metadata,
+            source: metadata,
             tree: Mutex::new(tree),
             new_tree: AtomicBool::new(false),
         });
