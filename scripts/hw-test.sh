@@ -22,7 +22,7 @@
 #   5. the same again at once: the queue was given back
 # The queue restarts when it is registered and when it is given back: other flows on it lose frames for a moment.
 #
-# Apart from the registration it is the code that the guests' test `zcrx` runs (tests/vm). The exit status is 0 if all
+# Apart from the registration it is the code that the guests' test `zcrx` runs (lab/vm). The exit status is 0 if all
 # passed, 1 if not, 2 for wrong arguments, 3 if all bytes were right and it can't be told who placed them.
 set -eu
 

@@ -1,5 +1,5 @@
 //! `zerowire bench vsock-rx` as server and client on the host, with a guest without a VM on the other side of
-//! `zerowire vsock`. The table is tested in zerowire-bench, a real guest in tests/vm.
+//! `zerowire vsock`. The table is tested in zerowire-bench, a real guest in lab/vm.
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Zero-copy receive where it is refused: each reason is named, with what to do. What it does where it works is tested in a
-//! guest (tests/vm, `zcrx`).
+//! guest (lab/vm, `zcrx`).
 
 mod common;
 
