@@ -1,6 +1,10 @@
-//! What the demonstrations and the commands share: how they speak, and how they show the ledger.
+//! What the program `zerowire` and those of the lab share: how they read a command line, log, speak and end.
 //!
 //! The program `zerowire` itself is the binary of this package.
 
 pub mod columns;
+pub mod logging;
+pub mod outcome;
+pub mod signals;
 pub mod story;
+pub mod tips;

@@ -6,25 +6,22 @@ mod configure;
 mod demo;
 mod doctor;
 mod file;
-mod logging;
 mod net;
-mod outcome;
 mod printer;
 mod progress;
 mod recv;
 mod replay;
 mod send;
 mod serving;
-mod signals;
 mod spec;
 mod table;
-mod tips;
 mod vsock;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use zerowire_bench::WrongArguments;
+use zerowire_cli::{logging, outcome, signals, tips};
 
 /// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
 #[derive(Parser)]

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use zerowire_cli::columns::{PLAIN_WIDTH, fit, width};
+
+use crate::columns::{PLAIN_WIDTH, fit, width};
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
