@@ -21,15 +21,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, span};
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry};
 
 use crate::signals;
 use limit::{Admitted, Limits};
 
-/// What may be asked for: any other word would be the name of a module to an [`EnvFilter`], and nothing would be logged.
+/// What may be asked for.
 pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Lines that may wait to be written.
@@ -45,11 +46,12 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 64 * 1024;
 
-fn filter(level: &str) -> Result<EnvFilter> {
-    let directives = std::env::var("ZEROWIRE_LOG").unwrap_or_else(|_| level.to_owned());
-    EnvFilter::builder()
-        .parse(&directives)
-        .with_context(|| format!("log level '{directives}': give error, warn, info, debug or trace"))
+fn filter(level: &str) -> Result<LevelFilter> {
+    filter_of(&std::env::var("ZEROWIRE_LOG").unwrap_or_else(|_| level.to_owned()))
+}
+
+fn filter_of(word: &str) -> Result<LevelFilter> {
+    word.parse().with_context(|| format!("log level '{word}': give error, warn, info, debug or trace"))
 }
 
 /// Starts logging at `level`, or as the environment variable ZEROWIRE_LOG says. Who logs writes.
@@ -274,6 +276,17 @@ mod tests {
             writer.hand("b", format!("{n}\n"));
         }
         assert_eq!(queue.try_iter().filter(|line| matches!(line, Line::Suppressed)).count(), 1);
+    }
+
+    #[test]
+    fn a_level_is_a_word() {
+        for word in LEVELS {
+            assert_eq!(filter_of(word).expect("a level").to_string(), word);
+        }
+        for word in ["zerowire=debug", "warn,zerowire_virtio=trace", "loud"] {
+            let error = format!("{:#}", filter_of(word).expect_err("no level"));
+            assert!(error.contains(&format!("log level '{word}': give error, warn")), "{error}");
+        }
     }
 
     #[test]
