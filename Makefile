@@ -36,11 +36,12 @@ header: ## Write the C library's header anew, from its sources
 
 demo: ## A stock Debian guest on both devices (root; installs and downloads what is missing, once)
 	@scripts/install.sh vm
-	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-vmtest
+	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-vmtest --package zerowire-demo
 	@target/release/zerowire-demo
 
-demo-soft: build ## The same story without a VM: no QEMU, no download, no root
-	@target/release/zerowire demo
+demo-soft: ## The same story without a VM: no QEMU, no download, no root
+	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-demo
+	@target/release/zerowire-demo --soft
 
 test: ## Everything that CI runs (root; some 25 minutes on 2 CPUs)
 	@scripts/test.sh all

@@ -2,9 +2,9 @@
 //!
 //! The program `zerowire` itself is the binary of this package.
 
+pub mod bar;
 pub mod columns;
 pub mod logging;
 pub mod outcome;
 pub mod signals;
-pub mod story;
 pub mod tips;

@@ -3,7 +3,6 @@
 mod access;
 mod bench;
 mod configure;
-mod demo;
 mod doctor;
 mod file;
 mod net;
@@ -20,7 +19,6 @@ mod vsock;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use zerowire_bench::WrongArguments;
 use zerowire_cli::{logging, outcome, signals, tips};
 
 /// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
@@ -52,8 +50,6 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Measure this machine: each path against the bare system calls.
     Bench(bench::BenchArgs),
-    /// Show a guest without a VM: ping, metadata, TCP both ways on a tap, streams both ways by vsock, and the ledgers.
-    Demo(demo::DemoArgs),
 }
 
 fn main() -> ExitCode {
@@ -77,18 +73,10 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Replay(args) => replay::run(*args),
         Command::Bench(args) => bench::run(args),
-        Command::Demo(args) => demo::run(&args),
     };
     // Its last lines come before the error.
     drop(log);
-    match result {
-        Ok(code) => code,
-        Err(e) => {
-            configure::say(format_args!("zerowire: {e:#}"));
-            // As clap ends the program for arguments that it refuses.
-            if e.is::<WrongArguments>() { ExitCode::from(2) } else { ExitCode::FAILURE }
-        }
-    }
+    outcome::status("zerowire", result)
 }
 
 /// Under the names `zerowire-net` and `zerowire-vsock` (as the installed vhost-user JSON files start it) the program is

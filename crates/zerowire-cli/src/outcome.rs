@@ -1,14 +1,25 @@
-//! How a command that moves bytes ended, and where its result is written.
+//! How a command ended, and where its result is written.
 
 use std::io::Write as _;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use zerowire_bench::WrongArguments;
 
 use crate::columns::{PLAIN_WIDTH, fit, width};
 
-/// How it ended.
+/// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error is said on standard error.
+pub fn status(program: &str, result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|e| {
+        // The terminal may be gone.
+        let _ = writeln!(std::io::stderr(), "{program}: {e:#}");
+        if e.is::<WrongArguments>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+    })
+}
+
+/// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {

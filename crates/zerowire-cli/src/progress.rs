@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use zerowire_cli::bar::{bytes_bar, bytes_text};
 use zerowire_cli::columns::{fit, width};
-use zerowire_cli::story::{bytes_bar, bytes_text};
 
 /// Time between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);

@@ -20,6 +20,10 @@ const GONE: [(&str, &str); 3] = [
     ("--syscalls", "it is gone: system calls are made as the C library makes them"),
 ];
 
+/// Commands that earlier versions had, and the programs that they are now.
+const MOVED: [(&str, &str); 1] =
+    [("demo", "it is a program of its own now: 'zerowire-demo --soft' (from the sources: 'make demo-soft')")];
+
 /// Letters for each key that may be wrong.
 const LETTERS: usize = 3;
 
@@ -43,6 +47,11 @@ pub fn mend(mut error: Error, program: &Command, line: &[OsString]) -> Error {
         }
         ErrorKind::InvalidSubcommand => {
             if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) {
+                if let Some((_, tip)) = MOVED.iter().find(|(command, _)| command == given) {
+                    error.remove(ContextKind::SuggestedSubcommand);
+                    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*tip).into()]));
+                    return error;
+                }
                 let asked = asked(program, line);
                 let names = asked.get_subcommands().map(Command::get_name);
                 let nearest = names.filter_map(|name| Some((wrong_keys(given, name)?, name))).min();

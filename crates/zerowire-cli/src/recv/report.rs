@@ -12,7 +12,7 @@ use zerowire::recv::{Events, Receiver, ZeroCopied};
 
 use super::session::{Connection, Counts, Session, State};
 use crate::outcome::{self, Destination, Outcome};
-use zerowire_cli::story::bytes_text;
+use zerowire_cli::bar::bytes_text;
 
 /// Connections that the summary names.
 const NAMED: usize = 8;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use zerowire_cli::story::{bar, bytes_text};
+use zerowire_cli::bar::{bar, bytes_text};
 
 /// Lines without a terminal are this far apart.
 const LINE: Duration = Duration::from_secs(10);

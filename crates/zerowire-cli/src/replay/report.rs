@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use zerowire::ledger::Totals;
-use zerowire_cli::story::bytes_text;
+use zerowire_cli::bar::bytes_text;
 
 use super::engine::{End, Outcome};
 use super::interface::Counted;

@@ -10,7 +10,7 @@ use zerowire::send::{Choice, Way};
 use super::Left;
 use super::datagrams::Datagrams;
 use crate::outcome::{self, Destination, Outcome};
-use zerowire_cli::story::bytes_text;
+use zerowire_cli::bar::bytes_text;
 
 /// The result of one transfer.
 #[derive(Serialize)]

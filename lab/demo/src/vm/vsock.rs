@@ -10,8 +10,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use zerowire_cli::story::Story;
-use zerowire_cli::story::ledger::{self, Way};
 use zerowire_vmtest::backend::{self, Backend};
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::vsock::job::{self, Load};
@@ -20,6 +18,8 @@ use zerowire_vmtest::vsock::{Kind, host};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
 use super::{TICK, TRANSFER, features};
+use crate::story::Story;
+use crate::story::ledger::{self, Way};
 
 /// The guest's address.
 const CID: u32 = 3;

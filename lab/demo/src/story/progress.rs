@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use zerowire_cli::bar::{bytes_bar, bytes_text};
 
-use super::{bytes_bar, bytes_text, print_line, transfer_line};
+use super::{print_line, transfer_line};
 
 /// Lines that a transfer gets without a terminal.
 const LINES: u64 = 4;

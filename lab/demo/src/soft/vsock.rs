@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
-use zerowire_cli::story::Story;
-use zerowire_cli::story::ledger::{self, Way};
 use zerowire_guest::vsock::{
     ConnId, ConnState, HOST_CID, Received, SHUTDOWN_BOTH, SHUTDOWN_SEND, SocketType, StackOptions,
     VsockDriver, VsockOptions, VsockStack,
@@ -21,6 +19,8 @@ use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use super::backend::Backend;
 use super::host::{SILENCE, check_pattern, give, pattern_at, take};
 use super::{CID, check, summary};
+use crate::story::Story;
+use crate::story::ledger::{self, Way};
 
 /// The guest's RAM.
 const MEMORY_BYTES: usize = 64 << 20;

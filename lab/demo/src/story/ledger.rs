@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::bytes_text;
+use zerowire_cli::bar::bytes_text;
 
 /// One way through the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

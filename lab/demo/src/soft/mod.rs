@@ -1,4 +1,4 @@
-//! `zerowire demo`: the device at work without a VM and without downloads.
+//! `zerowire-demo --soft`: the devices at work without a VM and without downloads.
 //!
 //! ```text
 //!  this process                        child processes       host's kernel
@@ -24,12 +24,13 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 use zerowire_bench::netns::{Link, in_new_namespace};
-use zerowire_cli::story::Story;
-use zerowire_cli::story::ledger::{self, Way};
+use zerowire_cli::outcome;
+use zerowire_cli::signals::Signals;
 
 use self::backend::Backend;
 use self::guest::Guest;
-use crate::signals::Signals;
+use crate::story::Story;
+use crate::story::ledger::{self, Way};
 
 /// The host's end of the link.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -51,19 +52,19 @@ const CID: u32 = 3;
 
 const STEPS: u32 = 11;
 
-/// Arguments of `zerowire demo`.
+/// Arguments of `zerowire-demo --soft`.
 #[derive(Args, Debug)]
-pub struct DemoArgs {
+pub struct SoftArgs {
     /// MiB to transfer in each direction.
-    #[arg(long, default_value_t = 1024, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    #[arg(long, requires = "soft", default_value_t = 1024, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     mib: u64,
     /// Print a summary as one JSON document and nothing else.
-    #[arg(long)]
+    #[arg(long, requires = "soft")]
     json: bool,
 }
 
 /// Runs the command.
-pub fn run(args: &DemoArgs) -> Result<ExitCode> {
+pub fn run(args: &SoftArgs) -> Result<ExitCode> {
     // Before the first thread: a process with several can't enter a user namespace.
     privilege::enter_user_namespace_if_needed()?;
     let signals =
@@ -78,7 +79,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let mut story = Story::new(STEPS, args.json);
     let summary = in_new_namespace(|| tell(&mut story, args.mib << 20, &stop))?;
     if args.json {
-        crate::outcome::print(&summary)?;
+        outcome::print(&summary)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use zerowire_cli::story::ledger::Way;
 
 use super::HOST;
+use crate::story::ledger::Way;
 
 /// Bytes without a period within it, sent again and again. Its odd length lets it start
 /// at other places of frames and buffers each time.

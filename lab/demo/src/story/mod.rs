@@ -1,15 +1,15 @@
 //! A demonstration tells a story in numbered steps: plain text on standard output, a
 //! bar for long steps on standard error if that is a terminal.
 
-mod bar;
 pub mod ledger;
 mod progress;
 
 use std::io::Write as _;
 use std::time::Duration;
 
-use crate::columns::{fit, width};
-pub use bar::{bar, bytes_bar};
+use zerowire_cli::bar::bytes_text;
+use zerowire_cli::columns::{fit, width};
+
 pub use progress::Progress;
 
 /// The text of a demonstration, or silence where only JSON is wanted.
@@ -64,16 +64,6 @@ pub fn transfer_line(bytes: u64, took: Duration) -> String {
         took.as_secs_f64(),
         rate_text(bytes, took).unwrap_or_else(|| "too short for a rate".to_owned())
     )
-}
-
-/// Bytes with a decimal unit: 1 GB is 10⁹ bytes.
-pub fn bytes_text(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} bytes"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
 }
 
 fn rate_text(bytes: u64, took: Duration) -> Option<String> {

@@ -1,15 +1,21 @@
-//! `zerowire demo` from the outside. Needs root (or user namespaces) and /dev/net/tun.
+//! `zerowire-demo --soft` from the outside, with the program `zerowire` of the same build beside it. Needs root (or user namespaces)
+//! and /dev/net/tun.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
+
+fn demo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire-demo"));
+    command.args(arguments);
+    command
+}
 
 /// The whole story, short: its summary must show both transfers, nearly all bytes
 /// zero-copied (or their reason named), and no error.
 #[test]
 fn the_demo_moves_bytes_both_ways_and_says_how() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-    let output = command.args(["demo", "--json", "--mib", "16"]).output().expect("the program starts");
+    let output = demo(&["--soft", "--json", "--mib", "16"]).output().expect("the program starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let summary: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
@@ -51,13 +57,43 @@ fn the_demo_moves_bytes_both_ways_and_says_how() {
     }
 }
 
-/// What QEMU and libvirt ask a back end before they use it (QEMU docs/interop/vhost-user.rst,
-/// "Backend program conventions").
+/// As `zerowire-demo --soft | head -1`: the reader has gone before the first line.
 #[test]
-fn capabilities_are_printed_as_json() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-    let output = command.args(["net", "--print-capabilities"]).output().expect("the program starts");
-    assert!(output.status.success());
-    let capabilities: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-    assert_eq!(capabilities["type"], "net");
+fn a_closed_standard_output_ends_it_without_a_panic() {
+    for arguments in [&["--soft", "--mib", "1"][..], &["--soft", "--mib", "1", "--json"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = demo(arguments)
+            .stdout(Stdio::from(writer))
+            .stderr(Stdio::piped())
+            .spawn()
+            .and_then(|child| child.wait_with_output())
+            .expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{arguments:?}: {}: {text}", output.status);
+        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
+
+/// In a terminal of 80 columns, as the program is told.
+#[test]
+fn what_is_printed_fits_80_columns() {
+    for arguments in [&["--help"][..], &["-h"], &["--soft", "--mib", "1"]] {
+        let output = demo(arguments).env("COLUMNS", "80").output().expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.lines().count() > 5, "{arguments:?}: {output:?}");
+        for line in text.lines() {
+            let width = line.chars().count();
+            assert!(width <= 80, "{arguments:?}: {width} columns: {line}");
+        }
+    }
+}
+
+#[test]
+fn what_is_said_of_the_guest_without_a_vm_is_refused_for_the_other_one() {
+    for arguments in [&["--mib", "1"][..], &["--json"], &["--soft", "--mib", "0"]] {
+        let output = demo(arguments).output().expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+    }
 }

@@ -1,4 +1,4 @@
-//! A bar on standard error, where that is a terminal.
+//! A bar on standard error, where that is a terminal; bytes in words.
 
 use std::io::IsTerminal as _;
 
@@ -27,4 +27,14 @@ pub fn bytes_bar(total: Option<u64>) -> Option<ProgressBar> {
         "  {bar:40} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}",
         "  {spinner} {decimal_bytes}, {decimal_bytes_per_sec}",
     )
+}
+
+/// Bytes with a decimal unit: 1 GB is 10⁹ bytes.
+pub fn bytes_text(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} bytes"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
 }

@@ -1,4 +1,4 @@
-//! The devices: this program once more, as `zerowire net` and as `zerowire vsock`.
+//! The devices: processes of `zerowire net` and `zerowire vsock`.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -54,8 +54,7 @@ impl Backend {
     fn start(name: &'static str, arguments: impl FnOnce(&Path, &mut Command) -> Result<()>) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("zerowire-demo-").tempdir().context("create a folder")?;
         let socket = dir.path().join(format!("{name}.sock"));
-        let program = std::env::current_exe().context("find this program's own path")?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(zerowire_vmtest::backend::program()?);
         command.args([name, "--socket"]).arg(&socket);
         arguments(dir.path(), &mut command)?;
         command.args(["--json", "--log", "warn"]);

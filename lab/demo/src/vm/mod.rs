@@ -1,4 +1,4 @@
-//! `zerowire-demo`: a stock Debian guest under QEMU, attached to `zerowire net` and then
+//! A stock Debian guest under QEMU, attached to `zerowire net` and then
 //! to `zerowire vsock`.
 //!
 //! ```text
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use zerowire_cli::story::ledger::{self, Way};
-use zerowire_cli::story::{Story, print_line};
 use zerowire_vmtest::assets::{Kernel, Qemu};
 use zerowire_vmtest::backend::{self, Backend};
 use zerowire_vmtest::command::{Running, output, wait_for};
@@ -24,6 +22,9 @@ use zerowire_vmtest::lab::Lab;
 use zerowire_vmtest::machine::Machine;
 use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::{interrupt, netns};
+
+use crate::story::ledger::{self, Way};
+use crate::story::{Story, print_line};
 
 const HOST: &str = "10.77.0.1";
 const GUEST: &str = "10.77.0.2";
@@ -41,17 +42,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// Steps up to the network's ledger.
 const NET_STEPS: u32 = 7;
 
-fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("zerowire-demo: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run() -> Result<()> {
+/// Runs the demo.
+pub fn run() -> Result<ExitCode> {
     netns::remove_leftovers()?;
     let lab = Lab::open()?;
     let folder = tempfile::Builder::new().prefix("zw-").tempdir().context("create a folder")?;
@@ -63,7 +55,7 @@ fn run() -> Result<()> {
         "\nThe demo took {:.0} s. Guest, namespace and files are gone.",
         begin.elapsed().as_secs_f64()
     ));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn tell(story: &mut Story, lab: &Lab, dir: &Path) -> Result<()> {

@@ -1,0 +1,26 @@
+//! `zerowire-demo`: the devices at work, for a guest under QEMU or, with `--soft`, for one without a VM.
+
+mod soft;
+mod story;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use zerowire_cli::outcome;
+
+/// Show a stock Debian guest under QEMU: ping, metadata, TCP both ways on a tap, streams both ways by vsock, and the ledgers.
+#[derive(Parser)]
+#[command(name = "zerowire-demo", version, about, max_term_width = 110)]
+struct Cli {
+    /// Take a guest without a VM: no QEMU, no download, no root.
+    #[arg(long)]
+    soft: bool,
+    #[command(flatten)]
+    args: soft::SoftArgs,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    outcome::status("zerowire-demo", if cli.soft { soft::run(&cli.args) } else { vm::run() })
+}
