@@ -24,11 +24,11 @@ help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-build: ## Build the program and the C library: target/release/zerowire, libzerowire_c.a, libzerowire.so.0
-	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-c
+build: ## Build the programs and the C library: target/release/zerowire, zerowire-bench, libzerowire_c.a, libzerowire.so.0
+	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-bench --package zerowire-c
 	scripts/shared.sh "$(BUILD)/libzerowire_c.a" "$(BUILD)/libzerowire.so.0"
 
-static: ## Build the program without libraries, for guests: target/x86_64-unknown-linux-gnu/release/zerowire
+static: ## Build the programs without libraries, for guests: target/x86_64-unknown-linux-gnu/release/zerowire, zerowire-bench
 	@scripts/static.sh
 
 header: ## Write the C library's header anew, from its sources
@@ -54,7 +54,7 @@ fuzz: ## The fuzz targets, FUZZ_SECONDS (600) each; the corpus is kept in fuzz/c
 	@scripts/fuzz.sh long
 
 bench: build ## Measure the network device against the bare system calls (some minutes)
-	target/release/zerowire bench net
+	target/release/zerowire-bench net
 
 doctor: build ## What this kernel, user and network namespace can do, and how to get the rest
 	@target/release/zerowire doctor
@@ -69,10 +69,12 @@ fmt: ## Format the sources
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
-	@test -x "$(BUILD)/zerowire" && test -f "$(BUILD)/libzerowire.so.0" && test -f "$(BUILD)/libzerowire_c.a" || \
-		{ echo "make install: $(BUILD) lacks zerowire, libzerowire.so.0 or libzerowire_c.a: run 'make build' first" >&2; \
+	@test -x "$(BUILD)/zerowire" && test -x "$(BUILD)/zerowire-bench" && test -f "$(BUILD)/libzerowire.so.0" && test -f "$(BUILD)/libzerowire_c.a" || \
+		{ echo "make install: $(BUILD) lacks zerowire, zerowire-bench, libzerowire.so.0 or libzerowire_c.a:" \
+			"run 'make build' first" >&2; \
 		exit 1; }
 	install -D -m 755 "$(BUILD)/zerowire" "$(DESTDIR)$(bindir)/zerowire"
+	install -D -m 755 "$(BUILD)/zerowire-bench" "$(DESTDIR)$(bindir)/zerowire-bench"
 	install -d "$(DESTDIR)$(libexecdir)" "$(DESTDIR)$(datadir)/qemu/vhost-user"
 	for device in net vsock; do \
 		ln -sfn ../bin/zerowire "$(DESTDIR)$(libexecdir)/zerowire-$$device" && \
@@ -90,7 +92,8 @@ install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
 	chmod 644 "$(DESTDIR)$(libdir)/pkgconfig/zerowire.pc"
 
 uninstall: ## Remove what install put there
-	rm -f "$(DESTDIR)$(bindir)/zerowire" "$(DESTDIR)$(libdir)/libzerowire.so.0" "$(DESTDIR)$(libdir)/libzerowire.so" \
+	rm -f "$(DESTDIR)$(bindir)/zerowire" "$(DESTDIR)$(bindir)/zerowire-bench" \
+		"$(DESTDIR)$(libdir)/libzerowire.so.0" "$(DESTDIR)$(libdir)/libzerowire.so" \
 		"$(DESTDIR)$(libdir)/libzerowire.a" "$(DESTDIR)$(includedir)/zerowire.h" \
 		"$(DESTDIR)$(libdir)/pkgconfig/zerowire.pc"
 	for device in net vsock; do \

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds `zerowire` without libraries, for guests that lack ours:
-# target/x86_64-unknown-linux-gnu/release/zerowire, one file that runs on the host and in
-# any x86-64 guest.
+# Builds `zerowire` and `zerowire-bench` without libraries, for guests that lack ours: files in
+# target/x86_64-unknown-linux-gnu/release that run on the host and in any x86-64 guest.
+# The second one draws no charts.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -9,6 +9,7 @@ PATH=$PATH:${HOME:-/root}/.cargo/bin
 export PATH
 # Only for what runs in the guest: with --target, build scripts and macros are built without.
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
-# It goes into the guests' RAM disks, whose size is part of each saved guest.
+# They go into the guests' RAM disks, whose size is part of each saved guest.
 export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_STRIP=true
-exec "${CARGO:-cargo}" build --release --locked --target x86_64-unknown-linux-gnu --package zerowire-cli
+exec "${CARGO:-cargo}" build --release --locked --target x86_64-unknown-linux-gnu --no-default-features \
+    --package zerowire-cli --package zerowire-bench

@@ -2,9 +2,13 @@
 //!
 //! The program `zerowire` itself is the binary of this package.
 
+pub mod af_vsock;
 pub mod bar;
 pub mod columns;
 pub mod logging;
 pub mod outcome;
 pub mod signals;
 pub mod tips;
+mod wrong;
+
+pub use wrong::WrongArguments;

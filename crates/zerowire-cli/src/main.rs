@@ -1,7 +1,6 @@
 //! The program `zerowire`.
 
 mod access;
-mod bench;
 mod configure;
 mod doctor;
 mod file;
@@ -48,8 +47,6 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed.
     Replay(Box<replay::ReplayArgs>),
-    /// Measure this machine: each path against the bare system calls.
-    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -72,7 +69,6 @@ fn main() -> ExitCode {
         Command::Recv(args) => recv::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Replay(args) => replay::run(*args),
-        Command::Bench(args) => bench::run(args),
     };
     // Its last lines come before the error.
     drop(log);

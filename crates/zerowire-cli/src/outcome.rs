@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use zerowire_bench::WrongArguments;
 
+use crate::WrongArguments;
 use crate::columns::{PLAIN_WIDTH, fit, width};
 
 /// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error is said on standard error.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
-use zerowire_bench::WrongArguments;
+use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 use zerowire_virtio::daemon::ServerError;
 

@@ -21,8 +21,10 @@ const GONE: [(&str, &str); 3] = [
 ];
 
 /// Commands that earlier versions had, and the programs that they are now.
-const MOVED: [(&str, &str); 1] =
-    [("demo", "it is a program of its own now: 'zerowire-demo --soft' (from the sources: 'make demo-soft')")];
+const MOVED: [(&str, &str); 2] = [
+    ("bench", "it is a program of its own now: 'zerowire-bench net', 'zerowire-bench vsock' and so on"),
+    ("demo", "it is a program of its own now: 'zerowire-demo --soft' (from the sources: 'make demo-soft')"),
+];
 
 /// Letters for each key that may be wrong.
 const LETTERS: usize = 3;

@@ -32,13 +32,6 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
             &["vsock", "--cid", "3", "--socket", "/tmp/x", "--uds", "/tmp/y", "--peer-connections", "99999"],
             "99999 connections with one other guest",
         ),
-        (&["bench", "net", "--sizes", "1"], "frame length 1"),
-        (&["bench", "net", "--rounds", "0"], "0 rounds"),
-        (&["bench", "net", "--direction", "up"], "up"),
-        (&["bench", "net", "--port", "xdp", "--threshold"], "--threshold is for taps"),
-        (&["bench", "vsock", "--writes", "0"], "choose 1 to"),
-        (&["bench", "tcp-rx", "--rounds", "0"], "0 rounds"),
-        (&["bench", "packet-tx", "--sizes", "0"], "choose 1 to"),
     ] {
         let output = zerowire(arguments);
         let text = String::from_utf8_lossy(&output.stderr);
@@ -50,7 +43,7 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
 /// As `zerowire doctor | head -1`: the reader has gone before the first line.
 #[test]
 fn a_closed_standard_output_ends_no_program_with_a_panic() {
-    for arguments in [&["doctor"][..], &["net", "--print-capabilities"], &["bench", "net", "--help"]] {
+    for arguments in [&["doctor"][..], &["net", "--print-capabilities"], &["net", "--help"]] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
@@ -102,7 +95,7 @@ fn each_help_page_fits_80_columns() {
         }
         seen.push(page.join(" "));
     }
-    for page in ["", "net", "vsock", "send", "recv", "replay", "doctor", "bench", "bench tcp-rx"] {
+    for page in ["", "net", "vsock", "send", "recv", "replay", "doctor"] {
         assert!(seen.iter().any(|s| s == page), "no help page of '{page}': {seen:?}");
     }
 }
@@ -129,8 +122,7 @@ fn help_under_an_installed_name_is_that_of_the_command() {
 fn what_is_not_known_is_answered_with_what_is_meant() {
     for (arguments, tip) in [
         (&["nte"][..], Some("'net'")),
-        (&["bench", "nte"], Some("'net'")),
-        (&["bench", "packettx"], Some("'packet-tx'")),
+        (&["bench", "net", "--quick"], Some("'zerowire-bench net'")),
         (&["demo", "--mib", "1"], Some("'zerowire-demo --soft'")),
         (&["net", "--sokcet", "/tmp/x"], Some("'--socket'")),
         (&["net", "--pcap", "/tmp/x"], None),

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// What is installed, below PREFIX.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "bin/zerowire",
+    "bin/zerowire-bench",
     "include/zerowire.h",
     "lib/libzerowire.a",
     "lib/libzerowire.so",
@@ -32,7 +33,10 @@ fn root() -> PathBuf {
 fn built(folder: &Path) -> PathBuf {
     let build = folder.join("built");
     std::fs::create_dir(&build).expect("a folder");
-    symlink(env!("CARGO_BIN_EXE_zerowire"), build.join("zerowire")).expect("a link");
+    // Who builds this package's tests alone has no zerowire-bench: installing it needs no more than its name.
+    for name in ["zerowire", "zerowire-bench"] {
+        symlink(env!("CARGO_BIN_EXE_zerowire"), build.join(name)).expect("a link");
+    }
     let name = "libzerowire_c.a";
     symlink(c_library::static_library(), build.join(name)).expect("a link");
     let script = root().join("scripts/shared.sh");
@@ -164,11 +168,15 @@ fn what_is_installed_works_from_there_and_can_be_taken_away() {
     let mut wanted: BTreeSet<_> = FILES.map(|f| format!("usr/local/{f}")).into();
     wanted.insert("usr/local/lib/libother.so".to_owned());
     assert_eq!(files(&destdir), wanted);
-    for (file, mode) in
-        [("bin/zerowire", 0o755), ("lib/libzerowire.so.0", 0o755), ("lib/libzerowire.a", 0o644)]
-            .into_iter()
-            .chain(FILES.iter().filter(|f| f.ends_with(".json")).map(|f| (*f, 0o644)))
-            .chain([("include/zerowire.h", 0o644), ("lib/pkgconfig/zerowire.pc", 0o644)])
+    for (file, mode) in [
+        ("bin/zerowire", 0o755),
+        ("bin/zerowire-bench", 0o755),
+        ("lib/libzerowire.so.0", 0o755),
+        ("lib/libzerowire.a", 0o644),
+    ]
+    .into_iter()
+    .chain(FILES.iter().filter(|f| f.ends_with(".json")).map(|f| (*f, 0o644)))
+    .chain([("include/zerowire.h", 0o644), ("lib/pkgconfig/zerowire.pc", 0o644)])
     {
         let at = prefix.join(file).symlink_metadata().expect("is there");
         assert!(at.is_file(), "{file} is a copy, not a link to what was built");
@@ -230,7 +238,7 @@ fn what_was_not_built_is_not_installed() {
     let out = make("install", &[("PREFIX", &prefix), ("BUILD", &build)]).output().expect("make");
     assert_eq!(out.status.code(), Some(2));
     let said = text(out.stderr);
-    assert!(said.contains("lacks zerowire, libzerowire.so.0 or libzerowire_c.a"), "{said}");
+    assert!(said.contains("lacks zerowire, zerowire-bench, libzerowire.so.0 or libzerowire_c.a"), "{said}");
     assert!(said.contains("run 'make build' first"), "{said}");
     assert!(!prefix.exists(), "nothing is half installed");
 }

@@ -1,4 +1,4 @@
-//! Benchmarks of zerowire's data paths: `zerowire bench`.
+//! Benchmarks of zerowire's data paths. The program `zerowire-bench` is made of them.
 //!
 //! [`run_net`] measures the back end of `zerowire net` against the floor, a bare loop of write() or
 //! read() on the same kind of tap with the same frame. [`run_threshold`] measures when gathering a
@@ -55,4 +55,4 @@ mod wrong;
 pub use net::{run_net, run_threshold};
 pub use options::{NetOptions, ThresholdOptions};
 pub use vsock::{VsockBenchOptions, run_vsock};
-pub use wrong::WrongArguments;
+pub use zerowire_cli::WrongArguments;

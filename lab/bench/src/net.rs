@@ -50,7 +50,7 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
     Ok(report)
 }
 
-/// Everything that `zerowire bench net` measures, in the namespace of the calling thread.
+/// Everything that `zerowire-bench net` measures, in the namespace of the calling thread.
 fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;

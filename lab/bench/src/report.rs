@@ -17,7 +17,7 @@ use crate::scaling::{self, ScalingRow};
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
 
-/// The result of `zerowire bench net`.
+/// The result of `zerowire-bench net`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Where it was measured.

@@ -1,4 +1,4 @@
-//! `zerowire bench net --threshold`: when is it cheaper to gather a frame's pieces than to hand them
+//! `zerowire-bench net --threshold`: when is it cheaper to gather a frame's pieces than to hand them
 //! to the kernel one by one?
 //!
 //! A transmit chain is a private head (virtio-net header and packet headers, read once) and pieces

@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::table::{Table, figure};
 use crate::threshold::{Cell, Method, SEGMENTS, SIZES};
 
-/// The result of `zerowire bench net --threshold`.
+/// The result of `zerowire-bench net --threshold`.
 #[derive(Debug, Clone, Serialize)]
 pub struct ThresholdReport {
     /// Where it was measured.

@@ -1,4 +1,4 @@
-//! The bare loops of `bench net --port` on real veth pairs in a namespace of their own. Needs root, as the benchmark does;
+//! The bare loops of `zerowire-bench net --port` on real veth pairs in a namespace of their own. Needs root, as the benchmark does;
 //! without it it fails and says so. What the program's own ports do is tested with the program (`zerowire-cli`).
 
 use zerowire_bench::case::{Direction, WorkingSet};

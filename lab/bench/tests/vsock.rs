@@ -1,4 +1,4 @@
-//! `bench vsock`: the floor alone, and the back end of the program `zerowire` of the same build.
+//! `zerowire-bench vsock`: the floor alone, and the back end of the program `zerowire` of the same build.
 
 mod common;
 

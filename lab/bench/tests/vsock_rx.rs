@@ -1,4 +1,4 @@
-//! `bench vsock-rx`: client and server by themselves, and the table with the program `zerowire` of the same build.
+//! `zerowire-bench vsock-rx`: client and server by themselves, and the table with the program `zerowire` of the same build.
 
 mod common;
 
@@ -47,6 +47,7 @@ fn each_mode_moves_the_right_bytes_both_ways() {
     let json = folder.join("report.json");
     let options = TableOptions {
         program: Some(program()),
+        tool: env!("CARGO_BIN_EXE_zerowire-bench").into(),
         json: Some(json.clone()),
         svg: Some(folder.clone()),
         ..small()

@@ -251,10 +251,29 @@ pub fn program() -> Result<PathBuf> {
 /// # Errors
 /// There is none, or it needs libraries.
 pub fn static_program() -> Result<PathBuf> {
-    const BUILD: &str = "run `scripts/static.sh`";
+    without_libraries(static_folder()?.join("zerowire"))
+}
+
+/// `zerowire-bench`, linked statically: `ZEROWIRE_BENCH_BIN`, a file of this name, or the one beside the program under test.
+///
+/// # Errors
+/// There is none, or it needs libraries.
+pub fn static_bench() -> Result<PathBuf> {
+    match std::env::var_os("ZEROWIRE_BENCH_BIN") {
+        Some(path) => without_libraries(path.into()),
+        None => without_libraries(static_folder()?.join("zerowire-bench")),
+    }
+}
+
+/// Where `scripts/static.sh` builds.
+fn static_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("find the test program's own path")?;
     let target = own.parent().and_then(Path::parent).context("the test program's folder")?;
-    let path = target.join("x86_64-unknown-linux-gnu/release/zerowire");
+    Ok(target.join("x86_64-unknown-linux-gnu/release"))
+}
+
+fn without_libraries(path: PathBuf) -> Result<PathBuf> {
+    const BUILD: &str = "run `scripts/static.sh`";
     if !path.is_file() {
         bail!("no static program {}: {BUILD}", path.display());
     }

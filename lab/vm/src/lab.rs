@@ -88,11 +88,12 @@ impl Lab {
     }
 }
 
-/// The project's programs in the guest. The static one is there if it was built: the tests
-/// that need it ask for it themselves, and the demo has no use for it.
+/// The project's programs in the guest. The static ones are there if they were built: the tests
+/// that need them ask for them themselves, and the demo has no use for them.
 fn guest_programs() -> Result<Vec<PathBuf>> {
     let mut programs = vec![agent("zw-vsock")?, agent("zw-recv")?, agent("zw-xdp")?];
     programs.extend(backend::static_program().ok());
+    programs.extend(backend::static_bench().ok());
     Ok(programs)
 }
 

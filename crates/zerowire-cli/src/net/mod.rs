@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use zerowire_bench::WrongArguments;
+use zerowire_cli::WrongArguments;
 use zerowire_virtio::daemon::{Endpoint, Server};
 use zerowire_virtio::memory::PinBudget;
 use zerowire_virtio::net::config::MacAddress;
@@ -96,12 +96,12 @@ pub struct NetArgs {
     #[arg(long, value_name = "BYTES", value_parser = spec::bytes)]
     memlock: Option<u64>,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by
-    /// 'zerowire bench net --threshold'.
+    /// 'zerowire-bench net --threshold'.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
     gather_max: usize,
     /// Received frames up to this many bytes, virtio-net header included, are copied where nothing but such frames comes; 0 reads all of
     /// them straight into the guest's buffers. Taps, and packet ports that receive from the socket. The default was chosen by
-    /// 'zerowire bench net --direction rx --with "--rx-copybreak 0"'.
+    /// 'zerowire-bench net --direction rx --with "--rx-copybreak 0"'.
     #[arg(long, value_name = "BYTES", default_value_t = RX_COPYBREAK_BYTES)]
     rx_copybreak: usize,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.

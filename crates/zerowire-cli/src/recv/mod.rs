@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use zerowire::recv::{Receiver, RecvError};
-use zerowire_bench::WrongArguments;
+use zerowire_cli::WrongArguments;
 
 use self::output::Outputs;
 use self::report::Report;

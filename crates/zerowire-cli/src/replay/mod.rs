@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use anyhow::{Context, Result, bail};
-use zerowire_bench::WrongArguments;
+use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 
 pub use args::ReplayArgs;

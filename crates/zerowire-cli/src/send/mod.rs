@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::send::{Backend, Close, Closed, Mode, Options, Sender};
-use zerowire_bench::WrongArguments;
+use zerowire_cli::WrongArguments;
 
 use self::datagrams::Datagrams;
 use self::pump::Pump;

@@ -98,7 +98,7 @@ impl Target {
                     None => bail!("{host} has no address"),
                 }
             }
-            Self::Vsock(cid, port) => zerowire_bench::vsock_rx::af_vsock::connect(*cid, *port, 0, 1),
+            Self::Vsock(cid, port) => zerowire_cli::af_vsock::connect(*cid, *port, 0, 1),
             Self::Unix(path) => {
                 let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
                 let address = rustix::net::SocketAddrUnix::new(path)

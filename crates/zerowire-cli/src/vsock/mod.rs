@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use zerowire_bench::WrongArguments;
+use zerowire_cli::WrongArguments;
 use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
 
 use crate::access::{self, SocketArgs};

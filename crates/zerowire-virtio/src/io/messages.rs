@@ -1,7 +1,7 @@
 //! Writes to a socket: a batch is one sendmmsg(2).
 //!
 //! A packet socket takes a frame of a message with less work than by write(2), and much less than by a ring's WRITE, which goes
-//! through the layer of files (`zerowire bench net --port packet --direction tx`).
+//! through the layer of files (`zerowire-bench net --port packet --direction tx`).
 
 use std::os::fd::RawFd;
 

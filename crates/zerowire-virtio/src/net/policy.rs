@@ -1,12 +1,12 @@
 //! When to scatter and when to gather.
 
 /// Frames up to this many bytes, virtio-net header included, are gathered into one private buffer: below it a copy
-/// is cheaper than a scatter list. The least of the limits that `zerowire bench net --threshold` found for 2 to 17 segments
+/// is cheaper than a scatter list. The least of the limits that `zerowire-bench net --threshold` found for 2 to 17 segments
 /// (4096 to 16384 bytes hot, more cold).
 pub const GATHER_MAX_BYTES: usize = 4096;
 
 /// Received frames up to this many bytes, virtio-net header included, are copied where nothing but such frames comes: a read into
-/// one private buffer and a copy cost less than a scatter list that ends in scratch memory. Chosen by `zerowire bench net
+/// one private buffer and a copy cost less than a scatter list that ends in scratch memory. Chosen by `zerowire-bench net
 /// --direction rx --with '--rx-copybreak 0'`: copying is cheaper up to 4000 bytes, and no longer at 6000.
 pub const RX_COPYBREAK_BYTES: usize = 4096;
 
@@ -42,7 +42,7 @@ impl Default for Policy {
 }
 
 /// The kernel walks the page tables of each segment: below this mean length gathering is cheaper. Chosen by
-/// `zerowire bench net --threshold`.
+/// `zerowire-bench net --threshold`.
 const SCATTER_MEAN_BYTES: usize = 2048;
 
 /// The longest scatter list of one system call (`UIO_MAXIOV`, include/uapi/linux/uio.h).

@@ -99,12 +99,12 @@ fn translate_admin(allowed: Result<(), i32>, is_effective: bool) -> Finding {
 fn translate_unshare(alone: Result<(), i32>, with_user: Result<(), i32>) -> Finding {
     let e = match (alone, with_user) {
         (Ok(()), _) => {
-            return Finding::ok("can be made", "'zerowire bench' and the tests make their own.");
+            return Finding::ok("can be made", "'zerowire-bench' and the tests make their own.");
         }
         (Err(e), Ok(())) => {
             return Finding::degraded(
                 format!("only together with a user namespace (alone: {})", errno::words(e)),
-                "'zerowire bench' can't make its own by itself.",
+                "'zerowire-bench' can't make its own by itself.",
             )
             .remedy("Put 'unshare --user --map-root-user --net' in front of the command.");
         }
@@ -112,7 +112,7 @@ fn translate_unshare(alone: Result<(), i32>, with_user: Result<(), i32>) -> Find
     };
     let f = Finding::missing(
         format!("refused ({})", errno::words(e)),
-        "'zerowire bench' and the tests can't run here; zerowire net needs none.",
+        "'zerowire-bench' and the tests can't run here; zerowire net needs none.",
     );
     match e {
         libc::ENOSPC => f.remedy("Raise the sysctls user.max_net_namespaces and user.max_user_namespaces."),

@@ -1,4 +1,4 @@
-//! How fast a program sends to a network device, copying and lending: `zerowire bench packet-tx`.
+//! How fast a program sends to a network device, copying and lending: `zerowire-bench packet-tx`.
 //!
 //! The table's rows are payload lengths, its columns ([`Column`]) ways of sending. Each column is measured twice: as a loop of
 //! bare system calls ([`bare`]) and through the library ([`library`]). Frames go to an ifb device, which takes lent pages as

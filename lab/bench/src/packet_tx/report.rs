@@ -19,7 +19,7 @@ use crate::machine::Machine;
 use crate::record::Failure;
 use crate::stats::Summary;
 
-/// The result of `zerowire bench packet-tx`.
+/// The result of `zerowire-bench packet-tx`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TxReport {
     /// Where it was measured.

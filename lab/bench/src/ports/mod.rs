@@ -1,4 +1,4 @@
-//! `zerowire bench net --port xdp|packet`: ports on an ordinary interface, measured on pairs of veth devices, beside the tap's.
+//! `zerowire-bench net --port xdp|packet`: ports on an ordinary interface, measured on pairs of veth devices, beside the tap's.
 //!
 //! ```text
 //!   worker's CPU                                               driver's CPU

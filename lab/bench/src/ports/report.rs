@@ -18,7 +18,7 @@ use crate::record::Failure;
 use crate::report::{Labels, chart_of_cases};
 use crate::stats::Summary;
 
-/// The result of `zerowire bench net --port xdp|packet`.
+/// The result of `zerowire-bench net --port xdp|packet`.
 #[derive(Debug, Clone, Serialize)]
 pub struct PortReport {
     /// Where it was measured.

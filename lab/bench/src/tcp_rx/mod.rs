@@ -1,4 +1,4 @@
-//! How a program receives TCP, and what it costs: `zerowire bench tcp-rx`.
+//! How a program receives TCP, and what it costs: `zerowire-bench tcp-rx`.
 //!
 //! Ways ([`Way`]): `select` and read (what iperf does), `epoll` and read, a loop of `recv`, io_uring reads, and the back ends of
 //! the library. Numbers of connections are the rows. The bytes come from a thread of this process over the loopback interface

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::record::Failure;
 use crate::stats::Summary;
 
-/// The result of `zerowire bench tcp-rx`.
+/// The result of `zerowire-bench tcp-rx`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TcpRxReport {
     /// Where it was measured.

@@ -1,4 +1,4 @@
-//! The benchmark of the vsock device: `zerowire bench vsock`.
+//! The benchmark of the vsock device: `zerowire-bench vsock`.
 //!
 //! A guest without a VM ([`guest`]) exchanges streams, or messages, with a program of the host ([`host`]) through a
 //! back end process ([`device`]); the floor ([`floor`]) moves the same bytes through a pair of unix

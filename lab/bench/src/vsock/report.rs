@@ -20,7 +20,7 @@ use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
 
-/// The result of `zerowire bench vsock`.
+/// The result of `zerowire-bench vsock`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct VsockReport {
     /// Where it was measured.

@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result};
 use zerowire::recv::vsock::{Kind, connect_copy};
+use zerowire_cli::af_vsock;
 
 use super::mode::Mode;
 use super::options::{ClientOptions, Place};
 use super::output::ClientOutput;
-use super::{af_vsock, connection, guest_receive, windows};
+use super::{connection, guest_receive, windows};
 
 /// Runs the client. The server sends as soon as it is connected, and closes.
 pub fn run_client(options: &ClientOptions) -> Result<ClientOutput> {

@@ -27,7 +27,7 @@ const PORT: u32 = super::options::PORT;
 
 /// A back end and the program that is run against it.
 pub struct Experiment<'a> {
-    program: &'a Path,
+    tool: &'a Path,
     backend: Backend,
     credit: u32,
     host_cpu: HostCpu,
@@ -43,8 +43,8 @@ pub struct Guest {
 impl<'a> Experiment<'a> {
     /// Starts `program vsock` with these further arguments.
     pub fn start(
-        program: &'a Path,
-        options: &TableOptions,
+        program: &Path,
+        options: &'a TableOptions,
         args: &[&str],
         placement: &Placement,
     ) -> Result<Self> {
@@ -52,7 +52,7 @@ impl<'a> Experiment<'a> {
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
         let backend = Backend::start_vsock(program, &all, 1, placement)?;
         Ok(Self {
-            program,
+            tool: &options.tool,
             backend,
             credit: options.credit,
             host_cpu: options.host_cpu,
@@ -61,7 +61,7 @@ impl<'a> Experiment<'a> {
     }
 
     /// Starts one whose back end shares the guest's memory with programs, and looks whether it does.
-    pub fn start_direct(program: &'a Path, options: &TableOptions, placement: &Placement) -> Result<Self> {
+    pub fn start_direct(program: &Path, options: &'a TableOptions, placement: &Placement) -> Result<Self> {
         Self::start(program, options, &["--share-guest-memory"], placement)
     }
 
@@ -98,7 +98,7 @@ impl<'a> Experiment<'a> {
     fn tool(&self, args: &[String], polls: bool) -> Result<Program> {
         let cpu = if polls && self.host_cpu == HostCpu::Backend { HostCpu::Guest } else { self.host_cpu };
         cpu.pin(&self.placement)?;
-        let program = Program::start(self.program, args);
+        let program = Program::start(self.tool, args);
         self.placement.pin_driver()?;
         program
     }

@@ -173,8 +173,10 @@ pub struct TableOptions {
     pub windows: u32,
     /// Where the host's program runs: one that receives, or sends.
     pub host_cpu: HostCpu,
-    /// The program whose `vsock` and `bench vsock-rx` are run; `None` measures the floors alone.
+    /// The program whose `vsock` is measured; `None` measures the floors alone.
     pub program: Option<PathBuf>,
+    /// The program `zerowire-bench`, whose `vsock-rx` sends and receives on the host.
+    pub tool: PathBuf,
     /// Write the report as JSON to this file.
     pub json: Option<PathBuf>,
     /// Write charts into this folder.
@@ -195,6 +197,7 @@ impl Default for TableOptions {
             windows: 0,
             host_cpu: HostCpu::default(),
             program: None,
+            tool: "zerowire-bench".into(),
             json: None,
             svg: None,
         }

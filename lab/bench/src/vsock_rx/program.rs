@@ -1,4 +1,4 @@
-//! The measured program: this tool as a process of its own.
+//! The program that receives or sends: this tool as a process of its own.
 
 use std::io::Read;
 use std::path::Path;
@@ -10,19 +10,19 @@ use serde::de::DeserializeOwned;
 
 use crate::guest::STALL_LIMIT;
 
-/// A running `zerowire bench vsock-rx`. Dropping it ends the process.
+/// A running `zerowire-bench vsock-rx`. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
 }
 
 impl Program {
-    /// Starts `program bench vsock-rx` with these arguments and `--json`. It inherits the CPU of the calling thread.
-    pub fn start(program: &Path, args: &[String]) -> Result<Self> {
-        let mut command = Command::new(program);
-        command.args(["--log", "warn", "bench", "vsock-rx", "--json", "-"]).args(args);
+    /// Starts `tool vsock-rx` with these arguments and `--json`. It inherits the CPU of the calling thread.
+    pub fn start(tool: &Path, args: &[String]) -> Result<Self> {
+        let mut command = Command::new(tool);
+        command.args(["--log", "warn", "vsock-rx", "--json", "-"]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().with_context(|| format!("can't start {}", program.display()))?;
+        let child = command.spawn().with_context(|| format!("can't start {}", tool.display()))?;
         Ok(Self { child })
     }
 

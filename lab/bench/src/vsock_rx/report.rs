@@ -19,7 +19,7 @@ use crate::stats::Summary;
 use crate::table::bytes;
 use crate::vsock::host::HostCpu;
 
-/// The result of `zerowire bench vsock-rx --table`.
+/// The result of `zerowire-bench vsock-rx --table`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RxReport {
     /// Where it was measured.

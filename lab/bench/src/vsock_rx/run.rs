@@ -87,8 +87,8 @@ struct Guests {
 
 impl<'a> Ends<'a> {
     fn start(
-        program: &'a Path,
-        options: &TableOptions,
+        program: &Path,
+        options: &'a TableOptions,
         placement: &Placement,
         notes: &mut Vec<String>,
     ) -> Result<Self> {

@@ -10,9 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, accept_with, send, shutdown};
+use zerowire_cli::af_vsock;
 use zerowire_guest::vsock::StreamSum;
 
-use super::af_vsock;
 use super::options::{Place, ServerOptions};
 use super::output::{ServerOutput, printed};
 use super::tally::process_time;

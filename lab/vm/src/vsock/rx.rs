@@ -1,7 +1,7 @@
-//! `zerowire bench vsock-rx` in the guest and on the host: the same file, a static program.
+//! `zerowire-bench vsock-rx` in the guest and on the host: the same file, a static program.
 //!
 //! ```text
-//!  guest: zerowire bench vsock-rx ── AF_VSOCK, or a device by uio ── zerowire vsock ── --uds ── the same on the host
+//!  guest: zerowire-bench vsock-rx ── AF_VSOCK, or a device by uio ── zerowire vsock ── --uds ── the same on the host
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Said {
 }
 
 fn line(arguments: &str) -> String {
-    format!("zerowire bench vsock-rx {arguments} --check --json -")
+    format!("zerowire-bench vsock-rx {arguments} --check --json -")
 }
 
 /// A server that runs beside others in the guest.
@@ -173,7 +173,7 @@ impl HostServer {
 
 fn command(program: &Path, uds: &Path, arguments: &str) -> Command {
     let mut command = Command::new(program);
-    command.args(["bench", "vsock-rx", "--check", "--json", "-", "--uds"]).arg(uds);
+    command.args(["vsock-rx", "--check", "--json", "-", "--uds"]).arg(uds);
     command.args(arguments.split_whitespace());
     command
 }

@@ -1,4 +1,4 @@
-//! `zerowire bench vsock-rx` between a real guest and the host, in each of its modes: the
+//! `zerowire-bench vsock-rx` between a real guest and the host, in each of its modes: the
 //! same static program at both ends, `zerowire vsock` between them.
 //!
 //! It is no measurement, for the guest's CPU is emulated: what is compared are the sums
@@ -38,7 +38,7 @@ const IN_PLACE: u64 = 50;
 
 /// All modes of the host's program, and of the guest's.
 pub fn bench(env: &Env<'_>) -> Result<String> {
-    let program = backend::static_program()?;
+    let program = backend::static_bench()?;
     let mut pair = Pair::start(env, &["--share-guest-memory"], HUGE_PAGES)?;
     let mut text = Vec::new();
     for mode in ["n", "y", "u", "d"] {

@@ -1,4 +1,4 @@
-//! `zerowire bench`.
+//! The program `zerowire-bench`: measures this machine, each path against the bare system calls.
 
 mod packet_tx;
 mod tcp_rx;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::table::fit_tables;
@@ -18,12 +18,21 @@ use zerowire_bench::{
     NetOptions, ThresholdOptions, VsockBenchOptions, WrongArguments, run_net, run_threshold, run_vsock,
 };
 use zerowire_cli::columns::{Fitting, width};
+use zerowire_cli::{logging, outcome, tips};
 
-/// Arguments of `zerowire bench`.
-#[derive(Args, Debug)]
-pub struct BenchArgs {
+/// Measure this machine: each path of zerowire against the bare system calls.
+#[derive(Parser)]
+#[command(name = "zerowire-bench", version, about, max_term_width = 110)]
+#[command(
+    after_help = "The program that is measured is the 'zerowire' beside this one, else the one in PATH."
+)]
+struct Cli {
     #[command(subcommand)]
     what: What,
+    /// What to log to standard error: error, warn, info, debug or trace.
+    #[arg(long, global = true, default_value = "info", value_name = "LEVEL", hide_possible_values = true,
+        value_parser = logging::LEVELS)]
+    log: String,
 }
 
 #[derive(Subcommand, Debug)]
@@ -45,7 +54,7 @@ enum What {
 #[command(after_help = "\
 Measures CPU nanoseconds a frame of all threads of the back end, driven by a guest without a VM; variants are \
 interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold one of 64 MiB. Needs root, or \
-'unshare -Urn zerowire bench net'. Takes some minutes; with --quick less than one.\n\
+'unshare -Urn zerowire-bench net'. Takes some minutes; with --quick less than one.\n\
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
@@ -166,15 +175,21 @@ struct VsockBenchArgs {
     svg: Option<PathBuf>,
 }
 
-/// Runs the command.
-pub fn run(args: BenchArgs) -> Result<ExitCode> {
-    match args.what {
+fn main() -> ExitCode {
+    let line: Vec<_> = std::env::args_os().collect();
+    let cli = Cli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &Cli::command(), &line).exit());
+    if let Err(e) = logging::init(&cli.log) {
+        eprintln!("zerowire-bench: {e}");
+        return ExitCode::from(2);
+    }
+    let result = match cli.what {
         What::Net(args) => net(*args),
         What::Vsock(args) => vsock(*args),
         What::VsockRx(args) => vsock_rx::run(*args),
         What::PacketTx(args) => packet_tx::run(*args),
         What::TcpRx(args) => tcp_rx::run(*args),
-    }
+    };
+    outcome::status("zerowire-bench", result)
 }
 
 fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
@@ -213,12 +228,29 @@ fn output(json: Option<&Path>) -> Box<dyn Write> {
     Box::new(Fitting::new(stdout, columns))
 }
 
-/// This program, unless the floor alone is wanted.
+/// `zerowire` beside this program, else the one in PATH; nothing where the floor alone is wanted.
 fn measured_program(floor_only: bool) -> Result<Option<PathBuf>> {
-    match floor_only {
-        true => Ok(None),
-        false => Ok(Some(std::env::current_exe().context("this program's own path")?)),
+    if floor_only {
+        return Ok(None);
     }
+    let beside = own_path()?.with_file_name("zerowire");
+    if beside.is_file() {
+        return Ok(Some(beside));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join("zerowire")).find(|file| file.is_file());
+    found.map(Some).with_context(|| {
+        format!(
+            "nothing to measure: no program {}, and no zerowire in PATH; 'make build' builds it",
+            beside.display()
+        )
+    })
+}
+
+/// This program's file.
+fn own_path() -> Result<PathBuf> {
+    std::env::current_exe().context("this program's own path")
 }
 
 fn net(args: NetBenchArgs) -> Result<ExitCode> {

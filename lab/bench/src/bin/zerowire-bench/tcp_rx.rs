@@ -1,4 +1,4 @@
-//! `zerowire bench tcp-rx`.
+//! `zerowire-bench tcp-rx`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,13 +24,13 @@ Ways: recv (one connection only: the floor), select (select and read, what iperf
 in copy mode), queue (placed by the NIC). A way that this kernel doesn't have is named with the reason.\n\
 \n\
 CPU time is that of the receiving thread; memory traffic is measured where the machine has hardware counters. Ways are \
-interleaved round by round, every byte is accounted for. With its own sender it needs root, or 'unshare -Urn zerowire bench \
+interleaved round by round, every byte is accounted for. With its own sender it needs root, or 'unshare -Urn zerowire-bench \
 tcp-rx', and makes a network namespace of its own. With --client external it listens at -p, and each test of iperf3 is one run of one \
 way: it says how many are needed. Bytes reach a NIC's queue only so. Limits: 480 connections, 128 with iperf3; TCP towards this \
 side only (no -u, -R, --bidir).\n\
 \n\
-Examples:\n  zerowire bench tcp-rx --quick\n  zerowire bench tcp-rx --connections 256 --ways epoll,multishot --touch\n  \
-zerowire bench tcp-rx --client external -p 5201 -i eth1 -q 20")]
+Examples:\n  zerowire-bench tcp-rx --quick\n  zerowire-bench tcp-rx --connections 256 --ways epoll,multishot --touch\n  \
+zerowire-bench tcp-rx --client external -p 5201 -i eth1 -q 20")]
 pub struct TcpRxArgs {
     /// Fewer rounds, an eighth of the bytes.
     #[arg(long)]

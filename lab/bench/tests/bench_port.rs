@@ -1,11 +1,11 @@
-//! `zerowire bench net --port …`: arguments, and a short run with the program's own ports. The run needs root, as the command
+//! `zerowire-bench net --port …`: arguments, and a short run with the program's own ports. The run needs root, as the command
 //! does.
 
 use std::process::{Command, Output};
 
 fn bench(args: &[&str]) -> (Output, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_zerowire"))
-        .args(["bench", "net"])
+    let output = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"))
+        .arg("net")
         .args(args)
         .output()
         .expect("the program starts");

@@ -1,4 +1,4 @@
-//! `zerowire bench vsock-rx`.
+//! `zerowire-bench vsock-rx`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use zerowire_bench::vsock_rx::{
     ClientOptions, Mode, Place, ServerOptions, TableOptions, run_client, run_server, run_table,
 };
 
-use super::{measured_program, parse, working_sets};
+use super::{measured_program, own_path, parse, working_sets};
 
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("role").required(true).args(["server", "cid", "table"]))]
@@ -22,13 +22,13 @@ use super::{measured_program, parse, working_sets};
 A server (-s) sends -m megabytes to the client (-c CID) that connects, and closes. On the host both take --uds, the host's end of \
 'zerowire vsock'; in a guest they use AF_VSOCK. Guest to host:\n\
 \n\
-  guest$ zerowire bench vsock-rx -s -m 64\n\
-  host$  zerowire bench vsock-rx -c 3 --uds /run/vm.vsock -z y -b 16 -r 65536\n\
+  guest$ zerowire-bench vsock-rx -s -m 64\n\
+  host$  zerowire-bench vsock-rx -c 3 --uds /run/vm.vsock -z y -b 16 -r 65536\n\
 \n\
 Host to guest:\n\
 \n\
-  host$  zerowire bench vsock-rx -s -m 64 --uds /run/vm.vsock\n\
-  guest$ zerowire bench vsock-rx -c 2 -z n -b 16 -r 65536\n\
+  host$  zerowire-bench vsock-rx -s -m 64 --uds /run/vm.vsock\n\
+  guest$ zerowire-bench vsock-rx -c 2 -z n -b 16 -r 65536\n\
 \n\
 The server prints the seconds of its send loop; the client those of its receive loop, those in dequeue calls, its wake-ups, and \
 the nanoseconds of a dequeue on average. The client looks at each cache line once. --table runs all of it with a guest without a \
@@ -176,6 +176,7 @@ fn table(args: VsockRxArgs) -> Result<ExitCode> {
         windows: args.windows,
         host_cpu: args.host_cpu.parse().map_err(WrongArguments)?,
         program: measured_program(args.floor_only)?,
+        tool: own_path()?,
         // Standard output again, for it is a file's path here.
         json: args.json.map(|path| if path.as_os_str() == "-" { "/dev/stdout".into() } else { path }),
         svg: args.svg,

@@ -1,18 +1,22 @@
-//! `zerowire bench vsock-rx` as server and client on the host, with a guest without a VM on the other side of
+//! `zerowire-bench vsock-rx` as server and client on the host, with a guest without a VM on the other side of
 //! `zerowire vsock`. The table is tested in zerowire-bench, a real guest in lab/vm.
 
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Program, Restrict, connect, wait_until};
 use serde_json::Value;
 use zerowire_guest::vsock::{
     HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, StreamSum, VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+
+use common::program;
+
+/// How long anything may take before a test gives up. No test asserts how long anything took.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The port without `-p`.
 const PORT: u32 = 1234;
@@ -22,8 +26,27 @@ const MEGABYTE: usize = 1 << 20;
 struct Lab {
     stack: VsockStack,
     _driver: VsockDriver<VhostUser>,
-    _program: Program,
+    _program: Killed,
     dir: tempfile::TempDir,
+}
+
+/// A process that is killed on drop.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until `done`; fails with `what` where that takes too long.
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 impl Lab {
@@ -31,10 +54,12 @@ impl Lab {
         let dir = tempfile::tempdir().expect("a directory");
         let (socket, uds) = (dir.path().join("s"), dir.path().join("u"));
         let [s, u] = [&socket, &uds].map(|p| p.to_str().expect("text"));
-        let args = ["--socket", s, "--cid", "3", "--uds", u, "--share-guest-memory"];
-        let program = Program::vsock(&args, Restrict::default());
+        let args = ["vsock", "--socket", s, "--cid", "3", "--uds", u, "--share-guest-memory"];
+        let program = Command::new(program()).args(args).stdin(Stdio::null()).spawn();
+        let program = Killed(program.expect("the program starts"));
         let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
-        let (driver, queues) = VsockDriver::start(connect(&socket), &memory, &VsockOptions::default())
+        let front_end = VhostUser::connect(&socket, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
+        let (driver, queues) = VsockDriver::start(front_end, &memory, &VsockOptions::default())
             .unwrap_or_else(|e| panic!("{e}"));
         Self {
             stack: VsockStack::new(queues, StackOptions::default()),
@@ -68,8 +93,8 @@ impl Lab {
 }
 
 fn bench(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-    command.args(["bench", "vsock-rx"]).args(args);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"));
+    command.arg("vsock-rx").args(args);
     command
 }
 

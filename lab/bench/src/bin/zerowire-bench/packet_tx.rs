@@ -1,4 +1,4 @@
-//! `zerowire bench packet-tx`.
+//! `zerowire-bench packet-tx`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `zerowire bench …`: a report that could not be written is refused before the measurement, which takes minutes. That of
+//! `zerowire-bench …`: a report that could not be written is refused before the measurement, which takes minutes. That of
 //! vsock-rx is in bench_vsock_rx.rs.
 
 use std::process::Command;
@@ -22,8 +22,7 @@ fn places_that_can_not_be_written_are_refused_before_anything_is_measured() {
             if run.contains(&"--threshold") && place[0] == "--svg" {
                 continue;
             }
-            let out = Command::new(env!("CARGO_BIN_EXE_zerowire"))
-                .arg("bench")
+            let out = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"))
                 .args(run)
                 .args(place)
                 .output()
@@ -40,9 +39,9 @@ fn places_that_can_not_be_written_are_refused_before_anything_is_measured() {
 #[test]
 fn a_dash_is_no_place() {
     for run in ["packet-tx", "tcp-rx"] {
-        let out = Command::new(env!("CARGO_BIN_EXE_zerowire"))
+        let out = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"))
             .current_dir("/proc")
-            .args(["bench", run, "--json", "-", "--svg", "/dev/null/charts"])
+            .args([run, "--json", "-", "--svg", "/dev/null/charts"])
             .output()
             .expect("the program starts");
         let log = String::from_utf8_lossy(&out.stderr);

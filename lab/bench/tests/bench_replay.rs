@@ -1,4 +1,4 @@
-//! `zerowire bench packet-tx --replay`: the row of tcpreplay is there, or it is said how to get it. Needs root, as the benchmark does,
+//! `zerowire-bench packet-tx --replay`: the row of tcpreplay is there, or it is said how to get it. Needs root, as the benchmark does,
 //! and tcpreplay (`scripts/install.sh base`).
 
 use std::ffi::OsStr;
@@ -8,19 +8,8 @@ use serde_json::Value;
 
 /// What the benchmark says with this PATH; the smallest part of its other rows beside.
 fn bench(path: Option<&OsStr>, json: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-    command.args([
-        "bench",
-        "packet-tx",
-        "--replay",
-        "--quick",
-        "--rounds",
-        "1",
-        "--sizes",
-        "1",
-        "--columns",
-        "udp",
-    ]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"));
+    command.args(["packet-tx", "--replay", "--quick", "--rounds", "1", "--sizes", "1", "--columns", "udp"]);
     command.args(["--sink", "ifb", "--working-set", "hot", "--floor-only"]).args(json);
     if let Some(path) = path {
         command.env("PATH", path);

@@ -1,0 +1,76 @@
+//! What every benchmark has in common: 2 for wrong arguments, help pages that fit, and an end without a panic where nobody reads.
+
+use std::process::{Command, Output, Stdio};
+
+fn bench(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the program starts")
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"));
+    command.args(arguments);
+    command
+}
+
+#[test]
+fn wrong_arguments_end_with_2_and_name_the_remedy() {
+    for (arguments, words) in [
+        (&["net", "--sizes", "1"][..], "frame length 1"),
+        (&["net", "--rounds", "0"], "0 rounds"),
+        (&["net", "--direction", "up"], "up"),
+        (&["net", "--port", "xdp", "--threshold"], "--threshold is for taps"),
+        (&["vsock", "--writes", "0"], "choose 1 to"),
+        (&["tcp-rx", "--rounds", "0"], "0 rounds"),
+        (&["packet-tx", "--sizes", "0"], "choose 1 to"),
+    ] {
+        let output = bench(arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(words), "{arguments:?}: no '{words}' in {text}");
+    }
+}
+
+/// A tip names what is meant.
+#[test]
+fn what_is_not_known_is_answered_with_what_is_meant() {
+    for (arguments, tip) in [(&["nte"][..], "'net'"), (&["packettx"], "'packet-tx'")] {
+        let output = bench(arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        let told = text.lines().find(|line| line.contains("tip:"));
+        assert!(told.is_some_and(|t| t.contains(tip)), "{arguments:?}: {text}");
+    }
+}
+
+/// As `zerowire-bench net --help | head -1`: the reader has gone before the first line.
+#[test]
+fn a_closed_standard_output_ends_it_without_a_panic() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = command(&["net", "--help"])
+        .stdout(Stdio::from(writer))
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(|child| child.wait_with_output())
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {text}", output.status);
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+/// In a terminal of 80 columns, as the program is told.
+#[test]
+fn each_help_page_fits_80_columns() {
+    for page in ["", "net", "vsock", "vsock-rx", "packet-tx", "tcp-rx"] {
+        for flag in ["--help", "-h"] {
+            let words: Vec<_> = [page, flag].into_iter().filter(|word| !word.is_empty()).collect();
+            let output = command(&words).env("COLUMNS", "80").output().expect("the program starts");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(text.lines().count() > 5, "{words:?}: {output:?}");
+            for line in text.lines() {
+                let width = line.chars().count();
+                assert!(width <= 80, "{words:?}: {width} columns: {line}");
+            }
+        }
+    }
+}
