@@ -16,6 +16,7 @@ use crate::record::Failure;
 use crate::scaling::{self, ScalingRow};
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
+use crate::wrong::wrong;
 
 /// The result of `zerowire-bench net`.
 #[derive(Debug, Clone, Serialize)]
@@ -214,6 +215,9 @@ pub fn check_places((json, svg): (Option<&Path>, Option<&Path>)) -> Result<()> {
         }
     }
     if let Some(folder) = svg {
+        if cfg!(not(feature = "charts")) {
+            wrong!("--svg {}: this program was built without charts", folder.display());
+        }
         fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
     }
     Ok(())
