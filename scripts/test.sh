@@ -24,7 +24,7 @@ export CARGO_TERM_COLOR=never
 CARGO=${CARGO:-cargo}
 passed=0 failed=0 skipped=0
 failures=
-# The program that is tested in guests (it runs there, too), and what drives them.
+# The program that is tested in guests (it runs there, too, as does zerowire-bench beside it), and what drives them.
 ZEROWIRE_BIN=$PWD/target/x86_64-unknown-linux-gnu/release/zerowire
 drivers=target/debug
 static="CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1"
@@ -210,6 +210,7 @@ ready
 stage format $CARGO fmt --all --check
 stage format-fuzz $CARGO fmt --manifest-path fuzz/Cargo.toml --check
 stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
+stage wall scripts/wall.sh
 cargo_tests "$1"
 if [ "$1" = all ]; then
     fuzz_tests

@@ -1,0 +1,46 @@
+#!/bin/sh
+# The wall between what is shipped and what proves it.
+#
+#   scripts/wall.sh [PROGRAM]
+#
+# Fails if the program `zerowire` or the C library depends on a package of lab/, or on one that only
+# the lab needs. Fails if PROGRAM (default target/release/zerowire) has more than 5 MiB when stripped.
+# A program that was not built, or whose sources have changed since, is left out.
+set -eu
+
+cd "$(dirname "$0")/.."
+PATH=$PATH:${HOME:-/root}/.cargo/bin
+export PATH
+CARGO=${CARGO:-cargo}
+most=$((5 * 1024 * 1024))
+program=${1:-target/release/zerowire}
+
+lab=$(sed -n 's/^name = "\(.*\)"$/\1/p' lab/*/Cargo.toml)
+status=0
+for package in zerowire-cli zerowire-c; do
+    tree=$($CARGO tree --locked --package $package --edges normal --prefix none --format '{p}')
+    for name in $lab plotters hdrhistogram; do
+        if printf '%s\n' "$tree" | grep -q "^$name v"; then
+            echo "wall: $package depends on $name: cargo tree --package $package --edges normal --invert $name" >&2
+            status=1
+        fi
+    done
+done
+
+# What cargo noted beside the program: all its sources.
+is_current() {
+    for source in $(sed 's/^[^:]*://' "$program.d"); do
+        [ -e "$source" ] && [ ! "$source" -nt "$program" ] || return 1
+    done
+}
+if [ -x "$program" ] && [ -f "$program.d" ] && is_current; then
+    short=$(mktemp)
+    trap 'rm -f "$short"' EXIT
+    strip -o "$short" "$program"
+    bytes=$(wc -c <"$short")
+    echo "wall: $program has $bytes bytes stripped, of $most"
+    [ "$bytes" -le $most ] || status=1
+else
+    echo "wall: no size: $program is not built, or its sources have changed"
+fi
+exit $status
