@@ -21,6 +21,7 @@ use zerowire_guest::features;
 use crate::case::Direction;
 use crate::cpu::{Placement, ProcessClock};
 use crate::netns::Link;
+use crate::programs::NamedProgram;
 
 /// How long a child may take from its start to listening before the benchmark gives up.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -42,6 +43,11 @@ impl BackendKind {
     /// The back end's own choice of path.
     pub fn zero_copy() -> Self {
         Self { name: "zerowire".to_owned(), args: Vec::new(), without: 0 }
+    }
+
+    /// The same of another program, whose name stands in place of `zerowire`.
+    pub fn of(&self, program: &NamedProgram) -> Self {
+        Self { name: self.name.replacen("zerowire", &program.name, 1), ..self.clone() }
     }
 
     /// The copying path: every frame through a buffer of the process.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::bare_calls::BARE_CALLS;
 use crate::case::Case;
 use crate::interleave::{Turn, interleave};
+use crate::programs::{NamedProgram, before};
 use crate::progress::Progress;
 use crate::record::{Failure, Plan, Record, conclude, each_case};
 use crate::stats::Summary;
@@ -44,6 +45,9 @@ pub struct VariantReport {
     /// The same divided by that of the bare calls of the same round, where they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_to_bare_calls: Option<Summary>,
+    /// The same divided by that of the first program in the same round, where several programs were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to_before: Option<Summary>,
     /// Frames a second.
     pub frames_per_second: Summary,
     /// Gigabits a second.
@@ -53,6 +57,20 @@ pub struct VariantReport {
     pub ledger: BTreeMap<String, u64>,
     /// Every run, in order.
     pub samples: Vec<Sample>,
+}
+
+impl CaseReport {
+    /// Sets each variant of a further program beside the same one of the first.
+    pub(crate) fn set_beside_first(&mut self, programs: &[NamedProgram]) {
+        let ratio = |variant: &VariantReport| {
+            let base = before(programs, &variant.name)?;
+            ratio_to(self, variant, &base, Sample::cpu_ns_per_frame)
+        };
+        let ratios: Vec<_> = self.variants.iter().map(ratio).collect();
+        for (variant, ratio) in self.variants.iter_mut().zip(ratios) {
+            variant.ratio_to_before = ratio;
+        }
+    }
 }
 
 /// Runs all cases. The first variant is the floor that the others are compared with.
@@ -120,6 +138,7 @@ fn report(record: Record<Sample>, ratio_to_floor: Option<Summary>) -> Option<Var
         cpu_ns_per_frame: record.summary(Sample::cpu_ns_per_frame)?,
         ratio_to_floor,
         ratio_to_bare_calls: None,
+        ratio_to_before: None,
         frames_per_second: record.summary(Sample::frames_per_second)?,
         gigabits_per_second: record.summary(Sample::gigabits_per_second)?,
         name: record.name,
@@ -210,6 +229,20 @@ pub(crate) mod tests {
         let ratios: Vec<_> = reports[0].variants.iter().map(|variant| variant.ratio_to_bare_calls).collect();
         assert_eq!(ratios[..2], [None, None]);
         assert!((ratios[2].unwrap().median - 1.05).abs() < 1e-9, "{ratios:?}");
+    }
+
+    #[test]
+    fn a_further_program_is_set_beside_the_first_one() {
+        let cases = Case::all(&[Direction::Transmit], &[64], &[WorkingSet::Hot]).unwrap();
+        let variant =
+            |(name, cost)| -> Box<dyn Variant> { Box::new(Fixed { name, cost, runs: 0, lasts: 99 }) };
+        let costs = [("floor", 400), ("old", 440), ("new", 462), ("old --x", 500), ("new --x", 400)];
+        let mut variants = costs.map(variant);
+        let mut reports = compare(&cases, &mut variants, Plan { rounds: 3, quick: true }).unwrap();
+        reports[0].set_beside_first(&["old=/a", "new=/b"].map(|text| text.parse().unwrap()));
+        let ratios = reports[0].variants.iter().map(|variant| variant.ratio_to_before);
+        let medians: Vec<_> = ratios.map(|ratio| ratio.map(|r| (r.median * 1000.0).round())).collect();
+        assert_eq!(medians, [None, None, Some(1050.0), None, Some(800.0)]);
     }
 
     #[test]

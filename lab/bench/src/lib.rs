@@ -36,6 +36,7 @@ pub mod options;
 pub mod others;
 pub mod packet_tx;
 pub mod ports;
+pub mod programs;
 pub mod progress;
 pub mod record;
 pub mod report;

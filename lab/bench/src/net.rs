@@ -1,6 +1,7 @@
 //! The two benchmarks from end to end: make a namespace, measure, report.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -16,6 +17,7 @@ use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::{MOST_IDLE_VMS, MOST_VMS, NetOptions, ThresholdOptions};
 use crate::others::Usage;
+use crate::programs;
 use crate::record::Plan;
 use crate::report::{Report, check_places, give_out, write_json};
 use crate::scaling::{self, Effort};
@@ -41,6 +43,7 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
     }
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
     options.guests_without()?;
+    programs::verify(&options.programs)?;
     let files = (options.json.as_deref(), options.svg.as_deref());
     check_places(files)?;
     let before = Usage::now();
@@ -67,22 +70,35 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
         let floor = Floor::new("zwbare", placement.clone())?;
         variants.push(Box::new(floor.as_bare_calls(options.fragment_len)));
     }
-    if let Some(program) = &options.program {
-        let more = options.variants.iter().map(|args| BackendKind::with_args(args));
-        let kinds = [BackendKind::zero_copy(), BackendKind::copy()].into_iter().chain(more);
-        let kinds = kinds.chain(options.guests_without()?);
-        for kind in kinds {
-            let variant = BackendVariant::start(program, &kind, options.fragment_len, &placement)?;
-            variants.push(Box::new(variant));
+    let more = options.variants.iter().map(|args| BackendKind::with_args(args));
+    let more = more.chain(options.guests_without()?);
+    let mut start = |program: &Path, kind: &BackendKind| -> Result<()> {
+        let variant = BackendVariant::start(program, kind, options.fragment_len, &placement)?;
+        variants.push(Box::new(variant));
+        Ok(())
+    };
+    if !options.programs.is_empty() {
+        for kind in [BackendKind::zero_copy()].into_iter().chain(more) {
+            for program in &options.programs {
+                start(&program.path, &kind.of(program))?;
+            }
+        }
+        report.notes.push("many VMs and idle ones are measured without --program".to_owned());
+    } else if let Some(program) = &options.program {
+        for kind in [BackendKind::zero_copy(), BackendKind::copy()].into_iter().chain(more) {
+            start(program, &kind)?;
         }
     } else {
         report.notes.push("no back end was measured: none was given".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
     report.cases = compare(cases, &mut variants, plan)?;
+    for case in &mut report.cases {
+        case.set_beside_first(&options.programs);
+    }
     // The back ends end here; those of many VMs are processes of their own.
     drop(variants);
-    if let Some(program) = &options.program {
+    if let Some(program) = options.program.as_ref().filter(|_| options.programs.is_empty()) {
         let effort = Effort {
             rounds: if options.quick { 2 } else { 5 },
             span: Duration::from_millis(if options.quick { 100 } else { 200 }),

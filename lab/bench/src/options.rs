@@ -7,6 +7,7 @@ use zerowire_guest::features::names;
 
 use crate::backend::BackendKind;
 use crate::case::{Direction, WorkingSet};
+use crate::programs::NamedProgram;
 use crate::wrong::wrong;
 
 /// Options of [`crate::run_net`].
@@ -35,6 +36,8 @@ pub struct NetOptions {
     pub bare_calls: bool,
     /// The program whose `net` command is measured; `None` measures the floor alone.
     pub program: Option<PathBuf>,
+    /// Programs that are measured in turns in its place; the others are set beside the first one.
+    pub programs: Vec<NamedProgram>,
     /// Further variants of the back end: each the arguments behind `net`, separated by blanks.
     pub variants: Vec<String>,
     /// Further variants with a guest that leaves out a feature: names of
@@ -59,6 +62,7 @@ impl Default for NetOptions {
             idle_vms: 12,
             bare_calls: false,
             program: None,
+            programs: Vec::new(),
             variants: Vec::new(),
             without: Vec::new(),
             json: None,

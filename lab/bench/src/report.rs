@@ -260,6 +260,12 @@ pub(crate) fn zero_copied(variant: &VariantReport) -> String {
     }
 }
 
+/// The cells of a ratio to the first program: the median, finer than other ratios, and the quartiles.
+pub(crate) fn beside(ratio: Option<&Summary>) -> [String; 2] {
+    let cells = |r: &Summary| [format!("{:.3}", r.median), format!("{:.3}..{:.3}", r.q1, r.q3)];
+    ratio.map_or(["-".into(), "-".into()], cells)
+}
+
 fn cases_text(cases: &[CaseReport]) -> String {
     if cases.is_empty() {
         return String::new();
@@ -281,6 +287,10 @@ fn cases_text(cases: &[CaseReport]) -> String {
     ];
     if bare_calls {
         headings.push("/bare calls");
+    }
+    let before = all().any(|variant| variant.ratio_to_before.is_some());
+    if before {
+        headings.extend(["/before", "quartiles"]);
     }
     let median = |ratio: Option<&Summary>| ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median));
     let mut table = Table::new(headings).labels(3);
@@ -304,11 +314,15 @@ fn cases_text(cases: &[CaseReport]) -> String {
             if bare_calls {
                 row.push(median(variant.ratio_to_bare_calls.as_ref()));
             }
+            if before {
+                row.extend(beside(variant.ratio_to_before.as_ref()));
+            }
             table.row(row);
         }
     }
     format!(
-        "Saturation, one queue (medians; /floor and /bare calls: median of the ratios round by round):\n{}",
+        "Saturation, one queue (medians; /floor{} and /bare calls: median of the ratios round by round):\n{}",
+        if before { ", /before (the first program)" } else { "" },
         table.render()
     )
 }
@@ -360,6 +374,18 @@ mod tests {
         assert!(text.contains("/bare calls\n") && text.contains("1.05\n"), "{text}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["cases"][0]["variants"][1]["ratio_to_bare_calls"]["median"], 1.05);
+    }
+
+    #[test]
+    fn the_ratio_to_the_first_program_is_there_where_there_are_several() {
+        let mut report = report();
+        assert!(!report.text().contains("/before"));
+        assert!(!serde_json::to_string(&report).unwrap().contains("ratio_to_before"));
+        report.cases[0].variants[1].ratio_to_before = Summary::of([1.012, 1.021, 1.034]);
+        let text = report.text();
+        assert!(text.contains("/floor, /before (the first program)") && text.contains("1.021"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["cases"][0]["variants"][1]["ratio_to_before"]["median"], 1.021);
     }
 
     #[test]

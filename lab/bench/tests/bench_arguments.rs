@@ -20,6 +20,9 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["net", "--direction", "up"], "up"),
         (&["net", "--port", "xdp", "--threshold"], "--threshold is for taps"),
         (&["vsock", "--writes", "0"], "choose 1 to"),
+        (&["vsock", "--program", "zerowire"], "give NAME=PATH"),
+        (&["vsock", "--program", "a=/none"], "there is no such file"),
+        (&["net", "--program", "a=/none", "--floor-only"], "cannot be used with"),
         (&["tcp-rx", "--rounds", "0"], "0 rounds"),
         (&["packet-tx", "--sizes", "0"], "choose 1 to"),
     ] {

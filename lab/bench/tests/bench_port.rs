@@ -23,6 +23,7 @@ fn wrong_arguments_are_named_with_the_choice() {
         (&["--port", "xdp", "--threshold"], &["--threshold", "--port xdp"]),
         (&["--port", "xdp", "--vms", "2"], &["--vms", "--port xdp"]),
         (&["--port", "packet", "--fragment-len", "4096"], &["--fragment-len", "--port packet"]),
+        (&["--port", "packet", "--program", "a=/b"], &["--program", "--port packet"]),
         (&["--port", "packet", "--bare-calls"], &["--bare-calls", "--port packet"]),
         (&["--port", "xdp,packet", "--rounds", "0"], &["0 rounds"]),
         (&["--port", "xdp", "--direction", "up"], &["up", "tx or rx"]),

@@ -1,5 +1,5 @@
 //! The bare loops of `zerowire-bench net --port` on real veth pairs in a namespace of their own. Needs root, as the benchmark does;
-//! without it it fails and says so. What the program's own ports do is tested with the program (`zerowire-cli`).
+//! without it it fails and says so. What the program's own ports do is tested in bench_port.rs.
 
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::compare::CaseReport;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::case::{SocketKind, VsockCase};
 use super::variant::{Sample, Variant};
 use crate::interleave::{Turn, interleave};
+use crate::programs::{NamedProgram, before};
 use crate::progress::Progress;
 use crate::record::{Failure, Plan, Record, conclude, each_case};
 use crate::stats::Summary;
@@ -40,6 +41,9 @@ pub struct VariantReport {
     pub cpu_s_per_gb: Summary,
     /// The same divided by the floor's of the same round; `None` for the floor.
     pub ratio_to_floor: Option<Summary>,
+    /// The same divided by that of the first program in the same round, where several programs were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to_before: Option<Summary>,
     /// CPU seconds of the host's program for 10⁹ bytes.
     pub host_cpu_s_per_gb: Summary,
     /// 10⁶ bytes a second.
@@ -66,6 +70,22 @@ pub struct VariantReport {
     pub ledger: BTreeMap<String, u64>,
     /// Every run, in order.
     pub samples: Vec<Sample>,
+}
+
+impl CaseReport {
+    /// Sets each variant of a further program beside the same one of the first.
+    pub(crate) fn set_beside_first(&mut self, programs: &[NamedProgram]) {
+        let costs = |of: &VariantReport| of.samples.iter().map(Sample::cpu_per_gb).collect::<Vec<_>>();
+        let ratio = |variant: &VariantReport| {
+            let base = before(programs, &variant.name)?;
+            let base = self.variants.iter().find(|other| other.name == base)?;
+            Summary::ratio(&costs(variant), &costs(base))
+        };
+        let ratios: Vec<_> = self.variants.iter().map(ratio).collect();
+        for (variant, ratio) in self.variants.iter_mut().zip(ratios) {
+            variant.ratio_to_before = ratio;
+        }
+    }
 }
 
 /// Runs all cases. The first variant is the floor that the others are compared with.
@@ -127,6 +147,7 @@ fn report(
         system_calls_per_message: messages.and_then(per_message),
         cpu_s_per_gb: record.summary(Sample::cpu_per_gb)?,
         ratio_to_floor,
+        ratio_to_before: None,
         host_cpu_s_per_gb: record.summary(Sample::host_cpu_per_gb)?,
         megabytes_per_second: record.summary(Sample::megabytes_per_second)?,
         sleeps_per_mb: record.summary(Sample::sleeps_per_mb)?,

@@ -18,6 +18,7 @@ use crate::backend::flatten;
 use crate::case::Direction;
 use crate::cpu::{Placement, sleeps_of};
 use crate::guest::STALL_LIMIT;
+use crate::programs::NamedProgram;
 
 /// How long a back end may take to go to sleep after its work.
 pub const SETTLE_LIMIT: Duration = Duration::from_millis(60);
@@ -37,6 +38,13 @@ pub struct Kind {
     pub rx_buffer_len: u32,
     /// Where the host's program runs.
     pub host_cpu: HostCpu,
+}
+
+impl Kind {
+    /// The same of another program, whose name stands in place of `zerowire`.
+    pub fn of(&self, program: &NamedProgram) -> Self {
+        Self { name: self.name.replacen("zerowire", &program.name, 1), ..self.clone() }
+    }
 }
 
 /// Back ends with one VM each.

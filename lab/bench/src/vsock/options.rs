@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::case::{RX_BUFFER, SocketKind};
 use super::host::HostCpu;
 use crate::case::{Direction, WorkingSet};
+use crate::programs::NamedProgram;
 
 /// Options of [`crate::run_vsock`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct VsockBenchOptions {
     pub extras: bool,
     /// The program whose `vsock` command is measured; `None` measures the floor alone.
     pub program: Option<PathBuf>,
+    /// Programs that are measured in turns in its place; the others are set beside the first one.
+    pub programs: Vec<NamedProgram>,
     /// Further variants of the back end: each the arguments behind `vsock`, separated by blanks.
     pub variants: Vec<String>,
     /// Write the report as JSON to this file.
@@ -60,6 +63,7 @@ impl Default for VsockBenchOptions {
             idle_connections: vec![1, 100, 1000],
             extras: true,
             program: None,
+            programs: Vec::new(),
             variants: Vec::new(),
             json: None,
             svg: None,

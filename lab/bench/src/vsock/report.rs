@@ -17,6 +17,7 @@ use super::sibling::{self, SiblingRow};
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
 use crate::machine::Machine;
+use crate::report::beside;
 use crate::stats::Summary;
 use crate::table::{Table, bytes, figure};
 
@@ -131,6 +132,11 @@ impl VsockReport {
         if messages {
             headings.extend(["messages/s", "calls/message"]);
         }
+        let before =
+            cases.iter().flat_map(|case| &case.variants).any(|variant| variant.ratio_to_before.is_some());
+        if before {
+            headings.extend(["/before", "quartiles"]);
+        }
         let mut table = Table::new(headings).labels(4);
         for report in cases {
             for variant in &report.variants {
@@ -157,6 +163,9 @@ impl VsockReport {
                     cells.push(variant.messages_per_second.map_or("-".into(), |rate| figure(rate.median)));
                     cells.push(calls.map_or("-".into(), |calls| format!("{calls:.2}")));
                 }
+                if before {
+                    cells.extend(beside(variant.ratio_to_before.as_ref()));
+                }
                 table.row(cells);
             }
         }
@@ -174,7 +183,8 @@ impl VsockReport {
         };
         format!(
             "{title}\nMedians; GB and MB are 10^9 and 10^6 bytes; calls: those that move payload, without waits, looks and notifications; \
-             sleeps: of the measured side; /floor: median of the ratios round by round:\n{}",
+             sleeps: of the measured side; /floor{}: median of the ratios round by round:\n{}",
+            if before { ", /before (the first program)" } else { "" },
             table.render()
         )
     }

@@ -16,6 +16,7 @@ use super::{attack, crowd, idle, latency, sibling};
 use crate::cpu::Placement;
 use crate::machine::Machine;
 use crate::others::Usage;
+use crate::programs;
 use crate::record::Plan;
 use crate::report::{check_places, give_out};
 use crate::wrong::wrong;
@@ -37,6 +38,7 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     let lens = options.write_lens();
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
     let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
+    programs::verify(&options.programs)?;
     let files = (options.json.as_deref(), options.svg.as_deref());
     check_places(files)?;
     let before = Usage::now();
@@ -64,18 +66,34 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         Box::new(Floor::copying(options.host_cpu, placement.clone())),
         Box::new(Floor::bounded(options.host_cpu, placement.clone())),
     ];
-    match &options.program {
-        Some(program) => {
-            for kind in kinds(options) {
-                variants.push(Box::new(Device::start(program, kind, &options.credits, &placement)?));
+    let mut start = |program: &Path, kind: Kind| -> Result<()> {
+        variants.push(Box::new(Device::start(program, kind, &options.credits, &placement)?));
+        Ok(())
+    };
+    if !options.programs.is_empty() {
+        for kind in kinds(options) {
+            for program in &options.programs {
+                start(&program.path, kind.of(program))?;
             }
         }
-        None => report.notes.push("only the floor was measured: no back end was given".to_owned()),
+        report.notes.push("what is not a stream of one connection is measured without --program".to_owned());
+    } else if let Some(program) = &options.program {
+        for kind in kinds(options) {
+            start(program, kind)?;
+        }
+    } else {
+        report.notes.push("only the floor was measured: no back end was given".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
     report.cases = compare(cases, &mut variants, plan)?;
+    for case in &mut report.cases {
+        case.set_beside_first(&options.programs);
+    }
     // The back ends end here; those of the other parts are processes of their own.
     drop(variants);
+    if !options.programs.is_empty() {
+        return Ok(report);
+    }
     if options.socket == SocketKind::Seqpacket {
         report.notes.push(
             "round trips, guest to guest, many and idle connections, attacks: with --type stream".to_owned(),

@@ -58,7 +58,7 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
---vms, --idle-vms, --fragment-len, --bare-calls, --without and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
+--vms, --idle-vms, --fragment-len, --bare-calls, --without, --program and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
 struct NetBenchArgs {
     /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(long, value_delimiter = ',', default_value = "tap", value_name = "PORT,…")]
@@ -93,6 +93,10 @@ struct NetBenchArgs {
     /// and set the device beside it. Taps only.
     #[arg(long)]
     bare_calls: bool,
+    /// Measure these programs in turns in place of the one beside this: --program before=PATH --program after=PATH. Each is set
+    /// beside the first (/before). Without --path copy, many VMs and idle ones. Taps only.
+    #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
+    programs: Vec<String>,
     /// A further variant of the back end, as arguments of 'zerowire net': --with '--gather-max 0'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
@@ -161,6 +165,10 @@ struct VsockBenchArgs {
     /// Leave out round trips, guest to guest, many connections, and attacks.
     #[arg(long)]
     no_extras: bool,
+    /// Measure these programs in turns in place of the one beside this: --program before=PATH --program after=PATH. Each is set
+    /// beside the first (/before). Only streams, or messages, of one connection.
+    #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
+    programs: Vec<String>,
     /// A further variant of the back end, as arguments of 'zerowire vsock'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
@@ -207,7 +215,8 @@ fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
         sleeping_guest: !args.no_sleeping_guest,
         idle_connections: args.idle.into_iter().filter(|n| *n > 0).collect(),
         extras: !args.no_extras,
-        program: measured_program(args.floor_only)?,
+        program: measured_program(args.floor_only || !args.programs.is_empty())?,
+        programs: parse(&args.programs)?,
         variants: args.with,
         json: args.json,
         svg: args.svg,
@@ -263,7 +272,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         run_threshold(&options, &mut *out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let program = measured_program(args.floor_only)?;
+    let program = measured_program(args.floor_only || !args.programs.is_empty())?;
     let options = NetOptions {
         quick: args.quick,
         rounds: args.rounds,
@@ -278,6 +287,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         idle_vms: args.idle_vms.unwrap_or(NetOptions::default().idle_vms),
         bare_calls: args.bare_calls,
         program,
+        programs: parse(&args.programs)?,
         variants: args.with,
         without: args.without,
         json: args.json,
@@ -296,6 +306,7 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         (args.fragment_len.is_some(), "--fragment-len"),
         (args.bare_calls, "--bare-calls"),
         (!args.without.is_empty(), "--without"),
+        (!args.programs.is_empty(), "--program"),
     ];
     if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {
         let port = args.port.join(",");
