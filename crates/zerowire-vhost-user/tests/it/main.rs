@@ -1,0 +1,4 @@
+//! The wire protocol's tests, in one program.
+
+mod connection;
+mod payloads;
