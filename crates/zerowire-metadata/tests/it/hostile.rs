@@ -1,10 +1,8 @@
 //! Whatever a guest sends: no panic, bounded memory, and an end.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{DOCUMENT, GUEST_MAC, Guest, service};
+use crate::support::{DOCUMENT, GUEST_MAC, Guest, service};
 use proptest::prelude::*;
 use zerowire_metadata::{
     MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES, MAX_TOKENS, MetadataService,

@@ -1,11 +1,9 @@
 //! The rules of the service as a guest's programs see them.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{DOCUMENT, Guest};
+use crate::support::{DOCUMENT, Guest};
 use zerowire_metadata::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MetadataTree, TokenPolicy};
 
 fn open_guest() -> Guest {

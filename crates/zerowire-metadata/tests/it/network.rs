@@ -1,11 +1,9 @@
 //! Addresses, routes, loss, limits and time.
 
-mod common;
-
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use common::{DOCUMENT, GUEST_MAC, Guest, Route, service};
+use crate::support::{DOCUMENT, GUEST_MAC, Guest, Route, service};
 use smoltcp::socket::tcp::State;
 use zerowire_metadata::{
     Config, DEFAULT_MAC, MAX_CONNECTIONS, MAX_QUEUED_FRAMES, MetadataService, MetadataTree, SERVICE_ADDRESS,

@@ -1,6 +1,5 @@
 //! A guest for the tests: a second TCP stack as client, a wire that can lose
 //! frames, a gateway, and a clock that is only a number.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
