@@ -1,0 +1,4 @@
+//! What the tests of several crates share. No crate of the workspace is used here: types that a test
+//! sees must be those of the crate it tests.
+
+pub mod process;

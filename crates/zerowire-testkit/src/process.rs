@@ -1,0 +1,93 @@
+//! Processes of their own for tests whose state is the process's.
+//!
+//! The tests of a crate are threads of one process. Limits, the user, counts of descriptors and
+//! mappings, and children made by fork(2) belong to all of them. A test that has to do with these
+//! begins with [`own_process!`](crate::own_process).
+
+use std::process::{Command, Stdio};
+
+/// Set in a test's own process: the path of the test.
+const ALONE: &str = "ZEROWIRE_TEST_ALONE";
+
+/// Runs the test in a process of its own: this process starts the test program again for this test
+/// alone, and returns from the test when that has passed. What follows runs in the new process.
+///
+/// Call it in the test function itself: it finds the test's path there.
+#[macro_export]
+macro_rules! own_process {
+    () => {
+        if !$crate::process::is_own($crate::this_test!()) {
+            return;
+        }
+    };
+}
+
+/// The path of the test in whose function this stands.
+#[macro_export]
+macro_rules! this_test {
+    () => {{
+        fn here() {}
+        $crate::process::test_around(here)
+    }};
+}
+
+/// The path of the test in whose function `here` stands, without the program's name.
+pub fn test_around<T>(_here: T) -> &'static str {
+    let place = std::any::type_name::<T>();
+    let path = place.split_once("::").and_then(|(_program, path)| path.strip_suffix("::here"));
+    path.filter(|path| !path.contains('{')).unwrap_or_else(|| panic!("{place} is not in a test function"))
+}
+
+/// This program again, with one test.
+pub fn only(test: &str) -> Command {
+    let mut program = Command::new(std::env::current_exe().expect("this program"));
+    program.args(["--exact", test, "--nocapture"]).stdin(Stdio::null());
+    program
+}
+
+/// Whether this process is the test's own; if not, the test has run in one, and has passed.
+pub fn is_own(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some_and(|name| name == test) {
+        return true;
+    }
+    let out = only(test).env(ALONE, test).output().expect("a process");
+    let (said, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    // A path that no test has runs none, which is no failure to the test program.
+    let passed = said.lines().any(|line| line.starts_with("test result: ok. 1 passed;"));
+    assert!(out.status.success() && passed, "{test}, alone: {}\n{said}\n{error}", out.status);
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALONE, is_own};
+
+    #[test]
+    fn what_follows_runs_elsewhere() {
+        crate::own_process!();
+        assert_eq!(std::env::var(ALONE).as_deref(), Ok("process::tests::what_follows_runs_elsewhere"));
+    }
+
+    #[test]
+    fn what_fails_there_fails_here() {
+        let test = crate::this_test!();
+        match std::panic::catch_unwind(|| is_own(test)) {
+            Ok(true) => panic!("on purpose"),
+            Ok(false) => unreachable!("it passed"),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is not in a test function")]
+    fn a_closure_is_no_test() {
+        let closure = || crate::this_test!();
+        closure();
+    }
+
+    #[test]
+    #[should_panic(expected = "no::such_test, alone")]
+    fn a_path_that_no_test_has_fails() {
+        is_own("no::such_test");
+    }
+}
