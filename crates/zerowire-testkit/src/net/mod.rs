@@ -1,0 +1,8 @@
+//! Networks of a test's own: namespaces, and the interfaces in them.
+
+mod netns;
+mod peer;
+pub mod veth;
+
+pub use netns::{in_netns, interface};
+pub use peer::{PEER_HEADER, Peer, PeerFrame};
