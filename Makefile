@@ -32,7 +32,7 @@ static: ## Build the programs without libraries, for guests: target/x86_64-unkno
 	@scripts/static.sh
 
 header: ## Write the C library's header anew, from its sources
-	ZEROWIRE_UPDATE_HEADER=1 $(CARGO) test --locked --package zerowire-c --test header
+	ZEROWIRE_UPDATE_HEADER=1 $(CARGO) test --locked --package zerowire-c --test it header::
 
 demo: ## A stock Debian guest on both devices (root; installs and downloads what is missing, once)
 	@scripts/install.sh vm

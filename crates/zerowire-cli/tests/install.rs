@@ -1,14 +1,13 @@
 //! `make install` and `make uninstall`: what is where, and that it works from there. Takes what cargo built for the tests.
 
-#[path = "../../zerowire-c/tests/build/library.rs"]
-mod c_library;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use zerowire_testkit::cc::static_library;
 
 /// What is installed, below PREFIX.
 const FILES: [&str; 11] = [
@@ -38,7 +37,7 @@ fn built(folder: &Path) -> PathBuf {
         symlink(env!("CARGO_BIN_EXE_zerowire"), build.join(name)).expect("a link");
     }
     let name = "libzerowire_c.a";
-    symlink(c_library::static_library(), build.join(name)).expect("a link");
+    symlink(static_library(), build.join(name)).expect("a link");
     let script = root().join("scripts/shared.sh");
     run(Command::new(script).args([build.join(name), build.join("libzerowire.so.0")]));
     build

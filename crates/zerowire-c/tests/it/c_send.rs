@@ -1,7 +1,5 @@
 //! Sending from C: the example, each call, and the check of lent memory, compiled by the system's compiler.
 
-mod build;
-
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread::JoinHandle;
 
-use build::compile;
+use crate::support::compile;
 
 fn listener() -> (TcpListener, String) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

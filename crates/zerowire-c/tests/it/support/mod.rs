@@ -1,10 +1,9 @@
 //! Compiling C programs as a user does.
 
-mod library;
-
-use library::static_library;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use zerowire_testkit::cc::static_library;
 
 /// The crate's folder.
 pub fn here() -> PathBuf {

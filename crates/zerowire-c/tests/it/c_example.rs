@@ -1,14 +1,14 @@
 //! The C example, compiled by the system's compiler against both libraries, with a small daemon of the tests that can also
-//! refuse. tests/c_daemon.rs has the real one.
+//! refuse. c_daemon.rs has the real one.
 
-mod build;
-#[path = "../../zerowire/tests/common/mod.rs"]
+#[allow(dead_code, reason = "the tests of zerowire use all of it")]
+#[path = "../../../zerowire/tests/common/mod.rs"]
 mod common;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use build::compile;
+use crate::support::compile;
 use common::Daemon;
 use rustix::net::RecvFlags;
 use zerowire::recv::layout;

@@ -1,13 +1,11 @@
 //! Programs that were built with another header than the library's, and the names that a library of
 //! this soname has.
 
-mod build;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use build::{compile, compile_with, here, shared_library};
+use crate::support::{compile, compile_with, here, shared_library};
 
 fn succeeds(program: &Path) {
     let out = Command::new(program).output().expect("started");

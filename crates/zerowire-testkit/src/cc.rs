@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// The static library that cargo built with this test. In its folder there may be older ones, too, whose
-/// names have other hashes.
+/// The static library that cargo built with this test. In its folder there may be older ones, too,
+/// whose names have other hashes.
 pub fn static_library() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let deps = test.parent().expect("a folder").read_dir().expect("a folder").map(|e| e.expect("an entry"));

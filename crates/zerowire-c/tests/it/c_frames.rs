@@ -1,16 +1,14 @@
 //! Whole frames from C: the example, each call, refusals, and the check of frames that are on their way, over a veth pair.
 
-mod build;
-mod wire;
-
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use build::compile;
-use wire::frames::EXPERIMENT;
-use wire::veth::veth;
-use wire::{PATIENCE, Peer, in_netns};
+use crate::support::compile;
+use zerowire_testkit::PATIENCE;
+use zerowire_testkit::frames::EXPERIMENT;
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::net::{Peer, in_netns};
 
 const WAYS: [&str; 2] = ["ring", "xdp"];
 

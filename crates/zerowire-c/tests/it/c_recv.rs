@@ -1,13 +1,11 @@
 //! Receiving from C: the example and each call, compiled by the system's compiler.
 
-mod build;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use build::compile;
+use crate::support::compile;
 
 const CONNECTIONS: usize = 5;
 

@@ -3,10 +3,11 @@
 //! `ZEROWIRE_UPDATE_HEADER=1 cargo test -p zerowire-c` writes it.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use zerowire::recv::layout;
+
+use crate::support::here;
 
 /// In the order of the header.
 const SOURCES: [&str; 14] = [
@@ -25,10 +26,6 @@ const SOURCES: [&str; 14] = [
     "src/recv.rs",
     "src/recv_shared.rs",
 ];
-
-fn here() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn generate() -> String {
     let config = cbindgen::Config::from_file(here().join("cbindgen.toml")).expect("cbindgen.toml");

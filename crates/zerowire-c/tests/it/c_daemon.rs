@@ -1,14 +1,12 @@
 //! C programs and the real daemon: a guest without a VM sends through the vsock device, the example receives in windows and
 //! every byte is compared; and each call is made, and fails.
 
-mod build;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use build::compile;
+use crate::support::compile;
 use zerowire_guest::vsock::{
     ConnId, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions,
     VsockStack,
