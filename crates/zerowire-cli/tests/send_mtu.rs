@@ -1,9 +1,6 @@
 //! `zerowire send --udp` over a path with an MTU: datagrams that fit are cut by the kernel, longer ones go one by one as IP
 //! fragments, and the output says which. All arrive whole at a plain receiver. Needs root.
 
-#[path = "../../zerowire/tests/common/lab.rs"]
-#[allow(dead_code, reason = "a part of it is used")]
-mod lab;
 mod send_common;
 
 use std::io::Write;
@@ -12,9 +9,9 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::{HERE, Lab, in_lab};
 use send_common::{PATIENCE, booked, command, file, json, pattern, spawn};
 use serde_json::Value;
+use zerowire_testkit::net::lab::{self, HERE, Lab, in_lab};
 
 /// A socket of the peer's.
 fn receiver(lab: &Lab, ipv6: bool) -> UdpSocket {

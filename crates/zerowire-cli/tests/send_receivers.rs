@@ -1,9 +1,6 @@
 //! `zerowire send` to a receiver that knows nothing of it, ncat. Needs root, for a network of its own, and ncat (`scripts/install.sh
 //! base`).
 
-#[path = "../../zerowire/tests/common/lab.rs"]
-#[allow(dead_code, reason = "a part of it is used")]
-mod lab;
 mod send_common;
 
 use std::fs::File;
@@ -11,8 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use lab::in_lab;
 use send_common::{PATIENCE, file, pattern, spawn};
+use zerowire_testkit::net::lab::in_lab;
 
 /// Where ncat listens; nobody else does in this network.
 const PORT: u16 = 5001;

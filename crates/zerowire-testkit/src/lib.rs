@@ -5,6 +5,7 @@ pub mod cc;
 pub mod frames;
 pub mod net;
 pub mod process;
+pub mod refuse;
 mod wait;
 
 pub use wait::{PATIENCE, wait_until};

@@ -1,8 +1,11 @@
 //! Processes of their own for tests whose state is the process's.
 //!
 //! The tests of a crate are threads of one process. Limits, the user, counts of descriptors and
-//! mappings, and children made by fork(2) belong to all of them. A test that has to do with these
-//! begins with [`own_process!`](crate::own_process).
+//! mappings, and lists that a library keeps for the whole process belong to all of them. A test that
+//! has to do with these begins with [`own_process!`](crate::own_process).
+//!
+//! So does a test for which a descriptor must be closed as soon as it closes it. When another test
+//! starts a program, the new process has copies of all descriptors until it becomes that program.
 
 use std::process::{Command, Stdio};
 
@@ -56,6 +59,21 @@ pub fn is_own(test: &str) -> bool {
     let passed = said.lines().any(|line| line.starts_with("test result: ok. 1 passed;"));
     assert!(out.status.success() && passed, "{test}, alone: {}\n{said}\n{error}", out.status);
     false
+}
+
+/// Lowers RLIMIT_MEMLOCK to `locked_bytes`, and gives root up for a user that nobody else is. This is
+/// the whole process's, which must be the test's own.
+pub fn become_ordinary(uid: u32, locked_bytes: u64) {
+    assert!(std::env::var_os(ALONE).is_some(), "own_process! comes first");
+    // SAFETY: getuid takes nothing and changes nothing.
+    assert_eq!(unsafe { libc::getuid() }, 0, "this test becomes an ordinary user: run it as root");
+    let limit = libc::rlimit { rlim_cur: locked_bytes, rlim_max: locked_bytes };
+    // SAFETY: the limit is valid for reads; the other calls take numbers. glibc changes all threads.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+        assert_eq!(libc::setresgid(uid, uid, uid), 0);
+        assert_eq!(libc::setresuid(uid, uid, uid), 0);
+    }
 }
 
 #[cfg(test)]

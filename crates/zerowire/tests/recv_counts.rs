@@ -1,5 +1,7 @@
 //! What receiving costs, counted: system calls, allocations, and what a short completion queue does.
 
+#[allow(dead_code, reason = "the other tests use all of it")]
+#[path = "it/support/streams.rs"]
 mod streams;
 
 use std::alloc::{GlobalAlloc, Layout, System};

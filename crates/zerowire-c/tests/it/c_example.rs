@@ -2,14 +2,14 @@
 //! refuse. c_daemon.rs has the real one.
 
 #[allow(dead_code, reason = "the tests of zerowire use all of it")]
-#[path = "../../../zerowire/tests/common/mod.rs"]
-mod common;
+#[path = "../../../zerowire/tests/it/support/mapped.rs"]
+mod mapped;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::compile;
-use common::Daemon;
+use mapped::Daemon;
 use rustix::net::RecvFlags;
 use zerowire::recv::layout;
 

@@ -3,8 +3,6 @@
 
 #[path = "../../src/replay/capture/testing.rs"]
 pub mod captures;
-#[path = "../../../zerowire/tests/common/lab.rs"]
-pub mod lab;
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -14,7 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub use captures::{Order, P};
-pub use lab::{HERE, Lab, PATIENCE, in_lab};
+pub use zerowire_testkit::PATIENCE;
+pub use zerowire_testkit::net::lab::{self, HERE, Lab, in_lab};
 
 /// What the child may not do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Networks of a test's own: namespaces, and the interfaces in them.
 
+pub mod lab;
 mod netns;
 mod peer;
 pub mod veth;

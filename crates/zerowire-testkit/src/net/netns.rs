@@ -21,7 +21,9 @@ pub fn in_netns<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) ->
     }
 }
 
-fn enter() {
+/// Moves this thread into a new network namespace. Interfaces that come up there send nothing by
+/// themselves.
+pub(super) fn enter() {
     // SAFETY: takes no pointers; only this thread moves, and it ends with the test.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         panic!(
@@ -30,9 +32,15 @@ fn enter() {
             io::Error::last_os_error()
         );
     }
-    // Interfaces that come up shall send nothing by themselves.
-    match std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1") {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => panic!("IPv6 can't be turned off for the test: {e}"),
+    set_ipv6("disable_ipv6", "1");
+}
+
+/// Sets what IPv6 does on interfaces that are made later in this thread's namespace.
+pub(super) fn set_ipv6(setting: &str, value: &str) {
+    match std::fs::write(format!("/proc/sys/net/ipv6/conf/default/{setting}"), value) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            panic!("IPv6 can't be turned off for the test: {setting}: {e}")
+        }
         _ => {}
     }
 }

@@ -1,0 +1,111 @@
+//! System calls that the kernel refuses to one thread of a test, as the profiles of containers do.
+
+use std::io;
+
+/// What an argument must be for a call to be refused; the lower 32 bits count.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument {
+    /// This number.
+    Is(u32),
+    /// One that has some of these bits.
+    Has(u32),
+}
+
+/// From now on this thread's system call `number` fails with `errno`.
+pub fn refuse(number: libc::c_long, errno: i32) {
+    refuse_syscall(number, &[], errno).unwrap_or_else(|e| panic!("no filter: {e}"));
+}
+
+/// As [`refuse`], where argument number `index`, counted from 0, is such.
+pub fn refuse_if(number: libc::c_long, index: usize, argument: Argument, errno: i32) {
+    refuse_syscall(number, &[(index, argument)], errno).unwrap_or_else(|e| panic!("no filter: {e}"));
+}
+
+/// The most arguments that a filter looks at: a call has six.
+const MOST: usize = 6;
+
+/// As [`refuse`], where all of these arguments, whose numbers count from 0, are such. Makes system
+/// calls only, so that a child may call it before it becomes a program.
+///
+/// # Errors
+/// The filter was refused.
+pub fn refuse_syscall(number: libc::c_long, arguments: &[(usize, Argument)], errno: i32) -> io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    // Of struct seccomp_data the call's number is at 0; the arguments of 8 bytes begin at 16.
+    let mut program =
+        [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }; 4 + 2 * MOST];
+    let len = 4 + 2 * arguments.len();
+    let tests = [(0, EQUAL, number as u32)].into_iter().chain(arguments.iter().map(|&(index, argument)| {
+        let at = 16 + 8 * index as u32;
+        match argument {
+            Argument::Is(value) => (at, EQUAL, value),
+            Argument::Has(bits) => (at, ANY_BIT, bits),
+        }
+    }));
+    for (n, (at, jump, operand)) in tests.enumerate() {
+        // A test that fails leads to the last instruction, which allows the call.
+        let to_the_last = (len - 1 - (2 * n + 1) - 1) as u8;
+        program[2 * n] = libc::sock_filter { code: LOAD, jt: 0, jf: 0, k: at };
+        program[2 * n + 1] = libc::sock_filter { code: jump, jt: 0, jf: to_the_last, k: operand };
+    }
+    program[len - 2].k = libc::SECCOMP_RET_ERRNO | errno as u32;
+    let filter = libc::sock_fprog { len: len as u16, filter: program.as_mut_ptr() };
+    let check = |r: libc::c_int| if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: takes numbers only, and changes this thread only.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: the program lives until the call returns, which copies it; it changes this thread only.
+    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Argument, refuse, refuse_if, refuse_syscall};
+
+    /// The error of a fcntl(2) of this thread that succeeds without a filter.
+    fn fcntl(command: libc::c_int, argument: libc::c_int) -> Option<i32> {
+        // SAFETY: takes numbers only.
+        let r = unsafe { libc::fcntl(0, command, argument) };
+        if r < 0 { std::io::Error::last_os_error().raw_os_error() } else { None }
+    }
+
+    fn on_a_thread(test: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(test).join().unwrap_or_else(|e| std::panic::resume_unwind(e));
+    }
+
+    #[test]
+    fn any_arguments() {
+        on_a_thread(|| {
+            assert_eq!(fcntl(libc::F_GETFD, 0), None);
+            refuse(libc::SYS_fcntl, libc::ENOLCK);
+            assert_eq!(fcntl(libc::F_GETFD, 0), Some(libc::ENOLCK));
+        });
+        assert_eq!(fcntl(libc::F_GETFD, 0), None, "another thread");
+    }
+
+    #[test]
+    fn one_argument() {
+        on_a_thread(|| {
+            refuse_if(libc::SYS_fcntl, 1, Argument::Is(libc::F_GETFL as u32), libc::ENOLCK);
+            assert_eq!((fcntl(libc::F_GETFD, 0), fcntl(libc::F_GETFL, 0)), (None, Some(libc::ENOLCK)));
+        });
+        on_a_thread(|| {
+            refuse_if(libc::SYS_fcntl, 2, Argument::Has(0x30), libc::ENOLCK);
+            let errors = [0, 0x8, 0x10, 0x21].map(|bits| fcntl(libc::F_GETFD, bits));
+            assert_eq!(errors, [None, None, Some(libc::ENOLCK), Some(libc::ENOLCK)]);
+        });
+    }
+
+    #[test]
+    fn all_of_several_arguments() {
+        on_a_thread(|| {
+            let both = [(1, Argument::Is(libc::F_GETFD as u32)), (2, Argument::Is(7))];
+            refuse_syscall(libc::SYS_fcntl, &both, libc::ENOLCK).expect("a filter");
+            let errors =
+                [(libc::F_GETFD, 7), (libc::F_GETFD, 8), (libc::F_GETFL, 7)].map(|(c, a)| fcntl(c, a));
+            assert_eq!(errors, [Some(libc::ENOLCK), None, None]);
+        });
+    }
+}

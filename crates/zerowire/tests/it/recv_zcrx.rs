@@ -1,0 +1,140 @@
+//! Zero-copy receive where it is refused: each reason is named, with what to do. What it does where it works is tested in a
+//! guest (lab/vm, `zcrx`).
+
+use zerowire::area::{AreaOptions, Pages};
+use zerowire::recv::{Backend, Dmabuf, Options, Receiver, RecvError, ZcrxOptions};
+use zerowire_testkit::net::lab::{HERE, in_lab, run};
+use zerowire_testkit::own_process;
+
+fn refusal(options: Options) -> (Option<i32>, String) {
+    let error = Receiver::new(options).expect_err("it can't be registered here");
+    (error.errno(), error.to_string())
+}
+
+fn queue(name: &str, queue: u32) -> Options {
+    Options { backend: Backend::Queue { interface: name.to_owned(), queue }, ..Options::default() }
+}
+
+#[test]
+fn loopback_has_no_queue_management() {
+    let (errno, text) = refusal(queue("lo", 0));
+    assert_eq!(errno, Some(libc::EOPNOTSUPP), "{text}");
+    assert!(text.contains("queue 0 of lo") && text.contains("mlx5"), "{text}");
+}
+
+#[test]
+fn veth_tap_and_ifb_have_no_queue_management() {
+    in_lab(|lab| {
+        lab.veth();
+        run("ip", &["tuntap", "add", "dev", "zwtap", "mode", "tap"]);
+        run("ip", &["link", "set", "zwtap", "up"]);
+        run("ip", &["link", "add", "zwifb", "type", "ifb"]);
+        for name in [HERE, "zwtap", "zwifb"] {
+            let (errno, text) = refusal(queue(name, 0));
+            assert_eq!(errno, Some(libc::EOPNOTSUPP), "{text}");
+            assert!(text.contains(&format!("queue 0 of {name}")) && text.contains("fbnic"), "{text}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named() {
+    let (errno, text) = refusal(queue("nowhere0", 3));
+    assert_eq!(errno, Some(libc::ENODEV), "{text}");
+    assert!(text.contains("nowhere0") && text.contains("ip link"), "{text}");
+}
+
+#[test]
+fn without_a_device_an_older_kernel_is_named() {
+    match Receiver::new(Options { backend: Backend::NoDevice, ..Options::default() }) {
+        Ok(receiver) => assert!(receiver.path().contains("ZCRX_REG_NODEV"), "{}", receiver.path()),
+        Err(error) => {
+            let text = error.to_string();
+            assert_eq!(error.errno(), Some(libc::EINVAL), "{text}");
+            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+            assert!(text.contains("Linux 7.1") && text.contains(release.trim()), "{text}");
+        }
+    }
+}
+
+#[test]
+fn areas_and_buffers_out_of_range_are_refused_before_the_kernel_is_asked() {
+    let base =
+        || Options { backend: Backend::NoDevice, buffer_bytes: 4096, buffers: 2, ..Options::default() };
+    for options in [
+        Options { buffer_bytes: 64, ..base() },
+        Options { zcrx: ZcrxOptions { rx_buf_len: Some(5000), ..ZcrxOptions::default() }, ..base() },
+        Options { zcrx: ZcrxOptions { rx_buf_len: Some(2048), ..ZcrxOptions::default() }, ..base() },
+        Options { zcrx: ZcrxOptions { rx_buf_len: Some(8192), ..ZcrxOptions::default() }, ..base() },
+    ] {
+        let error = Receiver::new(options).expect_err("out of range");
+        assert!(matches!(error, RecvError::ZeroCopyArea { .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_ordinary_user_is_told_the_capability() {
+    own_process!();
+    if !rustix::process::geteuid().is_root() {
+        let (errno, text) = refusal(queue("lo", 0));
+        assert!(errno == Some(libc::EPERM) && text.contains("CAP_NET_ADMIN"), "{text}");
+        return;
+    }
+    // Of this thread only: the ids are each thread's own to the kernel.
+    std::thread::spawn(|| {
+        let nobody = rustix::fs::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        for options in [
+            Options { buffer_bytes: 4096, buffers: 16, completions: 16, ..queue("lo", 0) },
+            Options {
+                buffer_bytes: 4096,
+                buffers: 16,
+                completions: 16,
+                backend: Backend::NoDevice,
+                ..Options::default()
+            },
+        ] {
+            let (errno, text) = refusal(options);
+            assert_eq!(errno, Some(libc::EPERM), "{text}");
+            assert!(text.contains("CAP_NET_ADMIN"), "{text}");
+        }
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_dma_buffer_must_be_one() {
+    let memory = rustix::fs::memfd_create("zerowire", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    // SAFETY: it is no DMA buffer, and refused.
+    let error = unsafe { Dmabuf::new(memory) }.expect_err("a memfd is none");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+}
+
+#[test]
+fn the_area_of_another_way_is_not_shared() {
+    for backend in [Backend::Plain, Backend::Multishot] {
+        let mut receiver = Receiver::new(Options { backend, ..Options::default() }).unwrap();
+        let error = receiver.export().expect_err("its area is its own");
+        assert!(matches!(error, RecvError::NotShareable), "{error}");
+        let area = AreaOptions { buffer_bytes: 4096, buffers: 16, pages: Pages::Normal };
+        let error = receiver.add_area(area).expect_err("it has one area");
+        assert!(matches!(error, RecvError::OneArea), "{error}");
+        assert!(error.to_string().contains("zero-copy receive"), "{error}");
+        let error = receiver.add_area(AreaOptions { buffers: 1, ..area }).expect_err("one buffer");
+        assert!(matches!(error, RecvError::Buffers(1)), "{error}");
+    }
+}
+
+#[test]
+fn long_buffers_and_a_kernel_ring_change_nothing_in_the_refusal() {
+    for zcrx in [
+        ZcrxOptions { kernel_ring: true, ..ZcrxOptions::default() },
+        ZcrxOptions { rx_buf_len: Some(65536), ..ZcrxOptions::default() },
+    ] {
+        let (errno, text) = refusal(Options { zcrx: zcrx.clone(), ..queue("lo", 0) });
+        // Kernels before 7.0 refuse a length before they look at the device.
+        let is_old = errno == Some(libc::EINVAL) && zcrx.rx_buf_len.is_some() && text.contains("rx_buf_len");
+        assert!(is_old || errno == Some(libc::EOPNOTSUPP), "{text}");
+    }
+}

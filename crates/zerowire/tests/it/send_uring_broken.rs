@@ -1,0 +1,220 @@
+//! Rings that fail in the middle, callbacks that use the engine, and event loops that wait for it.
+
+use crate::support::sockets::{pattern, set_int, tcp_pair, udp_pair};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::Read;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::send::uring::{Engine, EngineOptions, Threads};
+use zerowire::send::{Backend, Mode, Options, Payload, SendError, Sender};
+use zerowire_testkit::refuse::refuse;
+
+const LONG: Duration = Duration::from_secs(20);
+const NEEDED: &str = "io_uring is needed for this test";
+const LEN: usize = 16 << 10;
+
+fn zero_copy() -> Options {
+    Options { mode: Mode::ZeroCopy, ..Options::default() }
+}
+
+fn area() -> Area {
+    Area::new(AreaOptions { buffer_bytes: LEN, buffers: 256, pages: Pages::Normal }).unwrap()
+}
+
+fn lease(area: &Area, seed: usize) -> Payload {
+    let mut l = area.lease().expect("a free buffer");
+    l.copy_from_slice(&pattern(seed, LEN));
+    l.into()
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let (a, b) = tcp_pair();
+    set_int(&a, libc::SO_SNDBUF, 256 << 10);
+    set_int(&b, libc::SO_RCVBUF, 64 << 10);
+    (a, b)
+}
+
+/// Sends until the receiver, which reads nothing, takes no more. Returns how many payloads were taken.
+fn fill(s: &mut Sender, area: &Area) -> usize {
+    let (mut n, mut refusals) = (0, 0);
+    while refusals < 10 {
+        match s.try_send(lease(area, n)) {
+            Ok(_) => (n, refusals) = (n + 1, 0),
+            Err(r) if r.error.is_would_block() => {
+                refusals += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(r) => panic!("{}", r.error),
+        }
+    }
+    assert!(s.outstanding() > 0, "{n} payloads went to a receiver that reads nothing");
+    n
+}
+
+/// The error is told, what was not taken is given back, and what the kernel holds is kept until it lets go.
+#[test]
+fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
+    for shared in [false, true] {
+        std::thread::spawn(move || {
+            let area = area();
+            let (a, mut b) = pair();
+            let areas = std::slice::from_ref(&area);
+            let engine = Engine::new(&EngineOptions::default(), areas).expect(NEEDED);
+            let mut s = if shared {
+                Sender::on(&engine, a.into(), zero_copy()).unwrap()
+            } else {
+                let own = Options { backend: Backend::Uring, ..zero_copy() };
+                Sender::with_areas(a.into(), own, areas).unwrap()
+            };
+            fill(&mut s, &area);
+            let (free, out) = (area.free(), s.outstanding());
+            refuse(libc::SYS_io_uring_enter, libc::EPERM);
+            for _ in 0..4 {
+                let refused = s.try_send(lease(&area, 1)).unwrap_err();
+                assert!(
+                    matches!(&refused.error, SendError::Uring(why) if why.contains("io_uring_enter failed")),
+                    "{}",
+                    refused.error
+                );
+                assert_eq!(refused.payload.segments()[0].bytes().unwrap(), pattern(1, LEN));
+            }
+            assert!(s.path().contains("closed"), "{}", s.path());
+            for _ in 0..20 {
+                s.poll().unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // The one that waited in part may be given up; the others are in the connection's queue.
+            assert!(s.outstanding() + 1 >= out && s.outstanding() > 0, "{} of {out}", s.outstanding());
+            assert_eq!(area.free() + s.outstanding(), area.buffers());
+            assert!(area.free() <= free + 1);
+            let mut bytes = vec![0; 1 << 20];
+            let reader = std::thread::spawn(move || while b.read(&mut bytes).is_ok_and(|n| n > 0) {});
+            s.wait_all(LONG).unwrap();
+            assert_eq!((s.outstanding(), area.free()), (0, area.buffers()));
+            drop(s);
+            reader.join().unwrap();
+        })
+        .join()
+        .unwrap();
+    }
+}
+
+/// A callback sends on another sender of the same engine, as a relay does.
+#[test]
+fn a_callback_may_use_the_engines_other_senders() {
+    let (told, done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let engine = Engine::new(&EngineOptions::default(), &[]).expect(NEEDED);
+        let (a, b) = udp_pair();
+        let (c, d) = udp_pair();
+        let mut first = Sender::on(&engine, a.into(), zero_copy()).unwrap();
+        let second = Arc::new(Mutex::new(Sender::on(&engine, c.into(), zero_copy()).unwrap()));
+        let relay = second.clone();
+        first.on_done(move |_, payload, _| {
+            relay.lock().unwrap().send(payload).unwrap();
+        });
+        for i in 0..10 {
+            first.send(pattern(i, 2000)).unwrap();
+            first.wait_all(LONG).unwrap();
+        }
+        second.lock().unwrap().wait_all(LONG).unwrap();
+        let mut got = [0; 3000];
+        for i in 0..10 {
+            for socket in [&b, &d] {
+                let n = socket.recv(&mut got).unwrap();
+                assert!(got[..n] == pattern(i, 2000), "{i}");
+            }
+        }
+        told.send(()).unwrap();
+    });
+    done.recv_timeout(LONG).expect("the callback waits for the engine for ever, or has failed");
+}
+
+#[test]
+fn a_panic_in_a_callback_loses_no_other_payload() {
+    let engine = Engine::new(&EngineOptions::default(), &[]).expect(NEEDED);
+    let (a, b) = udp_pair();
+    let mut s = Sender::on(&engine, a.into(), zero_copy()).unwrap();
+    let called = Arc::new(AtomicUsize::new(0));
+    let count = called.clone();
+    s.on_done(move |_, _, _| {
+        if count.fetch_add(1, Ordering::SeqCst) == 0 {
+            panic!("the first one");
+        }
+    });
+    for i in 0..5 {
+        s.send(pattern(i, 2000)).unwrap();
+    }
+    let hurt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| s.wait_all(LONG)));
+    assert!(hurt.is_err());
+    s.wait_all(LONG).unwrap();
+    assert_eq!((called.load(Ordering::SeqCst), s.outstanding(), engine.outstanding()), (5, 0, 0));
+    drop(b);
+}
+
+/// An event loop sleeps on the engine, and is woken by notifications that come later.
+#[test]
+fn an_event_loop_waits_for_the_engine() {
+    for threads in [Threads::One, Threads::Any] {
+        let area = area();
+        let options = EngineOptions { threads, ..EngineOptions::default() };
+        let engine = Engine::new(&options, std::slice::from_ref(&area)).expect(NEEDED);
+        let (a, mut b) = pair();
+        let mut s = Sender::on(&engine, a.into(), zero_copy()).unwrap();
+        let n = fill(&mut s, &area);
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            let mut got = vec![0; n * LEN];
+            b.read_exact(&mut got).unwrap();
+            assert!(got.chunks(LEN).enumerate().all(|(i, c)| c == pattern(i, LEN)));
+        });
+        let end = Instant::now() + LONG;
+        while s.outstanding() > 0 {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{threads:?}: nobody woke the loop: {s:?}");
+            let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+            // While a part waits, for room as well.
+            let notices = engine.watch().unwrap();
+            let mut fds = [PollFd::from_borrowed_fd(notices, PollFlags::IN), PollFd::new(&s, PollFlags::OUT)];
+            poll(&mut fds, Some(&wait)).unwrap();
+            s.poll().unwrap();
+        }
+        reader.join().unwrap();
+        assert_eq!(area.free(), area.buffers());
+    }
+}
+
+/// The engine's descriptor alone, without room being asked for: nothing but a notification can end the sleep.
+#[test]
+fn notifications_alone_wake_a_loop() {
+    for threads in [Threads::One, Threads::Any] {
+        let options = EngineOptions { threads, ..EngineOptions::default() };
+        let engine = Engine::new(&options, &[]).expect(NEEDED);
+        // Less than the sender's buffer, more than the receiver's window: the last of it stays lent.
+        let (a, mut b) = pair();
+        set_int(&a, libc::SO_SNDBUF, 4 << 20);
+        let mut s = Sender::on(&engine, a.into(), zero_copy()).unwrap();
+        let n = 64;
+        for i in 0..n {
+            s.send(pattern(i, LEN)).unwrap();
+        }
+        assert!(s.outstanding() > 0);
+        s.poll().unwrap();
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            let mut got = vec![0; n * LEN];
+            b.read_exact(&mut got).unwrap();
+        });
+        while s.outstanding() > 0 {
+            let wait = Timespec { tv_sec: 20, tv_nsec: 0 };
+            let notices = engine.watch().unwrap();
+            let woken = poll(&mut [PollFd::from_borrowed_fd(notices, PollFlags::IN)], Some(&wait)).unwrap();
+            assert_eq!(woken, 1, "{threads:?}: nobody woke the loop: {s:?}");
+            s.poll().unwrap();
+        }
+        reader.join().unwrap();
+    }
+}

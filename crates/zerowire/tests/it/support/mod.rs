@@ -1,0 +1,5 @@
+//! What several of the modules use.
+
+pub mod mapped;
+pub mod sockets;
+pub mod streams;

@@ -1,0 +1,47 @@
+//! Connected pairs of sockets over loopback, and what the tests ask of them.
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use zerowire::send::{Options, Sender};
+
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (a, listener.accept().unwrap().0)
+}
+
+pub fn udp_pair() -> (UdpSocket, UdpSocket) {
+    let a = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let b = UdpSocket::bind("127.0.0.1:0").unwrap();
+    a.connect(b.local_addr().unwrap()).unwrap();
+    b.connect(a.local_addr().unwrap()).unwrap();
+    (a, b)
+}
+
+pub fn sender(socket: impl Into<OwnedFd>, options: Options) -> Sender {
+    Sender::new(socket.into(), options).unwrap()
+}
+
+/// Bytes that differ from position to position and from seed to seed.
+pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i.wrapping_mul(2654435761) >> 13) ^ (seed * 131)) as u8).collect()
+}
+
+pub fn set_int(socket: &impl AsRawFd, option: i32, value: i32) {
+    // SAFETY: value is valid for reads for the call.
+    let r = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), 4)
+    };
+    assert_eq!(r, 0, "setsockopt({option}): {}", std::io::Error::last_os_error());
+}
+
+/// The next datagram. A wait with a timeout is cut short with EINTR when a ring that this thread has used is taken down
+/// (io_uring.c, `io_tctx_exit_cb`).
+pub fn datagram(socket: &UdpSocket, into: &mut [u8]) -> usize {
+    loop {
+        match socket.recv(into) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            got => return got.expect("a datagram"),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Streams of known bytes, and a reader that checks each.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+use zerowire::recv::{Arrival, Backend, ConnectionId, Options, Receiver, What};
+
+/// Long enough for any machine; reached only when something hangs.
+pub const LONG: Duration = Duration::from_secs(60);
+/// The back ends that run everywhere.
+pub const BOTH: [Backend; 2] = [Backend::Multishot, Backend::Plain];
+/// And the one that has to be asked for; its buffers are whole pages.
+pub const ALL: [Backend; 2] = [Backend::Multishot, Backend::Plain];
+
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (a, listener.accept().unwrap().0)
+}
+
+/// Byte `at` of the stream `seed`: any shift, gap or repetition shows.
+pub fn byte(seed: usize, at: usize) -> u8 {
+    ((at.wrapping_mul(2654435761) >> 13) ^ (at >> 20) ^ seed.wrapping_mul(131)) as u8
+}
+
+pub fn pattern(seed: usize, from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(|at| byte(seed, at)).collect()
+}
+
+/// Writes the first `len` bytes of the stream `seed`, in writes of `step`.
+pub fn write_stream(to: &mut TcpStream, seed: usize, len: usize, step: usize) {
+    let mut at = 0;
+    while at < len {
+        let n = step.min(len - at);
+        to.write_all(&pattern(seed, at, n)).unwrap();
+        at += n;
+    }
+}
+
+/// Writes until the socket takes no more; returns the bytes.
+pub fn stuff(to: &mut TcpStream, seed: usize) -> usize {
+    to.set_nonblocking(true).unwrap();
+    let (mut at, mut quiet) = (0, 0);
+    while quiet < 20 {
+        match to.write(&pattern(seed, at, 50_000)) {
+            Ok(n) => (at, quiet) = (at + n, 0),
+            Err(e) => {
+                assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+                quiet += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+    to.set_nonblocking(false).unwrap();
+    at
+}
+
+pub fn receiver(backend: Backend, change: impl FnOnce(&mut Options)) -> Receiver {
+    let mut options = Options { backend: backend.clone(), ..Options::default() };
+    change(&mut options);
+    let receiver = Receiver::new(options).unwrap();
+    let name = match backend {
+        Backend::Multishot => "multishot",
+        _ => "plain",
+    };
+    assert!(receiver.path().starts_with(name), "{}", receiver.path());
+    receiver
+}
+
+/// What has come of one connection.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub seed: usize,
+    pub bytes: usize,
+    pub ended: bool,
+    pub failed: Option<i32>,
+}
+
+/// Reads and checks.
+#[derive(Debug, Default)]
+pub struct Reader {
+    pub seen: HashMap<ConnectionId, Seen>,
+    pub batch: Vec<Arrival>,
+}
+
+impl Reader {
+    pub fn expect(&mut self, id: ConnectionId, seed: usize) {
+        self.seen.insert(id, Seen { seed, ..Seen::default() });
+    }
+
+    /// Checks the batch and leaves it for the caller to drop.
+    pub fn check(&mut self, from: usize) {
+        for arrival in &self.batch[from..] {
+            let seen = self.seen.get_mut(&arrival.connection).expect("a known connection");
+            assert!(!seen.ended && seen.failed.is_none(), "{arrival:?} after the end");
+            match &arrival.what {
+                What::Data(lease) => {
+                    let good = lease.iter().enumerate().all(|(i, b)| *b == byte(seen.seed, seen.bytes + i));
+                    assert!(good, "stream {} differs after byte {}", seen.seed, seen.bytes);
+                    seen.bytes += lease.len();
+                }
+                What::Accepted(_) => panic!("{arrival:?} was not expected"),
+                What::End => seen.ended = true,
+                What::Failed(e) => seen.failed = Some(e.raw_os_error().unwrap_or(-1)),
+            }
+        }
+    }
+
+    /// Receives one batch, checks it and gives all of it back; returns the number of arrivals.
+    pub fn turn(&mut self, receiver: &mut Receiver, timeout: Duration) -> usize {
+        self.batch.clear();
+        let count = receiver.recv(&mut self.batch, Some(timeout)).unwrap();
+        self.check(0);
+        self.batch.clear();
+        count
+    }
+
+    /// Until `done`.
+    pub fn until(&mut self, receiver: &mut Receiver, mut done: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + LONG;
+        while !done(self) {
+            self.turn(receiver, Duration::from_millis(200));
+            assert!(Instant::now() < end, "hangs: {:?} {:?}", receiver.events(), self.seen.values());
+        }
+    }
+
+    pub fn all_ended(&self) -> bool {
+        self.seen.values().all(|s| s.ended)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.seen.values().map(|s| s.bytes).sum()
+    }
+}
