@@ -3,6 +3,7 @@
 pub mod lab;
 mod netns;
 mod peer;
+pub mod tap;
 pub mod veth;
 
 pub use netns::{in_netns, interface};

@@ -1,44 +1,37 @@
 //! `zerowire doctor` as root, as a user without privileges, and under a seccomp filter. Run as root.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value;
+use zerowire_testkit::refuse::refuse_syscall;
+
+use crate::support::program_for_everybody;
 
 /// The user without privileges.
 const NOBODY: u32 = 65534;
 
 /// A copy of the program where every user can reach it, shared by the tests that run at a time and gone with the last.
-/// A test holds it before it starts anything, so that no child inherits the descriptor that it was written through (the
-/// kernel would refuse to run it: ETXTBSY).
-struct Lab(Arc<tempfile::TempDir>);
+struct Lab(Arc<(tempfile::TempDir, PathBuf)>);
 
 impl Lab {
     fn new() -> Self {
-        static SHARED: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<(tempfile::TempDir, PathBuf)>> = Mutex::new(Weak::new());
         assert!(
             rustix::process::geteuid().is_root(),
             "these tests change user and namespaces: run them as root"
         );
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(dir) = shared.upgrade() {
-            return Self(dir);
-        }
-        let dir = tempfile::Builder::new().prefix("zerowire-doctor").tempdir().expect("temporary directory");
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
-        fs::copy(env!("CARGO_BIN_EXE_zerowire"), dir.path().join("zerowire")).expect("copy of the program");
-        let dir = Arc::new(dir);
-        *shared = Arc::downgrade(&dir);
-        Self(dir)
+        let copy = shared.upgrade().unwrap_or_else(|| Arc::new(program_for_everybody()));
+        *shared = Arc::downgrade(&copy);
+        Self(copy)
     }
 
-    fn program(&self) -> PathBuf {
-        self.0.path().join("zerowire")
+    fn program(&self) -> &Path {
+        &self.0.1
     }
 
     fn doctor(&self, args: &[&str]) -> Command {
@@ -173,32 +166,13 @@ fn a_tap_of_the_users_own_is_enough() {
     assert!(own.status.success());
 }
 
-/// Makes a system call fail with `errno` in this process and what it runs (seccomp(2)).
-fn refuse(call: libc::c_long, errno: i32) -> io::Result<()> {
-    // Load the call's number (offset 0 of struct seccomp_data); if it is this one, fail; else allow.
-    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut code = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
-    // SAFETY: prctl reads the program, which lives until it returns.
-    let r = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-    };
-    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 #[test]
 fn a_seccomp_filter_is_named_and_net_still_runs() {
     let lab = Lab::new();
     for (errno, word) in [(libc::EPERM, "seccomp filter"), (libc::ENOSYS, "not there")] {
         let mut command = lab.doctor(&["--json"]);
         // SAFETY: the hook makes two system calls on memory of its own stack and allocates nothing.
-        unsafe { command.pre_exec(move || refuse(libc::SYS_io_uring_setup, errno)) };
+        unsafe { command.pre_exec(move || refuse_syscall(libc::SYS_io_uring_setup, &[], errno)) };
         let output = command.output().expect("run");
         let report = json(&output);
         let ring = check(&report, "uring.setup");
@@ -257,7 +231,7 @@ fn vsock_can_not_run_without_unix_sockets() {
     let lab = Lab::new();
     let mut command = lab.doctor(&["--path", "vsock", "--json"]);
     // SAFETY: the hook makes two system calls on memory of its own stack and allocates nothing.
-    unsafe { command.pre_exec(|| refuse(libc::SYS_socketpair, libc::EAFNOSUPPORT)) };
+    unsafe { command.pre_exec(|| refuse_syscall(libc::SYS_socketpair, &[], libc::EAFNOSUPPORT)) };
     let output = command.output().expect("run");
     let report = json(&output);
     assert_eq!(check(&report, "vsock.unix")["outcome"], "missing");

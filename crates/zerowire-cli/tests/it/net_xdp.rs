@@ -1,18 +1,14 @@
 //! `zerowire net --port xdp:…` as a process: the program on the interface, other programs, kill -9, and memory that may not be
 //! pinned.
 
-mod common;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../zerowire-virtio/tests/common/veth.rs"]
-mod veth;
-
 use std::path::Path;
 
-use common::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
+use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire::netlink::{Link, XdpAttached};
 use zerowire::xdp::program::{Hook, Steering};
 use zerowire_guest::net::{NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
+use zerowire_testkit::net::veth;
 
 /// Bytes that a VM of 32 MiB needs: itself, the padding before it, and the slab of one queue pair.
 const NEED_BYTES: u64 = (32 << 20) + (128 << 10) + 2048 * 256 + 512 * 4096;

@@ -1,22 +1,16 @@
 //! `zerowire doctor -i IF -q Q` on interfaces of a namespace of the test's own: each verdict that can be provoked without a
 //! special NIC. Run as root.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../zerowire-virtio/tests/common/netns.rs"]
-mod own;
-
-use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use zerowire::xdp::program::{Hook, Steering};
 use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
+use zerowire_testkit::own_process;
 
-use own::in_netns;
-
-/// Longer than the kernel takes to tell of a link's state, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::support::{PATIENCE, program_for_everybody};
+use zerowire_testkit::net::in_netns;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_zerowire");
 
@@ -158,6 +152,7 @@ fn an_interface_that_is_down() {
 
 #[test]
 fn an_xdp_program_in_the_way() {
+    own_process!();
     in_netns(|| {
         veth();
         for (hook, word) in [(Hook::Generic, "xdpgeneric"), (Hook::Native, "xdpdrv")] {
@@ -210,13 +205,7 @@ fn a_tap_and_loopback_have_no_queue_of_a_nic() {
 fn a_user_without_the_capability() {
     in_netns(|| {
         veth();
-        // A copy where every user can reach it.
-        let dir = tempfile::Builder::new().prefix("zerowire-doctor").tempdir().expect("a folder");
-        let program: PathBuf = dir.path().join("zerowire");
-        let copied = Command::new("cp").arg(PROGRAM).arg(&program).status().expect("cp");
-        assert!(copied.success());
-        let opened = Command::new("chmod").args(["-R", "755"]).arg(dir.path()).status().expect("chmod");
-        assert!(opened.success());
+        let (_folder, program) = program_for_everybody();
         let output = Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
             .arg(&program)

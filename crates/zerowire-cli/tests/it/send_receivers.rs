@@ -1,14 +1,12 @@
 //! `zerowire send` to a receiver that knows nothing of it, ncat. Needs root, for a network of its own, and ncat (`scripts/install.sh
 //! base`).
 
-mod send_common;
-
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use send_common::{PATIENCE, file, pattern, spawn};
+use crate::support::send::{PATIENCE, file, pattern, spawn};
 use zerowire_testkit::net::lab::in_lab;
 
 /// Where ncat listens; nobody else does in this network.

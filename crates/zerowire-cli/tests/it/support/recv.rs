@@ -1,5 +1,4 @@
 //! `zerowire recv` as a child process.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, TcpStream};

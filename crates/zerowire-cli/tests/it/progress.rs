@@ -1,7 +1,5 @@
 //! On a terminal `zerowire send` and `zerowire replay` show how far they are. Needs root, for a network of its own.
 
-mod replay_common;
-
 use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
@@ -10,9 +8,11 @@ use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::thread::JoinHandle;
 
-use replay_common::{HERE, capture, frames, in_lab, write};
+use crate::support::replay::{HERE, capture, frames, in_lab, write};
+use zerowire_testkit::own_process;
 
-/// A terminal: what a program writes to it can be read here.
+/// A terminal: what a program writes to it can be read here. Every program that this process starts
+/// meanwhile has it open.
 fn terminal(columns: u16) -> (File, OwnedFd) {
     let (mut here, mut there) = (-1, -1);
     let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
@@ -54,6 +54,7 @@ fn received(listener: TcpListener) -> JoinHandle<usize> {
 
 #[test]
 fn a_bar_shows_how_far_it_is_unless_it_is_to_be_quiet() {
+    own_process!();
     in_lab(|lab| {
         lab.veth();
         let file = write(&capture(&frames(40), 0));
@@ -89,6 +90,7 @@ fn lines(shown: &str) -> Vec<String> {
 
 #[test]
 fn what_is_said_above_the_bar_fits_the_terminal() {
+    own_process!();
     let content = write(&vec![7; 300_000]);
     let content = content.path().to_str().expect("a path");
     for columns in [80, 50] {

@@ -1,16 +1,13 @@
 //! A process that serves many VMs which do nothing does nothing either, and each VM takes the same.
 
-mod common;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../zerowire-virtio/tests/common/veth.rs"]
-mod veth;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
+use crate::support::{Guest, Program, Restrict, connect, in_netns, wait_until};
 use zerowire_guest::vsock::{VsockDriver, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
+use zerowire_testkit::net::veth;
+use zerowire_testkit::own_process;
 
 /// What a process has now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +42,7 @@ fn sleeps(program: &Program) {
     });
 }
 
-/// All guests are this process's.
+/// All guests are this process's, which is the test's own.
 fn allow_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -99,6 +96,7 @@ const NONE: Restrict = Restrict {
 
 #[test]
 fn many_idle_vms_on_taps_cost_nothing() {
+    own_process!();
     in_netns(|| {
         let spec =
             |vm: usize, socket: &Path| format!("name=vm{vm},socket={},port=tap:zwi{vm}", socket.display());
@@ -108,6 +106,7 @@ fn many_idle_vms_on_taps_cost_nothing() {
 
 #[test]
 fn idle_vms_on_packet_ports_cost_nothing() {
+    own_process!();
     in_netns(|| {
         (0..4).for_each(|vm| veth::veth(&format!("zwi{vm}"), &format!("peer{vm}"), 1, 1500));
         let spec = |vm: usize, socket: &Path| {
@@ -119,6 +118,7 @@ fn idle_vms_on_packet_ports_cost_nothing() {
 
 #[test]
 fn many_idle_vsock_devices_cost_nothing() {
+    own_process!();
     let spec = |vm: usize, socket: &Path| {
         let path = socket.display();
         format!("name=vm{vm},cid={},socket={path},uds={path}.host", vm + 3)

@@ -1,13 +1,12 @@
 //! `zerowire recv` with senders of all kinds: every byte arrives, the ledger adds up, and it ends when it was told to.
 
-mod recv_common;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use recv_common::{Recv, command, pattern};
+use crate::support::program_for_everybody;
+use crate::support::recv::{Recv, command, pattern};
 
 /// Modes that run on every kernel with io_uring.
 const MODES: [&str; 3] = ["auto", "plain", "multishot"];
@@ -105,7 +104,7 @@ fn the_json_has_the_fields_that_are_documented() {
     let ended = recv.end();
     assert!(ended.status.success(), "{}", ended.stderr);
     let json = ended.json();
-    let docs = include_str!("../../../docs/recv.md");
+    let docs = include_str!("../../../../docs/recv.md");
     let documented = docs.split("\nJSON: ").nth(1).and_then(|t| t.split("\n\n").next()).expect("a paragraph");
     let keys = |value: &serde_json::Value| {
         value.as_object().expect("an object").keys().cloned().collect::<std::collections::BTreeSet<_>>()
@@ -320,10 +319,7 @@ fn silence_ends_it_after_the_timeout() {
 #[test]
 fn an_ordinary_user_receives() {
     assert!(rustix::process::geteuid().is_root(), "this test becomes another user: run it as root");
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let program = dir.path().join("zerowire");
-    std::fs::copy(env!("CARGO_BIN_EXE_zerowire"), &program).unwrap();
+    let (_folder, program) = program_for_everybody();
     let usual = MODES.map(|mode| (mode, "--memlock=8388608"));
     for (mode, limit) in usual.into_iter().chain([("auto", "--memlock=65536"), ("plain", "--memlock=0")]) {
         let mut command = Command::new("prlimit");

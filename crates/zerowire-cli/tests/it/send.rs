@@ -1,14 +1,13 @@
 //! `zerowire send` to plain receivers on this machine: every byte arrives, the ledger adds up, and each wrong thing is named.
 
-mod send_common;
-
 use std::io::{Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::Stdio;
 use std::time::Instant;
 
-use send_common::{PATIENCE, booked, command, file, json, pattern, spawn};
+use crate::support::send::{PATIENCE, booked, command, file, json, pattern, spawn};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
 /// Everything that one TCP connection brings.
 fn receive_all(listener: TcpListener) -> std::thread::JoinHandle<Vec<u8>> {
@@ -267,7 +266,10 @@ fn a_file_that_becomes_shorter_is_told_of() {
 
 #[test]
 fn what_is_wrong_is_named_with_the_remedy() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // Bound, so that nobody else gets the port, and nobody listens.
+    let closed = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&closed, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let closed = SocketAddr::try_from(getsockname(&closed).unwrap()).unwrap().to_string();
     let big = (64 << 20).to_string();
     for (status, args, words) in [
         (2, vec!["--to", "nowhere"], vec!["nowhere", "HOST:PORT"]),

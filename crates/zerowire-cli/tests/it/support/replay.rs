@@ -1,7 +1,6 @@
 //! Shared by the tests of `zerowire replay`: the program as a child, captures, a veth with a capture at its other end.
-#![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
-#[path = "../../src/replay/capture/testing.rs"]
+#[path = "../../../src/replay/capture/testing.rs"]
 pub mod captures;
 
 use std::io::{Read, Write};
@@ -10,10 +9,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use zerowire_testkit::refuse::{Argument, refuse_syscall};
 
 pub use captures::{Order, P};
 pub use zerowire_testkit::PATIENCE;
-pub use zerowire_testkit::net::lab::{self, HERE, Lab, in_lab};
+pub use zerowire_testkit::net::lab::{self, HERE, in_lab};
 
 /// What the child may not do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,29 +178,8 @@ fn forbid(without: Without) -> std::io::Result<()> {
         // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
         Without::NetRaw => check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_RAW, 0, 0, 0) }),
         Without::Rings => {
-            let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-            let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-            let back = libc::BPF_RET | libc::BPF_K;
-            // struct seccomp_data: the number, then at 16 the arguments of 8 bytes (the low half first).
-            let mut filter = [
-                instruction(load, 0, 0, 0),
-                instruction(equal, libc::SYS_setsockopt as u32, 0, 5),
-                instruction(load, 24, 0, 0),
-                instruction(equal, libc::SOL_PACKET as u32, 0, 3),
-                instruction(load, 32, 0, 0),
-                instruction(equal, PACKET_TX_RING, 0, 1),
-                instruction(back, libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32, 0, 0),
-                instruction(back, libc::SECCOMP_RET_ALLOW, 0, 0),
-            ];
-            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-            // SAFETY: takes numbers only.
-            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-            // SAFETY: the program and its instructions live until the call returns.
-            check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })
+            let ring = [(1, Argument::Is(libc::SOL_PACKET as u32)), (2, Argument::Is(PACKET_TX_RING))];
+            refuse_syscall(libc::SYS_setsockopt, &ring, libc::EOPNOTSUPP)
         }
     }
-}
-
-fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
 }

@@ -1,18 +1,14 @@
 //! `zerowire net` on an AF_XDP port killed under load by a front end that keeps no in-flight region, as QEMU: the used index alone
 //! says which chains are out.
 
-mod common;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../zerowire-virtio/tests/common/veth.rs"]
-mod veth;
-
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Guest, PATIENCE, Peer, Program, connect, frames, in_netns, wait_until};
+use crate::support::{Guest, PATIENCE, Program, connect, frames, in_netns, wait_until};
 use zerowire_guest::net::{TxQueue, VirtioNetHdr};
+use zerowire_testkit::net::veth;
 
 /// How often the program is killed.
 const DEATHS: u64 = 30;

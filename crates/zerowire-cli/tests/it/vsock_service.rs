@@ -1,7 +1,5 @@
 //! `zerowire vsock` as a service: host programs, several VMs from a file, handed-over sockets, statistics, restarts.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use common::{HANDED_FD, PATIENCE, Program, Restrict, connect};
+use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, connect};
 use serde_json::Value;
 use zerowire::recv::vsock;
 use zerowire_guest::vsock::{
@@ -18,6 +16,7 @@ use zerowire_guest::vsock::{
     VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_testkit::own_process;
 
 /// A guest and what its programs see.
 struct Guest {
@@ -53,7 +52,7 @@ impl Guest {
 
     /// Runs the guest until `thread` has ended, and returns its result.
     fn until<T>(&mut self, thread: JoinHandle<T>) -> T {
-        common::wait_until("the host's program", || {
+        crate::support::wait_until("the host's program", || {
             self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
             thread.is_finished()
         });
@@ -239,19 +238,19 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log()
         })
         .collect();
     let full = (idle.0 + 2 * 3, idle.1 + 2 * 2);
-    common::wait_until("three descriptors and two mappings each", || taken(program.pid()) == full);
+    crate::support::wait_until("three descriptors and two mappings each", || taken(program.pid()) == full);
     for _ in 0..5 {
         let refused = guest.until(connect()).map(drop).expect_err("they are two");
         assert!(refused.to_string().contains("2 of 2 mapped connections (--map-connections)"), "{refused}");
     }
-    common::wait_until("no more than these", || taken(program.pid()) == full);
+    crate::support::wait_until("no more than these", || taken(program.pid()) == full);
     program.signal(libc::SIGUSR1);
     let vm = &json(&program.wait_line(1))["vms"][0];
     let count = |name: &str| vm[name].as_u64().unwrap_or_else(|| panic!("{name}: {vm}"));
     assert_eq!(["mapped_connections", "mapped_windows", "mapped_refused"].map(count), [2, 8, 5]);
     assert!(count("mapped_bytes") > 2 * (2 << 20), "{vm}");
     drop(open);
-    common::wait_until("all is given back", || {
+    crate::support::wait_until("all is given back", || {
         guest.stack.turn(Duration::from_millis(1)).expect("a sound ring");
         taken(program.pid()) == idle
     });
@@ -360,6 +359,7 @@ fn by_user<T: Send + 'static>(
 /// `--map-allow`: those users, and no others beside root, may map their receive buffers.
 #[test]
 fn users_that_are_named_may_map_and_no_others() {
+    own_process!();
     const NAMED: [libc::uid_t; 2] = [65_534, 65_531];
     const OTHER: libc::uid_t = 65_533;
     const PORT: u32 = 5000;

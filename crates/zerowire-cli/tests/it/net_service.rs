@@ -1,13 +1,11 @@
 //! `zerowire net` as a service: handed-over sockets, signals, restarts under traffic, and processes that may not do what
 //! they would like to.
 
-mod common;
-
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use common::{
+use crate::support::{
     Guest, HANDED_FD, PATIENCE, Peer, Program, Restrict, connect, frames, http, in_netns, interface, tap,
     wait_until,
 };

@@ -1,14 +1,14 @@
 //! `zerowire send` where something is waited for: a slow peer, a silent input, a connection, a pipe.
 
-mod send_common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use send_common::{PATIENCE, command, file, json, pattern, spawn};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
+
+use crate::support::send::{PATIENCE, command, file, json, pattern, spawn};
 
 /// A receiver whose whole takes several times the timeout, and that always goes on.
 #[test]
@@ -144,8 +144,7 @@ fn a_reset_is_noticed_while_the_input_is_silent() {
 
 /// A listener that takes no connection any more, and what fills its queue.
 fn full_listener() -> (std::os::fd::OwnedFd, Vec<TcpStream>, String) {
-    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
-    let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let listener = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     bind(&listener, &std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
     listen(&listener, 0).unwrap();
     let address = std::net::SocketAddr::try_from(getsockname(&listener).unwrap()).unwrap();
@@ -166,11 +165,9 @@ fn the_timeout_counts_for_connecting() {
 
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("s");
-    let listener =
-        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
-    let listener = listener.unwrap();
-    rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&at).unwrap()).unwrap();
-    rustix::net::listen(&listener, 0).unwrap();
+    let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &rustix::net::SocketAddrUnix::new(&at).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
     let _held = UnixStream::connect(&at).unwrap();
     let to = format!("unix:{}", at.display());
     let output = spawn(&["--to", &to, "/dev/zero", "--timeout", "0.3"]).wait_with_output().unwrap();

@@ -1,11 +1,9 @@
 //! What `zerowire replay` refuses: with the packet number and the remedy, before anything is sent.
 
-mod replay_common;
-
 use std::io::Write;
 
-use replay_common::captures::{interface, pcap_header, plain, section, simple, tcp4};
-use replay_common::*;
+use crate::support::replay::captures::{interface, pcap_header, plain, section, simple, tcp4};
+use crate::support::replay::*;
 
 #[test]
 fn captures_that_can_t_be_sent_are_refused_before_the_first_frame() {

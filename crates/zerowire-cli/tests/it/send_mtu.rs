@@ -1,15 +1,13 @@
 //! `zerowire send --udp` over a path with an MTU: datagrams that fit are cut by the kernel, longer ones go one by one as IP
 //! fragments, and the output says which. All arrive whole at a plain receiver. Needs root.
 
-mod send_common;
-
 use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use send_common::{PATIENCE, booked, command, file, json, pattern, spawn};
+use crate::support::send::{PATIENCE, booked, command, file, json, pattern, spawn};
 use serde_json::Value;
 use zerowire_testkit::net::lab::{self, HERE, Lab, in_lab};
 

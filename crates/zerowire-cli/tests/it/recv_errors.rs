@@ -1,11 +1,9 @@
 //! `zerowire recv`: what is wrong is named, with the value and the remedy.
 
-mod recv_common;
-
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use recv_common::{Recv, command};
+use crate::support::recv::{Recv, command};
 
 #[test]
 fn what_is_wrong_is_named_with_the_remedy() {

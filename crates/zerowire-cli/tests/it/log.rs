@@ -1,14 +1,12 @@
 //! The log of a program whose guests and front ends do what makes lines, and of one whose log
 //! nobody reads.
 
-mod common;
-
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
 
-use common::pipe::{PIPE_BYTES, fill, small_pipe};
-use common::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns};
+use crate::support::pipe::{PIPE_BYTES, fill, small_pipe};
+use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features};
 

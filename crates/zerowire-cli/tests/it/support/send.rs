@@ -1,13 +1,11 @@
 //! `zerowire send`, started, and what it says.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use zerowire_testkit::PATIENCE;
 
 /// Bytes that repeat with a period no buffer length has.
 pub fn pattern(len: usize) -> Vec<u8> {

@@ -1,7 +1,5 @@
 //! Statistics on a standard output that is slow, or that nobody reads any more.
 
-mod common;
-
 use std::io::{PipeWriter, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
@@ -9,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::pipe::{PIPE_BYTES, fill, small_pipe};
-use common::{PATIENCE, Program, Restrict, connect, wait_until};
+use crate::support::pipe::{PIPE_BYTES, fill, small_pipe};
+use crate::support::{PATIENCE, Program, Restrict, connect, wait_until};
 use zerowire_guest::vsock::{HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack};
 use zerowire_guest::{GuestAddr, GuestMemory};
 

@@ -1,8 +1,6 @@
 //! `zerowire send` as an ordinary user with the locked memory that most users have: the buffers of standard input are registered
 //! with io_uring. Needs root, to become one.
 
-mod send_common;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use send_common::{json, pattern};
+use crate::support::send::{json, pattern};
 
 /// Nobody else is this user, or one of the next, whose locked memory is counted. Each run has one of its own: the kernel takes
 /// what a program had locked off the count some time after its end.

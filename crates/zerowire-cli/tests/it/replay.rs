@@ -1,16 +1,14 @@
 //! `zerowire replay` through a veth: what arrives at its other end is what the capture holds, as often and in the order
 //! that was asked for, and the counts say so.
 
-mod replay_common;
-
 use std::io::Write;
 use std::time::Duration;
 
+use crate::support::replay::captures::{enhanced, interface, plain, section, simple, tcp4, tcp6};
+use crate::support::replay::lab::Offload;
+use crate::support::replay::*;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use replay_common::captures::{enhanced, interface, plain, section, simple, tcp4, tcp6};
-use replay_common::lab::Offload;
-use replay_common::*;
 
 const PORTS: [&str; 4] = ["auto", "packet", "send", "xdp"];
 

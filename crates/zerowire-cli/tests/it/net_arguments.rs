@@ -1,15 +1,12 @@
 //! `zerowire net` started wrongly: it ends at once, leaves nothing behind, and says what was wrong and what to do.
 
-mod common;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../zerowire-virtio/tests/common/veth.rs"]
-mod veth;
-
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 
-use common::{HANDED_FD, Peer, Program, Restrict, connect, frames, in_netns, interface, tap, wait_until};
+use crate::support::{
+    HANDED_FD, Peer, Program, Restrict, connect, in_netns, interface, left_behind, tap, wait_until,
+};
+use zerowire_testkit::net::veth;
 
 /// Runs with `args`; the log must hold all `words`, and the exit code be `code`.
 fn refused(args: &[&str], code: i32, words: &[&str]) {
@@ -98,7 +95,7 @@ fn what_others_hold_is_left_to_them() {
         let path = |name: &str| dir.path().join(name).display().to_string();
         let first = Program::net(&["--socket", &path("a"), "--port", "tap:zwheld"]);
         first.wait_log("listening");
-        let mut guest = common::Guest::start(connect(&dir.path().join("a")));
+        let mut guest = crate::support::Guest::start(connect(&dir.path().join("a")));
         let mut peer = Peer::new("zwheld");
         guest.ping(&mut peer);
         refused(
@@ -266,12 +263,10 @@ fn a_socket_left_behind_is_replaced() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
-        drop(UnixListener::bind(&path).expect("a socket"));
-        // A program that another test starts has the listener, too, until it is executed.
-        common::wait_until("nobody listens", || UnixStream::connect(&path).is_err());
+        left_behind(&path);
         assert!(std::fs::symlink_metadata(&path).expect("it is there").file_type().is_socket());
         let program = Program::net(&["--socket", &path.display().to_string(), "--port", "tap:zwold"]);
-        let mut guest = common::Guest::start(connect(&path));
+        let mut guest = crate::support::Guest::start(connect(&path));
         guest.ping(&mut Peer::new("zwold"));
         program.stop();
     });

@@ -1,12 +1,10 @@
 //! `zerowire vsock` started wrongly: it ends at once, leaves nothing behind, and says what was wrong and what to do.
 
-mod common;
-
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use common::{HANDED_FD, Program, Restrict};
+use crate::support::{HANDED_FD, Program, Restrict, left_behind};
 
 /// Runs with `args`; the log must hold all `words`, and the exit code be `code`.
 fn refused(args: &[&str], code: i32, words: &[&str]) {
@@ -141,11 +139,11 @@ fn paths_that_can_not_be_listened_on_are_named() {
 fn it_listens_says_what_runs_and_stops_cleanly() {
     let dir = Dir::new();
     // One is left behind by a process that was killed.
-    drop(UnixListener::bind(dir.path("u")).expect("a socket"));
+    left_behind(dir.path("u").as_ref());
     let args = ["--socket", &dir.path("s"), "--cid", "7", "--uds", &dir.path("u"), "--name", "web", "--json"];
     let program = Program::vsock(&args, Restrict::default());
     program.wait_log("web: listening on");
-    common::wait_until("the front end's socket", || UnixStream::connect(dir.path("s")).is_ok());
+    crate::support::wait_until("the front end's socket", || UnixStream::connect(dir.path("s")).is_ok());
     for name in ["u", "u.seqpacket"] {
         assert!(Path::new(&dir.path(name)).exists(), "{name}");
     }
@@ -174,7 +172,7 @@ fn without_json_the_end_shows_a_table() {
         format!("name={name},cid={cid},socket={socket},uds={uds},groups=x+{name}")
     };
     let program = Program::vsock(&["--vm", &vm("a", 3), "--vm", &vm("b", 4)], Restrict::default());
-    common::wait_until("the sockets", || {
+    crate::support::wait_until("the sockets", || {
         ["a.s", "b.s"].iter().all(|name| UnixStream::connect(dir.path(name)).is_ok())
     });
     let (out, _) = program.stop();

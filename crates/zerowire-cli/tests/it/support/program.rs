@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use zerowire_guest::VhostUser;
 
-use super::wait_until;
+use super::{PATIENCE, wait_until};
+use zerowire_testkit::refuse::{Argument, refuse_syscall};
 
 /// What is done in the child before it becomes the program.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +103,7 @@ impl Program {
     pub fn wait_log(&self, word: &str) {
         let start = Instant::now();
         while !self.log().contains(word) {
-            assert!(start.elapsed() < super::PATIENCE, "no '{word}' in the log:\n{}", self.log());
+            assert!(start.elapsed() < PATIENCE, "no '{word}' in the log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -160,7 +161,7 @@ impl Drop for Program {
 
 /// Connects to a socket, waiting until somebody listens.
 pub fn connect(path: &std::path::Path) -> VhostUser {
-    VhostUser::connect(path, super::PATIENCE).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    VhostUser::connect(path, PATIENCE).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
@@ -181,8 +182,6 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 const CAP_IPC_LOCK: libc::c_ulong = 14;
 const CAP_NET_ADMIN: libc::c_ulong = 12;
 const CAP_NET_RAW: libc::c_ulong = 13;
-/// Where the first argument lies in struct seccomp_data, its lower half.
-const ARGUMENT_AT: u32 = 16;
 
 fn apply(restrict: Restrict) -> std::io::Result<()> {
     let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
@@ -227,35 +226,7 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
         check(unsafe { libc::dup2(fd, number) })?;
     }
     if let Some(errno) = restrict.no_packets {
-        refuse(libc::SYS_socket as u32, Some(libc::AF_PACKET as u32), errno)?;
+        refuse_syscall(libc::SYS_socket, &[(0, Argument::Is(libc::AF_PACKET as u32))], errno)?;
     }
     Ok(())
-}
-
-/// Has a system call fail from now on, with any first argument or with this one.
-fn refuse(call: u32, argument: Option<u32>, errno: i32) -> std::io::Result<()> {
-    let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
-    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    // Where any argument will do, the comparison leads to the same place either way.
-    let other = u8::from(argument.is_some());
-    let mut filter = [
-        // The number of the system call is the first field of struct seccomp_data.
-        instruction(load, 0, 0, 0),
-        instruction(equal, call, 0, 3),
-        instruction(load, ARGUMENT_AT, 0, 0),
-        instruction(equal, argument.unwrap_or(0), 0, other),
-        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
-        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-    // SAFETY: the program and its instructions live until the call returns.
-    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })?;
-    Ok(())
-}
-
-fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
 }

@@ -1,18 +1,13 @@
 //! `zerowire net` and `zerowire vsock` killed in the middle of traffic, many times, by front ends that keep the region in which
 //! chains in flight are marked.
 
-mod common;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../../zerowire-virtio/tests/common/veth.rs"]
-mod veth;
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use common::{Guest, PATIENCE, Peer, Program, Restrict, frames, in_netns, tap, wait_until};
+use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, frames, in_netns, tap, wait_until};
 use zerowire::recv::vsock::{self, Connection, Dequeued, Options};
 use zerowire_guest::net::VirtioNetHdr;
 use zerowire_guest::vsock::{
@@ -21,6 +16,7 @@ use zerowire_guest::vsock::{
 use zerowire_guest::{
     GuestAddr, GuestMemory, InflightArea, Transport, VhostUser, VhostUserOptions, protocol,
 };
+use zerowire_testkit::net::veth;
 
 /// How often each program is killed.
 const DEATHS: u32 = 50;
@@ -190,7 +186,7 @@ fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
 
 /// Takes what has come out of the port; the kernel has things to say there, too.
 fn take_all(peer: &mut Peer, seen: &mut Seen, len: impl Fn(u32) -> usize) {
-    let of_guest = |f: &common::peer::PeerFrame| f.bytes[12..14] == frames::EXPERIMENT;
+    let of_guest = |f: &zerowire_testkit::net::PeerFrame| f.bytes[12..14] == frames::EXPERIMENT;
     peer.drain().iter().filter(|f| of_guest(f)).for_each(|f| seen.take(&f.bytes, &len));
 }
 

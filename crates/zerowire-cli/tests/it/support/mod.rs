@@ -1,36 +1,42 @@
-//! Shared by the tests: the program as a child, a guest, the host's side of a tap.
-#![allow(dead_code, unused_imports, reason = "no test uses all of it")]
+//! Shared by the tests: the program as a child, a guest, the host's side of a port.
 
-#[path = "../../../zerowire-virtio/tests/common/frames.rs"]
-pub mod frames;
 pub mod http;
-#[path = "../../../zerowire-virtio/tests/common/netns.rs"]
-pub mod netns;
-#[path = "../../../zerowire-virtio/tests/common/peer.rs"]
-pub mod peer;
 pub mod pipe;
 pub mod program;
-pub mod tap;
+pub mod recv;
+pub mod replay;
+pub mod send;
 
-use std::time::{Duration, Instant};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
-pub use netns::{in_netns, interface};
-pub use peer::Peer;
 pub use program::{HANDED_FD, Program, Restrict, connect};
+pub use zerowire_testkit::net::{Peer, in_netns, interface, tap};
+pub use zerowire_testkit::{PATIENCE, frames, wait_until};
 
-/// How long anything may take before a test gives up. No test asserts how long anything took.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// A folder with a copy of the program that every user may run, and the path of that.
+///
+/// cp(1) writes the copy. The kernel runs no program that a process has open for writing, and what
+/// other tests start has this process's descriptors for a while.
+pub fn program_for_everybody() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::Builder::new().prefix("zerowire-").tempdir().expect("a folder");
+    let program = folder.path().join("zerowire");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_zerowire")).arg(&program).status().expect("cp");
+    assert!(copied.success());
+    let opened = Command::new("chmod").args(["-R", "755"]).arg(folder.path()).status().expect("chmod");
+    assert!(opened.success());
+    (folder, program)
+}
 
-/// Waits until `done`; fails with `what` where that takes too long.
-pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// Leaves a socket at `path` to which nobody listens any more.
+pub fn left_behind(path: &Path) {
+    drop(UnixListener::bind(path).expect("a socket"));
+    // A program that another test starts has the listener, too, until it is executed.
+    wait_until("nobody listens", || UnixStream::connect(path).is_err());
 }
 
 /// A guest with one queue pair.
