@@ -1,12 +1,13 @@
 //! Processes of their own for tests whose state is the process's.
 //!
 //! The tests of a crate are threads of one process. Limits, the user, counts of descriptors and
-//! mappings, and lists that a library keeps for the whole process belong to all of them. A test that
-//! has to do with these begins with [`own_process!`](crate::own_process).
+//! mappings, and lists that a library keeps for the whole process belong to all of them. A test
+//! that has to do with these begins with [`own_process!`](crate::own_process).
 //!
 //! So does a test for which a descriptor must be closed as soon as it closes it. When another test
 //! starts a program, the new process has copies of all descriptors until it becomes that program.
 
+use std::io;
 use std::process::{Command, Stdio};
 
 /// Set in a test's own process: the path of the test.
@@ -61,19 +62,49 @@ pub fn is_own(test: &str) -> bool {
     false
 }
 
-/// Lowers RLIMIT_MEMLOCK to `locked_bytes`, and gives root up for a user that nobody else is. This is
-/// the whole process's, which must be the test's own.
+/// Lowers RLIMIT_MEMLOCK to `locked_bytes`, and gives root up for a user that nobody else is. This
+/// is the whole process's, which must be the test's own.
 pub fn become_ordinary(uid: u32, locked_bytes: u64) {
     assert!(std::env::var_os(ALONE).is_some(), "own_process! comes first");
     // SAFETY: getuid takes nothing and changes nothing.
     assert_eq!(unsafe { libc::getuid() }, 0, "this test becomes an ordinary user: run it as root");
-    let limit = libc::rlimit { rlim_cur: locked_bytes, rlim_max: locked_bytes };
-    // SAFETY: the limit is valid for reads; the other calls take numbers. glibc changes all threads.
+    limit(libc::RLIMIT_MEMLOCK, locked_bytes, locked_bytes).expect("a lower limit");
+    // SAFETY: the calls take numbers. glibc changes all threads.
     unsafe {
-        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
         assert_eq!(libc::setresgid(uid, uid, uid), 0);
         assert_eq!(libc::setresuid(uid, uid, uid), 0);
     }
+}
+
+/// CAP_NET_ADMIN (linux/capability.h).
+pub const NET_ADMIN: libc::c_ulong = 12;
+/// CAP_NET_RAW.
+pub const NET_RAW: libc::c_ulong = 13;
+/// CAP_IPC_LOCK.
+pub const IPC_LOCK: libc::c_ulong = 14;
+
+/// The program that this process becomes does not have `capability`. Makes a system call only, so
+/// that a child may call it before it becomes a program.
+///
+/// # Errors
+/// The process may not do that.
+pub fn drop_capability(capability: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: takes numbers only. An exec gives nothing that is not in the bounding set.
+    check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })
+}
+
+/// Sets a limit of this process (RLIMIT_MEMLOCK and others). As [`drop_capability`] for a child.
+///
+/// # Errors
+/// The hard limit is raised without the right to that.
+pub fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the limit is a value of this function.
+    check(unsafe { libc::setrlimit(resource, &raw const limit) })
+}
+
+fn check(r: libc::c_int) -> io::Result<()> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

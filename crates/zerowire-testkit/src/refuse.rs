@@ -56,7 +56,8 @@ pub fn refuse_syscall(number: libc::c_long, arguments: &[(usize, Argument)], err
     let check = |r: libc::c_int| if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // SAFETY: takes numbers only, and changes this thread only.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-    // SAFETY: the program lives until the call returns, which copies it; it changes this thread only.
+    // SAFETY: the program lives until the call returns, which copies it; it changes this thread
+    // only.
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) })
 }
 

@@ -1,6 +1,6 @@
 //! What receiving costs, counted: system calls, allocations, and what a short completion queue does.
 
-#[allow(dead_code, reason = "the other tests use all of it")]
+#[allow(dead_code, unused_imports, reason = "the other tests use all of it")]
 #[path = "it/support/streams.rs"]
 mod streams;
 

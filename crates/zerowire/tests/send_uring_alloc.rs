@@ -1,6 +1,6 @@
 //! Sending over io_uring allocates nothing once it is under way.
 
-#[allow(dead_code, reason = "the other tests use all of it")]
+#[allow(dead_code, unused_imports, reason = "the other tests use all of it")]
 #[path = "it/support/sockets.rs"]
 mod sockets;
 

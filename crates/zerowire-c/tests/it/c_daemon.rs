@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::support::compile;
 use zerowire_guest::vsock::{
@@ -12,14 +12,12 @@ use zerowire_guest::vsock::{
     VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_testkit::PATIENCE;
 use zerowire_virtio::daemon::{Endpoint, SocketAccess, VsockConfig, VsockServer};
 use zerowire_virtio::vsock::VsockLimits;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 
 const PORT: u32 = 5000;
-
-/// Long enough for anything here on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The device with a guest on it, and a folder for everything. Fields are dropped in this order.
 struct Lab {

@@ -9,6 +9,7 @@ use zerowire_testkit::PATIENCE;
 use zerowire_testkit::frames::EXPERIMENT;
 use zerowire_testkit::net::veth::veth;
 use zerowire_testkit::net::{Peer, in_netns};
+use zerowire_testkit::process::{NET_RAW, drop_capability};
 
 const WAYS: [&str; 2] = ["ring", "xdp"];
 
@@ -127,9 +128,6 @@ fn the_example_says_what_failed() {
     });
 }
 
-/// Number of CAP_NET_RAW (linux/capability.h).
-const CAP_NET_RAW: libc::c_ulong = 13;
-
 #[test]
 fn without_the_privilege_it_is_named() {
     in_netns(|| {
@@ -139,15 +137,8 @@ fn without_the_privilege_it_is_named() {
         for options in [&[][..], &["-x"]] {
             let mut command = Command::new(&program);
             command.args(options).arg("v0");
-            let drop = || {
-                // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
-                match unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_RAW, 0, 0, 0) } {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                }
-            };
             // SAFETY: the closure makes a system call only.
-            unsafe { command.pre_exec(drop) };
+            unsafe { command.pre_exec(|| drop_capability(NET_RAW)) };
             let out = command.output().expect("started");
             assert_eq!(out.status.code(), Some(1), "{options:?}: {}", text(&out));
             let text = text(&out);

@@ -1,12 +1,12 @@
 //! `zerowire doctor` as root, as a user without privileges, and under a seccomp filter. Run as root.
 
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value;
+use zerowire_testkit::process::limit;
 use zerowire_testkit::refuse::refuse_syscall;
 
 use crate::support::program_for_everybody;
@@ -208,14 +208,8 @@ fn vsock_needs_no_privilege() {
 fn vsock_is_told_the_limit_of_open_files() {
     let lab = Lab::new();
     let mut command = lab.doctor(&["--path", "vsock", "--json"]);
-    let limit = libc::rlimit { rlim_cur: 128, rlim_max: 128 };
     // SAFETY: the hook makes one system call on a value of its own.
-    unsafe {
-        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        })
-    };
+    unsafe { command.pre_exec(|| limit(libc::RLIMIT_NOFILE, 128, 128)) };
     let output = command.output().expect("run");
     let report = json(&output);
     let descriptors = check(&report, "vsock.descriptors");

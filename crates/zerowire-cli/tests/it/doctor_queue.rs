@@ -10,7 +10,7 @@ use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_testkit::own_process;
 
 use crate::support::{PATIENCE, program_for_everybody};
-use zerowire_testkit::net::in_netns;
+use zerowire_testkit::net::{in_netns, ip};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_zerowire");
 
@@ -42,11 +42,6 @@ fn assert_check(report: &Value, id: &str, outcome: &str, found: &str, remedy: &s
     assert_eq!(check["outcome"], outcome, "{check:#}");
     assert!(check["found"].as_str().is_some_and(|t| t.contains(found)), "{found}: {check:#}");
     assert!(check["remedy"].as_str().unwrap_or_default().contains(remedy), "{remedy}: {check:#}");
-}
-
-fn ip(arguments: &[&str]) {
-    let done = Command::new("ip").args(arguments).output().expect("iproute2 must be installed");
-    assert!(done.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// The pair vq0, vq1 with three queues at vq0, both ends up.

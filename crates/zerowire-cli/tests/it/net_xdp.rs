@@ -8,7 +8,7 @@ use zerowire::netlink::{Link, XdpAttached};
 use zerowire::xdp::program::{Hook, Steering};
 use zerowire_guest::net::{NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
-use zerowire_testkit::net::veth;
+use zerowire_testkit::net::{ip, veth};
 
 /// Bytes that a VM of 32 MiB needs: itself, the padding before it, and the slab of one queue pair.
 const NEED_BYTES: u64 = (32 << 20) + (128 << 10) + 2048 * 256 + 512 * 4096;
@@ -179,7 +179,7 @@ fn a_program_of_somebody_else_stays_and_is_named() {
 fn what_no_guest_can_have_is_refused_at_the_start() {
     in_netns(|| {
         veth();
-        veth::ip(&["tuntap", "add", "zwtun", "mode", "tun"]);
+        ip(&["tuntap", "add", "zwtun", "mode", "tun"]);
         let dir = tempfile::tempdir().expect("a directory");
         let without = Restrict { no_net_raw: true, ..Restrict::default() };
         for (port, restrict, words) in [

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use crate::support::replay::captures::{interface, pcap_header, plain, section, simple, tcp4};
 use crate::support::replay::*;
+use zerowire_testkit::net::ip;
 
 #[test]
 fn captures_that_can_t_be_sent_are_refused_before_the_first_frame() {
@@ -56,10 +57,10 @@ fn interfaces_options_and_rights_are_checked() {
         let path = file.path().to_str().expect("a path");
         run(&["-i", "none0", path]).refused(&["none0", "'ip link' lists"]);
         run(&["-i", "sixteen-bytes-xx", path]).refused(&["1 to 15 bytes"]);
-        lab::run("ip", &["link", "add", "zwoff", "type", "ifb"]);
+        ip(&["link", "add", "zwoff", "type", "ifb"]);
         run(&["-i", "zwoff", path]).refused(&["zwoff is down", "ip link set zwoff up"]);
-        lab::run("ip", &["tuntap", "add", "zwtun", "mode", "tun"]);
-        lab::run("ip", &["link", "set", "zwtun", "up"]);
+        ip(&["tuntap", "add", "zwtun", "mode", "tun"]);
+        ip(&["link", "set", "zwtun", "up"]);
         run(&["-i", "zwtun", path]).refused(&["zwtun is of type 65534", "not Ethernet"]);
         run(&["-i", HERE, "/nowhere/x.pcap"]).refused(&["/nowhere/x.pcap", "No such file"]);
         run(&["-i", HERE, "/"]).refused(&["reading failed", "Is a directory"]);

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::send::{json, pattern};
+use zerowire_testkit::process::limit;
 
 /// Nobody else is this user, or one of the next, whose locked memory is counted. Each run has one of its own: the kernel takes
 /// what a program had locked off the count some time after its end.
@@ -18,7 +19,7 @@ static UID: AtomicU32 = AtomicU32::new(54_341);
 const PROGRAM_FD: i32 = 77;
 
 /// What `zerowire send` with `args` says of its path, and what it writes to standard error.
-fn run(args: &[&str], limit: u64) -> (String, String) {
+fn run(args: &[&str], memlock: u64) -> (String, String) {
     let uid = UID.fetch_add(1, Ordering::Relaxed);
     let program = File::open(env!("CARGO_BIN_EXE_zerowire")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -28,13 +29,9 @@ fn run(args: &[&str], limit: u64) -> (String, String) {
     command.current_dir("/").env_remove("ZEROWIRE_LOG").uid(uid).gid(uid);
     let fd = program.as_raw_fd();
     let restrict = move || {
-        let check = |r: i32| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
-        let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-        // SAFETY: the limit is a value of this function; the copy of the descriptor has no close-on-exec flag.
-        unsafe {
-            check(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit))?;
-            check(libc::dup2(fd, PROGRAM_FD))
-        }
+        limit(libc::RLIMIT_MEMLOCK, memlock, memlock)?;
+        // SAFETY: takes numbers only; the copy of the descriptor has no close-on-exec flag.
+        if unsafe { libc::dup2(fd, PROGRAM_FD) } < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
     };
     // SAFETY: it makes system calls only.
     unsafe { command.pre_exec(restrict) };

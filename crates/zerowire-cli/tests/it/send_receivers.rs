@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
-use crate::support::send::{PATIENCE, file, pattern, spawn};
+use crate::support::send::{file, pattern, spawn};
 use zerowire_testkit::net::lab::in_lab;
+use zerowire_testkit::wait_until;
 
 /// Where ncat listens; nobody else does in this network.
 const PORT: u16 = 5001;
@@ -28,7 +28,7 @@ impl Ncat {
         let sockets = format!("/proc/thread-self/net/{protocol}");
         // 127.0.0.1 as the kernel prints it on this machine.
         let address = format!(" 0100007F:{PORT:04X} ");
-        until("ncat to listen", || std::fs::read_to_string(&sockets).unwrap().contains(&address));
+        wait_until("ncat to listen", || std::fs::read_to_string(&sockets).unwrap().contains(&address));
         Self(child)
     }
 }
@@ -37,14 +37,6 @@ impl Drop for Ncat {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "still waiting for {what}");
-        std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
 
@@ -62,8 +54,8 @@ fn sends(protocol: &str, bytes: usize, args: &[&str]) -> String {
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{args:?}: {words}");
     match protocol {
-        "tcp" => until("ncat to end", || ncat.0.try_wait().unwrap().is_some()),
-        _ => until("all datagrams", || to.metadata().unwrap().len() >= bytes as u64),
+        "tcp" => wait_until("ncat to end", || ncat.0.try_wait().unwrap().is_some()),
+        _ => wait_until("all datagrams", || to.metadata().unwrap().len() >= bytes as u64),
     }
     assert!(std::fs::read(&to).unwrap() == content, "{args:?}: other bytes arrived");
     words

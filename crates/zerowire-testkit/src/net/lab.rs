@@ -12,10 +12,9 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::netns;
+use super::{netns, run};
 use crate::PATIENCE;
 
 /// The end of the veth pair on the side of the test.
@@ -71,19 +70,6 @@ fn leave() {
     for (setting, value) in [("accept_dad", "0"), ("router_solicitations", "0")] {
         netns::set_ipv6(setting, value);
     }
-}
-
-/// Runs a command in this thread's namespace; it must succeed.
-pub fn run(program: &str, arguments: &[&str]) {
-    let done = Command::new(program).args(arguments).output().unwrap_or_else(|e| {
-        panic!("{program} can't be run: {e}; install iproute2 (scripts/install.sh does)")
-    });
-    assert!(
-        done.status.success(),
-        "{program} {}: {}",
-        arguments.join(" "),
-        String::from_utf8_lossy(&done.stderr).trim()
-    );
 }
 
 /// An offload that can be switched (include/uapi/linux/ethtool.h).

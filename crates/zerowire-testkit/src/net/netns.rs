@@ -5,8 +5,8 @@ use std::io;
 /// Runs `test` on a thread of its own in a new, empty network namespace. Threads and processes that
 /// it starts are inside as well; the namespace goes with the last of them.
 ///
-/// Fails, and says what to do, where a namespace can't be made: a test that needs a tap never passes
-/// without one.
+/// Fails, and says what to do, where a namespace can't be made: a test that needs a tap never
+/// passes without one.
 pub fn in_netns<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::Builder::new()
         .name(std::thread::current().name().unwrap_or("test").to_owned())

@@ -127,7 +127,8 @@ impl Peer {
     }
 }
 
-/// Whether it is a report of the kernel's own: some time after an interface joined groups, it makes one.
+/// Whether it is a report of the kernel's own, which it makes some time after an interface joined
+/// groups.
 fn is_igmp(frame: &[u8]) -> bool {
     matches!(frame, [1, 0, 0x5e, ..]) && frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&2)
 }

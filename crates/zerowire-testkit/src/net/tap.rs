@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags};
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb;
 
-/// Makes the tap `name` in this thread's network namespace, and sets it up. `flags` come on top of those of a tap with a
-/// virtio-net header.
+/// Makes the tap `name` in this thread's network namespace, and sets it up. `flags` come on top of
+/// those of a tap with a virtio-net header.
 pub fn persistent(name: &str, flags: libc::c_int) {
     make(name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags);
     let flags = rustix::net::SocketFlags::CLOEXEC;

@@ -3,7 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes `port` and `peer`, up, in this thread's network namespace, with `queues` queues each and this MTU.
+use super::{ip, run};
+
+/// Makes `port` and `peer`, up, in this thread's network namespace, with `queues` queues each and
+/// this MTU.
 pub fn veth(port: &str, peer: &str, queues: usize, mtu: usize) {
     let queues = queues.to_string();
     let mtu = mtu.to_string();
@@ -54,13 +57,6 @@ fn wait_for_carrier(a: &str, b: &str) {
     carries(false);
 }
 
-/// Runs `ip` with these arguments, which must succeed.
-pub fn ip(arguments: &[&str]) {
-    let done = Command::new("ip").args(arguments).output().expect("the program ip (iproute2) to be there");
-    let error = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "ip {}: {error}", arguments.join(" "));
-}
-
 /// How many users have made the interface promiscuous (`promiscuity`, IFLA_PROMISCUITY).
 pub fn promiscuity(name: &str) -> u32 {
     let out =
@@ -70,8 +66,8 @@ pub fn promiscuity(name: &str) -> u32 {
     words.nth(1).and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no promiscuity of {name}: {text}"))
 }
 
-/// Puts a bridge behind interface `port`, and behind that a link between two new interfaces, so slow
-/// that frames stay in the kernel. Returns a socket on its end.
+/// Puts a bridge behind interface `port`, and behind that a link between two new interfaces, so
+/// slow that frames stay in the kernel. Returns a socket on its end.
 pub fn slow_peer(port: &str, near: &str, far: &str) -> super::Peer {
     veth(near, far, 1, 1500);
     ip(&["link", "add", "br0", "type", "bridge"]);
@@ -80,8 +76,6 @@ pub fn slow_peer(port: &str, near: &str, far: &str) -> super::Peer {
     }
     ip(&["link", "set", "br0", "up"]);
     let shaper = ["root", "tbf", "rate", "30mbit", "burst", "3000", "limit", "10000000"];
-    let done = Command::new("tc").args(["qdisc", "add", "dev", near]).args(shaper).output();
-    let done = done.expect("the program tc (iproute2) to be there");
-    assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
+    run("tc", &[&["qdisc", "add", "dev", near][..], &shaper].concat());
     super::Peer::new(far)
 }

@@ -6,7 +6,8 @@ use std::process::Command;
 use zerowire::netlink::{Ethtool, Link, Netdev, QueueUser, XdpAttached};
 use zerowire::xdp::program::{Hook, Steering};
 use zerowire::xdp::{Interface, Socket, SocketOptions, Umem, UmemOptions};
-use zerowire_testkit::net::lab::{HERE, in_lab, run};
+use zerowire_testkit::net::lab::{HERE, in_lab};
+use zerowire_testkit::net::run;
 use zerowire_testkit::own_process;
 
 /// A veth pair with three receive queues on this end.

@@ -9,6 +9,7 @@ use zerowire::packet::{MAX_SLOTS, OpenError, Options, PacketRing, PacketSocket, 
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
+use zerowire_testkit::net::run;
 use zerowire_testkit::own_process;
 
 /// Long enough to see that nothing comes.
@@ -440,7 +441,7 @@ fn a_lowered_mtu_is_noticed_where_the_kernel_does_not_look() {
 fn a_renamed_interface_keeps_its_mtu() {
     with_both(|lab, sender, _| {
         lab.down(lab::HERE);
-        lab::run("ip", &["link", "set", lab::HERE, "name", "other0", "mtu", "1000"]);
+        run("ip", &["link", "set", lab::HERE, "name", "other0", "mtu", "1000"]);
         lab.up("other0");
         // Another one has the name now.
         lab.ifb(lab::HERE, false);

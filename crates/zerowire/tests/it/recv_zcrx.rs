@@ -3,7 +3,8 @@
 
 use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{Backend, Dmabuf, Options, Receiver, RecvError, ZcrxOptions};
-use zerowire_testkit::net::lab::{HERE, in_lab, run};
+use zerowire_testkit::net::lab::{HERE, in_lab};
+use zerowire_testkit::net::run;
 use zerowire_testkit::own_process;
 
 fn refusal(options: Options) -> (Option<i32>, String) {

@@ -13,6 +13,7 @@ use zerowire::send::auto::{BLOCK, Because, FIRST_RUN, KNOCK};
 use zerowire::send::{Backend, Choice, Mode, Options, Payload, Segment, Sender, Way};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
+use zerowire_testkit::net::run;
 
 const BACK_ENDS: [Backend; 2] = [Backend::Socket, Backend::Uring];
 const LEN: usize = 1200;
@@ -164,11 +165,11 @@ impl<'a> Route<'a> {
         lab.veth();
         lab.ifb(IFB, false);
         // A datagram that must be fragmented is copied (net/ipv4/ip_output.c, __ip_append_data).
-        lab::run("ip", &["link", "set", IFB, "mtu", "65535"]);
+        run("ip", &["link", "set", IFB, "mtu", "65535"]);
         lab.mtu(lab::HERE, 65_535);
-        lab::run("ip", &["neigh", "replace", TARGET, "lladdr", "02:00:00:00:79:02", "dev", IFB]);
+        run("ip", &["neigh", "replace", TARGET, "lladdr", "02:00:00:00:79:02", "dev", IFB]);
         let peer = lab.at_peer(|| {
-            lab::run("ip", &["addr", "add", TARGET, "dev", lab::THERE]);
+            run("ip", &["addr", "add", TARGET, "dev", lab::THERE]);
             UdpSocket::bind((TARGET, 0)).expect("a socket of the peer")
         });
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -267,7 +268,7 @@ impl<'a> Route<'a> {
             Way::Lend => Bytes { kernel: of(5), ..Bytes::default() },
         };
         assert_eq!(self.bytes().since(before), want, "{way:?}");
-        lab::run("tc", &["qdisc", "del", "dev", lab::HERE, "root"]);
+        run("tc", &["qdisc", "del", "dev", lab::HERE, "root"]);
     }
 }
 
@@ -309,7 +310,7 @@ fn goes(to: Sink) {
         Sink::Ifb => &["dev", IFB],
         Sink::Veth => &["via", &via, "dev", lab::HERE],
     };
-    lab::run("ip", &[&["route", "replace", &format!("{TARGET}/32")], way].concat());
+    run("ip", &[&["route", "replace", &format!("{TARGET}/32")], way].concat());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use zerowire::send::auto::{BLOCK, Because};
 use zerowire::send::{Backend, Mode, Options, Payload, SendError, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
+use zerowire_testkit::net::run;
 
 const SHORT: Duration = Duration::from_millis(200);
 const LEN: usize = 1000;
@@ -136,7 +137,7 @@ fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
         let refused = s.try_send(lease(&area, 1, 8000)).unwrap_err();
         assert!(matches!(refused.error, SendError::QueueFull { len: 8000 }), "{}", refused.error);
         // Room for more, and still nothing leaves.
-        lab::run(
+        run(
             "tc",
             &[
                 &["qdisc", "change", "dev", lab::HERE, "root", "tbf"][..],

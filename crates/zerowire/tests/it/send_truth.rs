@@ -8,6 +8,7 @@ use zerowire::area::{Area, AreaOptions, Pages};
 use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, Ticket, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
+use zerowire_testkit::net::run;
 
 const LEN: usize = 1200;
 const AT: usize = 100;
@@ -149,7 +150,7 @@ fn an_interface_takes_lent_memory_without_a_copy() {
         in_lab(move |lab| {
             lab.ifb("ifb77", true);
             // A datagram that must be fragmented is copied (net/ipv4/ip_output.c, __ip_append_data).
-            lab::run("ip", &["link", "set", "ifb77", "mtu", "40000"]);
+            run("ip", &["link", "set", "ifb77", "mtu", "40000"]);
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.78.0.2:9").unwrap();
             let mut s =

@@ -6,6 +6,7 @@ use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire::xdp::{Mode, SenderOptions, XdpSender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, HERE, Lab, frame, in_lab};
+use zerowire_testkit::net::run;
 
 fn open(options: SenderOptions) -> XdpSender {
     XdpSender::open(options).unwrap_or_else(|e| panic!("{e}"))
@@ -293,7 +294,7 @@ fn an_interface_without_carrier_is_named_and_the_frames_are_counted() {
     in_lab(|lab| {
         veth(lab, 1500);
         let mut sender = open(SenderOptions::new(HERE));
-        lab.at_peer(|| lab::run("ip", &["link", "set", lab::THERE, "down"]));
+        lab.at_peer(|| run("ip", &["link", "set", lab::THERE, "down"]));
         while running(HERE) {
             std::thread::sleep(Duration::from_millis(1));
         }

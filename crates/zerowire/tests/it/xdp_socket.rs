@@ -9,7 +9,8 @@ use zerowire::xdp::{
     Descriptor, Mode, RingSizes, Socket, SocketOptions, Umem, UmemOptions, XdpError, address,
 };
 use zerowire_testkit::PATIENCE;
-use zerowire_testkit::net::lab::{HERE, frame, in_lab, run};
+use zerowire_testkit::net::lab::{HERE, frame, in_lab};
+use zerowire_testkit::net::run;
 use zerowire_testkit::own_process;
 
 const CHUNK: usize = 4096;

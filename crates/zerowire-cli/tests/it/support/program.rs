@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use zerowire_guest::VhostUser;
 
 use super::{PATIENCE, wait_until};
+use zerowire_testkit::process::{IPC_LOCK, NET_ADMIN, NET_RAW, drop_capability, limit};
 use zerowire_testkit::refuse::{Argument, refuse_syscall};
 
 /// What is done in the child before it becomes the program.
@@ -178,34 +179,22 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     text
 }
 
-/// Capability number (linux/capability.h).
-const CAP_IPC_LOCK: libc::c_ulong = 14;
-const CAP_NET_ADMIN: libc::c_ulong = 12;
-const CAP_NET_RAW: libc::c_ulong = 13;
-
 fn apply(restrict: Restrict) -> std::io::Result<()> {
     let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
     // What these tests were started with is not the program's: a number that is meant to be nothing's must be that.
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if let Some(bytes) = restrict.memlock {
-        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-        // SAFETY: the limit is a value of this function.
-        check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) })?;
-        // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
-        check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) })?;
+        limit(libc::RLIMIT_MEMLOCK, bytes, bytes)?;
+        drop_capability(IPC_LOCK)?;
     }
-    for (without, capability) in [(restrict.no_net_admin, CAP_NET_ADMIN), (restrict.no_net_raw, CAP_NET_RAW)]
-    {
+    for (without, capability) in [(restrict.no_net_admin, NET_ADMIN), (restrict.no_net_raw, NET_RAW)] {
         if without {
-            // SAFETY: as above.
-            check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
+            drop_capability(capability)?;
         }
     }
     if let Some((soft, hard)) = restrict.descriptors {
-        let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-        // SAFETY: the limit is a value of this function.
-        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+        limit(libc::RLIMIT_NOFILE, soft, hard)?;
     }
     if let Some(fd) = restrict.fd {
         // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use zerowire_testkit::process::{NET_RAW, drop_capability};
 use zerowire_testkit::refuse::{Argument, refuse_syscall};
 
 pub use captures::{Order, P};
@@ -166,17 +167,13 @@ pub fn arrive<'a>(peer: &lab::Capture, frames: impl IntoIterator<Item = &'a Vec<
     assert_eq!(peer.next(Duration::from_millis(50)), None, "nothing else");
 }
 
-/// Capability number (linux/capability.h).
-const CAP_NET_RAW: libc::c_ulong = 13;
 /// Option of packet(7) (linux/if_packet.h).
 const PACKET_TX_RING: u32 = 13;
 
 fn forbid(without: Without) -> std::io::Result<()> {
-    let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
     match without {
         Without::Nothing => Ok(()),
-        // SAFETY: takes numbers only. What is not in the bounding set is not gained by the exec that follows.
-        Without::NetRaw => check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_NET_RAW, 0, 0, 0) }),
+        Without::NetRaw => drop_capability(NET_RAW),
         Without::Rings => {
             let ring = [(1, Argument::Is(libc::SOL_PACKET as u32)), (2, Argument::Is(PACKET_TX_RING))];
             refuse_syscall(libc::SYS_setsockopt, &ring, libc::EOPNOTSUPP)

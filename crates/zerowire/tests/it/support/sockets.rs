@@ -1,22 +1,9 @@
-//! Connected pairs of sockets over loopback, and what the tests ask of them.
+//! Senders on sockets, and what the tests ask of these.
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, OwnedFd};
 use zerowire::send::{Options, Sender};
-
-pub fn tcp_pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (a, listener.accept().unwrap().0)
-}
-
-pub fn udp_pair() -> (UdpSocket, UdpSocket) {
-    let a = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let b = UdpSocket::bind("127.0.0.1:0").unwrap();
-    a.connect(b.local_addr().unwrap()).unwrap();
-    b.connect(a.local_addr().unwrap()).unwrap();
-    (a, b)
-}
+pub use zerowire_testkit::net::{tcp_pair, udp_pair};
 
 pub fn sender(socket: impl Into<OwnedFd>, options: Options) -> Sender {
     Sender::new(socket.into(), options).unwrap()

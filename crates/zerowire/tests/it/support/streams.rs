@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use zerowire::recv::{Arrival, Backend, ConnectionId, Options, Receiver, What};
+pub use zerowire_testkit::net::tcp_pair;
 
 /// Long enough for any machine; reached only when something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -12,12 +13,6 @@ pub const LONG: Duration = Duration::from_secs(60);
 pub const BOTH: [Backend; 2] = [Backend::Multishot, Backend::Plain];
 /// And the one that has to be asked for; its buffers are whole pages.
 pub const ALL: [Backend; 2] = [Backend::Multishot, Backend::Plain];
-
-pub fn tcp_pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (a, listener.accept().unwrap().0)
-}
 
 /// Byte `at` of the stream `seed`: any shift, gap or repetition shows.
 pub fn byte(seed: usize, at: usize) -> u8 {
