@@ -4,30 +4,12 @@
 #[path = "it/support/streams.rs"]
 mod streams;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 use streams::{BOTH, LONG, Reader, byte, pattern, receiver, tcp_pair, write_stream};
 use zerowire::recv::{Arrival, Backend, Receiver, What};
-
-struct Counting;
-
-thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
-
-// SAFETY: hands all calls on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use zerowire_testkit::alloc::Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -115,9 +97,9 @@ fn nothing_is_allocated_once_it_is_under_way() {
             empty(&mut r, &mut batch, sent);
         };
         (0..5).for_each(|_| round());
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = Counting::of_thread();
         (0..20).for_each(|_| round());
-        assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{backend:?}");
+        assert_eq!(Counting::of_thread() - before, 0, "{backend:?}");
     }
 }
 

@@ -5,29 +5,11 @@
 mod sockets;
 
 use sockets::udp_pair;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions, Pages};
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Mode, Options, Payload, Sender};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: hands all calls on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use zerowire_testkit::alloc::Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -55,9 +37,9 @@ fn nothing_is_allocated_once_it_is_under_way() {
             while s.next_completion().is_some() {}
         };
         (0..20).for_each(|_| round());
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = Counting::of_process();
         (0..100).for_each(|_| round());
-        let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let allocated = Counting::of_process() - before;
         assert_eq!(allocated, 0, "{mode:?}: allocations in 3200 sends");
     }
 }
