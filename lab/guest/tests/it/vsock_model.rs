@@ -2,11 +2,9 @@
 //! reading: each byte arrives once and in order, each message whole, and
 //! neither side ever sees a rule broken (the stacks check that).
 
-mod common;
-
 use std::collections::VecDeque;
 
-use common::vsock::{B, Bench};
+use crate::support::vsock::{B, Bench};
 use proptest::prelude::*;
 use zerowire_guest::vsock::{
     ConnId, ConnState, Received, SHUTDOWN_SEND, SocketType, StackOptions, TxLayout, VsockOptions,

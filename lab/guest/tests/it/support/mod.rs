@@ -1,6 +1,5 @@
 //! A small device for the tests: one split queue as the device sees it, and a
 //! vhost-user back end that echoes frames. Slow and plain on purpose.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod backend;
 pub mod vsock;

@@ -1,10 +1,8 @@
 //! The driver's ring against a plain model of a device.
 
-mod common;
-
 use std::collections::{HashMap, VecDeque};
 
-use common::Device;
+use crate::support::Device;
 use proptest::prelude::*;
 use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE, DriverRing, Segment, write_desc_at};
 use zerowire_guest::{GuestAddr, GuestError, GuestMemory};

@@ -1,11 +1,9 @@
 //! The vsock queues, packet by packet, against a device that the tests work.
 
-mod common;
-
 use std::time::Duration;
 
-use common::backend::{Backend, PATIENCE, Script};
-use common::vsock::{from_host, guest, memory};
+use crate::support::backend::{Backend, PATIENCE, Script};
+use crate::support::vsock::{from_host, guest, memory};
 use zerowire_guest::vsock::{HEADER_LEN, Op, PacketHeader, SUPPORTED, TxLayout, VsockDriver, VsockOptions};
 use zerowire_guest::{GuestError, VhostUser, VhostUserOptions, protocol};
 use zerowire_vhost_user::Request;
@@ -140,7 +138,7 @@ fn settings_are_checked() {
         VsockOptions { queue_size: 100, ..default },
     ] {
         let memory = memory();
-        let direct = common::vsock::Direct::new(&memory, 5);
+        let direct = crate::support::vsock::Direct::new(&memory, 5);
         let result = VsockDriver::start(direct, &memory, &options);
         assert!(matches!(result.err(), Some(GuestError::BadSetting { .. })), "{options:?}");
     }

@@ -6,9 +6,12 @@ use std::process::{Command, Stdio};
 
 use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use zerowire_testkit::own_process;
 
+/// Every process that this one starts meanwhile has the descriptors, too.
 #[test]
 fn a_killed_process_closes_its_descriptors_from_the_highest_number_down() {
+    own_process!();
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll instance");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..8 {

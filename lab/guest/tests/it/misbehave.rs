@@ -1,13 +1,11 @@
 //! The hostile tools write what they promise.
 
-mod common;
-
 use std::collections::HashSet;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use common::Device;
-use common::backend::{Backend, Script};
+use crate::support::Device;
+use crate::support::backend::{Backend, Script};
 use zerowire_guest::misbehave::{
     Answer, Expect, Malformed, RawDesc, RawQueue, RingAttack, Toggler, bad_headers, bad_packets,
     malformed_messages,

@@ -1,12 +1,10 @@
 //! Connections from guest to guest through a switch that knows no rules: all
 //! checks are those of the stacks at both ends.
 
-mod common;
-
 use std::time::Duration;
 
-use common::backend::PATIENCE;
-use common::vsock::{A, B, Pair, pair};
+use crate::support::backend::PATIENCE;
+use crate::support::vsock::{A, B, Pair, pair};
 use zerowire_guest::GuestError;
 use zerowire_guest::vsock::{
     ConnId, ConnState, Drain, PayloadPool, Received, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType,

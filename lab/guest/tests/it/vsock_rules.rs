@@ -1,12 +1,10 @@
 //! What the stack says and does, packet by packet, and what it notices when
 //! the device breaks a rule.
 
-mod common;
-
 use std::time::Duration;
 
-use common::backend::PATIENCE;
-use common::vsock::{Direct, from_host, guest};
+use crate::support::backend::PATIENCE;
+use crate::support::vsock::{Direct, from_host, guest};
 use zerowire_guest::GuestError;
 use zerowire_guest::vsock::{
     ConnId, ConnState, Op, PacketHeader, RW_EOM, SHUTDOWN_BOTH, SHUTDOWN_SEND, SocketType, StackOptions,

@@ -1,12 +1,10 @@
 //! Driver and front end against a back end that echoes frames, over a socket
 //! pair: every layout, receive mode and notification scheme with one body.
 
-mod common;
-
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use common::backend::{Backend, PATIENCE, Script};
+use crate::support::backend::{Backend, PATIENCE, Script};
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4};
 use zerowire_guest::net::{
     FramePool, FrameShape, Layout, NetDriver, NetOptions, QueuePair, RxMode, RxOptions, VirtioNetHdr,
