@@ -97,26 +97,39 @@ build_ahead() {
     scripts/fuzz.sh build
 }
 
-# Much of what the test programs do is waiting, and cargo starts them one by one: so three lots of them run at once.
+# Prints the directory of each test program's package, and the program. The long ones come first.
+test_programs() {
+    $tests --no-run --message-format json 2>/dev/null | sed -n \
+        's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*|\1 \2|p' |
+        awk '/\/it-[^\/]*$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'
+}
+
+# Much of what the test programs do is waiting, and cargo starts them one by one: so three of them
+# run at once, each in its package's directory, as cargo runs it. Cargo can't be asked for the
+# programs of some packages only: it would build their dependencies anew, with other features. A
+# package has one long program, and the longest runs alone at the end: so each has half as many
+# threads again as there are CPUs.
 cargo_tests() {
     tests="$CARGO test --workspace --locked --no-fail-fast"
     say "cargo: $tests"
     status=0
     logged cargo-build $tests --no-run || status=$?
     if [ $status = 0 ]; then
-        { logged cargo-2 $tests --test '[ps]*' >/dev/null 2>&1; echo $? >$logs/cargo-2.done; } &
-        { logged cargo-3 $tests --test '[qt-z]*' >/dev/null 2>&1; echo $? >$logs/cargo-3.done; } &
         [ "$1" != all ] || build_ahead >$logs/build-ahead.log 2>&1 &
-        logged cargo-1 $tests --lib --bins --test '[a-or]*' || status=$?
+        # shellcheck disable=SC2016
+        test_programs | LOGS=$PWD/$logs THREADS=$((($(nproc) * 3 + 1) / 2)) xargs -n 2 -P 3 sh -c '
+            name=${1##*/}.$(basename "${2%-*}") log=$LOGS/run-$(basename "$2").log
+            echo "     Running $name ($2)" >"$log"
+            cd "$1" && CARGO_MANIFEST_DIR=$1 "$2" --test-threads "$THREADS" >>"$log" 2>&1
+            status=$?
+            echo "$name: $(grep "^test result: " "$log" || echo "no result, status $status")"
+            [ $status = 0 ]' sh || status=$?
         wait
-        for lot in 2 3; do
-            cat $logs/cargo-$lot.log
-            [ "$(cat $logs/cargo-$lot.done)" = 0 ] || status=1
-        done
-        logged cargo-4 $tests --doc || status=$?
+        cat $logs/run-*.log
+        logged cargo-doc $tests --doc || status=$?
     fi
-    cat $logs/cargo-build.log $logs/cargo-[1234].log >$logs/cargo.log 2>/dev/null
-    # No lot may leave one out.
+    cat $logs/cargo-build.log $logs/run-*.log $logs/cargo-doc.log >$logs/cargo.log 2>/dev/null
+    # None may be left out.
     built=$(grep -c '^ *Executable ' $logs/cargo-build.log) run=$(grep -c '^ *Running ' $logs/cargo.log)
     [ "$built" = "$run" ] || { status=1; echo "cargo: $built test programs were built, and $run run"; }
     # Each test program is announced, and ends with one line or more of the form
