@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use common::attack::PLAIN;
 use common::cloud_hypervisor::{Device, Queue};
 use common::fuse::FuseFile;
+use common::process::own_process;
 use common::vsock::{Vm as VsockVm, VsockBackend};
 use common::{Backend, Peer, Vm, frames, guest_memory, in_netns, options, wait_until};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl};
@@ -64,46 +65,43 @@ fn held_up(path: &std::path::Path, features: u64) -> (Device, Frontend, Vec<zero
 
 #[test]
 fn a_full_call_eventfd_holds_up_no_front_end_that_comes_next() {
-    common::netns::in_own_process("a_full_call_eventfd_holds_up_no_front_end_that_comes_next", || {
-        in_netns(|| {
-            let backend = Backend::start(&[Vm::new("zwfull")]);
-            let mut peer = Peer::new("zwfull");
-            let (device, vu, _slices) = held_up(&backend.path("zwfull"), PLAIN);
-            // The process of the front end is gone, and with it its descriptors; those of the test
-            // stay, which is worse.
-            drop(vu);
-            peer.expect();
-            backend.guest("zwfull", &options(0, Layout::Split)).ping(&mut peer, 1);
-            drop(device);
-        });
+    own_process!();
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwfull")]);
+        let mut peer = Peer::new("zwfull");
+        let (device, vu, _slices) = held_up(&backend.path("zwfull"), PLAIN);
+        // The process of the front end is gone, and with it its descriptors; those of the test
+        // stay, which is worse.
+        drop(vu);
+        peer.expect();
+        backend.guest("zwfull", &options(0, Layout::Split)).ping(&mut peer, 1);
+        drop(device);
     });
 }
 
 #[test]
 fn a_full_call_eventfd_holds_up_no_end() {
-    common::netns::in_own_process("a_full_call_eventfd_holds_up_no_end", || {
-        in_netns(|| {
-            let backend = Backend::start(&[Vm::new("zwend")]);
-            let (_device, _vu, _slices) = held_up(&backend.path("zwend"), PLAIN);
-            drop(backend);
-            // Threads that have not ended keep it.
-            wait_until("the tap is gone", || common::netns::interface("zwend").is_none());
-        });
+    own_process!();
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwend")]);
+        let (_device, _vu, _slices) = held_up(&backend.path("zwend"), PLAIN);
+        drop(backend);
+        // Threads that have not ended keep it.
+        wait_until("the tap is gone", || common::netns::interface("zwend").is_none());
     });
 }
 
 /// All VMs of a group have one thread.
 #[test]
 fn a_full_call_eventfd_holds_up_no_other_vm_that_connects() {
-    common::netns::in_own_process("a_full_call_eventfd_holds_up_no_other_vm_that_connects", || {
-        let backend = VsockBackend::start(&[VsockVm::new("bad", 3), VsockVm::new("good", 4)]);
-        let (_device, _vu, _slices) = held_up(&backend.vhost_path("bad"), f::VERSION_1);
-        let mut guest = backend.guest("good");
-        let listener = backend.listen("good", 1000);
-        let conn = guest.connect(1000);
-        let mut stream = guest.with_host(|| common::vsock::accept(&listener));
-        guest.ping(conn, &mut stream);
-    });
+    own_process!();
+    let backend = VsockBackend::start(&[VsockVm::new("bad", 3), VsockVm::new("good", 4)]);
+    let (_device, _vu, _slices) = held_up(&backend.vhost_path("bad"), f::VERSION_1);
+    let mut guest = backend.guest("good");
+    let listener = backend.listen("good", 1000);
+    let conn = guest.connect(1000);
+    let mut stream = guest.with_host(|| common::vsock::accept(&listener));
+    guest.ping(conn, &mut stream);
 }
 
 /// Files that may not be mapped, by what they are.

@@ -1,9 +1,10 @@
-//! Nothing is left behind by guests that come and go, well-behaved or not: descriptors, mappings and threads of this
-//! process are counted. The only test of its program, so that nothing else changes the counts.
+//! Nothing is left behind by guests that come and go, well-behaved or not: descriptors, mappings
+//! and threads of this process are counted.
 
 mod common;
 
 use common::attack::{PLAIN, attack, front_end};
+use common::process::own_process;
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RingAttack, malformed_messages};
 use zerowire_guest::net::{Layout, NetOptions};
@@ -51,6 +52,7 @@ fn virtual_pages() -> usize {
 
 #[test]
 fn nothing_is_left_behind() {
+    own_process!();
     in_netns(|| {
         let name = "zwleak";
         let backend = Backend::start(&[Vm { queues: 2, ..Vm::new(name) }]);

@@ -6,10 +6,11 @@ mod common;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use common::frames::{frame, number};
+use common::process::{only, this_test};
 use common::veth::{ip, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::Interface;
@@ -228,9 +229,8 @@ fn other_process(socket: &str) {
 }
 
 impl Other {
-    fn start(socket: &str) -> (Self, BufReader<std::process::ChildStdout>) {
-        let mut process = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "a_front_end_that_starts_while_the_link_is_down_is_let_in_once", "--nocapture"])
+    fn start(test: &str, socket: &str) -> (Self, BufReader<std::process::ChildStdout>) {
+        let mut process = only(test)
             .env(SOCKET, socket)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -261,6 +261,7 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
     if let Ok(socket) = std::env::var(SOCKET) {
         return other_process(&socket);
     }
+    let test = this_test!();
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         ip(&["link", "set", "v1", "down"]);
@@ -270,7 +271,7 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
         let backend = Backend::start(&[Vm::on("a", "packet:v0,link=follow")]);
         let stats = backend.stats("a");
         assert!(!is_up(&backend));
-        let (other, mut out) = Other::start(&stats.socket);
+        let (other, mut out) = Other::start(test, &stats.socket);
         says(&mut out, "connected");
         says(&mut out, "ended");
         assert_eq!(backend.stats("a").link.expect("a link").disconnects, 1);

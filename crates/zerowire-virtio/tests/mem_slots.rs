@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
+use common::process::own_process;
 use common::veth::veth;
 use common::vsock::VsockBackend;
 use common::{Backend, PATIENCE, Peer, Vm, frames, in_netns, wait_until};
@@ -109,6 +110,7 @@ fn a_frame_each_way(backend: &Backend, vm: &str, peer: &mut Peer) {
 
 #[test]
 fn a_tap_takes_509_regions() {
+    own_process!();
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwslots")]);
         common::veth::ip(&["link", "set", "zwslots", "mtu", "60000"]);
@@ -118,6 +120,7 @@ fn a_tap_takes_509_regions() {
 
 #[test]
 fn a_packet_port_takes_509_regions() {
+    own_process!();
     in_netns(|| {
         veth("v0", "v1", 1, 60_000);
         let backend = Backend::start(&[Vm::on("a", "packet:v0,receive=socket")]);
@@ -127,6 +130,7 @@ fn a_packet_port_takes_509_regions() {
 
 #[test]
 fn a_vsock_device_takes_509_regions() {
+    own_process!();
     let backend = VsockBackend::one();
     let mut guest = Plugged::new(backend.connect("vm"));
     let (_rx, mut tx) = (guest.queue(0), guest.queue(1));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::attack::{PLAIN, attack, front_end};
 use common::dirty::{Migration, without_mark};
 use common::frames::{self, frame, number};
-use common::netns::in_own_process;
+use common::process::own_process;
 use common::veth::{ip, promiscuity, veth};
 use common::{Backend, Guest, PATIENCE, Peer, Vm, guest_memory, in_netns, options, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -164,37 +164,35 @@ fn without_descriptors(port: &str, says: &str) -> (Backend, Guest) {
 
 #[test]
 fn a_ring_that_was_asked_for_is_tried_again_until_it_is_there() {
-    in_own_process("a_ring_that_was_asked_for_is_tried_again_until_it_is_there", || {
-        in_netns(|| {
-            veth("v0", "v1", 1, 1500);
-            let (backend, mut guest) = without_descriptors("packet:v0,rings=on", "tried again");
-            wait_until("a ring", || {
-                guest.send_plain(&[frame(2, 100)]);
-                backend.stats("a").path.contains("frames out by a ")
-            });
-            let outside = || backend.stats("a").transmit.totals.copied_bytes.get("outside").copied();
-            let before = outside();
-            guest.send_plain(&[frame(3, 100)]);
-            wait_until("a frame is copied to the ring", || outside() > before);
+    own_process!();
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let (backend, mut guest) = without_descriptors("packet:v0,rings=on", "tried again");
+        wait_until("a ring", || {
+            guest.send_plain(&[frame(2, 100)]);
+            backend.stats("a").path.contains("frames out by a ")
         });
+        let outside = || backend.stats("a").transmit.totals.copied_bytes.get("outside").copied();
+        let before = outside();
+        guest.send_plain(&[frame(3, 100)]);
+        wait_until("a frame is copied to the ring", || outside() > before);
     });
 }
 
 #[test]
 fn a_ring_that_was_not_asked_for_is_given_up_with_a_word() {
-    in_own_process("a_ring_that_was_not_asked_for_is_given_up_with_a_word", || {
-        in_netns(|| {
-            // A bridge, since a veth would have no ring by default.
-            veth("v0", "v1", 1, 1500);
-            ip(&["link", "add", "br0", "type", "bridge"]);
-            ip(&["link", "set", "v0", "master", "br0"]);
-            ip(&["link", "set", "br0", "up"]);
-            let (backend, mut guest) = without_descriptors("packet:br0", "not tried again (rings=auto)");
-            std::thread::sleep(Duration::from_secs(1));
-            guest.send_plain(&[frame(2, 100)]);
-            path_is(&backend, "not tried again (rings=auto)");
-            assert_eq!(backend.stats("a").transmit.totals.copied_bytes.get("outside"), None);
-        });
+    own_process!();
+    in_netns(|| {
+        // A bridge, since a veth would have no ring by default.
+        veth("v0", "v1", 1, 1500);
+        ip(&["link", "add", "br0", "type", "bridge"]);
+        ip(&["link", "set", "v0", "master", "br0"]);
+        ip(&["link", "set", "br0", "up"]);
+        let (backend, mut guest) = without_descriptors("packet:br0", "not tried again (rings=auto)");
+        std::thread::sleep(Duration::from_secs(1));
+        guest.send_plain(&[frame(2, 100)]);
+        path_is(&backend, "not tried again (rings=auto)");
+        assert_eq!(backend.stats("a").transmit.totals.copied_bytes.get("outside"), None);
     });
 }
 
@@ -228,6 +226,7 @@ fn descriptors() -> usize {
 
 #[test]
 fn guests_come_and_go_and_leave_nothing() {
+    own_process!();
     in_netns_each(|port| {
         let (backend, mut peer) = with(port);
         assert_eq!(promiscuity("v0"), 0, "no guest, no frames");
@@ -249,7 +248,7 @@ fn guests_come_and_go_and_leave_nothing() {
         assert_eq!((stats.transmit.totals.frames, stats.receive.totals.frames), (300, 300));
         wait_until("the interface is as it was", || promiscuity("v0") == 0);
         drop(backend);
-        // Other tests of this program have descriptors as well: none of them has hundreds.
+        // One that each guest had left would be hundreds.
         assert!(descriptors() < 200, "{} descriptors", descriptors());
     });
 }
@@ -373,6 +372,7 @@ fn sleeps(thread: &str) -> u64 {
 /// less often.
 #[test]
 fn a_full_interface_is_looked_at_ever_less_often() {
+    own_process!();
     const MOST_PER_SECOND: f64 = 200.0;
     in_netns(|| {
         veth("v0", "v1", 1, 1500);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::attack::{PLAIN, front_end};
 use common::frames::{self, frame, number};
-use common::netns::in_own_process;
+use common::process::own_process;
 use common::veth::{ip, veth};
 use common::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
@@ -242,21 +242,20 @@ fn mappings() -> usize {
 
 #[test]
 fn guests_come_and_go_and_leave_no_ring() {
-    in_own_process("guests_come_and_go_and_leave_no_ring", || {
-        in_netns(|| {
-            let (backend, mut peer) = with(RING, 1500);
-            for n in 0..50 {
-                let mut guest = backend.guest("a", &options(0, Layout::Single));
-                guest.ping(&mut peer, n);
-                assert_eq!(mappings(), 1);
-                // Some go with frames in their ring.
-                guest.driver.transport().enable_queue(0, false).expect("disabled");
-                peer.send(&frame(1, 100));
-                drop(guest);
-                wait_until("the connection has ended", || !backend.stats("a").connected);
-                wait_until("the ring is gone", || mappings() == 0);
-            }
-        });
+    own_process!();
+    in_netns(|| {
+        let (backend, mut peer) = with(RING, 1500);
+        for n in 0..50 {
+            let mut guest = backend.guest("a", &options(0, Layout::Single));
+            guest.ping(&mut peer, n);
+            assert_eq!(mappings(), 1);
+            // Some go with frames in their ring.
+            guest.driver.transport().enable_queue(0, false).expect("disabled");
+            peer.send(&frame(1, 100));
+            drop(guest);
+            wait_until("the connection has ended", || !backend.stats("a").connected);
+            wait_until("the ring is gone", || mappings() == 0);
+        }
     });
 }
 

@@ -1,9 +1,11 @@
-//! A socket for tagged frames that does nothing but fail. Alone in its program: the socket is found among all descriptors.
+//! A socket for tagged frames that does nothing but fail. It is found among all descriptors of this
+//! process.
 
 mod common;
 
 use std::os::fd::{AsRawFd, RawFd};
 
+use common::process::own_process;
 use common::veth::veth;
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::Layout;
@@ -26,6 +28,7 @@ fn sockets_for_tagged_frames() -> Vec<RawFd> {
 
 #[test]
 fn errors_that_come_again_and_again_do_not_hold_the_worker() {
+    own_process!();
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[Vm::on("a", "packet:v0")]);

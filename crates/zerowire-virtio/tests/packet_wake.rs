@@ -1,5 +1,4 @@
-//! A worker that has slept long sees an interface come up, and the log has no errors of that. Alone in its program: a log is one for
-//! all threads.
+//! A worker that has slept long sees an interface come up, and the log has no errors of that.
 
 mod common;
 
@@ -8,6 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use common::frames::{frame, number};
+use common::process::own_process;
 use common::veth::{ip, veth};
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use tracing::field::{Field, Visit};
@@ -51,7 +51,8 @@ fn errors() -> Vec<String> {
 
 #[test]
 fn an_idle_worker_sees_the_interface_come_up_and_logs_no_error() {
-    tracing::subscriber::set_global_default(Log).expect("the only log of this program");
+    own_process!();
+    tracing::subscriber::set_global_default(Log).expect("the only log of this process");
     for port in ["packet:v0,receive=socket", "packet:v0,rings=on,receive=ring"] {
         in_netns(move || {
             veth("v0", "v1", 1, 1500);

@@ -4,9 +4,9 @@ mod common;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use common::process::own_process;
 use common::raw::{RawConn, RawGuest};
 use common::vsock::{Vm, VsockBackend, accept, read_exact, try_accept};
 use common::{PATIENCE, wait_until};
@@ -14,12 +14,6 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::vsock::{HOST_CID, Op, PacketHeader, RW_EOM, SocketType, StackOptions, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
-
-/// Held by each test: the memory of this process is measured, so that no other one may run beside.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Resident memory of this process, bytes.
 fn resident() -> usize {
@@ -98,7 +92,7 @@ const BATCH: u32 = 64;
 
 #[test]
 fn floods_of_short_packets_are_bounded_and_hold_up_nobody() {
-    let _alone = alone();
+    own_process!();
     let backend = VsockBackend::start(&[Vm::new("vm", 3), Vm::new(Neighbours::VM, 4)]);
     let listener = backend.listen("vm", 1);
     let messages = backend.listen_messages("vm", 2);
@@ -142,7 +136,7 @@ fn floods_of_short_packets_are_bounded_and_hold_up_nobody() {
 /// They take no credit, and the note of each takes memory.
 #[test]
 fn messages_of_no_bytes_are_bounded() {
-    let _alone = alone();
+    own_process!();
     let vms = [Vm::new("vm", 3).buffer(4096), Vm::new("other", 4).buffer(4096), Vm::new(Neighbours::VM, 5)];
     let backend = VsockBackend::start(&vms);
     let messages = backend.listen_messages("vm", 2);
@@ -186,12 +180,14 @@ fn messages_of_no_bytes_are_bounded() {
 /// All are looked at.
 #[test]
 fn requests_by_the_hundred_thousand() {
+    own_process!();
     assert_eq!(hundred_thousand_requests(0), 0);
 }
 
 /// Few are.
 #[test]
 fn requests_by_the_hundred_thousand_beyond_a_rate() {
+    own_process!();
     const RATE: u32 = 100;
     let start = Instant::now();
     let over = hundred_thousand_requests(RATE);
@@ -201,7 +197,6 @@ fn requests_by_the_hundred_thousand_beyond_a_rate() {
 
 /// Returns how many were beyond the rate.
 fn hundred_thousand_requests(rate: u32) -> u64 {
-    let _alone = alone();
     let backend =
         VsockBackend::start(&[Vm::new("vm", 3).most(1000).request_rate(rate), Vm::new(Neighbours::VM, 4)]);
     // A program that listens and never accepts.
@@ -257,7 +252,7 @@ fn hundred_thousand_requests(rate: u32) -> u64 {
 
 #[test]
 fn a_guest_that_posts_no_buffers_waits_alone() {
-    let _alone = alone();
+    own_process!();
     let backend = VsockBackend::start(&[Vm::new("vm", 3), Vm::new("other", 4)]);
     let listener = backend.listen("vm", 1);
     let mut other = backend.guest("other");
@@ -304,7 +299,7 @@ fn a_guest_that_posts_no_buffers_waits_alone() {
 
 #[test]
 fn broken_rings_stop_and_others_go_on() {
-    let _alone = alone();
+    own_process!();
     let backend = VsockBackend::start(&[Vm::new("vm", 3), Vm::new("other", 4)]);
     let mut other = backend.guest("other");
     let (conn, mut stream) = backend.open("other", &mut other, 1);

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::process::own_process;
 use common::raw::RawGuest;
 use common::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok, read_to_end};
 use common::{PATIENCE, wait_until};
@@ -213,18 +214,8 @@ fn a_guest_that_stalls_delays_no_other_vm() {
 
 #[test]
 fn nothing_is_left_behind() {
+    own_process!();
     let fds = || std::fs::read_dir("/proc/self/fd").expect("procfs").count();
-    // In a process of its own, since other tests open descriptors at the same time.
-    if std::env::var_os("ZEROWIRE_TEST_ALONE").is_none() {
-        let me = std::env::current_exe().expect("this program");
-        let status = std::process::Command::new(me)
-            .args(["--exact", "nothing_is_left_behind", "--test-threads=1"])
-            .env("ZEROWIRE_TEST_ALONE", "1")
-            .status()
-            .expect("started");
-        assert!(status.success(), "{status}");
-        return;
-    }
     let start = fds();
     let backend = VsockBackend::one();
     let listener = backend.listen("vm", 1);

@@ -6,9 +6,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
+use common::process::{only, this_test};
 use common::vsock::{Guest, Vm, VsockBackend, pattern};
 use common::{PATIENCE, wait_until};
 use zerowire::recv::vsock::{self, Connection, Dequeued, Listener, Options, WindowLease};
@@ -277,12 +278,7 @@ fn a_program_that_is_killed_with_windows_in_its_hands_ends_its_connection() {
         let backend = VsockBackend::start(&[Vm::new("vm", 3).shared()]);
         let mut guest = backend.guest("vm");
         guest.stack.listen(PORT, SocketType::Stream);
-        let mut program = Command::new(std::env::current_exe().expect("a path"))
-            .args([
-                "a_program_that_is_killed_with_windows_in_its_hands_ends_its_connection",
-                "--exact",
-                "--nocapture",
-            ])
+        let mut program = only(this_test!())
             .env(KILLED, format!("{way} {}", map_path(&backend).display()))
             .stdout(Stdio::piped())
             .spawn()

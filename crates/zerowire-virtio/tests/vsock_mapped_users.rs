@@ -5,6 +5,7 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use common::process::own_process;
 use common::vsock::{Vm, VsockBackend, accept};
 use zerowire::recv::vsock::{self, Listener, Options};
 use zerowire_guest::vsock::SocketType;
@@ -40,6 +41,7 @@ fn open_to_all(backend: &VsockBackend) -> PathBuf {
 
 #[test]
 fn a_user_who_was_not_named_is_refused_and_told_the_remedy() {
+    own_process!();
     let backend = VsockBackend::one();
     let path = open_to_all(&backend);
     for (count, uid) in (1..).zip(USERS) {
@@ -54,6 +56,7 @@ fn a_user_who_was_not_named_is_refused_and_told_the_remedy() {
 
 #[test]
 fn a_user_who_was_named_is_served_and_no_other_one() {
+    own_process!();
     let [named, other] = USERS;
     let vm = Vm { map: MapPolicy { allow: vec![named], ..MapPolicy::default() }, ..Vm::new("vm", 3) };
     let backend = VsockBackend::start(&[vm]);
@@ -86,6 +89,7 @@ fn a_user_who_was_named_is_served_and_no_other_one() {
 /// port.
 #[test]
 fn who_may_connect_may_not_listen_and_the_other_way_round() {
+    own_process!();
     let [connects, listens] = USERS;
     let map = MapPolicy {
         allow: vec![connects],
@@ -121,6 +125,7 @@ fn who_may_connect_may_not_listen_and_the_other_way_round() {
 /// A program at `UDS_PORT` keeps its port, whoever asks for it at `UDS.map`, before or after.
 #[test]
 fn a_program_that_listens_keeps_its_port() {
+    own_process!();
     let backend = VsockBackend::one();
     let mut map = backend.uds("vm").into_os_string();
     map.push(".map");

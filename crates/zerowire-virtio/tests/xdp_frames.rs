@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::frames::{EXPERIMENT, frame};
+use common::process::own_process;
 use common::veth::{ip, veth};
 use common::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
 use zerowire::ledger::Totals;
@@ -180,6 +181,7 @@ fn sleeps(name: &str) -> u64 {
 
 #[test]
 fn a_guest_at_rest_wakes_nobody() {
+    own_process!();
     in_netns(|| {
         veth("v0", "v1", 2, 1500);
         let backend = Backend::start(&[Vm::on("idle", "xdp:v0,queues=2,mode=copy")]);

@@ -1,9 +1,10 @@
-//! Guests on an AF_XDP port come and go, and nothing is left behind: descriptors, mappings, threads and pinned memory of this
-//! process are counted. The only test of its program, so that nothing else changes the counts.
+//! Guests on an AF_XDP port come and go, and nothing is left behind: descriptors, mappings, threads
+//! and pinned memory of this process are counted.
 
 mod common;
 
 use common::frames::frame;
+use common::process::own_process;
 use common::veth::veth;
 use common::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
@@ -26,6 +27,7 @@ fn holdings() -> [u64; 6] {
 
 #[test]
 fn a_thousand_guests_leave_nothing_behind() {
+    own_process!();
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);

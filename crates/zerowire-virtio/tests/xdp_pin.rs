@@ -1,12 +1,13 @@
-//! How much of guests' memory an AF_XDP port pins, and what happens at the bound. The bound is the process's: one test at a time.
+//! How much of guests' memory an AF_XDP port pins, and what happens at the bound, which is the
+//! process's.
 
 mod common;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::frames::{frame, number};
 use common::pattern::{DATA, Patterned};
+use common::process::own_process;
 use common::veth::{ip, veth};
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -19,29 +20,11 @@ use zerowire_virtio::memory::PinBudget;
 const RAM: u64 = 48 << 20;
 const BESIDE: u64 = 3 << 20;
 
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// The bound for one test.
-struct Bound(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
-
-impl Bound {
-    fn new(bytes: u64) -> Self {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        PinBudget::of_process().limit(bytes);
-        Self(alone)
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        PinBudget::of_process().limit(u64::MAX);
-    }
-}
-
 /// With two queue pairs, and a bound that has room for one registration only.
 #[test]
 fn memory_changes_under_traffic_within_the_bound() {
-    let _bound = Bound::new(RAM + (4 << 20) + 3 * BESIDE);
+    own_process!();
+    PinBudget::of_process().limit(RAM + (4 << 20) + 3 * BESIDE);
     in_netns(|| {
         veth("v0", "v1", 2, 1500);
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,queues=2,mode=copy")]);
@@ -80,8 +63,9 @@ fn memory_changes_under_traffic_within_the_bound() {
 /// Frames of both kinds of memory pass, each VM has its share, and nobody has more.
 #[test]
 fn two_vms_share_the_bound_and_frames_beyond_it_are_copied() {
+    own_process!();
     let share = 24 << 20;
-    let _bound = Bound::new(2 * share);
+    PinBudget::of_process().limit(2 * share);
     in_netns(move || {
         veth("v0", "v1", 1, 1500);
         veth("w0", "w1", 1, 1500);
@@ -114,10 +98,11 @@ fn two_vms_share_the_bound_and_frames_beyond_it_are_copied() {
 /// Where each buffer lies on either side of the bound, frames come out right and the ledger tells which were copied.
 #[test]
 fn buffers_on_both_sides_of_the_bound() {
+    own_process!();
     // The first region of the patterned guest and half of the second one.
     let pinned = (1 << 20) + (512 << 10);
     let least = (128 << 10) + 2 * (1 << 20) + 2048 * 256 + 4096;
-    let _bound = Bound::new(least + pinned);
+    PinBudget::of_process().limit(least + pinned);
     in_netns(move || {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy,pin=partial")]);
@@ -145,7 +130,8 @@ fn buffers_on_both_sides_of_the_bound() {
 
 #[test]
 fn less_than_what_a_queue_needs_is_an_error_with_the_figure() {
-    let _bound = Bound::new(1 << 20);
+    own_process!();
+    PinBudget::of_process().limit(1 << 20);
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy,pin=partial")]);
@@ -160,7 +146,8 @@ fn less_than_what_a_queue_needs_is_an_error_with_the_figure() {
 /// With `pin=off` nothing of the guest's is registered, so that there is nothing to be discarded, and all frames pass.
 #[test]
 fn nothing_of_a_guest_is_pinned_where_that_is_not_wanted() {
-    let _bound = Bound::new(BESIDE);
+    own_process!();
+    PinBudget::of_process().limit(BESIDE);
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy,pin=off")]);
@@ -190,7 +177,8 @@ fn nothing_of_a_guest_is_pinned_where_that_is_not_wanted() {
 /// Nothing is registered for an interface that is down, so that it is no matter yet whether that could be done.
 #[test]
 fn nothing_is_pinned_while_the_interface_is_down() {
-    let _bound = Bound::new(1);
+    own_process!();
+    PinBudget::of_process().limit(1);
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
@@ -211,7 +199,7 @@ fn nothing_is_pinned_while_the_interface_is_down() {
 /// Memory is registered once, however often the queue is found busy.
 #[test]
 fn memory_stays_pinned_while_the_queue_is_busy() {
-    let _bound = Bound::new(u64::MAX);
+    own_process!();
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let small = Umem::new(1 << 20, UmemOptions::default(), false).expect("memory");
@@ -248,7 +236,7 @@ fn discard(memory: &GuestMemory, at: u64, len: u64) {
 /// and again.
 #[test]
 fn discarded_memory_is_noticed_and_frames_are_right_again() {
-    let _bound = Bound::new(u64::MAX);
+    own_process!();
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);

@@ -6,7 +6,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use common::frames::frame;
-use common::netns::{in_own_process, interface};
+use common::netns::interface;
+use common::process::own_process;
 use common::veth::{ip, promiscuity, veth, veth_for_who_waits};
 use common::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
@@ -113,23 +114,22 @@ impl Elsewhere {
 /// Into another network namespace, where the port does not look: promiscuous there it must not stay.
 #[test]
 fn an_interface_that_is_moved_away_is_left_as_it_was() {
-    in_own_process("an_interface_that_is_moved_away_is_left_as_it_was", || {
-        in_netns(|| {
-            let other = Elsewhere::new();
-            veth("v0", "v1", 1, 1500);
-            let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
-            let mut guest = backend.guest("a", &options(0, Layout::Single));
-            guest.warm_up(0, &Peer::new("v1"));
-            assert_eq!(promiscuity("v0"), 1);
-            ip(&["link", "set", "v0", "netns", &other.at]);
-            wait_until("the loss is noticed", || backend.stats("a").path.contains("not bound"));
-            // Its other end stays, or it would be gone there.
-            ip(&["link", "set", "v1", "name", "old"]);
-            veth_for_who_waits("v0", "v1", 1, 1500);
-            guest.warm_up(0, &Peer::new("v1"));
-            assert_eq!(promiscuity("v0"), 1, "the next one of that name");
-            assert_eq!(other.promiscuity_of("v0"), 0, "where it was moved to");
-        });
+    own_process!();
+    in_netns(|| {
+        let other = Elsewhere::new();
+        veth("v0", "v1", 1, 1500);
+        let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
+        let mut guest = backend.guest("a", &options(0, Layout::Single));
+        guest.warm_up(0, &Peer::new("v1"));
+        assert_eq!(promiscuity("v0"), 1);
+        ip(&["link", "set", "v0", "netns", &other.at]);
+        wait_until("the loss is noticed", || backend.stats("a").path.contains("not bound"));
+        // Its other end stays, or it would be gone there.
+        ip(&["link", "set", "v1", "name", "old"]);
+        veth_for_who_waits("v0", "v1", 1, 1500);
+        guest.warm_up(0, &Peer::new("v1"));
+        assert_eq!(promiscuity("v0"), 1, "the next one of that name");
+        assert_eq!(other.promiscuity_of("v0"), 0, "where it was moved to");
     });
 }
 
@@ -161,31 +161,30 @@ fn who_lets_go_of_an_interface_that_is_being_moved_leaves_it_as_it_was() {
 #[test]
 fn a_copy_of_the_descriptor_keeps_nothing_promiscuous() {
     // The copies of other tests' descriptors would be in their way.
-    in_own_process("a_copy_of_the_descriptor_keeps_nothing_promiscuous", || {
-        in_netns(|| {
-            veth("v0", "v1", 1, 1500);
-            let index = interface("v0").expect("it was made");
-            let held = Promiscuous::hold(index as u32).expect("packet sockets");
-            // SAFETY: the child only makes system calls: it sleeps until it is killed, or until this thread ends.
-            let child = match unsafe { libc::fork() } {
-                0 => loop {
-                    // SAFETY: takes numbers only.
-                    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                    // SAFETY: takes nothing.
-                    unsafe { libc::pause() };
-                },
-                child => child,
-            };
-            assert!(child > 0, "no child");
-            assert_eq!(promiscuity("v0"), 1);
-            drop(held);
-            let left = promiscuity("v0");
-            // SAFETY: a child of this process that nobody has waited for; the status is not asked for.
-            unsafe {
-                libc::kill(child, libc::SIGKILL);
-                libc::waitpid(child, std::ptr::null_mut(), 0);
-            }
-            assert_eq!(left, 0);
-        });
+    own_process!();
+    in_netns(|| {
+        veth("v0", "v1", 1, 1500);
+        let index = interface("v0").expect("it was made");
+        let held = Promiscuous::hold(index as u32).expect("packet sockets");
+        // SAFETY: the child only makes system calls: it sleeps until it is killed, or until this thread ends.
+        let child = match unsafe { libc::fork() } {
+            0 => loop {
+                // SAFETY: takes numbers only.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                // SAFETY: takes nothing.
+                unsafe { libc::pause() };
+            },
+            child => child,
+        };
+        assert!(child > 0, "no child");
+        assert_eq!(promiscuity("v0"), 1);
+        drop(held);
+        let left = promiscuity("v0");
+        // SAFETY: a child of this process that nobody has waited for; the status is not asked for.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(left, 0);
     });
 }

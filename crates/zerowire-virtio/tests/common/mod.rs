@@ -1,5 +1,5 @@
 //! Shared by the tests: a back end in this process, a guest, and the host's side of the tap.
-#![allow(dead_code, unused_imports, reason = "no test uses all of it")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "no test uses all of it")]
 
 pub mod attack;
 pub mod cloud_hypervisor;
@@ -13,6 +13,7 @@ pub mod netns;
 pub mod pair;
 pub mod pattern;
 pub mod peer;
+pub mod process;
 pub mod raw;
 pub mod toggle;
 pub mod veth;

@@ -20,22 +20,6 @@ pub fn in_netns<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) ->
     }
 }
 
-/// Runs the body of the test `name` in a process of its own, for what is the process's: limits, and who it is to others.
-pub fn in_own_process(name: &str, body: impl FnOnce()) {
-    const ALONE: &str = "ZEROWIRE_TEST_ALONE";
-    if std::env::var_os(ALONE).is_some_and(|test| test == name) {
-        return body();
-    }
-    let out = std::process::Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", name, "--nocapture"])
-        .env(ALONE, name)
-        .output()
-        .expect("a process");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, error) = (text(&out.stdout), text(&out.stderr));
-    assert!(out.status.success() && said.contains(" 1 passed"), "{said}\n{error}");
-}
-
 fn enter() {
     // SAFETY: takes no pointers; only this thread moves, and it ends with the test.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
