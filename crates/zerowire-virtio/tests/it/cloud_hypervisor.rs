@@ -1,0 +1,268 @@
+//! cloud-hypervisor as front end: it reconnects to a back end that was started again, restores a
+//! snapshot, and migrates. Where it did not stop a ring itself it begins at the available index, so
+//! that all buffers that the guest posted before would be passed over.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use crate::support::attack::PLAIN;
+use crate::support::cloud_hypervisor::{Device, Queue};
+use crate::support::vsock::{Vm as VsockVm, VsockBackend};
+use crate::support::{Backend, Peer, Vm, frames, guest_memory, in_netns, wait_until};
+use vhost::VhostBackend;
+use vhost::vhost_user::Frontend;
+use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+use zerowire_guest::misbehave::RawDesc;
+use zerowire_guest::{GuestSlice, features as f};
+
+const SIZE: u16 = 16;
+/// Buffers that the guest posts, once: a Linux guest posts no more until some are used.
+const POSTED: u16 = 8;
+
+const RX: usize = 0;
+const TX: usize = 1;
+
+/// A guest whose driver has posted its receive buffers.
+struct Net {
+    device: Device,
+    buffers: Vec<GuestSlice>,
+    sent: u16,
+}
+
+impl Net {
+    fn new() -> Self {
+        let memory = guest_memory();
+        let queues = vec![Queue::new(&memory, 0, SIZE), Queue::new(&memory, 1, SIZE)];
+        let buffers: Vec<_> = (0..POSTED).map(|_| memory.allocate(2048, 16).expect("guest memory")).collect();
+        for (head, buffer) in (0..).zip(&buffers) {
+            queues[RX].offer(head, RawDesc::writable(buffer));
+        }
+        Self { device: Device::new(memory, queues, PLAIN), buffers, sent: 0 }
+    }
+
+    /// The next frame of the guest, on its ring.
+    fn post(&mut self) -> Vec<u8> {
+        let frame = frames::frame(self.sent.into(), 100);
+        let slice = self.device.memory.allocate(12 + frame.len(), 16).expect("guest memory");
+        slice.write(0, &[0; 12]);
+        slice.write(12, &frame);
+        self.device.queues[TX].offer(self.sent % SIZE, RawDesc::readable(&slice));
+        self.buffers.push(slice);
+        self.sent += 1;
+        frame
+    }
+
+    /// A frame each way.
+    fn ping(&mut self, peer: &mut Peer) {
+        let used = self.device.queues[RX].ring.used_idx();
+        peer.send(&frames::frame(used.into(), 60));
+        self.device.queues[RX].wait_used(used + 1);
+        assert_eq!(self.device.queues[RX].ring.used_entry(used).0, u32::from(used), "the next buffer");
+        let frame = self.post();
+        assert_eq!(peer.expect().bytes, frame);
+        self.device.queues[TX].wait_used(self.sent);
+    }
+
+    fn without_state(mut self) -> Self {
+        self.device.protocol.remove(Protocol::DEVICE_STATE);
+        self
+    }
+}
+
+fn backend() -> (Backend, Peer) {
+    let backend = Backend::start(&[Vm::new("zwch")]);
+    (backend, Peer::new("zwch"))
+}
+
+/// The connection of a guest that has exchanged a frame each way.
+fn started(net: &mut Net, backend: &Backend, peer: &mut Peer, with_region: bool) -> Frontend {
+    let mut vu = net.device.connect(&backend.path("zwch"));
+    net.device.set_up(&mut vu, with_region, Some(&[0, 0]));
+    net.ping(peer);
+    vu
+}
+
+#[test]
+fn a_front_end_that_reconnects_goes_on_behind_what_was_used() {
+    in_netns(|| {
+        for with_region in [false, true] {
+            let mut net = Net::new();
+            let (first, mut peer) = backend();
+            let vu = started(&mut net, &first, &mut peer, with_region);
+            drop((first, peer));
+            drop(vu);
+            // The guest sends while no back end is there.
+            let waits = net.post();
+            let (second, mut peer) = backend();
+            let mut vu = net.device.connect(&second.path("zwch"));
+            net.device.set_up(&mut vu, with_region, None);
+            assert_eq!(peer.expect().bytes, waits);
+            for _ in 1..POSTED {
+                net.ping(&mut peer);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_stops_the_rings_and_both_sides_of_it_go_on() {
+    in_netns(|| {
+        let mut net = Net::new();
+        let (first, mut peer) = backend();
+        let mut vu = started(&mut net, &first, &mut peer, true);
+        net.device.enable(&mut vu, false);
+        let (bases, state) = net.device.save(&mut vu);
+        assert_eq!((bases.as_slice(), state.as_slice()), ([1, 1].as_slice(), [].as_slice()));
+        // Resumed behind the snapshot.
+        net.device.set_up(&mut vu, true, Some(&bases));
+        net.ping(&mut peer);
+        let (bases, state) = net.device.save(&mut vu);
+        drop((first, peer));
+        drop(vu);
+        // Restored elsewhere, with a region of that back end.
+        net.device.inflight = None;
+        let (second, mut peer) = backend();
+        let mut vu = net.device.connect(&second.path("zwch"));
+        assert!(net.device.load(&mut vu, &state));
+        net.device.set_up(&mut vu, true, Some(&bases));
+        net.ping(&mut peer);
+    });
+}
+
+/// One that was made before cloud-hypervisor knew of a back end's state stops no ring: it pauses
+/// the device.
+#[test]
+fn a_snapshot_of_a_front_end_without_the_state_goes_on_behind_what_was_used() {
+    in_netns(|| {
+        let mut net = Net::new().without_state();
+        let (first, mut peer) = backend();
+        let mut vu = started(&mut net, &first, &mut peer, true);
+        net.device.enable(&mut vu, false);
+        drop((first, peer));
+        drop(vu);
+        net.device.inflight = None;
+        let (second, mut peer) = backend();
+        let mut vu = net.device.connect(&second.path("zwch"));
+        net.device.set_up(&mut vu, true, None);
+        for _ in 1..POSTED {
+            net.ping(&mut peer);
+        }
+    });
+}
+
+#[test]
+fn a_guest_that_migrates_goes_on_at_the_other_back_end() {
+    in_netns(|| {
+        for state in [true, false] {
+            let mut net = if state { Net::new() } else { Net::new().without_state() };
+            let (first, mut peer) = backend();
+            let mut vu = started(&mut net, &first, &mut peer, true);
+            let log = memfd(1 << 20);
+            net.device.start_log(&mut vu, &log);
+            net.ping(&mut peer);
+            net.device.enable(&mut vu, false);
+            let saved = state.then(|| net.device.save(&mut vu));
+            drop((first, peer));
+            drop(vu);
+            net.device.inflight = None;
+            let (second, mut peer) = backend();
+            let mut vu = net.device.connect(&second.path("zwch"));
+            if let Some((_, state)) = &saved {
+                assert!(net.device.load(&mut vu, state));
+            }
+            net.device.set_up(&mut vu, true, saved.as_ref().map(|(bases, _)| bases.as_slice()));
+            net.ping(&mut peer);
+        }
+    });
+}
+
+#[test]
+fn a_state_of_another_device_is_refused_with_the_reason() {
+    in_netns(|| {
+        let mut net = Net::new();
+        let (first, mut peer) = backend();
+        let mut vu = net.device.connect(&first.path("zwch"));
+        assert!(!net.device.load(&mut vu, b"something"));
+        let text = first.stats("zwch").last_error.unwrap_or_default();
+        assert!(text.contains("CHECK_DEVICE_STATE: the front end has a state to load"), "{text}");
+        assert!(net.device.load(&mut vu, b""), "an empty one is taken after that");
+        net.device.set_up(&mut vu, false, Some(&[0, 0]));
+        net.ping(&mut peer);
+    });
+}
+
+/// A vsock device with buffers posted, and its connection.
+fn vsock(backend: &VsockBackend, with_region: bool) -> (Device, Frontend, Vec<GuestSlice>) {
+    let memory = guest_memory();
+    let queues = vec![Queue::new(&memory, 0, SIZE), Queue::new(&memory, 1, SIZE)];
+    let buffers: Vec<_> = (0..POSTED).map(|_| memory.allocate(4096, 16).expect("guest memory")).collect();
+    for (head, buffer) in (0..).zip(&buffers) {
+        queues[RX].offer(head, RawDesc::writable(buffer));
+    }
+    let mut device = Device::new(memory, queues, f::VERSION_1 | f::RING_EVENT_IDX);
+    let mut vu = device.connect(&backend.vhost_path("vm"));
+    device.set_up(&mut vu, with_region, Some(&[0, 0]));
+    (device, vu, buffers)
+}
+
+/// A host program asks for a connection, which reaches the guest in a receive buffer.
+fn dial(backend: &VsockBackend) -> UnixStream {
+    let mut stream = UnixStream::connect(backend.uds("vm")).expect("a connection");
+    stream.write_all(b"CONNECT 1234\n").expect("a request");
+    stream
+}
+
+/// Sends a packet that the device answers or drops, and in either case uses: all zeros.
+fn send_packet(device: &Device, head: u16) -> GuestSlice {
+    let slice = device.memory.allocate(44, 16).expect("guest memory");
+    slice.write(0, &[0; 44]);
+    device.queues[TX].offer(head, RawDesc::readable(&slice));
+    slice
+}
+
+#[test]
+fn a_vsock_device_goes_on_behind_what_was_used() {
+    for (shared, with_region) in [(false, false), (false, true), (true, true)] {
+        let vms = [if shared { VsockVm::new("vm", 3).shared() } else { VsockVm::new("vm", 3) }];
+        let backend = VsockBackend::start(&vms);
+        let (mut device, vu, _buffers) = vsock(&backend, with_region);
+        let _first = dial(&backend);
+        device.queues[RX].wait_used(1);
+        let _a = send_packet(&device, 0);
+        device.queues[TX].wait_used(1);
+        let backend = backend.restart(&vms);
+        drop(vu);
+        let _b = send_packet(&device, 1);
+        let mut vu = device.connect(&backend.vhost_path("vm"));
+        device.set_up(&mut vu, with_region, None);
+        let used = device.queues[RX].ring.used_idx();
+        let _second = dial(&backend);
+        wait_until("a request in a buffer posted before", || device.queues[RX].ring.used_idx() > used);
+        device.queues[TX].wait_used(2);
+    }
+}
+
+/// Where payload is lent to programs, descriptors come back in another order: how many are back
+/// does not say which.
+#[test]
+fn a_transmit_queue_that_lends_begins_where_the_front_end_says() {
+    let vms = [VsockVm::new("vm", 3).shared()];
+    let backend = VsockBackend::start(&vms);
+    let (mut device, vu, _buffers) = vsock(&backend, false);
+    let backend = backend.restart(&vms);
+    drop(vu);
+    let _passed_over = send_packet(&device, 0);
+    let mut vu = device.connect(&backend.vhost_path("vm"));
+    device.set_up(&mut vu, false, None);
+    let _b = send_packet(&device, 1);
+    device.queues[TX].wait_used(1);
+    assert_eq!(device.queues[TX].ring.used_entry(0).0, 1);
+    assert_eq!(vu.get_vring_base(1).expect("GET_VRING_BASE"), 2);
+}
+
+fn memfd(len: u64) -> File {
+    let file = File::from(rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd"));
+    file.set_len(len).expect("its size");
+    file
+}
