@@ -3,6 +3,7 @@
 
 use crate::support::frames;
 use crate::support::lab::{Lab, read_frame, wire};
+use crate::support::process::own_process;
 use proptest::prelude::*;
 use zerowire::ledger::Counters;
 use zerowire_guest::features as f;
@@ -258,6 +259,7 @@ proptest! {
 /// A port that takes nothing: chains come back all the same, and the frames are counted as refused.
 #[test]
 fn frames_that_the_port_refuses_are_counted_and_their_chains_come_back() {
+    own_process!();
     let lab = Lab::new(&REGIONS);
     let ring = lab.ring(SIZE);
     let (port, far) = wire();

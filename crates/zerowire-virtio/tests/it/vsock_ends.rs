@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
+use crate::support::process::own_process;
 use crate::support::vsock::{
     Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok, read_to_end, try_accept,
 };
@@ -234,6 +235,7 @@ fn both_close_at_once() {
 
 #[test]
 fn who_is_not_served_is_refused() {
+    own_process!();
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     // Nobody serves the port, as stream or as messages; the path is a file; the program has gone.

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::process::own_process;
 use crate::support::vsock::{VsockBackend, patient, read_ok, read_to_end};
 use crate::support::wait_until;
 use zerowire_guest::vsock::SocketType;
@@ -90,6 +91,7 @@ fn host_programs_that_close_at_any_moment() {
 
 #[test]
 fn a_thousand_host_programs_that_say_nothing() {
+    own_process!();
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     let (sound, mut sound_host) = backend.dial_in("vm", &mut guest, 80);

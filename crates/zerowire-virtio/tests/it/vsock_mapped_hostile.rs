@@ -1,6 +1,7 @@
 //! Hostile programs with mapped receive, by random scripts: the same that the fuzz target `vsock_mapped` plays, in a number
 //! that every test run can afford.
 
+use crate::support::process::own_process;
 use proptest::prelude::*;
 use zerowire_virtio::vsock::testing::play_mapped;
 
@@ -17,16 +18,14 @@ fn action() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// No panic, bounded memory, every chain given back once, and other connections of the same VM unharmed.
-    #[test]
-    fn nothing_that_a_program_does_harms_another(
-        first in any::<u8>(),
-        script in proptest::collection::vec(action(), 0..150),
-    ) {
+/// No panic, bounded memory, every chain given back once, and other connections of the same VM unharmed.
+#[test]
+fn nothing_that_a_program_does_harms_another() {
+    own_process!();
+    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+    let scripts = proptest::collection::vec(action(), 0..150);
+    proptest!(config, |(first in any::<u8>(), script in scripts)| {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         play_mapped(dir.path(), &[vec![first], script.concat()].concat());
-    }
+    });
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::support::harness::{one_guest_with, received};
+use crate::support::process::own_process;
 use crate::support::vsock::{Guest, Vm, VsockBackend};
 use crate::support::{PATIENCE, wait_until};
 use zerowire::recv::layout::{MapOp, MapOptions, Request};
@@ -147,6 +148,7 @@ fn a_guest_makes_as_many_mapped_connections_as_its_vm_has() {
 /// A program that asks takes a place while its guest does not answer, and for no longer.
 #[test]
 fn connections_that_a_guest_does_not_answer_have_their_place_until_then() {
+    own_process!();
     let dir = tempfile::tempdir().expect("a directory for sockets");
     let map = MapPolicy { max_connections: Some(2), ..MapPolicy::default() };
     let (mut harness, mut guest) = one_guest_with(dir.path(), VsockLimits::default(), &map);

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use crate::support::harness::{one_guest, received};
+use crate::support::process::own_process;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerowire_virtio::vsock::packet::{Header, Op};
@@ -24,20 +25,21 @@ fn action() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// No panic, bounded memory, every chain given back once, and the other VM's connection unharmed.
-    #[test]
-    fn nothing_that_a_guest_does_harms_another(script in proptest::collection::vec(action(), 0..150)) {
+/// No panic, bounded memory, every chain given back once, and the other VM's connection unharmed.
+#[test]
+fn nothing_that_a_guest_does_harms_another() {
+    own_process!();
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(script in proptest::collection::vec(action(), 0..150))| {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         play(dir.path(), &script.concat());
-    }
+    });
 }
 
 /// The program's end is no message, even where the device reads between the last message and the news of the end.
 #[test]
 fn the_end_of_a_program_that_sends_messages_is_no_empty_message() {
+    own_process!();
     for turns in 0..8 {
         end_after(turns);
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::support::harness::{one_guest, received, start};
+use crate::support::process::own_process;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerowire_virtio::vsock::packet::{HOST_CID, Header, Kind, Op, SHUT_BOTH};
 use zerowire_virtio::vsock::testing::{Flow, Guest, Harness, Layout};
@@ -102,6 +103,7 @@ fn open(harness: &mut Harness, guest: &mut Guest, dir: &Path) -> (Flow, UnixStre
 /// A host program has 10 s for its line.
 #[test]
 fn a_line_that_is_not_complete_is_waited_for() {
+    own_process!();
     let dir = tempfile::tempdir().expect("a directory for sockets");
     let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
     let half = program(dir.path(), "CONNECT 9");
@@ -125,6 +127,7 @@ fn a_line_that_is_not_complete_is_waited_for() {
 /// A guest has 10 s to answer a host program.
 #[test]
 fn a_guest_that_does_not_answer_has_refused() {
+    own_process!();
     let dir = tempfile::tempdir().expect("a directory for sockets");
     let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
     let late = program(dir.path(), "CONNECT 9\n");
@@ -177,6 +180,7 @@ fn a_sibling_that_does_not_answer_has_refused() {
 /// A guest has 8 s to confirm that it knows of its program's end.
 #[test]
 fn a_guest_that_does_not_confirm_the_end_is_reset() {
+    own_process!();
     for confirms in [false, true] {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
@@ -205,6 +209,7 @@ fn a_guest_that_does_not_confirm_the_end_is_reset() {
 /// Bytes of a guest that has ended its connection, by RST or by SHUTDOWN, wait 30 s for a program that does not read.
 #[test]
 fn bytes_of_an_ended_connection_linger() {
+    own_process!();
     for (op, reads) in [(Op::Rst, false), (Op::Shutdown, false), (Op::Rst, true), (Op::Shutdown, true)] {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         let limits = VsockLimits { buffer_bytes: 16 << 20, ..VsockLimits::default() };

@@ -1,8 +1,12 @@
 //! Tests in a process of their own.
 //!
-//! All tests of a program are threads of one process. A test that counts what the process has
-//! (descriptors, mappings, threads, memory), or changes what all threads share (limits, the log, the
-//! budget of pinned memory), runs the program again, with itself as the only test.
+//! All tests of a program are threads of one process. A test that depends on what they share runs the
+//! program again, with itself as the only test:
+//!
+//! - who counts descriptors, mappings, threads or memory of the process, or takes most of them
+//! - who changes limits, credentials, the log, or the budget of pinned memory
+//! - who expects a descriptor that it closes to be closed at once: programs that other tests start
+//!   have a copy of it until they are under way
 
 use std::process::Command;
 
