@@ -7,7 +7,6 @@
 //! * [`packet`]: whole frames through a packet socket's transmit ring.
 //! * [`xdp`]: whole frames through AF_XDP.
 //! * [`recv`]: receiving in place.
-//! * [`syscall`]: system calls, made in the way that costs less on this processor.
 //! * [`uring`]: what io_uring can do here.
 //! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`probe`]: what this kernel, user and network namespace can do, and how to get the missing part.
@@ -15,13 +14,13 @@
 
 pub mod area;
 pub mod ledger;
-pub mod netdevice;
 pub mod netlink;
 pub mod packet;
 pub mod probe;
 pub mod recv;
 pub mod send;
 mod socket_error;
-pub mod syscall;
 pub mod uring;
 pub mod xdp;
+
+pub use zerowire_sys::{netdevice, syscall};

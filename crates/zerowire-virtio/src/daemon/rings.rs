@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use zerowire::ledger::Counters;
-use zerowire::syscall;
+use zerowire_sys::syscall;
 
 use super::command::{Direction, RingStart};
 use super::path::{Path, Side};

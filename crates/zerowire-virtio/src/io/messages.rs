@@ -5,7 +5,7 @@
 
 use std::os::fd::RawFd;
 
-use zerowire::syscall;
+use zerowire_sys::syscall;
 
 use super::{Done, MAX_BATCH, Op};
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use zerowire::syscall;
+use zerowire_sys::syscall;
 
 use super::{Done, Op};
 

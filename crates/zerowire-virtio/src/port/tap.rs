@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
-use zerowire::netdevice;
+use zerowire_sys::netdevice;
 
 use super::packet::PacketError;
 

@@ -10,7 +10,7 @@ use rustix::event::epoll;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use zerowire::syscall;
+use zerowire_sys::syscall;
 
 use super::command::{Command, CommandSender, RingStart};
 use super::queues::{Queue, Receive};

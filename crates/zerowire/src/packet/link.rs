@@ -9,8 +9,8 @@ use super::error::OpenError;
 use super::options::{Options, VLAN_TAG_BYTES};
 use super::sys;
 use super::vnet::VnetHeader;
-use crate::netdevice;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
+use zerowire_sys::netdevice;
 
 /// Where the kernel leaves the MTU to this process, it is read again this often.
 const MTU_EVERY: Duration = Duration::from_millis(50);

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::syscall;
+use zerowire_sys::syscall;
 
 /// Socket options of include/uapi/linux/if_packet.h.
 pub(super) const PACKET_VERSION: i32 = 10;

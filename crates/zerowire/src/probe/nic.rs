@@ -2,7 +2,7 @@
 
 use super::sys::socket;
 use super::{Finding, Group, Job, Subject, Todo};
-use crate::netdevice::driver;
+use zerowire_sys::netdevice::driver;
 
 /// Drivers whose queues io_uring can take over, with headers split from data (as of Linux 7.3).
 pub(super) const SPLITTING: [&str; 4] = ["bnxt_en", "mlx5_core", "gve", "fbnic"];

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use super::errno;
 use super::sys::{TUNSETOFFLOAD, ioctl_number, set_header_len, set_interface, socket};
 use super::{Finding, Group, Job, Machine, Subject, Todo};
-use crate::netdevice::driver;
+use zerowire_sys::netdevice::driver;
 
 const IFF_TAP: libc::c_short = 0x0002;
 const IFF_MULTI_QUEUE: libc::c_short = 0x0100;

@@ -13,7 +13,6 @@ use super::backend::Engine;
 use super::core::{Core, Kind};
 use super::listen::ACCEPT;
 use super::{Arrival, Options, RecvError};
-use crate::syscall;
 use calls::{accept, borrow, limit_of, receive, set_blocking, timespec};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,6 +21,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+use zerowire_sys::syscall;
 
 /// Buffers a `recvmsg` at most.
 const PIECES: usize = 8;

@@ -8,7 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::syscall;
+use zerowire_sys::syscall;
 
 /// `SO_EE_ORIGIN_TIMESTAMPING` (include/uapi/linux/errqueue.h).
 const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;

@@ -19,11 +19,11 @@ use super::orphans;
 use super::segment::longest_segment;
 use super::{Mode, Notifications, Options, Payload, SendError, Way, Window};
 use crate::ledger::CopyReason;
-use crate::syscall;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+use zerowire_sys::syscall;
 
 /// A stream takes at most this much lent memory in one call. More would gain nothing, and RLIMIT_MEMLOCK (8 MiB for
 /// most users) is charged for the whole call, also for what the socket's buffer then doesn't take.

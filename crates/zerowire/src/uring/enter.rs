@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::syscall;
+use zerowire_sys::syscall;
 
 /// `IORING_ENTER_GETEVENTS`, `IORING_ENTER_EXT_ARG` (include/uapi/linux/io_uring.h).
 const GETEVENTS: usize = 1;

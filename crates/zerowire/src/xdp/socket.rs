@@ -20,7 +20,7 @@ use super::error::XdpError;
 use super::interface::Interface;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::Umem;
-use crate::syscall;
+use zerowire_sys::syscall;
 
 /// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel drops frames of more, yet
 /// completes them.

@@ -99,7 +99,7 @@ impl XdpPort {
             index => index,
         };
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-        zerowire::netdevice::name(socket, index).ok()
+        zerowire_sys::netdevice::name(socket, index).ok()
     }
 }
 

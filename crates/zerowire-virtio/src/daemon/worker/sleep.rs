@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::event::epoll;
-use zerowire::syscall;
+use zerowire_sys::syscall;
 
 use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, TAG_WAKE, Worker};
 use crate::daemon::metadata::MetadataDetour;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use zerowire::ledger::{CopyReason, Counters, DropReason};
-use zerowire::syscall::epoll_wait;
+use zerowire_sys::syscall::epoll_wait;
 
 use super::inbound::Inbound;
 use super::tagged::{TAG_BYTES, restore};

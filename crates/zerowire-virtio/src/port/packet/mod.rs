@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use thiserror::Error;
-use zerowire::netdevice;
+use zerowire_sys::netdevice;
 
 pub use promiscuous::Promiscuous;
 pub use slots::{Arrived, SLOT_BYTES, SLOTS, Slots};

@@ -4,7 +4,7 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use zerowire::syscall;
+use zerowire_sys::syscall;
 
 /// A VLAN tag that the kernel took out of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

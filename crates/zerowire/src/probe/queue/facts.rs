@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::super::{errno, nic, recv, sys, uring};
 use super::rules::{self, Rule};
-use crate::netdevice;
 use crate::netlink::{Channels, DataSplit, Device, Ethtool, Link, Netdev, NetlinkError, Queue, Rings, Rss};
+use zerowire_sys::netdevice;
 
 /// The interface as the kernel tells it. An error is its number.
 #[derive(Clone, Debug)]

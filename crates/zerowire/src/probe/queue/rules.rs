@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use serde::Serialize;
 
 use super::super::sys::socket;
-use crate::netdevice;
+use zerowire_sys::netdevice;
 
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_GRXCLSRULE: u32 = 0x2f;

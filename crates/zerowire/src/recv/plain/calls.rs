@@ -1,7 +1,6 @@
 //! The system calls of plain receiving.
 
 use crate::recv::core::Core;
-use crate::syscall;
 use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -9,6 +8,7 @@ use rustix::net::SocketFlags;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
+use zerowire_sys::syscall;
 
 /// Connections that are accepted from one socket at a time.
 const ACCEPTS: usize = 64;

@@ -1,0 +1,13 @@
+//! The system calls that zerowire makes and rustix lacks, behind safe types.
+//!
+//! This crate exists for zerowire alone. It is not a stable interface: any release may change it.
+//!
+//! * [`netdevice`]: what an interface says of itself by ioctl.
+//! * [`syscall`]: calls with raw arguments.
+//!
+//! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe` where the
+//! kernel keeps an address after the call, and where it takes the caller's word for a length.
+#![warn(missing_docs)]
+
+pub mod netdevice;
+pub mod syscall;
