@@ -2,6 +2,7 @@
 //!
 //! This crate exists for zerowire alone. It is not a stable interface: any release may change it.
 //!
+//! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
 //! * [`syscall`]: calls with raw arguments.
 //!
@@ -9,5 +10,6 @@
 //! kernel keeps an address after the call, and where it takes the caller's word for a length.
 #![warn(missing_docs)]
 
+pub mod map;
 pub mod netdevice;
 pub mod syscall;

@@ -12,10 +12,12 @@
 //! the guest can't reach.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use super::map::{Mapping, leave_out_of_dumps};
+use rustix::mm::MapFlags;
+use zerowire_sys::map::{Mapping, READ_WRITE};
+
 use super::{GuestMemory, Segment, present};
 
 /// Alignment of regions, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
@@ -42,9 +44,9 @@ struct Place {
 /// The range. Dropping it unmaps it.
 #[derive(Debug)]
 pub struct Composite {
-    /// Holds the addresses.
-    _range: Mapping,
-    base: NonNull<u8>,
+    range: Mapping,
+    /// Where the composition begins in the mapping.
+    base_at: usize,
     len: usize,
     padding: usize,
     slab_at: usize,
@@ -54,11 +56,6 @@ pub struct Composite {
     /// Bytes of the smallest page behind any of the guest's memory.
     smallest_page: usize,
 }
-
-// SAFETY: the addresses belong to no thread; the value itself dereferences none of them.
-unsafe impl Send for Composite {}
-// SAFETY: as above; the value is immutable.
-unsafe impl Sync for Composite {}
 
 impl Composite {
     /// Maps `memory`, at most `most` bytes of it in whole pages, with `padding` bytes of private memory before it and `slab`
@@ -82,27 +79,25 @@ impl Composite {
         }
         let ram: usize = regions.iter().map(|r| r.len).sum();
         let len = padding + ram + slab;
-        let range = Mapping::private(len + ALIGN)?;
-        let start = range.as_ptr().wrapping_add(padding);
-        let first = start.wrapping_add(start.align_offset(ALIGN));
-        let base =
-            NonNull::new(first.wrapping_sub(padding)).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        let mut range = Mapping::private(len + ALIGN)?;
+        let base_at = range.as_ptr().wrapping_add(padding).align_offset(ALIGN);
         let mut places = vec![Place::default(); regions.len()];
         let mut at = padding;
         for region in regions.iter().filter(|r| r.len > 0) {
-            map_over(base.as_ptr().wrapping_add(at), region)?;
+            let file = (region.file, region.offset);
+            range.place(base_at + at, region.len, file, READ_WRITE, MapFlags::NORESERVE)?;
             let ptr = memory.regions()[region.index].ptr().addr() as u64;
             places[region.index] =
                 Place { delta: (at as u64).wrapping_sub(ptr), end: ptr + region.len as u64 };
             at += region.len;
         }
         let smallest_page = regions.iter().filter(|r| r.len > 0).map(|r| r.page).min().unwrap_or(4096);
-        Ok(Self { _range: range, base, len, padding, slab_at: padding + ram, places, smallest_page })
+        Ok(Self { range, base_at, len, padding, slab_at: padding + ram, places, smallest_page })
     }
 
     /// The first byte.
     pub fn base(&self) -> NonNull<u8> {
-        self.base
+        self.range.base().map_addr(|a| a.saturating_add(self.base_at))
     }
 
     /// Bytes in all.
@@ -133,7 +128,7 @@ impl Composite {
     }
 
     fn guest_part(&self) -> std::ops::Range<usize> {
-        let start = self.base.addr().get();
+        let start = self.base().addr().get();
         start + self.padding..start + self.slab_at
     }
 
@@ -152,33 +147,11 @@ impl Composite {
     }
 }
 
-/// Maps a region at `at`, over a part of a range that the caller owns and nobody has used yet.
-fn map_over(at: *mut u8, region: &RegionView<'_>) -> io::Result<()> {
-    let offset =
-        libc::off_t::try_from(region.offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-    // SAFETY: MAP_FIXED replaces a part of the caller's own range, to which there are no references.
-    let ptr = unsafe {
-        libc::mmap(
-            at.cast(),
-            region.len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-            region.file.as_raw_fd(),
-            offset,
-        )
-    };
-    if ptr == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    leave_out_of_dumps(at, region.len);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::RegionConfig;
-    use crate::memory::map::tests::is_left_out;
+    use zerowire_sys::map::testing::is_left_out;
 
     #[test]
     fn core_dumps_leave_out_the_second_mapping() {

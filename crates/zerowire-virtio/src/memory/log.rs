@@ -21,9 +21,9 @@ use rustix::fs::SeekFrom;
 use thiserror::Error;
 
 use super::file::{NotMemory, check_memory};
-use super::map::Mapping;
 use super::page_size;
 use super::sigbus::Guarded;
+use zerowire_sys::map::Mapping;
 
 /// Bytes of guest memory that a bit stands for (`VHOST_LOG_PAGE`).
 pub const PAGE_BYTES: u64 = 4096;
@@ -152,7 +152,7 @@ impl DirtyLog {
         let Ok(map_len) = usize::try_from((len + skip).next_multiple_of(page)) else {
             return Err(overflow);
         };
-        let map = Mapping::shared(file, offset - skip, map_len)?;
+        let map = Mapping::shared(file, offset - skip, map_len).map_err(io::Error::from)?;
         let bits = Arc::new(Bits::Shared(Guarded::new(map, page as usize)));
         let file = Some((Arc::new(file.try_clone_to_owned()?), offset));
         Ok(Self { bits, skip: skip as usize, len, file, signal: None })
@@ -168,7 +168,7 @@ impl DirtyLog {
             return Err(LogError::TooHigh { what: "what is to be noted".to_owned(), end });
         }
         let map_len = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let bits = Arc::new(Bits::Private(Mapping::private(map_len)?));
+        let bits = Arc::new(Bits::Private(Mapping::private(map_len).map_err(io::Error::from)?));
         Ok(Self { bits, skip: 0, len, file: None, signal: None })
     }
 

@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
-use super::map::{Mapping, leave_out_of_dumps};
+use zerowire_sys::map::{Mapping, leave_out_of_dumps};
+
 use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
 
 /// Mappings at a time: the most regions of the most VMs, and for each its in-flight region and its dirty log, the old and the

@@ -9,9 +9,9 @@ use super::composite::RegionView;
 use super::error::MemoryError;
 use super::file::check_memory;
 use super::log::DirtyLog;
-use super::map::Mapping;
 use super::region_pool::{OWN_REGIONS, POOL, PooledRegion};
 use super::sigbus::Guarded;
+use zerowire_sys::map::Mapping;
 
 /// Bytes of guest memory at most: the mappings of one VM leave addresses for those of the others.
 pub(super) const MAX_BYTES: u64 = 16 << 40;
@@ -163,7 +163,7 @@ impl GuestMemory {
             return Err(MemoryError::FileTooShort { guest_addr, need, have });
         }
         let map = Guarded::new(
-            Mapping::shared(file.as_fd(), offset, len as usize).map_err(map_error)?,
+            Mapping::shared(&file, offset, len as usize).map_err(|e| map_error(e.into()))?,
             page as usize,
         );
         let ptr = map.as_ptr();

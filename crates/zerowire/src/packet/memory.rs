@@ -11,9 +11,12 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::MapFlags;
+use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use super::geometry::{Geometry, Version};
 
@@ -35,39 +38,23 @@ pub(super) enum Status {
     Refused,
 }
 
-/// The mapped ring. It is unmapped on drop; the kernel keeps pages that frames in flight refer to.
+/// The mapped ring. The kernel keeps pages that frames in flight refer to.
 #[derive(Debug)]
 pub(super) struct Memory {
-    base: NonNull<u8>,
+    mapping: Mapping,
     /// Offset of each slot, to save two divisions an access.
     offsets: Box<[usize]>,
     geometry: Geometry,
     version: Version,
 }
 
-// SAFETY: the mapping belongs to this value alone, and is not tied to a thread.
-unsafe impl Send for Memory {}
-
 impl Memory {
     /// Maps the ring that was made on `socket` with this geometry and version.
     pub(super) fn map(socket: BorrowedFd<'_>, geometry: Geometry, version: Version) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                geometry.total_bytes(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                socket.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let len = geometry.total_bytes();
+        let mapping = Mapping::shared_with(socket, 0, len, READ_WRITE, MapFlags::POPULATE)?;
         let offsets = (0..geometry.slots).map(|slot| geometry.offset(slot)).collect();
-        Ok(Self { base, offsets, geometry, version })
+        Ok(Self { mapping, offsets, geometry, version })
     }
 
     pub(super) fn geometry(&self) -> &Geometry {
@@ -80,7 +67,7 @@ impl Memory {
         let offset = self.offsets[slot];
         assert!(at < self.geometry.slot_bytes, "byte {at} of a slot");
         // SAFETY: the offset of a slot of the geometry plus less than its length is inside the mapping.
-        unsafe { self.base.add(offset + at) }
+        unsafe { self.mapping.base().add(offset + at) }
     }
 
     #[inline]
@@ -157,12 +144,5 @@ impl Memory {
     pub(super) fn spoil(&mut self, slot: usize) {
         let len = self.geometry.slot_bytes as u32 + 1;
         self.word(slot, self.version.len_at()).store(len, Ordering::Release);
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `map`, to which nothing refers any more. Frames in flight hold their pages themselves.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.geometry.total_bytes()) };
     }
 }

@@ -8,7 +8,7 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, getrlimit};
 
 use super::errno::{self, size};
-use super::sys::{Mapping, open_userfaultfd, register_and_release};
+use super::sys::{map, open_userfaultfd, register_and_release};
 use super::{Finding, Group, Job, Machine, Subject, Todo};
 
 /// How much is registered to see whether it may be.
@@ -60,7 +60,7 @@ pub(super) fn check(todo: &mut Todo, machine: &Machine, has_ring: bool) {
 /// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0: none).
 fn largest() -> io::Result<(u64, i32)> {
     let ring: IoUring = IoUring::new(2)?;
-    let memory = Mapping::new(TRIED_BYTES as usize, None)?;
+    let memory = map(TRIED_BYTES as usize, None)?;
     let attempt = |bytes: u64| register_and_release(&ring, &memory, bytes as usize);
     let Err(e) = attempt(TRIED_BYTES) else { return Ok((TRIED_BYTES, 0)) };
     // `low` steps can be registered, `high` can't.
@@ -130,7 +130,7 @@ fn map_huge() -> io::Result<()> {
         MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
     )?;
     rustix::fs::ftruncate(&file, HUGE_BYTES as u64)?;
-    Mapping::new(HUGE_BYTES, Some(file.as_fd())).map(drop)
+    map(HUGE_BYTES, Some(file.as_fd())).map(drop)
 }
 
 /// Free and all huge pages of 2 MiB, as text.

@@ -8,7 +8,7 @@ use std::io;
 use io_uring::{IoUring, cqueue, squeue};
 
 use super::errno;
-use super::sys::{Mapping, register_zcrx};
+use super::sys::{map, register_zcrx};
 use super::uring::{Ring, UNTRIED};
 use super::{Finding, Group, Job, Subject, Todo};
 use crate::uring::zcrx::{Abilities, abilities};
@@ -46,8 +46,8 @@ pub(super) fn has_more_areas() -> bool {
 /// Tries to register 64 KiB on a ring of its own, which takes the registration with it.
 pub(super) fn register(interface: u32, flags: u32) -> io::Result<()> {
     let page = rustix::param::page_size();
-    let area = Mapping::new(16 * page, None)?;
-    let refill = Mapping::new(2 * page, None)?;
+    let area = map(16 * page, None)?;
+    let refill = map(2 * page, None)?;
     register_zcrx(&wide_ring()?, interface, flags, &area, &refill)
 }
 

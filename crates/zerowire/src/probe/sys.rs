@@ -3,13 +3,13 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr;
 
 use io_uring::types::{io_uring_region_desc, io_uring_zcrx_area_reg, io_uring_zcrx_ifq_reg};
 use io_uring::{IoUring, cqueue, squeue};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::UserfaultfdFlags;
+use rustix::mm::{MapFlags, UserfaultfdFlags};
+use zerowire_sys::map::{Mapping, READ_WRITE};
 
 /// Names of temporary taps: the kernel fills in a number.
 pub(super) const TAP_PREFIX: &str = "zwdoc";
@@ -86,40 +86,18 @@ pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, words:
     .map(drop)
 }
 
-/// Memory of this process's own, of whole pages.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    base: *mut libc::c_void,
-    len: usize,
-}
-
-impl Mapping {
-    /// Maps `len` bytes: private and anonymous, or the start of `file` shared.
-    pub(super) fn new(len: usize, file: Option<BorrowedFd<'_>>) -> io::Result<Self> {
-        let (flags, fd) = match file {
-            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
-            Some(f) => (libc::MAP_SHARED, f.as_raw_fd()),
-        };
-        // SAFETY: the kernel chooses a free address.
-        let base =
-            unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { base, len })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, which nothing refers to any more: rings and sockets hold pages, not it.
-        unsafe { libc::munmap(self.base, self.len) };
-    }
+/// Memory of this process's own, of whole pages: private, or the start of `file` shared.
+pub(super) fn map(len: usize, file: Option<BorrowedFd<'_>>) -> io::Result<Mapping> {
+    let none = MapFlags::empty();
+    Ok(match file {
+        None => Mapping::private_with(len, none),
+        Some(file) => Mapping::shared_with(file, 0, len, READ_WRITE, none),
+    }?)
 }
 
 /// Registers the first `len` bytes of `memory` with `ring` and lets go of them again.
 pub(super) fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize) -> io::Result<()> {
-    let iov = libc::iovec { iov_base: memory.base, iov_len: len.min(memory.len) };
+    let iov = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: len.min(memory.len()) };
     // SAFETY: the range is mapped, and unregistered before this returns.
     unsafe { ring.submitter().register_buffers(&[iov]) }?;
     ring.submitter().unregister_buffers()
@@ -127,9 +105,9 @@ pub(super) fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize)
 
 /// Registers a ring of `entries` provided buffers at `memory` and lets go of it again.
 pub(super) fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u16) -> io::Result<()> {
-    debug_assert!(usize::from(entries) * 16 <= memory.len);
+    debug_assert!(usize::from(entries) * 16 <= memory.len());
     // SAFETY: the memory holds `entries` records of 16 bytes and outlives the registration, which ends here.
-    unsafe { ring.submitter().register_buf_ring_with_flags(memory.base as u64, entries, 1, 0) }?;
+    unsafe { ring.submitter().register_buf_ring_with_flags(memory.as_ptr() as u64, entries, 1, 0) }?;
     ring.submitter().unregister_buf_ring(1)
 }
 
@@ -143,10 +121,10 @@ pub(super) fn register_zcrx(
     refill: &Mapping,
 ) -> io::Result<()> {
     let mut area =
-        io_uring_zcrx_area_reg { addr: area.base as u64, len: area.len as u64, ..Default::default() };
+        io_uring_zcrx_area_reg { addr: area.as_ptr() as u64, len: area.len() as u64, ..Default::default() };
     let mut region = io_uring_region_desc {
-        user_addr: refill.base as u64,
-        size: refill.len as u64,
+        user_addr: refill.as_ptr() as u64,
+        size: refill.len() as u64,
         flags: io_uring::types::IORING_MEM_REGION_TYPE_USER,
         ..Default::default()
     };
@@ -168,7 +146,7 @@ pub(super) fn register_zcrx(
 
 /// Registers `memory` as AF_XDP memory of 4096-byte chunks (struct xdp_umem_reg, include/uapi/linux/if_xdp.h).
 pub(super) fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Result<()> {
-    let words: [u64; 4] = [memory.base as u64, memory.len as u64, 4096, 0];
+    let words: [u64; 4] = [memory.as_ptr() as u64, memory.len() as u64, 4096, 0];
     // SAFETY: the kernel reads the structure and pins the pages that it names, so that the mapping may go first.
     check(unsafe {
         libc::setsockopt(

@@ -48,7 +48,7 @@ fn abilities() -> std::io::Result<Abilities> {
     let known = ring.submitter().register_probe(&mut ops).is_ok();
     let has = |code| known && ops.is_supported(code);
     let none = UringFeatures { defer_taskrun: false };
-    let buffer_ring = super::sys::Mapping::new(rustix::param::page_size(), None)
+    let buffer_ring = super::sys::map(rustix::param::page_size(), None)
         .and_then(|memory| super::sys::register_buffer_ring(&ring, &memory, 8));
     Ok(Abilities {
         features: crate::uring::probe().unwrap_or(none),

@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::errno;
 use super::send::zerocopy;
-use super::sys::{Mapping, socket};
+use super::sys::{map, socket};
 use super::{Finding, Group, Job, Subject, Todo};
 
 /// Connections to host programs that the limit of open files is held against.
@@ -53,7 +53,7 @@ fn shared() -> io::Result<()> {
     let file = rustix::fs::memfd_create("zerowire-doctor", MemfdFlags::CLOEXEC)?;
     let page = rustix::param::page_size();
     rustix::fs::ftruncate(&file, page as u64)?;
-    Mapping::new(page, Some(file.as_fd())).map(drop)
+    map(page, Some(file.as_fd())).map(drop)
 }
 
 fn translate_memory(mapped: Result<(), i32>) -> Finding {

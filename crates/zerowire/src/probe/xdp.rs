@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::errno;
-use super::sys::{Mapping, load_xdp_program, register_umem, set_option, socket};
+use super::sys::{load_xdp_program, map, register_umem, set_option, socket};
 use super::{Finding, Group, Job, Subject, Todo};
 
 const USERS: &[Job] = &[Job::Net, Job::Recv, Job::Send];
@@ -34,7 +34,7 @@ enum Stop {
 fn make_socket() -> Result<(), Stop> {
     let number = |e: io::Error| errno::number(&e);
     let socket = socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(|e| Stop::Socket(number(e)))?;
-    let memory = Mapping::new(UMEM_BYTES, None).map_err(|e| Stop::Memory(number(e)))?;
+    let memory = map(UMEM_BYTES, None).map_err(|e| Stop::Memory(number(e)))?;
     register_umem(socket.as_fd(), &memory).map_err(|e| Stop::Memory(number(e)))?;
     for ring in
         [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]

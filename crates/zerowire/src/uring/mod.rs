@@ -3,7 +3,6 @@
 pub(crate) mod buffer_ring;
 mod enter;
 mod features;
-mod mapping;
 pub mod ring;
 mod send_features;
 pub mod sqe;

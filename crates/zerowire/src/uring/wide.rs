@@ -12,13 +12,14 @@
 //! Source: include/uapi/linux/io_uring.h of Linux 6.18; the numbers are part of the kernel's interface.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::enter::{Patience, enter};
-use super::mapping::Mapping;
+use zerowire_sys::map::Mapping;
 
 const SETUP_CQSIZE: u32 = 1 << 3;
 const SETUP_CLAMP: u32 = 1 << 4;
@@ -229,6 +230,8 @@ pub(crate) struct WideRing {
     kind: Completions,
     sq: SqPlaces,
     cq: CqPlaces,
+    /// Not sent to other threads.
+    one_thread: PhantomData<*const ()>,
 }
 
 /// Where things of the submission queue lie, and its tail as far as it is written.
@@ -287,8 +290,8 @@ impl WideRing {
         let len = cqes + cq_entries as usize * place_words(kind) * 8;
         let len = len.max([sq.head, sq.tail, sq.flags].into_iter().max().unwrap_or(0) as usize + 4);
         // One mapping holds both queues (IORING_FEAT_SINGLE_MMAP, Linux 5.4).
-        let queues = Mapping::of(&fd, OFF_SQ_RING, len)?;
-        let entries = Mapping::of(&fd, OFF_SQES, sq_entries as usize * size_of::<Entry>())?;
+        let queues = Mapping::ring(&fd, OFF_SQ_RING, len)?;
+        let entries = Mapping::ring(&fd, OFF_SQES, sq_entries as usize * size_of::<Entry>())?;
         let sq = SqPlaces {
             head: sq.head as usize,
             tail: sq.tail as usize,
@@ -298,9 +301,9 @@ impl WideRing {
         };
         let cq =
             CqPlaces { head: cq.head as usize, tail: cq.tail as usize, count: cq_entries, cqes, next: 0 };
-        let ring = Self { queues, entries, fd: Arc::new(fd), kind, sq, cq };
+        let ring = Self { queues, entries, fd: Arc::new(fd), kind, sq, cq, one_thread: PhantomData };
         for offset in [ring.sq.head, ring.sq.tail, ring.sq.flags, ring.cq.head, ring.cq.tail] {
-            if ring.queues.word(offset).is_none() {
+            if ring.queues.find_word(offset).is_none() {
                 return Err(io::Error::other("io_uring_setup gave offsets outside of its queues"));
             }
         }
@@ -323,7 +326,7 @@ impl WideRing {
     }
 
     fn load(&self, offset: usize) -> u32 {
-        self.queues.word(offset).map_or(0, |w| w.load(Ordering::Acquire))
+        self.queues.find_word(offset).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
     /// Entries that were pushed and not handed over yet.
@@ -337,11 +340,11 @@ impl WideRing {
             return false;
         }
         let place = (self.sq.next & (self.sq.count - 1)) as usize;
-        let at = self.entries.base().cast::<Entry>().wrapping_add(place);
+        let at = self.entries.as_ptr().cast::<Entry>().wrapping_add(place);
         // SAFETY: inside the mapped entries; the kernel reads none that the tail has not passed, and this one is free.
         unsafe { at.write(entry) };
         self.sq.next = self.sq.next.wrapping_add(1);
-        if let Some(tail) = self.queues.word(self.sq.tail) {
+        if let Some(tail) = self.queues.find_word(self.sq.tail) {
             tail.store(self.sq.next, Ordering::Release);
         }
         true
@@ -370,14 +373,14 @@ impl WideRing {
     /// The next completion that is in the queue already; makes no system call.
     pub(crate) fn pop(&mut self) -> Option<WideCqe> {
         let tail = self.load(self.cq.tail);
-        let words = self.queues.base().wrapping_add(self.cq.cqes).cast::<u64>();
+        let words = self.queues.as_ptr().wrapping_add(self.cq.cqes).cast::<u64>();
         // SAFETY: `read_at` asks for words of places within the queue, which lies inside the mapping; the kernel has
         // written those before the tail and writes none of them until the head has passed.
         let word = |index: usize| unsafe { words.wrapping_add(index).read() };
         let (cqe, next) = read_at(self.kind, self.cq.next, tail, self.cq.count - 1, word);
         if next != self.cq.next {
             self.cq.next = next;
-            if let Some(head) = self.queues.word(self.cq.head) {
+            if let Some(head) = self.queues.find_word(self.cq.head) {
                 head.store(next, Ordering::Release);
             }
         }

@@ -14,7 +14,6 @@
 pub mod address;
 mod error;
 mod interface;
-mod memory;
 pub mod program;
 mod ring;
 mod sender;

@@ -13,7 +13,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::memory::Mapping;
+use zerowire_sys::map::Mapping;
 
 /// A frame, or a piece of one, in the receive and transmit rings (`struct xdp_desc`, include/uapi/linux/if_xdp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

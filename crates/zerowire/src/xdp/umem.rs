@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::mm::MapFlags;
 use rustix::net::sockopt::set_xdp_umem_reg;
 use rustix::net::xdp::XdpUmemReg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -23,7 +24,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub use self::options::{KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, UmemOptions};
 use super::error::XdpError;
 use super::interface::Interface;
-use super::memory::{HUGE_PAGE_BYTES, Mapping};
+use zerowire_sys::map::{HUGE_PAGE_BYTES, HUGE_PAGES, Mapping};
+
 use super::socket::{RingSizes, SocketOptions};
 
 /// Registered memory. A clone is another handle of the same memory.
@@ -109,7 +111,9 @@ impl Umem {
         let len =
             if huge_pages { len.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(too_much)? } else { len };
         let need_bytes = len as u64;
-        let own = Mapping::anonymous(len, huge_pages).map_err(|e| match e {
+        let pages = if huge_pages { HUGE_PAGES } else { MapFlags::empty() };
+        let own = Mapping::private_with(len, MapFlags::POPULATE | pages);
+        let own = own.and_then(Mapping::kept_from_children).map_err(|e| match e {
             Errno::NOMEM if huge_pages => {
                 XdpError::NoHugePages { need_bytes, pages: need_bytes / HUGE_PAGE_BYTES as u64 }
             }

@@ -66,7 +66,7 @@ impl Slots {
             Ok(memory) => Ok(Self { memory, next: 0, header_bytes, given_back: 0 }),
             Err(e) => {
                 let _ = Self::close(socket);
-                Err(e)
+                Err(e.into())
             }
         }
     }

@@ -3,9 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::mm::{MapFlags, ProtFlags};
+use zerowire_sys::map::{Mapping, READ_WRITE};
+
 use super::error::{Error, system};
 use super::lease::Entry;
-use super::mapping::Mapping;
 use crate::recv::layout::{MapOptions, PAGE};
 
 /// Guest memory that was lent to the connection.
@@ -62,6 +64,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A mapping of all windows. Leases keep it alive.
+///
+/// Header pages are shared with the daemon, and both sides write them: they are accessed by atomics only. Data pages are
+/// written by the daemon alone, while it owns the window; a slice of them exists only while the program owns it
+/// ([`super::window`]). Guest memory can change at any time and is read by volatile loads only ([`super::volatile`]).
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) core: Arc<Core>,
@@ -79,7 +85,10 @@ impl View {
         let header_len = o.header_pages as usize * PAGE;
         let (headers, data) = (core.headers.as_fd(), core.data.as_fd());
         let mut place = |at: usize, len: usize, file: BorrowedFd<'_>, offset: usize, write: bool| {
-            memory.place(at, len, file, offset as u64, write).map_err(system("mmap (a window)"))
+            let access = if write { READ_WRITE } else { ProtFlags::READ };
+            memory
+                .place(at, len, (file, offset as u64), access, MapFlags::empty())
+                .map_err(system("mmap (a window)"))
         };
         place(0, PAGE, headers, 0, true)?;
         for w in 0..o.windows {
@@ -91,7 +100,8 @@ impl View {
         for r in &core.regions {
             let whole = r.len.next_multiple_of(PAGE);
             let mut m = Mapping::reserve(whole).map_err(system("mmap (a reservation for guest memory)"))?;
-            m.place(0, whole, r.file.as_fd(), r.offset, false).map_err(system("mmap (guest memory)"))?;
+            m.place(0, whole, (&r.file, r.offset), ProtFlags::READ, MapFlags::empty())
+                .map_err(system("mmap (guest memory)"))?;
             regions.push(m);
         }
         Ok(Self { core, memory, regions })

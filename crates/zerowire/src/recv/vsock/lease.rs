@@ -142,7 +142,7 @@ impl<'a> Packet<'a> {
             // daemon can write it, which does not as long as the lease that `'a` borrows from exists.
             Place::Data(at) => Payload::Window(unsafe { self.view.memory.bytes(at, self.entry.len) }),
             Place::Direct { region, at } => {
-                let start = self.view.regions[region].address(at);
+                let start = self.view.regions[region].as_ptr().wrapping_add(at).cast_const();
                 // SAFETY: the place was checked when the window was dequeued; the lease keeps the region mapped.
                 Payload::Guest(unsafe { VolatileSlice::new(start, self.entry.len) })
             }

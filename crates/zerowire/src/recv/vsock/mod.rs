@@ -38,7 +38,6 @@ mod error;
 mod handshake;
 mod lease;
 mod listener;
-mod mapping;
 mod options;
 mod read;
 mod volatile;

@@ -20,7 +20,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use super::mapping::Mapping;
+use rustix::mm::MapFlags;
+use zerowire_sys::map::Mapping;
+
 use super::wide::WideRing;
 pub(crate) use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NODEV, Rqe};
 use abi::{AreaReg, Ctrl, CtrlAddArea, EventDesc, IfqReg};
@@ -116,7 +118,7 @@ impl Zcrx {
     fn register(ring: &WideRing, request: &Request, with_events: bool) -> io::Result<(Self, Answer)> {
         let entries = request.entries.clamp(1, MOST_ENTRIES).next_power_of_two();
         let (stats, bytes) = region::lengths(entries);
-        let own = if request.kernel_ring { None } else { Some(Mapping::anonymous(bytes)?) };
+        let own = if request.kernel_ring { None } else { Some(memory(bytes)?) };
         let (if_idx, if_rxq, flags) = match request.source {
             Source::Queue { interface, queue } => (interface, queue, 0),
             Source::NoDevice => (0, 0, REG_NODEV),
@@ -127,7 +129,7 @@ impl Zcrx {
             Some(fd) => AreaReg { len, flags: abi::AREA_DMABUF, dmabuf_fd: fd as u32, ..AreaReg::default() },
         };
         let mut desc = io_uring_region_desc {
-            user_addr: own.as_ref().map_or(0, |m| m.base() as u64),
+            user_addr: own.as_ref().map_or(0, |m| m.as_ptr() as u64),
             size: bytes as u64,
             flags: if own.is_some() { IORING_MEM_REGION_TYPE_USER } else { 0 },
             ..Default::default()
@@ -155,7 +157,7 @@ impl Zcrx {
         unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, (&raw mut reg).cast(), 1)? };
         let memory = match own {
             Some(memory) => memory,
-            None => Mapping::of(&fd, desc.mmap_offset, bytes)?,
+            None => Mapping::ring(&fd, desc.mmap_offset, bytes)?,
         };
         let layout = region::Layout {
             head: reg.offsets.head as usize,
@@ -261,6 +263,11 @@ impl Zcrx {
         unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, (&raw mut ctrl).cast(), 0)? };
         Ok(ctrl.argument)
     }
+}
+
+/// Memory that a forked child doesn't get.
+fn memory(bytes: usize) -> io::Result<Mapping> {
+    Ok(Mapping::private_with(bytes, MapFlags::empty())?.kept_from_children()?)
 }
 
 /// One `io_uring_register`.

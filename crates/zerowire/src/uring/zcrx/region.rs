@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::abi::{CopyStats, Rqe};
-use crate::uring::mapping::Mapping;
+use zerowire_sys::map::Mapping;
 
 /// The head of the region, before the entries; what the kernel needs (`rq_hdr_size`) is a part of it.
 const HEAD_BYTES: usize = 4096;
@@ -34,18 +34,13 @@ pub(super) fn lengths(entries: u32) -> (usize, usize) {
     (stats, (stats + size_of::<CopyStats>()).next_multiple_of(rustix::param::page_size()))
 }
 
-/// See the module.
+/// See the module. Words that both sides change are atomic; entries are written by [`Region::write`] only, whose callers
+/// agree on one writer.
 #[derive(Debug)]
 pub(crate) struct Region {
     memory: Mapping,
     layout: Layout,
 }
-
-// SAFETY: the words that both sides change are atomic; entries are written by `Region::write` only, whose callers agree on
-// one writer; the mapping belongs to the process, and nobody unmaps it before the last holder drops it.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
 
 impl Region {
     /// # Errors
@@ -57,8 +52,8 @@ impl Region {
             && layout.entries_at.is_multiple_of(align_of::<Rqe>())
             && end.is_some_and(|e| e <= layout.stats.unwrap_or(bytes))
             && layout.stats.is_none_or(|s| s.is_multiple_of(64) && s + size_of::<CopyStats>() <= bytes)
-            && memory.word(layout.head).is_some()
-            && memory.word(layout.tail).is_some();
+            && memory.find_word(layout.head).is_some()
+            && memory.find_word(layout.tail).is_some();
         if is_inside {
             Ok(Self { memory, layout })
         } else {
@@ -73,12 +68,12 @@ impl Region {
 
     /// How far the kernel has taken entries.
     pub(crate) fn head(&self) -> u32 {
-        self.memory.word(self.layout.head).map_or(0, |w| w.load(Ordering::Acquire))
+        self.memory.find_word(self.layout.head).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
     /// How far entries were handed over.
     pub(crate) fn tail(&self) -> u32 {
-        self.memory.word(self.layout.tail).map_or(0, |w| w.load(Ordering::Acquire))
+        self.memory.find_word(self.layout.tail).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
     /// Writes the entry at position `at`.
@@ -87,7 +82,7 @@ impl Region {
     /// The kernel has taken what was there before, or it never had anything; no other thread writes an entry now.
     pub(crate) unsafe fn write(&self, at: u32, entry: Rqe) {
         let place = (at & (self.layout.entries - 1)) as usize;
-        let to = self.memory.base().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place);
+        let to = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place);
         // SAFETY: inside the region (checked at the registration) and aligned; the kernel reads no entry between the tail
         // and the head plus the ring's length, and the caller is the only one who writes.
         unsafe { to.write(entry) };
@@ -95,7 +90,7 @@ impl Region {
 
     /// Hands the entries before `tail` to the kernel.
     pub(crate) fn publish(&self, tail: u32) {
-        if let Some(word) = self.memory.word(self.layout.tail) {
+        if let Some(word) = self.memory.find_word(self.layout.tail) {
             word.store(tail, Ordering::Release);
         }
     }
@@ -117,13 +112,13 @@ impl Region {
         let end = (64 + entries as usize * size_of::<Rqe>()).next_multiple_of(64);
         let layout = Layout { head: 0, tail: 4, entries_at: 64, entries, stats: has_stats.then_some(end) };
         let bytes = end + size_of::<CopyStats>();
-        Self::new(Mapping::anonymous(bytes.next_multiple_of(4096))?, layout, bytes)
+        Self::new(super::memory(bytes.next_multiple_of(4096))?, layout, bytes)
     }
 
     /// Takes all entries, as the kernel does.
     #[cfg(feature = "testing")]
     pub(crate) fn take_all(&self) {
-        if let Some(word) = self.memory.word(self.layout.head) {
+        if let Some(word) = self.memory.find_word(self.layout.head) {
             word.store(self.tail(), Ordering::Release);
         }
     }
@@ -136,10 +131,10 @@ impl Region {
             return None;
         }
         let place = (head & (self.layout.entries - 1)) as usize;
-        let from = self.memory.base().wrapping_add(self.layout.entries_at).cast::<Rqe>();
+        let from = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>();
         // SAFETY: inside the region; before the tail nobody writes.
         let entry = unsafe { from.wrapping_add(place).read() };
-        self.memory.word(self.layout.head).unwrap().store(head.wrapping_add(1), Ordering::Release);
+        self.memory.find_word(self.layout.head).unwrap().store(head.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
 
@@ -151,7 +146,7 @@ impl Region {
     /// What the kernel has copied so far, for all rings; zero where it doesn't count.
     pub(crate) fn copied(&self) -> CopyStats {
         let Some(at) = self.layout.stats else { return CopyStats::default() };
-        let words = self.memory.base().wrapping_add(at).cast::<u64>();
+        let words = self.memory.as_ptr().wrapping_add(at).cast::<u64>();
         // SAFETY: inside the region, at a multiple of 64; both sides use whole words, this one atomically.
         let read = |i| unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.load(Ordering::Relaxed);
         CopyStats { count: read(0), bytes: read(1) }
@@ -164,7 +159,7 @@ mod tests {
 
     fn region(entries_at: usize, entries: u32, stats: Option<usize>) -> io::Result<Region> {
         let layout = Layout { head: 0, tail: 4, entries_at, entries, stats };
-        Region::new(Mapping::anonymous(8192).unwrap(), layout, 8192)
+        Region::new(crate::uring::zcrx::memory(8192).unwrap(), layout, 8192)
     }
 
     #[test]

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset};
 
-use super::super::memory::Mapping;
+use zerowire_sys::map::Mapping;
+
 use super::super::ring::Layout;
 use super::super::umem::{Claim, Umem};
 use super::{Interface, Mode, SocketOptions, XdpError};
@@ -36,7 +37,7 @@ pub(super) fn map<R>(
         entries: at.desc as usize,
     };
     let len = layout.entries.saturating_add(size as usize * entry_bytes);
-    let mapping = Mapping::of_socket(socket.as_fd(), len, offset)
+    let mapping = Mapping::ring(socket, offset, len)
         .map_err(|e| XdpError::system(format!("a ring of {size} entries"), "mmap", e))?;
     make(mapping, layout, size).ok_or_else(old)
 }

@@ -1,0 +1,283 @@
+//! Memory mappings, unmapped when they are dropped.
+//!
+//! A [`Mapping`] owns a range of addresses. It gives out addresses and atomic words; who may read or write
+//! which other bytes, and when, is the matter of its users. A page that is not mapped, or lies behind the
+//! end of its file, ends the process when it is touched (SIGSEGV, SIGBUS).
+
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU32;
+
+use rustix::io;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Length of a huge page, bytes: on x86-64, and on arm64 with base pages of 4 KiB.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Pages of 2 MiB from their pool, whatever the default length of huge pages is.
+pub const HUGE_PAGES: MapFlags = MapFlags::HUGETLB.union(MapFlags::HUGE_2MB);
+
+/// For reading and writing.
+pub const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// What a caller may say about pages. Other flags say where a mapping goes, which is this module's part.
+const PAGE_FLAGS: MapFlags = MapFlags::POPULATE.union(MapFlags::NORESERVE).union(HUGE_PAGES);
+
+/// A range of addresses that is mapped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a range of addresses belongs to the process, not to a thread. The value itself accesses none of its bytes but
+// by atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `len` bytes of `fd` from `offset` on, shared, for reading and writing. Core dumps leave them out.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn shared(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        let mapping = Self::shared_with(fd, offset, len, READ_WRITE, MapFlags::NORESERVE)?;
+        leave_out_of_dumps(mapping.as_ptr(), len);
+        Ok(mapping)
+    }
+
+    /// `len` bytes of private zeroed memory. Pages that are never touched cost nothing, and core dumps leave them out.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn private(len: usize) -> io::Result<Self> {
+        let mapping = Self::private_with(len, MapFlags::NORESERVE)?;
+        leave_out_of_dumps(mapping.as_ptr(), len);
+        Ok(mapping)
+    }
+
+    /// `len` bytes of a ring that the kernel shares by `fd`, at `offset`: present from the start, for reading and writing.
+    /// A forked child doesn't get them.
+    ///
+    /// # Errors
+    /// What mmap(2) and madvise(2) say.
+    pub fn ring(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        Self::shared_with(fd, offset, len, READ_WRITE, MapFlags::POPULATE)?.kept_from_children()
+    }
+
+    /// As [`Mapping::shared`], in core dumps as well, with this access. Of `pages` those flags count that say what the
+    /// pages are: `POPULATE`, `NORESERVE`, [`HUGE_PAGES`].
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn shared_with(
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+        access: ProtFlags,
+        pages: MapFlags,
+    ) -> io::Result<Self> {
+        check(offset)?;
+        let flags = MapFlags::SHARED | (pages & PAGE_FLAGS);
+        // SAFETY: a new mapping at an address that the kernel chooses touches no other one.
+        let base = unsafe { mmap(ptr::null_mut(), len, access, flags, fd, offset) }?;
+        Self::owned(base, len)
+    }
+
+    /// As [`Mapping::private`], in core dumps as well. `pages` is as for [`Mapping::shared_with`].
+    ///
+    /// # Errors
+    /// What mmap(2) says: ENOMEM, also without free huge pages; EAGAIN beyond RLIMIT_MEMLOCK, if all memory is locked.
+    pub fn private_with(len: usize, pages: MapFlags) -> io::Result<Self> {
+        let flags = MapFlags::PRIVATE | (pages & PAGE_FLAGS);
+        // SAFETY: as above.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, READ_WRITE, flags) }?;
+        Self::owned(base, len)
+    }
+
+    /// Reserves `len` bytes, a multiple of the page size, that can't be accessed until something is placed there.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn reserve(len: usize) -> io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: as above.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) }?;
+        Self::owned(base, len)
+    }
+
+    fn owned(base: *mut std::ffi::c_void, len: usize) -> io::Result<Self> {
+        let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
+        Ok(Self { base, len })
+    }
+
+    /// Maps `len` bytes of `fd` from `offset` on, shared, over what is at `at` of this mapping. Core dumps leave them out.
+    /// `pages` is as for [`Mapping::shared_with`].
+    ///
+    /// # Errors
+    /// What mmap(2) and madvise(2) say; EINVAL for a range that is not in this mapping.
+    pub fn place(
+        &mut self,
+        at: usize,
+        len: usize,
+        (fd, offset): (impl AsFd, u64),
+        access: ProtFlags,
+        pages: MapFlags,
+    ) -> io::Result<()> {
+        check(offset)?;
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::Errno::INVAL);
+        }
+        let flags = MapFlags::SHARED | MapFlags::FIXED | (pages & PAGE_FLAGS);
+        let start = self.base.as_ptr().wrapping_add(at).cast();
+        // SAFETY: FIXED replaces pages of this mapping only, as checked; `&mut self` says that nothing borrows them. The advice
+        // changes no bytes.
+        unsafe {
+            mmap(start, len, access, flags, fd, offset)?;
+            madvise(start, len, Advice::LinuxDontDump)
+        }
+    }
+
+    /// The mapping, which a forked child doesn't get. Else pages that are shared until one side writes are replaced by copies
+    /// that the kernel doesn't know, and a ring that is still mapped keeps its queue busy.
+    ///
+    /// # Errors
+    /// What madvise(2) says.
+    pub fn kept_from_children(self) -> io::Result<Self> {
+        // SAFETY: the range of the mapping; nothing changes in this process.
+        unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }?;
+        Ok(self)
+    }
+
+    /// The first byte.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The first byte.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the mapping is empty; never so for one that was made.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The word at byte `at`, which others may change at any time. The whole process accesses it by atomics only.
+    ///
+    /// # Panics
+    /// Where no such word is in the mapping.
+    #[inline]
+    pub fn word(&self, at: usize) -> &AtomicU32 {
+        self.find_word(at).unwrap_or_else(|| panic!("word at {at} of {} bytes", self.len))
+    }
+
+    /// As [`Mapping::word`]; `None` where `at` is not inside, or not aligned.
+    #[inline]
+    pub fn find_word(&self, at: usize) -> Option<&AtomicU32> {
+        if !at.is_multiple_of(4) || at.checked_add(4)? > self.len {
+            return None;
+        }
+        // SAFETY: aligned (the base is a page's), inside the mapping, which lives as long as the borrow.
+        Some(unsafe { AtomicU32::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) })
+    }
+
+    /// Bytes of the mapping.
+    ///
+    /// # Safety
+    /// `at..at + len` is in the mapping and readable, of a file that can't shrink, and nobody writes those bytes as long as
+    /// the slice lives.
+    #[inline]
+    pub unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        debug_assert!(at + len <= self.len);
+        // SAFETY: by the contract of this function.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that was mapped, to which nothing refers any more. An error leaves it mapped.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Leaves addresses out of core dumps: guests' data must not end up in a file of the host's.
+pub fn leave_out_of_dumps(at: *mut u8, len: usize) {
+    // SAFETY: the advice changes no bytes; the kernel checks the range.
+    let _ = unsafe { madvise(at.cast(), len, Advice::LinuxDontDump) };
+}
+
+/// Offsets have 63 bits.
+fn check(offset: u64) -> io::Result<()> {
+    i64::try_from(offset).map_or(Err(io::Errno::OVERFLOW), |_| Ok(()))
+}
+
+/// For tests of what is left out of core dumps.
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    /// Whether core dumps leave out the mapping that has this address (proc_pid_smaps(5): `dd`).
+    pub fn is_left_out(at: *const u8) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("it is there");
+        let mut inside = false;
+        for line in maps.lines() {
+            let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+            if first == "VmFlags:" && inside {
+                return rest.split(' ').any(|flag| flag == "dd");
+            }
+            if let Some((start, end)) = first.split_once('-') {
+                let bound = |text| usize::from_str_radix(text, 16).expect("an address");
+                inside = (bound(start)..bound(end)).contains(&at.addr());
+            }
+        }
+        panic!("{at:?} is not mapped")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::is_left_out;
+    use super::*;
+
+    #[test]
+    fn core_dumps_leave_out_mappings_of_every_kind() {
+        const LEN: usize = 2 << 20;
+        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, LEN as u64).expect("its length");
+        assert!(is_left_out(Mapping::shared(&file, 0, LEN).expect("a mapping").as_ptr()));
+        assert!(is_left_out(Mapping::private(LEN).expect("a mapping").as_ptr()));
+        assert!(!is_left_out(std::ptr::from_ref(&file).cast()), "other memory is dumped");
+    }
+
+    #[test]
+    fn ranges_and_words_outside_are_refused() {
+        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, 8192).expect("its length");
+        let mut mapping = Mapping::reserve(8192).expect("a mapping");
+        for (at, len, offset, errno) in [
+            (4096, 8192, 0, io::Errno::INVAL),
+            (usize::MAX, 4096, 0, io::Errno::INVAL),
+            (0, 4096, 1 << 63, io::Errno::OVERFLOW),
+        ] {
+            let placed = mapping.place(at, len, (&file, offset), READ_WRITE, MapFlags::empty());
+            assert_eq!(placed, Err(errno), "{at} {len} {offset}");
+        }
+        mapping.place(0, 8192, (&file, 0), READ_WRITE, MapFlags::empty()).expect("placed");
+        assert!(is_left_out(mapping.as_ptr()) && is_left_out(mapping.as_ptr().wrapping_add(8191)));
+        mapping.word(8188).store(7, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(mapping.find_word(8188).map(|w| w.load(std::sync::atomic::Ordering::Relaxed)), Some(7));
+        for at in [2, 8190, 8192, usize::MAX - 3] {
+            assert!(mapping.find_word(at).is_none(), "{at}");
+        }
+    }
+}
