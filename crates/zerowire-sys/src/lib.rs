@@ -5,6 +5,7 @@
 //! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
 //! * [`syscall`]: calls with raw arguments.
+//! * [`uring`]: what io_uring can do here, and what the `io-uring` crate does not name.
 //!
 //! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe` where the
 //! kernel keeps an address after the call, and where it takes the caller's word for a length.
@@ -13,3 +14,4 @@
 pub mod map;
 pub mod netdevice;
 pub mod syscall;
+pub mod uring;

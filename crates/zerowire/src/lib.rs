@@ -7,7 +7,6 @@
 //! * [`packet`]: whole frames through a packet socket's transmit ring.
 //! * [`xdp`]: whole frames through AF_XDP.
 //! * [`recv`]: receiving in place.
-//! * [`uring`]: what io_uring can do here.
 //! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`probe`]: what this kernel, user and network namespace can do, and how to get the missing part.
 #![warn(missing_docs)]
@@ -20,7 +19,6 @@ pub mod probe;
 pub mod recv;
 pub mod send;
 mod socket_error;
-pub mod uring;
 pub mod xdp;
 
 pub use zerowire_sys::{netdevice, syscall};

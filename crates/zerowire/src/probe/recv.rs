@@ -11,7 +11,7 @@ use super::errno;
 use super::sys::{map, register_zcrx};
 use super::uring::{Ring, UNTRIED};
 use super::{Finding, Group, Job, Subject, Todo};
-use crate::uring::zcrx::{Abilities, abilities};
+use zerowire_sys::uring::zcrx::{Abilities, abilities};
 
 /// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel copies.
 pub(super) const ZCRX_REG_NODEV: u32 = 2;

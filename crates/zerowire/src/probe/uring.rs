@@ -4,7 +4,7 @@ use io_uring::{IoUring, Probe, opcode};
 
 use super::errno;
 use super::{Finding, Group, Job, Subject, Todo};
-use crate::uring::UringFeatures;
+use zerowire_sys::uring::UringFeatures;
 
 /// What the kernel's io_uring has.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ fn abilities() -> std::io::Result<Abilities> {
     let buffer_ring = super::sys::map(rustix::param::page_size(), None)
         .and_then(|memory| super::sys::register_buffer_ring(&ring, &memory, 8));
     Ok(Abilities {
-        features: crate::uring::probe().unwrap_or(none),
+        features: zerowire_sys::uring::probe().unwrap_or(none),
         send_zc: has(opcode::SendZc::CODE),
         sendmsg_zc: has(opcode::SendMsgZc::CODE),
         recv_zc: has(opcode::RecvZc::CODE),

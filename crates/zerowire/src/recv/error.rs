@@ -2,9 +2,9 @@
 
 use super::{ConnectionId, ListenerId};
 use crate::area::AreaError;
-use crate::uring::UringProbeError;
 use std::io;
 use thiserror::Error;
+use zerowire_sys::uring::UringProbeError;
 
 /// Why a receiver could not be made or asked. What happens to one connection is an arrival
 /// ([`What`](super::What)), not an error.

@@ -7,8 +7,8 @@ use super::posted::Posted;
 use crate::recv::Arrival;
 use crate::recv::core::Core;
 use crate::recv::listen::{ACCEPT, Step};
-use crate::uring::ring::Cqe;
 use std::collections::VecDeque;
+use zerowire_sys::uring::ring::Cqe;
 
 /// `IORING_CQE_F_BUFFER`: a provided buffer was used; its number is in the upper half of the flags.
 const F_BUFFER: u32 = 1;

@@ -5,8 +5,8 @@ use super::posted::Posted;
 use crate::recv::core::{Connection, Core, Kind};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, Options, What};
-use crate::uring::ring::Cqe;
 use proptest::prelude::*;
+use zerowire_sys::uring::ring::Cqe;
 
 const SLOTS: usize = 8;
 const BYTES: usize = 64;

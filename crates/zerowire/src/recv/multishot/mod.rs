@@ -20,13 +20,13 @@ use super::backend::Engine;
 use super::core::{Core, Kind};
 use super::listen::{ACCEPT, Step};
 use super::{Arrival, Options, RecvError};
-use crate::uring::buffer_ring::BufferRing;
-use crate::uring::ring::{Cqe, SendRing, Threads};
 use io_uring::{opcode, squeue, types};
 use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, Machine};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
+use zerowire_sys::uring::buffer_ring::BufferRing;
+use zerowire_sys::uring::ring::{Cqe, SendRing, Threads};
 
 /// Entries handed over a system call, at most.
 const SUBMISSIONS: u32 = 256;
@@ -377,7 +377,7 @@ fn refused(e: io::Error, completions: u32) -> RecvError {
     if is_memlock(&e) {
         return RecvError::Memlock { completions, limit: locked_limit() };
     }
-    RecvError::Uring(crate::uring::refusal(e))
+    RecvError::Uring(zerowire_sys::uring::refusal(e))
 }
 
 /// RLIMIT_MEMLOCK, for people.

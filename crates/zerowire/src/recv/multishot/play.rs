@@ -4,8 +4,8 @@ use super::machine::{BELL, CANCEL, Machine};
 use crate::recv::core::{Connection, Core, Kind};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, Options, What};
-use crate::uring::ring::Cqe;
 use std::collections::{HashSet, VecDeque};
+use zerowire_sys::uring::ring::Cqe;
 
 const SLOTS: usize = 16;
 const BYTES: usize = 64;

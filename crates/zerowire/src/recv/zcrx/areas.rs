@@ -15,10 +15,10 @@ use crate::area::{Area, AreaOptions};
 use crate::recv::RecvError;
 use crate::recv::core::Core;
 use crate::recv::lease::MOST_ADDED;
-use crate::uring::zcrx::AREA_SHIFT;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use zerowire_sys::uring::zcrx::AREA_SHIFT;
 
 /// How an area is cut.
 #[derive(Clone, Copy, Debug)]

@@ -7,9 +7,9 @@ use super::state::{State, recv_data};
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
 use crate::recv::{Arrival, Options, RecvError, core::Core};
-use crate::uring::wide::{CQE_F_MORE, WideCqe};
-use crate::uring::zcrx::Region;
 use std::sync::Arc;
+use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
+use zerowire_sys::uring::zcrx::Region;
 
 const PAGE: usize = 4096;
 

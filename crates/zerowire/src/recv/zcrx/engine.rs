@@ -5,11 +5,11 @@ use crate::area::AreaOptions;
 use crate::recv::backend::Engine;
 use crate::recv::core::Core;
 use crate::recv::{Arrival, RecvError, ZeroCopied};
-use crate::uring::wide::{Completions, Entry};
 use rustix::net::{SocketType, ipproto, sockopt};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use zerowire_sys::uring::wide::{Completions, Entry};
 
 impl Zcrx {
     /// Ends the request of `place`; what it brings until then goes to the backlog.

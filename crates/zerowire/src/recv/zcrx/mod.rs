@@ -42,8 +42,6 @@ use super::core::Core;
 use super::lease::Pool;
 use super::listen::{ACCEPT, Step};
 use super::{Arrival, RecvError};
-use crate::uring::wide::{Entry, WideRing};
-use crate::uring::zcrx::{Event, Zcrx as Registered};
 use areas::Share;
 pub(super) use open::{Plan, device_memory};
 use shared::{Leftover, Shared};
@@ -51,6 +49,8 @@ use state::State;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zerowire_sys::uring::wide::{Entry, WideRing};
+use zerowire_sys::uring::zcrx::{Event, Zcrx as Registered};
 
 /// Entries a batch.
 const SUBMISSIONS: u32 = 256;

@@ -9,12 +9,12 @@ use super::{SUBMISSIONS, SharedArea, Zcrx};
 use crate::area::Area;
 use crate::recv::core::Core;
 use crate::recv::{Backend, Options, RecvError};
-use crate::uring::wide::{Completions, WideRing};
-use crate::uring::zcrx::{MOST_ENTRIES, Request, Source, Zcrx as Registered};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
+use zerowire_sys::uring::wide::{Completions, WideRing};
+use zerowire_sys::uring::zcrx::{MOST_ENTRIES, Request, Source, Zcrx as Registered};
 
 /// Pieces of a buffer that may be lent at a time on a device queue, where a buffer holds several frames. More wait.
 const PIECES: usize = 16;

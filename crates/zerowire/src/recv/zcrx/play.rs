@@ -6,10 +6,10 @@ use crate::area::{Area, AreaOptions, Pages};
 use crate::recv::core::{Connection, Core, Kind};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, Backend, ConnectionId, Options, What};
-use crate::uring::wide::{CQE_F_MORE, WideCqe};
-use crate::uring::zcrx::AREA_SHIFT;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
+use zerowire_sys::uring::zcrx::AREA_SHIFT;
 
 /// Of the first area, and of the one that may be added.
 const PAGES: usize = 6;

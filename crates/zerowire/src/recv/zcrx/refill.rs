@@ -6,8 +6,8 @@
 //! ```
 //! Positions run freely over 32 bits; the place is the position modulo the ring's length, a power of two.
 
-use crate::uring::zcrx::Rqe;
 use std::collections::VecDeque;
+use zerowire_sys::uring::zcrx::Rqe;
 
 /// The writing end of a refill ring.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use crate::probe::queue::zcrx_errors::{Registration, explain};
 use crate::recv::{Options, RecvError};
-use crate::uring::wide::Completions;
-use crate::uring::zcrx::{FEATURE_RX_PAGE_SIZE, REG_NODEV, Request, abilities};
 use io_uring::{IoUring, Probe, opcode};
 use std::io;
+use zerowire_sys::uring::wide::Completions;
+use zerowire_sys::uring::zcrx::{FEATURE_RX_PAGE_SIZE, REG_NODEV, Request, abilities};
 
 /// Why the ring can't be made.
 pub(super) fn refused(e: io::Error, options: &Options, kind: Completions) -> RecvError {
@@ -15,7 +15,7 @@ pub(super) fn refused(e: io::Error, options: &Options, kind: Completions) -> Rec
         }
         Some(libc::EINVAL) => RecvError::TooOld { what: "zero-copy receive", since: "Linux 6.15" },
         Some(libc::ENOMEM) => RecvError::Memlock { completions: options.completions, limit: locked_limit() },
-        _ => crate::uring::refusal(e).into(),
+        _ => zerowire_sys::uring::refusal(e).into(),
     }
 }
 
@@ -142,7 +142,7 @@ fn has_no(word: Option<impl Into<u64>>, bit: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uring::zcrx::Source;
+    use zerowire_sys::uring::zcrx::Source;
 
     fn said(errno: i32, queue: Option<(String, u32)>, change: impl FnOnce(&mut Request)) -> String {
         let mut request = Request {

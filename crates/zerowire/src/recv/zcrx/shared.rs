@@ -13,11 +13,11 @@
 use super::areas::Areas;
 use super::refill::Ring;
 use crate::recv::ZeroCopied;
-use crate::uring::zcrx::{CopyStats, Region, Rqe};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zerowire_sys::uring::zcrx::{CopyStats, Region, Rqe};
 
 /// See the module.
 #[derive(Debug)]

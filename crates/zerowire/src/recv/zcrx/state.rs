@@ -18,11 +18,11 @@ use crate::recv::Arrival;
 use crate::recv::core::{Core, Placed};
 use crate::recv::lease::Pool;
 use crate::recv::listen::ACCEPT;
-use crate::uring::wide::{CQE_F_MORE, WideCqe};
-use crate::uring::zcrx::{AREA_SHIFT, Event, Rqe};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
+use zerowire_sys::uring::zcrx::{AREA_SHIFT, Event, Rqe};
 
 const TAG_RECV: u64 = 1 << 32;
 const TAG_CANCEL: u64 = 2 << 32;

@@ -2,8 +2,8 @@
 
 use super::error::{EngineError, locked_limit};
 use crate::area::Area;
-use crate::uring::ring::SendRing;
 use std::io;
+use zerowire_sys::uring::ring::SendRing;
 
 /// Places in the ring's table of buffers: as many as one ring's areas may need, at 8 bytes a place.
 const PLACES: u32 = 256;

@@ -3,10 +3,10 @@
 use super::core::Core;
 use super::message::Message;
 use crate::send::Way;
-use crate::uring::sqe::{self, Loan};
 use io_uring::squeue;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use zerowire_sys::uring::sqe::{self, Loan};
 
 /// Times that a datagram is sent again whose successors are out. The first may be told the ICMP error that the one sent
 /// again before it caused.

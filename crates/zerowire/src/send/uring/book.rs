@@ -8,10 +8,10 @@
 //! many tokens as are ever out at a time.
 
 use crate::send::backend::Sent;
-use crate::uring::ring::Cqe;
-use crate::uring::sqe;
 use std::collections::VecDeque;
 use std::io;
+use zerowire_sys::uring::ring::Cqe;
+use zerowire_sys::uring::sqe;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Token {

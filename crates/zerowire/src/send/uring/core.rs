@@ -17,13 +17,13 @@ use super::engine::EngineOptions;
 use super::error::{EngineError, locked_limit};
 use super::message::Message;
 use super::tombstone::{SOCKET_PLACE, Tombstone};
-use crate::uring::SendFeatures;
-use crate::uring::ring::{SendRing, Threads};
-use crate::uring::sqe::Target;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zerowire_sys::uring::SendFeatures;
+use zerowire_sys::uring::ring::{SendRing, Threads};
+use zerowire_sys::uring::sqe::Target;
 
 /// See the module.
 pub(super) struct Core {
@@ -67,10 +67,10 @@ impl Core {
                 completions: options.completions,
                 limit: locked_limit(),
             },
-            _ => EngineError::Refused(crate::uring::refusal(e)),
+            _ => EngineError::Refused(zerowire_sys::uring::refusal(e)),
         };
         let (mut ring, stone) = set_up(options, options.threads).map_err(refused)?;
-        let features = crate::uring::send_features().map_err(refused)?;
+        let features = zerowire_sys::uring::send_features().map_err(refused)?;
         let owner = (options.threads == Threads::One).then(thread_number);
         Ok(Self {
             flags: ring.flags(),

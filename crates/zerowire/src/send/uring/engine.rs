@@ -3,10 +3,10 @@
 use super::EngineError;
 use super::core::Core;
 use crate::area::Area;
-use crate::uring::ring::Threads;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use zerowire_sys::uring::ring::Threads;
 
 /// What happens when an area can't be registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

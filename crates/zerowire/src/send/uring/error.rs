@@ -1,8 +1,8 @@
 //! Why an engine could not be made or used.
 
-use crate::uring::UringProbeError;
 use std::io;
 use thiserror::Error;
+use zerowire_sys::uring::UringProbeError;
 
 /// Why an [`Engine`](super::Engine) could not be made, or an area not be registered.
 #[derive(Debug, Error)]

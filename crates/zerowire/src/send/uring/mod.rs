@@ -23,6 +23,6 @@ mod message;
 mod straggle;
 mod tombstone;
 
-pub use crate::uring::ring::Threads;
 pub use engine::{Engine, EngineOptions, Registration};
 pub use error::EngineError;
+pub use zerowire_sys::uring::ring::Threads;

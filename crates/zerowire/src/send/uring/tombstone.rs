@@ -5,9 +5,9 @@
 //! write end of a pipe is registered with each ring and closed here, and the end of that pipe is the end of the ring.
 //! Any thread can look, which matters for rings that only their own thread may ask.
 
-use crate::uring::ring::SendRing;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use zerowire_sys::uring::ring::SendRing;
 
 /// Places of a ring's table of files: this one's, and [`SOCKET_PLACE`].
 const PLACES: u32 = 2;
@@ -45,8 +45,8 @@ impl Tombstone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uring::ring::Threads;
     use std::time::{Duration, Instant};
+    use zerowire_sys::uring::ring::Threads;
 
     #[test]
     fn a_closed_ring_is_gone_soon_and_an_open_one_is_not() {

@@ -1,10 +1,10 @@
 //! A batch goes out, results and notifications come in.
 
 use super::Core;
-use crate::uring::ring::Cqe;
 use io_uring::squeue;
 use std::io;
 use std::time::Duration;
+use zerowire_sys::uring::ring::Cqe;
 
 /// Completions read at a time.
 const CHUNK: usize = 32;

@@ -3,8 +3,8 @@
 use super::super::engine::EngineOptions;
 use super::super::tombstone::{SOCKET_PLACE, Tombstone};
 use super::Core;
-use crate::uring::ring::{SendRing, Threads};
 use std::io;
+use zerowire_sys::uring::ring::{SendRing, Threads};
 
 impl Core {
     /// The ring can't be driven any more. Notifications may have been lost, too (EBADR), so it is closed.

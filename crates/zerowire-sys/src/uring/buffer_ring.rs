@@ -5,15 +5,16 @@
 //! [`BufferRing::publish`] until the completion that names it.
 
 use super::ring::SendRing;
-use crate::area::{Area, AreaError, AreaOptions, Pages};
+use crate::map::Mapping;
 use io_uring::types::BufRingEntry;
+use rustix::mm::MapFlags;
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct BufferRing {
-    memory: Area,
+pub struct BufferRing {
+    memory: Mapping,
     mask: u16,
     tail: u16,
     group: u16,
@@ -24,29 +25,26 @@ impl BufferRing {
     ///
     /// # Errors
     /// EINVAL before Linux 5.19; ENOMEM beyond RLIMIT_MEMLOCK.
-    pub(crate) fn new(ring: &SendRing, entries: usize, group: u16) -> io::Result<Self> {
+    pub fn new(ring: &SendRing, entries: usize, group: u16) -> io::Result<Self> {
         let entries = entries.clamp(1, 32768).next_power_of_two();
         let page = rustix::param::page_size();
         let bytes = (entries * size_of::<BufRingEntry>()).next_multiple_of(page);
-        let memory = Area::new(AreaOptions { buffer_bytes: bytes, buffers: 1, pages: Pages::Normal })
-            .map_err(|e| match e {
-                AreaError::Map { cause, .. } => cause,
-                other => io::Error::other(other),
-            })?;
+        let memory = Mapping::private_with(bytes, MapFlags::empty())?;
         // SAFETY: the memory is page-aligned and long enough. The kernel pins its pages, so that even a ring that outlives
         // this value writes to nothing else.
-        unsafe { ring.register_buffer_ring(memory.base(), entries as u16, group)? };
+        unsafe { ring.register_buffer_ring(memory.as_ptr(), entries as u16, group)? };
         Ok(Self { memory, mask: (entries - 1) as u16, tail: 0, group })
     }
 
     /// Its number, which entries name.
-    pub(crate) fn group(&self) -> u16 {
+    pub fn group(&self) -> u16 {
         self.group
     }
 
     /// Writes the next entry, which the kernel sees after [`BufferRing::publish`]; returns its position. The caller never
     /// has more entries out than the ring has.
-    pub(crate) fn put(&mut self, at: *mut u8, len: u32, buffer: u16) -> u16 {
+    #[inline]
+    pub fn put(&mut self, at: *mut u8, len: u32, buffer: u16) -> u16 {
         let position = self.tail & self.mask;
         // SAFETY: the position is within the ring; the kernel doesn't read or write an entry before the tail has passed
         // it, and only this thread writes. The fields are set one by one: those of the first entry share it with the tail.
@@ -59,7 +57,8 @@ impl BufferRing {
     }
 
     /// Hands what was put over to the kernel.
-    pub(crate) fn publish(&self) {
+    #[inline]
+    pub fn publish(&self) {
         // SAFETY: the first entry's last field is the tail (include/uapi/linux/io_uring.h, `struct io_uring_buf_ring`);
         // it is aligned, and both sides use it atomically.
         let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entry(0)).cast_mut()) };
@@ -67,12 +66,14 @@ impl BufferRing {
     }
 
     /// The length of an entry that the kernel has used: it may have shortened it.
-    pub(crate) fn len_at(&self, position: u16) -> u32 {
+    #[inline]
+    pub fn len_at(&self, position: u16) -> u32 {
         // SAFETY: within the ring; a completion named the entry, so the kernel is done with it.
         unsafe { (*self.entry(position & self.mask)).len() }
     }
 
+    #[inline]
     fn entry(&self, position: u16) -> *mut BufRingEntry {
-        self.memory.base().cast::<BufRingEntry>().wrapping_add(position.into())
+        self.memory.as_ptr().cast::<BufRingEntry>().wrapping_add(position.into())
     }
 }

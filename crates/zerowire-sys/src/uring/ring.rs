@@ -98,6 +98,7 @@ impl SendRing {
     }
 
     /// Entries pushed and not handed over yet.
+    #[inline]
     pub fn held(&mut self) -> usize {
         self.ring.0.submission().len()
     }
@@ -107,6 +108,7 @@ impl SendRing {
     /// # Safety
     /// All memory that the entry names stays valid, and its header, vector and control data unchanged, until the entry's
     /// result; the memory to be sent until its last completion.
+    #[inline]
     pub unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: passed on to the caller.
         unsafe { self.ring.0.submission().push(entry).is_ok() }
@@ -114,12 +116,14 @@ impl SendRing {
 
     /// Whether the kernel has something that only a system call brings into the queue: deferred work, or completions that
     /// didn't fit (`IORING_SQ_TASKRUN`, `IORING_SQ_CQ_OVERFLOW`).
+    #[inline]
     pub fn has_deferred(&mut self) -> bool {
         let queue = self.ring.0.submission();
         queue.taskrun() || queue.cq_overflow()
     }
 
     /// Whether completions are on the kernel's own list since the queue was full.
+    #[inline]
     pub fn has_overflowed(&mut self) -> bool {
         self.ring.0.submission().cq_overflow()
     }
@@ -130,6 +134,7 @@ impl SendRing {
     ///
     /// # Errors
     /// EEXIST on a ring of another thread ([`Threads::One`]); ENOMEM. EBUSY and EAGAIN mean: take completions first.
+    #[inline]
     pub fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
         let all = self.held();
         self.enter_with(all, want, timeout)
@@ -139,10 +144,12 @@ impl SendRing {
     ///
     /// # Errors
     /// As [`SendRing::enter`].
+    #[inline]
     pub fn enter_with(&mut self, count: usize, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
         self.hand_over(count, want, Patience { timeout, ..Patience::default() })
     }
 
+    #[inline]
     fn hand_over(&mut self, count: usize, want: usize, patience: Patience) -> io::Result<usize> {
         let held = self.held();
         let count = count.min(held) as u32;
@@ -175,6 +182,7 @@ impl SendRing {
     }
 
     /// The next completion that is in the queue already; makes no system call.
+    #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
         self.ring.0.completion().next().map(|c| Cqe {
             user_data: c.user_data(),
@@ -184,6 +192,7 @@ impl SendRing {
     }
 
     /// Takes up to `room.len()` completions that are in the queue already; returns how many.
+    #[inline]
     pub fn take(&mut self, room: &mut [Cqe]) -> usize {
         let mut queue = self.ring.0.completion();
         let mut count = 0;

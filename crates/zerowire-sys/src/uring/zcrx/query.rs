@@ -6,26 +6,26 @@ use super::abi::{CTRL_ADD_AREA, QUERY_ZCRX, QueryHeader, QueryZcrx, REGISTER_QUE
 
 /// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Abilities {
+pub struct Abilities {
     /// `ZCRX_REG_*` that a registration may have.
-    pub(crate) registrations: u64,
+    pub registrations: u64,
     /// `IORING_ZCRX_AREA_*` that an area may have.
-    pub(crate) areas: u64,
+    pub areas: u64,
     /// Operations of `IORING_REGISTER_ZCRX_CTRL`.
-    pub(crate) controls: u32,
+    pub controls: u32,
     /// `ZCRX_FEATURE_*`.
-    pub(crate) features: u32,
+    pub features: u32,
 }
 
 impl Abilities {
     /// Whether areas can be added to a registration (`ZCRX_CTRL_ADD_AREA`, Linux 7.3).
-    pub(crate) fn has_more_areas(self) -> bool {
+    pub fn has_more_areas(self) -> bool {
         self.controls > CTRL_ADD_AREA
     }
 }
 
 /// Asks the kernel; `None` where it doesn't answer (before 7.0, or io_uring is forbidden).
-pub(crate) fn abilities() -> Option<Abilities> {
+pub fn abilities() -> Option<Abilities> {
     query().ok()
 }
 

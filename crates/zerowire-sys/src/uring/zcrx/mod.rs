@@ -20,22 +20,22 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use crate::map::Mapping;
 use rustix::mm::MapFlags;
-use zerowire_sys::map::Mapping;
 
 use super::wide::WideRing;
-pub(crate) use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NODEV, Rqe};
+pub use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NODEV, Rqe};
 use abi::{AreaReg, Ctrl, CtrlAddArea, EventDesc, IfqReg};
 use io_uring::types::{IORING_MEM_REGION_TYPE_USER, io_uring_region_desc};
-pub(crate) use query::{Abilities, abilities};
-pub(crate) use region::Region;
+pub use query::{Abilities, abilities};
+pub use region::Region;
 
 const _: () = assert!(size_of::<io_uring_region_desc>() == 64);
 
 /// What the kernel tells by a completion of its own (`enum zcrx_event_type`). It does so once, until it is armed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Event {
+pub enum Event {
     /// The NIC asked for a buffer and there was none.
     OutOfBuffers = 0,
     /// Payload was copied into the area.
@@ -44,47 +44,52 @@ pub(crate) enum Event {
 
 impl Event {
     /// Both.
-    pub(crate) const ALL: [Self; 2] = [Self::OutOfBuffers, Self::Copied];
+    pub const ALL: [Self; 2] = [Self::OutOfBuffers, Self::Copied];
 
     /// Of a completion's result.
-    pub(crate) fn of(result: i32) -> Option<Self> {
+    pub fn of(result: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|e| *e as i32 == result)
     }
 }
 
 /// Where payload comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// A receive queue of an interface, by their numbers.
-    Queue { interface: u32, queue: u32 },
+    Queue {
+        /// The interface's.
+        interface: u32,
+        /// The queue's.
+        queue: u32,
+    },
     /// No device: the kernel copies.
     NoDevice,
 }
 
 /// What to register.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub struct Request {
     /// Where payload comes from.
-    pub(crate) source: Source,
+    pub source: Source,
     /// Start of the area, if it is memory of the process.
-    pub(crate) area: *mut u8,
+    pub area: *mut u8,
     /// Its bytes.
-    pub(crate) area_bytes: usize,
+    pub area_bytes: usize,
     /// The area is that of this DMA buffer, as a whole.
-    pub(crate) dmabuf: Option<RawFd>,
+    pub dmabuf: Option<RawFd>,
     /// Entries of the refill ring, 1 to [`MOST_ENTRIES`].
-    pub(crate) entries: u32,
+    pub entries: u32,
     /// The refill ring is memory of the kernel, mapped here, and not of the process, pinned.
-    pub(crate) kernel_ring: bool,
+    pub kernel_ring: bool,
     /// Bytes of a buffer that the driver is asked for; 0: a page.
-    pub(crate) buffer_bytes: u32,
+    pub buffer_bytes: u32,
     /// User data of the kernel's events.
-    pub(crate) event_data: u64,
+    pub event_data: u64,
 }
 
 /// A ring's part in a registration. It ends with the ring's descriptor.
 #[derive(Debug)]
-pub(crate) struct Zcrx {
+pub struct Zcrx {
     region: Arc<Region>,
     fd: Arc<OwnedFd>,
     id: u32,
@@ -92,11 +97,11 @@ pub(crate) struct Zcrx {
 
 /// What the kernel answered to a registration.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
     /// Bytes of a buffer.
-    pub(crate) buffer_bytes: u32,
+    pub buffer_bytes: u32,
     /// The area's number, above an offset's bits.
-    pub(crate) token: u64,
+    pub token: u64,
 }
 
 impl Zcrx {
@@ -108,7 +113,7 @@ impl Zcrx {
     /// # Safety
     /// The area is mapped, and nobody reads or writes a byte of it but what a completion has named, until it was given
     /// back; the ring outlives this value or is not entered after it.
-    pub(crate) unsafe fn new(ring: &WideRing, request: &Request) -> io::Result<(Self, Answer)> {
+    pub unsafe fn new(ring: &WideRing, request: &Request) -> io::Result<(Self, Answer)> {
         match Self::register(ring, request, true) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Self::register(ring, request, false),
             other => other,
@@ -181,7 +186,7 @@ impl Zcrx {
     ///
     /// # Safety
     /// As [`Zcrx::new`], for the area of the other ring.
-    pub(crate) unsafe fn import(
+    pub unsafe fn import(
         ring: &WideRing,
         exported: BorrowedFd<'_>,
         region: &Arc<Region>,
@@ -198,19 +203,19 @@ impl Zcrx {
     ///
     /// # Errors
     /// EINVAL before Linux 7.0; EMFILE.
-    pub(crate) fn export(&self) -> io::Result<OwnedFd> {
+    pub fn export(&self) -> io::Result<OwnedFd> {
         let fd = self.control(abi::CTRL_EXPORT, 0)?;
         // SAFETY: a new descriptor that nobody else owns.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     }
 
     /// Its number, which receives name.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.id
     }
 
     /// The refill ring and the statistics.
-    pub(crate) fn region(&self) -> &Arc<Region> {
+    pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
@@ -218,7 +223,7 @@ impl Zcrx {
     ///
     /// # Errors
     /// EINVAL before Linux 7.0.
-    pub(crate) fn flush(&self) -> io::Result<()> {
+    pub fn flush(&self) -> io::Result<()> {
         self.control(abi::CTRL_FLUSH_RQ, 0).map(drop)
     }
 
@@ -226,12 +231,12 @@ impl Zcrx {
     ///
     /// # Errors
     /// EINVAL when it has not come since it was asked for.
-    pub(crate) fn arm(&self, event: Event) -> io::Result<()> {
+    pub fn arm(&self, event: Event) -> io::Result<()> {
         self.control(abi::CTRL_ARM_EVENT, event as u32).map(drop)
     }
 
     /// Whether the kernel has [`Zcrx::add_area`].
-    pub(crate) fn has_more_areas(&self) -> bool {
+    pub fn has_more_areas(&self) -> bool {
         abilities().is_some_and(Abilities::has_more_areas)
     }
 
@@ -245,7 +250,7 @@ impl Zcrx {
     ///
     /// # Safety
     /// As [`Zcrx::new`], for this memory.
-    pub(crate) unsafe fn add_area(&self, area: *mut u8, bytes: usize) -> io::Result<u64> {
+    pub unsafe fn add_area(&self, area: *mut u8, bytes: usize) -> io::Result<u64> {
         let mut area = AreaReg { addr: area as u64, len: bytes as u64, ..AreaReg::default() };
         let area_ptr = &raw mut area as u64;
         let op = abi::CTRL_ADD_AREA;

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use zerowire_sys::syscall;
+use crate::syscall;
 
 /// `IORING_ENTER_GETEVENTS`, `IORING_ENTER_EXT_ARG` (include/uapi/linux/io_uring.h).
 const GETEVENTS: usize = 1;
@@ -25,11 +25,11 @@ const _: () = assert!(size_of::<WaitArg>() == 24);
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+pub struct Patience {
     /// At the longest; `None`: for ever.
-    pub(crate) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
     /// For all that is wanted, then for one (`min_wait_usec`, Linux 6.12). Zero: not so.
-    pub(crate) gather: Duration,
+    pub gather: Duration,
 }
 
 /// Hands `count` entries over, runs the kernel's deferred work, and waits for `want` completions. Returns how many were handed
@@ -38,7 +38,7 @@ pub(crate) struct Patience {
 /// # Safety
 /// What the entries in the ring name is as the pusher of each promised.
 #[inline]
-pub(crate) unsafe fn enter(fd: RawFd, count: u32, want: u32, patience: Patience) -> Result<usize, i32> {
+pub unsafe fn enter(fd: RawFd, count: u32, want: u32, patience: Patience) -> Result<usize, i32> {
     let time = patience
         .timeout
         .map(|t| t.min(LONGEST))

@@ -46,6 +46,7 @@ const _: () =
     assert!(std::mem::offset_of!(Sqe, user_data) == 32 && std::mem::offset_of!(Sqe, buf_index) == 40);
 
 impl Sqe {
+    #[inline]
     fn entry(self) -> squeue::Entry {
         // SAFETY: both are 64 bytes of integers with the same alignment (checked above), and every bit pattern of
         // `struct io_uring_sqe` is a valid value: the kernel checks the fields.
@@ -63,6 +64,7 @@ pub enum Target {
 }
 
 impl Target {
+    #[inline]
     fn apply(self, sqe: &mut Sqe) {
         match self {
             Self::Fd(fd) => sqe.fd = fd,
@@ -94,6 +96,7 @@ pub enum Loan {
 }
 
 impl Loan {
+    #[inline]
     fn apply(self, sqe: &mut Sqe) {
         let report = |on: bool| if on { SEND_ZC_REPORT_USAGE } else { 0 };
         match self {
@@ -108,6 +111,7 @@ impl Loan {
 }
 
 /// SEND or SEND_ZC of one range: `len` bytes at `addr`, with the `MSG_*` bits `flags`.
+#[inline]
 pub fn send(to: Target, loan: Loan, addr: *const u8, len: u32, flags: i32, user_data: u64) -> squeue::Entry {
     let opcode = if loan == Loan::Copy { opcode::Send::CODE } else { opcode::SendZc::CODE };
     let mut sqe =
@@ -118,6 +122,7 @@ pub fn send(to: Target, loan: Loan, addr: *const u8, len: u32, flags: i32, user_
 }
 
 /// SENDMSG or SENDMSG_ZC of a message header; the header, its vector and its control data must stay until the result.
+#[inline]
 pub fn sendmsg(
     to: Target,
     loan: Loan,

@@ -37,7 +37,7 @@ pub fn probe() -> Result<UringFeatures, UringProbeError> {
 }
 
 /// What an error of `io_uring_setup` means.
-pub(crate) fn refusal(e: io::Error) -> UringProbeError {
+pub fn refusal(e: io::Error) -> UringProbeError {
     match e.raw_os_error() {
         Some(libc::ENOSYS) => UringProbeError::Missing,
         Some(libc::EPERM) => UringProbeError::Refused(

@@ -11,11 +11,11 @@ pub(super) const REGISTER_ZCRX_CTRL: u32 = 36;
 /// `ZCRX_REG_IMPORT` (Linux 7.0): `if_idx` is a descriptor of a registration of another ring.
 pub(super) const REG_IMPORT: u32 = 1;
 /// `ZCRX_REG_NODEV` (Linux 7.1): no interface; the kernel copies everything.
-pub(crate) const REG_NODEV: u32 = 2;
+pub const REG_NODEV: u32 = 2;
 /// `IORING_ZCRX_AREA_DMABUF` (Linux 6.16).
 pub(super) const AREA_DMABUF: u32 = 1;
 /// `ZCRX_FEATURE_RX_PAGE_SIZE` (Linux 7.0): `rx_buf_len` may be asked for.
-pub(crate) const FEATURE_RX_PAGE_SIZE: u32 = 1;
+pub const FEATURE_RX_PAGE_SIZE: u32 = 1;
 
 pub(super) const CTRL_FLUSH_RQ: u32 = 0;
 pub(super) const CTRL_EXPORT: u32 = 1;
@@ -28,19 +28,20 @@ pub(super) const EVENT_DESC_FLAG_STATS: u32 = 1;
 pub(super) const QUERY_ZCRX: u32 = 1;
 
 /// `IORING_ZCRX_AREA_SHIFT`: above this bit an offset holds the area's number.
-pub(crate) const AREA_SHIFT: u32 = 48;
+pub const AREA_SHIFT: u32 = 48;
 /// `IO_RQ_MAX_ENTRIES` (io_uring/zcrx.c).
-pub(crate) const MOST_ENTRIES: u32 = 32768;
+pub const MOST_ENTRIES: u32 = 32768;
 
 /// `struct io_uring_zcrx_rqe`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rqe {
+pub struct Rqe {
     /// Offset in the area, with the area's number above.
-    pub(crate) off: u64,
+    pub off: u64,
     /// Bytes of the piece.
-    pub(crate) len: u32,
-    pub(crate) pad: u32,
+    pub len: u32,
+    /// 0.
+    pub pad: u32,
 }
 
 /// `struct io_uring_zcrx_offsets`.
@@ -143,11 +144,11 @@ pub(super) struct QueryZcrx {
 
 /// `struct zcrx_stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CopyStats {
+pub struct CopyStats {
     /// Pieces that the kernel copied into the area.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Their bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 const _: () = assert!(size_of::<Rqe>() == 16 && size_of::<Offsets>() == 32);

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::enter::{Patience, enter};
-use zerowire_sys::map::Mapping;
+use crate::map::Mapping;
 
 const SETUP_CQSIZE: u32 = 1 << 3;
 const SETUP_CLAMP: u32 = 1 << 4;
@@ -40,7 +40,7 @@ const OFF_SQES: u64 = 0x1000_0000;
 const SQ_CQ_OVERFLOW: u32 = 1 << 1;
 
 /// `IORING_CQE_F_MORE`: the request goes on.
-pub(crate) const CQE_F_MORE: u32 = 1 << 1;
+pub const CQE_F_MORE: u32 = 1 << 1;
 /// `IORING_CQE_F_SKIP`: fills the end of the queue, no completion.
 const CQE_F_SKIP: u32 = 1 << 5;
 /// `IORING_CQE_F_32`: this completion has 32 bytes.
@@ -106,7 +106,7 @@ const _: () = assert!(size_of::<Params>() == 120);
 /// `struct io_uring_sqe`, of requests that name no memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     opcode: u8,
     flags: u8,
     ioprio: u16,
@@ -129,30 +129,31 @@ const _: () = assert!(std::mem::offset_of!(Entry, zcrx_id) == 44);
 impl Entry {
     /// RECV_ZC, multishot (it must be): payload of TCP socket `fd` goes to the area of `zcrx_id`; ends after `bytes` bytes
     /// (0: never).
-    pub(crate) fn recv_zc(fd: RawFd, zcrx_id: u32, bytes: u32, user_data: u64) -> Self {
+    #[inline]
+    pub fn recv_zc(fd: RawFd, zcrx_id: u32, bytes: u32, user_data: u64) -> Self {
         let (opcode, ioprio) = (OP_RECV_ZC, RECV_MULTISHOT);
         Self { opcode, ioprio, fd, zcrx_id, len: bytes, user_data, ..Self::default() }
     }
 
     /// Cancels the request with the user data `target`.
-    pub(crate) fn cancel(target: u64, user_data: u64) -> Self {
+    pub fn cancel(target: u64, user_data: u64) -> Self {
         Self { opcode: OP_ASYNC_CANCEL, fd: -1, addr: target, user_data, ..Self::default() }
     }
 
     /// Cancels every request of the ring.
-    pub(crate) fn cancel_all(user_data: u64) -> Self {
+    pub fn cancel_all(user_data: u64) -> Self {
         let op_flags = ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY;
         Self { opcode: OP_ASYNC_CANCEL, fd: -1, op_flags, user_data, ..Self::default() }
     }
 
     /// Accepts one connection of the listening socket `fd`, or all that come (`many`); closed on exec.
-    pub(crate) fn accept(fd: RawFd, many: bool, user_data: u64) -> Self {
+    pub fn accept(fd: RawFd, many: bool, user_data: u64) -> Self {
         let (opcode, ioprio) = (OP_ACCEPT, if many { ACCEPT_MULTISHOT } else { 0 });
         Self { opcode, ioprio, fd, op_flags: libc::SOCK_CLOEXEC as u32, user_data, ..Self::default() }
     }
 
     /// One completion when `fd` is readable.
-    pub(crate) fn readable(fd: RawFd, user_data: u64) -> Self {
+    pub fn readable(fd: RawFd, user_data: u64) -> Self {
         // The halves of the mask are swapped on big-endian machines.
         let mask = u32::from(libc::POLLIN as u16);
         let op_flags = if cfg!(target_endian = "big") { mask.rotate_left(16) } else { mask };
@@ -162,7 +163,7 @@ impl Entry {
 
 /// How the ring keeps completions of 32 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Completions {
+pub enum Completions {
     /// All have 32 bytes (`IORING_SETUP_CQE32`).
     #[default]
     Wide,
@@ -172,18 +173,19 @@ pub(crate) enum Completions {
 
 /// One completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WideCqe {
+pub struct WideCqe {
     /// What the entry was pushed with.
-    pub(crate) user_data: u64,
+    pub user_data: u64,
     /// Bytes, or a negative errno.
-    pub(crate) result: i32,
+    pub result: i32,
     /// `IORING_CQE_F_*`.
-    pub(crate) flags: u32,
+    pub flags: u32,
     /// The first eight of the further bytes; 0 where there are none.
-    pub(crate) extra: u64,
+    pub extra: u64,
 }
 
 /// Words of a place in the completion queue: 4 (32 bytes) or 2 (16 bytes).
+#[inline]
 fn place_words(kind: Completions) -> usize {
     match kind {
         Completions::Wide => 4,
@@ -193,6 +195,7 @@ fn place_words(kind: Completions) -> usize {
 
 /// The completion at position `head` of a queue of `mask + 1` places, each word of which `word` reads, and the position
 /// behind it. `None`: there is none before `tail`.
+#[inline]
 fn read_at(
     kind: Completions,
     mut head: u32,
@@ -223,7 +226,7 @@ fn read_at(
 
 /// See the module. One thread makes it and enters it (`IORING_SETUP_SINGLE_ISSUER`).
 #[derive(Debug)]
-pub(crate) struct WideRing {
+pub struct WideRing {
     queues: Mapping,
     entries: Mapping,
     fd: Arc<OwnedFd>,
@@ -261,7 +264,7 @@ impl WideRing {
     /// # Errors
     /// That of `io_uring_setup`: EINVAL on kernels before 6.6 (with [`Completions::Mixed`]: 6.18), EPERM or ENOSYS where
     /// io_uring is forbidden or absent, ENOMEM.
-    pub(crate) fn new(submissions: u32, completions: u32, kind: Completions) -> io::Result<Self> {
+    pub fn new(submissions: u32, completions: u32, kind: Completions) -> io::Result<Self> {
         let wide = match kind {
             Completions::Wide => SETUP_CQE32,
             Completions::Mixed => SETUP_CQE_MIXED,
@@ -311,31 +314,34 @@ impl WideRing {
     }
 
     /// The ring's descriptor. What is registered lives as long as any holder of it.
-    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+    pub fn fd(&self) -> &Arc<OwnedFd> {
         &self.fd
     }
 
     /// How completions are kept.
-    pub(crate) fn kind(&self) -> Completions {
+    pub fn kind(&self) -> Completions {
         self.kind
     }
 
     /// Completions that fit.
-    pub(crate) fn completions(&self) -> u32 {
+    pub fn completions(&self) -> u32 {
         self.cq.count
     }
 
+    #[inline]
     fn load(&self, offset: usize) -> u32 {
         self.queues.find_word(offset).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
     /// Entries that were pushed and not handed over yet.
-    pub(crate) fn held(&self) -> u32 {
+    #[inline]
+    pub fn held(&self) -> u32 {
         self.sq.next.wrapping_sub(self.load(self.sq.head))
     }
 
     /// Adds an entry to the batch; false when it is full ([`WideRing::enter`] makes room).
-    pub(crate) fn push(&mut self, entry: Entry) -> bool {
+    #[inline]
+    pub fn push(&mut self, entry: Entry) -> bool {
         if self.held() >= self.sq.count {
             return false;
         }
@@ -352,7 +358,8 @@ impl WideRing {
 
     /// Whether completions are on the kernel's own list since the queue was full. The next [`WideRing::enter`] brings them
     /// as far as there is room.
-    pub(crate) fn has_overflowed(&self) -> bool {
+    #[inline]
+    pub fn has_overflowed(&self) -> bool {
         self.load(self.sq.flags) & SQ_CQ_OVERFLOW != 0
     }
 
@@ -361,7 +368,8 @@ impl WideRing {
     ///
     /// # Errors
     /// EEXIST from another thread; EBUSY and EAGAIN mean: take completions first.
-    pub(crate) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+    #[inline]
+    pub fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         let patience = Patience { timeout, ..Patience::default() };
         // SAFETY: entries name no memory.
         match unsafe { enter(self.fd.as_raw_fd(), self.held(), want, patience) } {
@@ -371,7 +379,8 @@ impl WideRing {
     }
 
     /// The next completion that is in the queue already; makes no system call.
-    pub(crate) fn pop(&mut self) -> Option<WideCqe> {
+    #[inline]
+    pub fn pop(&mut self) -> Option<WideCqe> {
         let tail = self.load(self.cq.tail);
         let words = self.queues.as_ptr().wrapping_add(self.cq.cqes).cast::<u64>();
         // SAFETY: `read_at` asks for words of places within the queue, which lies inside the mapping; the kernel has

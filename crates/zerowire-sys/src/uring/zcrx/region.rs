@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::abi::{CopyStats, Rqe};
-use zerowire_sys::map::Mapping;
+use crate::map::Mapping;
 
 /// The head of the region, before the entries; what the kernel needs (`rq_hdr_size`) is a part of it.
 const HEAD_BYTES: usize = 4096;
@@ -37,7 +37,7 @@ pub(super) fn lengths(entries: u32) -> (usize, usize) {
 /// See the module. Words that both sides change are atomic; entries are written by [`Region::write`] only, whose callers
 /// agree on one writer.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub struct Region {
     memory: Mapping,
     layout: Layout,
 }
@@ -62,17 +62,20 @@ impl Region {
     }
 
     /// Entries of the refill ring.
-    pub(crate) fn entries(&self) -> u32 {
+    #[inline]
+    pub fn entries(&self) -> u32 {
         self.layout.entries
     }
 
     /// How far the kernel has taken entries.
-    pub(crate) fn head(&self) -> u32 {
+    #[inline]
+    pub fn head(&self) -> u32 {
         self.memory.find_word(self.layout.head).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
     /// How far entries were handed over.
-    pub(crate) fn tail(&self) -> u32 {
+    #[inline]
+    pub fn tail(&self) -> u32 {
         self.memory.find_word(self.layout.tail).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
@@ -80,7 +83,8 @@ impl Region {
     ///
     /// # Safety
     /// The kernel has taken what was there before, or it never had anything; no other thread writes an entry now.
-    pub(crate) unsafe fn write(&self, at: u32, entry: Rqe) {
+    #[inline]
+    pub unsafe fn write(&self, at: u32, entry: Rqe) {
         let place = (at & (self.layout.entries - 1)) as usize;
         let to = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place);
         // SAFETY: inside the region (checked at the registration) and aligned; the kernel reads no entry between the tail
@@ -89,7 +93,8 @@ impl Region {
     }
 
     /// Hands the entries before `tail` to the kernel.
-    pub(crate) fn publish(&self, tail: u32) {
+    #[inline]
+    pub fn publish(&self, tail: u32) {
         if let Some(word) = self.memory.find_word(self.layout.tail) {
             word.store(tail, Ordering::Release);
         }
@@ -97,13 +102,13 @@ impl Region {
 
     /// One that no kernel knows.
     #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn alone(entries: u32) -> io::Result<Self> {
+    pub fn alone(entries: u32) -> io::Result<Self> {
         Self::unknown(entries, false)
     }
 
     /// One that no kernel knows, with statistics.
-    #[cfg(test)]
-    pub(crate) fn counting(entries: u32) -> io::Result<Self> {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn counting(entries: u32) -> io::Result<Self> {
         Self::unknown(entries, true)
     }
 
@@ -117,15 +122,15 @@ impl Region {
 
     /// Takes all entries, as the kernel does.
     #[cfg(feature = "testing")]
-    pub(crate) fn take_all(&self) {
+    pub fn take_all(&self) {
         if let Some(word) = self.memory.find_word(self.layout.head) {
             word.store(self.tail(), Ordering::Release);
         }
     }
 
     /// Takes the next entry, as the kernel does.
-    #[cfg(test)]
-    pub(crate) fn take(&self) -> Option<Rqe> {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn take(&self) -> Option<Rqe> {
         let head = self.head();
         if head == self.tail() {
             return None;
@@ -134,17 +139,17 @@ impl Region {
         let from = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>();
         // SAFETY: inside the region; before the tail nobody writes.
         let entry = unsafe { from.wrapping_add(place).read() };
-        self.memory.find_word(self.layout.head).unwrap().store(head.wrapping_add(1), Ordering::Release);
+        self.memory.find_word(self.layout.head)?.store(head.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
 
     /// Whether the kernel sends events and counts what it copies.
-    pub(crate) fn has_events(&self) -> bool {
+    pub fn has_events(&self) -> bool {
         self.layout.stats.is_some()
     }
 
     /// What the kernel has copied so far, for all rings; zero where it doesn't count.
-    pub(crate) fn copied(&self) -> CopyStats {
+    pub fn copied(&self) -> CopyStats {
         let Some(at) = self.layout.stats else { return CopyStats::default() };
         let words = self.memory.as_ptr().wrapping_add(at).cast::<u64>();
         // SAFETY: inside the region, at a multiple of 64; both sides use whole words, this one atomically.
