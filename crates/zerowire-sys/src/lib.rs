@@ -4,6 +4,7 @@
 //!
 //! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
+//! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`syscall`]: calls with raw arguments.
 //! * [`uring`]: what io_uring can do here, and what the `io-uring` crate does not name.
 //!
@@ -13,5 +14,6 @@
 
 pub mod map;
 pub mod netdevice;
+pub mod netlink;
 pub mod syscall;
 pub mod uring;

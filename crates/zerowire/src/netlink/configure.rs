@@ -11,9 +11,8 @@
 //!
 //! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes them.
 
-use super::error::NetlinkError;
 use super::restore::{PAUSE, Step, Undo, set_back, table_back};
-use super::{DataSplit, Ethtool, Link, Rss};
+use super::{DataSplit, Ethtool, Link, NetlinkError, Rss};
 
 /// Why an interface could not be set up. What had been changed was set back.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use super::error::NetlinkError;
-use super::{DataSplit, Ethtool};
+use super::{DataSplit, Ethtool, NetlinkError};
 
 /// Time between two tries.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
@@ -150,7 +149,10 @@ mod tests {
             let refusal = self.refusals.iter_mut().find(|(what, _, times)| *what == undo && *times > 0);
             if let Some((_, errno, times)) = refusal {
                 *times -= 1;
-                return Err(NetlinkError::system("a test", io::Error::from_raw_os_error(*errno)));
+                return Err(NetlinkError::System {
+                    what: "a test",
+                    cause: io::Error::from_raw_os_error(*errno),
+                });
             }
             self.done.push(undo);
             Ok(())

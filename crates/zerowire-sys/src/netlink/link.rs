@@ -1,7 +1,5 @@
 //! An interface by its name: route netlink, RTM_GETLINK (rtnetlink(7), include/uapi/linux/if_link.h).
 
-use serde::Serialize;
-
 use super::attributes::{Attributes, Builder};
 use super::error::{Malformed, NetlinkError};
 use super::socket::{Extent, Socket};
@@ -23,8 +21,8 @@ const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
 /// Where an XDP program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 pub enum XdpAttached {
     /// In the driver.
     Driver,
@@ -49,8 +47,8 @@ impl XdpAttached {
 }
 
 /// An interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Link {
     /// Its number in this network namespace.
     pub index: u32,

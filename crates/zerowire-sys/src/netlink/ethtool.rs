@@ -1,8 +1,6 @@
 //! The family "ethtool": what a driver tells of its rings, channels and spreading
 //! (include/uapi/linux/ethtool_netlink_generated.h, Documentation/networking/ethtool-netlink.rst).
 
-use serde::Serialize;
-
 use super::attributes::{Attributes, Builder};
 use super::error::{Malformed, NetlinkError};
 use super::generic::Family;
@@ -79,11 +77,10 @@ impl Ethtool {
 
 impl Ethtool {
     /// Header split on, off, or (`None`) as the driver likes (ETHTOOL_A_RINGS_TCP_DATA_SPLIT of ETHTOOL_MSG_RINGS_SET).
-    pub(super) fn set_data_split(
-        &mut self,
-        index: u32,
-        split: Option<DataSplit>,
-    ) -> Result<(), NetlinkError> {
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_ADMIN; ENODEV; EOPNOTSUPP or EINVAL where the driver refuses.
+    pub fn set_data_split(&mut self, index: u32, split: Option<DataSplit>) -> Result<(), NetlinkError> {
         let value = match split {
             None => 0,
             Some(DataSplit::Off) => 1,
@@ -93,14 +90,20 @@ impl Ethtool {
     }
 
     /// Only frames longer than so many bytes are split (ETHTOOL_A_RINGS_HDS_THRESH).
-    pub(super) fn set_hds_thresh(&mut self, index: u32, bytes: u32) -> Result<(), NetlinkError> {
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_ADMIN; ENODEV; EOPNOTSUPP or EINVAL where the driver refuses.
+    pub fn set_hds_thresh(&mut self, index: u32, bytes: u32) -> Result<(), NetlinkError> {
         self.set("setting the split threshold", RINGS_SET, header(index).word(17, bytes))
     }
 
     /// The indirection table of the default context (ETHTOOL_A_RSS_INDIR of ETHTOOL_MSG_RSS_SET, since Linux 6.17); an empty one:
     /// the default table, which follows the number of channels again (net/ethtool/rss.c, rss_set_prep_indir). Tables of
     /// NICs have at most some thousand entries.
-    pub(super) fn set_rss_table(&mut self, index: u32, table: &[u32]) -> Result<(), NetlinkError> {
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_ADMIN; ENODEV; EOPNOTSUPP or EINVAL where the driver refuses.
+    pub fn set_rss_table(&mut self, index: u32, table: &[u32]) -> Result<(), NetlinkError> {
         let bytes: Vec<u8> = table.iter().flat_map(|queue| queue.to_ne_bytes()).collect();
         self.set("setting the RSS table", RSS_SET, header(index).bytes(4, &bytes))
     }
@@ -115,8 +118,8 @@ fn header(index: u32) -> Builder {
 }
 
 /// Whether the NIC puts headers and payload of TCP into different buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 pub enum DataSplit {
     /// `tcp-data-split off`.
     Off,
@@ -125,8 +128,8 @@ pub enum DataSplit {
 }
 
 /// Rings of an interface. `None`: the driver or the kernel doesn't tell.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Rings {
     /// Entries of each receive ring.
     pub rx: Option<u32>,
@@ -169,8 +172,8 @@ impl Rings {
 }
 
 /// Channels of an interface in use, and the most that there can be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Channels {
     /// Channels that only receive.
     pub rx: u32,
@@ -210,8 +213,8 @@ impl Channels {
 }
 
 /// How flows are spread over the queues.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Rss {
     /// Number of the context; `None` for the default one.
     pub context: Option<u32>,
@@ -241,7 +244,6 @@ impl Rss {
 
 /// Names of the features that are on, as `ethtool -k` knows them inside the kernel (such as `rx-ntuple-filter`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Features {
     /// Those that the interface can turn on or off.
     pub hardware: Vec<String>,

@@ -1,7 +1,5 @@
 //! The family "netdev": what an interface's queues are used for (include/uapi/linux/netdev.h).
 
-use serde::Serialize;
-
 use super::attributes::{Attributes, Builder};
 use super::error::{Malformed, NetlinkError};
 use super::generic::Family;
@@ -73,8 +71,8 @@ impl Netdev {
 }
 
 /// What an interface can do with XDP.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Device {
     /// Bits of `enum netdev_xdp_act`.
     pub xdp_features: u64,
@@ -103,8 +101,8 @@ impl Device {
 }
 
 /// Who has put memory of its own under a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum QueueUser {
     /// A DMA buffer (device memory TCP).
     Dmabuf,
@@ -129,8 +127,8 @@ impl QueueUser {
 }
 
 /// A receive queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Queue {
     /// Its number.
     pub id: u32,
