@@ -7,6 +7,7 @@
 //! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`syscall`]: calls with raw arguments.
 //! * [`uring`]: what io_uring can do here, and what the `io-uring` crate does not name.
+//! * [`xdp`]: AF_XDP: memory, rings, sockets, and the program that steers frames.
 //!
 //! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe` where the
 //! kernel keeps an address after the call, and where it takes the caller's word for a length.
@@ -17,3 +18,4 @@ pub mod netdevice;
 pub mod netlink;
 pub mod syscall;
 pub mod uring;
+pub mod xdp;

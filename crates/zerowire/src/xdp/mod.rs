@@ -11,26 +11,7 @@
 //! In copy mode, which every interface has, the kernel copies each frame once; in zero-copy mode the interface reads and
 //! writes the memory itself. [`Socket::zero_copy`] says which one runs.
 
-pub mod address;
-mod error;
-mod interface;
-pub mod program;
-mod ring;
 mod sender;
-mod socket;
-mod umem;
 
-pub use error::XdpError;
-pub use interface::Interface;
-pub use ring::{Consumer, Descriptor, Entry, Producer};
 pub use sender::{Resident, SenderOptions, XdpSender};
-pub use socket::{MAX_PIECES, Mode, RingSizes, SAFE_PIECES, Socket, SocketOptions, Statistics};
-pub use umem::{KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, Umem, UmemOptions};
-
-/// Whether AF_XDP sockets can be had, by this kernel and this process: one is opened and closed.
-///
-/// # Errors
-/// [`XdpError::NotPermitted`], [`XdpError::Unsupported`], [`XdpError::System`].
-pub fn check_available() -> Result<(), XdpError> {
-    umem::new_socket().map(drop)
-}
+pub use zerowire_sys::xdp::*;

@@ -18,11 +18,9 @@ use std::time::{Duration, Instant};
 use self::options::{Cut, VLAN_TAG_BYTES};
 use self::resident::Residents;
 use self::slots::Slots;
-use super::error::XdpError;
-use super::interface::Interface;
-use super::ring::Descriptor;
-use super::socket::{RingSizes, Socket, SocketOptions, Statistics};
-use super::umem::{Umem, UmemOptions};
+use super::{
+    Descriptor, Interface, RingSizes, Socket, SocketOptions, Statistics, Umem, UmemOptions, XdpError,
+};
 use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError, FrameSender};
 

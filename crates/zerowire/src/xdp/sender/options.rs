@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::error::XdpError;
-use super::super::socket::{Mode, SAFE_PIECES};
-use super::super::umem::MIN_CHUNK_BYTES;
+use super::super::{MIN_CHUNK_BYTES, Mode, SAFE_PIECES, XdpError};
 use super::resident::Residents;
 use crate::send::frame::ETHERNET_HEADER_BYTES;
 

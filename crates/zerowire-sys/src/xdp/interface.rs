@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::error::XdpError;
-use zerowire_sys::netdevice;
+use crate::netdevice;
 
 /// An interface that there was when the value was made.
 #[derive(Debug)]

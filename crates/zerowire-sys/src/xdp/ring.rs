@@ -13,7 +13,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use zerowire_sys::map::Mapping;
+use crate::map::Mapping;
 
 /// A frame, or a piece of one, in the receive and transmit rings (`struct xdp_desc`, include/uapi/linux/if_xdp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,7 @@ impl Descriptor {
     pub const METADATA: u32 = libc::XDP_TX_METADATA;
 
     /// Whether the frame goes on in the next descriptor.
+    #[inline]
     pub fn continues(&self) -> bool {
         self.options & Self::CONTINUES != 0
     }
@@ -186,6 +187,7 @@ impl<T: Entry> Producer<T> {
     }
 
     /// Entries in all.
+    #[inline]
     pub fn size(&self) -> u32 {
         self.shared.size()
     }
@@ -244,14 +246,14 @@ impl<T: Entry> Producer<T> {
 
     /// Index of the first entry that the consumer hasn't taken, as it was seen last.
     #[inline]
-    pub(super) fn consumed(&self) -> u32 {
+    pub fn consumed(&self) -> u32 {
         self.consumed
     }
 
     /// An entry that was pushed no more than [`size`](Self::size) entries ago: it stays as it is until its place is
     /// written again, taken or not.
     #[inline]
-    pub(super) fn entry(&self, index: u32) -> T {
+    pub fn entry(&self, index: u32) -> T {
         self.shared.read(index)
     }
 
@@ -265,7 +267,7 @@ impl<T: Entry> Producer<T> {
     ///
     /// Only sound to use once the consumer has stopped for good (an interface that is gone, a socket that was shut), or
     /// entries are taken twice; memory stays safe in any case.
-    pub(super) fn take_back(&mut self, mut each: impl FnMut(T)) -> u32 {
+    pub fn take_back(&mut self, mut each: impl FnMut(T)) -> u32 {
         self.look();
         let n = self.next.wrapping_sub(self.consumed).min(self.size());
         for i in 0..n {
@@ -326,6 +328,7 @@ impl<T: Entry> Consumer<T> {
     }
 
     /// Entries in all.
+    #[inline]
     pub fn size(&self) -> u32 {
         self.shared.size()
     }

@@ -24,7 +24,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub use self::options::{KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, UmemOptions};
 use super::error::XdpError;
 use super::interface::Interface;
-use zerowire_sys::map::{HUGE_PAGE_BYTES, HUGE_PAGES, Mapping};
+use crate::map::{HUGE_PAGE_BYTES, HUGE_PAGES, Mapping};
 
 use super::socket::{RingSizes, SocketOptions};
 
@@ -159,16 +159,19 @@ impl Umem {
 
     /// Bytes.
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
 
     /// How it is cut and used.
+    #[inline]
     pub fn options(&self) -> &UmemOptions {
         &self.0.options
     }
 
     /// The first byte.
+    #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.0.base
     }
@@ -177,6 +180,7 @@ impl Umem {
     ///
     /// # Errors
     /// [`XdpError::Value`] with the address.
+    #[inline]
     pub fn range(&self, address: u64, len: usize) -> Result<Range<usize>, XdpError> {
         let start = usize::try_from(address).ok();
         match start.and_then(|start| Some(start..start.checked_add(len)?)) {
@@ -197,6 +201,7 @@ impl Umem {
     /// # Errors
     /// As [`range`](Self::range).
     #[allow(clippy::mut_from_ref, reason = "the caller answers for the bytes, as the contract says")]
+    #[inline]
     pub unsafe fn bytes_mut(&self, address: u64, len: usize) -> Result<&mut [u8], XdpError> {
         let range = self.range(address, len)?;
         // SAFETY: in bounds of memory that is mapped as long as `self`; exclusive by the contract.

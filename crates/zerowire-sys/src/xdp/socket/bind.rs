@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset};
 
-use zerowire_sys::map::Mapping;
+use crate::map::Mapping;
 
 use super::super::ring::Layout;
 use super::super::umem::{Claim, Umem};

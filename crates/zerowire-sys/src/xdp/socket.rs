@@ -20,7 +20,7 @@ use super::error::XdpError;
 use super::interface::Interface;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::Umem;
-use zerowire_sys::syscall;
+use crate::syscall;
 
 /// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel drops frames of more, yet
 /// completes them.
@@ -127,11 +127,13 @@ impl Socket {
     }
 
     /// Whether the driver really sends from and receives into the memory (`XDP_OPTIONS_ZEROCOPY`).
+    #[inline]
     pub fn zero_copy(&self) -> bool {
         self.zero_copy
     }
 
     /// The memory.
+    #[inline]
     pub fn umem(&self) -> &Umem {
         &self.umem
     }
@@ -194,6 +196,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`XdpError::Value`] with what is wrong.
+    #[inline]
     pub fn check_piece(&self, piece: &Descriptor) -> Result<(), XdpError> {
         let options = self.umem.options();
         let chunk = u64::from(options.chunk_bytes);
@@ -254,7 +257,7 @@ impl Socket {
     }
 
     /// Bytes that frames may take in the kernel while they are on their way (`SO_SNDBUF`): best effort.
-    pub(super) fn ask_send_buffer(&self, bytes: usize) {
+    pub fn ask_send_buffer(&self, bytes: usize) {
         if sockopt::set_socket_send_buffer_size_force(&*self.socket, bytes).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&*self.socket, bytes);
         }

@@ -137,7 +137,8 @@ pub enum XdpError {
 }
 
 impl XdpError {
-    pub(super) fn system(what: impl Into<String>, call: &'static str, source: impl Into<io::Error>) -> Self {
+    /// [`XdpError::System`]: `call` failed while `what` was being done.
+    pub fn system(what: impl Into<String>, call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::System { what: what.into(), call, cause: source.into() }
     }
 }
