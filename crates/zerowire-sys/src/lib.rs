@@ -5,6 +5,7 @@
 //! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
 //! * [`netlink`]: what the kernel says about an interface and its queues.
+//! * [`packet`]: packet sockets, and the memory of their rings.
 //! * [`syscall`]: calls with raw arguments.
 //! * [`uring`]: what io_uring can do here, and what the `io-uring` crate does not name.
 //! * [`xdp`]: AF_XDP: memory, rings, sockets, and the program that steers frames.
@@ -16,6 +17,12 @@
 pub mod map;
 pub mod netdevice;
 pub mod netlink;
+pub mod packet;
 pub mod syscall;
 pub mod uring;
 pub mod xdp;
+
+/// What a call of the C library returned.
+fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}

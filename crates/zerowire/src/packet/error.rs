@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::geometry::{MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS};
+use zerowire_sys::packet::{GeometryError, MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS};
 
 /// Why a [`PacketRing`](super::PacketRing) or a [`PacketSocket`](super::PacketSocket) can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -83,4 +83,13 @@ pub enum OpenError {
         /// What the kernel said.
         cause: io::Error,
     },
+}
+
+impl From<GeometryError> for OpenError {
+    fn from(e: GeometryError) -> Self {
+        match e {
+            GeometryError::Slots { slots } => Self::Slots { slots },
+            GeometryError::RingBytes { slots, slot_bytes } => Self::RingBytes { slots, slot_bytes },
+        }
+    }
 }

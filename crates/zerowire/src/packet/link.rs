@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::error::OpenError;
 use super::options::{Options, VLAN_TAG_BYTES};
-use super::sys;
 use super::vnet::VnetHeader;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
-use zerowire_sys::netdevice;
+use zerowire_sys::{netdevice, packet as sys};
 
 /// Where the kernel leaves the MTU to this process, it is read again this often.
 const MTU_EVERY: Duration = Duration::from_millis(50);
@@ -32,7 +31,7 @@ pub(super) struct Link {
 impl Link {
     /// A socket with the options, not bound yet.
     pub(super) fn new(interface: &str, options: &Options) -> Result<Self, OpenError> {
-        let socket = sys::packet_socket().map_err(|cause| match cause.raw_os_error() {
+        let socket = sys::socket().map_err(|cause| match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { cause },
             _ => OpenError::System { interface: interface.to_owned(), call: "socket", cause },
         })?;
@@ -47,7 +46,7 @@ impl Link {
         ];
         for (on, number, option) in switches {
             if on {
-                sys::set_words(socket.as_fd(), libc::SOL_PACKET, number, &[1])
+                sys::set(socket.as_fd(), libc::SOL_PACKET, number, 1)
                     .map_err(|cause| OpenError::Option { option, cause })?;
             }
         }
@@ -56,7 +55,7 @@ impl Link {
     }
 
     pub(super) fn bind(&self) -> Result<(), OpenError> {
-        sys::bind(self.socket.as_fd(), self.index).map_err(|cause| OpenError::System {
+        sys::bind(self.socket.as_fd(), self.index, false).map_err(|cause| OpenError::System {
             interface: self.interface.clone(),
             call: "bind",
             cause,
@@ -66,8 +65,8 @@ impl Link {
     /// Lets `bytes` be in flight: the frames of the ring bound that, not the socket's buffer. Without CAP_NET_ADMIN
     /// net.core.wmem_max bounds it, and the kernel takes fewer frames at once.
     pub(super) fn send_buffer(&self, bytes: usize) {
-        let bytes = bytes.min(1 << 30) as u32;
-        let set = |option| sys::set_words(self.socket.as_fd(), libc::SOL_SOCKET, option, &[bytes]);
+        let bytes = bytes.min(1 << 30) as i32;
+        let set = |option| sys::set(self.socket.as_fd(), libc::SOL_SOCKET, option, bytes);
         if set(libc::SO_SNDBUFFORCE).is_err() {
             let _ = set(libc::SO_SNDBUF);
         }

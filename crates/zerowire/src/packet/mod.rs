@@ -38,20 +38,17 @@
 //! ```
 
 mod error;
-mod geometry;
 mod headers;
 mod link;
-mod memory;
 mod options;
 mod ring;
 mod socket;
-mod sys;
 mod vnet;
 mod wait;
 
 pub use error::OpenError;
-pub use geometry::{MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, VNET_HEADER_BYTES, Version};
 pub use options::Options;
 pub use ring::PacketRing;
 pub use socket::PacketSocket;
 pub use vnet::{Gso, VnetError, VnetHeader};
+pub use zerowire_sys::packet::{MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, VNET_HEADER_BYTES, Version};

@@ -1,7 +1,8 @@
 //! What a packet sender is opened with.
 
 use super::error::OpenError;
-use super::geometry::{Geometry, MAX_FRAME_BYTES, VNET_HEADER_BYTES, Version};
+use zerowire_sys::packet::{Geometry, MAX_FRAME_BYTES, VNET_HEADER_BYTES, Version};
+
 use crate::send::frame::ETHERNET_HEADER_BYTES;
 
 /// Bytes of a VLAN tag (IEEE 802.1Q), by which a frame may be longer than the MTU says.

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::ethertypes::EtherTypes;
-use super::geometry::Version;
 use super::link::Link;
-use super::memory::{Memory, Status};
+use zerowire_sys::packet::{Status, TransmitRing};
+
 use super::options::VLAN_TAG_BYTES;
 use super::vnet::VnetHeader;
 use super::wait::Waiter;
@@ -71,10 +71,9 @@ impl Cursor {
 /// Frames are built in their slots ([`FrameSender::push`], [`PacketRing::push_offload`]), or loaded once and sent again
 /// and again without being touched ([`PacketRing::load`], [`PacketRing::send_loaded`]).
 pub struct PacketRing {
-    memory: Memory,
+    memory: TransmitRing,
     waiter: Waiter,
     link: Link,
-    version: Version,
     header_bytes: usize,
     copy_up_to: usize,
     bypass_queue: bool,

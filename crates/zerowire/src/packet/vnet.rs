@@ -2,7 +2,7 @@
 //! the kernel or the interface (virtio 1.3 §5.1.6.2; struct virtio_net_hdr, include/uapi/linux/virtio_net.h, in the
 //! machine's byte order: net/packet/af_packet.c, `vio_le`).
 
-use super::geometry::VNET_HEADER_BYTES;
+use zerowire_sys::packet::VNET_HEADER_BYTES;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
 const NEEDS_CSUM: u8 = 1;

@@ -6,18 +6,15 @@
 //! gets the others and is told the tag with each ([`PacketSocket::recv_tagged`]). On the way out a tag is just bytes of the frame.
 
 mod promiscuous;
-mod slots;
-mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use thiserror::Error;
-use zerowire_sys::netdevice;
+use zerowire_sys::{netdevice, packet as sys};
 
 pub use promiscuous::Promiscuous;
-pub use slots::{Arrived, SLOT_BYTES, SLOTS, Slots};
-pub use sys::Tag;
+pub use zerowire_sys::packet::{Arrived, SLOT_BYTES, SLOTS, Slots, Tag};
 
 /// Bytes that a socket may have in the kernel each way: some dozens of the longest frames, or some thousand short ones. Its
 /// default would be two of the longest.

@@ -3,12 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use zerowire_sys::packet::{Geometry, TransmitRing, Version, set_transmit_ring};
+
 use super::super::error::OpenError;
-use super::super::geometry::{Geometry, Version};
 use super::super::link::Link;
-use super::super::memory::Memory;
 use super::super::options::Options;
-use super::super::sys;
 use super::super::wait::Waiter;
 use super::ethertypes::EtherTypes;
 use super::{Cursor, PacketRing, Slot};
@@ -30,8 +29,8 @@ impl PacketRing {
         for &version in versions {
             let link = Link::new(interface, options)?;
             let geometry = Geometry::new(options.slots, options.data_bytes(link.mtu)?, version)?;
-            match make(&link, &geometry, version) {
-                Ok(()) => return Self::start(link, geometry, version, options),
+            match set_transmit_ring(link.fd(), &geometry) {
+                Ok(()) => return Self::start(link, geometry, options),
                 Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) => {
                     return Err(OpenError::NoMemory { bytes: geometry.total_bytes(), cause });
                 }
@@ -47,25 +46,24 @@ impl PacketRing {
         Err(OpenError::NoRing { v3, v2 })
     }
 
-    fn start(link: Link, geometry: Geometry, version: Version, options: &Options) -> Result<Self, OpenError> {
+    fn start(link: Link, geometry: Geometry, options: &Options) -> Result<Self, OpenError> {
         let failed = |call| {
             let interface = link.interface.clone();
             move |cause| OpenError::System { interface, call, cause }
         };
-        let memory = Memory::map(link.fd(), geometry, version).map_err(failed("mmap of the ring"))?;
+        let memory = TransmitRing::map(link.fd(), geometry).map_err(failed("mmap of the ring"))?;
         link.bind()?;
-        link.send_buffer(geometry.slots.saturating_mul(geometry.slot_bytes + OVERHEAD_BYTES));
+        link.send_buffer(geometry.slots().saturating_mul(geometry.slot_bytes() + OVERHEAD_BYTES));
         let waiter = Waiter::new().map_err(failed("epoll"))?;
         Ok(Self {
             memory,
             waiter,
             link,
-            version,
             header_bytes: options.header_bytes(),
             copy_up_to: options.copy_up_to.min(usize::from(u16::MAX)),
             bypass_queue: options.bypass_queue,
             skip_refused: options.skip_refused,
-            slots: vec![Slot::default(); geometry.slots].into(),
+            slots: vec![Slot::default(); geometry.slots()].into(),
             tail: Cursor::default(),
             unsent: Cursor::default(),
             head: Cursor::default(),
@@ -96,7 +94,7 @@ impl PacketRing {
 
     /// The layout in use.
     pub fn version(&self) -> Version {
-        self.version
+        self.memory.geometry().version()
     }
 
     /// What runs, for people.
@@ -104,9 +102,9 @@ impl PacketRing {
         let geometry = self.memory.geometry();
         format!(
             "{} ring of {} slots of {} bytes on {}{}{}{}",
-            self.version.name(),
-            geometry.slots,
-            geometry.slot_bytes,
+            geometry.version().name(),
+            geometry.slots(),
+            geometry.slot_bytes(),
             self.link.interface,
             match (self.copy_up_to, self.link.offloads()) {
                 (0, false) => String::new(),
@@ -123,10 +121,4 @@ impl PacketRing {
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes
     }
-}
-
-/// Makes the ring on a socket that has none.
-fn make(link: &Link, geometry: &Geometry, version: Version) -> io::Result<()> {
-    sys::set_words(link.fd(), libc::SOL_PACKET, sys::PACKET_VERSION, &[version.number()])?;
-    sys::set_words(link.fd(), libc::SOL_PACKET, sys::PACKET_TX_RING, &geometry.request())
 }

@@ -17,8 +17,8 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::sys;
-use crate::memory::Mapping;
+use super::{set, set_ring};
+use crate::map::Mapping;
 
 /// Places for frames. A full ring is 2 MiB of the kernel's memory, which no limit of the user counts.
 pub const SLOTS: usize = 1024;
@@ -56,12 +56,15 @@ pub struct Slots {
 impl Slots {
     /// Has `socket` receive by a ring, with virtio-net headers of `header_bytes`, which it has already. What waits in its receive
     /// queue is lost.
-    pub(super) fn open(socket: BorrowedFd<'_>, header_bytes: usize) -> io::Result<Self> {
-        let of_packet = |option, value| sys::set(socket, libc::SOL_PACKET, option, value);
+    ///
+    /// # Errors
+    /// What setsockopt(2) and mmap(2) say.
+    pub fn open(socket: BorrowedFd<'_>, header_bytes: usize) -> io::Result<Self> {
+        let of_packet = |option, value| set(socket, libc::SOL_PACKET, option, value);
         of_packet(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
         // Any number but 0.
         of_packet(libc::PACKET_COPY_THRESH, 1)?;
-        sys::set_ring(socket, BLOCK_BYTES, SLOT_BYTES, SLOTS)?;
+        set_ring(socket, BLOCK_BYTES, SLOT_BYTES, SLOTS)?;
         match Mapping::shared(socket, 0, SLOTS * SLOT_BYTES) {
             Ok(memory) => Ok(Self { memory, next: 0, header_bytes, given_back: 0 }),
             Err(e) => {
@@ -72,8 +75,11 @@ impl Slots {
     }
 
     /// Has `socket` receive without a ring again, which nothing maps any more.
-    pub(super) fn close(socket: BorrowedFd<'_>) -> io::Result<()> {
-        sys::set_ring(socket, 0, 0, 0)
+    ///
+    /// # Errors
+    /// What setsockopt(2) says.
+    pub fn close(socket: BorrowedFd<'_>) -> io::Result<()> {
+        set_ring(socket, 0, 0, 0)
     }
 
     /// Slots that were given back to the kernel since the ring was opened.

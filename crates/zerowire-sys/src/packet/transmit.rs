@@ -15,10 +15,10 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::map::{Mapping, READ_WRITE};
 use rustix::mm::MapFlags;
-use zerowire_sys::map::{Mapping, READ_WRITE};
 
-use super::geometry::{Geometry, Version};
+use super::geometry::Geometry;
 
 /// Bits of `tp_status` of a transmit slot (include/uapi/linux/if_packet.h); others hold time stamps.
 const SEND_REQUEST: u32 = 1;
@@ -27,7 +27,7 @@ const WRONG_FORMAT: u32 = 4;
 
 /// Who has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub enum Status {
     /// The process; it was never sent, or it is back.
     Available,
     /// The process has asked for it to be sent.
@@ -40,24 +40,28 @@ pub(super) enum Status {
 
 /// The mapped ring. The kernel keeps pages that frames in flight refer to.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub struct TransmitRing {
     mapping: Mapping,
     /// Offset of each slot, to save two divisions an access.
     offsets: Box<[usize]>,
     geometry: Geometry,
-    version: Version,
 }
 
-impl Memory {
-    /// Maps the ring that was made on `socket` with this geometry and version.
-    pub(super) fn map(socket: BorrowedFd<'_>, geometry: Geometry, version: Version) -> io::Result<Self> {
+impl TransmitRing {
+    /// Maps the ring that was made on `socket` with this geometry ([`super::set_transmit_ring`]).
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn map(socket: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Self> {
         let len = geometry.total_bytes();
         let mapping = Mapping::shared_with(socket, 0, len, READ_WRITE, MapFlags::POPULATE)?;
-        let offsets = (0..geometry.slots).map(|slot| geometry.offset(slot)).collect();
-        Ok(Self { mapping, offsets, geometry, version })
+        let offsets = (0..geometry.slots()).map(|slot| geometry.offset(slot)).collect();
+        Ok(Self { mapping, offsets, geometry })
     }
 
-    pub(super) fn geometry(&self) -> &Geometry {
+    /// Where its slots lie.
+    #[inline]
+    pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
@@ -65,7 +69,7 @@ impl Memory {
     #[inline]
     fn at(&self, slot: usize, at: usize) -> NonNull<u8> {
         let offset = self.offsets[slot];
-        assert!(at < self.geometry.slot_bytes, "byte {at} of a slot");
+        assert!(at < self.geometry.slot_bytes(), "byte {at} of a slot");
         // SAFETY: the offset of a slot of the geometry plus less than its length is inside the mapping.
         unsafe { self.mapping.base().add(offset + at) }
     }
@@ -77,9 +81,10 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.at(slot, at).as_ptr().cast()) }
     }
 
+    /// Who has a slot.
     #[inline]
-    pub(super) fn status(&self, slot: usize) -> Status {
-        let word = self.word(slot, self.version.status_at()).load(Ordering::Acquire);
+    pub fn status(&self, slot: usize) -> Status {
+        let word = self.word(slot, self.geometry.version().status_at()).load(Ordering::Acquire);
         if word & WRONG_FORMAT != 0 {
             Status::Refused
         } else if word & SENDING != 0 {
@@ -93,46 +98,48 @@ impl Memory {
 
     /// Asks for `len` bytes (virtio-net header and frame) of a slot to be sent.
     #[inline]
-    pub(super) fn request(&mut self, slot: usize, len: usize) {
+    pub fn request(&mut self, slot: usize, len: usize) {
         debug_assert!(len <= self.geometry.data_bytes());
         debug_assert_ne!(self.status(slot), Status::Sending);
-        self.word(slot, self.version.len_at()).store(len as u32, Ordering::Relaxed);
-        self.word(slot, self.version.status_at()).store(SEND_REQUEST, Ordering::Release);
+        self.word(slot, self.geometry.version().len_at()).store(len as u32, Ordering::Relaxed);
+        self.word(slot, self.geometry.version().status_at()).store(SEND_REQUEST, Ordering::Release);
     }
 
     /// Takes a slot back that the kernel doesn't have.
-    pub(super) fn take_back(&mut self, slot: usize) {
+    #[inline]
+    pub fn take_back(&mut self, slot: usize) {
         debug_assert_ne!(self.status(slot), Status::Sending);
-        self.word(slot, self.version.status_at()).store(0, Ordering::Release);
+        self.word(slot, self.geometry.version().status_at()).store(0, Ordering::Release);
     }
 
     /// The place of virtio-net header and frame of a slot; None while the kernel has it.
     #[inline]
-    pub(super) fn data_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
+    pub fn data_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         if self.status(slot) == Status::Sending {
             return None;
         }
-        let start = self.at(slot, self.geometry.data_at);
+        let start = self.at(slot, self.geometry.version().data_at());
         // SAFETY: inside the slot; the kernel doesn't have it (above), and gets it only by a call that needs `self`.
         Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.geometry.data_bytes()) })
     }
 
     /// Copies `len` bytes of data of slot `from` to slot `to`; both are the process's.
-    pub(super) fn copy(&mut self, from: usize, to: usize, len: usize) {
+    #[inline]
+    pub fn copy(&mut self, from: usize, to: usize, len: usize) {
         debug_assert!(len <= self.geometry.data_bytes() && from != to);
         debug_assert!(self.status(from) != Status::Sending && self.status(to) != Status::Sending);
-        let data_at = self.geometry.data_at;
+        let data_at = self.geometry.version().data_at();
         let (source, target) = (self.at(from, data_at), self.at(to, data_at));
         let len = len.min(self.geometry.data_bytes());
-        // SAFETY: two different slots, each with room for `len` bytes behind `data_at`.
-        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), len) };
+        // SAFETY: two slots, each with room for `len` bytes behind `data_at`.
+        unsafe { ptr::copy(source.as_ptr(), target.as_ptr(), len) };
     }
 
     /// Changes bytes of a slot whoever has it, for tests.
     #[cfg(feature = "testing")]
-    pub(super) fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
+    pub fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.geometry.data_bytes());
-        let start = self.at(slot, self.geometry.data_at);
+        let start = self.at(slot, self.geometry.version().data_at());
         for (i, byte) in bytes.iter().enumerate() {
             // SAFETY: inside the slot; no reference to it exists, and the kernel doesn't mind what it reads.
             unsafe { start.add(offset + i).write_volatile(*byte) };
@@ -141,8 +148,8 @@ impl Memory {
 
     /// Makes a slot's request one that the kernel refuses (`tp_len` beyond the slot), for tests.
     #[cfg(feature = "testing")]
-    pub(super) fn spoil(&mut self, slot: usize) {
-        let len = self.geometry.slot_bytes as u32 + 1;
-        self.word(slot, self.version.len_at()).store(len, Ordering::Release);
+    pub fn spoil(&mut self, slot: usize) {
+        let len = self.geometry.slot_bytes() as u32 + 1;
+        self.word(slot, self.geometry.version().len_at()).store(len, Ordering::Release);
     }
 }

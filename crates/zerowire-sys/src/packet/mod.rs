@@ -1,10 +1,34 @@
-//! The system calls of packet sockets, each behind a safe function. Nothing here keeps a pointer after it returns.
+//! Packet sockets (packet(7)): their calls, each behind a safe function, and the memory of their rings. No call keeps a
+//! pointer after it returns.
+//!
+//! # Errors
+//! Those of the system calls.
+
+mod geometry;
+mod receive;
+mod transmit;
 
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use zerowire_sys::syscall;
+use crate::{check, syscall};
+
+pub use geometry::{
+    Geometry, GeometryError, MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, VNET_HEADER_BYTES, Version,
+};
+pub use receive::{Arrived, SLOT_BYTES, SLOTS, Slots};
+pub use transmit::{Status, TransmitRing};
+
+/// Options of include/uapi/linux/if_packet.h.
+const PACKET_VERSION: i32 = 10;
+const PACKET_TX_RING: i32 = 13;
+/// A transmit ring skips frames that the kernel refuses.
+pub const PACKET_LOSS: i32 = 14;
+/// Each frame has a virtio-net header.
+pub const PACKET_VNET_HDR: i32 = 15;
+/// Frames go straight to the driver, past the interface's queue.
+pub const PACKET_QDISC_BYPASS: i32 = 20;
 
 /// A VLAN tag that the kernel took out of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +47,8 @@ const LOAD_WORD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-/// A socket that receives nothing until it is bound.
-pub(super) fn socket() -> io::Result<OwnedFd> {
+/// A packet socket of whole frames that receives nothing until it is bound.
+pub fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes no pointers.
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
@@ -37,19 +57,23 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Sets an option that is a number.
-pub(super) fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
-    set_to(socket, level, option, &value)
+pub fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: a number holds no address.
+    unsafe { set_to(socket, level, option, &value) }
 }
 
-/// Sets an option to a value of a type that the option takes, whose pointers, if any, are valid.
-fn set_to<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+/// Sets an option to a value of a type that the option takes.
+///
+/// # Safety
+/// Addresses in the value, if any, are valid for what the option does with them before it returns.
+unsafe fn set_to<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
     let (at, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the kernel reads `len` bytes of the value, and what it points to, before it returns.
+    // SAFETY: the kernel reads `len` bytes of the value; what it points to is by the contract.
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) }).map(drop)
 }
 
 /// The socket gets frames with a tag only, or without one only.
-pub(super) fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<()> {
+pub fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<()> {
     // Of a frame that passes all bytes are kept, of another one none.
     let bytes = |passes| if passes { u32::MAX } else { 0 };
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
@@ -60,11 +84,12 @@ pub(super) fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<
         step(RETURN, 0, 0, bytes(tagged)),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    set_to(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    // SAFETY: the instructions live until the call returns.
+    unsafe { set_to(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
 }
 
 /// Gives the socket a receive ring of so many slots, in blocks of `block_bytes`, or none.
-pub(super) fn set_ring(
+pub fn set_ring(
     socket: BorrowedFd<'_>,
     block_bytes: usize,
     slot_bytes: usize,
@@ -76,36 +101,49 @@ pub(super) fn set_ring(
         tp_frame_size: slot_bytes as u32,
         tp_frame_nr: slots as u32,
     };
-    set_to(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+    // SAFETY: a structure of integers without addresses.
+    unsafe { set_to(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request) }
+}
+
+/// Gives the socket, which has no ring yet, a transmit ring.
+pub fn set_transmit_ring(socket: BorrowedFd<'_>, geometry: &Geometry) -> io::Result<()> {
+    set(socket, libc::SOL_PACKET, PACKET_VERSION, geometry.version().number())?;
+    // SAFETY: a structure of integers without addresses.
+    unsafe { set_to(socket, libc::SOL_PACKET, PACKET_TX_RING, &geometry.request()) }
 }
 
 /// Bytes of the first frame of the receive queue; 0 where there is none.
-pub(super) fn next_bytes(socket: BorrowedFd<'_>) -> usize {
+pub fn next_bytes(socket: BorrowedFd<'_>) -> usize {
     // `packet_ioctl` has it as SIOCINQ, which is the same number.
     rustix::io::ioctl_fionread(socket).map_or(0, |n| n as usize)
 }
 
 /// The error that the socket has met since this was asked last.
-pub(super) fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
     rustix::net::sockopt::socket_error(socket)?.map_err(io::Error::from)
 }
 
-/// Binds to the interface of this index, for all protocols, or for sending only.
-pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, receives: bool) -> io::Result<()> {
+/// An interface, and a protocol as it stands in a frame.
+fn address(index: u32, protocol: [u8; 2]) -> libc::sockaddr_ll {
     // SAFETY: a structure of integers: all zeroes is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = if receives { ETH_P_ALL.to_be() } else { 0 };
+    address.sll_protocol = u16::from_ne_bytes(protocol);
     address.sll_ifindex = index as i32;
+    address
+}
+
+/// Binds to the interface of this index, for all protocols, or for sending only.
+pub fn bind(socket: BorrowedFd<'_>, index: u32, receives: bool) -> io::Result<()> {
+    let address = address(index, if receives { ETH_P_ALL.to_be_bytes() } else { [0; 2] });
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the kernel reads the address, which lives until it returns.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
 /// Index of the interface that the socket is bound to; None once that is gone (`packet_notifier` sets it to -1 then).
-pub(super) fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
-    // SAFETY: a structure of integers: all zeroes is a valid value.
-    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+pub fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
+    let mut address = address(0, [0; 2]);
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes of the address.
     check(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) }).ok()?;
@@ -113,12 +151,12 @@ pub(super) fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
 }
 
 /// The interface takes frames for any address, as long as the socket lives and the interface is there.
-pub(super) fn be_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+pub fn be_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     membership(socket, index, libc::PACKET_ADD_MEMBERSHIP)
 }
 
 /// Not any more. It is no error that the interface is gone.
-pub(super) fn end_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+pub fn end_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     membership(socket, index, libc::PACKET_DROP_MEMBERSHIP)
 }
 
@@ -127,11 +165,12 @@ fn membership(socket: BorrowedFd<'_>, index: u32, option: i32) -> io::Result<()>
     let mut request: libc::packet_mreq = unsafe { zeroed() };
     request.mr_ifindex = index as i32;
     request.mr_type = libc::PACKET_MR_PROMISC as u16;
-    set_to(socket, libc::SOL_PACKET, option, &request)
+    // SAFETY: a structure of integers without addresses.
+    unsafe { set_to(socket, libc::SOL_PACKET, option, &request) }
 }
 
 /// Frames that the socket had no room for since this was asked last.
-pub(super) fn take_drops(socket: BorrowedFd<'_>) -> Option<u32> {
+pub fn take_drops(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
     let at = (&raw mut stats).cast();
@@ -147,7 +186,7 @@ pub(super) fn take_drops(socket: BorrowedFd<'_>) -> Option<u32> {
 struct Control([u8; 64]);
 
 /// Receives a frame without waiting: its length, were the buffer long enough, and its tag.
-pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<Tag>)> {
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<Tag>)> {
     let mut control = Control([0; 64]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
@@ -178,4 +217,75 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
         next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
     }
     Ok((n, None))
+}
+
+/// Tells the kernel to look at the transmit ring, without waiting; `to`: index of the interface that the socket is bound to,
+/// and the protocol of all frames there. Returns the bytes of the frames that it took.
+pub fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<usize> {
+    let to = to.map(|(index, protocol)| address(index, protocol));
+    let (at, len) = match &to {
+        Some(to) => (std::ptr::from_ref(to), size_of::<libc::sockaddr_ll>() as libc::socklen_t),
+        None => (std::ptr::null(), 0),
+    };
+    // SAFETY: the frames are in the ring; the address is none, or lives until the call returns.
+    unsafe {
+        let flags = libc::MSG_DONTWAIT as usize;
+        syscall::checked(
+            libc::SYS_sendto,
+            [socket.as_raw_fd() as usize, 0, 0, flags, at as usize, len as usize],
+        )
+    }
+}
+
+/// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the kernel took.
+/// `scratch` is kept to save its allocation.
+pub fn send_many<'a>(
+    socket: BorrowedFd<'_>,
+    frames: impl Iterator<Item = &'a [u8]>,
+    scratch: &mut Scratch,
+) -> io::Result<usize> {
+    scratch.vectors.clear();
+    scratch.messages.clear();
+    scratch
+        .vectors
+        .extend(frames.map(|f| libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() }));
+    for vector in &mut scratch.vectors {
+        // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
+        let mut message: libc::mmsghdr = unsafe { zeroed() };
+        message.msg_hdr.msg_iov = vector;
+        message.msg_hdr.msg_iovlen = 1;
+        scratch.messages.push(message);
+    }
+    // SAFETY: the messages point at the vectors, which point at the frames that are borrowed until this returns. The
+    // kernel reads the frames and writes the messages only.
+    let sent = unsafe {
+        let (at, len) = (scratch.messages.as_mut_ptr() as usize, scratch.messages.len());
+        syscall::checked(
+            libc::SYS_sendmmsg,
+            [socket.as_raw_fd() as usize, at, len, libc::MSG_DONTWAIT as usize, 0, 0],
+        )
+    };
+    // No pointer outlives the borrow.
+    scratch.vectors.clear();
+    scratch.messages.clear();
+    sent
+}
+
+/// Arrays of [`send_many`]; empty between calls.
+#[derive(Default)]
+pub struct Scratch {
+    vectors: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: between calls both arrays are empty: there is no pointer in them that another thread could follow.
+unsafe impl Send for Scratch {}
+
+/// Sends one frame, without waiting.
+pub fn send(socket: BorrowedFd<'_>, frame: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads `frame` until it returns.
+    unsafe {
+        let (at, flags) = (frame.as_ptr() as usize, libc::MSG_DONTWAIT as usize);
+        syscall::checked(libc::SYS_sendto, [socket.as_raw_fd() as usize, at, frame.len(), flags, 0, 0])
+    }
 }

@@ -5,8 +5,6 @@
 //! block as fit, and all blocks full. The number of slots is kept exactly as asked, since resident frames go round in
 //! ring order: the block is chosen so that its slots divide that number.
 
-use super::error::OpenError;
-
 /// Longest frame that segmentation offload may send (`GSO_LEGACY_MAX_SIZE` 65 536, include/linux/netdevice.h) with its
 /// Ethernet header.
 pub const MAX_FRAME_BYTES: usize = 65_550;
@@ -34,7 +32,7 @@ pub enum Version {
 
 impl Version {
     /// The value of the PACKET_VERSION option.
-    pub(super) const fn number(self) -> u32 {
+    pub(super) const fn number(self) -> i32 {
         match self {
             Self::V2 => 1,
             Self::V3 => 2,
@@ -50,6 +48,7 @@ impl Version {
     }
 
     /// Bytes from the start of a slot to its frame: the header, aligned.
+    #[inline]
     pub(super) const fn data_at(self) -> usize {
         match self {
             Self::V2 => 32,
@@ -76,24 +75,54 @@ impl Version {
 
 /// The slots of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Geometry {
-    pub(super) slots: usize,
-    pub(super) slot_bytes: usize,
-    pub(super) slots_per_block: usize,
-    pub(super) block_bytes: usize,
-    pub(super) data_at: usize,
+pub struct Geometry {
+    slots: usize,
+    slot_bytes: usize,
+    slots_per_block: usize,
+    block_bytes: usize,
+    version: Version,
+}
+
+/// Why there is no such ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GeometryError {
+    /// The number of slots is out of bounds.
+    #[error("a ring of {slots} slots: give 1 to {MAX_SLOTS}")]
+    Slots {
+        /// The number.
+        slots: usize,
+    },
+    /// The ring would take too much memory.
+    #[error(
+        "a ring of {slots} slots of {slot_bytes} bytes is longer than {MAX_RING_BYTES} bytes: take fewer slots, or \
+         shorter frames"
+    )]
+    RingBytes {
+        /// Slots asked for.
+        slots: usize,
+        /// Bytes that each takes in the ring.
+        slot_bytes: usize,
+    },
 }
 
 impl Geometry {
     /// A ring of exactly `slots` slots that each hold `data_bytes` (virtio-net header and frame).
-    pub(super) fn new(slots: usize, data_bytes: usize, version: Version) -> Result<Self, OpenError> {
+    ///
+    /// # Errors
+    /// The number of slots, or the length of the ring, is out of bounds.
+    pub fn new(slots: usize, data_bytes: usize, version: Version) -> Result<Self, GeometryError> {
         Self::with_page(slots, data_bytes, version, rustix::param::page_size())
     }
 
     /// The same on a machine with pages of `page` bytes.
-    fn with_page(slots: usize, data_bytes: usize, version: Version, page: usize) -> Result<Self, OpenError> {
+    fn with_page(
+        slots: usize,
+        data_bytes: usize,
+        version: Version,
+        page: usize,
+    ) -> Result<Self, GeometryError> {
         if slots == 0 || slots > MAX_SLOTS {
-            return Err(OpenError::Slots { slots });
+            return Err(GeometryError::Slots { slots });
         }
         let data_at = version.data_at();
         let slot_bytes = match data_at + data_bytes {
@@ -104,13 +133,13 @@ impl Geometry {
         };
         let whole = slots.checked_mul(slot_bytes).filter(|n| *n <= MAX_RING_BYTES);
         if whole.is_none() {
-            return Err(OpenError::RingBytes { slots, slot_bytes });
+            return Err(GeometryError::RingBytes { slots, slot_bytes });
         }
         let (slots_per_block, block_bytes, slot_bytes) = block(slots, slot_bytes, page);
-        let geometry = Self { slots, slot_bytes, slots_per_block, block_bytes, data_at };
+        let geometry = Self { slots, slot_bytes, slots_per_block, block_bytes, version };
         // Slots of a number without divisors take a page or more each.
         if geometry.total_bytes() > MAX_RING_BYTES {
-            return Err(OpenError::RingBytes { slots, slot_bytes });
+            return Err(GeometryError::RingBytes { slots, slot_bytes });
         }
         Ok(geometry)
     }
@@ -122,7 +151,26 @@ impl Geometry {
         [self.block_bytes as u32, blocks as u32, self.slot_bytes as u32, self.slots as u32, 0, 0, 0]
     }
 
-    pub(super) fn total_bytes(&self) -> usize {
+    /// Slots, as many as were asked for.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Bytes of a slot.
+    #[inline]
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// Layout of a slot's header.
+    #[inline]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Bytes of the ring.
+    pub fn total_bytes(&self) -> usize {
         self.slots / self.slots_per_block * self.block_bytes
     }
 
@@ -134,8 +182,8 @@ impl Geometry {
 
     /// Bytes for virtio-net header and frame.
     #[inline]
-    pub(super) fn data_bytes(&self) -> usize {
-        self.slot_bytes - self.data_at
+    pub fn data_bytes(&self) -> usize {
+        self.slot_bytes - self.version.data_at()
     }
 }
 
@@ -199,7 +247,7 @@ mod tests {
 
     #[test]
     fn limits_are_named() {
-        let text = |r: Result<Geometry, OpenError>| r.unwrap_err().to_string();
+        let text = |r: Result<Geometry, GeometryError>| r.unwrap_err().to_string();
         assert!(text(Geometry::new(0, 1518, Version::V3)).contains("0 slots"));
         assert!(text(Geometry::new(MAX_SLOTS + 1, 60, Version::V3)).contains("524289 slots"));
         let huge = text(Geometry::with_page(MAX_SLOTS, 65_560, Version::V3, 4096));
