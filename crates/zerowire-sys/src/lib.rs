@@ -6,6 +6,7 @@
 //! * [`netdevice`]: what an interface says of itself by ioctl.
 //! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`packet`]: packet sockets, and the memory of their rings.
+//! * [`socket`]: options of sockets, their error queue, and messages over lists of memory.
 //! * [`syscall`]: calls with raw arguments.
 //! * [`uring`]: what io_uring can do here, and what the `io-uring` crate does not name.
 //! * [`xdp`]: AF_XDP: memory, rings, sockets, and the program that steers frames.
@@ -18,6 +19,7 @@ pub mod map;
 pub mod netdevice;
 pub mod netlink;
 pub mod packet;
+pub mod socket;
 pub mod syscall;
 pub mod uring;
 pub mod xdp;

@@ -12,6 +12,7 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::socket::{Messages, attach_filter, set_int};
 use crate::{check, syscall};
 
 pub use geometry::{
@@ -58,8 +59,7 @@ pub fn socket() -> io::Result<OwnedFd> {
 
 /// Sets an option that is a number.
 pub fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
-    // SAFETY: a number holds no address.
-    unsafe { set_to(socket, level, option, &value) }
+    set_int(socket, level, option, value)
 }
 
 /// Sets an option to a value of a type that the option takes.
@@ -83,9 +83,7 @@ pub fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<()> {
         step(RETURN, 0, 0, bytes(!tagged)),
         step(RETURN, 0, 0, bytes(tagged)),
     ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the instructions live until the call returns.
-    unsafe { set_to(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
+    attach_filter(socket, &mut program)
 }
 
 /// Gives the socket a receive ring of so many slots, in blocks of `block_bytes`, or none.
@@ -238,48 +236,22 @@ pub fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<us
 }
 
 /// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the kernel took.
-/// `scratch` is kept to save its allocation.
+/// `messages` is kept to save its allocation.
 pub fn send_many<'a>(
     socket: BorrowedFd<'_>,
     frames: impl Iterator<Item = &'a [u8]>,
-    scratch: &mut Scratch,
+    messages: &mut Messages,
 ) -> io::Result<usize> {
-    scratch.vectors.clear();
-    scratch.messages.clear();
-    scratch
-        .vectors
-        .extend(frames.map(|f| libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() }));
-    for vector in &mut scratch.vectors {
-        // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
-        let mut message: libc::mmsghdr = unsafe { zeroed() };
-        message.msg_hdr.msg_iov = vector;
-        message.msg_hdr.msg_iovlen = 1;
-        scratch.messages.push(message);
+    messages.clear();
+    for f in frames {
+        messages.push([libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() }]);
     }
-    // SAFETY: the messages point at the vectors, which point at the frames that are borrowed until this returns. The
-    // kernel reads the frames and writes the messages only.
-    let sent = unsafe {
-        let (at, len) = (scratch.messages.as_mut_ptr() as usize, scratch.messages.len());
-        syscall::checked(
-            libc::SYS_sendmmsg,
-            [socket.as_raw_fd() as usize, at, len, libc::MSG_DONTWAIT as usize, 0, 0],
-        )
-    };
+    // SAFETY: the lists name frames that are borrowed until this returns.
+    let sent = unsafe { messages.send(socket, 0) }.map_err(io::Error::from_raw_os_error);
     // No pointer outlives the borrow.
-    scratch.vectors.clear();
-    scratch.messages.clear();
+    messages.clear();
     sent
 }
-
-/// Arrays of [`send_many`]; empty between calls.
-#[derive(Default)]
-pub struct Scratch {
-    vectors: Vec<libc::iovec>,
-    messages: Vec<libc::mmsghdr>,
-}
-
-// SAFETY: between calls both arrays are empty: there is no pointer in them that another thread could follow.
-unsafe impl Send for Scratch {}
 
 /// Sends one frame, without waiting.
 pub fn send(socket: BorrowedFd<'_>, frame: &[u8]) -> io::Result<usize> {

@@ -100,10 +100,8 @@ impl PortIo {
     /// has. None where the port is no socket.
     pub fn send_room(&self) -> Option<usize> {
         let most = rustix::net::sockopt::socket_send_buffer_size(&self.file).ok()?;
-        let mut used: libc::c_int = 0;
-        // SAFETY: TIOCOUTQ writes an int (SIOCOUTQ, net/packet/af_packet.c: `packet_ioctl`).
-        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TIOCOUTQ, &raw mut used) };
-        (done == 0).then(|| most.saturating_sub(used.max(0) as usize))
+        let used = zerowire_sys::socket::unsent(&self.file).ok()?;
+        Some(most.saturating_sub(used))
     }
 
     /// What came of the operation that was carried out last in this batch; None where all of them wait for [`Self::run`].

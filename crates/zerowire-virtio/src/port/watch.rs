@@ -4,11 +4,12 @@
 //! interfaces by rtnetlink (man 7 rtnetlink, RTM_NEWLINK and RTM_DELLINK). A filter in the kernel lets only what was asked for
 //! through, so that nobody wakes for other things.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use zerowire_sys::socket::attach_filter;
 
 /// `RTMGRP_LINK`, `RTM_NEWLINK`, `RTM_DELLINK` (include/uapi/linux/rtnetlink.h).
 const GROUP_LINK: u32 = 1;
@@ -105,20 +106,5 @@ fn filter(socket: &OwnedFd, of: Of) -> Result<(), Errno> {
             drop,
         ],
     };
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the kernel reads the structure and the instructions that it points to, and copies both.
-    let done = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
-    };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
-    }
+    attach_filter(socket, &mut program).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }

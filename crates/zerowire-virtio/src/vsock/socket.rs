@@ -1,25 +1,14 @@
 //! Unix sockets with scatter lists over guest memory.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use zerowire_sys::syscall;
+use zerowire_sys::socket;
+pub use zerowire_sys::socket::{MAX_IOV, Received, peek_message};
 
 use super::packet::Kind;
-
-/// Entries of a scatter list at most: what a system call takes (`UIO_MAXIOV`).
-pub const MAX_IOV: usize = 1024;
-
-/// What became of a receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Bytes.
-    pub len: usize,
-    /// Descriptors were sent along, and were not taken: more bytes may be there behind them.
-    pub interrupted: bool,
-}
 
 /// A connected socket.
 pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
@@ -50,16 +39,8 @@ pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
 /// # Safety
 /// Each entry names readable memory until the call returns; others may change it meanwhile.
 pub unsafe fn send(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<usize> {
-    // SAFETY: all zeroes are a sound msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = iov.as_ptr().cast_mut();
-    message.msg_iovlen = iov.len() as _;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the list and what it names are sound, as the caller promises; the kernel does not write the list.
-    unsafe {
-        let at = &raw const message as usize;
-        syscall::checked(libc::SYS_sendmsg, [fd(socket), at, flags as usize, 0, 0, 0])
-    }
+    // SAFETY: as the caller promises.
+    unsafe { socket::send(socket, iov, 0) }.map_err(io::Error::from_raw_os_error)
 }
 
 /// Messages in a call at most.
@@ -75,19 +56,8 @@ pub unsafe fn send_messages(
     iov: &[libc::iovec],
     ends: impl Iterator<Item = usize>,
 ) -> io::Result<usize> {
-    // SAFETY: all zeroes are a sound mmsghdr.
-    let mut list: [libc::mmsghdr; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
-    let (mut n, mut at) = (0, 0);
-    for (entry, end) in list.iter_mut().zip(ends) {
-        let parts = iov.get(at..end).unwrap_or_default();
-        entry.msg_hdr.msg_iov = parts.as_ptr().cast_mut();
-        entry.msg_hdr.msg_iovlen = parts.len() as _;
-        (n, at) = (n + 1, end);
-    }
-    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-    let at = list.as_mut_ptr() as usize;
-    // SAFETY: the lists and what they name are sound, as the caller promises; the kernel writes the lengths of what it sent.
-    unsafe { syscall::checked(libc::SYS_sendmmsg, [fd(socket), at, n, flags, 0, 0]) }
+    // SAFETY: as the caller promises.
+    unsafe { socket::send_parts::<MAX_MESSAGES>(socket, iov, ends) }.map_err(io::Error::from_raw_os_error)
 }
 
 /// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call alone.
@@ -114,28 +84,8 @@ pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 /// Each entry names writable memory until the call returns, that no Rust reference points to; others may change it
 /// meanwhile.
 pub unsafe fn receive(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<Received> {
-    // SAFETY: all zeroes are a sound msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = iov.as_ptr().cast_mut();
-    message.msg_iovlen = iov.len() as _;
-    // SAFETY: the list and what it names are sound, as the caller promises.
-    let len = unsafe {
-        let at = &raw mut message as usize;
-        syscall::checked(libc::SYS_recvmsg, [fd(socket), at, libc::MSG_DONTWAIT as usize, 0, 0, 0])
-    }?;
-    Ok(Received { len, interrupted: message.msg_flags & libc::MSG_CTRUNC != 0 })
-}
-
-fn fd(socket: &OwnedFd) -> usize {
-    socket.as_raw_fd() as usize
-}
-
-/// Length of the next message, without taking it.
-pub fn peek_message(socket: &OwnedFd) -> io::Result<usize> {
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    // SAFETY: a buffer of no bytes is written by nobody.
-    let n = unsafe { libc::recv(socket.as_fd().as_raw_fd(), std::ptr::null_mut(), 0, flags) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    // SAFETY: as the caller promises.
+    unsafe { socket::receive(socket, iov) }.map_err(io::Error::from_raw_os_error)
 }
 
 /// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended. Empty messages right
@@ -151,11 +101,7 @@ pub fn has_ended(socket: &OwnedFd) -> bool {
 
 /// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does not say.
 pub fn unread(socket: &OwnedFd) -> usize {
-    let mut n: libc::c_int = 0;
-    let arguments = [fd(socket), libc::TIOCOUTQ as usize, &raw mut n as usize, 0, 0, 0];
-    // SAFETY: SIOCOUTQ, which has TIOCOUTQ's number, writes one int.
-    let failed = unsafe { syscall::call(libc::SYS_ioctl, arguments) }.is_err();
-    if failed { 0 } else { n as usize }
+    socket::unsent(socket).unwrap_or(0)
 }
 
 /// Whether the kernel calls a socket with `room` writable with so much unread: a quarter of it (net/unix/af_unix.c,

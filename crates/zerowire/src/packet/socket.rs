@@ -14,7 +14,8 @@ use super::vnet::VnetHeader;
 use super::wait::Waiter;
 use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{FrameError, FrameSender, RETRY};
-use zerowire_sys::packet::{self as sys, Scratch};
+use zerowire_sys::packet as sys;
+use zerowire_sys::socket::Messages;
 
 /// Slots begin at the same place of a cache line, and a UDP payload (behind 42 bytes of headers, and the virtio-net header
 /// where there is one) begins one: the kernel copies long frames 10 to 20 % slower from memory that lies across lines.
@@ -31,7 +32,7 @@ const BATCH: usize = 1024;
 pub struct PacketSocket {
     link: Link,
     waiter: Waiter,
-    scratch: Scratch,
+    messages: Messages,
     memory: Box<[u8]>,
     /// Where the first slot begins in it.
     start: usize,
@@ -79,7 +80,7 @@ impl PacketSocket {
         Ok(Self {
             link,
             waiter,
-            scratch: Scratch::default(),
+            messages: Messages::default(),
             start: payload_at.next_multiple_of(LINE) - payload_at,
             memory,
             slots,
@@ -257,7 +258,7 @@ impl PacketSocket {
             let at = (first + i) % slots * stride;
             &memory[at..at + skip + len]
         });
-        sys::send_many(self.link.fd(), frames, &mut self.scratch)
+        sys::send_many(self.link.fd(), frames, &mut self.messages)
     }
 }
 

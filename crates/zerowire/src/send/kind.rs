@@ -2,7 +2,8 @@
 
 use super::SendError;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
+use zerowire_sys::socket::get_int;
 
 /// The kinds of socket that differ in how they lend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,30 +60,4 @@ impl fmt::Display for Kind {
             Self::Other => "another kind of socket",
         })
     }
-}
-
-/// A socket option that is an int.
-pub(crate) fn get_int(socket: impl AsFd, level: i32, option: i32) -> std::io::Result<i32> {
-    let mut value = 0i32;
-    let mut len = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: value and len are valid for writes for the call, and len is value's size.
-    let r = unsafe {
-        libc::getsockopt(socket.as_fd().as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len)
-    };
-    if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(value) }
-}
-
-/// Sets a socket option that is an int.
-pub(crate) fn set_int(socket: impl AsFd, level: i32, option: i32, value: i32) -> std::io::Result<()> {
-    // SAFETY: value is valid for reads for the call.
-    let r = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }

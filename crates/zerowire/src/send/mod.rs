@@ -53,7 +53,6 @@ pub mod auto;
 mod backend;
 mod close;
 mod error;
-mod errqueue;
 pub mod frame;
 pub mod in_place;
 mod kind;

@@ -20,14 +20,10 @@
 //! unknown number is learned: one call lends alone, and its notification names it.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The most sockets that are remembered without a sender.
 const MOST: usize = 1 << 16;
-/// `SO_COOKIE` (include/uapi/asm-generic/socket.h).
-const SO_COOKIE: i32 = 57;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
@@ -82,23 +78,6 @@ impl Table {
 
 fn lock() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The socket's cookie.
-pub(super) fn cookie(socket: impl AsFd) -> io::Result<u64> {
-    let mut cookie = 0u64;
-    let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: cookie and len are valid for writes for the call, and len is cookie's size.
-    let r = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut len,
-        )
-    };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
 /// The right to lend on a socket; only one sender of the process has it at a time.

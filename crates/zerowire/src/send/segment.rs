@@ -1,9 +1,10 @@
 //! Payloads that the kernel or the NIC cuts into datagrams (UDP_SEGMENT).
 
 use super::SendError;
-use super::kind::{Kind, SocketKind, get_int, set_int};
+use super::kind::{Kind, SocketKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use zerowire_sys::socket::{get_int, set_int};
 
 /// `UDP_MAX_SEGMENTS` of older kernels (include/linux/udp.h; 128 since Linux 6.9): all take so many.
 const SURE_SEGMENTS: usize = 64;

@@ -1,7 +1,7 @@
 //! Sending with socket calls: `send`, `sendmsg`, `sendmmsg`, and `MSG_ZEROCOPY` on TCP, UDP and AF_VSOCK
 //! (Documentation/networking/msg_zerocopy.rst).
 //!
-//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`numbers`] says with
+//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`super::numbers`] says with
 //! which one a sender begins. A call that fails gives its number back, unless the packet was
 //! already built when it failed (a firewall, a missing route). Then the number is used up, and its
 //! notification is in the queue when the call returns. After a failed call the queue is therefore
@@ -12,43 +12,32 @@
 //! learned again.
 
 use super::backend::{NoLoan, Sent, Submit};
-use super::errqueue::{self, BATCH, Note};
-use super::kind::{Kind, SocketKind, get_int, set_int};
-use super::numbers::{self, Claim};
+use super::kind::{Kind, SocketKind};
+use super::numbers::Claim;
 use super::orphans;
 use super::segment::longest_segment;
 use super::{Mode, Notifications, Options, Payload, SendError, Way, Window};
 use crate::ledger::CopyReason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use zerowire_sys::syscall;
+use zerowire_sys::socket::error_queue::{self, BATCH, Note};
+use zerowire_sys::socket::{self, Charges, MAX_IOV, Messages, get_int, set_int};
 
 /// A stream takes at most this much lent memory in one call. More would gain nothing, and RLIMIT_MEMLOCK (8 MiB for
 /// most users) is charged for the whole call, also for what the socket's buffer then doesn't take.
 const LENT_CALL_BYTES: usize = 1 << 20;
-/// `UIO_MAXIOV` (include/uapi/linux/uio.h): the most pieces in one call.
-const MAX_SEGMENTS: usize = 1024;
 /// Messages in one `sendmmsg`.
 const MAX_MESSAGES: usize = 64;
-/// `SO_MEMINFO` (include/uapi/asm-generic/socket.h).
-const SO_MEMINFO: i32 = 55;
-/// Indices of `SO_MEMINFO` (include/uapi/linux/sock_diag.h).
-const SK_MEMINFO_WMEM_ALLOC: usize = 2;
-const SK_MEMINFO_SNDBUF: usize = 3;
-const SK_MEMINFO_WMEM_QUEUED: usize = 5;
-const SK_MEMINFO_OPTMEM: usize = 6;
-const SK_MEMINFO_VARS: usize = 9;
 /// A socket with an error that nobody took is always ready: this long is slept instead of asking again at once.
 const DEAD_PAUSE: Duration = Duration::from_millis(1);
 
 /// Arrays for the system calls, kept from call to call. They mean nothing between two calls.
 #[derive(Default)]
 struct Scratch {
-    iovecs: Vec<libc::iovec>,
-    piece: Vec<libc::iovec>,
-    messages: Vec<libc::mmsghdr>,
+    list: Vec<libc::iovec>,
+    messages: Messages,
 }
 
 // SAFETY: the pointers are written and used within one call of a method that has the whole back end for itself.
@@ -140,7 +129,7 @@ impl SocketBackend {
             reason: CopyReason::Numbering,
             why: format!("the socket can't be told from others (SO_COOKIE): {e}"),
         };
-        let cookie = numbers::cookie(&self.socket).map_err(unnumbered)?;
+        let cookie = socket::cookie(&self.socket).map_err(unnumbered)?;
         if let Some((mut elder, window)) = orphans::take_over(cookie) {
             // The kernel still reads what a sender left that has ended. Its numbers go on here.
             std::mem::swap(&mut elder.socket, &mut self.socket);
@@ -216,7 +205,7 @@ impl SocketBackend {
         if self.cannot_lend.is_some() || self.trial.is_some() {
             return false;
         }
-        let is_free = self.meminfo().is_ok_and(|info| info[SK_MEMINFO_OPTMEM] == 0);
+        let is_free = Charges::of(&self.socket).is_ok_and(|charges| charges.options() == 0);
         // On AF_VSOCK numbers tell nothing: all is back when the socket is charged for none.
         self.is_sure = is_free && self.kind.kind == Kind::Vsock;
         is_free
@@ -242,20 +231,11 @@ impl SocketBackend {
         }
     }
 
-    fn meminfo(&self) -> io::Result<[u32; SK_MEMINFO_VARS]> {
-        meminfo(&self.socket)
-    }
-
-    fn fd(&self) -> usize {
-        self.socket.as_raw_fd() as usize
-    }
-
     fn flags(way: Way) -> i32 {
-        let lend = match way {
+        match way {
             Way::Copy => 0,
             Way::Lend => libc::MSG_ZEROCOPY,
-        };
-        libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | lend
+        }
     }
 
     fn max_bytes(&self, way: Way) -> usize {
@@ -268,26 +248,21 @@ impl SocketBackend {
     #[inline]
     fn send_once(&mut self, payload: &Payload, from: usize, way: Way) -> Result<usize, i32> {
         self.calls += 1;
-        let (flags, max) = (Self::flags(way) as usize, self.max_bytes(way));
+        let (flags, max) = (Self::flags(way), self.max_bytes(way));
         if let [segment] = payload.segments() {
             let len = payload.len().saturating_sub(from).min(max);
             // SAFETY: the kernel reads len bytes behind `from` of the segment, which the caller keeps for the call, and
             // after it for as long as Submit says; the kernel checks the addresses itself.
             return unsafe {
-                let at = segment.as_ptr() as usize + from;
-                syscall::call(libc::SYS_sendto, [self.fd(), at, len, flags, 0, 0])
+                socket::send_range(&self.socket, segment.as_ptr().wrapping_add(from), len, flags)
             };
         }
-        if !self.kind.stream && payload.segments().len() > MAX_SEGMENTS {
+        if !self.kind.stream && payload.segments().len() > MAX_IOV {
             return Err(libc::EMSGSIZE);
         }
-        payload.iovecs(from, max, MAX_SEGMENTS, &mut self.scratch.iovecs);
-        // SAFETY: all zeroes is a valid msghdr.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_iov = self.scratch.iovecs.as_mut_ptr();
-        header.msg_iovlen = self.scratch.iovecs.len();
-        // SAFETY: as above; the header and its array live for the call.
-        unsafe { syscall::call(libc::SYS_sendmsg, [self.fd(), &raw const header as usize, flags, 0, 0, 0]) }
+        payload.iovecs(from, max, MAX_IOV, &mut self.scratch.list);
+        // SAFETY: as above.
+        unsafe { socket::send(&self.socket, &self.scratch.list, flags) }
     }
 
     fn take_id(&mut self, way: Way) -> Option<u32> {
@@ -311,8 +286,8 @@ impl SocketBackend {
         if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());
         }
-        let info = self.meminfo().map_err(SendError::system("getsockopt(SO_MEMINFO)"))?;
-        if info[SK_MEMINFO_OPTMEM] == 0 {
+        let charges = Charges::of(&self.socket).map_err(SendError::system("getsockopt(SO_MEMINFO)"))?;
+        if charges.options() == 0 {
             let copied = std::mem::take(&mut self.copied_unbooked);
             window.all_back_as(copied);
             for mut elder in self.elders.drain(..) {
@@ -372,7 +347,7 @@ impl SocketBackend {
     ) -> Result<bool, SendError> {
         let mut notes = [None; N];
         let mut n = 0;
-        let read = errqueue::read::<N>(self.socket.as_fd(), |note| {
+        let read = error_queue::read::<N>(self.socket.as_fd(), |note| {
             if let Some(slot) = notes.get_mut(n) {
                 *slot = Some(note);
                 n += 1;
@@ -408,8 +383,8 @@ impl SocketBackend {
     fn why_stopped(&self, done: Result<usize, i32>) -> i32 {
         match done {
             Err(errno) => errno,
-            Ok(_) => match self.meminfo() {
-                Ok(info) if info[SK_MEMINFO_WMEM_ALLOC] >= info[SK_MEMINFO_SNDBUF] => libc::EAGAIN,
+            Ok(_) => match Charges::of(&self.socket) {
+                Ok(charges) if charges.sending() >= charges.send_buffer() => libc::EAGAIN,
                 _ => libc::EIO,
             },
         }
@@ -466,33 +441,19 @@ impl Submit for SocketBackend {
             return Ok(());
         }
         let payloads = &payloads[..payloads.len().min(MAX_MESSAGES)];
-        let fd = self.fd();
-        let Scratch { iovecs, piece, messages } = &mut self.scratch;
-        iovecs.clear();
+        let Scratch { list, messages } = &mut self.scratch;
         messages.clear();
         for p in payloads {
-            if p.segments().len() > MAX_SEGMENTS {
+            if p.segments().len() > MAX_IOV {
                 break;
             }
-            p.iovecs(0, usize::MAX, MAX_SEGMENTS, piece);
-            iovecs.extend_from_slice(piece);
-            // SAFETY: all zeroes is a valid mmsghdr.
-            let mut m: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            m.msg_hdr.msg_iovlen = piece.len();
-            messages.push(m);
-        }
-        let mut at = iovecs.as_mut_ptr();
-        for m in &mut *messages {
-            m.msg_hdr.msg_iov = at;
-            at = at.wrapping_add(m.msg_hdr.msg_iovlen);
+            p.iovecs(0, usize::MAX, MAX_IOV, list);
+            messages.push(list.iter().copied());
         }
         let asked = messages.len();
         self.calls += 1;
-        // SAFETY: the headers and the array that they point into live for the call; the payloads as in `send_once`.
-        let done = unsafe {
-            let (at, flags) = (messages.as_mut_ptr() as usize, Self::flags(way) as usize);
-            syscall::call(libc::SYS_sendmmsg, [fd, at, asked, flags, 0, 0])
-        };
+        // SAFETY: the payloads are as in `send_once`.
+        let done = unsafe { messages.send(&self.socket, Self::flags(way)) };
         if way == Way::Lend
             && let Some(refused) =
                 payloads.get(done.unwrap_or(0)).filter(|_| done.map_or(true, |n| n < asked))
@@ -563,11 +524,8 @@ impl Submit for SocketBackend {
         // Each call that lends is charged a notification's memory (optmem) until that was read or thrown away; together
         // with empty queues it says that the kernel holds nothing, whoever took the notifications. (Filters are charged
         // there, too: on a socket with one nothing is recovered.)
-        let info = self.meminfo()?;
-        if info[SK_MEMINFO_WMEM_ALLOC] == 0
-            && info[SK_MEMINFO_WMEM_QUEUED] == 0
-            && info[SK_MEMINFO_OPTMEM] == 0
-        {
+        let charges = Charges::of(&self.socket)?;
+        if charges.sending() == 0 && charges.queued() == 0 && charges.options() == 0 {
             self.trial = None;
             let payloads = window.all_back();
             let before: usize = self.elders.drain(..).map(|mut elder| elder.all_back()).sum();
@@ -611,26 +569,10 @@ impl Submit for SocketBackend {
     }
 }
 
-fn meminfo(socket: &OwnedFd) -> io::Result<[u32; SK_MEMINFO_VARS]> {
-    let mut info = [0u32; SK_MEMINFO_VARS];
-    let mut len = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: info is valid for writes of len bytes for the call.
-    let r = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_MEMINFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
-}
-
 /// Bytes that may still be charged to the socket's send buffer.
 pub(super) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
-    let info = meminfo(socket)?;
-    Ok(info[SK_MEMINFO_SNDBUF].saturating_sub(info[SK_MEMINFO_WMEM_ALLOC]) as usize)
+    let charges = Charges::of(socket)?;
+    Ok(charges.send_buffer().saturating_sub(charges.sending()) as usize)
 }
 
 /// Whether an ENOBUFS may be of a full queue of an interface: told only where errors are asked for
@@ -644,17 +586,8 @@ pub(super) fn tells_of_full_queues(socket: impl AsFd) -> bool {
 pub(super) fn reset(socket: &OwnedFd, kind: SocketKind) {
     match kind.kind {
         Kind::Tcp => {
-            // Connecting to AF_UNSPEC resets a TCP connection and empties its queue (tcp_disconnect,
-            // net/ipv4/tcp.c), and leaves the socket open, so that the notifications can still be read.
-            let unspecified = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
-            // SAFETY: the address is valid for reads of its length for the call.
-            unsafe {
-                libc::connect(
-                    socket.as_raw_fd(),
-                    &raw const unspecified,
-                    size_of::<libc::sockaddr>() as libc::socklen_t,
-                )
-            };
+            // The notifications can still be read.
+            let _ = socket::disconnect(socket);
         }
         Kind::Vsock | Kind::Unix => {
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

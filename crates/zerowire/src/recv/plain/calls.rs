@@ -8,7 +8,6 @@ use rustix::net::SocketFlags;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
-use zerowire_sys::syscall;
 
 /// Connections that are accepted from one socket at a time.
 const ACCEPTS: usize = 64;
@@ -48,16 +47,9 @@ pub(super) fn set_blocking(fd: RawFd, blocking: bool) -> io::Result<bool> {
 ///
 /// # Safety
 /// The pieces are memory that nobody else reads or writes during the call.
-pub(super) unsafe fn receive(fd: RawFd, pieces: &mut [libc::iovec]) -> Result<usize, i32> {
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.as_mut_ptr();
-    message.msg_iovlen = pieces.len() as _;
-    // SAFETY: the header and its vector live across the call; the caller vouches for the pieces.
-    unsafe {
-        let (at, flags) = (&raw mut message as usize, libc::MSG_DONTWAIT as usize);
-        syscall::call(libc::SYS_recvmsg, [fd as usize, at, flags, 0, 0, 0])
-    }
+pub(super) unsafe fn receive(fd: RawFd, pieces: &[libc::iovec]) -> Result<usize, i32> {
+    // SAFETY: passed on to the caller.
+    unsafe { zerowire_sys::socket::receive(borrow(fd), pieces) }.map(|received| received.len)
 }
 
 /// A descriptor of a connection that the core keeps open during the call.

@@ -8,7 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use zerowire_sys::syscall;
+use crate::syscall;
 
 /// `SO_EE_ORIGIN_TIMESTAMPING` (include/uapi/linux/errqueue.h).
 const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;
@@ -21,26 +21,39 @@ const SOL_VSOCK: i32 = 287;
 /// `VSOCK_RECVERR` (include/uapi/linux/vm_sockets.h).
 const VSOCK_RECVERR: i32 = 1;
 /// Messages read with one system call. Notifications coalesce in the queue, so it is seldom long.
-pub(super) const BATCH: usize = 8;
+pub const BATCH: usize = 8;
 /// Room for control messages: the error with its offender's address (64), and time stamps and packet information that
 /// a program may have switched on, which come before it.
 const CONTROL_WORDS: usize = 40;
 
 /// What one message of the error queue says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub enum Note {
     /// The kernel gives ids `lo` to `hi` back.
-    Back { lo: u32, hi: u32, copied: bool },
+    Back {
+        /// The first.
+        lo: u32,
+        /// The last.
+        hi: u32,
+        /// The kernel has copied something of them.
+        copied: bool,
+    },
     /// An error: ICMP, or of this host.
-    Error { errno: i32 },
+    Error {
+        /// Its number.
+        errno: i32,
+    },
 }
 
 type Control = [MaybeUninit<u64>; CONTROL_WORDS];
 
 /// Reads up to `N` messages without waiting; one system call. Returns how many there were: fewer than `N` means that the
 /// queue is empty.
+///
+/// # Errors
+/// Those of recvmmsg(2).
 #[inline]
-pub(super) fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Note)) -> io::Result<usize> {
+pub fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Note)) -> io::Result<usize> {
     let mut control: [Control; N] = [[MaybeUninit::uninit(); CONTROL_WORDS]; N];
     // SAFETY: all zeroes is a valid mmsghdr: null pointers with zero lengths.
     let mut messages: [libc::mmsghdr; N] = unsafe { std::mem::zeroed() };
@@ -73,6 +86,7 @@ pub(super) fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Not
     Ok(n)
 }
 
+#[inline]
 fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
     // SAFETY: the kernel has filled the control buffer that the header points to, up to msg_controllen, and the buffer
     // is alive.
@@ -99,8 +113,8 @@ fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
 }
 
 /// `None`: a time stamp of a sent packet, which a program asked for with SO_TIMESTAMPING. It is no
-/// error, and lost: the queue gives each message once, and the sender has no way to hand it on
-/// ([`Sender`](super::Sender) says so).
+/// error, and lost: the queue gives each message once.
+#[inline]
 fn note(e: &libc::sock_extended_err) -> Option<Note> {
     if e.ee_origin == SO_EE_ORIGIN_TIMESTAMPING {
         return None;
