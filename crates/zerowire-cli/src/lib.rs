@@ -7,7 +7,7 @@ pub mod bar;
 pub mod columns;
 pub mod logging;
 pub mod outcome;
-pub mod signals;
+pub use zerowire_sys::signal as signals;
 pub mod tips;
 mod wrong;
 

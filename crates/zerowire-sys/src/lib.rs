@@ -2,26 +2,38 @@
 //!
 //! This crate exists for zerowire alone. It is not a stable interface: any release may change it.
 //!
+//! * [`fd`]: descriptors by their numbers.
 //! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
 //! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`packet`]: packet sockets, and the memory of their rings.
+//! * [`pages`]: whether pages of a mapping are still there.
+//! * [`signal`]: signals, taken one at a time.
 //! * [`socket`]: options of sockets, their error queue, and messages over lists of memory.
 //! * [`syscall`]: calls with raw arguments.
+//! * [`tap`]: tap interfaces.
+//! * [`trial`]: calls that are only tried, for the doctor.
 //! * [`uring`]: what io_uring can do here, and what the `io-uring` crate does not name.
+//! * [`userfault`]: memory whose pages come later.
 //! * [`xdp`]: AF_XDP: memory, rings, sockets, and the program that steers frames.
 //!
 //! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe` where the
 //! kernel keeps an address after the call, and where it takes the caller's word for a length.
 #![warn(missing_docs)]
 
+pub mod fd;
 pub mod map;
 pub mod netdevice;
 pub mod netlink;
 pub mod packet;
+pub mod pages;
+pub mod signal;
 pub mod socket;
 pub mod syscall;
+pub mod tap;
+pub mod trial;
 pub mod uring;
+pub mod userfault;
 pub mod xdp;
 
 /// What a call of the C library returned.

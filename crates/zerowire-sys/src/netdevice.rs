@@ -1,4 +1,5 @@
-//! What a network interface says of itself: netdevice(7) and the ioctl of ethtool(8). Nothing is changed.
+//! What a network interface says of itself: netdevice(7) and the ioctl of ethtool(8). What changes something begins with
+//! `set_`.
 //!
 //! Any socket will do to ask by; the names are those of the network namespace that it was made in.
 //!
@@ -6,12 +7,16 @@
 //! Those of the system calls: ENODEV, the interface is gone; EOPNOTSUPP, its driver does not tell. InvalidInput where the name
 //! can't be that of an interface.
 
+pub mod rules;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::io::Errno;
+
+use crate::check;
 
 /// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
@@ -97,6 +102,29 @@ pub fn is_ethernet(socket: impl AsFd, name: &str) -> io::Result<bool> {
     Ok(matches!(hardware_kind(socket, name)?, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK))
 }
 
+/// Sets how many bytes a frame can carry behind its Ethernet header.
+///
+/// # Errors
+/// See the module; EPERM without CAP_NET_ADMIN.
+pub fn set_mtu(socket: impl AsFd, name: &str, mtu: usize) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
+    // SAFETY: SIOCSIFMTU reads the request.
+    check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFMTU, &raw const request) }).map(drop)
+}
+
+/// Sets the `IFF_…` flags.
+///
+/// # Errors
+/// See the module; EPERM without CAP_NET_ADMIN.
+pub fn set_flags(socket: impl AsFd, name: &str, flags: libc::c_int) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads the request.
+    check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
+        .map(drop)
+}
+
 /// What drives it (net/ethtool/ioctl.c, `ethtool_get_drvinfo`).
 ///
 /// # Errors
@@ -139,26 +167,26 @@ pub unsafe fn ethtool(socket: impl AsFd, name: &str, words: &mut [u32]) -> io::R
     let mut request = request(name)?;
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
     // SAFETY: the caller answers for the words, which live until the call returns.
-    match unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
-        r if r < 0 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) }).map(drop)
 }
 
 /// One of the three codes of this file that fill in an ifreq and follow no address.
 fn ask(socket: impl AsFd, code: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
     let mut request = request(name)?;
     // SAFETY: SIOCGIFMTU, SIOCGIFFLAGS and SIOCGIFHWADDR read the name and fill in the rest of one ifreq.
-    match unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), code, &raw mut request) } {
-        r if r < 0 => Err(io::Error::last_os_error()),
-        _ => Ok(request),
-    }
+    check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), code, &raw mut request) })?;
+    Ok(request)
+}
+
+/// A request of zeroes.
+pub(crate) fn empty_request() -> libc::ifreq {
+    // SAFETY: a structure of integers and a union of integers and addresses: all zeroes is a valid value.
+    unsafe { std::mem::zeroed() }
 }
 
 /// A request for `name`, zeroed besides.
-fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: a structure of integers and a union of integers and addresses: all zeroes is a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
+    let mut request = empty_request();
     if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
         let text =
             format!("interface name {name:?} has {} bytes: give 1 to 15, none of them zero", name.len());

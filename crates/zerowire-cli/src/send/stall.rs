@@ -1,9 +1,10 @@
 //! Notices that nothing moves any more.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use zerowire::send::{SendError, Sender};
+use zerowire_sys::socket;
 
 /// The time since something moved last, against a limit.
 pub struct Stall {
@@ -17,8 +18,8 @@ pub struct Stall {
 struct Signs {
     outstanding: usize,
     outstanding_bytes: usize,
-    /// Bytes in the socket that the peer has not taken: a slow peer takes a long time to give a whole payload back.
-    queued: Option<libc::c_int>,
+    /// Bytes of a stream that the peer has not acknowledged, or memory that datagrams use; where the socket tells. A slow peer takes a long time to give a whole payload back.
+    queued: Option<usize>,
 }
 
 impl Signs {
@@ -26,18 +27,9 @@ impl Signs {
         Self {
             outstanding: sender.outstanding(),
             outstanding_bytes: sender.outstanding_bytes(),
-            queued: queued(sender.as_fd()),
+            queued: socket::unsent(sender.as_fd()).ok(),
         }
     }
-}
-
-/// Bytes of a stream that the peer has not acknowledged, or memory that datagrams use; where the socket tells.
-fn queued(socket: BorrowedFd<'_>) -> Option<libc::c_int> {
-    use std::os::fd::AsRawFd as _;
-    let mut n: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int, which lives during the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut n) };
-    (result == 0).then_some(n)
 }
 
 impl Stall {

@@ -7,7 +7,7 @@ pub mod error_queue;
 mod messages;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::{check, syscall};
 
@@ -19,6 +19,7 @@ pub const MAX_IOV: usize = 1024;
 /// `SO_MEMINFO` and `SO_COOKIE` (include/uapi/asm-generic/socket.h).
 const SO_MEMINFO: i32 = 55;
 const SO_COOKIE: i32 = 57;
+const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
 /// Indices of `SO_MEMINFO` (include/uapi/linux/sock_diag.h).
 const SK_MEMINFO_WMEM_ALLOC: usize = 2;
 const SK_MEMINFO_SNDBUF: usize = 3;
@@ -69,6 +70,28 @@ pub fn set_int(socket: impl AsFd, level: i32, option: i32, value: i32) -> io::Re
 pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
     // SAFETY: any bytes are a number.
     unsafe { get(socket, libc::SOL_SOCKET, SO_COOKIE) }
+}
+
+/// The process that made the connection of a unix socket, as a descriptor (SO_PEERPIDFD, Linux 6.5).
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let fd = get_int(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD)?;
+    // SAFETY: a new descriptor that nobody else owns.
+    check(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The file that a unix socket is bound to, wherever it is by now, as a descriptor of O_PATH (SIOCUNIXFILE, linux/un.h). Needs
+/// CAP_NET_ADMIN.
+///
+/// # Errors
+/// Those of ioctl(2).
+pub fn bound_file(socket: impl AsFd) -> io::Result<OwnedFd> {
+    // SAFETY: this request takes no argument.
+    let fd = check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCUNIXFILE) })?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// What is charged to a socket (SO_MEMINFO), bytes.

@@ -6,17 +6,13 @@
 //! meanwhile: the socket does not listen yet.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::process::{Gid, Uid};
 
 use super::listen::ListenError;
-
-/// Asks for the file that a unix socket is bound to, as a descriptor of O_PATH (linux/un.h). Needs
-/// CAP_NET_ADMIN.
-const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
 
 /// Owner, group and mode of a socket's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,18 +76,7 @@ impl SocketAccess {
 
 /// The file that the socket is bound to.
 fn bound_file(socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
-    file_of(socket.as_fd()).or_else(|_| file_at(path))
-}
-
-/// The file of a bound socket, wherever it is by now.
-fn file_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: this request takes no argument.
-    let fd = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    zerowire_sys::socket::bound_file(socket).or_else(|_| file_at(path))
 }
 
 /// The file at `path` if it can only be a socket of this user that was made in that folder: it has

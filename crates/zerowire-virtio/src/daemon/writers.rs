@@ -6,10 +6,10 @@
 //! goes on. An eventfd in its proper use is never full: it counts to 2^64 - 2.
 
 use std::io::IoSliceMut;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{ReadWriteFlags, fcntl_dupfd_cloexec, preadv2};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::memory::is_eventfd;
 
@@ -22,11 +22,8 @@ pub(super) fn free() {
     for entry in entries.flatten() {
         let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(number) = number.filter(|_| link_is_eventfd(&entry)) else { continue };
-        // SAFETY: the number is used for one call, which fails with EBADF where nothing is open by
-        // that number any more.
-        let fd = unsafe { BorrowedFd::borrow_raw(number) };
         // The number may be another file's by now; the duplicate stays what it is.
-        if let Ok(fd) = fcntl_dupfd_cloexec(fd, 0)
+        if let Ok(fd) = zerowire_sys::fd::duplicate(number)
             && is_eventfd(&fd).unwrap_or(false)
             && is_full(&fd)
         {

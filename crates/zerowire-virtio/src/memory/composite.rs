@@ -17,8 +17,9 @@ use std::ptr::NonNull;
 
 use rustix::mm::MapFlags;
 use zerowire_sys::map::{Mapping, READ_WRITE};
+use zerowire_sys::pages;
 
-use super::{GuestMemory, Segment, present};
+use super::{GuestMemory, Segment};
 
 /// Alignment of regions, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
 const ALIGN: usize = 2 << 20;
@@ -118,13 +119,13 @@ impl Composite {
 
     /// Has the guest's pages that are in the range stay there; called when all of them are.
     pub fn keep(&self) {
-        present::keep(self.guest_part());
+        pages::keep(self.guest_part());
     }
 
     /// Bytes of the guest's part whose pages were discarded since they were all there ([`Self::keep`]); None where that can't be
     /// told. What is there in their place now are other pages.
     pub fn discarded(&self) -> Option<u64> {
-        present::absent(self.guest_part())
+        pages::absent(self.guest_part())
     }
 
     fn guest_part(&self) -> std::ops::Range<usize> {

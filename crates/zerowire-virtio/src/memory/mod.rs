@@ -15,7 +15,6 @@ mod composite;
 mod error;
 mod file;
 mod log;
-mod present;
 mod region_pool;
 mod sigbus;
 mod table;

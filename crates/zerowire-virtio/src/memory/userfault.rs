@@ -5,22 +5,13 @@
 //! [`Userfault::release`] ends all waits, and from then on missing pages read as zeros.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::UserfaultfdFlags;
+use zerowire_sys::userfault;
 
 use super::GuestMemory;
-
-// linux/userfaultfd.h
-const UFFD_API: u64 = 0xaa;
-const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
-const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
-const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
-const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
-const MODE_MISSING: u64 = 1;
 
 /// A descriptor, and the mappings that are registered with it.
 #[derive(Debug)]
@@ -40,13 +31,7 @@ impl Userfault {
     /// EPERM without CAP_SYS_PTRACE, unless vm.unprivileged_userfaultfd is 1 or /dev/userfaultfd
     /// can be opened; ENOSYS where the kernel has none.
     pub fn open() -> io::Result<Self> {
-        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-        // SAFETY: a new descriptor; nothing is registered with it.
-        let fd = match unsafe { rustix::mm::userfaultfd(flags) } {
-            Err(Errno::PERM) => open_by_device()?,
-            fd => fd?,
-        };
-        ioctl(&fd, UFFDIO_API, &mut [UFFD_API, 0, 0])?;
+        let fd = userfault::open()?;
         Ok(Self(Mutex::new(Some(Registered { fd, ranges: Vec::new() }))))
     }
 
@@ -78,7 +63,7 @@ impl Userfault {
         registered.ranges.clear();
         for region in memory.regions() {
             let range = [region.ptr().addr() as u64, region.len() as u64];
-            ioctl(&registered.fd, UFFDIO_REGISTER, &mut [range[0], range[1], MODE_MISSING, 0])?;
+            userfault::register(&registered.fd, range)?;
             registered.ranges.push(range);
         }
         Ok(())
@@ -88,33 +73,9 @@ impl Userfault {
     pub fn release(&self) {
         let registered = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Registered { fd, ranges }) = registered else { return };
-        for mut range in ranges {
+        for range in ranges {
             // One that was unmapped meanwhile is refused, and nobody waits there.
-            let _ = ioctl(&fd, UFFDIO_UNREGISTER, &mut range);
+            let _ = userfault::unregister(&fd, range);
         }
-    }
-}
-
-/// The way that goes by the rights of a file.
-fn open_by_device() -> io::Result<OwnedFd> {
-    let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let flags = libc::c_ulong::from((libc::O_CLOEXEC | libc::O_NONBLOCK) as u32);
-    // SAFETY: takes flags and no pointer; gives a new descriptor or an error.
-    let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made it for this function.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// `argument` is as long as the request says (its bits 16 to 29).
-fn ioctl<const N: usize>(fd: &OwnedFd, request: libc::c_ulong, argument: &mut [u64; N]) -> io::Result<()> {
-    debug_assert_eq!((request >> 16) as usize & 0x3fff, 8 * N);
-    // SAFETY: the kernel reads and writes as many bytes as `argument` has. What is registered are
-    // mappings of guest memory, to which nobody holds a reference.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), request, argument.as_mut_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
 use zerowire_sys::netdevice;
+use zerowire_sys::tap::{self, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN_EXCL, IFF_VNET_HDR};
 
 use super::packet::PacketError;
 
@@ -24,19 +24,6 @@ pub const MAX_QUEUES: usize = 128;
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
-const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
-const IFF_ATTACH_QUEUE: libc::c_short = 0x0200;
-const IFF_DETACH_QUEUE: libc::c_short = 0x0400;
-const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
-const TUNGETVNETHDRSZ: libc::Ioctl = 0x8004_54d7;
-const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
-const IFF_TAP: libc::c_short = 0x0002;
-const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
-const IFF_NO_PI: libc::c_short = 0x1000;
-const IFF_VNET_HDR: libc::c_short = 0x4000;
-/// The interface is made by this call, or the call fails with EBUSY.
-const IFF_TUN_EXCL: libc::c_short = i16::MIN;
 const TUN_F_CSUM: u32 = 0x01;
 const TUN_F_TSO4: u32 = 0x02;
 const TUN_F_TSO6: u32 = 0x04;
@@ -131,13 +118,6 @@ impl TapError {
     }
 }
 
-#[repr(C)]
-struct IfReq {
-    name: [u8; 16],
-    flags: libc::c_short,
-    pad: [u8; 22],
-}
-
 /// An open tap with all its queues.
 #[derive(Debug)]
 pub struct Tap {
@@ -211,10 +191,7 @@ impl Tap {
         if attached.swap(on, Ordering::AcqRel) == on {
             return Ok(());
         }
-        let req = request(&self.name, if on { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE });
-        // SAFETY: TUNSETQUEUE reads the ifreq, which is long enough.
-        let r = unsafe { libc::ioctl(queue.as_raw_fd(), TUNSETQUEUE, &raw const req) };
-        self.check(r, "TUNSETQUEUE")
+        self.check(tap::attach_queue(queue, on), "TUNSETQUEUE")
     }
 
     /// The offloads that this kernel's tap takes.
@@ -247,13 +224,7 @@ impl Tap {
             return Ok(());
         }
         let socket = self.socket()?;
-        let mut req = self.request();
-        let bytes = (mtu as libc::c_int).to_ne_bytes();
-        req.flags = libc::c_short::from_ne_bytes([bytes[0], bytes[1]]);
-        req.pad[..2].copy_from_slice(&bytes[2..]);
-        // SAFETY: SIOCSIFMTU reads the ifreq.
-        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw const req) };
-        self.check(r, "SIOCSIFMTU")
+        self.check(netdevice::set_mtu(&socket, &self.name, mtu), "SIOCSIFMTU")
     }
 
     /// Largest set that the kernel accepts, found by asking for less and less.
@@ -265,29 +236,19 @@ impl Tap {
 
     /// Tells the kernel which offloads frames out of this tap may use.
     pub fn set_offloads(&self, offloads: TapOffloads) -> Result<(), TapError> {
-        // SAFETY: TUNSETOFFLOAD takes its argument by value (drivers/net/tun.c, `__tun_chr_ioctl`).
-        let r = unsafe {
-            libc::ioctl(self.control.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(offloads.bits()))
-        };
-        self.check(r, "TUNSETOFFLOAD")
+        self.check(tap::set_offloads(&self.control, offloads.bits()), "TUNSETOFFLOAD")
     }
 
     /// Sets the length of the virtio-net header in front of each frame.
     pub fn set_header_len(&self, len: usize) -> Result<(), TapError> {
-        let len = len as libc::c_int;
-        // SAFETY: TUNSETVNETHDRSZ reads an int.
-        let r = unsafe { libc::ioctl(self.control.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) };
-        self.check(r, "TUNSETVNETHDRSZ")
+        self.check(tap::set_header_len(&self.control, len), "TUNSETVNETHDRSZ")
     }
 
     /// Sends a frame of this process's own into the interface, as if it came from the guest.
     pub fn send(&self, frame: &[u8]) -> Result<(), TapError> {
-        let mut header_len: libc::c_int = 0;
-        // SAFETY: TUNGETVNETHDRSZ writes an int.
-        let r = unsafe { libc::ioctl(self.control.as_raw_fd(), TUNGETVNETHDRSZ, &raw mut header_len) };
-        self.check(r, "TUNGETVNETHDRSZ")?;
+        let header_len = self.check(tap::header_len(&self.control), "TUNGETVNETHDRSZ")?;
         // A header of zeros: no offload.
-        let mut bytes = vec![0; header_len as usize];
+        let mut bytes = vec![0; header_len];
         bytes.extend_from_slice(frame);
         // The first queue always takes part.
         match self.queues.first().map(|q| rustix::io::write(q, &bytes)) {
@@ -313,12 +274,8 @@ impl Tap {
         }
     }
 
-    fn check(&self, r: libc::c_int, what: &'static str) -> Result<(), TapError> {
-        if r < 0 {
-            let cause = io::Error::last_os_error();
-            return Err(TapError::Setup { name: self.name.clone(), what, cause });
-        }
-        Ok(())
+    fn check<T>(&self, result: io::Result<T>, what: &'static str) -> Result<T, TapError> {
+        result.map_err(|cause| TapError::Setup { name: self.name.clone(), what, cause })
     }
 
     fn set_up(&self) -> Result<(), TapError> {
@@ -328,10 +285,7 @@ impl Tap {
             what: "SIOCGIFFLAGS",
             cause,
         })?;
-        let req = request(&self.name, (flags | libc::IFF_UP) as libc::c_short);
-        // SAFETY: SIOCSIFFLAGS reads the ifreq.
-        let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const req) };
-        self.check(r, "SIOCSIFFLAGS")
+        self.check(netdevice::set_flags(&socket, &self.name, flags | libc::IFF_UP), "SIOCSIFFLAGS")
     }
 
     fn mtu_by_ioctl(&self) -> Option<usize> {
@@ -341,22 +295,12 @@ impl Tap {
     fn socket(&self) -> Result<OwnedFd, TapError> {
         ask_by().map_err(|cause| TapError::Setup { name: self.name.clone(), what: "socket", cause })
     }
-
-    fn request(&self) -> IfReq {
-        request(&self.name, 0)
-    }
 }
 
 impl AsRawFd for Tap {
     fn as_raw_fd(&self) -> RawFd {
         self.control.as_raw_fd()
     }
-}
-
-fn request(name: &str, flags: libc::c_short) -> IfReq {
-    let mut req = IfReq { name: [0; 16], flags, pad: [0; 22] };
-    req.name[..name.len()].copy_from_slice(name.as_bytes());
-    req
 }
 
 /// The tap's first queue, and whether this call has made the interface.
@@ -395,21 +339,18 @@ fn index(name: &str) -> Option<u32> {
 }
 
 fn attach(name: &str, multi: bool, exclusive: libc::c_short) -> Result<OwnedFd, TapError> {
-    let fd =
-        rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| TapError::Device(e.into()))?;
+    let fd = tap::open().map_err(|e| TapError::Device(e.into()))?;
     let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | exclusive;
     if multi {
         flags |= IFF_MULTI_QUEUE;
     }
-    let req = request(name, flags);
-    // SAFETY: TUNSETIFF reads and fills the ifreq, which is long enough.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw const req) } < 0 {
-        let cause = io::Error::last_os_error();
-        let hint = remedy(name, multi, &cause);
-        return Err(TapError::Attach { name: name.to_owned(), cause, hint });
+    match tap::set_interface(&fd, name, flags) {
+        Ok(()) => Ok(fd),
+        Err(cause) => {
+            let hint = remedy(name, multi, &cause);
+            Err(TapError::Attach { name: name.to_owned(), cause, hint })
+        }
     }
-    Ok(fd)
 }
 
 /// What to do about a /dev/net/tun that can't be opened.

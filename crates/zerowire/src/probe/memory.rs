@@ -8,8 +8,9 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, getrlimit};
 
 use super::errno::{self, size};
-use super::sys::{map, open_userfaultfd, register_and_release};
 use super::{Finding, Group, Job, Machine, Subject, Todo};
+use zerowire_sys::trial::{map, register_and_release};
+use zerowire_sys::userfault;
 
 /// How much is registered to see whether it may be.
 const TRIED_BYTES: u64 = 64 << 20;
@@ -54,7 +55,7 @@ pub(super) fn check(todo: &mut Todo, machine: &Machine, has_ring: bool) {
         path: "net: memory that comes later",
         title: "post-copy",
     };
-    todo.add(later, || translate_later(open_userfaultfd().map(drop).map_err(|e| errno::number(&e))));
+    todo.add(later, || translate_later(userfault::try_open().map_err(|e| errno::number(&e))));
 }
 
 /// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0: none).

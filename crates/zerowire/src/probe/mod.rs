@@ -25,7 +25,6 @@ pub mod queue;
 mod recv;
 mod report;
 mod send;
-mod sys;
 mod tap;
 mod uring;
 mod verdict;

@@ -2,11 +2,11 @@
 
 use std::fs::read_link;
 use std::io;
-use std::os::fd::AsFd;
 
 use super::errno;
-use super::sys::{set_option, socket, unshare_in_child};
 use super::{Finding, Group, Job, Machine, Subject, Todo};
+use zerowire_sys::socket::set_int;
+use zerowire_sys::trial::{socket, unshare_in_child};
 
 /// Inode number of the initial network namespace since Linux 6.18 (include/uapi/linux/nsfs.h).
 const INITIAL: &str = "net:[4026531833]";
@@ -70,7 +70,7 @@ fn translate_identity(own: Option<String>, first: Option<String>) -> Finding {
 /// TCP_REPAIR (net/ipv4/tcp.c, `tcp_can_repair_sock`). The socket is never connected.
 fn administer() -> io::Result<()> {
     let tcp = socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
-    set_option(tcp.as_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, &[1])
+    set_int(tcp, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)
 }
 
 fn translate_admin(allowed: Result<(), i32>, is_effective: bool) -> Finding {

@@ -1,8 +1,8 @@
 //! The interfaces of this network namespace, by driver: which can receive without a copy.
 
-use super::sys::socket;
 use super::{Finding, Group, Job, Subject, Todo};
 use zerowire_sys::netdevice::driver;
+use zerowire_sys::trial::socket;
 
 /// Drivers whose queues io_uring can take over, with headers split from data (as of Linux 7.3).
 pub(super) const SPLITTING: [&str; 4] = ["bnxt_en", "mlx5_core", "gve", "fbnic"];

@@ -4,22 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::errno;
-use super::sys::{set_option, socket};
 use super::{Finding, Group, Job, Subject, Todo};
-
-/// Socket options of include/uapi/linux/if_packet.h.
-const PACKET_RX_RING: i32 = 5;
-const PACKET_VERSION: i32 = 10;
-const PACKET_TX_RING: i32 = 13;
-const PACKET_VNET_HDR_SZ: i32 = 24;
-const TPACKET_V2: u32 = 1;
-const TPACKET_V3: u32 = 2;
+use zerowire_sys::packet::{self, Geometry, Version, set_ring, set_transmit_ring};
 
 /// Bytes of a virtio-net header, num_buffers included (virtio 1.3 §5.1.6).
-const HEADER_BYTES: u32 = 12;
+const HEADER_BYTES: i32 = 12;
 
-const BLOCK_BYTES: u32 = 64 << 10;
-const FRAME_BYTES: u32 = 2048;
+/// A ring of one block: slots, the bytes of each, and those of a frame in it.
+const SLOTS: usize = 32;
+const SLOT_BYTES: usize = 2048;
+const FRAME_BYTES: usize = 1514;
 
 pub(super) fn check(todo: &mut Todo) {
     let subject = Subject {
@@ -49,17 +43,15 @@ enum Stop {
 }
 
 fn raw_socket() -> Result<OwnedFd, Stop> {
-    socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|e| Stop::Socket(errno::number(&e)))
+    packet::socket().map_err(|e| Stop::Socket(errno::number(&e)))
 }
 
 /// Makes a transmit ring on a socket bound to no interface and no protocol, so that no frame passes it.
 fn make_ring() -> Result<(), Stop> {
     let socket = raw_socket()?;
     let ring = || -> io::Result<()> {
-        set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_VERSION, &[TPACKET_V3])?;
-        // struct tpacket_req3: block size, blocks, frame size, frames, and three fields that transmit leaves zero.
-        let request = [BLOCK_BYTES, 1, FRAME_BYTES, BLOCK_BYTES / FRAME_BYTES, 0, 0, 0];
-        set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_TX_RING, &request)
+        let geometry = Geometry::new(SLOTS, FRAME_BYTES, Version::V3);
+        set_transmit_ring(socket.as_fd(), &geometry.map_err(io::Error::other)?)
     };
     ring().map_err(|e| Stop::Ring(errno::number(&e)))
 }
@@ -67,12 +59,10 @@ fn make_ring() -> Result<(), Stop> {
 /// Makes a socket with virtio-net headers and a receive ring, bound to nothing as well.
 fn make_port() -> Result<(), Stop> {
     let socket = raw_socket()?;
-    let set = |option, words: &[u32]| set_option(socket.as_fd(), libc::SOL_PACKET, option, words);
-    set(PACKET_VNET_HDR_SZ, &[HEADER_BYTES]).map_err(|e| Stop::Header(errno::number(&e)))?;
-    // struct tpacket_req.
-    let request = [BLOCK_BYTES, 1, FRAME_BYTES, BLOCK_BYTES / FRAME_BYTES];
-    set(PACKET_VERSION, &[TPACKET_V2])
-        .and_then(|()| set(PACKET_RX_RING, &request))
+    let set = |option, value| packet::set(socket.as_fd(), libc::SOL_PACKET, option, value);
+    set(libc::PACKET_VNET_HDR_SZ, HEADER_BYTES).map_err(|e| Stop::Header(errno::number(&e)))?;
+    set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)
+        .and_then(|()| set_ring(socket.as_fd(), SLOTS * SLOT_BYTES, SLOT_BYTES, SLOTS))
         .map_err(|e| Stop::Ring(errno::number(&e)))
 }
 

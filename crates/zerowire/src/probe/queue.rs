@@ -10,7 +10,6 @@ mod advice;
 mod checks;
 mod explain;
 mod facts;
-mod rules;
 
 #[cfg(test)]
 mod tests;

@@ -8,9 +8,9 @@ use std::io;
 use io_uring::{IoUring, cqueue, squeue};
 
 use super::errno;
-use super::sys::{map, register_zcrx};
 use super::uring::{Ring, UNTRIED};
 use super::{Finding, Group, Job, Subject, Todo};
+use zerowire_sys::trial::{map, register_zcrx};
 use zerowire_sys::uring::zcrx::{Abilities, abilities};
 
 /// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel copies.

@@ -1,12 +1,12 @@
 //! Sending without copying: MSG_ZEROCOPY and io_uring SEND_ZC.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use super::errno::{self, size};
-use super::sys::{set_option, socket};
 use super::uring::{Ring, UNTRIED};
 use super::{Finding, Group, Job, Subject, Todo};
+use zerowire_sys::socket::set_int;
+use zerowire_sys::trial::socket;
 
 /// What one outstanding notification is charged to a socket's optmem budget, bytes: SKB_TRUESIZE(0) on 64-bit
 /// machines (net/core/sock.c, `sock_omalloc`).
@@ -34,7 +34,7 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
 /// Sets SO_ZEROCOPY on an unconnected socket.
 pub(super) fn zerocopy(family: i32, kind: i32) -> io::Result<()> {
     let socket = socket(family, kind, 0)?;
-    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, &[1])
+    set_int(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
 }
 
 fn translate_zerocopy(tcp: Result<(), i32>, udp: Result<(), i32>, optmem: Option<u64>) -> Finding {

@@ -4,25 +4,22 @@
 //! sends nothing to it) and goes away with its descriptor.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-
-use rustix::fs::{Mode, OFlags};
+use std::os::fd::OwnedFd;
 
 use super::errno;
-use super::sys::{TUNSETOFFLOAD, ioctl_number, set_header_len, set_interface, socket};
 use super::{Finding, Group, Job, Machine, Subject, Todo};
 use zerowire_sys::netdevice::driver;
+use zerowire_sys::tap::{self, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR};
+use zerowire_sys::trial::socket;
 
-const IFF_TAP: libc::c_short = 0x0002;
-const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
-const IFF_NO_PI: libc::c_short = 0x1000;
-const IFF_VNET_HDR: libc::c_short = 0x4000;
+/// Name of temporary taps: the kernel fills in a number.
+const TEMPORARY: &str = "zwdoc%d";
 
 /// Length of the virtio-net header with `num_buffers` (virtio 1.3 §5.1.6), bytes.
-const HEADER_LEN: libc::c_int = 12;
+const HEADER_LEN: usize = 12;
 
 /// Offload sets that are asked for one by one: name and bits (include/uapi/linux/if_tun.h). Each needs TUN_F_CSUM.
-const OFFLOADS: [(&str, libc::c_ulong); 5] =
+const OFFLOADS: [(&str, u32); 5] =
     [("csum", 0x01), ("tso4", 0x03), ("tso6", 0x05), ("ufo", 0x11), ("uso", 0x61)];
 
 type Attempt = Result<(), i32>;
@@ -61,15 +58,9 @@ pub(super) fn check(todo: &mut Todo, machine: &Machine) {
 
 fn trial() -> Trial {
     let number = |e: io::Error| errno::number(&e);
-    let open = || -> io::Result<OwnedFd> {
-        Ok(rustix::fs::open(
-            "/dev/net/tun",
-            OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?)
-    };
+    let open = || -> io::Result<OwnedFd> { Ok(tap::open()?) };
     let mut t = Trial { device: Ok(()), made: Err(0), multi_queue: Err(0), offloads: Vec::new() };
-    let tap = match open() {
+    let fd = match open() {
         Ok(fd) => fd,
         Err(e) => {
             t.device = Err(number(e));
@@ -77,19 +68,20 @@ fn trial() -> Trial {
         }
     };
     let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
-    t.made = set_interface(tap.as_fd(), flags)
-        .and_then(|()| set_header_len(tap.as_fd(), HEADER_LEN))
+    t.made = tap::set_interface(&fd, TEMPORARY, flags)
+        .and_then(|()| tap::set_header_len(&fd, HEADER_LEN))
         .map_err(number);
     if t.made.is_err() {
         return t;
     }
     t.offloads = OFFLOADS
         .iter()
-        .filter(|(_, bits)| ioctl_number(tap.as_fd(), TUNSETOFFLOAD, *bits).is_ok())
+        .filter(|(_, bits)| tap::set_offloads(&fd, *bits).is_ok())
         .map(|(name, _)| *name)
         .collect();
-    drop(tap);
-    t.multi_queue = open().and_then(|fd| set_interface(fd.as_fd(), flags | IFF_MULTI_QUEUE)).map_err(number);
+    drop(fd);
+    t.multi_queue =
+        open().and_then(|fd| tap::set_interface(fd, TEMPORARY, flags | IFF_MULTI_QUEUE)).map_err(number);
     t
 }
 

@@ -48,8 +48,8 @@ fn abilities() -> std::io::Result<Abilities> {
     let known = ring.submitter().register_probe(&mut ops).is_ok();
     let has = |code| known && ops.is_supported(code);
     let none = UringFeatures { defer_taskrun: false };
-    let buffer_ring = super::sys::map(rustix::param::page_size(), None)
-        .and_then(|memory| super::sys::register_buffer_ring(&ring, &memory, 8));
+    let buffer_ring = zerowire_sys::trial::map(rustix::param::page_size(), None)
+        .and_then(|memory| zerowire_sys::trial::register_buffer_ring(&ring, &memory, 8));
     Ok(Abilities {
         features: zerowire_sys::uring::probe().unwrap_or(none),
         send_zc: has(opcode::SendZc::CODE),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 
 use super::errno;
-use super::sys::{KVM_GET_API_VERSION, ioctl_number};
 use super::{Finding, Group, Job, Subject, Todo};
+use zerowire_sys::trial::kvm_version;
 
 /// The only version of the interface since Linux 2.6.20 (Documentation/virt/kvm/api.rst).
 const KVM_API: i32 = 12;
@@ -30,7 +30,7 @@ pub(super) fn check(todo: &mut Todo) {
 
 fn open_kvm() -> io::Result<i32> {
     let kvm = rustix::fs::open("/dev/kvm", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    ioctl_number(kvm.as_fd(), KVM_GET_API_VERSION, 0)
+    kvm_version(kvm.as_fd())
 }
 
 fn translate_kvm(version: Result<i32, i32>) -> Finding {

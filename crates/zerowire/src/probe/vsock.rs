@@ -11,8 +11,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::errno;
 use super::send::zerocopy;
-use super::sys::{map, socket};
 use super::{Finding, Group, Job, Subject, Todo};
+use zerowire_sys::trial::{map, socket};
 
 /// Connections to host programs that the limit of open files is held against.
 const CONNECTIONS: u64 = 1000;

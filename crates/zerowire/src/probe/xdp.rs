@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::errno;
-use super::sys::{load_xdp_program, map, register_umem, set_option, socket};
 use super::{Finding, Group, Job, Subject, Todo};
+use zerowire_sys::socket::set_int;
+use zerowire_sys::trial::{load_xdp_program, map, register_umem, socket};
 
 const USERS: &[Job] = &[Job::Net, Job::Recv, Job::Send];
 
@@ -39,7 +40,7 @@ fn make_socket() -> Result<(), Stop> {
     for ring in
         [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
     {
-        set_option(socket.as_fd(), libc::SOL_XDP, ring, &[16]).map_err(|e| Stop::Rings(number(e)))?;
+        set_int(&socket, libc::SOL_XDP, ring, 16).map_err(|e| Stop::Rings(number(e)))?;
     }
     Ok(())
 }

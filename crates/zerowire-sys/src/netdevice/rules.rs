@@ -11,10 +11,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use serde::Serialize;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::super::sys::socket;
-use zerowire_sys::netdevice;
+use super::ethtool;
 
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
@@ -34,8 +33,9 @@ const PORT_V6: usize = 54;
 const MOST: u32 = 16 << 10;
 
 /// A rule that puts some flows into a queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(in super::super) struct Rule {
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Rule {
     /// Its number, which `ethtool -N IF delete` takes.
     pub location: u32,
     /// The queue; `None` for a rule that drops, or spreads over several.
@@ -46,13 +46,16 @@ pub(in super::super) struct Rule {
     pub port: Option<u16>,
 }
 
-/// The rules of `interface`, by their numbers.
-pub(super) fn read(interface: &str) -> io::Result<Vec<Rule>> {
+/// The rules of `interface` of this thread's network namespace, by their numbers.
+///
+/// # Errors
+/// Those of the system calls: ENODEV; EOPNOTSUPP where the driver has no rules.
+pub fn read(interface: &str) -> io::Result<Vec<Rule>> {
     if cfg!(not(target_pointer_width = "64")) {
         // The structure has another layout there.
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let mut head = vec![0; WORDS];
     head[0] = ETHTOOL_GRXCLSRLCNT;
     ask(&socket, interface, &mut head)?;
@@ -84,7 +87,7 @@ fn ask(socket: &impl AsFd, interface: &str, words: &mut [u32]) -> io::Result<()>
     debug_assert!(words.len() >= LOCATIONS + words[COUNT] as usize);
     // SAFETY: these commands read and fill the structure and, behind it, at most as many locations as its count says, which the words
     // have room for; they follow no address.
-    unsafe { netdevice::ethtool(socket, interface, words) }
+    unsafe { ethtool(socket, interface, words) }
 }
 
 /// What a filled-in structure says.

@@ -51,7 +51,7 @@ struct Scan {
 
 /// Keeps the pages of a range that are there from being taken out of it for want of memory, as far as the limit of locked memory
 /// allows: best effort. Ends with the mapping.
-pub(crate) fn keep(range: Range<usize>) {
+pub fn keep(range: Range<usize>) {
     // SAFETY: locking changes no bytes; the kernel checks the range.
     let _ = unsafe {
         libc::mlock2(range.start as *const libc::c_void, range.len(), libc::MLOCK_ONFAULT as libc::c_uint)
@@ -59,7 +59,7 @@ pub(crate) fn keep(range: Range<usize>) {
 }
 
 /// Bytes of `range`, addresses of this process on page bounds, that are not mapped to any page; None where that can't be told.
-pub(crate) fn absent(range: Range<usize>) -> Option<u64> {
+pub fn absent(range: Range<usize>) -> Option<u64> {
     let pagemap = File::open("/proc/self/pagemap").ok()?;
     scan(&pagemap, range.clone()).or_else(|_| read(&pagemap, range)).ok()
 }
@@ -112,16 +112,15 @@ fn read(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Mapping;
+    use crate::map::Mapping;
     use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-    use std::os::fd::AsFd;
 
     #[test]
     fn pages_that_were_discarded_stay_absent_however_often_they_are_written_elsewhere() {
         const LEN: usize = 64 * PAGE;
         let file = memfd_create("ram", MemfdFlags::CLOEXEC).expect("a file");
         ftruncate(&file, LEN as u64).expect("its length");
-        let [watched, used] = [0, 1].map(|_| Mapping::shared(file.as_fd(), 0, LEN).expect("a mapping"));
+        let [watched, used] = [0, 1].map(|_| Mapping::shared(&file, 0, LEN).expect("a mapping"));
         let start = watched.as_ptr().addr();
         let range = start..start + LEN;
         let pagemap = File::open("/proc/self/pagemap").expect("it is there");

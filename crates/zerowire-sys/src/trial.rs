@@ -1,93 +1,41 @@
-//! The system calls of the probes that no safe crate has. Everything made here is owned by the caller and is gone
-//! when it is dropped; nothing is shared with another process.
+//! Calls that are only tried, to tell whether this kernel and this user may make them. Everything made here is owned by the
+//! caller and is gone when it is dropped; nothing is shared with another process.
+//!
+//! # Errors
+//! Those of the system calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::check;
+use crate::map::{Mapping, READ_WRITE};
 use io_uring::types::{io_uring_region_desc, io_uring_zcrx_area_reg, io_uring_zcrx_ifq_reg};
 use io_uring::{IoUring, cqueue, squeue};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, UserfaultfdFlags};
-use zerowire_sys::map::{Mapping, READ_WRITE};
+use rustix::mm::MapFlags;
 
-/// Names of temporary taps: the kernel fills in a number.
-pub(super) const TAP_PREFIX: &str = "zwdoc";
-
-const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
-/// `TUNSETOFFLOAD` (include/uapi/linux/if_tun.h): its argument is the set itself.
-pub(super) const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
-const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 /// `KVM_GET_API_VERSION` (include/uapi/linux/kvm.h): without argument.
-pub(super) const KVM_GET_API_VERSION: libc::Ioctl = 0xae00;
+const KVM_GET_API_VERSION: libc::Ioctl = 0xae00;
 /// `IORING_REGISTER_ZCRX_IFQ` (include/uapi/linux/io_uring.h, since Linux 6.15).
 const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 
-fn check(r: libc::c_int) -> io::Result<libc::c_int> {
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
-}
-
-/// `struct ifreq`, as far as flags need it.
-#[repr(C)]
-struct IfReq {
-    name: [u8; 16],
-    flags: libc::c_short,
-    pad: [u8; 22],
-}
-
-/// Makes a temporary interface on an open /dev/net/tun. It has no address, is never set up, and goes with `fd`.
-pub(super) fn set_interface(fd: BorrowedFd<'_>, flags: libc::c_short) -> io::Result<()> {
-    let mut req = IfReq { name: [0; 16], flags, pad: [0; 22] };
-    req.name[..TAP_PREFIX.len()].copy_from_slice(TAP_PREFIX.as_bytes());
-    req.name[TAP_PREFIX.len()..TAP_PREFIX.len() + 2].copy_from_slice(b"%d");
-    // SAFETY: TUNSETIFF reads and fills an ifreq, which `req` is long enough for.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut req) }).map(drop)
-}
-
-/// Sets the length of the virtio-net header of a tap, bytes.
-pub(super) fn set_header_len(fd: BorrowedFd<'_>, len: libc::c_int) -> io::Result<()> {
-    // SAFETY: TUNSETVNETHDRSZ reads an int.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) }).map(drop)
-}
-
-/// An ioctl whose argument is a number, not an address ([`TUNSETOFFLOAD`], [`KVM_GET_API_VERSION`]).
-pub(super) fn ioctl_number(
-    fd: BorrowedFd<'_>,
-    request: libc::Ioctl,
-    argument: libc::c_ulong,
-) -> io::Result<libc::c_int> {
-    debug_assert!([TUNSETOFFLOAD, KVM_GET_API_VERSION].contains(&request));
-    // SAFETY: the ioctls named above follow no address.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) })
+/// Version of the interface of an open /dev/kvm.
+pub fn kvm_version(kvm: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: this ioctl takes no address.
+    check(unsafe { libc::ioctl(kvm.as_raw_fd(), KVM_GET_API_VERSION, 0) })
 }
 
 /// A socket that is closed on exec; constants of libc.
-pub(super) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sets a socket option made of 32-bit words that hold no address.
-pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, words: &[u32]) -> io::Result<()> {
-    // SAFETY: the kernel reads that many bytes of `words`; none of the options that come here follows an address.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            words.as_ptr().cast(),
-            size_of_val(words) as libc::socklen_t,
-        )
-    })
-    .map(drop)
-}
-
 /// Memory of this process's own, of whole pages: private, or the start of `file` shared.
-pub(super) fn map(len: usize, file: Option<BorrowedFd<'_>>) -> io::Result<Mapping> {
+pub fn map(len: usize, file: Option<BorrowedFd<'_>>) -> io::Result<Mapping> {
     let none = MapFlags::empty();
     Ok(match file {
         None => Mapping::private_with(len, none),
@@ -96,7 +44,7 @@ pub(super) fn map(len: usize, file: Option<BorrowedFd<'_>>) -> io::Result<Mappin
 }
 
 /// Registers the first `len` bytes of `memory` with `ring` and lets go of them again.
-pub(super) fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize) -> io::Result<()> {
+pub fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize) -> io::Result<()> {
     let iov = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: len.min(memory.len()) };
     // SAFETY: the range is mapped, and unregistered before this returns.
     unsafe { ring.submitter().register_buffers(&[iov]) }?;
@@ -104,8 +52,8 @@ pub(super) fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize)
 }
 
 /// Registers a ring of `entries` provided buffers at `memory` and lets go of it again.
-pub(super) fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u16) -> io::Result<()> {
-    debug_assert!(usize::from(entries) * 16 <= memory.len());
+pub fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u16) -> io::Result<()> {
+    assert!(usize::from(entries) * 16 <= memory.len());
     // SAFETY: the memory holds `entries` records of 16 bytes and outlives the registration, which ends here.
     unsafe { ring.submitter().register_buf_ring_with_flags(memory.as_ptr() as u64, entries, 1, 0) }?;
     ring.submitter().unregister_buf_ring(1)
@@ -113,7 +61,7 @@ pub(super) fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u1
 
 /// Tries to register `area` for zero-copy receive, with a refill ring of 64 entries in `refill` (two pages).
 /// It goes with the ring.
-pub(super) fn register_zcrx(
+pub fn register_zcrx(
     ring: &IoUring<squeue::Entry, cqueue::Entry32>,
     interface: u32,
     flags: u32,
@@ -145,7 +93,7 @@ pub(super) fn register_zcrx(
 }
 
 /// Registers `memory` as AF_XDP memory of 4096-byte chunks (struct xdp_umem_reg, include/uapi/linux/if_xdp.h).
-pub(super) fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Result<()> {
+pub fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Result<()> {
     let words: [u64; 4] = [memory.as_ptr() as u64, memory.len() as u64, 4096, 0];
     // SAFETY: the kernel reads the structure and pins the pages that it names, so that the mapping may go first.
     check(unsafe {
@@ -161,7 +109,7 @@ pub(super) fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Res
 }
 
 /// Loads the XDP program "return XDP_PASS"; it is attached to nothing and goes with the descriptor.
-pub(super) fn load_xdp_program() -> io::Result<OwnedFd> {
+pub fn load_xdp_program() -> io::Result<OwnedFd> {
     /// The head of `union bpf_attr` for BPF_PROG_LOAD (include/uapi/linux/bpf.h).
     #[repr(C)]
     struct Attr {
@@ -188,7 +136,7 @@ pub(super) fn load_xdp_program() -> io::Result<OwnedFd> {
 }
 
 /// Whether a child process could `unshare` these namespaces. The child does nothing else and is reaped here.
-pub(super) fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
+pub fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: the child calls only unshare, errno and _exit, all of which are async-signal-safe.
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
@@ -211,17 +159,5 @@ pub(super) fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
         (true, 0) => Ok(()),
         (true, errno) => Err(io::Error::from_raw_os_error(errno)),
         (false, _) => Err(io::Error::other("the child was killed")),
-    }
-}
-
-/// Opens a userfaultfd for faults inside system calls, or the device that gives one by its file's rights.
-pub(super) fn open_userfaultfd() -> io::Result<OwnedFd> {
-    // SAFETY: a new descriptor; nothing is registered with it.
-    match unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
-        Err(Errno::PERM) => {
-            let flags = OFlags::RDWR | OFlags::CLOEXEC;
-            rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()).map_err(|_| Errno::PERM.into())
-        }
-        fd => Ok(fd?),
     }
 }

@@ -1,0 +1,76 @@
+//! Tap interfaces (Documentation/networking/tuntap.rst, drivers/net/tun.c).
+//!
+//! # Errors
+//! Those of the system calls.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::check;
+use crate::netdevice::{empty_request, request};
+
+/// Frames, not packets.
+pub const IFF_TAP: i16 = 0x0002;
+/// Nothing stands before a frame but its virtio-net header.
+pub const IFF_NO_PI: i16 = 0x1000;
+/// A virtio-net header stands before each frame.
+pub const IFF_VNET_HDR: i16 = 0x4000;
+/// The interface has several queues.
+pub const IFF_MULTI_QUEUE: i16 = 0x0100;
+/// The interface is made by this call, or the call fails with EBUSY.
+pub const IFF_TUN_EXCL: i16 = i16::MIN;
+
+const IFF_ATTACH_QUEUE: i16 = 0x0200;
+const IFF_DETACH_QUEUE: i16 = 0x0400;
+
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
+const TUNGETVNETHDRSZ: libc::Ioctl = 0x8004_54d7;
+const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
+const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
+
+/// Opens /dev/net/tun, without waiting for frames later.
+pub fn open() -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/net/tun", flags, Mode::empty())
+}
+
+/// Makes an open /dev/net/tun a queue of the interface `name`, which is made where there is none. With `%d` in the name the
+/// kernel fills in a number. `flags` are `IFF_…` of this module.
+pub fn set_interface(fd: impl AsFd, name: &str, flags: i16) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_flags = flags;
+    // SAFETY: TUNSETIFF reads and fills the request, which lives until the call returns.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETIFF, &raw mut request) }).map(drop)
+}
+
+/// Lets a queue take part in its interface's traffic, or not.
+pub fn attach_queue(fd: impl AsFd, on: bool) -> io::Result<()> {
+    let mut request = empty_request();
+    request.ifr_ifru.ifru_flags = if on { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE };
+    // SAFETY: TUNSETQUEUE reads the request.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETQUEUE, &raw const request) }).map(drop)
+}
+
+/// Says which offloads frames out of the interface may use: `TUN_F_…` bits (include/uapi/linux/if_tun.h).
+pub fn set_offloads(fd: impl AsFd, bits: u32) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value (drivers/net/tun.c, `__tun_chr_ioctl`).
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(bits)) }).map(drop)
+}
+
+/// Bytes of the virtio-net header before each frame.
+pub fn header_len(fd: impl AsFd) -> io::Result<usize> {
+    let mut len: libc::c_int = 0;
+    // SAFETY: TUNGETVNETHDRSZ writes an int.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNGETVNETHDRSZ, &raw mut len) })?;
+    Ok(len.max(0) as usize)
+}
+
+/// Sets the length of the virtio-net header before each frame, bytes.
+pub fn set_header_len(fd: impl AsFd, len: usize) -> io::Result<()> {
+    let len = len as libc::c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads an int.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) }).map(drop)
+}
