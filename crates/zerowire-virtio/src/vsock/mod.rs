@@ -9,7 +9,6 @@ pub mod held;
 pub mod lifecycle;
 pub mod mapped;
 mod news;
-pub mod packet;
 mod queues;
 mod request_rate;
 mod socket;
@@ -24,6 +23,7 @@ pub use group::testing;
 pub(crate) use group::{Group, GroupVm};
 pub(crate) use vm::file_id;
 use zerowire_vhost_user::features as f;
+pub use zerowire_wire::vsock as packet;
 
 /// The queue toward the guest.
 pub const RX_QUEUE: u16 = 0;

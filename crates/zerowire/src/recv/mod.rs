@@ -12,8 +12,6 @@
 //! a list that the receiver empties when it is next asked for data. An area stays mapped as long as the receiver or any lease
 //! lives.
 
-pub mod doorbell;
-pub mod layout;
 pub mod refill;
 pub mod vsock;
 
@@ -41,3 +39,4 @@ pub use listen::ListenerId;
 pub use options::{Backend, Options};
 pub use receiver::{Arrival, ConnectionId, Receiver, What};
 pub use zcrx::{Dmabuf, Flush, SharedArea, ZcrxOptions};
+pub use zerowire_wire::{doorbell, mapped as layout};

@@ -23,18 +23,22 @@ pub trait Flag {
 }
 
 impl Flag for AtomicU32 {
+    #[inline]
     fn get(&self) -> u32 {
         self.load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn set(&self, value: u32) {
         self.store(value, Ordering::Relaxed);
     }
 
+    #[inline]
     fn swap(&self, value: u32) -> u32 {
         AtomicU32::swap(self, value, Ordering::Relaxed)
     }
 
+    #[inline]
     fn fence() {
         fence(Ordering::SeqCst);
     }
@@ -44,6 +48,7 @@ impl Flag for AtomicU32 {
 pub const ANY: u32 = 1;
 
 /// What a flag says that is raised for window `window` alone.
+#[inline]
 pub fn only(window: u32) -> u32 {
     window.wrapping_add(2)
 }
@@ -53,6 +58,7 @@ pub fn only(window: u32) -> u32 {
 ///
 /// `there` has to look at what the other side publishes, with acquire order. After sleeping, call [`awake`].
 #[must_use = "true: sleep now; false: there is something"]
+#[inline]
 pub fn sleep_check<F: Flag>(flag: &F, there: impl FnOnce() -> bool) -> bool {
     let sleeps = announce(flag, ANY, there);
     if !sleeps {
@@ -64,6 +70,7 @@ pub fn sleep_check<F: Flag>(flag: &F, there: impl FnOnce() -> bool) -> bool {
 /// As [`sleep_check`] with another announcement ([`ANY`] or [`only`]), which stays whatever `there` finds: then it may be
 /// answered though nobody sleeps.
 #[must_use = "true: sleep now; false: there is something"]
+#[inline]
 pub fn announce<F: Flag>(flag: &F, what: u32, there: impl FnOnce() -> bool) -> bool {
     flag.set(what);
     F::fence();
@@ -71,6 +78,7 @@ pub fn announce<F: Flag>(flag: &F, what: u32, there: impl FnOnce() -> bool) -> b
 }
 
 /// Takes the announcement back, after sleeping.
+#[inline]
 pub fn awake<F: Flag>(flag: &F) {
     flag.set(0);
 }
@@ -78,6 +86,7 @@ pub fn awake<F: Flag>(flag: &F) {
 /// To be called after publishing: says whether the other side sleeps, or is about to. Then the caller writes 1 to its
 /// eventfd. Each announcement is answered once.
 #[must_use = "true: write the eventfd"]
+#[inline]
 pub fn wake_if_sleeping<F: Flag>(flag: &F) -> bool {
     F::fence();
     // The load spares a locked instruction as long as nobody sleeps.
@@ -86,6 +95,7 @@ pub fn wake_if_sleeping<F: Flag>(flag: &F) -> bool {
 
 /// As [`wake_if_sleeping`], after window `window` was given back: who waits for another one alone is left in peace.
 #[must_use = "true: write the eventfd"]
+#[inline]
 pub fn wake_if_wanted<F: Flag>(flag: &F, window: u32) -> bool {
     F::fence();
     let wanted = flag.get();

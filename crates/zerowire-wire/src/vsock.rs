@@ -32,6 +32,7 @@ pub enum Op {
 
 impl Op {
     /// The operation of this number.
+    #[inline]
     pub fn new(n: u16) -> Option<Self> {
         Some(match n {
             1 => Self::Request,
@@ -58,6 +59,7 @@ pub enum Kind {
 
 impl Kind {
     /// The type of this number.
+    #[inline]
     pub fn new(n: u16) -> Option<Self> {
         match n {
             1 => Some(Self::Stream),
@@ -106,6 +108,7 @@ pub struct Header {
 
 impl Header {
     /// As it lies in memory.
+    #[inline]
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
         b[0..8].copy_from_slice(&self.src_cid.to_le_bytes());
@@ -122,6 +125,7 @@ impl Header {
     }
 
     /// From memory.
+    #[inline]
     pub fn from_bytes(b: &[u8; HEADER_LEN]) -> Self {
         let u16_at = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
         let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
@@ -142,6 +146,7 @@ impl Header {
 
     /// Checks what can be checked without knowing the connection: `cid` sent it, in a chain with `room` bytes behind the
     /// header.
+    #[inline]
     pub fn check(&self, cid: u64, room: usize) -> Result<(Op, Kind), Fault> {
         if self.src_cid != cid {
             return Err(Fault::Forged);

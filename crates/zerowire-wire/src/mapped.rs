@@ -98,31 +98,37 @@ impl MapOptions {
     }
 
     /// Bytes of the file with the control page and all header pages.
+    #[inline]
     pub fn headers_len(&self) -> usize {
         (1 + self.windows as usize * self.header_pages as usize) * PAGE
     }
 
     /// Bytes of the file with all data pages.
+    #[inline]
     pub fn data_len(&self) -> usize {
         self.windows as usize * self.window_data_len()
     }
 
     /// Bytes of a window's data pages.
+    #[inline]
     pub fn window_data_len(&self) -> usize {
         self.data_pages as usize * PAGE
     }
 
     /// Where a window's header pages begin in their file.
+    #[inline]
     pub fn header_at(&self, window: u32) -> usize {
         (1 + window as usize * self.header_pages as usize) * PAGE
     }
 
     /// Where a window's data pages begin in their file.
+    #[inline]
     pub fn data_at(&self, window: u32) -> usize {
         window as usize * self.window_data_len()
     }
 
     /// Entries of a window at most, without the one that ends them.
+    #[inline]
     pub fn max_entries(&self) -> usize {
         (self.header_pages as usize * PAGE - ENTRIES_AT) / ENTRY_LEN - 1
     }
