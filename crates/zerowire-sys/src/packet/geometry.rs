@@ -13,8 +13,6 @@ pub const MAX_FRAME_BYTES: usize = 65_550;
 pub const MAX_SLOTS: usize = 1 << 19;
 /// Most bytes of a ring: it is unswappable kernel memory that no limit of the user counts.
 pub const MAX_RING_BYTES: usize = 1 << 30;
-/// Bytes of the virtio-net header of packet sockets (struct virtio_net_hdr, include/uapi/linux/virtio_net.h).
-pub const VNET_HEADER_BYTES: usize = 10;
 
 /// Slots begin at multiples of this (`TPACKET_ALIGNMENT`).
 const ALIGN: usize = 16;

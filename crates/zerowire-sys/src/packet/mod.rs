@@ -15,9 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::socket::{Messages, attach_filter, set_int};
 use crate::{check, syscall};
 
-pub use geometry::{
-    Geometry, GeometryError, MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, VNET_HEADER_BYTES, Version,
-};
+pub use geometry::{Geometry, GeometryError, MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, Version};
 pub use receive::{Arrived, SLOT_BYTES, SLOTS, Slots};
 pub use transmit::{Status, TransmitRing};
 

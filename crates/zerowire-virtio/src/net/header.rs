@@ -7,22 +7,14 @@
 use thiserror::Error;
 use zerowire_vhost_user::features as f;
 
+use zerowire_wire::ethernet;
+pub use zerowire_wire::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
+use zerowire_wire::{tcp, udp};
+
 use super::ETH_HEADER_BYTES;
 
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM` (virtio 1.3 §5.1.6).
-pub const NEEDS_CSUM: u8 = 1;
-/// `VIRTIO_NET_HDR_GSO_NONE`.
-pub const GSO_NONE: u8 = 0;
-/// `VIRTIO_NET_HDR_GSO_TCPV4`.
-pub const GSO_TCPV4: u8 = 1;
-/// `VIRTIO_NET_HDR_GSO_UDP`: UDP fragmentation.
-pub const GSO_UDP: u8 = 3;
-/// `VIRTIO_NET_HDR_GSO_TCPV6`.
-pub const GSO_TCPV6: u8 = 4;
-/// `VIRTIO_NET_HDR_GSO_UDP_L4`: UDP segmentation.
-pub const GSO_UDP_L4: u8 = 5;
-/// `VIRTIO_NET_HDR_GSO_ECN`, a flag beside the type.
-pub const GSO_ECN: u8 = 0x80;
+/// VLAN tags that a frame with offloads may have.
+pub const MAX_TAGS: usize = 2;
 
 /// An offload field that is wrong. The frame is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -109,8 +101,8 @@ pub fn check(
 pub fn headers_len(private: &[u8], header_len: usize) -> Option<usize> {
     let start = usize::from(u16_le(private, 6));
     let transport = match private[1] & !GSO_ECN {
-        GSO_TCPV4 | GSO_TCPV6 => usize::from(private.get(header_len + start + 12)? >> 4) * 4,
-        GSO_UDP_L4 => 8,
+        GSO_TCPV4 | GSO_TCPV6 => tcp::header_bytes(private.get(header_len + start..)?)?,
+        GSO_UDP_L4 => udp::HEADER_BYTES,
         // Fragments have no header of a transport protocol's.
         _ => return None,
     };
@@ -164,17 +156,11 @@ fn check_offload(
 
 /// The segmentation type must fit the frame's network protocol: the kernel segments by the type.
 fn check_protocol(gso_type: u8, frame: &[u8]) -> Result<(), OffloadError> {
-    let type_at = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
-    let mut at = 12;
-    let mut ether_type = type_at(at).unwrap_or(0);
-    while matches!(ether_type, 0x8100 | 0x88a8) && at < 20 {
-        at += 4;
-        ether_type = type_at(at).unwrap_or(0);
-    }
+    let ether_type = ethernet::payload(frame, MAX_TAGS).map_or(0, |(ether_type, _)| ether_type);
     let fits = match gso_type & !GSO_ECN {
-        GSO_TCPV4 => ether_type == 0x0800,
-        GSO_TCPV6 => ether_type == 0x86dd,
-        _ => matches!(ether_type, 0x0800 | 0x86dd),
+        GSO_TCPV4 => ether_type == ethernet::IPV4,
+        GSO_TCPV6 => ether_type == ethernet::IPV6,
+        _ => matches!(ether_type, ethernet::IPV4 | ethernet::IPV6),
     };
     if fits { Ok(()) } else { Err(OffloadError::GsoProtocol { gso_type, ether_type }) }
 }

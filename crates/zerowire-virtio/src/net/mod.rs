@@ -20,4 +20,4 @@ pub use transmit::Transmit;
 pub const MAX_FRAME_BYTES: usize = 65_535 + 14 + 8;
 
 /// Length of an Ethernet header, bytes.
-pub const ETH_HEADER_BYTES: usize = 14;
+pub const ETH_HEADER_BYTES: usize = zerowire_wire::ethernet::HEADER_BYTES;

@@ -6,16 +6,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::error::OpenError;
-use super::options::{Options, VLAN_TAG_BYTES};
-use super::vnet::VnetHeader;
+use super::options::Options;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
 use zerowire_sys::{netdevice, packet as sys};
+use zerowire_wire::ethernet::{self, TAG_BYTES as VLAN_TAG_BYTES};
+use zerowire_wire::vnet::VnetHeader;
 
 /// Where the kernel leaves the MTU to this process, it is read again this often.
 const MTU_EVERY: Duration = Duration::from_millis(50);
 
 /// EtherType of a VLAN tag: the only frames that may be longer than the MTU (`packet_extra_vlan_len_allowed`).
-const VLAN: [u8; 2] = [0x81, 0x00];
+const VLAN: [u8; 2] = ethernet::TAG.to_be_bytes();
 
 pub(super) struct Link {
     socket: OwnedFd,

@@ -38,17 +38,15 @@
 //! ```
 
 mod error;
-mod headers;
 mod link;
 mod options;
 mod ring;
 mod socket;
-mod vnet;
 mod wait;
 
 pub use error::OpenError;
 pub use options::Options;
 pub use ring::PacketRing;
 pub use socket::PacketSocket;
-pub use vnet::{Gso, VnetError, VnetHeader};
-pub use zerowire_sys::packet::{MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, VNET_HEADER_BYTES, Version};
+pub use zerowire_sys::packet::{MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, Version};
+pub use zerowire_wire::vnet::{Gso, VNET_HEADER_BYTES, VnetError, VnetHeader};

@@ -1,12 +1,11 @@
 //! What a packet sender is opened with.
 
 use super::error::OpenError;
-use zerowire_sys::packet::{Geometry, MAX_FRAME_BYTES, VNET_HEADER_BYTES, Version};
+use zerowire_sys::packet::{Geometry, MAX_FRAME_BYTES, Version};
+use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
+use zerowire_wire::vnet::VNET_HEADER_BYTES;
 
 use crate::send::frame::ETHERNET_HEADER_BYTES;
-
-/// Bytes of a VLAN tag (IEEE 802.1Q), by which a frame may be longer than the MTU says.
-pub(super) const VLAN_TAG_BYTES: usize = 4;
 
 /// Options of a [`PacketRing`](super::PacketRing) and a [`PacketSocket`](super::PacketSocket).
 #[derive(Clone, Debug)]

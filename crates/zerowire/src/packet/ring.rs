@@ -27,11 +27,11 @@ use self::ethertypes::EtherTypes;
 use super::link::Link;
 use zerowire_sys::packet::{Status, TransmitRing};
 
-use super::options::VLAN_TAG_BYTES;
-use super::vnet::VnetHeader;
 use super::wait::Waiter;
 use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{FrameError, FrameSender, RETRY};
+use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
+use zerowire_wire::vnet::VnetHeader;
 
 /// What is known of a slot's frame.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use super::error::OpenError;
 use super::link::Link;
 use super::options::Options;
-use super::vnet::VnetHeader;
 use super::wait::Waiter;
 use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{FrameError, FrameSender, RETRY};
 use zerowire_sys::packet as sys;
 use zerowire_sys::socket::Messages;
+use zerowire_wire::vnet::VnetHeader;
 
 /// Slots begin at the same place of a cache line, and a UDP payload (behind 42 bytes of headers, and the virtio-net header
 /// where there is one) begins one: the kernel copies long frames 10 to 20 % slower from memory that lies across lines.

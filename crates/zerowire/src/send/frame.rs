@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use crate::ledger::Counters;
 
-/// Bytes of an Ethernet header (`ETH_HLEN`, include/uapi/linux/if_ether.h): no frame is shorter.
-pub const ETHERNET_HEADER_BYTES: usize = 14;
+pub use zerowire_wire::ethernet::HEADER_BYTES as ETHERNET_HEADER_BYTES;
 
 /// A sender of whole frames on one interface: a packet ring ([`crate::packet::PacketRing`]), a plain packet socket
 /// ([`crate::packet::PacketSocket`]), or AF_XDP ([`crate::xdp`]).

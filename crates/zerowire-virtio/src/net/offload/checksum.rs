@@ -1,103 +1,27 @@
-//! The internet checksum (RFC 1071), over private memory and the guest's.
-//!
-//! Words are added as they lie in memory, 32 bits at a time into 64: no carry is lost, a sum in the other byte order is the
-//! same sum with its bytes exchanged, and the compiler makes vector code of the loop.
+//! The checksum of a guest's memory.
+
+pub use zerowire_wire::checksum::Checksum;
 
 use crate::memory::Segment;
 
 /// Bytes of a round of the inner loop.
 const ROUND: usize = 64;
 
-/// A sum of bytes that follow each other, not yet inverted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checksum {
-    /// In the machine's byte order; below 2^63 as long as less than 2^31 runs are added.
-    sum: u64,
-    /// An odd number of bytes so far: the next byte is the lower half of a word.
-    odd: bool,
+/// Adds runs of guest memory.
+pub trait AddGuest {
+    /// Adds a run. The guest may write it meanwhile: the sum is then that of neither content.
+    fn add_guest(&mut self, run: &Segment);
 }
 
-impl Checksum {
-    /// The sum of nothing.
-    pub const fn new() -> Self {
-        Self { sum: 0, odd: false }
-    }
-
-    /// Adds private bytes.
+impl AddGuest for Checksum {
     #[inline]
-    pub fn add(&mut self, bytes: &[u8]) {
-        // SAFETY: the bytes of a slice.
-        let sum = unsafe { sum_raw(bytes.as_ptr(), bytes.len()) };
-        self.add_run(sum, bytes.len());
-    }
-
-    /// Adds a run of guest memory. The guest may write it meanwhile: the sum is then that of neither content.
-    #[inline]
-    pub fn add_guest(&mut self, run: &Segment) {
+    fn add_guest(&mut self, run: &Segment) {
         let len = run.len as usize;
         // SAFETY: a segment lies in mapped guest memory that the caller holds; it is read as plain bytes, of which every
         // pattern is as good as any other.
         let sum = unsafe { sum_raw(run.ptr, len) };
-        self.add_run(sum, len);
+        self.add_words(sum, len);
     }
-
-    /// Adds a number that stands in a header as a word of 16 bits, wherever that is: between two runs of an even length.
-    #[inline]
-    pub fn add_word(&mut self, word: u16) {
-        debug_assert!(!self.odd, "a word lies at an even place");
-        self.sum += u64::from(word.to_be());
-    }
-
-    /// Takes a word out again that was added. The sum of nothing but it becomes 0xffff, which is the same in ones' complement.
-    #[inline]
-    pub fn take_word(&mut self, word: u16) {
-        self.add_word(!word);
-    }
-
-    /// Adds a sum of bytes that follow.
-    #[inline]
-    pub fn add_sum(&mut self, other: Self) {
-        self.add_run(other.sum, usize::from(other.odd));
-    }
-
-    #[inline]
-    fn add_run(&mut self, sum: u64, len: usize) {
-        let folded = fold(sum);
-        self.sum += u64::from(if self.odd { folded.swap_bytes() } else { folded });
-        self.odd ^= len % 2 == 1;
-    }
-
-    /// The sum as a number.
-    #[inline]
-    pub fn folded(&self) -> u16 {
-        u16::from_be(fold(self.sum))
-    }
-
-    /// What belongs into a checksum field: the inverted sum.
-    #[inline]
-    pub fn finish(&self) -> u16 {
-        !self.folded()
-    }
-
-    /// The same for a field in which 0 means that there is no checksum (RFC 768): 0xffff, which is the same number, stands for
-    /// it.
-    #[inline]
-    pub fn finish_nonzero(&self) -> u16 {
-        match self.finish() {
-            0 => 0xffff,
-            n => n,
-        }
-    }
-}
-
-/// Both halves together until nothing is left above 16 bits.
-#[inline]
-fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// The sum of `len` bytes from `ptr` on as words in the machine's byte order, the last one filled up with a zero.
@@ -144,39 +68,6 @@ mod tests {
             sum = (sum & 0xffff) + (sum >> 16);
         }
         sum as u16
-    }
-
-    fn of(bytes: &[u8]) -> Checksum {
-        let mut sum = Checksum::new();
-        sum.add(bytes);
-        sum
-    }
-
-    #[test]
-    fn the_example_of_rfc_1071() {
-        let sum = of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
-        assert_eq!((sum.folded(), sum.finish()), (0xddf2, !0xddf2));
-        assert_eq!(of(&[0xff, 0xff]).finish_nonzero(), 0xffff);
-        assert_eq!((of(&[]).finish(), of(&[0x12]).folded()), (0xffff, 0x1200));
-    }
-
-    #[test]
-    fn nothing_overflows() {
-        let ones = vec![0xff; 1 << 20];
-        assert_eq!(of(&ones).folded(), 0xffff);
-        let mut many = Checksum::new();
-        for _ in 0..1000 {
-            many.add(&ones[..65_535]);
-        }
-        assert_eq!(many.folded(), simple(&ones[..2]));
-    }
-
-    #[test]
-    fn a_word_can_be_replaced() {
-        let mut sum = of(&[0x12, 0x34, 0xab, 0xcd]);
-        sum.take_word(0xabcd);
-        sum.add_word(0x0102);
-        assert_eq!(sum.folded(), of(&[0x12, 0x34, 0x01, 0x02]).folded());
     }
 
     proptest! {

@@ -2,24 +2,18 @@
 //! extension headers, TCP with options or UDP.
 
 use thiserror::Error;
+use zerowire_wire::ethernet::{self, IPV4, IPV6};
+use zerowire_wire::ip::{IpError, TCP, UDP};
+use zerowire_wire::vnet::Fields;
+use zerowire_wire::{ipv4, ipv6, tcp, udp};
 
 use super::Kind;
 use crate::net::ETH_HEADER_BYTES;
-use crate::net::header::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP};
+use crate::net::header::{GSO_TCPV4, GSO_TCPV6, GSO_UDP, MAX_TAGS};
 
 /// The most that the headers of a frame take, bytes: more than Ethernet with two tags (22), IPv4 or TCP with all options (60
 /// each), and 114 bytes of IPv6 extension headers beside TCP.
 pub const HEADERS_BYTES: usize = 256;
-
-/// EtherTypes of tags (IEEE 802.1Q, 802.1ad).
-const TAGS: [u16; 2] = [0x8100, 0x88a8];
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-/// IPv6 extension headers that begin with the next one's kind and their own length (RFC 8200 §4): hop by hop, routing,
-/// destination.
-const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Why a frame can't be cut. It is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -79,27 +73,27 @@ impl Headers {
     pub fn find(head: &[u8], kind: Kind, start: u16, offset: u16) -> Result<Self, HeadersError> {
         let head = &head[..head.len().min(HEADERS_BYTES)];
         let short = HeadersError::TooLong(head.len());
-        let (ether_type, network_at) = ethernet(head).ok_or(short)?;
+        let (ether_type, network_at) = ethernet::payload(head, MAX_TAGS).ok_or(short)?;
         let network = head.get(network_at..).ok_or(short)?;
         let v6 = ether_type == IPV6;
         let wrong = |protocol| HeadersError::Protocol { ether_type, protocol, kind };
         let (protocol, network_len) = match ether_type {
-            IPV4 => ipv4(network)?,
-            IPV6 => ipv6(network)?,
+            IPV4 => protocol_v4(network)?,
+            IPV6 => protocol_v6(network)?,
             _ => return Err(wrong(0)),
         };
-        let tcp = protocol == TCP;
+        let is_tcp = protocol == TCP;
         match (kind, protocol, v6) {
             (Kind::Tcp4, TCP, false) | (Kind::Tcp6, TCP, true) | (Kind::Udp, UDP, _) => {}
             _ => return Err(wrong(protocol)),
         }
         let transport_at = network_at + network_len;
         let transport = head.get(transport_at..).ok_or(short)?;
-        let transport_len = match tcp {
-            true => usize::from(transport.get(12).ok_or(short)? >> 4) * 4,
-            false => 8,
+        let transport_len = match is_tcp {
+            true => tcp::header_bytes(transport).ok_or(short)?,
+            false => udp::HEADER_BYTES,
         };
-        if tcp && transport_len < 20 {
+        if is_tcp && transport_len < tcp::MIN_HEADER_BYTES {
             return Err(HeadersError::TcpLength(transport_len));
         }
         if transport.len() < transport_len {
@@ -109,7 +103,7 @@ impl Headers {
         if usize::from(start) != transport_at || offset != want {
             return Err(HeadersError::ChecksumPlace { start, offset, at: transport_at, want });
         }
-        Ok(Self { network_at, transport_at, payload_at: transport_at + transport_len, v6, tcp })
+        Ok(Self { network_at, transport_at, payload_at: transport_at + transport_len, v6, tcp: is_tcp })
     }
 
     /// Bytes of all headers: where the payload begins.
@@ -132,15 +126,14 @@ impl Headers {
 /// `frame` does not show where its headers end, or the virtio-net header contradicts them: nothing
 /// bounds the segments then.
 pub fn longest_segment(vnet: &[u8; 10], frame: &[u8]) -> Result<usize, HeadersError> {
-    let field = |at: usize| u16::from_le_bytes([vnet[at], vnet[at + 1]]);
-    let (size, start, offset) = (usize::from(field(4)), field(6), field(8));
-    let gso = vnet[1] & !GSO_ECN;
+    let vnet = Fields::from_bytes(vnet);
+    let gso = vnet.gso_kind();
     let kind = match gso {
         GSO_TCPV4 => Kind::Tcp4,
         GSO_TCPV6 => Kind::Tcp6,
         _ => Kind::Udp,
     };
-    let headers = Headers::find(frame, kind, start, offset)?;
+    let headers = Headers::find(frame, kind, vnet.csum_start, vnet.csum_offset)?;
     // Fragments are cut from the transport header on, by gso_size as well; over IPv6 each has a
     // header of its own (RFC 8200 §4.5).
     let repeated = match gso {
@@ -148,56 +141,30 @@ pub fn longest_segment(vnet: &[u8; 10], frame: &[u8]) -> Result<usize, HeadersEr
         GSO_UDP => headers.transport_at,
         _ => headers.payload_at,
     };
-    Ok(repeated - (headers.network_at - ETH_HEADER_BYTES) + size)
+    Ok(repeated - (headers.network_at - ETH_HEADER_BYTES) + usize::from(vnet.gso_size))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
-}
-
-/// The type behind the tags, and where what it names begins.
-fn ethernet(head: &[u8]) -> Option<(u16, usize)> {
-    let mut at = 12;
-    let mut ether_type = word(head, at)?;
-    while TAGS.contains(&ether_type) && at < 20 {
-        at += 4;
-        ether_type = word(head, at)?;
+fn wrong(e: IpError) -> HeadersError {
+    match e {
+        IpError::Short => HeadersError::TooLong(HEADERS_BYTES),
+        IpError::Version(first) => HeadersError::Version(first),
     }
-    Some((ether_type, at + 2))
 }
 
-/// The protocol in an IPv4 header (RFC 791 §3.1), and the header's length, bytes.
-fn ipv4(header: &[u8]) -> Result<(u8, usize), HeadersError> {
-    let short = HeadersError::TooLong(HEADERS_BYTES);
-    let first = *header.first().ok_or(short)?;
-    let len = usize::from(first & 15) * 4;
-    if first >> 4 != 4 || len < 20 {
-        return Err(HeadersError::Version(first));
-    }
-    // The bit "more fragments" and the offset.
-    if word(header, 6).ok_or(short)? & 0x3fff != 0 {
+/// The protocol in an IPv4 header, and the header's length, bytes.
+fn protocol_v4(packet: &[u8]) -> Result<(u8, usize), HeadersError> {
+    let header = ipv4::Header::parse(packet).map_err(wrong)?;
+    if header.is_fragment {
         return Err(HeadersError::Fragment);
     }
-    Ok((*header.get(9).ok_or(short)?, len))
+    Ok((header.protocol, header.header_bytes))
 }
 
-/// The protocol behind an IPv6 header and its extension headers (RFC 8200 §3, §4), and the length of all of them, bytes. A kind
-/// that can't be passed is returned as the protocol.
-fn ipv6(header: &[u8]) -> Result<(u8, usize), HeadersError> {
-    let short = HeadersError::TooLong(HEADERS_BYTES);
-    let first = *header.first().ok_or(short)?;
-    if first >> 4 != 6 {
-        return Err(HeadersError::Version(first));
-    }
-    let mut next = *header.get(6).ok_or(short)?;
-    let mut len = 40;
-    // Each round passes eight bytes at least of those that there are.
-    while EXTENSIONS.contains(&next) {
-        let extension = header.get(len..len + 2).ok_or(short)?;
-        next = extension[0];
-        len += (usize::from(extension[1]) + 1) * 8;
-    }
-    Ok((next, len))
+/// The protocol behind an IPv6 header and its extension headers, and the length of all of them, bytes. A kind that can't be
+/// passed is returned as the protocol.
+fn protocol_v6(packet: &[u8]) -> Result<(u8, usize), HeadersError> {
+    let header = ipv6::Header::parse(packet).map_err(wrong)?;
+    header.protocol(packet).ok_or(HeadersError::TooLong(HEADERS_BYTES))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the virtio-net header of a frame asks for.
 
-use crate::net::header::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
+use zerowire_wire::vnet::{Fields, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
+use zerowire_wire::{tcp, udp};
 
 /// What is cut into segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +18,8 @@ impl Kind {
     /// Where the transport's checksum field lies, bytes behind its header's begin (RFC 9293 §3.1, RFC 768).
     pub fn checksum_offset(self) -> u16 {
         match self {
-            Self::Tcp4 | Self::Tcp6 => 16,
-            Self::Udp => 6,
+            Self::Tcp4 | Self::Tcp6 => tcp::CHECKSUM_AT as u16,
+            Self::Udp => udp::CHECKSUM_AT as u16,
         }
     }
 }
@@ -61,10 +62,10 @@ impl Request {
     /// make; those are not offered.
     #[inline]
     pub fn read(vnet: &[u8; 10]) -> Option<Self> {
-        let word = |at: usize| u16::from_le_bytes([vnet[at], vnet[at + 1]]);
-        let (size, start, offset) = (word(4), word(6), word(8));
-        let kind = match vnet[1] & !GSO_ECN {
-            GSO_NONE if vnet[0] & NEEDS_CSUM == 0 => return Some(Self::Plain),
+        let vnet = Fields::from_bytes(vnet);
+        let (size, start, offset) = (vnet.gso_size, vnet.csum_start, vnet.csum_offset);
+        let kind = match vnet.gso_kind() {
+            GSO_NONE if vnet.flags & NEEDS_CSUM == 0 => return Some(Self::Plain),
             GSO_NONE => return Some(Self::Checksum { start, offset }),
             GSO_TCPV4 => Kind::Tcp4,
             GSO_TCPV6 => Kind::Tcp6,

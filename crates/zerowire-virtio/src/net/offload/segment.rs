@@ -1,15 +1,12 @@
 //! The headers of each wire frame that a guest's long frame becomes.
 
 use thiserror::Error;
+use zerowire_wire::tcp::{CWR, FIN, FLAGS_AT, PSH};
+use zerowire_wire::{ipv4, ipv6, tcp, udp};
 
 use super::headers::{HEADERS_BYTES, Headers};
-use super::{Checksum, Cursor};
+use super::{AddGuest, Checksum, Cursor};
 use crate::memory::Segment;
-
-/// Flags in byte 13 of a TCP header (RFC 9293 §3.1).
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-const CWR: u8 = 0x80;
 
 /// Why a frame can't be cut. It is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -74,7 +71,7 @@ impl Segmenter {
         }
         let mut private = [0; HEADERS_BYTES];
         private[..len].copy_from_slice(template);
-        let field = headers.transport_at + if headers.tcp { 16 } else { 6 };
+        let field = headers.transport_at + if headers.tcp { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT };
         let mut pseudo = Checksum::new();
         pseudo.add(&private[field..field + 2]);
         pseudo.take_word(transport);
@@ -107,7 +104,7 @@ impl Segmenter {
     /// first one's (RFC 3168 §6.1.2).
     #[inline]
     pub fn write(&self, i: usize, payload: Checksum, out: &mut [u8]) {
-        let Headers { network_at, transport_at, payload_at, v6, tcp } = self.headers;
+        let Headers { network_at, transport_at, payload_at, v6, tcp: is_tcp } = self.headers;
         let out = &mut out[..payload_at];
         out.copy_from_slice(&self.head[..payload_at]);
         let last = i + 1 >= self.frames();
@@ -116,36 +113,39 @@ impl Segmenter {
         let (network, transport) = out[network_at..].split_at_mut(transport_at - network_at);
         if v6 {
             // All behind the fixed header (RFC 8200 §3).
-            let behind = (network.len() - 40) as u16 + transport_len;
-            network[4..6].copy_from_slice(&behind.to_be_bytes());
+            let behind = (network.len() - ipv6::HEADER_BYTES) as u16 + transport_len;
+            network[ipv6::PAYLOAD_LEN].copy_from_slice(&behind.to_be_bytes());
         } else {
             let total = network.len() as u16 + transport_len;
-            network[2..4].copy_from_slice(&total.to_be_bytes());
+            network[ipv4::TOTAL_LEN].copy_from_slice(&total.to_be_bytes());
             let id = u16::from_be_bytes([network[4], network[5]]).wrapping_add(i as u16);
-            network[4..6].copy_from_slice(&id.to_be_bytes());
-            network[10..12].fill(0);
+            network[ipv4::IDENTIFICATION].copy_from_slice(&id.to_be_bytes());
+            network[ipv4::CHECKSUM].fill(0);
             let mut sum = Checksum::new();
             sum.add(network);
-            network[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+            network[ipv4::CHECKSUM].copy_from_slice(&sum.finish().to_be_bytes());
         }
-        if tcp {
+        if is_tcp {
             let first = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
             let sequence = first.wrapping_add((i * self.size) as u32);
             transport[4..8].copy_from_slice(&sequence.to_be_bytes());
             if !last {
-                transport[13] &= !(FIN | PSH);
+                transport[FLAGS_AT] &= !(FIN | PSH);
             }
             if i > 0 {
-                transport[13] &= !CWR;
+                transport[FLAGS_AT] &= !CWR;
             }
         } else {
-            transport[4..6].copy_from_slice(&transport_len.to_be_bytes());
+            transport[udp::LEN_AT..udp::LEN_AT + 2].copy_from_slice(&transport_len.to_be_bytes());
         }
         let mut sum = self.pseudo;
         sum.add_word(transport_len);
         sum.add(transport);
         sum.add_sum(payload);
-        let (field, value) = if tcp { (16, sum.finish()) } else { (6, sum.finish_nonzero()) };
+        let (field, value) = match is_tcp {
+            true => (tcp::CHECKSUM_AT, sum.finish()),
+            false => (udp::CHECKSUM_AT, sum.finish_nonzero()),
+        };
         transport[field..field + 2].copy_from_slice(&value.to_be_bytes());
     }
 

@@ -1,7 +1,7 @@
 //! What tests and fuzz targets hold the real code against: frames to cut, the whole way through it over one frame, and an
 //! independent model that takes nothing from it.
 
-use super::{Checksum, Cursor, HEADERS_BYTES, Headers, Kind, Request, Segmenter, complete};
+use super::{AddGuest, Checksum, Cursor, HEADERS_BYTES, Headers, Kind, Request, Segmenter, complete};
 use crate::memory::Segment;
 use crate::net::header;
 

@@ -1,19 +1,17 @@
 //! A VLAN tag goes back to its place in a frame. Plain code on private memory.
 
+use zerowire_wire::ethernet::ADDRESSES_BYTES;
+
 use crate::net::header::{GSO_NONE, NEEDS_CSUM};
 use crate::port::Tag;
 
-/// Bytes of a tag.
-pub const TAG_BYTES: usize = 4;
-
-/// Both addresses of an Ethernet header: a tag comes behind them (IEEE 802.1Q).
-const ADDRESSES: usize = 12;
+pub use zerowire_wire::ethernet::TAG_BYTES;
 
 /// Puts `tag` into the frame of `len` bytes at the start of `buffer`, its virtio-net header of `header_bytes` included, and moves
 /// what the header says of places in it. Returns the frame's new length; None where it has no Ethernet addresses, or `buffer` no
 /// room.
 pub fn restore(buffer: &mut [u8], len: usize, header_bytes: usize, tag: Tag) -> Option<usize> {
-    let at = header_bytes + ADDRESSES;
+    let at = header_bytes + ADDRESSES_BYTES;
     if len < at || buffer.len() < len + TAG_BYTES {
         return None;
     }

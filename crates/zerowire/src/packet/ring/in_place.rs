@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::vnet::VnetHeader;
 use super::PacketRing;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
 use crate::send::in_place::{InPlace, Place};
+use zerowire_wire::vnet::VnetHeader;
 
 impl InPlace for PacketRing {
     fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError> {

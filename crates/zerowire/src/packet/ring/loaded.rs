@@ -1,9 +1,9 @@
 //! Loaded frames: written into their slots once, sent as often as wanted without being touched.
 
-use super::super::options::VLAN_TAG_BYTES;
-use super::super::vnet::VnetHeader;
 use super::{PacketRing, Slot};
 use crate::send::frame::FrameError;
+use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
+use zerowire_wire::vnet::VnetHeader;
 
 impl PacketRing {
     /// The slot that the next frame goes into: frames go out in the order of the slots, round and round.

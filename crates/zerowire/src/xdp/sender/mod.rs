@@ -15,12 +15,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::options::{Cut, VLAN_TAG_BYTES};
+use self::options::Cut;
 use self::resident::Residents;
 use self::slots::Slots;
 use super::{
     Descriptor, Interface, RingSizes, Socket, SocketOptions, Statistics, Umem, UmemOptions, XdpError,
 };
+use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
+
 use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError, FrameSender};
 

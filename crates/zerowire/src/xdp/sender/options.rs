@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::super::{MIN_CHUNK_BYTES, Mode, SAFE_PIECES, XdpError};
 use super::resident::Residents;
 use crate::send::frame::ETHERNET_HEADER_BYTES;
-
-/// Bytes of a VLAN tag (`VLAN_HLEN`, include/linux/if_vlan.h): a tagged frame may be longer than the MTU by that.
-pub(super) const VLAN_TAG_BYTES: usize = 4;
+use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 
 /// More places than this are of no use: rings have fewer entries.
 const MAX_FRAMES: u32 = 1 << 20;

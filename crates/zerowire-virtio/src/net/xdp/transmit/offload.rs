@@ -12,7 +12,7 @@ use super::pieces::{add_piece, private_memory};
 use super::{Chain, FIRST_PIECE_BYTES, INSPECT_BYTES, Taken, XdpTransmit};
 use crate::memory::access;
 use crate::net::offload::{
-    Checksum, Cursor, HEADERS_BYTES, Headers, Request, SegmentError, Segmenter, complete,
+    AddGuest, Checksum, Cursor, HEADERS_BYTES, Headers, Request, SegmentError, Segmenter, complete,
 };
 use crate::net::transmit::{Detour, take_out};
 use crate::net::xdp::account::Frame;

@@ -1,43 +1,107 @@
-//! The virtio-net header of packet sockets with PACKET_VNET_HDR: it leaves a frame's checksum, and its segmentation, to
-//! the kernel or the interface (virtio 1.3 §5.1.6.2; struct virtio_net_hdr, include/uapi/linux/virtio_net.h, in the
-//! machine's byte order: net/packet/af_packet.c, `vio_le`).
+//! The virtio-net header before a frame (virtio 1.3 §5.1.6; include/uapi/linux/virtio_net.h): it leaves the frame's
+//! checksum, and its segmentation, to whoever gets it.
+//!
+//! ```text
+//! 0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset | 10 num_buffers
+//! ```
+//!
+//! Between a guest and a device it is little endian, and has `num_buffers` (12 bytes). Packet sockets (PACKET_VNET_HDR) take
+//! 10 bytes in the machine's byte order (net/packet/af_packet.c, `vio_le`): [`VnetHeader`].
 
-use zerowire_sys::packet::VNET_HEADER_BYTES;
+mod transport;
 
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
-const NEEDS_CSUM: u8 = 1;
+use std::fmt;
+
+use crate::{tcp, udp};
+
+/// Bytes of the header without `num_buffers`.
+pub const VNET_HEADER_BYTES: usize = 10;
+
+/// Flag `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum is to be completed.
+pub const NEEDS_CSUM: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_NONE`: the frame is not to be cut.
+pub const GSO_NONE: u8 = 0;
+/// `VIRTIO_NET_HDR_GSO_TCPV4`.
+pub const GSO_TCPV4: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_UDP`: UDP fragmentation.
+pub const GSO_UDP: u8 = 3;
+/// `VIRTIO_NET_HDR_GSO_TCPV6`.
+pub const GSO_TCPV6: u8 = 4;
+/// `VIRTIO_NET_HDR_GSO_UDP_L4`: UDP segmentation.
+pub const GSO_UDP_L4: u8 = 5;
+/// `VIRTIO_NET_HDR_GSO_ECN`, a flag beside the type.
+pub const GSO_ECN: u8 = 0x80;
+
+/// The fields of a header as it lies in a guest's memory. They may say anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// [`NEEDS_CSUM`], and others.
+    pub flags: u8,
+    /// One of the `GSO_…`, and [`GSO_ECN`].
+    pub gso_type: u8,
+    /// Bytes of all headers of the frame, a hint.
+    pub hdr_len: u16,
+    /// Bytes of payload of each segment.
+    pub gso_size: u16,
+    /// Where the checksum begins, bytes from the frame's start.
+    pub csum_start: u16,
+    /// Where it is stored, bytes from `csum_start`.
+    pub csum_offset: u16,
+}
+
+impl Fields {
+    /// Reads a header.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; VNET_HEADER_BYTES]) -> Self {
+        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Self {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: word(2),
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+        }
+    }
+
+    /// The kind of segments, without [`GSO_ECN`].
+    #[inline]
+    pub fn gso_kind(&self) -> u8 {
+        self.gso_type & !GSO_ECN
+    }
+}
 
 /// What a long frame is cut into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Gso {
     /// TCP segments over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
-    TcpV4 = 1,
+    TcpV4 = GSO_TCPV4,
     /// TCP segments over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).
-    TcpV6 = 4,
+    TcpV6 = GSO_TCPV6,
     /// UDP datagrams (`VIRTIO_NET_HDR_GSO_UDP_L4`, since Linux 6.2).
-    UdpL4 = 5,
+    UdpL4 = GSO_UDP_L4,
 }
 
 impl Gso {
     /// Place of the checksum in the transport header, which include/linux/virtio_net.h demands.
     const fn checksum_at(self) -> u16 {
         match self {
-            Self::TcpV4 | Self::TcpV6 => 16,
-            Self::UdpL4 => 6,
+            Self::TcpV4 | Self::TcpV6 => tcp::CHECKSUM_AT as u16,
+            Self::UdpL4 => udp::CHECKSUM_AT as u16,
         }
     }
 
     /// Bytes of the shortest transport header.
     const fn transport_bytes(self) -> u16 {
         match self {
-            Self::TcpV4 | Self::TcpV6 => 20,
-            Self::UdpL4 => 8,
+            Self::TcpV4 | Self::TcpV6 => tcp::MIN_HEADER_BYTES as u16,
+            Self::UdpL4 => udp::HEADER_BYTES as u16,
         }
     }
 }
 
-/// A checked virtio-net header. Offsets count from the start of the Ethernet header.
+/// A checked virtio-net header for a packet socket. Offsets count from the start of the Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnetHeader {
     flags: u8,
@@ -49,18 +113,12 @@ pub struct VnetHeader {
 }
 
 /// A rule that an offload header breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VnetError {
     /// Segments of no bytes.
-    #[error(
-        "gso_size is 0: give the bytes of payload of each segment, such as the MTU less the IP and TCP headers"
-    )]
     NoSegment,
     /// The checksum isn't where this kind of frame has it.
-    #[error(
-        "csum_offset is {got}, and a frame cut by {gso:?} has its checksum at {want} of the transport header"
-    )]
     ChecksumOffset {
         /// What is given.
         got: u16,
@@ -70,9 +128,6 @@ pub enum VnetError {
         gso: Gso,
     },
     /// The headers end before the transport header does.
-    #[error(
-        "hdr_len {hdr_len} ends before the transport header at {csum_start}, of at least {transport} bytes, does"
-    )]
     HeaderLength {
         /// Bytes of all headers.
         hdr_len: u16,
@@ -82,7 +137,6 @@ pub enum VnetError {
         transport: u16,
     },
     /// The checksum, or the headers, are not in the frame.
-    #[error("the headers go to byte {end}, and the frame has {frame_bytes} bytes")]
     Outside {
         /// End of the headers.
         end: usize,
@@ -90,11 +144,34 @@ pub enum VnetError {
         frame_bytes: usize,
     },
     /// The frame's headers are not those of TCP or UDP over IPv4 or IPv6.
-    #[error(
-        "the frame isn't TCP or UDP over IPv4 or IPv6 right behind Ethernet and VLAN tags, or it is a fragment"
-    )]
     NotTransport,
 }
+
+impl fmt::Display for VnetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSegment => f.write_str(
+                "gso_size is 0: give the bytes of payload of each segment, such as the MTU less the IP and TCP headers",
+            ),
+            Self::ChecksumOffset { got, want, gso } => write!(
+                f,
+                "csum_offset is {got}, and a frame cut by {gso:?} has its checksum at {want} of the transport header"
+            ),
+            Self::HeaderLength { hdr_len, csum_start, transport } => write!(
+                f,
+                "hdr_len {hdr_len} ends before the transport header at {csum_start}, of at least {transport} bytes, does"
+            ),
+            Self::Outside { end, frame_bytes } => {
+                write!(f, "the headers go to byte {end}, and the frame has {frame_bytes} bytes")
+            }
+            Self::NotTransport => f.write_str(
+                "the frame isn't TCP or UDP over IPv4 or IPv6 right behind Ethernet and VLAN tags, or it is a fragment",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for VnetError {}
 
 impl VnetHeader {
     /// No offload: the frame goes out as it is.
@@ -103,13 +180,15 @@ impl VnetHeader {
 
     /// No offload; the kernel copies all `len` bytes of the frame, in place of its Ethernet header only (`copylen` in
     /// `tpacket_snd`, net/packet/af_packet.c).
-    pub(super) const fn copied(len: usize) -> Self {
+    #[must_use]
+    pub const fn copied(len: usize) -> Self {
         Self { hdr_len: if len > u16::MAX as usize { 0 } else { len as u16 }, ..Self::NONE }
     }
 
     /// The checksum of everything from `csum_start` on is to be put at `csum_start + csum_offset`, where the frame holds
     /// the sum of the pseudo header.
     #[must_use]
+    #[inline]
     pub const fn checksum(csum_start: u16, csum_offset: u16) -> Self {
         Self { flags: NEEDS_CSUM, csum_start, csum_offset, ..Self::NONE }
     }
@@ -146,7 +225,7 @@ impl VnetHeader {
     /// # Errors
     /// [`VnetError::NotTransport`], or a rule of [`VnetHeader::segments`].
     pub fn prepare(frame: &mut [u8], gso_size: Option<u16>) -> Result<Self, VnetError> {
-        let found = super::headers::find(frame).ok_or(VnetError::NotTransport)?;
+        let found = transport::find(frame).ok_or(VnetError::NotTransport)?;
         let start = found.transport_at as u16;
         let header = match gso_size {
             Some(size) => {
@@ -162,6 +241,7 @@ impl VnetHeader {
 
     /// Whether the frame is to be cut.
     #[must_use]
+    #[inline]
     pub const fn is_segmented(&self) -> bool {
         self.gso_type != 0
     }
@@ -170,6 +250,7 @@ impl VnetHeader {
     ///
     /// # Errors
     /// [`VnetError::Outside`].
+    #[inline]
     pub fn check(&self, frame_bytes: usize) -> Result<(), VnetError> {
         let checksum_end = match self.flags & NEEDS_CSUM {
             0 => 0,
@@ -180,7 +261,8 @@ impl VnetHeader {
     }
 
     /// Bytes of the longest frame on the wire that a frame of `frame_bytes` makes.
-    pub(super) fn longest_segment(&self, frame_bytes: usize) -> usize {
+    #[inline]
+    pub fn longest_segment(&self, frame_bytes: usize) -> usize {
         if self.is_segmented() {
             frame_bytes.min(usize::from(self.hdr_len) + usize::from(self.gso_size))
         } else {
@@ -190,6 +272,7 @@ impl VnetHeader {
 
     /// The header as the kernel reads it.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; VNET_HEADER_BYTES] {
         let mut bytes = [0; VNET_HEADER_BYTES];
         (bytes[0], bytes[1]) = (self.flags, self.gso_type);

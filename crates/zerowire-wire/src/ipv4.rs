@@ -1,0 +1,94 @@
+//! IPv4 headers (RFC 791 §3.1).
+//!
+//! ```text
+//! 0 version, length | 1 | 2 total length | 4 identification | 6 flags, fragment offset | 8 | 9 protocol | 10 checksum | 12 addresses | options
+//! ```
+
+use std::ops::Range;
+
+use crate::ip::IpError;
+
+/// Bytes of a header without options.
+pub const MIN_HEADER_BYTES: usize = 20;
+
+/// Bytes of the packet, header included.
+pub const TOTAL_LEN: Range<usize> = 2..4;
+/// A number that fragments of one packet share.
+pub const IDENTIFICATION: Range<usize> = 4..6;
+/// The header's checksum.
+pub const CHECKSUM: Range<usize> = 10..12;
+/// Source and destination.
+pub const ADDRESSES: Range<usize> = 12..20;
+/// Destination.
+pub const DESTINATION: Range<usize> = 16..20;
+
+const FRAGMENT_AT: usize = 6;
+const PROTOCOL_AT: usize = 9;
+/// The bit "more fragments", and the offset of a fragment.
+const FRAGMENT: u16 = 0x3fff;
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the header, options included: 20 to 60.
+    pub header_bytes: usize,
+    /// Bytes of the packet; 0 in captures of packets that are longer than 16 bits can say.
+    pub total_bytes: u16,
+    /// The protocol of the payload.
+    pub protocol: u8,
+    /// It is a fragment of a packet: no transport header of its own follows but in the first one.
+    pub is_fragment: bool,
+}
+
+impl Header {
+    /// Reads the header at the start of `packet`. Options and addresses are not looked at, and may be missing.
+    ///
+    /// # Errors
+    /// [`IpError`].
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Result<Self, IpError> {
+        let first = *packet.first().ok_or(IpError::Short)?;
+        let header_bytes = header_bytes(first);
+        if first >> 4 != 4 || header_bytes < MIN_HEADER_BYTES {
+            return Err(IpError::Version(first));
+        }
+        let fields = packet.first_chunk::<10>().ok_or(IpError::Short)?;
+        let word = |at: usize| u16::from_be_bytes([fields[at], fields[at + 1]]);
+        Ok(Self {
+            header_bytes,
+            total_bytes: word(TOTAL_LEN.start),
+            protocol: fields[PROTOCOL_AT],
+            is_fragment: word(FRAGMENT_AT) & FRAGMENT != 0,
+        })
+    }
+}
+
+/// Bytes of a header that begins with this byte.
+#[inline]
+pub const fn header_bytes(first: u8) -> usize {
+    (first & 15) as usize * 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_and_odd_headers_refused() {
+        let mut packet = [0x46, 0, 1, 2, 0, 0, 0x40, 0, 64, 17, 0, 0];
+        let good = Header { header_bytes: 24, total_bytes: 0x102, protocol: 17, is_fragment: false };
+        assert_eq!(Header::parse(&packet), Ok(good));
+        for (byte, value) in [(6, 0x20), (7, 1)] {
+            let mut fragment = packet;
+            fragment[byte] = value;
+            assert_eq!(Header::parse(&fragment), Ok(Header { is_fragment: true, ..good }));
+        }
+        for len in 0..10 {
+            assert_eq!(Header::parse(&packet[..len]), Err(IpError::Short), "{len}");
+        }
+        for first in [0x44, 0x65, 0x05] {
+            packet[0] = first;
+            assert_eq!(Header::parse(&packet), Err(IpError::Version(first)));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! IPv6 headers (RFC 8200 §3), and the extension headers that can be passed (§4).
+//!
+//! ```text
+//! 0 version, class, label | 4 payload length | 6 next header | 7 hop limit | 8 source | 24 destination | 40
+//! ```
+
+use std::ops::Range;
+
+use crate::ip::IpError;
+
+/// Bytes of the header, without extension headers.
+pub const HEADER_BYTES: usize = 40;
+
+/// Bytes behind the header.
+pub const PAYLOAD_LEN: Range<usize> = 4..6;
+/// Source and destination.
+pub const ADDRESSES: Range<usize> = 8..40;
+/// Destination.
+pub const DESTINATION: Range<usize> = 24..40;
+/// Where the kind of what follows stands.
+pub const NEXT_AT: usize = 6;
+
+/// Extension headers that begin with the next one's kind and their own length: hop by hop, routing, destination.
+const EXTENSIONS: [u8; 3] = [0, 43, 60];
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes behind the header; 0 in captures of packets that are longer than 16 bits can say.
+    pub payload_bytes: u16,
+    /// The kind of what follows: an extension header, or a protocol.
+    pub next: u8,
+}
+
+impl Header {
+    /// Reads the header at the start of `packet`. Addresses are not looked at, and may be missing.
+    ///
+    /// # Errors
+    /// [`IpError`].
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Result<Self, IpError> {
+        let first = *packet.first().ok_or(IpError::Short)?;
+        if first >> 4 != 6 {
+            return Err(IpError::Version(first));
+        }
+        let fields = packet.first_chunk::<7>().ok_or(IpError::Short)?;
+        let payload_bytes = u16::from_be_bytes([fields[PAYLOAD_LEN.start], fields[PAYLOAD_LEN.start + 1]]);
+        Ok(Self { payload_bytes, next: fields[NEXT_AT] })
+    }
+
+    /// The protocol behind the extension headers of `packet`, which begins with this header, and the bytes of all headers
+    /// before it. A kind that can't be passed counts as the protocol. None where the packet ends before.
+    #[inline]
+    pub fn protocol(&self, packet: &[u8]) -> Option<(u8, usize)> {
+        let (mut next, mut len) = (self.next, HEADER_BYTES);
+        // Each round passes eight bytes at least of those that there are.
+        while EXTENSIONS.contains(&next) {
+            let extension = packet.get(len..len + 2)?;
+            next = extension[0];
+            len += (usize::from(extension[1]) + 1) * 8;
+        }
+        Some((next, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip::UDP;
+
+    #[test]
+    fn extension_headers_are_passed() {
+        let mut packet = vec![0x60, 0, 0, 0, 1, 2, 0, 64];
+        packet.extend([0xfd; 32]);
+        packet.extend([60, 1].into_iter().chain([0; 14]));
+        packet.extend([UDP, 0, 0, 0, 0, 0, 0, 0]);
+        let header = Header::parse(&packet).expect("a header");
+        assert_eq!(header, Header { payload_bytes: 0x102, next: 0 });
+        assert_eq!(header.protocol(&packet), Some((UDP, 64)));
+        assert_eq!(header.protocol(&packet[..57]), None);
+        assert_eq!(
+            Header { next: 44, ..header }.protocol(&packet),
+            Some((44, 40)),
+            "fragments are not passed"
+        );
+        assert_eq!(Header::parse(&packet[..6]), Err(IpError::Short));
+        assert_eq!(Header::parse(&[0x45; 40]), Err(IpError::Version(0x45)));
+    }
+}
