@@ -41,7 +41,7 @@ pub const MAX_QUEUED_BYTES: usize = 128 * 1024;
 /// Length of an IPv4 header without options (RFC 791).
 const IPV4_HEADER_LEN: usize = 20;
 /// Length of an IPv6 header (RFC 8200).
-const IPV6_HEADER_LEN: usize = 40;
+const IPV6_HEADER_LEN: usize = zerowire_wire::ipv6::HEADER_BYTES;
 /// Where a neighbour advertisement goes that no unicast address can take, and
 /// its MAC address (RFC 4861 section 7.2.4, RFC 2464 section 7).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

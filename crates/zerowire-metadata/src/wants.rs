@@ -4,6 +4,10 @@
 //! most frames, and the destination address of IPv4 and IPv6.
 
 use std::net::Ipv6Addr;
+use std::ops::Range;
+
+use zerowire_wire::ip::ICMPV6;
+use zerowire_wire::{arp, ethernet, ipv4, ipv6};
 
 /// The IPv4 address of the service: the link-local address that cloud images
 /// ask for metadata (link-local range: RFC 3927).
@@ -16,15 +20,18 @@ pub const SERVICE_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0
 /// The TCP port of the service (HTTP).
 pub const SERVICE_PORT: u16 = 80;
 
-/// Length of an Ethernet II header without a VLAN tag (IEEE 802.3).
-pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
+pub(crate) use zerowire_wire::ethernet::HEADER_BYTES as ETHERNET_HEADER_LEN;
 
-/// EtherType of IPv4 (RFC 894).
-pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-/// EtherType of IPv6 (RFC 2464).
-pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
-/// EtherType of ARP (RFC 826).
-pub(crate) const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+/// EtherTypes as they stand in a frame.
+pub(crate) const ETHERTYPE_IPV4: [u8; 2] = ethernet::IPV4.to_be_bytes();
+pub(crate) const ETHERTYPE_IPV6: [u8; 2] = ethernet::IPV6.to_be_bytes();
+pub(crate) const ETHERTYPE_ARP: [u8; 2] = ethernet::ARP.to_be_bytes();
+
+/// A field of what the Ethernet header carries.
+#[inline]
+fn field(headers: &[u8], place: Range<usize>) -> Option<&[u8]> {
+    headers.get(ETHERNET_HEADER_LEN + place.start..ETHERNET_HEADER_LEN + place.end)
+}
 
 /// Whether the frame that begins with `headers` belongs to the metadata
 /// service.
@@ -42,37 +49,39 @@ pub(crate) const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 #[inline]
 #[must_use]
 pub fn wants(headers: &[u8]) -> bool {
-    match headers.get(12..14) {
-        Some([0x08, 0x00]) => matches!(headers.get(30..34), Some(dst) if dst == SERVICE_ADDRESS),
-        Some([0x86, 0xdd]) => wants_ipv6(headers),
-        Some([0x08, 0x06]) => wants_arp(headers),
+    match ethernet::first_type(headers) {
+        Some(ethernet::IPV4) => {
+            matches!(field(headers, ipv4::DESTINATION), Some(dst) if dst == SERVICE_ADDRESS)
+        }
+        Some(ethernet::IPV6) => wants_ipv6(headers),
+        Some(ethernet::ARP) => wants_arp(headers),
         _ => false,
     }
 }
 
-/// IPv6 (RFC 8200): next header at 20, destination at 38. A neighbour
-/// solicitation (RFC 4861 section 4.3) has its type behind that, its target at 62.
+/// A neighbour solicitation (RFC 4861 section 4.3) has its type behind the IPv6
+/// header, and its target 8 bytes on.
 #[inline]
 fn wants_ipv6(headers: &[u8]) -> bool {
-    const ICMPV6: u8 = 58;
     const NEIGHBOUR_SOLICITATION: u8 = 135;
+    const TYPE_AT: usize = ETHERNET_HEADER_LEN + ipv6::HEADER_BYTES;
+    const TARGET: Range<usize> = ipv6::HEADER_BYTES + 8..ipv6::HEADER_BYTES + 24;
     let service = SERVICE_ADDRESS_V6.octets();
-    match headers.get(38..54) {
+    match field(headers, ipv6::DESTINATION) {
         Some(destination) if destination == service => true,
         Some([0xff, 2, ..]) => {
-            headers[20] == ICMPV6
-                && headers.get(54) == Some(&NEIGHBOUR_SOLICITATION)
-                && matches!(headers.get(62..78), Some(target) if target == service)
+            headers[ETHERNET_HEADER_LEN + ipv6::NEXT_AT] == ICMPV6
+                && headers.get(TYPE_AT) == Some(&NEIGHBOUR_SOLICITATION)
+                && matches!(field(headers, TARGET), Some(target) if target == service)
         }
         _ => false,
     }
 }
 
-/// ARP for IPv4 over Ethernet (RFC 826): operation at 20, target address at 38.
 #[inline]
 fn wants_arp(headers: &[u8]) -> bool {
-    matches!(headers.get(20..22), Some([0, 1]))
-        && matches!(headers.get(38..42), Some(target) if target == SERVICE_ADDRESS)
+    matches!(field(headers, arp::OPERATION), Some(operation) if operation == arp::REQUEST)
+        && matches!(field(headers, arp::TARGET_ADDRESS), Some(target) if target == SERVICE_ADDRESS)
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use serde::Serialize;
 use zerowire::netdevice;
 
 /// Bytes of an Ethernet header.
-pub const ETHERNET_BYTES: usize = 14;
+pub const ETHERNET_BYTES: usize = zerowire_wire::ethernet::HEADER_BYTES;
 
 /// Bytes that a frame with a VLAN tag may be longer (net/packet/af_packet.c: `packet_extra_vlan_len_allowed`).
-pub const VLAN_BYTES: usize = 4;
+pub const VLAN_BYTES: usize = zerowire_wire::ethernet::TAG_BYTES;
 
 /// Bytes of the longest name.
 const NAME_BYTES: usize = 15;

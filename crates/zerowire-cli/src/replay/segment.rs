@@ -3,14 +3,12 @@
 //! Captures made on a machine with segmentation offload hold TCP frames of up to 64 KiB, which no wire takes. They go out
 //! with a virtio-net header that says where to cut (PACKET_VNET_HDR). The frame here is the caller's own copy.
 
-use zerowire::packet::VnetHeader;
+use zerowire::packet::{VnetError, VnetHeader};
 
-use super::interface::{ETHERNET_BYTES, VLAN_BYTES};
-
-const VLAN_TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
-const TCP: u8 = 6;
-/// Bytes of an IPv6 header without extensions.
-const IPV6_BYTES: usize = 40;
+use zerowire_wire::checksum::Checksum;
+use zerowire_wire::ethernet::{self, HEADER_BYTES as ETHERNET_BYTES, TAG_BYTES};
+use zerowire_wire::ip::{IpError, TCP};
+use zerowire_wire::{ipv4, ipv6, tcp};
 
 /// Prepares `frame` for segments that fit `mtu`, with `mss` bytes of payload each if that is given. On an error (the reason,
 /// in words) the frame is as before, but for length fields.
@@ -38,7 +36,7 @@ pub fn prepare(frame: &mut [u8], mss: Option<u16>, mtu: usize) -> Result<VnetHea
 
 /// Bytes of a frame's VLAN tags by which it may exceed the MTU: of one tag.
 pub fn tag_bytes(frame: &[u8]) -> usize {
-    if frame.get(12..14) == Some(&VLAN_TAGS[0]) { VLAN_BYTES } else { 0 }
+    if ethernet::first_type(frame) == Some(ethernet::TAG) { TAG_BYTES } else { 0 }
 }
 
 struct Headers {
@@ -49,37 +47,36 @@ struct Headers {
 
 impl Headers {
     fn find(frame: &[u8]) -> Result<Self, String> {
-        let word = |at: usize| frame.get(at..at + 2).map(|b| [b[0], b[1]]).unwrap_or_default();
-        let mut network_at = ETHERNET_BYTES;
-        while VLAN_TAGS.contains(&word(network_at - 2)) {
-            network_at += VLAN_BYTES;
-        }
-        let byte = |at: usize| frame.get(network_at + at).copied().unwrap_or_default();
-        let (v4, protocol, network_bytes) = match word(network_at - 2) {
-            [0x08, 0x00] => {
-                if u16::from_be_bytes(word(network_at + 6)) & 0x3fff != 0 {
+        let cut_off = || "its headers are cut off".to_owned();
+        let (ether_type, network_at) = ethernet::payload(frame, usize::MAX).ok_or_else(cut_off)?;
+        let network = &frame[network_at..];
+        let (v4, protocol, network_bytes) = match ether_type {
+            ethernet::IPV4 => {
+                let header = ipv4::Header::parse(network).map_err(|e| match e {
+                    IpError::Short => cut_off(),
+                    IpError::Version(first) if ipv4::header_bytes(first) < ipv4::MIN_HEADER_BYTES => {
+                        format!("its IP header says that it has {} bytes", ipv4::header_bytes(first))
+                    }
+                    IpError::Version(_) => VnetError::NotTransport.to_string(),
+                })?;
+                if header.is_fragment {
                     return Err("it is an IP fragment, which can't be segmented".to_owned());
                 }
-                let bytes = usize::from(byte(0) & 15) * 4;
-                if bytes < 20 {
-                    return Err(format!("its IP header says that it has {bytes} bytes"));
-                }
-                (true, byte(9), bytes)
+                (true, header.protocol, header.header_bytes)
             }
-            [0x86, 0xdd] => (false, byte(6), IPV6_BYTES),
-            other => {
-                return Err(format!(
-                    "it is neither IPv4 nor IPv6 (ethertype {:04x})",
-                    u16::from_be_bytes(other)
-                ));
+            ethernet::IPV6 => {
+                let next = network.get(ipv6::NEXT_AT).copied().ok_or_else(cut_off)?;
+                (false, next, ipv6::HEADER_BYTES)
             }
+            other => return Err(format!("it is neither IPv4 nor IPv6 (ethertype {other:04x})")),
         };
         if protocol != TCP {
             return Err(format!("it is not TCP (IP protocol {protocol}), and only TCP is segmented"));
         }
-        let payload_at = network_at + network_bytes + usize::from(byte(network_bytes + 12) >> 4) * 4;
+        let transport_bytes = network.get(network_bytes..).and_then(tcp::header_bytes).ok_or_else(cut_off)?;
+        let payload_at = network_at + network_bytes + transport_bytes;
         if payload_at > frame.len() {
-            return Err("its headers are cut off".to_owned());
+            return Err(cut_off());
         }
         Ok(Self { network_at, payload_at, v4 })
     }
@@ -88,24 +85,26 @@ impl Headers {
     /// leave the field 0, which is filled in.
     fn set_length(&self, frame: &mut [u8]) -> Result<(), String> {
         let packet = frame.len() - self.network_at;
-        let (field, is) =
-            if self.v4 { (self.network_at + 2, packet) } else { (self.network_at + 4, packet - IPV6_BYTES) };
-        let says = usize::from(u16::from_be_bytes([frame[field], frame[field + 1]]));
+        let (field, is) = match self.v4 {
+            true => (ipv4::TOTAL_LEN, packet),
+            false => (ipv6::PAYLOAD_LEN, packet - ipv6::HEADER_BYTES),
+        };
+        let network = &mut frame[self.network_at..];
+        let says = usize::from(u16::from_be_bytes([network[field.start], network[field.start + 1]]));
         if says == is {
             return Ok(());
         }
         let Some(is) = u16::try_from(is).ok().filter(|_| says == 0) else {
             return Err(format!("its IP header speaks of {says} bytes and it has {is}"));
         };
-        frame[field..field + 2].copy_from_slice(&is.to_be_bytes());
+        network[field].copy_from_slice(&is.to_be_bytes());
         if self.v4 {
-            let end = self.network_at + usize::from(frame[self.network_at] & 15) * 4;
-            let header = &mut frame[self.network_at..end];
-            header[10..12].fill(0);
-            let sum: u32 = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-            let folded = (sum & 0xffff) + (sum >> 16);
-            let folded = (folded & 0xffff) + (folded >> 16);
-            header[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+            let header_bytes = ipv4::header_bytes(network[0]);
+            let header = &mut network[..header_bytes];
+            header[ipv4::CHECKSUM].fill(0);
+            let mut sum = Checksum::new();
+            sum.add(header);
+            header[ipv4::CHECKSUM].copy_from_slice(&sum.finish().to_be_bytes());
         }
         Ok(())
     }
