@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -148,6 +148,23 @@ impl Mapping {
         // SAFETY: the range of the mapping; nothing changes in this process.
         unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }?;
         Ok(self)
+    }
+
+    /// Lets go of the pages: private memory holds zeros from now on, and costs nothing until it is touched again. Best effort.
+    pub fn discard(&mut self) {
+        // SAFETY: the range of the mapping, which nothing borrows, as `&mut self` says.
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+    }
+
+    /// The byte at `at`, as [`Mapping::word`].
+    ///
+    /// # Panics
+    /// Where it is not in the mapping.
+    #[inline]
+    pub fn byte(&self, at: usize) -> &AtomicU8 {
+        assert!(at < self.len, "byte {at} of {}", self.len);
+        // SAFETY: inside the mapping, which lives as long as the borrow.
+        unsafe { AtomicU8::from_ptr(self.base.as_ptr().wrapping_add(at)) }
     }
 
     /// The first byte.

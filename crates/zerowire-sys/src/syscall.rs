@@ -57,6 +57,15 @@ pub unsafe fn checked(number: libc::c_long, arguments: [usize; 6]) -> io::Result
     unsafe { call(number, arguments) }.map_err(io::Error::from_raw_os_error)
 }
 
+/// membarrier(2) with its global command: waits for all that runs under RCU in the kernel.
+///
+/// # Errors
+/// Those of the system call: ENOSYS, EINVAL where it is not to be had.
+pub fn barrier() -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    unsafe { checked(libc::SYS_membarrier, [libc::MEMBARRIER_CMD_GLOBAL as usize, 0, 0, 0, 0, 0]) }.map(drop)
+}
+
 /// write(2).
 ///
 /// # Errors

@@ -230,6 +230,22 @@ pub unsafe fn send_parts<const N: usize>(
     unsafe { syscall::call(libc::SYS_sendmmsg, [fd, at, n, SEND_FLAGS as usize, 0, 0]) }
 }
 
+/// Sends a message of no bytes, without waiting, or says the errno: what makes an AF_XDP socket look at its transmit ring.
+#[inline]
+pub fn send_nothing(socket: impl AsFd) -> Result<(), i32> {
+    let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, libc::MSG_DONTWAIT as usize);
+    // SAFETY: the kernel is given no memory.
+    unsafe { syscall::call(libc::SYS_sendto, [fd, 0, 0, flags, 0, 0]) }.map(drop)
+}
+
+/// Receives a message of no bytes, without waiting, or says the errno: what makes an AF_XDP socket look at its fill ring.
+#[inline]
+pub fn receive_nothing(socket: impl AsFd) -> Result<(), i32> {
+    let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, libc::MSG_DONTWAIT as usize);
+    // SAFETY: as above.
+    unsafe { syscall::call(libc::SYS_recvfrom, [fd, 0, 0, flags, 0, 0]) }.map(drop)
+}
+
 /// What came of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {

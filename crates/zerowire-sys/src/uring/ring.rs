@@ -252,11 +252,8 @@ impl SendRing {
     /// request on it is done.
     ///
     /// # Errors
-    /// EBADF, or EINVAL outside the table.
-    ///
-    /// # Safety
-    /// `fd` is -1, or open during the call, and the caller's.
-    pub unsafe fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
+    /// EBADF where it is not open, or EINVAL outside the table.
+    pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
         self.ring.0.submitter().register_files_update(place, &[fd]).map(drop)
     }
 

@@ -7,7 +7,7 @@ mod bind;
 mod options;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ use super::error::XdpError;
 use super::interface::Interface;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::Umem;
-use crate::syscall;
+use crate::socket;
 
 /// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel drops frames of more, yet
 /// completes them.
@@ -221,9 +221,7 @@ impl Socket {
     /// again for the others. ENOBUFS: no memory, call again later. ENETDOWN: the interface is down. ENXIO: it is gone.
     #[inline]
     pub fn wake_transmit(&self) -> io::Result<()> {
-        let arguments = [self.socket.as_raw_fd() as usize, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0];
-        // SAFETY: a message of no bytes; the kernel is given no memory.
-        unsafe { syscall::checked(libc::SYS_sendto, arguments) }.map(drop)
+        socket::send_nothing(&*self.socket).map_err(io::Error::from_raw_os_error)
     }
 
     /// Asks the kernel to look at the fill ring. Needed when [`Producer::needs_wakeup`] of it says so.
@@ -232,10 +230,8 @@ impl Socket {
     /// ENETDOWN: the interface is down. ENXIO: it is gone.
     #[inline]
     pub fn wake_receive(&self) -> io::Result<()> {
-        let arguments = [self.socket.as_raw_fd() as usize, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0];
-        // SAFETY: as above.
-        match unsafe { syscall::call(libc::SYS_recvfrom, arguments) } {
-            Ok(_) | Err(libc::EAGAIN) => Ok(()),
+        match socket::receive_nothing(&*self.socket) {
+            Ok(()) | Err(libc::EAGAIN) => Ok(()),
             Err(errno) => Err(io::Error::from_raw_os_error(errno)),
         }
     }

@@ -104,10 +104,11 @@ enum Bits {
 }
 
 impl Bits {
-    fn start(&self) -> *mut u8 {
+    #[inline]
+    fn mapping(&self) -> &Mapping {
         match self {
-            Self::Shared(map) => map.as_ptr(),
-            Self::Private(map) => map.as_ptr(),
+            Self::Shared(map) => map.mapping(),
+            Self::Private(map) => map,
         }
     }
 }
@@ -217,9 +218,8 @@ impl DirtyLog {
 
     #[inline]
     fn byte(&self, at: u64) -> &AtomicU8 {
-        // SAFETY: callers pass at < len, and `skip + len` bytes are mapped as long as `bits` lives. The front end changes
-        // them at the same time, by atomic operations as well.
-        unsafe { AtomicU8::from_ptr(self.bits.start().add(self.skip + at as usize)) }
+        // The front end changes the bits at the same time, by atomic operations as well.
+        self.bits.mapping().byte(self.skip + at as usize)
     }
 
     #[inline]

@@ -72,6 +72,12 @@ impl Guarded {
         Self { map, slot }
     }
 
+    /// The mapping.
+    #[inline]
+    pub fn mapping(&self) -> &Mapping {
+        &self.map
+    }
+
     /// The first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.map.as_ptr()

@@ -220,8 +220,8 @@ impl Receive {
         self.chains.trim();
         self.pending.trim();
         if std::mem::take(&mut self.scratch_dirty) {
-            // SAFETY: the range is this side's own anonymous memory, and no operation is under way.
-            unsafe { libc::madvise(self.scratch.as_ptr().cast(), self.scratch.len(), libc::MADV_DONTNEED) };
+            // No operation is under way.
+            self.scratch.discard();
         }
     }
 

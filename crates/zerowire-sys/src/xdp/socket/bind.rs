@@ -1,6 +1,6 @@
 //! The steps of binding a socket: rings, the bind itself, what went wrong with it.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -8,6 +8,7 @@ use rustix::net::sockopt;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset};
 
 use crate::map::Mapping;
+use crate::socket::set_int;
 
 use super::super::ring::Layout;
 use super::super::umem::{Claim, Umem};
@@ -130,14 +131,5 @@ pub(super) fn raise_budget(socket: &OwnedFd, budget: u32) {
     if budget <= DEFAULT_TX_BUDGET {
         return;
     }
-    // SAFETY: the kernel reads a number of four bytes.
-    let _ = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            MAX_TX_SKB_BUDGET,
-            (&raw const budget).cast(),
-            size_of::<u32>() as libc::socklen_t,
-        )
-    };
+    let _ = set_int(socket, libc::SOL_XDP, MAX_TX_SKB_BUDGET, budget as i32);
 }

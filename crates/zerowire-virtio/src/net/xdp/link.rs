@@ -224,10 +224,8 @@ impl Link {
     /// then, and lies in the ring. In zero-copy mode the device may still write frames that the host gets.
     pub fn unsteer_for_good(&mut self) {
         self.unsteer();
-        // The global command of membarrier (man 2 membarrier) waits for all that runs under RCU, programs and their flushes among
-        // it. Where it is not to be had, frames have time to come in.
-        // SAFETY: takes numbers only.
-        if unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
+        // Programs and their flushes run under RCU. Where the barrier is not to be had, frames have time to come in.
+        if zerowire_sys::syscall::barrier().is_err() {
             std::thread::sleep(NAPS.1);
         }
     }

@@ -60,10 +60,7 @@ impl Memory {
     /// A word of the control page or of the header pages, at an offset that the options give.
     #[inline]
     pub fn word(&self, at: usize) -> &AtomicU32 {
-        assert!(at.is_multiple_of(4) && at + 4 <= self.headers.len(), "an offset of the layout");
-        // SAFETY: the word lies in the mapping, which lives as long as `self`, and is aligned; all of this side's accesses
-        // to it are atomic, and so are the program's, or it harms its own connection.
-        unsafe { AtomicU32::from_ptr(self.headers.as_ptr().add(at).cast()) }
+        self.headers.word(at)
     }
 
     /// Copies `len` bytes of guest memory, `skip` bytes into the segments, to the data pages.

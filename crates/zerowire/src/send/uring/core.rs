@@ -156,8 +156,7 @@ impl Core {
         self.file = self
             .ring
             .as_ref()
-            // SAFETY: the caller's socket, which is open.
-            .and_then(|ring| unsafe { ring.register_file(SOCKET_PLACE, socket) }.ok())
+            .and_then(|ring| ring.register_file(SOCKET_PLACE, socket).ok())
             .map(|()| socket);
     }
 
@@ -165,8 +164,7 @@ impl Core {
     /// with the ring.
     pub(super) fn forget_file(&mut self) {
         if let (Some(_), Some(ring)) = (self.file.take(), &self.ring) {
-            // SAFETY: -1 empties the place.
-            let _ = unsafe { ring.register_file(SOCKET_PLACE, -1) };
+            let _ = ring.register_file(SOCKET_PLACE, -1);
         }
     }
 

@@ -24,8 +24,7 @@ impl Tombstone {
         use rustix::pipe::{PipeFlags, pipe_with};
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         ring.prepare_files(PLACES)?;
-        // SAFETY: the pipe's end is open until the end of this function.
-        unsafe { ring.register_file(0, write.as_raw_fd()) }?;
+        ring.register_file(0, write.as_raw_fd())?;
         Ok(Self(read))
     }
 

@@ -39,9 +39,8 @@ impl Core {
         let held = self.ring.as_mut().map_or(0, SendRing::held);
         self.flags = ring.flags();
         self.areas.register_again(&ring);
-        // SAFETY: the socket of the one sender, which holds it open and takes it out before it
-        // closes it.
-        let registers = |socket: &_| unsafe { ring.register_file(SOCKET_PLACE, *socket) }.is_ok();
+        // The socket of the one sender, which holds it open and takes it out before it closes it.
+        let registers = |socket: &_| ring.register_file(SOCKET_PLACE, *socket).is_ok();
         self.file = self.file.filter(registers);
         if let Some(watch) = &self.watch
             && let Err(e) = ring.signal(&watch.event)
