@@ -4,6 +4,7 @@
 //! are lent. So the functions that take one are unsafe.
 
 pub mod error_queue;
+mod message;
 mod messages;
 
 use std::io;
@@ -11,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::{check, syscall};
 
+pub use message::Message;
 pub use messages::Messages;
 
 /// Entries of a list at most: what a system call takes (`UIO_MAXIOV`, include/uapi/linux/uio.h).

@@ -23,7 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use zerowire_sys::socket::error_queue::{self, BATCH, Note};
-use zerowire_sys::socket::{self, Charges, MAX_IOV, Messages, get_int, set_int};
+use zerowire_sys::socket::{self, Charges, MAX_IOV, Message, Messages, get_int, set_int};
 
 /// A stream takes at most this much lent memory in one call. More would gain nothing, and RLIMIT_MEMLOCK (8 MiB for
 /// most users) is charged for the whole call, also for what the socket's buffer then doesn't take.
@@ -36,12 +36,9 @@ const DEAD_PAUSE: Duration = Duration::from_millis(1);
 /// Arrays for the system calls, kept from call to call. They mean nothing between two calls.
 #[derive(Default)]
 struct Scratch {
-    list: Vec<libc::iovec>,
+    one: Message,
     messages: Messages,
 }
-
-// SAFETY: the pointers are written and used within one call of a method that has the whole back end for itself.
-unsafe impl Send for Scratch {}
 
 /// A connected socket and what is known of it.
 pub(crate) struct SocketBackend {
@@ -260,9 +257,9 @@ impl SocketBackend {
         if !self.kind.stream && payload.segments().len() > MAX_IOV {
             return Err(libc::EMSGSIZE);
         }
-        payload.iovecs(from, max, MAX_IOV, &mut self.scratch.list);
+        payload.iovecs(from, max, MAX_IOV, &mut self.scratch.one.list);
         // SAFETY: as above.
-        unsafe { socket::send(&self.socket, &self.scratch.list, flags) }
+        unsafe { socket::send(&self.socket, &self.scratch.one.list, flags) }
     }
 
     fn take_id(&mut self, way: Way) -> Option<u32> {
@@ -441,14 +438,14 @@ impl Submit for SocketBackend {
             return Ok(());
         }
         let payloads = &payloads[..payloads.len().min(MAX_MESSAGES)];
-        let Scratch { list, messages } = &mut self.scratch;
+        let Scratch { one, messages } = &mut self.scratch;
         messages.clear();
         for p in payloads {
             if p.segments().len() > MAX_IOV {
                 break;
             }
-            p.iovecs(0, usize::MAX, MAX_IOV, list);
-            messages.push(list.iter().copied());
+            p.iovecs(0, usize::MAX, MAX_IOV, &mut one.list);
+            messages.push(one.list.iter().copied());
         }
         let asked = messages.len();
         self.calls += 1;

@@ -188,7 +188,7 @@ impl Core {
     pub(super) fn take_messages(&mut self, count: usize) -> Vec<Message> {
         let mut all = std::mem::take(&mut self.messages);
         while all.len() < count {
-            all.push(Message::new());
+            all.push(Message::default());
         }
         all
     }
