@@ -17,8 +17,9 @@
 //! * [`userfault`]: memory whose pages come later.
 //! * [`xdp`]: AF_XDP: memory, rings, sockets, and the program that steers frames.
 //!
-//! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe` where the
-//! kernel keeps an address after the call, and where it takes the caller's word for a length.
+//! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe`
+//! where the kernel keeps an address after the call, and where it takes the caller's word for a
+//! length.
 #![warn(missing_docs)]
 
 pub mod fd;

@@ -1,8 +1,8 @@
 //! Memory mappings, unmapped when they are dropped.
 //!
-//! A [`Mapping`] owns a range of addresses. It gives out addresses and atomic words; who may read or write
-//! which other bytes, and when, is the matter of its users. A page that is not mapped, or lies behind the
-//! end of its file, ends the process when it is touched (SIGSEGV, SIGBUS).
+//! A [`Mapping`] owns a range of addresses. It gives out addresses and atomic words; who may read
+//! or write which other bytes, and when, is the matter of its users. A page that is not mapped, or
+//! lies behind the end of its file, ends the process when it is touched (SIGSEGV, SIGBUS).
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -20,7 +20,8 @@ pub const HUGE_PAGES: MapFlags = MapFlags::HUGETLB.union(MapFlags::HUGE_2MB);
 /// For reading and writing.
 pub const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// What a caller may say about pages. Other flags say where a mapping goes, which is this module's part.
+/// What a caller may say about pages. Other flags say where a mapping goes, which is this module's
+/// part.
 const PAGE_FLAGS: MapFlags = MapFlags::POPULATE.union(MapFlags::NORESERVE).union(HUGE_PAGES);
 
 /// A range of addresses that is mapped.
@@ -30,14 +31,15 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: a range of addresses belongs to the process, not to a thread. The value itself accesses none of its bytes but
-// by atomics.
+// SAFETY: a range of addresses belongs to the process, not to a thread. The value itself accesses
+// none of its bytes but by atomics.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `len` bytes of `fd` from `offset` on, shared, for reading and writing. Core dumps leave them out.
+    /// `len` bytes of `fd` from `offset` on, shared, for reading and writing. Core dumps leave them
+    /// out.
     ///
     /// # Errors
     /// What mmap(2) says.
@@ -47,7 +49,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// `len` bytes of private zeroed memory. Pages that are never touched cost nothing, and core dumps leave them out.
+    /// `len` bytes of private zeroed memory. Pages that are never touched cost nothing, and core
+    /// dumps leave them out.
     ///
     /// # Errors
     /// What mmap(2) says.
@@ -57,8 +60,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// `len` bytes of a ring that the kernel shares by `fd`, at `offset`: present from the start, for reading and writing.
-    /// A forked child doesn't get them.
+    /// `len` bytes of a ring that the kernel shares by `fd`, at `offset`: present from the start,
+    /// for reading and writing. A forked child doesn't get them.
     ///
     /// # Errors
     /// What mmap(2) and madvise(2) say.
@@ -66,8 +69,8 @@ impl Mapping {
         Self::shared_with(fd, offset, len, READ_WRITE, MapFlags::POPULATE)?.kept_from_children()
     }
 
-    /// As [`Mapping::shared`], in core dumps as well, with this access. Of `pages` those flags count that say what the
-    /// pages are: `POPULATE`, `NORESERVE`, [`HUGE_PAGES`].
+    /// As [`Mapping::shared`], in core dumps as well, with this access. Of `pages` those flags
+    /// count that say what the pages are: `POPULATE`, `NORESERVE`, [`HUGE_PAGES`].
     ///
     /// # Errors
     /// What mmap(2) says.
@@ -88,7 +91,8 @@ impl Mapping {
     /// As [`Mapping::private`], in core dumps as well. `pages` is as for [`Mapping::shared_with`].
     ///
     /// # Errors
-    /// What mmap(2) says: ENOMEM, also without free huge pages; EAGAIN beyond RLIMIT_MEMLOCK, if all memory is locked.
+    /// What mmap(2) says: ENOMEM, also without free huge pages; EAGAIN beyond RLIMIT_MEMLOCK, if
+    /// all memory is locked.
     pub fn private_with(len: usize, pages: MapFlags) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | (pages & PAGE_FLAGS);
         // SAFETY: as above.
@@ -96,7 +100,8 @@ impl Mapping {
         Self::owned(base, len)
     }
 
-    /// Reserves `len` bytes, a multiple of the page size, that can't be accessed until something is placed there.
+    /// Reserves `len` bytes, a multiple of the page size, that can't be accessed until something is
+    /// placed there.
     ///
     /// # Errors
     /// What mmap(2) says.
@@ -112,8 +117,8 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// Maps `len` bytes of `fd` from `offset` on, shared, over what is at `at` of this mapping. Core dumps leave them out.
-    /// `pages` is as for [`Mapping::shared_with`].
+    /// Maps `len` bytes of `fd` from `offset` on, shared, over what is at `at` of this mapping.
+    /// Core dumps leave them out. `pages` is as for [`Mapping::shared_with`].
     ///
     /// # Errors
     /// What mmap(2) and madvise(2) say; EINVAL for a range that is not in this mapping.
@@ -131,16 +136,17 @@ impl Mapping {
         }
         let flags = MapFlags::SHARED | MapFlags::FIXED | (pages & PAGE_FLAGS);
         let start = self.base.as_ptr().wrapping_add(at).cast();
-        // SAFETY: FIXED replaces pages of this mapping only, as checked; `&mut self` says that nothing borrows them. The advice
-        // changes no bytes.
+        // SAFETY: FIXED replaces pages of this mapping only, as checked; `&mut self` says that
+        // nothing borrows them. The advice changes no bytes.
         unsafe {
             mmap(start, len, access, flags, fd, offset)?;
             madvise(start, len, Advice::LinuxDontDump)
         }
     }
 
-    /// The mapping, which a forked child doesn't get. Else pages that are shared until one side writes are replaced by copies
-    /// that the kernel doesn't know, and a ring that is still mapped keeps its queue busy.
+    /// The mapping, which a forked child doesn't get. Else pages that are shared until one side
+    /// writes are replaced by copies that the kernel doesn't know, and a ring that is still mapped
+    /// keeps its queue busy.
     ///
     /// # Errors
     /// What madvise(2) says.
@@ -150,7 +156,8 @@ impl Mapping {
         Ok(self)
     }
 
-    /// Lets go of the pages: private memory holds zeros from now on, and costs nothing until it is touched again. Best effort.
+    /// Lets go of the pages: private memory holds zeros from now on, and costs nothing until it is
+    /// touched again. Best effort.
     pub fn discard(&mut self) {
         // SAFETY: the range of the mapping, which nothing borrows, as `&mut self` says.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
@@ -190,7 +197,8 @@ impl Mapping {
         self.len == 0
     }
 
-    /// The word at byte `at`, which others may change at any time. The whole process accesses it by atomics only.
+    /// The word at byte `at`, which others may change at any time. The whole process accesses it by
+    /// atomics only.
     ///
     /// # Panics
     /// Where no such word is in the mapping.
@@ -205,15 +213,16 @@ impl Mapping {
         if !at.is_multiple_of(4) || at.checked_add(4)? > self.len {
             return None;
         }
-        // SAFETY: aligned (the base is a page's), inside the mapping, which lives as long as the borrow.
+        // SAFETY: aligned (the base is a page's), inside the mapping, which lives as long as the
+        // borrow.
         Some(unsafe { AtomicU32::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) })
     }
 
     /// Bytes of the mapping.
     ///
     /// # Safety
-    /// `at..at + len` is in the mapping and readable, of a file that can't shrink, and nobody writes those bytes as long as
-    /// the slice lives.
+    /// `at..at + len` is in the mapping and readable, of a file that can't shrink, and nobody
+    /// writes those bytes as long as the slice lives.
     #[inline]
     pub unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         debug_assert!(at + len <= self.len);
@@ -224,7 +233,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that was mapped, to which nothing refers any more. An error leaves it mapped.
+        // SAFETY: exactly the range that was mapped, to which nothing refers any more. An error
+        // leaves it mapped.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

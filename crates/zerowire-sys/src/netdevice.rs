@@ -1,11 +1,11 @@
-//! What a network interface says of itself: netdevice(7) and the ioctl of ethtool(8). What changes something begins with
-//! `set_`.
+//! What a network interface says of itself: netdevice(7) and the ioctl of ethtool(8). What changes
+//! something begins with `set_`.
 //!
 //! Any socket will do to ask by; the names are those of the network namespace that it was made in.
 //!
 //! # Errors
-//! Those of the system calls: ENODEV, the interface is gone; EOPNOTSUPP, its driver does not tell. InvalidInput where the name
-//! can't be that of an interface.
+//! Those of the system calls: ENODEV, the interface is gone; EOPNOTSUPP, its driver does not tell.
+//! InvalidInput where the name can't be that of an interface.
 
 pub mod rules;
 
@@ -20,7 +20,8 @@ use crate::check;
 
 /// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
-/// `ETHTOOL_GDRVINFO` (include/uapi/linux/ethtool.h), and the 32-bit words of `struct ethtool_drvinfo`.
+/// `ETHTOOL_GDRVINFO` (include/uapi/linux/ethtool.h), and the 32-bit words of `struct
+/// ethtool_drvinfo`.
 const ETHTOOL_GDRVINFO: u32 = 0x3;
 const DRIVER_INFO_WORDS: usize = 49;
 /// `ETHTOOL_GCHANNELS`, and the words of `struct ethtool_channels`.
@@ -158,8 +159,8 @@ pub fn queues(socket: impl AsFd, name: &str) -> io::Result<u32> {
 /// A command of ethtool's, which is the first of the words; the answer is put into them.
 ///
 /// # Safety
-/// The words are as long as the structure of that command, with all that the counts in it promise behind it, and the command makes
-/// the kernel follow no address in them.
+/// The words are as long as the structure of that command, with all that the counts in it promise
+/// behind it, and the command makes the kernel follow no address in them.
 ///
 /// # Errors
 /// See the module.
@@ -173,14 +174,16 @@ pub unsafe fn ethtool(socket: impl AsFd, name: &str, words: &mut [u32]) -> io::R
 /// One of the three codes of this file that fill in an ifreq and follow no address.
 fn ask(socket: impl AsFd, code: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
     let mut request = request(name)?;
-    // SAFETY: SIOCGIFMTU, SIOCGIFFLAGS and SIOCGIFHWADDR read the name and fill in the rest of one ifreq.
+    // SAFETY: SIOCGIFMTU, SIOCGIFFLAGS and SIOCGIFHWADDR read the name and fill in the rest of one
+    // ifreq.
     check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), code, &raw mut request) })?;
     Ok(request)
 }
 
 /// A request of zeroes.
 pub(crate) fn empty_request() -> libc::ifreq {
-    // SAFETY: a structure of integers and a union of integers and addresses: all zeroes is a valid value.
+    // SAFETY: a structure of integers and a union of integers and addresses: all zeroes is a valid
+    // value.
     unsafe { std::mem::zeroed() }
 }
 

@@ -1,9 +1,10 @@
 //! Whether pages of a mapping are still there.
 //!
-//! Who discards a part of a shared file (`fallocate` with PUNCH_HOLE, `MADV_REMOVE`) takes its pages out of all mappings, and
-//! what is written to the file there later lies in other pages. A mapping that nobody touches keeps the mark of that: its
-//! entry in the page table stays empty. So a range that the kernel has pinned, and that is touched through another mapping only,
-//! tells by its page table whether the pinned pages are still the file's.
+//! Who discards a part of a shared file (`fallocate` with PUNCH_HOLE, `MADV_REMOVE`) takes its
+//! pages out of all mappings, and what is written to the file there later lies in other pages. A
+//! mapping that nobody touches keeps the mark of that: its entry in the page table stays empty. So
+//! a range that the kernel has pinned, and that is touched through another mapping only, tells by
+//! its page table whether the pinned pages are still the file's.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +16,8 @@ use std::os::unix::fs::FileExt;
 const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610u32 as libc::Ioctl;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 
-/// Entries of /proc/self/pagemap are 64 bits for a page of 4096 bytes; bit 63: present (Documentation/admin-guide/mm/pagemap.rst).
+/// Entries of /proc/self/pagemap are 64 bits for a page of 4096 bytes; bit 63: present
+/// (Documentation/admin-guide/mm/pagemap.rst).
 const PAGE: usize = 4096;
 const PRESENT: u64 = 1 << 63;
 
@@ -49,8 +51,8 @@ struct Scan {
     return_mask: u64,
 }
 
-/// Keeps the pages of a range that are there from being taken out of it for want of memory, as far as the limit of locked memory
-/// allows: best effort. Ends with the mapping.
+/// Keeps the pages of a range that are there from being taken out of it for want of memory, as far
+/// as the limit of locked memory allows: best effort. Ends with the mapping.
 pub fn keep(range: Range<usize>) {
     // SAFETY: locking changes no bytes; the kernel checks the range.
     let _ = unsafe {
@@ -58,7 +60,8 @@ pub fn keep(range: Range<usize>) {
     };
 }
 
-/// Bytes of `range`, addresses of this process on page bounds, that are not mapped to any page; None where that can't be told.
+/// Bytes of `range`, addresses of this process on page bounds, that are not mapped to any page;
+/// None where that can't be told.
 pub fn absent(range: Range<usize>) -> Option<u64> {
     let pagemap = File::open("/proc/self/pagemap").ok()?;
     scan(&pagemap, range.clone()).or_else(|_| read(&pagemap, range)).ok()
@@ -81,7 +84,8 @@ fn scan(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
             return_mask: PAGE_IS_PRESENT,
             ..Scan::default()
         };
-        // SAFETY: the kernel reads and fills in the structure, and the array that it names, which lives as long as the call.
+        // SAFETY: the kernel reads and fills in the structure, and the array that it names, which
+        // lives as long as the call.
         let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         bytes += regions.iter().take(n).map(|r| r.end - r.start).sum::<u64>();

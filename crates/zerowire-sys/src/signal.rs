@@ -34,7 +34,8 @@ impl Signals {
             tv_nsec: libc::c_long::from(t.subsec_nanos()),
         });
         let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the set is initialised, and `ts` is null or points to a timespec that lives until the call returns.
+        // SAFETY: the set is initialised, and `ts` is null or points to a timespec that lives until
+        // the call returns.
         let n = unsafe { libc::sigtimedwait(&raw const self.set, std::ptr::null_mut(), ts) };
         if n > 0 {
             return Ok(Some(n));
@@ -74,7 +75,8 @@ pub fn not_ignored(signals: &[libc::c_int]) -> Vec<libc::c_int> {
     signals.iter().copied().filter(|s| !is_ignored(s)).collect()
 }
 
-/// What ends a command in good order: SIGINT, SIGTERM and, unless they are ignored, SIGHUP and SIGQUIT.
+/// What ends a command in good order: SIGINT, SIGTERM and, unless they are ignored, SIGHUP and
+/// SIGQUIT.
 pub fn ending() -> Vec<libc::c_int> {
     [vec![libc::SIGINT, libc::SIGTERM], not_ignored(&[libc::SIGHUP, libc::SIGQUIT])].concat()
 }

@@ -77,8 +77,8 @@ pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     unsafe { checked(libc::SYS_write, arguments) }
 }
 
-/// epoll_wait(2) for at most `timeout`, for ever without one: as many events as `events` has room for take the place of what is in
-/// it.
+/// epoll_wait(2) for at most `timeout`, for ever without one: as many events as `events` has room
+/// for take the place of what is in it.
 ///
 /// # Errors
 /// Those of the system call; EINTR is one.
@@ -95,8 +95,8 @@ pub fn epoll_wait(
     });
     let at = time.as_ref().map_or(0, |t| std::ptr::from_ref(t) as usize);
     let arguments = [epoll.as_raw_fd() as usize, events.as_mut_ptr() as usize, events.capacity(), at, 0, 0];
-    // SAFETY: the kernel writes at most as many events as the list has room for, and reads the time, which lives until it
-    // returns.
+    // SAFETY: the kernel writes at most as many events as the list has room for, and reads the
+    // time, which lives until it returns.
     match unsafe { call(libc::SYS_epoll_pwait2, arguments) } {
         Ok(count) => {
             // SAFETY: so many events were written.

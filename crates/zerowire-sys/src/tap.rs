@@ -37,8 +37,8 @@ pub fn open() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open("/dev/net/tun", flags, Mode::empty())
 }
 
-/// Makes an open /dev/net/tun a queue of the interface `name`, which is made where there is none. With `%d` in the name the
-/// kernel fills in a number. `flags` are `IFF_…` of this module.
+/// Makes an open /dev/net/tun a queue of the interface `name`, which is made where there is none.
+/// With `%d` in the name the kernel fills in a number. `flags` are `IFF_…` of this module.
 pub fn set_interface(fd: impl AsFd, name: &str, flags: i16) -> io::Result<()> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = flags;
@@ -54,7 +54,8 @@ pub fn attach_queue(fd: impl AsFd, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETQUEUE, &raw const request) }).map(drop)
 }
 
-/// Says which offloads frames out of the interface may use: `TUN_F_…` bits (include/uapi/linux/if_tun.h).
+/// Says which offloads frames out of the interface may use: `TUN_F_…` bits
+/// (include/uapi/linux/if_tun.h).
 pub fn set_offloads(fd: impl AsFd, bits: u32) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value (drivers/net/tun.c, `__tun_chr_ioctl`).
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(bits)) }).map(drop)

@@ -1,5 +1,6 @@
-//! Calls that are only tried, to tell whether this kernel and this user may make them. Everything made here is owned by the
-//! caller and is gone when it is dropped; nothing is shared with another process.
+//! Calls that are only tried, to tell whether this kernel and this user may make them. Everything
+//! made here is owned by the caller and is gone when it is dropped; nothing is shared with another
+//! process.
 //!
 //! # Errors
 //! Those of the system calls.
@@ -54,13 +55,14 @@ pub fn register_and_release(ring: &IoUring, memory: &Mapping, len: usize) -> io:
 /// Registers a ring of `entries` provided buffers at `memory` and lets go of it again.
 pub fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u16) -> io::Result<()> {
     assert!(usize::from(entries) * 16 <= memory.len());
-    // SAFETY: the memory holds `entries` records of 16 bytes and outlives the registration, which ends here.
+    // SAFETY: the memory holds `entries` records of 16 bytes and outlives the registration, which
+    // ends here.
     unsafe { ring.submitter().register_buf_ring_with_flags(memory.as_ptr() as u64, entries, 1, 0) }?;
     ring.submitter().unregister_buf_ring(1)
 }
 
-/// Tries to register `area` for zero-copy receive, with a refill ring of 64 entries in `refill` (two pages).
-/// It goes with the ring.
+/// Tries to register `area` for zero-copy receive, with a refill ring of 64 entries in `refill`
+/// (two pages). It goes with the ring.
 pub fn register_zcrx(
     ring: &IoUring<squeue::Entry, cqueue::Entry32>,
     interface: u32,
@@ -84,18 +86,20 @@ pub fn register_zcrx(
         region_ptr: &raw mut region as u64,
         ..Default::default()
     };
-    // SAFETY: the kernel reads and fills the three structures, which live until it returns, and pins the pages that
-    // they name, so that the mappings may go first.
+    // SAFETY: the kernel reads and fills the three structures, which live until it returns, and
+    // pins the pages that they name, so that the mappings may go first.
     let r = unsafe {
         libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_ZCRX_IFQ, &raw mut reg, 1)
     };
     check(r as libc::c_int).map(drop)
 }
 
-/// Registers `memory` as AF_XDP memory of 4096-byte chunks (struct xdp_umem_reg, include/uapi/linux/if_xdp.h).
+/// Registers `memory` as AF_XDP memory of 4096-byte chunks (struct xdp_umem_reg,
+/// include/uapi/linux/if_xdp.h).
 pub fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Result<()> {
     let words: [u64; 4] = [memory.as_ptr() as u64, memory.len() as u64, 4096, 0];
-    // SAFETY: the kernel reads the structure and pins the pages that it names, so that the mapping may go first.
+    // SAFETY: the kernel reads the structure and pins the pages that it names, so that the mapping
+    // may go first.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -128,14 +132,16 @@ pub fn load_xdp_program() -> io::Result<OwnedFd> {
         license: c"MIT".as_ptr() as u64,
         rest: [0; 3],
     };
-    // SAFETY: the kernel reads the attributes, the code and the licence, which live until it returns.
+    // SAFETY: the kernel reads the attributes, the code and the licence, which live until it
+    // returns.
     let r = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const attr, size_of::<Attr>()) };
     let fd = check(r as libc::c_int)?;
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether a child process could `unshare` these namespaces. The child does nothing else and is reaped here.
+/// Whether a child process could `unshare` these namespaces. The child does nothing else and is
+/// reaped here.
 pub fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: the child calls only unshare, errno and _exit, all of which are async-signal-safe.
     let pid = check(unsafe { libc::fork() })?;

@@ -1,5 +1,6 @@
-//! userfaultfd(2): pages that come later. A thread that touches a page of a registered range which its file does not have yet
-//! sleeps, until somebody puts the page there and wakes it, or the range is no longer registered.
+//! userfaultfd(2): pages that come later. A thread that touches a page of a registered range which
+//! its file does not have yet sleeps, until somebody puts the page there and wakes it, or the range
+//! is no longer registered.
 //!
 //! # Errors
 //! Those of the system calls.
@@ -26,8 +27,8 @@ const DEVICE: &str = "/dev/userfaultfd";
 
 /// Opens one for faults of the kernel, too: those inside system calls.
 ///
-/// EPERM without CAP_SYS_PTRACE, unless vm.unprivileged_userfaultfd is 1 or /dev/userfaultfd can be opened; ENOSYS where the
-/// kernel has none.
+/// EPERM without CAP_SYS_PTRACE, unless vm.unprivileged_userfaultfd is 1 or /dev/userfaultfd can be
+/// opened; ENOSYS where the kernel has none.
 pub fn open() -> io::Result<OwnedFd> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: a new descriptor; nothing is registered with it.
@@ -49,7 +50,8 @@ pub fn try_open() -> io::Result<()> {
     }
 }
 
-/// From now on missing pages of a range (its first address and its bytes, whole pages) are waited for.
+/// From now on missing pages of a range (its first address and its bytes, whole pages) are waited
+/// for.
 pub fn register(fd: &OwnedFd, [start, len]: [u64; 2]) -> io::Result<()> {
     ioctl(fd, UFFDIO_REGISTER, &mut [start, len, MODE_MISSING, 0])
 }
@@ -74,6 +76,7 @@ fn by_device(device: OwnedFd) -> io::Result<OwnedFd> {
 /// `argument` is as long as the request says (its bits 16 to 29).
 fn ioctl<const N: usize>(fd: &OwnedFd, request: libc::c_ulong, argument: &mut [u64; N]) -> io::Result<()> {
     debug_assert_eq!((request >> 16) as usize & 0x3fff, 8 * N);
-    // SAFETY: the kernel reads and writes as many bytes as `argument` has. No byte of a range changes.
+    // SAFETY: the kernel reads and writes as many bytes as `argument` has. No byte of a range
+    // changes.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, argument.as_mut_ptr()) }).map(drop)
 }

@@ -1,7 +1,8 @@
 //! The internet checksum (RFC 1071).
 //!
-//! Words are added as they lie in memory, 32 bits at a time into 64: no carry is lost, a sum in the other byte order is the
-//! same sum with its bytes exchanged, and the compiler makes vector code of the loop.
+//! Words are added as they lie in memory, 32 bits at a time into 64: no carry is lost, a sum in the
+//! other byte order is the same sum with its bytes exchanged, and the compiler makes vector code of
+//! the loop.
 
 /// Bytes of a round of the inner loop.
 const ROUND: usize = 64;
@@ -27,8 +28,8 @@ impl Checksum {
         self.add_words(words(bytes), bytes.len());
     }
 
-    /// Adds a run of `len` bytes whose words somebody else has added: as they lie in memory, 32 bits at a time, the last one
-    /// filled up with zeros.
+    /// Adds a run of `len` bytes whose words somebody else has added: as they lie in memory, 32
+    /// bits at a time, the last one filled up with zeros.
     #[inline]
     pub fn add_words(&mut self, sum: u64, len: usize) {
         let folded = fold(sum);
@@ -36,14 +37,16 @@ impl Checksum {
         self.odd ^= len % 2 == 1;
     }
 
-    /// Adds a number that stands in a header as a word of 16 bits, wherever that is: between two runs of an even length.
+    /// Adds a number that stands in a header as a word of 16 bits, wherever that is: between two
+    /// runs of an even length.
     #[inline]
     pub fn add_word(&mut self, word: u16) {
         debug_assert!(!self.odd, "a word lies at an even place");
         self.sum += u64::from(word.to_be());
     }
 
-    /// Takes a word out again that was added. The sum of nothing but it becomes 0xffff, which is the same in ones' complement.
+    /// Takes a word out again that was added. The sum of nothing but it becomes 0xffff, which is
+    /// the same in ones' complement.
     #[inline]
     pub fn take_word(&mut self, word: u16) {
         self.add_word(!word);
@@ -67,8 +70,8 @@ impl Checksum {
         !self.folded()
     }
 
-    /// The same for a field in which 0 means that there is no checksum (RFC 768): 0xffff, which is the same number, stands for
-    /// it.
+    /// The same for a field in which 0 means that there is no checksum (RFC 768): 0xffff, which is
+    /// the same number, stands for it.
     #[inline]
     pub fn finish_nonzero(&self) -> u16 {
         match self.finish() {

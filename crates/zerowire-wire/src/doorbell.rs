@@ -1,16 +1,20 @@
-//! Sleeping and waking between two processes that share a flag word, with a system call only when somebody sleeps.
+//! Sleeping and waking between two processes that share a flag word, with a system call only when
+//! somebody sleeps.
 //!
-//! One side publishes something in shared memory (a window's `poll_value`), the other one looks for it and sleeps on an
-//! eventfd when there is nothing. The sleeper raises the flag and then looks again; the waker publishes and then looks at
-//! the flag. Each side has a sequentially consistent fence between its store and its load. So at least one of them sees
-//! what the other one stored (the store-buffering litmus test), and no wake-up is lost.
+//! One side publishes something in shared memory (a window's `poll_value`), the other one looks for
+//! it and sleeps on an eventfd when there is nothing. The sleeper raises the flag and then looks
+//! again; the waker publishes and then looks at the flag. Each side has a sequentially consistent
+//! fence between its store and its load. So at least one of them sees what the other one stored
+//! (the store-buffering litmus test), and no wake-up is lost.
 //!
-//! The flag lies in memory that the other process can write: any value but 0 counts as raised, and a wrong value leads to
-//! one superfluous or one missing wake-up of the process that wrote it, and to nothing else.
+//! The flag lies in memory that the other process can write: any value but 0 counts as raised, and
+//! a wrong value leads to one superfluous or one missing wake-up of the process that wrote it, and
+//! to nothing else.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// A flag word, and the fence that goes with it. The tests implement it with a model checker's types.
+/// A flag word, and the fence that goes with it. The tests implement it with a model checker's
+/// types.
 pub trait Flag {
     /// The value, relaxed.
     fn get(&self) -> u32;
@@ -53,10 +57,11 @@ pub fn only(window: u32) -> u32 {
     window.wrapping_add(2)
 }
 
-/// Announces that the caller is about to sleep, and says whether it may: true if `there` still finds nothing. Otherwise the
-/// announcement is taken back.
+/// Announces that the caller is about to sleep, and says whether it may: true if `there` still
+/// finds nothing. Otherwise the announcement is taken back.
 ///
-/// `there` has to look at what the other side publishes, with acquire order. After sleeping, call [`awake`].
+/// `there` has to look at what the other side publishes, with acquire order. After sleeping, call
+/// [`awake`].
 #[must_use = "true: sleep now; false: there is something"]
 #[inline]
 pub fn sleep_check<F: Flag>(flag: &F, there: impl FnOnce() -> bool) -> bool {
@@ -67,8 +72,8 @@ pub fn sleep_check<F: Flag>(flag: &F, there: impl FnOnce() -> bool) -> bool {
     sleeps
 }
 
-/// As [`sleep_check`] with another announcement ([`ANY`] or [`only`]), which stays whatever `there` finds: then it may be
-/// answered though nobody sleeps.
+/// As [`sleep_check`] with another announcement ([`ANY`] or [`only`]), which stays whatever `there`
+/// finds: then it may be answered though nobody sleeps.
 #[must_use = "true: sleep now; false: there is something"]
 #[inline]
 pub fn announce<F: Flag>(flag: &F, what: u32, there: impl FnOnce() -> bool) -> bool {
@@ -83,8 +88,8 @@ pub fn awake<F: Flag>(flag: &F) {
     flag.set(0);
 }
 
-/// To be called after publishing: says whether the other side sleeps, or is about to. Then the caller writes 1 to its
-/// eventfd. Each announcement is answered once.
+/// To be called after publishing: says whether the other side sleeps, or is about to. Then the
+/// caller writes 1 to its eventfd. Each announcement is answered once.
 #[must_use = "true: write the eventfd"]
 #[inline]
 pub fn wake_if_sleeping<F: Flag>(flag: &F) -> bool {
@@ -93,7 +98,8 @@ pub fn wake_if_sleeping<F: Flag>(flag: &F) -> bool {
     flag.get() != 0 && flag.swap(0) != 0
 }
 
-/// As [`wake_if_sleeping`], after window `window` was given back: who waits for another one alone is left in peace.
+/// As [`wake_if_sleeping`], after window `window` was given back: who waits for another one alone
+/// is left in peace.
 #[must_use = "true: write the eventfd"]
 #[inline]
 pub fn wake_if_wanted<F: Flag>(flag: &F, window: u32) -> bool {

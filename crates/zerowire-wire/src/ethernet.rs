@@ -29,7 +29,8 @@ pub fn first_type(frame: &[u8]) -> Option<u16> {
     crate::word(frame, ADDRESSES_BYTES)
 }
 
-/// The EtherType behind at most `most_tags` tags, and where what it names begins. None where the frame ends before.
+/// The EtherType behind at most `most_tags` tags, and where what it names begins. None where the
+/// frame ends before.
 #[inline]
 pub fn payload(frame: &[u8], most_tags: usize) -> Option<(u16, usize)> {
     let mut at = ADDRESSES_BYTES;

@@ -1,7 +1,8 @@
 //! IPv4 headers (RFC 791 §3.1).
 //!
 //! ```text
-//! 0 version, length | 1 | 2 total length | 4 identification | 6 flags, fragment offset | 8 | 9 protocol | 10 checksum | 12 addresses | options
+//! 0 version, length | 1 class | 2 total length | 4 identification | 6 flags, fragment offset |
+//! 8 time to live | 9 protocol | 10 checksum | 12 addresses | 20 options
 //! ```
 
 use std::ops::Range;
@@ -41,7 +42,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header at the start of `packet`. Options and addresses are not looked at, and may be missing.
+    /// Reads the header at the start of `packet`. Options and addresses are not looked at, and may
+    /// be missing.
     ///
     /// # Errors
     /// [`IpError`].

@@ -1,7 +1,8 @@
 //! IPv6 headers (RFC 8200 §3), and the extension headers that can be passed (§4).
 //!
 //! ```text
-//! 0 version, class, label | 4 payload length | 6 next header | 7 hop limit | 8 source | 24 destination | 40
+//! 0 version, class, label | 4 payload length | 6 next header | 7 hop limit |
+//! 8 source | 24 destination | 40
 //! ```
 
 use std::ops::Range;
@@ -20,7 +21,8 @@ pub const DESTINATION: Range<usize> = 24..40;
 /// Where the kind of what follows stands.
 pub const NEXT_AT: usize = 6;
 
-/// Extension headers that begin with the next one's kind and their own length: hop by hop, routing, destination.
+/// Extension headers that begin with the next one's kind and their own length: hop by hop, routing,
+/// destination.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// What a header says.
@@ -48,8 +50,9 @@ impl Header {
         Ok(Self { payload_bytes, next: fields[NEXT_AT] })
     }
 
-    /// The protocol behind the extension headers of `packet`, which begins with this header, and the bytes of all headers
-    /// before it. A kind that can't be passed counts as the protocol. None where the packet ends before.
+    /// The protocol behind the extension headers of `packet`, which begins with this header, and
+    /// the bytes of all headers before it. A kind that can't be passed counts as the protocol. None
+    /// where the packet ends before.
     #[inline]
     pub fn protocol(&self, packet: &[u8]) -> Option<(u8, usize)> {
         let (mut next, mut len) = (self.next, HEADER_BYTES);

@@ -1,11 +1,12 @@
-//! Every byte format that zerowire speaks, once, one protocol a module. Plain code: no I/O, no allocation but for texts, no
-//! unsafe code.
+//! Every byte format that zerowire speaks, once, one protocol a module. Plain code: no I/O, no
+//! allocation but for texts, no unsafe code.
 //!
-//! * [`ethernet`], [`arp`], [`ipv4`], [`ipv6`] ([`ip`] is what both have), [`tcp`], [`udp`]: where fields stand, and what a
-//!   header says. [`checksum`] is the internet checksum.
+//! * [`ethernet`], [`arp`], [`ipv4`], [`ipv6`] ([`ip`] is what both have), [`tcp`], [`udp`]: where
+//!   fields stand, and what a header says. [`checksum`] is the internet checksum.
 //! * [`vnet`]: the virtio-net header.
 //! * [`vsock`]: the header of a virtio-vsock packet.
-//! * [`mapped`]: the memory and the messages of mapped receive; [`doorbell`] is how its two sides sleep and wake each other.
+//! * [`mapped`]: the memory and the messages of mapped receive; [`doorbell`] is how its two sides
+//!   sleep and wake each other.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The memory and the messages that a program and `zerowire vsock` share, version 1 (docs/mapped-receive.md).
+//! The memory and the messages that a program and `zerowire vsock` share, version 1
+//! (docs/mapped-receive.md).
 //!
 //! Plain code: offsets, limits, and the handshake's bytes.
 
@@ -19,8 +20,8 @@ pub const POLL_END: u32 = u32::MAX;
 pub const ENTRY_EOM: u32 = 1;
 /// Entry flag: the last part of a record.
 pub const ENTRY_EOR: u32 = 2;
-/// Entry flag: the payload lies in guest memory; the next entry is its offset, and the region's number is in the bits from
-/// [`REGION_SHIFT`] on.
+/// Entry flag: the payload lies in guest memory; the next entry is its offset, and the region's
+/// number is in the bits from [`REGION_SHIFT`] on.
 pub const ENTRY_DIRECT: u32 = 4;
 /// In the flags of the first entry, beside [`POLL_END`]: not all that the guest sent has come.
 pub const END_CUT_SHORT: u32 = 1;
@@ -59,7 +60,8 @@ pub struct MapOptions {
     pub data_pages: u32,
     /// Small packets of a stream share pages.
     pub packed: bool,
-    /// A window is published when this many bytes are in it, or at the end: 1 to those of its data pages.
+    /// A window is published when this many bytes are in it, or at the end: 1 to those of its data
+    /// pages.
     pub lowat: u32,
     /// Bytes that the guest may send ahead; 0: what the daemon gives.
     pub credit: u32,
@@ -320,8 +322,8 @@ impl Reply {
         b
     }
 
-    /// As it was received. The options of a connection are checked, for the other side's mistakes must not become
-    /// mappings.
+    /// As it was received. The options of a connection are checked, for the other side's mistakes
+    /// must not become mappings.
     pub fn from_bytes(b: &[u8]) -> Result<Self, String> {
         check_head(b, REPLY_LEN, "reply")?;
         let text = &b[64..];

@@ -3,8 +3,8 @@
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 44;
 
-/// The longest payload of a packet that this device makes, bytes: what the drivers of Linux expect at most
-/// (`VIRTIO_VSOCK_MAX_PKT_BUF_SIZE`, include/linux/virtio_vsock.h).
+/// The longest payload of a packet that this device makes, bytes: what the drivers of Linux expect
+/// at most (`VIRTIO_VSOCK_MAX_PKT_BUF_SIZE`, include/linux/virtio_vsock.h).
 pub const MAX_PAYLOAD: usize = 64 << 10;
 
 /// The host's CID (virtio 1.3 §5.10.4).
@@ -144,8 +144,8 @@ impl Header {
         }
     }
 
-    /// Checks what can be checked without knowing the connection: `cid` sent it, in a chain with `room` bytes behind the
-    /// header.
+    /// Checks what can be checked without knowing the connection: `cid` sent it, in a chain with
+    /// `room` bytes behind the header.
     #[inline]
     pub fn check(&self, cid: u64, room: usize) -> Result<(Op, Kind), Fault> {
         if self.src_cid != cid {

@@ -1,5 +1,6 @@
-//! Flow steering rules of an interface, by the ioctls that read them (ETHTOOL_GRXCLSRLCNT, GRXCLSRLALL, GRXCLSRULE;
-//! include/uapi/linux/ethtool.h): netlink has no question for them. No privilege is needed, and nothing is changed.
+//! Flow steering rules of an interface, by the ioctls that read them (ETHTOOL_GRXCLSRLCNT,
+//! GRXCLSRLALL, GRXCLSRULE; include/uapi/linux/ethtool.h): netlink has no question for them. No
+//! privilege is needed, and nothing is changed.
 //!
 //! ```text
 //!   struct ethtool_rxnfc, 64-bit machines, bytes
@@ -26,7 +27,8 @@ const COOKIE: usize = 42;
 const LOCATION: usize = 44;
 const COUNT: usize = 46;
 const LOCATIONS: usize = 47;
-/// Where the destination port lies in the specification of TCP and UDP over IPv4 and IPv6, bytes of the structure.
+/// Where the destination port lies in the specification of TCP and UDP over IPv4 and IPv6, bytes of
+/// the structure.
 const PORT_V4: usize = 30;
 const PORT_V6: usize = 54;
 /// More rules than this are not looked at: no NIC has as many.
@@ -82,18 +84,20 @@ pub fn read(interface: &str) -> io::Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// One of the three commands above, which is `words[0]`; `words` has room for as many locations as its count says.
+/// One of the three commands above, which is `words[0]`; `words` has room for as many locations as
+/// its count says.
 fn ask(socket: &impl AsFd, interface: &str, words: &mut [u32]) -> io::Result<()> {
     debug_assert!(words.len() >= LOCATIONS + words[COUNT] as usize);
-    // SAFETY: these commands read and fill the structure and, behind it, at most as many locations as its count says, which the words
-    // have room for; they follow no address.
+    // SAFETY: these commands read and fill the structure and, behind it, at most as many locations
+    // as its count says, which the words have room for; they follow no address.
     unsafe { ethtool(socket, interface, words) }
 }
 
 /// What a filled-in structure says.
 fn parse(words: &[u32]) -> Rule {
     let byte = |at: usize| words[at / 4].to_ne_bytes()[at % 4];
-    // Flags: FLOW_EXT, FLOW_MAC_EXT, FLOW_RSS. With the last, the cookie is an offset in a context's table.
+    // Flags: FLOW_EXT, FLOW_MAC_EXT, FLOW_RSS. With the last, the cookie is an offset in a
+    // context's table.
     let (kind, is_spread) = (words[FLOW_TYPE] & 0x1fff_ffff, words[FLOW_TYPE] & 0x2000_0000 != 0);
     let (flow, port_at) = match kind {
         1 => ("tcp4", Some(PORT_V4)),
@@ -107,7 +111,8 @@ fn parse(words: &[u32]) -> Rule {
     for (i, b) in cookie.iter_mut().enumerate() {
         *b = byte(COOKIE * 4 + i);
     }
-    // The low half is the queue; what is above names a virtual function. All ones: drop; all but one: wake the machine.
+    // The low half is the queue; what is above names a virtual function. All ones: drop; all but
+    // one: wake the machine.
     let queue = u32::try_from(u64::from_ne_bytes(cookie)).ok().filter(|_| !is_spread);
     Rule { location: words[LOCATION], queue, flow, port }
 }

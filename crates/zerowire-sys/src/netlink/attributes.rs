@@ -1,4 +1,5 @@
-//! Attributes: length, type, value, padding to four bytes (`struct nlattr`, include/uapi/linux/netlink.h).
+//! Attributes: length, type, value, padding to four bytes (`struct nlattr`,
+//! include/uapi/linux/netlink.h).
 
 use super::error::Malformed;
 
@@ -22,8 +23,8 @@ pub(super) struct Attribute<'a> {
 }
 
 impl<'a> Attribute<'a> {
-    /// The value as an unsigned number of one, two, four or eight bytes: newer attributes have four or eight, whichever
-    /// the number needs (type `uint` of the specifications).
+    /// The value as an unsigned number of one, two, four or eight bytes: newer attributes have four
+    /// or eight, whichever the number needs (type `uint` of the specifications).
     pub(super) fn number(&self) -> Result<u64, Malformed> {
         match *self.value {
             [a] => Ok(a.into()),
@@ -77,7 +78,8 @@ impl<'a> Iterator for Attributes<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let rest = std::mem::take(&mut self.rest);
         let Some((&[l0, l1, k0, k1], _)) = rest.split_first_chunk::<HEADER>() else {
-            // Fewer bytes than a header has are padding, as the kernel's own nla_for_each_attr takes them.
+            // Fewer bytes than a header has are padding, as the kernel's own nla_for_each_attr
+            // takes them.
             return None;
         };
         let len = usize::from(u16::from_ne_bytes([l0, l1]));

@@ -28,7 +28,8 @@ pub enum NetlinkError {
         /// The error.
         cause: io::Error,
     },
-    /// The answer breaks the format: an attribute is longer than the rest of its message, or has a wrong length.
+    /// The answer breaks the format: an attribute is longer than the rest of its message, or has a
+    /// wrong length.
     #[error("{what}: the kernel's answer can't be read ({why})")]
     Malformed {
         /// What was asked.
@@ -39,8 +40,9 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
-    /// The error number, where the kernel gave one: ENODEV (no such interface), EOPNOTSUPP (its driver doesn't tell),
-    /// EINVAL (no such queue), ENOENT (the interface is down, or no such family).
+    /// The error number, where the kernel gave one: ENODEV (no such interface), EOPNOTSUPP (its
+    /// driver doesn't tell), EINVAL (no such queue), ENOENT (the interface is down, or no such
+    /// family).
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::System { cause, .. } => cause.raw_os_error(),

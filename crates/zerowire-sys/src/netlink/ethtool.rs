@@ -53,7 +53,8 @@ impl Ethtool {
         )
     }
 
-    /// How flows are spread over the queues, in the default context (ETHTOOL_MSG_RSS_GET, since Linux 6.3).
+    /// How flows are spread over the queues, in the default context (ETHTOOL_MSG_RSS_GET, since
+    /// Linux 6.3).
     ///
     /// # Errors
     /// ENODEV; EOPNOTSUPP where the driver doesn't tell, or the kernel doesn't know the question.
@@ -76,7 +77,8 @@ impl Ethtool {
 }
 
 impl Ethtool {
-    /// Header split on, off, or (`None`) as the driver likes (ETHTOOL_A_RINGS_TCP_DATA_SPLIT of ETHTOOL_MSG_RINGS_SET).
+    /// Header split on, off, or (`None`) as the driver likes (ETHTOOL_A_RINGS_TCP_DATA_SPLIT of
+    /// ETHTOOL_MSG_RINGS_SET).
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN; ENODEV; EOPNOTSUPP or EINVAL where the driver refuses.
@@ -97,9 +99,10 @@ impl Ethtool {
         self.set("setting the split threshold", RINGS_SET, header(index).word(17, bytes))
     }
 
-    /// The indirection table of the default context (ETHTOOL_A_RSS_INDIR of ETHTOOL_MSG_RSS_SET, since Linux 6.17); an empty one:
-    /// the default table, which follows the number of channels again (net/ethtool/rss.c, rss_set_prep_indir). Tables of
-    /// NICs have at most some thousand entries.
+    /// The indirection table of the default context (ETHTOOL_A_RSS_INDIR of ETHTOOL_MSG_RSS_SET,
+    /// since Linux 6.17); an empty one: the default table, which follows the number of channels
+    /// again (net/ethtool/rss.c, rss_set_prep_indir). Tables of NICs have at most some thousand
+    /// entries.
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN; ENODEV; EOPNOTSUPP or EINVAL where the driver refuses.
@@ -139,7 +142,8 @@ pub struct Rings {
     pub rx_buf_len: Option<u32>,
     /// Header split.
     pub data_split: Option<DataSplit>,
-    /// Bytes: headers are split from data only in frames longer than this; 0: in all (since Linux 6.14).
+    /// Bytes: headers are split from data only in frames longer than this; 0: in all (since Linux
+    /// 6.14).
     pub hds_thresh: Option<u32>,
     /// The highest such threshold.
     pub hds_thresh_max: Option<u32>,
@@ -242,7 +246,8 @@ impl Rss {
     }
 }
 
-/// Names of the features that are on, as `ethtool -k` knows them inside the kernel (such as `rx-ntuple-filter`).
+/// Names of the features that are on, as `ethtool -k` knows them inside the kernel (such as
+/// `rx-ntuple-filter`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Those that the interface can turn on or off.
@@ -266,7 +271,8 @@ impl Features {
     }
 }
 
-/// The names in a bit set: a list of bits (3), each (1) with index, name (2) and, where the set has a mask, value (3).
+/// The names in a bit set: a list of bits (3), each (1) with index, name (2) and, where the set has
+/// a mask, value (3).
 fn names(set: Attributes<'_>) -> Result<Vec<String>, Malformed> {
     let mut names = Vec::new();
     let mut is_list = false;

@@ -1,4 +1,5 @@
-//! An interface by its name: route netlink, RTM_GETLINK (rtnetlink(7), include/uapi/linux/if_link.h).
+//! An interface by its name: route netlink, RTM_GETLINK (rtnetlink(7),
+//! include/uapi/linux/if_link.h).
 
 use super::attributes::{Attributes, Builder};
 use super::error::{Malformed, NetlinkError};

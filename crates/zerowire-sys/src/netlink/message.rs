@@ -1,4 +1,5 @@
-//! Messages: a header of 16 bytes, then what it announces (`struct nlmsghdr`, include/uapi/linux/netlink.h).
+//! Messages: a header of 16 bytes, then what it announces (`struct nlmsghdr`,
+//! include/uapi/linux/netlink.h).
 
 use super::attributes::aligned;
 use super::error::Malformed;

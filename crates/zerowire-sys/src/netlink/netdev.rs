@@ -39,7 +39,8 @@ impl Netdev {
         self.family.ask_one("asking what an interface can do with XDP", DEV_GET, which, Device::parse)
     }
 
-    /// The receive queues (NETDEV_CMD_QUEUE_GET, since Linux 6.8), by number; none where the interface is down.
+    /// The receive queues (NETDEV_CMD_QUEUE_GET, since Linux 6.8), by number; none where the
+    /// interface is down.
     ///
     /// # Errors
     /// ENODEV; EOPNOTSUPP before Linux 6.8.
@@ -60,7 +61,8 @@ impl Netdev {
     /// One receive queue.
     ///
     /// # Errors
-    /// ENODEV; EINVAL where there is no such queue; ENOENT where the interface is down; EOPNOTSUPP before Linux 6.8.
+    /// ENODEV; EINVAL where there is no such queue; ENOENT where the interface is down; EOPNOTSUPP
+    /// before Linux 6.8.
     pub fn queue(&mut self, index: u32, id: u32) -> Result<Queue, NetlinkError> {
         let which =
             Builder::default().word(QUEUE_IFINDEX, index).word(QUEUE_TYPE, RECEIVE).word(QUEUE_ID, id);
@@ -134,7 +136,8 @@ pub struct Queue {
     pub id: u32,
     /// Number of the NAPI instance that serves it.
     pub napi: Option<u32>,
-    /// Who uses it; `None`: the kernel's own stack, as far as it tells (DMA buffers since Linux 6.12, the others since 6.15).
+    /// Who uses it; `None`: the kernel's own stack, as far as it tells (DMA buffers since Linux
+    /// 6.12, the others since 6.15).
     pub user: Option<QueueUser>,
 }
 

@@ -13,8 +13,8 @@ use rustix::net::{
 use super::error::NetlinkError;
 use super::message::{ACK, DUMP, INTERRUPTED, Kind, Messages, question};
 
-/// Room for one datagram. The kernel makes none above 32 KiB of a list (NLMSG_GOODSIZE, `netlink_dump`); single answers are
-/// as long as their attributes, of which each is below 64 KiB.
+/// Room for one datagram. The kernel makes none above 32 KiB of a list (NLMSG_GOODSIZE,
+/// `netlink_dump`); single answers are as long as their attributes, of which each is below 64 KiB.
 const ROOM_BYTES: usize = 128 << 10;
 /// The kernel answers at once; this only keeps a fault from becoming a hang.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,7 +48,8 @@ impl Socket {
         Ok(Self { fd, sequence: 0, room: vec![0; ROOM_BYTES] })
     }
 
-    /// Asks; the parts of the answer, without the 16 bytes of their headers. `what` is for messages.
+    /// Asks; the parts of the answer, without the 16 bytes of their headers. `what` is for
+    /// messages.
     pub(super) fn ask(
         &mut self,
         what: &'static str,
@@ -74,7 +75,8 @@ impl Socket {
     ) -> Result<(Vec<Vec<u8>>, bool), NetlinkError> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
-        // A list ends with a message of its own; a single answer is followed by the acknowledgement that is asked for.
+        // A list ends with a message of its own; a single answer is followed by the acknowledgement
+        // that is asked for.
         let flags = if extent == Extent::All { DUMP } else { ACK };
         let bytes = question(kind, flags, sequence, body);
         let kernel = SocketAddrNetlink::new(0, 0);

@@ -48,7 +48,8 @@ fn numbers_have_the_width_that_they_say() {
     assert!(Attributes::new(&wide).next().expect("one").expect("whole").word().is_err());
 }
 
-/// Lengths that lie: shorter than the header, longer than what is there. Each ends the list, with an error.
+/// Lengths that lie: shorter than the header, longer than what is there. Each ends the list, with
+/// an error.
 #[test]
 fn a_hostile_length_ends_the_list() {
     for len in [0, 1, 3, 9, 200, u16::MAX] {

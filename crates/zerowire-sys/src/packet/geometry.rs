@@ -1,15 +1,16 @@
-//! Where the slots of a transmit ring lie: pure arithmetic on what PACKET_TX_RING accepts (net/packet/af_packet.c,
-//! `packet_set_ring`).
+//! Where the slots of a transmit ring lie: pure arithmetic on what PACKET_TX_RING accepts
+//! (net/packet/af_packet.c, `packet_set_ring`).
 //!
-//! The kernel wants blocks of whole pages, slots of a multiple of 16 bytes that don't cross blocks, as many slots in a
-//! block as fit, and all blocks full. The number of slots is kept exactly as asked, since resident frames go round in
-//! ring order: the block is chosen so that its slots divide that number.
+//! The kernel wants blocks of whole pages, slots of a multiple of 16 bytes that don't cross blocks,
+//! as many slots in a block as fit, and all blocks full. The number of slots is kept exactly as
+//! asked, since resident frames go round in ring order: the block is chosen so that its slots
+//! divide that number.
 
-/// Longest frame that segmentation offload may send (`GSO_LEGACY_MAX_SIZE` 65 536, include/linux/netdevice.h) with its
-/// Ethernet header.
+/// Longest frame that segmentation offload may send (`GSO_LEGACY_MAX_SIZE` 65 536,
+/// include/linux/netdevice.h) with its Ethernet header.
 pub const MAX_FRAME_BYTES: usize = 65_550;
-/// Most slots of a ring: the kernel keeps an array of 8 bytes a block in one allocation of at most 4 MiB, and a block
-/// may hold a single slot.
+/// Most slots of a ring: the kernel keeps an array of 8 bytes a block in one allocation of at most
+/// 4 MiB, and a block may hold a single slot.
 pub const MAX_SLOTS: usize = 1 << 19;
 /// Most bytes of a ring: it is unswappable kernel memory that no limit of the user counts.
 pub const MAX_RING_BYTES: usize = 1 << 30;
@@ -126,7 +127,8 @@ impl Geometry {
         let slot_bytes = match data_at + data_bytes {
             // A power of two never crosses a page, so that a frame is one fragment.
             n if n <= page => n.next_power_of_two().max(128),
-            // Whole pages: a frame of the greatest length then lies in as many pages as a frame may have (17).
+            // Whole pages: a frame of the greatest length then lies in as many pages as a frame may
+            // have (17).
             n => n.next_multiple_of(page),
         };
         let whole = slots.checked_mul(slot_bytes).filter(|n| *n <= MAX_RING_BYTES);
@@ -142,8 +144,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The request of PACKET_TX_RING (struct tpacket_req3: block size and number, slot size and number, three fields
-    /// that transmit leaves zero; struct tpacket_req is its first half).
+    /// The request of PACKET_TX_RING (struct tpacket_req3: block size and number, slot size and
+    /// number, three fields that transmit leaves zero; struct tpacket_req is its first half).
     pub(super) fn request(&self) -> [u32; 7] {
         let blocks = self.slots / self.slots_per_block;
         [self.block_bytes as u32, blocks as u32, self.slot_bytes as u32, self.slots as u32, 0, 0, 0]

@@ -1,5 +1,5 @@
-//! Packet sockets (packet(7)): their calls, each behind a safe function, and the memory of their rings. No call keeps a
-//! pointer after it returns.
+//! Packet sockets (packet(7)): their calls, each behind a safe function, and the memory of their
+//! rings. No call keeps a pointer after it returns.
 //!
 //! # Errors
 //! Those of the system calls.
@@ -40,7 +40,8 @@ pub struct Tag {
 
 /// All protocols (include/uapi/linux/if_ether.h).
 const ETH_P_ALL: u16 = 3;
-/// Where a filter finds what is beside a frame's bytes: `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT` (include/uapi/linux/filter.h).
+/// Where a filter finds what is beside a frame's bytes: `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT`
+/// (include/uapi/linux/filter.h).
 const TAG_PRESENT: u32 = (-0x1000_i32 + 48) as u32;
 const LOAD_WORD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
@@ -137,7 +138,8 @@ pub fn bind(socket: BorrowedFd<'_>, index: u32, receives: bool) -> io::Result<()
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-/// Index of the interface that the socket is bound to; None once that is gone (`packet_notifier` sets it to -1 then).
+/// Index of the interface that the socket is bound to; None once that is gone (`packet_notifier`
+/// sets it to -1 then).
 pub fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut address = address(0, [0; 2]);
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -146,7 +148,8 @@ pub fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
     u32::try_from(address.sll_ifindex).ok().filter(|i| *i > 0)
 }
 
-/// The interface takes frames for any address, as long as the socket lives and the interface is there.
+/// The interface takes frames for any address, as long as the socket lives and the interface is
+/// there.
 pub fn be_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     membership(socket, index, libc::PACKET_ADD_MEMBERSHIP)
 }
@@ -192,7 +195,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len();
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: the message points to the buffer and to the room for control messages, which live until this returns.
+    // SAFETY: the message points to the buffer and to the room for control messages, which live
+    // until this returns.
     let n = unsafe {
         let (fd, at) = (socket.as_raw_fd() as usize, &raw mut message as usize);
         syscall::checked(libc::SYS_recvmsg, [fd, at, flags as usize, 0, 0, 0])
@@ -215,8 +219,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
     Ok((n, None))
 }
 
-/// Tells the kernel to look at the transmit ring, without waiting; `to`: index of the interface that the socket is bound to,
-/// and the protocol of all frames there. Returns the bytes of the frames that it took.
+/// Tells the kernel to look at the transmit ring, without waiting; `to`: index of the interface
+/// that the socket is bound to, and the protocol of all frames there. Returns the bytes of the
+/// frames that it took.
 pub fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<usize> {
     let to = to.map(|(index, protocol)| address(index, protocol));
     let (at, len) = match &to {
@@ -233,8 +238,8 @@ pub fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<us
     }
 }
 
-/// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the kernel took.
-/// `messages` is kept to save its allocation.
+/// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the
+/// kernel took. `messages` is kept to save its allocation.
 pub fn send_many<'a>(
     socket: BorrowedFd<'_>,
     frames: impl Iterator<Item = &'a [u8]>,

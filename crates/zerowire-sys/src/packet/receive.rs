@@ -1,16 +1,18 @@
-//! The receive ring of a packet socket (PACKET_RX_RING, TPACKET_V2; Documentation/networking/packet_mmap.rst).
+//! The receive ring of a packet socket (PACKET_RX_RING, TPACKET_V2;
+//! Documentation/networking/packet_mmap.rst).
 //!
-//! A slot is the kernel's while its status is 0 (TP_STATUS_KERNEL), and this process's from when the kernel has stored another one
-//! until this process stores 0 again; then nobody else touches it. The kernel fills slots in the order of the frames.
+//! A slot is the kernel's while its status is 0 (TP_STATUS_KERNEL), and this process's from when
+//! the kernel has stored another one until this process stores 0 again; then nobody else touches
+//! it. The kernel fills slots in the order of the frames.
 //!
 //! ```text
 //! slot     | header (status, lengths, …), address | … | virtio-net header | frame ........ | unused |
 //! offset   0                                            tp_mac - 10         tp_mac
 //! ```
 //!
-//! A frame longer than a slot's room is in the socket's receive queue as well, whole, in the order of those slots
-//! (PACKET_COPY_THRESH); where that has no room the slot has what fitted and says that it is not all (net/packet/af_packet.c,
-//! `tpacket_rcv`).
+//! A frame longer than a slot's room is in the socket's receive queue as well, whole, in the order
+//! of those slots (PACKET_COPY_THRESH); where that has no room the slot has what fitted and says
+//! that it is not all (net/packet/af_packet.c, `tpacket_rcv`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -20,17 +22,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::{set, set_ring};
 use crate::map::Mapping;
 
-/// Places for frames. A full ring is 2 MiB of the kernel's memory, which no limit of the user counts.
+/// Places for frames. A full ring is 2 MiB of the kernel's memory, which no limit of the user
+/// counts.
 pub const SLOTS: usize = 1024;
 
-/// From one slot to the next: an Ethernet frame of 1500 bytes fits with all that stands before it, and two slots are a page.
+/// From one slot to the next: an Ethernet frame of 1500 bytes fits with all that stands before it,
+/// and two slots are a page.
 pub const SLOT_BYTES: usize = 2048;
 
-/// Bytes of a block of slots, which the kernel allocates in one piece: eight pages, as it still finds easily.
+/// Bytes of a block of slots, which the kernel allocates in one piece: eight pages, as it still
+/// finds easily.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// Bytes of the virtio-net header that the kernel writes right before the frame, however long the socket's headers are
-/// (`tpacket_rcv`: `macoff - sizeof(struct virtio_net_hdr)`).
+/// Bytes of the virtio-net header that the kernel writes right before the frame, however long the
+/// socket's headers are (`tpacket_rcv`: `macoff - sizeof(struct virtio_net_hdr)`).
 const HEADER_BYTES: usize = 10;
 
 /// What became of the frame of a slot.
@@ -54,8 +59,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Has `socket` receive by a ring, with virtio-net headers of `header_bytes`, which it has already. What waits in its receive
-    /// queue is lost.
+    /// Has `socket` receive by a ring, with virtio-net headers of `header_bytes`, which it has
+    /// already. What waits in its receive queue is lost.
     ///
     /// # Errors
     /// What setsockopt(2) and mmap(2) say.
@@ -95,8 +100,8 @@ impl Slots {
 
     #[inline]
     fn status(&self, ahead: usize) -> &AtomicU32 {
-        // SAFETY: the first word of a slot inside the mapping, which lives as long as `self`; slots begin at multiples of their
-        // length, and this process uses the word atomically only.
+        // SAFETY: the first word of a slot inside the mapping, which lives as long as `self`; slots
+        // begin at multiples of their length, and this process uses the word atomically only.
         unsafe { AtomicU32::from_ptr(self.at(ahead).cast()) }
     }
 
@@ -119,12 +124,13 @@ impl Slots {
 
     #[inline]
     fn header(&self, ahead: usize) -> libc::tpacket2_hdr {
-        // SAFETY: a slot inside the mapping begins with this structure of integers; the kernel may at most change what is read.
+        // SAFETY: a slot inside the mapping begins with this structure of integers; the kernel may
+        // at most change what is read.
         unsafe { ptr::read_volatile(self.at(ahead).cast()) }
     }
 
-    /// The frame in the next slot with its virtio-net header in front, as far as it is there; None where the kernel has the slot, or
-    /// what it says of it can't be.
+    /// The frame in the next slot with its virtio-net header in front, as far as it is there; None
+    /// where the kernel has the slot, or what it says of it can't be.
     #[inline]
     pub fn frame(&mut self) -> Option<&mut [u8]> {
         if self.status(0).load(Ordering::Acquire) == libc::TP_STATUS_KERNEL {
@@ -136,12 +142,14 @@ impl Slots {
         if mac + len > SLOT_BYTES {
             return None;
         }
-        // SAFETY: the range is inside the slot (above), behind its header. The slot is this process's until it is given back, which
-        // takes `self` mutably: the kernel doesn't write there, and nothing else refers to it.
+        // SAFETY: the range is inside the slot (above), behind its header. The slot is this
+        // process's until it is given back, which takes `self` mutably: the kernel doesn't write
+        // there, and nothing else refers to it.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(self.at(0).wrapping_add(start), self.header_bytes + len)
         };
-        // The longer header is the shorter one and `num_buffers`, for which the kernel has left room in front of it.
+        // The longer header is the shorter one and `num_buffers`, for which the kernel has left
+        // room in front of it.
         let more = self.header_bytes - HEADER_BYTES;
         if more > 0 {
             bytes.copy_within(more..self.header_bytes, 0);
@@ -152,9 +160,9 @@ impl Slots {
 
     /// Keeps the slot before the next one from the kernel, or no more.
     ///
-    /// poll(2) looks at that slot alone (`packet_poll`, net/packet/af_packet.c): while it is kept an
-    /// empty ring is readable, too. So epoll reports each wake-up of the socket to who waits for edges,
-    /// that of a dropped frame among them.
+    /// poll(2) looks at that slot alone (`packet_poll`, net/packet/af_packet.c): while it is kept
+    /// an empty ring is readable, too. So epoll reports each wake-up of the socket to who waits for
+    /// edges, that of a dropped frame among them.
     pub fn keep_last(&mut self, keep: bool) {
         let status = if keep { libc::TP_STATUS_USER } else { libc::TP_STATUS_KERNEL };
         self.status(SLOTS - 1).store(status, Ordering::Release);

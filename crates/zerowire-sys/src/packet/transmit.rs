@@ -1,9 +1,11 @@
-//! The memory of a transmit ring: slots that the process and the kernel pass to each other by a status word.
+//! The memory of a transmit ring: slots that the process and the kernel pass to each other by a
+//! status word.
 //!
-//! A slot is the process's while its status is AVAILABLE, WRONG_FORMAT, or SEND_REQUEST outside a sendto(2) (the kernel
-//! looks at requests only in that call, and only the owner of this memory makes it); it is the kernel's while SENDING.
-//! The kernel reads the length and the frame after it has seen SEND_REQUEST, so the status is stored with release and
-//! loaded with acquire ordering. The kernel's own record is net/packet/af_packet.c, `tpacket_snd`.
+//! A slot is the process's while its status is AVAILABLE, WRONG_FORMAT, or SEND_REQUEST outside a
+//! sendto(2) (the kernel looks at requests only in that call, and only the owner of this memory
+//! makes it); it is the kernel's while SENDING. The kernel reads the length and the frame after it
+//! has seen SEND_REQUEST, so the status is stored with release and loaded with acquire ordering.
+//! The kernel's own record is net/packet/af_packet.c, `tpacket_snd`.
 //!
 //! ```text
 //! slot     | header (tp_status, tp_len, ...) | virtio-net header (with offloads) | frame ........ | unused |
@@ -20,7 +22,8 @@ use rustix::mm::MapFlags;
 
 use super::geometry::Geometry;
 
-/// Bits of `tp_status` of a transmit slot (include/uapi/linux/if_packet.h); others hold time stamps.
+/// Bits of `tp_status` of a transmit slot (include/uapi/linux/if_packet.h); others hold time
+/// stamps.
 const SEND_REQUEST: u32 = 1;
 const SENDING: u32 = 2;
 const WRONG_FORMAT: u32 = 4;
@@ -70,14 +73,15 @@ impl TransmitRing {
     fn at(&self, slot: usize, at: usize) -> NonNull<u8> {
         let offset = self.offsets[slot];
         assert!(at < self.geometry.slot_bytes(), "byte {at} of a slot");
-        // SAFETY: the offset of a slot of the geometry plus less than its length is inside the mapping.
+        // SAFETY: the offset of a slot of the geometry plus less than its length is inside the
+        // mapping.
         unsafe { self.mapping.base().add(offset + at) }
     }
 
     #[inline]
     fn word(&self, slot: usize, at: usize) -> &AtomicU32 {
-        // SAFETY: mapped as long as `self`, aligned (slots begin at multiples of 16, words at multiples of 4), and only
-        // ever used atomically by this process.
+        // SAFETY: mapped as long as `self`, aligned (slots begin at multiples of 16, words at
+        // multiples of 4), and only ever used atomically by this process.
         unsafe { AtomicU32::from_ptr(self.at(slot, at).as_ptr().cast()) }
     }
 
@@ -119,7 +123,8 @@ impl TransmitRing {
             return None;
         }
         let start = self.at(slot, self.geometry.version().data_at());
-        // SAFETY: inside the slot; the kernel doesn't have it (above), and gets it only by a call that needs `self`.
+        // SAFETY: inside the slot; the kernel doesn't have it (above), and gets it only by a call
+        // that needs `self`.
         Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.geometry.data_bytes()) })
     }
 
@@ -141,7 +146,8 @@ impl TransmitRing {
         assert!(offset + bytes.len() <= self.geometry.data_bytes());
         let start = self.at(slot, self.geometry.version().data_at());
         for (i, byte) in bytes.iter().enumerate() {
-            // SAFETY: inside the slot; no reference to it exists, and the kernel doesn't mind what it reads.
+            // SAFETY: inside the slot; no reference to it exists, and the kernel doesn't mind what
+            // it reads.
             unsafe { start.add(offset + i).write_volatile(*byte) };
         }
     }

@@ -1,8 +1,8 @@
 //! Reading a socket's error queue: notifications of lent memory, and errors of other origins
 //! (Documentation/networking/msg_zerocopy.rst, include/uapi/linux/errqueue.h).
 //!
-//! The kernel keeps a notification's memory from the time of the send, so a full error queue loses none; what is
-//! limited is how many may be out (net.core.optmem_max, ENOBUFS at the send).
+//! The kernel keeps a notification's memory from the time of the send, so a full error queue loses
+//! none; what is limited is how many may be out (net.core.optmem_max, ENOBUFS at the send).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,8 +22,8 @@ const SOL_VSOCK: i32 = 287;
 const VSOCK_RECVERR: i32 = 1;
 /// Messages read with one system call. Notifications coalesce in the queue, so it is seldom long.
 pub const BATCH: usize = 8;
-/// Room for control messages: the error with its offender's address (64), and time stamps and packet information that
-/// a program may have switched on, which come before it.
+/// Room for control messages: the error with its offender's address (64), and time stamps and
+/// packet information that a program may have switched on, which come before it.
 const CONTROL_WORDS: usize = 40;
 
 /// What one message of the error queue says.
@@ -47,8 +47,8 @@ pub enum Note {
 
 type Control = [MaybeUninit<u64>; CONTROL_WORDS];
 
-/// Reads up to `N` messages without waiting; one system call. Returns how many there were: fewer than `N` means that the
-/// queue is empty.
+/// Reads up to `N` messages without waiting; one system call. Returns how many there were: fewer
+/// than `N` means that the queue is empty.
 ///
 /// # Errors
 /// Those of recvmmsg(2).
@@ -66,7 +66,8 @@ pub fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Note)) -> 
     let n = loop {
         let read = if N == 1 {
             let at = &raw mut messages[0].msg_hdr as usize;
-            // SAFETY: the header points to a control buffer of the length it says, alive for the call.
+            // SAFETY: the header points to a control buffer of the length it says, alive for the
+            // call.
             unsafe { syscall::call(libc::SYS_recvmsg, [fd, at, flags, 0, 0, 0]) }.map(|_| 1)
         } else {
             let at = messages.as_mut_ptr() as usize;
@@ -88,11 +89,12 @@ pub fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Note)) -> 
 
 #[inline]
 fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
-    // SAFETY: the kernel has filled the control buffer that the header points to, up to msg_controllen, and the buffer
-    // is alive.
+    // SAFETY: the kernel has filled the control buffer that the header points to, up to
+    // msg_controllen, and the buffer is alive.
     let mut c = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !c.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers that lie wholly in the buffer; u64s align it.
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers that lie wholly in the buffer; u64s
+        // align it.
         let head = unsafe { &*c };
         let is_error = matches!(
             (head.cmsg_level, head.cmsg_type),
@@ -103,7 +105,8 @@ fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
         let need = size_of::<libc::sock_extended_err>();
         // SAFETY: CMSG_LEN only computes.
         if is_error && head.cmsg_len >= unsafe { libc::CMSG_LEN(need as u32) } as usize {
-            // SAFETY: the message holds a whole sock_extended_err by the check above; read_unaligned needs no alignment.
+            // SAFETY: the message holds a whole sock_extended_err by the check above;
+            // read_unaligned needs no alignment.
             let e: libc::sock_extended_err = unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(c).cast()) };
             note(&e).into_iter().for_each(&mut *visit);
         }

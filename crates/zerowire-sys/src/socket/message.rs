@@ -2,15 +2,16 @@
 
 use std::fmt;
 
-/// Memory: it stays where it is while the kernel may read it: of io_uring until the result of the entry that names its header.
-/// The bytes that the list names belong to somebody else.
+/// Memory: it stays where it is while the kernel may read it: of io_uring until the result of the
+/// entry that names its header. The bytes that the list names belong to somebody else.
 pub struct Message {
     header: libc::msghdr,
     /// What it names.
     pub list: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers inside name the message itself, and memory that only the kernel follows them to.
+// SAFETY: the pointers inside name the message itself, and memory that only the kernel follows them
+// to.
 unsafe impl Send for Message {}
 
 impl Default for Message {

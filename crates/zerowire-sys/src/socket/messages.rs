@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use crate::socket::SEND_FLAGS;
 use crate::syscall;
 
-/// Messages to be sent, kept from call to call to save the allocation. The addresses in it mean nothing between two calls.
+/// Messages to be sent, kept from call to call to save the allocation. The addresses in it mean
+/// nothing between two calls.
 #[derive(Default)]
 pub struct Messages {
     /// The lists of all messages, one behind the other.
@@ -14,7 +15,8 @@ pub struct Messages {
     headers: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers are written and used by one user of the value, who answers for them in `send`.
+// SAFETY: the pointers are written and used by one user of the value, who answers for them in
+// `send`.
 unsafe impl Send for Messages {}
 
 impl fmt::Debug for Messages {
@@ -54,11 +56,12 @@ impl Messages {
         self.headers.is_empty()
     }
 
-    /// Sends them in order, with further `MSG_*` bits `flags`, without waiting. How many the socket took, or the errno of
-    /// the first.
+    /// Sends them in order, with further `MSG_*` bits `flags`, without waiting. How many the socket
+    /// took, or the errno of the first.
     ///
     /// # Safety
-    /// What the lists name is readable until the call returns, and as long as the kernel uses it where `flags` lends it.
+    /// What the lists name is readable until the call returns, and as long as the kernel uses it
+    /// where `flags` lends it.
     #[inline]
     pub unsafe fn send(&mut self, socket: impl AsFd, flags: i32) -> Result<usize, i32> {
         let mut at = self.lists.as_mut_ptr();
@@ -68,8 +71,8 @@ impl Messages {
         }
         let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, (SEND_FLAGS | flags) as usize);
         let (at, len) = (self.headers.as_mut_ptr() as usize, self.headers.len());
-        // SAFETY: headers and lists live until the call returns; what the lists name is the caller's promise. The kernel
-        // writes the headers only.
+        // SAFETY: headers and lists live until the call returns; what the lists name is the
+        // caller's promise. The kernel writes the headers only.
         unsafe { syscall::call(libc::SYS_sendmmsg, [fd, at, len, flags, 0, 0]) }
     }
 

@@ -1,7 +1,8 @@
-//! Sockets: options, what is charged to them, and messages over lists of memory. No call here waits.
+//! Sockets: options, what is charged to them, and messages over lists of memory. No call here
+//! waits.
 //!
-//! A list (`libc::iovec`) names memory by address, which may change while the kernel reads it: guest memory, or pages that
-//! are lent. So the functions that take one are unsafe.
+//! A list (`libc::iovec`) names memory by address, which may change while the kernel reads it:
+//! guest memory, or pages that are lent. So the functions that take one are unsafe.
 
 pub mod error_queue;
 mod message;
@@ -74,7 +75,8 @@ pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
     unsafe { get(socket, libc::SOL_SOCKET, SO_COOKIE) }
 }
 
-/// The process that made the connection of a unix socket, as a descriptor (SO_PEERPIDFD, Linux 6.5).
+/// The process that made the connection of a unix socket, as a descriptor (SO_PEERPIDFD, Linux
+/// 6.5).
 ///
 /// # Errors
 /// Those of getsockopt(2).
@@ -84,8 +86,8 @@ pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
     check(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The file that a unix socket is bound to, wherever it is by now, as a descriptor of O_PATH (SIOCUNIXFILE, linux/un.h). Needs
-/// CAP_NET_ADMIN.
+/// The file that a unix socket is bound to, wherever it is by now, as a descriptor of O_PATH
+/// (SIOCUNIXFILE, linux/un.h). Needs CAP_NET_ADMIN.
 ///
 /// # Errors
 /// Those of ioctl(2).
@@ -136,8 +138,8 @@ impl Charges {
     }
 }
 
-/// Connects to AF_UNSPEC, which resets a TCP connection and empties its queue (tcp_disconnect, net/ipv4/tcp.c). The socket
-/// stays open.
+/// Connects to AF_UNSPEC, which resets a TCP connection and empties its queue (tcp_disconnect,
+/// net/ipv4/tcp.c). The socket stays open.
 ///
 /// # Errors
 /// Those of connect(2).
@@ -156,12 +158,13 @@ pub fn attach_filter(socket: impl AsFd, program: &mut [libc::sock_filter]) -> io
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
     let (fd, at) = (socket.as_fd().as_raw_fd(), (&raw const program).cast());
-    // SAFETY: the kernel reads the structure and the instructions that it points to, and copies both.
+    // SAFETY: the kernel reads the structure and the instructions that it points to, and copies
+    // both.
     check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, at, len) }).map(drop)
 }
 
-/// Bytes that were sent and not taken yet (SIOCOUTQ): of a stream those that the peer has not acknowledged or read, else the
-/// memory that messages use.
+/// Bytes that were sent and not taken yet (SIOCOUTQ): of a stream those that the peer has not
+/// acknowledged or read, else the memory that messages use.
 ///
 /// # Errors
 /// Those of ioctl(2), where the socket does not say.
@@ -188,7 +191,8 @@ pub fn peek_message(socket: impl AsFd) -> io::Result<usize> {
 /// Sends `len` bytes at `at`, with further `MSG_*` bits `flags`. How many were taken, or the errno.
 ///
 /// # Safety
-/// The bytes are readable until the call returns, and as long as the kernel uses them where `flags` lends them.
+/// The bytes are readable until the call returns, and as long as the kernel uses them where `flags`
+/// lends them.
 #[inline]
 pub unsafe fn send_range(socket: impl AsFd, at: *const u8, len: usize, flags: i32) -> Result<usize, i32> {
     let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, (SEND_FLAGS | flags) as usize);
@@ -204,13 +208,13 @@ pub unsafe fn send_range(socket: impl AsFd, at: *const u8, len: usize, flags: i3
 pub unsafe fn send(socket: impl AsFd, list: &[libc::iovec], flags: i32) -> Result<usize, i32> {
     let message = header(list);
     let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, (SEND_FLAGS | flags) as usize);
-    // SAFETY: the list is borrowed until the call returns, and the kernel does not write it; what it names is the caller's
-    // promise.
+    // SAFETY: the list is borrowed until the call returns, and the kernel does not write it; what
+    // it names is the caller's promise.
     unsafe { syscall::call(libc::SYS_sendmsg, [fd, &raw const message as usize, flags, 0, 0, 0]) }
 }
 
-/// Sends messages of the bytes that a list names, at most `N`; `ends` says where each ends in the list. How many the socket
-/// took, or the errno of the first.
+/// Sends messages of the bytes that a list names, at most `N`; `ends` says where each ends in the
+/// list. How many the socket took, or the errno of the first.
 ///
 /// # Safety
 /// As [`send`].
@@ -232,7 +236,8 @@ pub unsafe fn send_parts<const N: usize>(
     unsafe { syscall::call(libc::SYS_sendmmsg, [fd, at, n, SEND_FLAGS as usize, 0, 0]) }
 }
 
-/// Sends a message of no bytes, without waiting, or says the errno: what makes an AF_XDP socket look at its transmit ring.
+/// Sends a message of no bytes, without waiting, or says the errno: what makes an AF_XDP socket
+/// look at its transmit ring.
 #[inline]
 pub fn send_nothing(socket: impl AsFd) -> Result<(), i32> {
     let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, libc::MSG_DONTWAIT as usize);
@@ -240,7 +245,8 @@ pub fn send_nothing(socket: impl AsFd) -> Result<(), i32> {
     unsafe { syscall::call(libc::SYS_sendto, [fd, 0, 0, flags, 0, 0]) }.map(drop)
 }
 
-/// Receives a message of no bytes, without waiting, or says the errno: what makes an AF_XDP socket look at its fill ring.
+/// Receives a message of no bytes, without waiting, or says the errno: what makes an AF_XDP socket
+/// look at its fill ring.
 #[inline]
 pub fn receive_nothing(socket: impl AsFd) -> Result<(), i32> {
     let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, libc::MSG_DONTWAIT as usize);
@@ -260,13 +266,14 @@ pub struct Received {
 /// Receives into the memory that a list names, or says the errno.
 ///
 /// # Safety
-/// Each entry names writable memory until the call returns, that no Rust reference points to; others may change it meanwhile.
+/// Each entry names writable memory until the call returns, that no Rust reference points to;
+/// others may change it meanwhile.
 #[inline]
 pub unsafe fn receive(socket: impl AsFd, list: &[libc::iovec]) -> Result<Received, i32> {
     let mut message = header(list);
     let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, libc::MSG_DONTWAIT as usize);
-    // SAFETY: the list is borrowed until the call returns, and the kernel does not write it; what it names is the caller's
-    // promise.
+    // SAFETY: the list is borrowed until the call returns, and the kernel does not write it; what
+    // it names is the caller's promise.
     let len = unsafe { syscall::call(libc::SYS_recvmsg, [fd, &raw mut message as usize, flags, 0, 0, 0]) }?;
     Ok(Received { len, interrupted: message.msg_flags & libc::MSG_CTRUNC != 0 })
 }

@@ -1,8 +1,9 @@
-//! A ring of provided buffers (`IORING_REGISTER_PBUF_RING`, Linux 5.19): the kernel takes the next one when data comes.
+//! A ring of provided buffers (`IORING_REGISTER_PBUF_RING`, Linux 5.19): the kernel takes the next
+//! one when data comes.
 //!
-//! Memory: the entries lie in memory of this process that the kernel maps as well; it reads an entry after the tail has
-//! passed it, and may shorten its length (bundles). What the entries point to belongs to the kernel from
-//! [`BufferRing::publish`] until the completion that names it.
+//! Memory: the entries lie in memory of this process that the kernel maps as well; it reads an
+//! entry after the tail has passed it, and may shorten its length (bundles). What the entries point
+//! to belongs to the kernel from [`BufferRing::publish`] until the completion that names it.
 
 use super::ring::SendRing;
 use crate::map::Mapping;
@@ -21,7 +22,8 @@ pub struct BufferRing {
 }
 
 impl BufferRing {
-    /// Registers a ring of `entries` (rounded up to a power of two, at most 32768) as group `group`.
+    /// Registers a ring of `entries` (rounded up to a power of two, at most 32768) as group
+    /// `group`.
     ///
     /// # Errors
     /// EINVAL before Linux 5.19; ENOMEM beyond RLIMIT_MEMLOCK.
@@ -30,8 +32,8 @@ impl BufferRing {
         let page = rustix::param::page_size();
         let bytes = (entries * size_of::<BufRingEntry>()).next_multiple_of(page);
         let memory = Mapping::private_with(bytes, MapFlags::empty())?;
-        // SAFETY: the memory is page-aligned and long enough. The kernel pins its pages, so that even a ring that outlives
-        // this value writes to nothing else.
+        // SAFETY: the memory is page-aligned and long enough. The kernel pins its pages, so that
+        // even a ring that outlives this value writes to nothing else.
         unsafe { ring.register_buffer_ring(memory.as_ptr(), entries as u16, group)? };
         Ok(Self { memory, mask: (entries - 1) as u16, tail: 0, group })
     }
@@ -41,13 +43,14 @@ impl BufferRing {
         self.group
     }
 
-    /// Writes the next entry, which the kernel sees after [`BufferRing::publish`]; returns its position. The caller never
-    /// has more entries out than the ring has.
+    /// Writes the next entry, which the kernel sees after [`BufferRing::publish`]; returns its
+    /// position. The caller never has more entries out than the ring has.
     #[inline]
     pub fn put(&mut self, at: *mut u8, len: u32, buffer: u16) -> u16 {
         let position = self.tail & self.mask;
-        // SAFETY: the position is within the ring; the kernel doesn't read or write an entry before the tail has passed
-        // it, and only this thread writes. The fields are set one by one: those of the first entry share it with the tail.
+        // SAFETY: the position is within the ring; the kernel doesn't read or write an entry before
+        // the tail has passed it, and only this thread writes. The fields are set one by one: those
+        // of the first entry share it with the tail.
         let entry = unsafe { &mut *self.entry(position) };
         entry.set_addr(at as u64);
         entry.set_len(len);
@@ -59,8 +62,8 @@ impl BufferRing {
     /// Hands what was put over to the kernel.
     #[inline]
     pub fn publish(&self) {
-        // SAFETY: the first entry's last field is the tail (include/uapi/linux/io_uring.h, `struct io_uring_buf_ring`);
-        // it is aligned, and both sides use it atomically.
+        // SAFETY: the first entry's last field is the tail (include/uapi/linux/io_uring.h, `struct
+        // io_uring_buf_ring`); it is aligned, and both sides use it atomically.
         let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entry(0)).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }

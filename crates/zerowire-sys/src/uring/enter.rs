@@ -9,8 +9,8 @@ use crate::syscall;
 const GETEVENTS: usize = 1;
 const EXT_ARG: usize = 1 << 3;
 
-/// No wait is longer, 136 years: the kernel adds the time to its clock, in nanoseconds of 63 bits, and a sum beyond that is in the
-/// past (io_uring/io_uring.c, `io_cqring_wait`).
+/// No wait is longer, 136 years: the kernel adds the time to its clock, in nanoseconds of 63 bits,
+/// and a sum beyond that is in the past (io_uring/io_uring.c, `io_cqring_wait`).
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
 /// `struct io_uring_getevents_arg`.
@@ -32,8 +32,8 @@ pub struct Patience {
     pub gather: Duration,
 }
 
-/// Hands `count` entries over, runs the kernel's deferred work, and waits for `want` completions. Returns how many were handed
-/// over, or the errno.
+/// Hands `count` entries over, runs the kernel's deferred work, and waits for `want` completions.
+/// Returns how many were handed over, or the errno.
 ///
 /// # Safety
 /// What the entries in the ring name is as the pusher of each promised.
@@ -53,7 +53,8 @@ pub unsafe fn enter(fd: RawFd, count: u32, want: u32, patience: Patience) -> Res
         true => (GETEVENTS | EXT_ARG, &raw const arg as usize, size_of::<WaitArg>()),
         false => (GETEVENTS, 0, 0),
     };
-    // SAFETY: the argument and the time live until the call returns; the caller answers for the entries.
+    // SAFETY: the argument and the time live until the call returns; the caller answers for the
+    // entries.
     unsafe {
         syscall::call(libc::SYS_io_uring_enter, [fd as usize, count as usize, want as usize, flags, at, len])
     }

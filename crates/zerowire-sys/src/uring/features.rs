@@ -14,7 +14,8 @@ pub struct UringFeatures {
 /// Why io_uring can't be used here.
 #[derive(Debug, Error)]
 pub enum UringProbeError {
-    /// The system call is not there (ENOSYS): the kernel was built without it or a seccomp filter hides it.
+    /// The system call is not there (ENOSYS): the kernel was built without it or a seccomp filter
+    /// hides it.
     #[error(
         "io_uring is not in this kernel, or a seccomp filter hides it (ENOSYS): use another kernel or runtime profile"
     )]

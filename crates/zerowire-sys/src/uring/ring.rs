@@ -1,7 +1,8 @@
-//! A ring for sending: set-up with the best flags that the kernel takes, entries in batches, completions with nothing lost.
+//! A ring for sending: set-up with the best flags that the kernel takes, entries in batches,
+//! completions with nothing lost.
 //!
-//! Memory: the ring never owns what an entry points to. [`SendRing::push`] is unsafe for that reason, and its one caller
-//! keeps the memory until the last completion of the entry.
+//! Memory: the ring never owns what an entry points to. [`SendRing::push`] is unsafe for that
+//! reason, and its one caller keeps the memory until the last completion of the entry.
 
 use io_uring::{IoUring, squeue};
 use std::io;
@@ -13,8 +14,9 @@ use super::enter::{Patience, enter};
 /// Which threads use a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// Only the thread that made it: `IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN` (Linux 6.1), so that
-    /// completions are handled when that thread asks. Another thread gets EEXIST.
+    /// Only the thread that made it: `IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN`
+    /// (Linux 6.1), so that completions are handled when that thread asks. Another thread gets
+    /// EEXIST.
     One,
     /// One at a time, whichever: `IORING_SETUP_COOP_TASKRUN` (Linux 5.19).
     Any,
@@ -47,11 +49,13 @@ impl std::fmt::Debug for RingBox {
 }
 
 impl SendRing {
-    /// Sets a ring up: room for `submissions` entries a batch and `completions` completions (both rounded up to powers of
-    /// two, `completions` at least `submissions`). The best set of flags that the kernel takes is used.
+    /// Sets a ring up: room for `submissions` entries a batch and `completions` completions (both
+    /// rounded up to powers of two, `completions` at least `submissions`). The best set of flags
+    /// that the kernel takes is used.
     ///
     /// # Errors
-    /// That of `io_uring_setup`: EPERM or ENOSYS where io_uring is forbidden or absent, ENOMEM, EMFILE.
+    /// That of `io_uring_setup`: EPERM or ENOSYS where io_uring is forbidden or absent, ENOMEM,
+    /// EMFILE.
     pub fn new(submissions: u32, completions: u32, threads: Threads) -> io::Result<Self> {
         let base = || {
             let mut builder = IoUring::builder();
@@ -106,16 +110,16 @@ impl SendRing {
     /// Adds an entry to the batch; false when the batch is full ([`SendRing::enter`] makes room).
     ///
     /// # Safety
-    /// All memory that the entry names stays valid, and its header, vector and control data unchanged, until the entry's
-    /// result; the memory to be sent until its last completion.
+    /// All memory that the entry names stays valid, and its header, vector and control data
+    /// unchanged, until the entry's result; the memory to be sent until its last completion.
     #[inline]
     pub unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: passed on to the caller.
         unsafe { self.ring.0.submission().push(entry).is_ok() }
     }
 
-    /// Whether the kernel has something that only a system call brings into the queue: deferred work, or completions that
-    /// didn't fit (`IORING_SQ_TASKRUN`, `IORING_SQ_CQ_OVERFLOW`).
+    /// Whether the kernel has something that only a system call brings into the queue: deferred
+    /// work, or completions that didn't fit (`IORING_SQ_TASKRUN`, `IORING_SQ_CQ_OVERFLOW`).
     #[inline]
     pub fn has_deferred(&mut self) -> bool {
         let queue = self.ring.0.submission();
@@ -128,12 +132,13 @@ impl SendRing {
         self.ring.0.submission().cq_overflow()
     }
 
-    /// One `io_uring_enter`: hands the batch over, runs deferred work, and waits for `want` completions for at most
-    /// `timeout` (`None` with `want` above zero: for ever). Returns the entries handed over; a timeout or a signal is no
-    /// error.
+    /// One `io_uring_enter`: hands the batch over, runs deferred work, and waits for `want`
+    /// completions for at most `timeout` (`None` with `want` above zero: for ever). Returns the
+    /// entries handed over; a timeout or a signal is no error.
     ///
     /// # Errors
-    /// EEXIST on a ring of another thread ([`Threads::One`]); ENOMEM. EBUSY and EAGAIN mean: take completions first.
+    /// EEXIST on a ring of another thread ([`Threads::One`]); ENOMEM. EBUSY and EAGAIN mean: take
+    /// completions first.
     #[inline]
     pub fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
         let all = self.held();
@@ -161,8 +166,9 @@ impl SendRing {
         }
     }
 
-    /// As [`SendRing::enter`], waiting for `want` completions for `gather` only, and then for one (`min_wait_usec`, Linux
-    /// 6.12: [`SendRing::has_gathering`]): while much is coming it is not worth waking up for each piece.
+    /// As [`SendRing::enter`], waiting for `want` completions for `gather` only, and then for one
+    /// (`min_wait_usec`, Linux 6.12: [`SendRing::has_gathering`]): while much is coming it is not
+    /// worth waking up for each piece.
     ///
     /// # Errors
     /// As [`SendRing::enter`].
@@ -209,8 +215,9 @@ impl SendRing {
         self.ring.0.as_raw_fd()
     }
 
-    /// Signals an eventfd when completions are there or can be had (`IORING_REGISTER_EVENTFD`). Polling the ring's own
-    /// descriptor doesn't do with [`Threads::One`]: deferred work wakes nobody who sleeps there.
+    /// Signals an eventfd when completions are there or can be had (`IORING_REGISTER_EVENTFD`).
+    /// Polling the ring's own descriptor doesn't do with [`Threads::One`]: deferred work wakes
+    /// nobody who sleeps there.
     ///
     /// # Errors
     /// EEXIST on a ring of another thread; EBUSY when there is one.
@@ -226,8 +233,8 @@ impl SendRing {
         self.ring.0.submitter().register_buffers_sparse(places)
     }
 
-    /// Registers `len` bytes at `base` as buffer `place`. The pages are pinned and count against RLIMIT_MEMLOCK without
-    /// CAP_IPC_LOCK.
+    /// Registers `len` bytes at `base` as buffer `place`. The pages are pinned and count against
+    /// RLIMIT_MEMLOCK without CAP_IPC_LOCK.
     ///
     /// # Errors
     /// ENOMEM beyond the limit; EFAULT when the range isn't mapped.
@@ -248,8 +255,8 @@ impl SendRing {
         self.ring.0.submitter().register_files_sparse(places)
     }
 
-    /// Puts `fd` into place `place` of the table of files; -1 empties it. The ring holds its own reference, until the last
-    /// request on it is done.
+    /// Puts `fd` into place `place` of the table of files; -1 empties it. The ring holds its own
+    /// reference, until the last request on it is done.
     ///
     /// # Errors
     /// EBADF where it is not open, or EINVAL outside the table.
@@ -260,7 +267,8 @@ impl SendRing {
     /// Registers `entries` entries at `base` as the ring of provided buffers `group` (Linux 5.19).
     ///
     /// # Errors
-    /// EINVAL on older kernels or for a length that is no power of two; ENOMEM beyond the limit of locked memory.
+    /// EINVAL on older kernels or for a length that is no power of two; ENOMEM beyond the limit of
+    /// locked memory.
     ///
     /// # Safety
     /// `base` is page-aligned, and the range stays mapped until the ring is gone.
@@ -269,9 +277,10 @@ impl SendRing {
         unsafe { self.ring.0.submitter().register_buf_ring_with_flags(base as u64, entries, group, 0) }
     }
 
-    /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`, Linux 6.10). Not on Linux 6.13
-    /// to 6.15, of which some have a bug: a receive that filled a buffer in part goes on in the next one, and the completion
-    /// doesn't tell ("io_uring/net: only retry recv bundle for a full transfer", Linux 6.16).
+    /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`,
+    /// Linux 6.10). Not on Linux 6.13 to 6.15, of which some have a bug: a receive that filled a
+    /// buffer in part goes on in the next one, and the completion doesn't tell ("io_uring/net: only
+    /// retry recv bundle for a full transfer", Linux 6.16).
     pub fn has_bundles(&self) -> bool {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         self.ring.0.params().is_feature_recvsend_bundle() && !has_broken_bundles(&release)

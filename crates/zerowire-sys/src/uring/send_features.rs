@@ -28,7 +28,8 @@ pub struct SendFeatures {
 /// The errno of the first attempt: EPERM or ENOSYS where io_uring is forbidden or absent.
 pub fn send_features() -> io::Result<SendFeatures> {
     static ANSWER: OnceLock<SendFeatures> = OnceLock::new();
-    // A refusal is not kept: it may be one of this thread (a seccomp filter) or of this moment (EMFILE).
+    // A refusal is not kept: it may be one of this thread (a seccomp filter) or of this moment
+    // (EMFILE).
     match ANSWER.get() {
         Some(features) => Ok(*features),
         None => probe().map(|features| *ANSWER.get_or_init(|| features)),
@@ -51,8 +52,9 @@ fn probe() -> io::Result<SendFeatures> {
     })
 }
 
-/// The errno of a SENDMSG_ZC on a unix socket. Such sockets have no zero copy, so nothing is ever sent; flags that the
-/// kernel doesn't know are refused before that, with EINVAL (io_uring/net.c, `io_send_zc_prep`).
+/// The errno of a SENDMSG_ZC on a unix socket. Such sockets have no zero copy, so nothing is ever
+/// sent; flags that the kernel doesn't know are refused before that, with EINVAL (io_uring/net.c,
+/// `io_send_zc_prep`).
 fn refusal(loan: Loan) -> io::Result<i32> {
     let mut memory = vec![0u8; 4096];
     let (socket, _peer) = UnixDatagram::pair()?;

@@ -1,13 +1,14 @@
 //! Submission entries for the send operations, field by field.
 //!
-//! The `io-uring` crate builds SENDMSG_ZC without a registered buffer only, so zerowire fills the 64 bytes of
-//! `struct io_uring_sqe` (include/uapi/linux/io_uring.h) itself. An entry holds addresses; whoever pushes it answers for
-//! the memory behind them until the completions have come.
+//! The `io-uring` crate builds SENDMSG_ZC without a registered buffer only, so zerowire fills the
+//! 64 bytes of `struct io_uring_sqe` (include/uapi/linux/io_uring.h) itself. An entry holds
+//! addresses; whoever pushes it answers for the memory behind them until the completions have come.
 
 use io_uring::{opcode, squeue};
 use std::os::fd::RawFd;
 
-/// `IORING_RECVSEND_FIXED_BUF` (Linux 6.0; on SENDMSG_ZC Linux 6.15): the memory lies in registered buffer `buf_index`.
+/// `IORING_RECVSEND_FIXED_BUF` (Linux 6.0; on SENDMSG_ZC Linux 6.15): the memory lies in registered
+/// buffer `buf_index`.
 pub const RECVSEND_FIXED_BUF: u16 = 1 << 2;
 /// `IORING_SEND_ZC_REPORT_USAGE` (Linux 6.2): the notification says whether the kernel copied.
 pub const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
@@ -48,8 +49,8 @@ const _: () =
 impl Sqe {
     #[inline]
     fn entry(self) -> squeue::Entry {
-        // SAFETY: both are 64 bytes of integers with the same alignment (checked above), and every bit pattern of
-        // `struct io_uring_sqe` is a valid value: the kernel checks the fields.
+        // SAFETY: both are 64 bytes of integers with the same alignment (checked above), and every
+        // bit pattern of `struct io_uring_sqe` is a valid value: the kernel checks the fields.
         unsafe { std::mem::transmute::<Self, squeue::Entry>(self) }
     }
 }
@@ -121,7 +122,8 @@ pub fn send(to: Target, loan: Loan, addr: *const u8, len: u32, flags: i32, user_
     sqe.entry()
 }
 
-/// SENDMSG or SENDMSG_ZC of a message header; the header, its vector and its control data must stay until the result.
+/// SENDMSG or SENDMSG_ZC of a message header; the header, its vector and its control data must stay
+/// until the result.
 #[inline]
 pub fn sendmsg(
     to: Target,

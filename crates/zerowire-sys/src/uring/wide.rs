@@ -1,15 +1,18 @@
-//! A ring with completions of 32 bytes, as zero-copy receive needs it: set-up, entries, completions.
+//! A ring with completions of 32 bytes, as zero-copy receive needs it: set-up, entries,
+//! completions.
 //!
 //! ```text
 //!   CQE32:   every place has 32 bytes           | 16 common | 16 more |
 //!   MIXED:   every place has 16 bytes; a completion of 32 takes two, which never lie across the end
 //!            | 16 | 16 | 16 common, F_32 | 16 more | F_SKIP | ...
 //! ```
-//! Memory: the queues are mapped from the ring's descriptor. The kernel writes completions between head and tail, this
-//! process reads them; entries are written by this process and read by the kernel inside `io_uring_enter`, which copies
-//! them. An entry of this module ([`Entry`]) names no memory of the process, so that pushing one is safe.
+//! Memory: the queues are mapped from the ring's descriptor. The kernel writes completions between
+//! head and tail, this process reads them; entries are written by this process and read by the
+//! kernel inside `io_uring_enter`, which copies them. An entry of this module ([`Entry`]) names no
+//! memory of the process, so that pushing one is safe.
 //!
-//! Source: include/uapi/linux/io_uring.h of Linux 6.18; the numbers are part of the kernel's interface.
+//! Source: include/uapi/linux/io_uring.h of Linux 6.18; the numbers are part of the kernel's
+//! interface.
 
 use std::io;
 use std::marker::PhantomData;
@@ -127,8 +130,8 @@ const _: () = assert!(std::mem::offset_of!(Entry, user_data) == 32);
 const _: () = assert!(std::mem::offset_of!(Entry, zcrx_id) == 44);
 
 impl Entry {
-    /// RECV_ZC, multishot (it must be): payload of TCP socket `fd` goes to the area of `zcrx_id`; ends after `bytes` bytes
-    /// (0: never).
+    /// RECV_ZC, multishot (it must be): payload of TCP socket `fd` goes to the area of `zcrx_id`;
+    /// ends after `bytes` bytes (0: never).
     #[inline]
     pub fn recv_zc(fd: RawFd, zcrx_id: u32, bytes: u32, user_data: u64) -> Self {
         let (opcode, ioprio) = (OP_RECV_ZC, RECV_MULTISHOT);
@@ -146,7 +149,8 @@ impl Entry {
         Self { opcode: OP_ASYNC_CANCEL, fd: -1, op_flags, user_data, ..Self::default() }
     }
 
-    /// Accepts one connection of the listening socket `fd`, or all that come (`many`); closed on exec.
+    /// Accepts one connection of the listening socket `fd`, or all that come (`many`); closed on
+    /// exec.
     pub fn accept(fd: RawFd, many: bool, user_data: u64) -> Self {
         let (opcode, ioprio) = (OP_ACCEPT, if many { ACCEPT_MULTISHOT } else { 0 });
         Self { opcode, ioprio, fd, op_flags: libc::SOCK_CLOEXEC as u32, user_data, ..Self::default() }
@@ -193,8 +197,8 @@ fn place_words(kind: Completions) -> usize {
     }
 }
 
-/// The completion at position `head` of a queue of `mask + 1` places, each word of which `word` reads, and the position
-/// behind it. `None`: there is none before `tail`.
+/// The completion at position `head` of a queue of `mask + 1` places, each word of which `word`
+/// reads, and the position behind it. `None`: there is none before `tail`.
 #[inline]
 fn read_at(
     kind: Completions,
@@ -216,7 +220,8 @@ fn read_at(
             head = head.wrapping_add(1);
             continue;
         }
-        // A wide one at the last place would be the kernel's error; it must not be read past the end.
+        // A wide one at the last place would be the kernel's error; it must not be read past the
+        // end.
         let is_whole = step == 1 || head & mask != mask;
         let extra = if is_wide && is_whole { word(at + 2) } else { 0 };
         return (Some(WideCqe { user_data: word(at), result, flags, extra }), head.wrapping_add(step));
@@ -258,12 +263,12 @@ struct CqPlaces {
 }
 
 impl WideRing {
-    /// Room for `submissions` entries a batch and `completions` completions (rounded up to powers of two), with
-    /// SINGLE_ISSUER and DEFER_TASKRUN.
+    /// Room for `submissions` entries a batch and `completions` completions (rounded up to powers
+    /// of two), with SINGLE_ISSUER and DEFER_TASKRUN.
     ///
     /// # Errors
-    /// That of `io_uring_setup`: EINVAL on kernels before 6.6 (with [`Completions::Mixed`]: 6.18), EPERM or ENOSYS where
-    /// io_uring is forbidden or absent, ENOMEM.
+    /// That of `io_uring_setup`: EINVAL on kernels before 6.6 (with [`Completions::Mixed`]: 6.18),
+    /// EPERM or ENOSYS where io_uring is forbidden or absent, ENOMEM.
     pub fn new(submissions: u32, completions: u32, kind: Completions) -> io::Result<Self> {
         let wide = match kind {
             Completions::Wide => SETUP_CQE32,
@@ -347,7 +352,8 @@ impl WideRing {
         }
         let place = (self.sq.next & (self.sq.count - 1)) as usize;
         let at = self.entries.as_ptr().cast::<Entry>().wrapping_add(place);
-        // SAFETY: inside the mapped entries; the kernel reads none that the tail has not passed, and this one is free.
+        // SAFETY: inside the mapped entries; the kernel reads none that the tail has not passed,
+        // and this one is free.
         unsafe { at.write(entry) };
         self.sq.next = self.sq.next.wrapping_add(1);
         if let Some(tail) = self.queues.find_word(self.sq.tail) {
@@ -356,15 +362,16 @@ impl WideRing {
         true
     }
 
-    /// Whether completions are on the kernel's own list since the queue was full. The next [`WideRing::enter`] brings them
-    /// as far as there is room.
+    /// Whether completions are on the kernel's own list since the queue was full. The next
+    /// [`WideRing::enter`] brings them as far as there is room.
     #[inline]
     pub fn has_overflowed(&self) -> bool {
         self.load(self.sq.flags) & SQ_CQ_OVERFLOW != 0
     }
 
-    /// One `io_uring_enter`: hands the batch over, runs the kernel's deferred work, and waits for `want` completions for at
-    /// most `timeout` (`None` with `want` above zero: for ever). A timeout or a signal is no error.
+    /// One `io_uring_enter`: hands the batch over, runs the kernel's deferred work, and waits for
+    /// `want` completions for at most `timeout` (`None` with `want` above zero: for ever). A
+    /// timeout or a signal is no error.
     ///
     /// # Errors
     /// EEXIST from another thread; EBUSY and EAGAIN mean: take completions first.
@@ -383,8 +390,9 @@ impl WideRing {
     pub fn pop(&mut self) -> Option<WideCqe> {
         let tail = self.load(self.cq.tail);
         let words = self.queues.as_ptr().wrapping_add(self.cq.cqes).cast::<u64>();
-        // SAFETY: `read_at` asks for words of places within the queue, which lies inside the mapping; the kernel has
-        // written those before the tail and writes none of them until the head has passed.
+        // SAFETY: `read_at` asks for words of places within the queue, which lies inside the
+        // mapping; the kernel has written those before the tail and writes none of them until the
+        // head has passed.
         let word = |index: usize| unsafe { words.wrapping_add(index).read() };
         let (cqe, next) = read_at(self.kind, self.cq.next, tail, self.cq.count - 1, word);
         if next != self.cq.next {

@@ -1,12 +1,13 @@
 //! Addresses of unaligned chunks, and a cookie that comes back with a completion.
 //!
-//! With unaligned chunks, the kernel splits a 64-bit address: it adds bits 48 to 63 to bits 0 to 47 to find the memory
-//! (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`, include/uapi/linux/if_xdp.h), and reports the 64 bits unchanged when a transmit is
-//! completed. So a number can travel along: with k taken off below and put on above, `(a - k) | k << 48` names the same
-//! byte.
+//! With unaligned chunks, the kernel splits a 64-bit address: it adds bits 48 to 63 to bits 0 to 47
+//! to find the memory (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`, include/uapi/linux/if_xdp.h), and reports
+//! the 64 bits unchanged when a transmit is completed. So a number can travel along: with k taken
+//! off below and put on above, `(a - k) | k << 48` names the same byte.
 //!
-//! It is also the cure of a kernel bug (6.18 and 7.3, net/xdp/xsk.c): in copy mode, bit 0 of the first address of a frame
-//! is lost in the completion. When k has the parity of the address, the lower part is even and comes back as it was.
+//! It is also the cure of a kernel bug (6.18 and 7.3, net/xdp/xsk.c): in copy mode, bit 0 of the
+//! first address of a frame is lost in the completion. When k has the parity of the address, the
+//! lower part is even and comes back as it was.
 
 /// Bits of the part that names memory.
 const SHIFT: u32 = 48;
@@ -17,9 +18,10 @@ const MASK: u64 = (1 << SHIFT) - 1;
 /// The largest cookie: 15 bits. The sixteenth carries the parity of the address.
 pub const MAX_COOKIE: u16 = 0x7fff;
 
-/// The address as the transmit ring of a UMEM with unaligned chunks takes it, such that the completion brings it back
-/// whole, and `cookie` with it. None if the cookie is larger than [`MAX_COOKIE`], the address has more than 48 bits, or is
-/// less than twice the cookie (so that every address can carry 0).
+/// The address as the transmit ring of a UMEM with unaligned chunks takes it, such that the
+/// completion brings it back whole, and `cookie` with it. None if the cookie is larger than
+/// [`MAX_COOKIE`], the address has more than 48 bits, or is less than twice the cookie (so that
+/// every address can carry 0).
 #[inline]
 pub fn encode(address: u64, cookie: u16) -> Option<u64> {
     if cookie > MAX_COOKIE || address > MASK {
@@ -36,7 +38,8 @@ pub fn decode(encoded: u64) -> (u64, u16) {
     (plain(encoded), (k >> 1) as u16)
 }
 
-/// The byte that a descriptor of a UMEM with unaligned chunks names: its upper part added to its lower one.
+/// The byte that a descriptor of a UMEM with unaligned chunks names: its upper part added to its
+/// lower one.
 ///
 /// For a received frame the upper part is the headroom, 256 bytes and that of the UMEM.
 #[inline]

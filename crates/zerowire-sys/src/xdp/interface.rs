@@ -1,6 +1,7 @@
 //! What is to be known of a network interface: index, MTU, carrier, queues. Nothing is changed.
 //!
-//! The names are those of the network namespace of the thread that opens the value, whatever thread uses it later.
+//! The names are those of the network namespace of the thread that opens the value, whatever thread
+//! uses it later.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -50,7 +51,8 @@ impl Interface {
         self.ask(|name| netdevice::mtu(&self.control, name))
     }
 
-    /// Whether it is up, and whether frames can leave it (the other side of a veth is up, a cable is plugged in).
+    /// Whether it is up, and whether frames can leave it (the other side of a veth is up, a cable
+    /// is plugged in).
     ///
     /// # Errors
     /// ENODEV or ENXIO: it is gone.

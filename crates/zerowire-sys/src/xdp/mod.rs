@@ -1,14 +1,15 @@
-//! AF_XDP: whole frames between a program's memory and one queue of an interface, without the kernel's network stack
-//! (Documentation/networking/af_xdp.rst).
+//! AF_XDP: whole frames between a program's memory and one queue of an interface, without the
+//! kernel's network stack (Documentation/networking/af_xdp.rst).
 //!
-//! * [`Umem`]: memory that is registered with the kernel: the program's own, or the caller's (a guest's RAM).
-//! * [`Socket`]: a bound queue, with its four rings ([`Producer`], [`Consumer`]): fill and receive, transmit and
-//!   completion.
+//! * [`Umem`]: memory that is registered with the kernel: the program's own, or the caller's (a
+//!   guest's RAM).
+//! * [`Socket`]: a bound queue, with its four rings ([`Producer`], [`Consumer`]): fill and receive,
+//!   transmit and completion.
 //! * [`address`]: addresses of unaligned chunks, and the cookie that comes back with them.
 //! * [`program`]: the XDP program that steers received frames to sockets.
 //!
-//! In copy mode, which every interface has, the kernel copies each frame once; in zero-copy mode the interface reads and
-//! writes the memory itself. [`Socket::zero_copy`] says which one runs.
+//! In copy mode, which every interface has, the kernel copies each frame once; in zero-copy mode
+//! the interface reads and writes the memory itself. [`Socket::zero_copy`] says which one runs.
 
 pub mod address;
 mod error;

@@ -1,26 +1,28 @@
 //! The rings that a program and the kernel share: one side produces, the other consumes.
 //!
-//! Memory: the kernel allocates a ring, the program maps it (or, in tests, owns it). Two 32-bit indices that count up and
-//! wrap tell how far each side is; entry `i` lies at `i & (size - 1)`. The entries from the consumer's index up to the
-//! producer's belong to the consumer, all others to the producer; a side gives entries over by storing its index with
-//! release order, and sees the other's with acquire order (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h).
-//! Each side keeps its own index and the last one that it saw of the other, so that the shared cache lines are touched
-//! once a batch.
+//! Memory: the kernel allocates a ring, the program maps it (or, in tests, owns it). Two 32-bit
+//! indices that count up and wrap tell how far each side is; entry `i` lies at `i & (size - 1)`.
+//! The entries from the consumer's index up to the producer's belong to the consumer, all others to
+//! the producer; a side gives entries over by storing its index with release order, and sees the
+//! other's with acquire order (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h). Each side
+//! keeps its own index and the last one that it saw of the other, so that the shared cache lines
+//! are touched once a batch.
 //!
-//! All `unsafe` of the rings is in this file. Indices are masked before use: whatever the other side stores, no access
-//! leaves the ring.
+//! All `unsafe` of the rings is in this file. Indices are masked before use: whatever the other
+//! side stores, no access leaves the ring.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::map::Mapping;
 
-/// A frame, or a piece of one, in the receive and transmit rings (`struct xdp_desc`, include/uapi/linux/if_xdp.h).
+/// A frame, or a piece of one, in the receive and transmit rings (`struct xdp_desc`,
+/// include/uapi/linux/if_xdp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Descriptor {
-    /// Where it starts in the UMEM, bytes. With unaligned chunks, bits 48 to 63 are added to the lower ones
-    /// ([`super::address`]).
+    /// Where it starts in the UMEM, bytes. With unaligned chunks, bits 48 to 63 are added to the
+    /// lower ones ([`super::address`]).
     pub address: u64,
     /// Bytes, 1 to the length of a chunk.
     pub len: u32,
@@ -76,11 +78,13 @@ struct Shared<T> {
     _mapping: Option<Mapping>,
 }
 
-// SAFETY: the addresses belong to no thread; the value is one side of the ring and is used by one thread at a time.
+// SAFETY: the addresses belong to no thread; the value is one side of the ring and is used by one
+// thread at a time.
 unsafe impl<T: Entry> Send for Shared<T> {}
 
 impl<T: Entry> Shared<T> {
-    /// None if the parts don't lie within the mapping, or not aligned, or `size` is no power of two.
+    /// None if the parts don't lie within the mapping, or not aligned, or `size` is no power of
+    /// two.
     fn of_mapping(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
         let end = (size as usize).checked_mul(size_of::<T>()).and_then(|n| layout.entries.checked_add(n))?;
         let word = |at: usize| at.is_multiple_of(align_of::<AtomicU32>()) && at + 4 <= mapping.len();
@@ -105,8 +109,8 @@ impl<T: Entry> Shared<T> {
     /// None if `size` is no power of two.
     ///
     /// # Safety
-    /// The words and `size` entries are valid for reads and writes and aligned as long as the value lives, and
-    /// are accessed by others only as the module's rules say.
+    /// The words and `size` entries are valid for reads and writes and aligned as long as the value
+    /// lives, and are accessed by others only as the module's rules say.
     unsafe fn from_parts(
         producer: NonNull<AtomicU32>,
         consumer: NonNull<AtomicU32>,
@@ -151,7 +155,8 @@ impl<T: Entry> Shared<T> {
     /// Reads an entry. The other side may write it at the same time only where the caller says so.
     #[inline]
     fn read(&self, index: u32) -> T {
-        // SAFETY: in bounds and aligned; volatile, since memory is shared; every bit pattern is a value.
+        // SAFETY: in bounds and aligned; volatile, since memory is shared; every bit pattern is a
+        // value.
         unsafe { self.slot(index).read_volatile() }
     }
 
@@ -192,7 +197,8 @@ impl<T: Entry> Producer<T> {
         self.shared.size()
     }
 
-    /// Entries that can be pushed now. Looks at the consumer's index only if fewer than `wanted` are known to be free.
+    /// Entries that can be pushed now. Looks at the consumer's index only if fewer than `wanted`
+    /// are known to be free.
     #[inline]
     pub fn room(&mut self, wanted: u32) -> u32 {
         let room = self.known_room();
@@ -203,7 +209,8 @@ impl<T: Entry> Producer<T> {
         self.known_room()
     }
 
-    /// Wrong indices of the other side make a ring that looks full, never one with more room than entries.
+    /// Wrong indices of the other side make a ring that looks full, never one with more room than
+    /// entries.
     #[inline]
     fn known_room(&self) -> u32 {
         self.size().saturating_sub(self.next.wrapping_sub(self.consumed))
@@ -236,8 +243,8 @@ impl<T: Entry> Producer<T> {
         n
     }
 
-    /// Entries that were published and that the consumer hasn't said it took. The kernel stores its index once a call or
-    /// once a batch, so that this is an upper bound.
+    /// Entries that were published and that the consumer hasn't said it took. The kernel stores its
+    /// index once a call or once a batch, so that this is an upper bound.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
         self.look();
@@ -250,8 +257,8 @@ impl<T: Entry> Producer<T> {
         self.consumed
     }
 
-    /// An entry that was pushed no more than [`size`](Self::size) entries ago: it stays as it is until its place is
-    /// written again, taken or not.
+    /// An entry that was pushed no more than [`size`](Self::size) entries ago: it stays as it is
+    /// until its place is written again, taken or not.
     #[inline]
     pub fn entry(&self, index: u32) -> T {
         self.shared.read(index)
@@ -265,8 +272,8 @@ impl<T: Entry> Producer<T> {
 
     /// Takes back what was pushed and not yet taken by the consumer, the oldest first.
     ///
-    /// Only sound to use once the consumer has stopped for good (an interface that is gone, a socket that was shut), or
-    /// entries are taken twice; memory stays safe in any case.
+    /// Only sound to use once the consumer has stopped for good (an interface that is gone, a
+    /// socket that was shut), or entries are taken twice; memory stays safe in any case.
     pub fn take_back(&mut self, mut each: impl FnMut(T)) -> u32 {
         self.look();
         let n = self.next.wrapping_sub(self.consumed).min(self.size());
@@ -281,11 +288,12 @@ impl<T: Entry> Producer<T> {
 }
 
 impl Producer<u64> {
-    /// Writes other addresses over those that the consumer hasn't taken: the way to take memory back from a fill ring,
-    /// whose entries can't be withdrawn.
+    /// Writes other addresses over those that the consumer hasn't taken: the way to take memory
+    /// back from a fill ring, whose entries can't be withdrawn.
     ///
-    /// The kernel can take an entry while it is being replaced and use the old address: memory is back only when as many
-    /// frames have arrived, or the socket is closed. Returns how many were replaced.
+    /// The kernel can take an entry while it is being replaced and use the old address: memory is
+    /// back only when as many frames have arrived, or the socket is closed. Returns how many were
+    /// replaced.
     pub fn replace_waiting(&mut self, mut with: impl FnMut(u64) -> u64) -> u32 {
         let n = self.waiting();
         for i in 0..n {

@@ -20,7 +20,8 @@ impl Board {
         let word = |w: &AtomicU32| NonNull::from(w);
         let [producer, consumer, flags] = &*self.words;
         let entries = NonNull::new(self.entries.as_mut_ptr()).expect("an address");
-        // SAFETY: the board outlives the ring in every test, and is accessed by atomics, or while the ring is idle.
+        // SAFETY: the board outlives the ring in every test, and is accessed by atomics, or while
+        // the ring is idle.
         unsafe { Shared::from_parts(word(producer), word(consumer), word(flags), entries, size, None) }
     }
 

@@ -1,7 +1,8 @@
 //! A socket: one queue of one interface, four rings.
 //!
-//! The socket owns its rings and holds a handle of the memory. Dropping it unmaps the rings and closes it; the kernel
-//! lets go of the queue some milliseconds later (Documentation/networking/af_xdp.rst, net/xdp/xsk.c).
+//! The socket owns its rings and holds a handle of the memory. Dropping it unmaps the rings and
+//! closes it; the kernel lets go of the queue some milliseconds later
+//! (Documentation/networking/af_xdp.rst, net/xdp/xsk.c).
 
 mod bind;
 mod options;
@@ -22,11 +23,12 @@ use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::Umem;
 use crate::socket;
 
-/// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel drops frames of more, yet
-/// completes them.
+/// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel
+/// drops frames of more, yet completes them.
 pub const MAX_PIECES: usize = 18;
 
-/// Pieces that a frame can have whatever the driver is: one that takes no head of its own (virtio-net) has 17.
+/// Pieces that a frame can have whatever the driver is: one that takes no head of its own
+/// (virtio-net) has 17.
 pub const SAFE_PIECES: usize = 17;
 
 /// Frames that the kernel threw away, and rings that ran empty (`struct xdp_statistics`).
@@ -62,16 +64,18 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds a queue. The first socket on a UMEM has its own registration; further ones, on other queues or interfaces,
-    /// share it (`XDP_SHARED_UMEM`) and have its mode. The memory stays registered where the queue is busy.
+    /// Binds a queue. The first socket on a UMEM has its own registration; further ones, on other
+    /// queues or interfaces, share it (`XDP_SHARED_UMEM`) and have its mode. The memory stays
+    /// registered where the queue is busy.
     ///
     /// # Errors
-    /// Per cause: [`XdpError::NoInterface`], [`XdpError::Down`], [`XdpError::NoQueue`], [`XdpError::Busy`],
-    /// [`XdpError::NoZeroCopy`], [`XdpError::Value`], [`XdpError::Memlock`].
+    /// Per cause: [`XdpError::NoInterface`], [`XdpError::Down`], [`XdpError::NoQueue`],
+    /// [`XdpError::Busy`], [`XdpError::NoZeroCopy`], [`XdpError::Value`], [`XdpError::Memlock`].
     pub fn bind(umem: &Umem, options: &SocketOptions) -> Result<Self, XdpError> {
         options.rings.check()?;
         let interface = Interface::open(&options.interface)?;
-        // A socket that can't be bound is closed, but where the queue is busy: then it waits for the next bind with its rings.
+        // A socket that can't be bound is closed, but where the queue is busy: then it waits for
+        // the next bind with its rings.
         let claim = umem.claim(&interface, options)?;
         let fresh = claim.socket();
         if !claim.has_rings() {
@@ -184,9 +188,9 @@ impl Socket {
 
     /// Pieces to send; None without that ring.
     ///
-    /// An invalid descriptor (length 0 or more than a chunk, not within the memory or, with aligned chunks, not within one
-    /// chunk) drops the whole frame and ends the call; Linux 6.18 completes it, older kernels don't. So check first:
-    /// [`check_piece`](Self::check_piece).
+    /// An invalid descriptor (length 0 or more than a chunk, not within the memory or, with aligned
+    /// chunks, not within one chunk) drops the whole frame and ends the call; Linux 6.18 completes
+    /// it, older kernels don't. So check first: [`check_piece`](Self::check_piece).
     #[inline]
     pub fn transmit(&mut self) -> Option<&mut Producer<Descriptor>> {
         self.transmit.as_mut()
@@ -217,14 +221,16 @@ impl Socket {
     /// Asks the kernel to send what was published. Needed when [`Producer::needs_wakeup`] says so.
     ///
     /// # Errors
-    /// EAGAIN: not all was taken yet, call again. EBUSY: one frame was dropped by the interface, and is completed; call
-    /// again for the others. ENOBUFS: no memory, call again later. ENETDOWN: the interface is down. ENXIO: it is gone.
+    /// EAGAIN: not all was taken yet, call again. EBUSY: one frame was dropped by the interface,
+    /// and is completed; call again for the others. ENOBUFS: no memory, call again later. ENETDOWN:
+    /// the interface is down. ENXIO: it is gone.
     #[inline]
     pub fn wake_transmit(&self) -> io::Result<()> {
         socket::send_nothing(&*self.socket).map_err(io::Error::from_raw_os_error)
     }
 
-    /// Asks the kernel to look at the fill ring. Needed when [`Producer::needs_wakeup`] of it says so.
+    /// Asks the kernel to look at the fill ring. Needed when [`Producer::needs_wakeup`] of it says
+    /// so.
     ///
     /// # Errors
     /// ENETDOWN: the interface is down. ENXIO: it is gone.
@@ -252,7 +258,8 @@ impl Socket {
         })
     }
 
-    /// Bytes that frames may take in the kernel while they are on their way (`SO_SNDBUF`): best effort.
+    /// Bytes that frames may take in the kernel while they are on their way (`SO_SNDBUF`): best
+    /// effort.
     pub fn ask_send_buffer(&self, bytes: usize) {
         if sockopt::set_socket_send_buffer_size_force(&*self.socket, bytes).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&*self.socket, bytes);

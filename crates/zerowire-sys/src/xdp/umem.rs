@@ -1,11 +1,13 @@
 //! A UMEM: the memory that AF_XDP sockets send from and receive into, registered with the kernel.
 //!
-//! Memory: the pages are the program's own, or those that the caller lends ([`Umem::from_raw`]); the kernel pins them until
-//! the last socket is closed. Who may touch a byte is told by the rings: a chunk belongs to the kernel from its way into
-//! the fill or transmit ring until it comes out of the receive or completion ring. The value itself makes no reference to
-//! the memory but in unsafe functions, whose callers answer for that.
+//! Memory: the pages are the program's own, or those that the caller lends ([`Umem::from_raw`]);
+//! the kernel pins them until the last socket is closed. Who may touch a byte is told by the rings:
+//! a chunk belongs to the kernel from its way into the fill or transmit ring until it comes out of
+//! the receive or completion ring. The value itself makes no reference to the memory but in unsafe
+//! functions, whose callers answer for that.
 //!
-//! Registration follows `struct xdp_umem_reg` (include/uapi/linux/if_xdp.h); the limits are those of net/xdp/xdp_umem.c.
+//! Registration follows `struct xdp_umem_reg` (include/uapi/linux/if_xdp.h); the limits are those
+//! of net/xdp/xdp_umem.c.
 
 mod options;
 
@@ -57,7 +59,8 @@ struct Bound {
     queue: u32,
 }
 
-// SAFETY: the address of memory that belongs to no thread; it is dereferenced in unsafe functions only.
+// SAFETY: the address of memory that belongs to no thread; it is dereferenced in unsafe functions
+// only.
 unsafe impl Send for Inner {}
 // SAFETY: as above; the sockets are behind a lock.
 unsafe impl Sync for Inner {}
@@ -74,7 +77,8 @@ pub(super) struct Spare {
 pub(super) enum Claim {
     /// The memory was registered with it.
     Registered(Spare),
-    /// It shares what was registered with the other one, which is bound as long as that one's owner keeps it.
+    /// It shares what was registered with the other one, which is bound as long as that one's owner
+    /// keeps it.
     Shares(OwnedFd, Weak<OwnedFd>),
 }
 
@@ -98,13 +102,13 @@ impl Claim {
 }
 
 impl Umem {
-    /// Maps `len` bytes of zeroes and registers them. `len` is a multiple of the chunk length, and with `huge_pages` is
-    /// rounded up to 2 MiB. Where the limit of locked memory is reached by what was closed just now, that is waited for
-    /// ([`UmemOptions::release_timeout`]).
+    /// Maps `len` bytes of zeroes and registers them. `len` is a multiple of the chunk length, and
+    /// with `huge_pages` is rounded up to 2 MiB. Where the limit of locked memory is reached by
+    /// what was closed just now, that is waited for ([`UmemOptions::release_timeout`]).
     ///
     /// # Errors
-    /// [`XdpError::Value`], [`XdpError::NoMemory`], [`XdpError::NoHugePages`], [`XdpError::Memlock`],
-    /// [`XdpError::NotPermitted`], [`XdpError::Unsupported`].
+    /// [`XdpError::Value`], [`XdpError::NoMemory`], [`XdpError::NoHugePages`],
+    /// [`XdpError::Memlock`], [`XdpError::NotPermitted`], [`XdpError::Unsupported`].
     pub fn new(len: usize, options: UmemOptions, huge_pages: bool) -> Result<Self, XdpError> {
         options.check(0, len)?;
         let too_much = XdpError::NoMemory { need_bytes: len as u64 };
@@ -127,16 +131,17 @@ impl Umem {
 
     /// Registers memory of the caller's: guest RAM, a mapped file, a composition of both.
     ///
-    /// Addresses in the rings count from `base`. Discarding pages (`MADV_DONTNEED` on private memory, `PUNCH_HOLE`,
-    /// a balloon) cuts the link between the address and the pages that the kernel has: frames then go to pages that
-    /// nobody sees.
+    /// Addresses in the rings count from `base`. Discarding pages (`MADV_DONTNEED` on private
+    /// memory, `PUNCH_HOLE`, a balloon) cuts the link between the address and the pages that the
+    /// kernel has: frames then go to pages that nobody sees.
     ///
     /// # Safety
-    /// `base..base + len` stays mapped readable and writable until the last clone of the value and the last socket on it
-    /// are dropped. What is lent to the kernel (see the module) may change at any time, so that no Rust reference to
-    /// those bytes may exist meanwhile. In zero-copy mode an interface can write to chunks of the fill ring until its
-    /// queue is bound anew, some milliseconds after the socket is closed: reuse such memory for other things only when
-    /// writes into it do no harm, or after that.
+    /// `base..base + len` stays mapped readable and writable until the last clone of the value and
+    /// the last socket on it are dropped. What is lent to the kernel (see the module) may change at
+    /// any time, so that no Rust reference to those bytes may exist meanwhile. In zero-copy mode an
+    /// interface can write to chunks of the fill ring until its queue is bound anew, some
+    /// milliseconds after the socket is closed: reuse such memory for other things only when writes
+    /// into it do no harm, or after that.
     ///
     /// # Errors
     /// As [`new`](Self::new), and [`XdpError::NotMapped`].
@@ -196,7 +201,8 @@ impl Umem {
     /// Bytes of the memory, for writing and reading.
     ///
     /// # Safety
-    /// The bytes are not lent to the kernel, and nobody else reads or writes them as long as the slice lives.
+    /// The bytes are not lent to the kernel, and nobody else reads or writes them as long as the
+    /// slice lives.
     ///
     /// # Errors
     /// As [`range`](Self::range).
@@ -208,11 +214,12 @@ impl Umem {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr().add(range.start), len) })
     }
 
-    /// A socket for the memory that is not bound yet: the one that was registered, or a new one. Its fill ring may hold what was
-    /// put there for a bind that failed.
+    /// A socket for the memory that is not bound yet: the one that was registered, or a new one.
+    /// Its fill ring may hold what was put there for a bind that failed.
     ///
-    /// After the last socket was closed, the memory is registered again; the kernel may still hold the old registration
-    /// against the limit of locked memory, which is waited for, as long as for a busy queue.
+    /// After the last socket was closed, the memory is registered again; the kernel may still hold
+    /// the old registration against the limit of locked memory, which is waited for, as long as for
+    /// a busy queue.
     pub(super) fn claim(&self, interface: &Interface, options: &SocketOptions) -> Result<Claim, XdpError> {
         let mut sockets = self.lock();
         if let Some(spare) = sockets.spare.take_if(|s| s.rings.is_none_or(|rings| rings == options.rings)) {
@@ -221,7 +228,8 @@ impl Umem {
         // Rings of other lengths take a registration of their own, once there is room for that.
         sockets.spare = None;
         sockets.bound.retain(|s| s.socket.strong_count() > 0);
-        // The kernel would let such a socket share the rings of the other one, which is of no use here.
+        // The kernel would let such a socket share the rings of the other one, which is of no use
+        // here.
         if sockets.bound.iter().any(|s| s.interface == interface.index() && s.queue == options.queue) {
             let (interface, queue) = (interface.name().to_owned(), options.queue);
             return Err(XdpError::Busy { interface, queue, waited: Duration::ZERO });
@@ -233,15 +241,16 @@ impl Umem {
         Ok(Claim::Registered(Spare { socket, rings: None }))
     }
 
-    /// The queue that a socket was for is busy: it is kept with its registration, for the next claim. Registering a guest's memory
-    /// takes a while, and the memory is pinned anew each time.
+    /// The queue that a socket was for is busy: it is kept with its registration, for the next
+    /// claim. Registering a guest's memory takes a while, and the memory is pinned anew each time.
     pub(super) fn give_back(&self, claim: Claim, rings: RingSizes) {
         if let Claim::Registered(spare) = claim {
             self.lock().spare = Some(Spare { rings: Some(rings), ..spare });
         }
     }
 
-    /// Runs `f` with the other socket of a claim while nobody closes it; None where its owner is done with it.
+    /// Runs `f` with the other socket of a claim while nobody closes it; None where its owner is
+    /// done with it.
     pub(super) fn with_other<R>(&self, other: &Weak<OwnedFd>, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         let sockets = self.lock();
         let listed = sockets.bound.iter().any(|s| Weak::ptr_eq(&s.socket, other));
@@ -249,7 +258,8 @@ impl Umem {
         Some(f(&other))
     }
 
-    /// A bound socket is about to be closed by its owner: from now on nobody else holds it ([`Self::with_other`]).
+    /// A bound socket is about to be closed by its owner: from now on nobody else holds it
+    /// ([`Self::with_other`]).
     pub(super) fn closes(&self, socket: &Arc<OwnedFd>) {
         self.lock().bound.retain(|s| !std::ptr::eq(s.socket.as_ptr(), Arc::as_ptr(socket)));
     }
@@ -267,8 +277,9 @@ impl Umem {
 }
 
 impl Inner {
-    /// A socket that the memory is registered with. What the kernel has not let go of yet, of this or of other memory, may take up
-    /// the limit of locked memory: so long is waited for that, where there is room without it.
+    /// A socket that the memory is registered with. What the kernel has not let go of yet, of this
+    /// or of other memory, may take up the limit of locked memory: so long is waited for that,
+    /// where there is room without it.
     fn registered_socket(&self, patience: Duration) -> Result<OwnedFd, XdpError> {
         let start = Instant::now();
         loop {

@@ -1,12 +1,13 @@
-//! The virtio-net header before a frame (virtio 1.3 §5.1.6; include/uapi/linux/virtio_net.h): it leaves the frame's
-//! checksum, and its segmentation, to whoever gets it.
+//! The virtio-net header before a frame (virtio 1.3 §5.1.6; include/uapi/linux/virtio_net.h): it
+//! leaves the frame's checksum, and its segmentation, to whoever gets it.
 //!
 //! ```text
 //! 0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset | 10 num_buffers
 //! ```
 //!
-//! Between a guest and a device it is little endian, and has `num_buffers` (12 bytes). Packet sockets (PACKET_VNET_HDR) take
-//! 10 bytes in the machine's byte order (net/packet/af_packet.c, `vio_le`): [`VnetHeader`].
+//! Between a guest and a device it is little endian, and has `num_buffers` (12 bytes). Packet
+//! sockets (PACKET_VNET_HDR) take 10 bytes in the machine's byte order (net/packet/af_packet.c,
+//! `vio_le`): [`VnetHeader`].
 
 mod transport;
 
@@ -101,7 +102,8 @@ impl Gso {
     }
 }
 
-/// A checked virtio-net header for a packet socket. Offsets count from the start of the Ethernet header.
+/// A checked virtio-net header for a packet socket. Offsets count from the start of the Ethernet
+/// header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnetHeader {
     flags: u8,
@@ -178,23 +180,24 @@ impl VnetHeader {
     pub const NONE: Self =
         Self { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
 
-    /// No offload; the kernel copies all `len` bytes of the frame, in place of its Ethernet header only (`copylen` in
-    /// `tpacket_snd`, net/packet/af_packet.c).
+    /// No offload; the kernel copies all `len` bytes of the frame, in place of its Ethernet header
+    /// only (`copylen` in `tpacket_snd`, net/packet/af_packet.c).
     #[must_use]
     pub const fn copied(len: usize) -> Self {
         Self { hdr_len: if len > u16::MAX as usize { 0 } else { len as u16 }, ..Self::NONE }
     }
 
-    /// The checksum of everything from `csum_start` on is to be put at `csum_start + csum_offset`, where the frame holds
-    /// the sum of the pseudo header.
+    /// The checksum of everything from `csum_start` on is to be put at `csum_start + csum_offset`,
+    /// where the frame holds the sum of the pseudo header.
     #[must_use]
     #[inline]
     pub const fn checksum(csum_start: u16, csum_offset: u16) -> Self {
         Self { flags: NEEDS_CSUM, csum_start, csum_offset, ..Self::NONE }
     }
 
-    /// The frame is to be cut: each segment gets the first `hdr_len` bytes and `gso_size` bytes of payload. Checksums
-    /// are as in [`VnetHeader::checksum`]; `csum_start` is the start of the TCP or UDP header.
+    /// The frame is to be cut: each segment gets the first `hdr_len` bytes and `gso_size` bytes of
+    /// payload. Checksums are as in [`VnetHeader::checksum`]; `csum_start` is the start of the TCP
+    /// or UDP header.
     ///
     /// # Errors
     /// [`VnetError`] for the first rule that is broken.
@@ -218,9 +221,9 @@ impl VnetHeader {
         Ok(Self { flags: NEEDS_CSUM, gso_type: gso as u8, hdr_len, gso_size, csum_start, csum_offset })
     }
 
-    /// Reads the headers of a whole TCP or UDP frame, and makes it ready: the checksum field gets the sum of the pseudo
-    /// header. The frame is to be cut into segments of `gso_size` bytes of payload; None: only its checksum is left to
-    /// do.
+    /// Reads the headers of a whole TCP or UDP frame, and makes it ready: the checksum field gets
+    /// the sum of the pseudo header. The frame is to be cut into segments of `gso_size` bytes of
+    /// payload; None: only its checksum is left to do.
     ///
     /// # Errors
     /// [`VnetError::NotTransport`], or a rule of [`VnetHeader::segments`].

@@ -1,4 +1,5 @@
-//! Finds the transport header of a frame: as much of Ethernet, VLAN, IPv4, IPv6, TCP and UDP as offload needs.
+//! Finds the transport header of a frame: as much of Ethernet, VLAN, IPv4, IPv6, TCP and UDP as
+//! offload needs.
 
 use super::Gso;
 use crate::ip::{self, TCP, UDP};

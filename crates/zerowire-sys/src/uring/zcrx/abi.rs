@@ -1,5 +1,6 @@
-//! Structures and numbers of zero-copy receive (include/uapi/linux/io_uring/zcrx.h and query.h of Linux 7.3), which are part
-//! of the kernel's interface. All of them hold plain numbers, and zeroes are valid.
+//! Structures and numbers of zero-copy receive (include/uapi/linux/io_uring/zcrx.h and query.h of
+//! Linux 7.3), which are part of the kernel's interface. All of them hold plain numbers, and zeroes
+//! are valid.
 
 /// `IORING_REGISTER_ZCRX_IFQ`.
 pub(super) const REGISTER_ZCRX_IFQ: u32 = 32;

@@ -1,16 +1,19 @@
 //! Zero-copy receive of io_uring as the kernel has it: registration, control, export and import
-//! (include/uapi/linux/io_uring/zcrx.h and io_uring/zcrx.c of Linux 7.x; Documentation/networking/iou-zcrx.rst).
+//! (include/uapi/linux/io_uring/zcrx.h and io_uring/zcrx.c of Linux 7.x;
+//! Documentation/networking/iou-zcrx.rst).
 //!
 //! ```text
 //!  area      | buffer 0 | buffer 1 | ...     written by the NIC or by the kernel; a completion names offset and length,
 //!                                            an entry of the refill ring gives that piece back
 //!  region    | refill ring | statistics |    see `region`
 //! ```
-//! A registration takes one area; from Linux 7.3 on more can be added to it (`ZCRX_CTRL_ADD_AREA`), up to 1024, with a device
-//! and without, of buffers of the same length. None can be taken away. It ends when all rings that registered or imported it are closed, and the descriptors that were exported.
+//! A registration takes one area; from Linux 7.3 on more can be added to it (`ZCRX_CTRL_ADD_AREA`),
+//! up to 1024, with a device and without, of buffers of the same length. None can be taken away. It
+//! ends when all rings that registered or imported it are closed, and the descriptors that were
+//! exported.
 //!
-//! Memory: the kernel pins the area; it may be unmapped at any time without harm to the kernel. Who may read or write a
-//! buffer is up to the caller.
+//! Memory: the kernel pins the area; it may be unmapped at any time without harm to the kernel. Who
+//! may read or write a buffer is up to the caller.
 
 mod abi;
 mod query;
@@ -32,7 +35,8 @@ pub use region::Region;
 
 const _: () = assert!(size_of::<io_uring_region_desc>() == 64);
 
-/// What the kernel tells by a completion of its own (`enum zcrx_event_type`). It does so once, until it is armed again.
+/// What the kernel tells by a completion of its own (`enum zcrx_event_type`). It does so once,
+/// until it is armed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
@@ -111,8 +115,8 @@ impl Zcrx {
     /// That of `io_uring_register`.
     ///
     /// # Safety
-    /// The area is mapped, and nobody reads or writes a byte of it but what a completion has named, until it was given
-    /// back; the ring outlives this value or is not entered after it.
+    /// The area is mapped, and nobody reads or writes a byte of it but what a completion has named,
+    /// until it was given back; the ring outlives this value or is not entered after it.
     pub unsafe fn new(ring: &WideRing, request: &Request) -> io::Result<(Self, Answer)> {
         match Self::register(ring, request, true) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Self::register(ring, request, false),
@@ -158,7 +162,8 @@ impl Zcrx {
             ..IfqReg::default()
         };
         let fd = Arc::clone(ring.fd());
-        // SAFETY: the kernel reads and fills the four structures, which live until it returns, and pins area and region.
+        // SAFETY: the kernel reads and fills the four structures, which live until it returns, and
+        // pins area and region.
         unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, (&raw mut reg).cast(), 1)? };
         let memory = match own {
             Some(memory) => memory,
@@ -182,7 +187,8 @@ impl Zcrx {
     /// Takes part in a registration that another ring has exported; `region` is that ring's.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_ADMIN, EBADF if `exported` is no such descriptor, EINVAL before Linux 7.0.
+    /// EPERM without CAP_NET_ADMIN, EBADF if `exported` is no such descriptor, EINVAL before Linux
+    /// 7.0.
     ///
     /// # Safety
     /// As [`Zcrx::new`], for the area of the other ring.
@@ -240,13 +246,14 @@ impl Zcrx {
         abilities().is_some_and(Abilities::has_more_areas)
     }
 
-    /// Adds an area of `bytes`, which is memory of the process, and returns its number, above an offset's bits. All rings of
-    /// the registration may be told of its buffers before this returns.
+    /// Adds an area of `bytes`, which is memory of the process, and returns its number, above an
+    /// offset's bits. All rings of the registration may be told of its buffers before this returns.
     ///
     /// # Errors
-    /// EOPNOTSUPP before Linux 7.3; EINVAL where the first area is a DMA buffer, with 1024 areas, or for bytes that are no
-    /// pages; ERANGE where buffers are longer than a page and the memory isn't contiguous; EFAULT where the interface has gone;
-    /// ENOMEM also beyond RLIMIT_MEMLOCK; EEXIST from another thread.
+    /// EOPNOTSUPP before Linux 7.3; EINVAL where the first area is a DMA buffer, with 1024 areas,
+    /// or for bytes that are no pages; ERANGE where buffers are longer than a page and the memory
+    /// isn't contiguous; EFAULT where the interface has gone; ENOMEM also beyond RLIMIT_MEMLOCK;
+    /// EEXIST from another thread.
     ///
     /// # Safety
     /// As [`Zcrx::new`], for this memory.
@@ -255,7 +262,8 @@ impl Zcrx {
         let area_ptr = &raw mut area as u64;
         let op = abi::CTRL_ADD_AREA;
         let mut ctrl = CtrlAddArea { zcrx_id: self.id, op, area_ptr, ..CtrlAddArea::default() };
-        // SAFETY: the kernel reads both structures and fills the area's, which live until it returns, and pins the memory.
+        // SAFETY: the kernel reads both structures and fills the area's, which live until it
+        // returns, and pins the memory.
         unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, (&raw mut ctrl).cast(), 0)? };
         // SAFETY: the kernel has written it; it holds plain numbers.
         Ok(unsafe { (&raw const area).read_volatile() }.rq_area_token)
@@ -278,7 +286,8 @@ fn memory(bytes: usize) -> io::Result<Mapping> {
 /// One `io_uring_register`.
 ///
 /// # Safety
-/// What `argument` points to is what `op` wants, and the kernel may write it until the call returns.
+/// What `argument` points to is what `op` wants, and the kernel may write it until the call
+/// returns.
 unsafe fn register(fd: &OwnedFd, op: u32, argument: *mut libc::c_void, count: u32) -> io::Result<()> {
     // SAFETY: passed on to the caller.
     let r = unsafe { libc::syscall(libc::SYS_io_uring_register, fd.as_raw_fd(), op, argument, count) };

@@ -37,7 +37,8 @@ fn query() -> io::Result<Abilities> {
         size: size_of::<QueryZcrx>() as u32,
         ..QueryHeader::default()
     };
-    // SAFETY: the kernel reads and fills both structures, which live until it returns. A query needs no ring (-1).
+    // SAFETY: the kernel reads and fills both structures, which live until it returns. A query
+    // needs no ring (-1).
     let r = unsafe { libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_QUERY, &raw mut header, 0) };
     if r < 0 {
         return Err(io::Error::last_os_error());

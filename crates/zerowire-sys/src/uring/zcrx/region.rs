@@ -4,8 +4,9 @@
 //!  | head, tail | entries of the refill ring ............ | statistics |
 //!   kernel  user  user writes, kernel reads                 kernel writes
 //! ```
-//! It is memory of this process that the kernel pins, or memory of the kernel that is mapped here. Either may be unmapped at
-//! any time without harm to the kernel. All rings that use one area use one refill ring, so that its writer holds a lock.
+//! It is memory of this process that the kernel pins, or memory of the kernel that is mapped here.
+//! Either may be unmapped at any time without harm to the kernel. All rings that use one area use
+//! one refill ring, so that its writer holds a lock.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::abi::{CopyStats, Rqe};
 use crate::map::Mapping;
 
-/// The head of the region, before the entries; what the kernel needs (`rq_hdr_size`) is a part of it.
+/// The head of the region, before the entries; what the kernel needs (`rq_hdr_size`) is a part of
+/// it.
 const HEAD_BYTES: usize = 4096;
 
 /// Where the parts are.
@@ -34,8 +36,8 @@ pub(super) fn lengths(entries: u32) -> (usize, usize) {
     (stats, (stats + size_of::<CopyStats>()).next_multiple_of(rustix::param::page_size()))
 }
 
-/// See the module. Words that both sides change are atomic; entries are written by [`Region::write`] only, whose callers
-/// agree on one writer.
+/// See the module. Words that both sides change are atomic; entries are written by
+/// [`Region::write`] only, whose callers agree on one writer.
 #[derive(Debug)]
 pub struct Region {
     memory: Mapping,
@@ -82,13 +84,15 @@ impl Region {
     /// Writes the entry at position `at`.
     ///
     /// # Safety
-    /// The kernel has taken what was there before, or it never had anything; no other thread writes an entry now.
+    /// The kernel has taken what was there before, or it never had anything; no other thread writes
+    /// an entry now.
     #[inline]
     pub unsafe fn write(&self, at: u32, entry: Rqe) {
         let place = (at & (self.layout.entries - 1)) as usize;
         let to = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place);
-        // SAFETY: inside the region (checked at the registration) and aligned; the kernel reads no entry between the tail
-        // and the head plus the ring's length, and the caller is the only one who writes.
+        // SAFETY: inside the region (checked at the registration) and aligned; the kernel reads no
+        // entry between the tail and the head plus the ring's length, and the caller is the only
+        // one who writes.
         unsafe { to.write(entry) };
     }
 
@@ -152,7 +156,8 @@ impl Region {
     pub fn copied(&self) -> CopyStats {
         let Some(at) = self.layout.stats else { return CopyStats::default() };
         let words = self.memory.as_ptr().wrapping_add(at).cast::<u64>();
-        // SAFETY: inside the region, at a multiple of 64; both sides use whole words, this one atomically.
+        // SAFETY: inside the region, at a multiple of 64; both sides use whole words, this one
+        // atomically.
         let read = |i| unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.load(Ordering::Relaxed);
         CopyStats { count: read(0), bytes: read(1) }
     }

@@ -109,8 +109,8 @@ impl Assembler {
     }
 }
 
-/// The program, in words in [`super`]. `measures`: with the check of the length, for which the kernel has to have
-/// `bpf_xdp_get_buff_len` (since Linux 5.18).
+/// The program, in words in [`super`]. `measures`: with the check of the length, for which the
+/// kernel has to have `bpf_xdp_get_buff_len` (since Linux 5.18).
 pub(super) fn code(sockets: i32, rules: i32, measures: bool) -> Vec<[u8; 8]> {
     let mut a = Assembler::default();
     // r6: the context, r7: the queue, r8: its rule.

@@ -1,20 +1,22 @@
 //! The XDP program that steers received frames to sockets.
 //!
-//! A frame of queue n goes to the socket that a map has for n, if the queue's [`Rule`] has it so, and to the kernel's own stack
-//! elsewhere (Documentation/bpf/map_xskmap.rst):
+//! A frame of queue n goes to the socket that a map has for n, if the queue's [`Rule`] has it so,
+//! and to the kernel's own stack elsewhere (Documentation/bpf/map_xskmap.rst):
 //!
 //! 1. no socket for the queue: to the kernel;
-//! 2. a rule with an address, and the frame goes to another one that is no group address: to the kernel;
+//! 2. a rule with an address, and the frame goes to another one that is no group address: to the
+//!    kernel;
 //! 3. the frame is longer than the rule allows: dropped, and counted ([`Steering::dropped`]);
 //! 4. to the socket.
 //!
-//! A program of this kind can't have a frame go both ways: what goes to a socket the kernel's stack doesn't see. So with an
-//! address the socket has all broadcast and multicast frames of its queue, without which a guest would not be found (ARP,
-//! neighbour discovery), and the host itself gets them on other queues only.
+//! A program of this kind can't have a frame go both ways: what goes to a socket the kernel's stack
+//! doesn't see. So with an address the socket has all broadcast and multicast frames of its queue,
+//! without which a guest would not be found (ARP, neighbour discovery), and the host itself gets
+//! them on other queues only.
 //!
-//! Program, maps and link live as long as their descriptors: when the value is dropped, or the process is killed, the interface
-//! is as it was, and nothing has to be cleared away. A program of somebody else's on the interface is respected: attaching
-//! fails, and the error names it.
+//! Program, maps and link live as long as their descriptors: when the value is dropped, or the
+//! process is killed, the interface is as it was, and nothing has to be cleared away. A program of
+//! somebody else's on the interface is respected: attaching fails, and the error names it.
 
 mod code;
 mod other;
@@ -57,9 +59,11 @@ pub enum Hook {
 /// Which frames of a queue go to its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Only those to this Ethernet address, and those to groups (broadcast and multicast); others are the kernel's. None: all.
+    /// Only those to this Ethernet address, and those to groups (broadcast and multicast); others
+    /// are the kernel's. None: all.
     pub address: Option<[u8; 6]>,
-    /// Of those, longer ones are dropped, bytes from the Ethernet header on. Before Linux 5.18 nothing is measured.
+    /// Of those, longer ones are dropped, bytes from the Ethernet header on. Before Linux 5.18
+    /// nothing is measured.
     pub longest_bytes: u32,
 }
 
@@ -96,14 +100,16 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Attaches the program to an interface of this thread's network namespace. `queues`: how many can be steered.
+    /// Attaches the program to an interface of this thread's network namespace. `queues`: how many
+    /// can be steered.
     ///
-    /// One process has it for all of an interface's queues. Where that of another one is there, it is given half a second to
-    /// go: its owner may just have been killed.
+    /// One process has it for all of an interface's queues. Where that of another one is there, it
+    /// is given half a second to go: its owner may just have been killed.
     ///
     /// # Errors
-    /// [`XdpError::NoInterface`], [`XdpError::Value`], [`XdpError::OtherProgram`], and [`XdpError::System`] with EPERM
-    /// (CAP_BPF and CAP_NET_ADMIN are needed), EOPNOTSUPP (`native` without such a driver).
+    /// [`XdpError::NoInterface`], [`XdpError::Value`], [`XdpError::OtherProgram`], and
+    /// [`XdpError::System`] with EPERM (CAP_BPF and CAP_NET_ADMIN are needed), EOPNOTSUPP (`native`
+    /// without such a driver).
     pub fn attach(interface: &str, queues: u32, hook: Hook) -> Result<Self, XdpError> {
         if queues == 0 || queues > MAX_QUEUES {
             let rule = format!("take 1 to {MAX_QUEUES}");
@@ -129,11 +135,12 @@ impl Steering {
         self.hook
     }
 
-    /// Steers all that the socket's queue receives to the socket, until it is closed, or another one takes its place.
+    /// Steers all that the socket's queue receives to the socket, until it is closed, or another
+    /// one takes its place.
     ///
     /// # Errors
-    /// [`XdpError::System`]: E2BIG for a queue beyond those that the program was attached for; EINVAL for a socket without
-    /// receive ring.
+    /// [`XdpError::System`]: E2BIG for a queue beyond those that the program was attached for;
+    /// EINVAL for a socket without receive ring.
     pub fn steer(&self, socket: &Socket) -> Result<(), XdpError> {
         self.steer_by(socket, &Rule::default())
     }
@@ -176,7 +183,8 @@ impl Steering {
 }
 
 impl Drop for Steering {
-    /// Takes the program off the interface at once: a child process that was just forked may hold the link a little longer.
+    /// Takes the program off the interface at once: a child process that was just forked may hold
+    /// the link a little longer.
     fn drop(&mut self) {
         // Where it can't be done, the last descriptor does it.
         let _ = sys::detach(&self.link);

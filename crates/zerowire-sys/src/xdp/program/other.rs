@@ -24,7 +24,8 @@ pub(super) fn on(interface: &str) -> Other {
 }
 
 impl Other {
-    /// Whether it is a program of this library's, of another process or of this one, or one that has just gone.
+    /// Whether it is a program of this library's, of another process or of this one, or one that
+    /// has just gone.
     pub(super) fn is_own(&self) -> bool {
         self.name.as_deref() == Some(NAME) || self.place.is_none()
     }

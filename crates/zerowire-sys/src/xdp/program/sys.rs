@@ -1,7 +1,7 @@
 //! bpf(2): all `unsafe` of it.
 //!
-//! Commands, types and attributes are those of include/uapi/linux/bpf.h; of each `union bpf_attr` the head that the command
-//! needs is given, without padding.
+//! Commands, types and attributes are those of include/uapi/linux/bpf.h; of each `union bpf_attr`
+//! the head that the command needs is given, without padding.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -101,7 +101,8 @@ impl Map {
         }
         let attr =
             Attr { map: self.fd.as_raw_fd() as u32, pad: 0, key: &raw const key as u64, value, flags: 0 };
-        // SAFETY: the key has four bytes, and lives until the call returns; the value by the contract.
+        // SAFETY: the key has four bytes, and lives until the call returns; the value by the
+        // contract.
         unsafe { bpf(command, &attr) }.map(drop)
     }
 }
@@ -191,8 +192,8 @@ pub(super) fn program_name(id: u32) -> io::Result<String> {
     let fd = unsafe { bpf_new(BPF_PROG_GET_FD_BY_ID, &ById { id, next: 0, flags: 0 })? };
     let mut info = Info::default();
     let ask = Ask { fd: fd.as_raw_fd() as u32, bytes: size_of::<Info>() as u32, info: &raw mut info as u64 };
-    // SAFETY: the kernel writes at most as many bytes as the value has; the addresses in it are zero, so that it writes
-    // nowhere else.
+    // SAFETY: the kernel writes at most as many bytes as the value has; the addresses in it are
+    // zero, so that it writes nowhere else.
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &ask)? };
     let end = info.name.iter().position(|b| *b == 0).unwrap_or(info.name.len());
     Ok(String::from_utf8_lossy(&info.name[..end]).into_owned())

@@ -14,7 +14,8 @@ use super::super::ring::Layout;
 use super::super::umem::{Claim, Umem};
 use super::{Interface, Mode, SocketOptions, XdpError};
 
-/// `XDP_MAX_TX_SKB_BUDGET` (include/uapi/linux/if_xdp.h, since Linux 6.17): frames that one call sends in copy mode.
+/// `XDP_MAX_TX_SKB_BUDGET` (include/uapi/linux/if_xdp.h, since Linux 6.17): frames that one call
+/// sends in copy mode.
 const MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
 /// The budget without that option (`TX_BATCH_SIZE`, net/xdp/xsk.c), and the lowest that it takes.
@@ -125,8 +126,8 @@ fn translate(error: Errno, interface: &Interface, options: &SocketOptions, waite
     }
 }
 
-/// Lets one call send as many frames as the transmit ring holds. Kernels before 6.17 don't know the option, and take as
-/// many calls as they need.
+/// Lets one call send as many frames as the transmit ring holds. Kernels before 6.17 don't know the
+/// option, and take as many calls as they need.
 pub(super) fn raise_budget(socket: &OwnedFd, budget: u32) {
     if budget <= DEFAULT_TX_BUDGET {
         return;

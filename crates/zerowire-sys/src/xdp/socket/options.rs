@@ -16,8 +16,8 @@ pub enum Mode {
     ZeroCopy,
 }
 
-/// Entries of the rings: powers of two. Fill and completion rings are always there; receive and transmit rings can be
-/// left out with 0, but not both.
+/// Entries of the rings: powers of two. Fill and completion rings are always there; receive and
+/// transmit rings can be left out with 0, but not both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSizes {
     /// Chunks waiting for received frames.
@@ -37,7 +37,8 @@ impl Default for RingSizes {
     }
 }
 
-/// More entries than this take more memory than the kernel gives in one piece for descriptors of 16 bytes.
+/// More entries than this take more memory than the kernel gives in one piece for descriptors of 16
+/// bytes.
 const MAX_ENTRIES: u32 = 1 << 20;
 
 impl RingSizes {
@@ -72,22 +73,26 @@ pub struct SocketOptions {
     pub queue: u32,
     /// Copy or not. Further sockets on one UMEM have the mode of the first.
     pub mode: Mode,
-    /// The kernel says when it needs a system call (`XDP_USE_NEED_WAKEUP`). In copy mode sending always needs one.
+    /// The kernel says when it needs a system call (`XDP_USE_NEED_WAKEUP`). In copy mode sending
+    /// always needs one.
     pub need_wakeup: bool,
     /// Frames can have several pieces (`XDP_USE_SG`, since Linux 6.6).
     pub multi_buffer: bool,
     /// Entries of the rings.
     pub rings: RingSizes,
-    /// Chunks that are in the fill ring before the queue is bound, at most as many as it has entries; their addresses are the
-    /// caller's to answer for. In zero-copy mode a driver may take chunks when it is bound and then only when frames come,
-    /// so that a queue that is bound without any receives none.
+    /// Chunks that are in the fill ring before the queue is bound, at most as many as it has
+    /// entries; their addresses are the caller's to answer for. In zero-copy mode a driver may take
+    /// chunks when it is bound and then only when frames come, so that a queue that is bound
+    /// without any receives none.
     pub first_chunks: Vec<u64>,
-    /// How long to wait for the kernel to let go of a queue whose socket was closed (EBUSY). Measured: 2 to 15 ms.
+    /// How long to wait for the kernel to let go of a queue whose socket was closed (EBUSY).
+    /// Measured: 2 to 15 ms.
     pub busy_timeout: Duration,
 }
 
 impl SocketOptions {
-    /// Queue 0, mode auto, wake-ups on demand, frames of one piece, 2048 entries a ring, 500 ms for a busy queue.
+    /// Queue 0, mode auto, wake-ups on demand, frames of one piece, 2048 entries a ring, 500 ms for
+    /// a busy queue.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),

@@ -1,4 +1,5 @@
-//! How a UMEM is cut and used, and the kernel's rules for that (`xdp_umem_reg`, net/xdp/xdp_umem.c).
+//! How a UMEM is cut and used, and the kernel's rules for that (`xdp_umem_reg`,
+//! net/xdp/xdp_umem.c).
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use crate::xdp::error::XdpError;
 /// The shortest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`), bytes.
 pub const MIN_CHUNK_BYTES: u32 = 2048;
 
-/// Bytes at the start of each chunk that a received frame leaves free, beside the headroom that was asked for
-/// (`XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h).
+/// Bytes at the start of each chunk that a received frame leaves free, beside the headroom that was
+/// asked for (`XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h).
 pub const KERNEL_HEADROOM_BYTES: u32 = 256;
 
 /// Addresses have 48 bits with unaligned chunks.
@@ -19,22 +20,24 @@ const MAX_UNALIGNED_BYTES: usize = 1 << 48;
 /// How a UMEM is cut and used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemOptions {
-    /// Bytes of a chunk: 2048 to the page size; a power of two unless `unaligned`. No piece of a frame is longer.
+    /// Bytes of a chunk: 2048 to the page size; a power of two unless `unaligned`. No piece of a
+    /// frame is longer.
     pub chunk_bytes: u32,
-    /// Bytes that a received frame leaves free behind the kernel's 256: less than `chunk_bytes - 256`.
+    /// Bytes that a received frame leaves free behind the kernel's 256: less than `chunk_bytes -
+    /// 256`.
     pub headroom_bytes: u32,
-    /// Chunks may start at any byte (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`); pages that a chunk crosses must be neighbours in
-    /// memory for zero-copy mode, for copy mode they needn't.
+    /// Chunks may start at any byte (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`); pages that a chunk crosses
+    /// must be neighbours in memory for zero-copy mode, for copy mode they needn't.
     pub unaligned: bool,
-    /// Bytes of metadata before each frame that is sent (`struct xsk_tx_metadata`), 0 for none; a multiple of 8, less
-    /// than 256.
+    /// Bytes of metadata before each frame that is sent (`struct xsk_tx_metadata`), 0 for none; a
+    /// multiple of 8, less than 256.
     pub tx_metadata_bytes: u32,
-    /// The kernel fills in the checksums that the metadata asks for in software (`XDP_UMEM_TX_SW_CSUM`). Wrong for frames of
-    /// several buffers.
+    /// The kernel fills in the checksums that the metadata asks for in software
+    /// (`XDP_UMEM_TX_SW_CSUM`). Wrong for frames of several buffers.
     pub software_checksum: bool,
-    /// How long to wait, at the registration, for what the kernel has not let go of yet and what counts against the limit of
-    /// locked memory: it does so in a work queue (net/xdp/xdp_umem.c, `xdp_put_umem`; net/xdp/xsk_buff_pool.c,
-    /// `xp_release_deferred`), on a busy machine late.
+    /// How long to wait, at the registration, for what the kernel has not let go of yet and what
+    /// counts against the limit of locked memory: it does so in a work queue (net/xdp/xdp_umem.c,
+    /// `xdp_put_umem`; net/xdp/xsk_buff_pool.c, `xp_release_deferred`), on a busy machine late.
     pub release_timeout: Duration,
 }
 
