@@ -2,7 +2,37 @@
 //!
 //! All counts are free-running and wrap around, as the header's fields do.
 
+mod socket;
+mod windows;
+
+pub use socket::{SOCKET_BYTES, SocketCredit};
+pub use windows::{Releases, WindowCredit};
+
 use super::packet::Kind;
+
+/// Why a guest's credit is reviewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Something came from the guest, or left for the host program.
+    Routine,
+    /// The guest asks: it wants to know of little, too.
+    GuestAsks,
+    /// A message that is not complete takes room until its end comes. The guest may need all the
+    /// rest for it.
+    PartWaits,
+    /// Nothing has happened for a while.
+    Idle,
+}
+
+/// What a review of a guest's credit found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Review {
+    /// True: the guest is to be told.
+    pub due: bool,
+    /// True: there is credit that the guest does not know of, and nobody will say when there is
+    /// more. It is reviewed again once nothing has happened for a while.
+    pub quiet: bool,
+}
 
 /// What a guest may send to this side: to a host program, or to a sibling, whose own credit is followed then.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +125,13 @@ impl Incoming {
     /// Bytes that have to leave the buffer before the guest is told.
     pub fn short_of_news(&self) -> u32 {
         (self.half() + 1).saturating_sub(self.untold())
+    }
+
+    /// The outcome of a review: credit is news, and there is some that is `kept` from the guest.
+    pub fn reviewed(&self, why: Why, news: bool, kept: bool) -> Review {
+        let due = news || (matches!(why, Why::PartWaits | Why::Idle) && self.untold() > 0);
+        // What is due goes once the guest has a buffer for it, and what it leaves is reviewed then.
+        Review { due, quiet: !due && (kept || self.untold() > 0) }
     }
 
     /// Whether the guest may send nothing, as far as it was told.

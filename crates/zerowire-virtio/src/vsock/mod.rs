@@ -4,6 +4,7 @@ mod clock;
 pub(crate) mod command;
 mod counters;
 pub mod credit;
+mod forecast;
 mod group;
 pub mod held;
 pub mod lifecycle;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::credit::{Incoming, Outgoing};
+use super::credit::{Incoming, Outgoing, Review, SocketCredit, Why, WindowCredit};
+use super::forecast::MessageForecast;
 use super::held::Held;
 use super::lifecycle::Lifecycle;
 use super::mapped::{AskedFor, Ended, Windows};
@@ -56,10 +57,8 @@ pub struct HostEnd {
     pub socket: OwnedFd,
     /// There may be something to read.
     pub readable: bool,
-    /// The longest message so far, bytes.
-    longest: u32,
-    /// How many came since that were no longer, up to where that counts.
-    no_longer: u8,
+    /// How long its next message will be.
+    pub forecast: MessageForecast,
     /// There may be room to write.
     pub writable: bool,
     /// The program has ended its sending, or closed.
@@ -68,22 +67,10 @@ pub struct HostEnd {
     pub closed: bool,
     /// It closed while something that was sent to it was unread.
     pub closed_unread: bool,
-    /// Bytes that the socket keeps unread at most, with what the kernel needs for them.
-    pub room: usize,
-    /// Bytes of the socket for which the guest has credit again, whether or not the program has read them.
-    pub ahead: u32,
-    /// Bytes that the socket, or the windows, took and that the program may not have read or given back.
-    pub in_socket: u32,
-    /// What the kernel has of the socket's room for them at most.
-    kernel_needs: u32,
-    /// Those of them for which the guest has no credit again.
-    pub uncredited: u32,
-    /// Bytes for which the guest has credit again, and that the socket has yet to take.
-    pub promised: u32,
-    /// The guest waits for credit, or may: news of room, or of a release, are asked for.
-    pub credit_waits: bool,
-    /// The program keeps windows while it waits: the guest is to be told of any room.
-    pub stingy: bool,
+    /// The socket's room, as credit for the guest.
+    pub credit: SocketCredit,
+    /// The same of windows, if the connection is mapped.
+    pub window_credit: WindowCredit,
     /// News of room for writing are asked for.
     pub room_watched: bool,
     /// Writing was shut down.
@@ -96,34 +83,20 @@ pub struct HostEnd {
     pub asked: Option<Box<AskedFor>>,
 }
 
-/// After so many messages in a row that are no longer than one before, the next one is expected not to be, and read without a
-/// look at its length. Where it is, all of it is copied once.
-const SURE: u8 = 16;
-
-/// What messages of a connection that are expected may have, bytes: for longer ones a call more makes no difference.
-const SHORT: u32 = 64 << 10;
-
 impl HostEnd {
     /// A new socket's end.
-    pub fn new(socket: OwnedFd) -> Box<Self> {
+    pub fn new(socket: OwnedFd, credit: SocketCredit) -> Box<Self> {
         Box::new(Self {
             socket,
             readable: false,
-            longest: 0,
-            no_longer: 0,
+            forecast: MessageForecast::default(),
             writable: true,
             hung_up: false,
             closed: false,
             write_shut: false,
             closed_unread: false,
-            room: 0,
-            ahead: 0,
-            in_socket: 0,
-            kernel_needs: 0,
-            uncredited: 0,
-            promised: 0,
-            credit_waits: false,
-            stingy: false,
+            credit,
+            window_credit: WindowCredit::default(),
             room_watched: false,
             held: None,
             windows: None,
@@ -141,98 +114,33 @@ impl HostEnd {
         is_news
     }
 
-    /// A message of `len` bytes came.
-    pub fn message_came(&mut self, len: u32) {
-        if len > self.longest {
-            (self.longest, self.no_longer) = (len, 0);
-        } else if self.no_longer < SURE {
-            self.no_longer += 1;
-        } else if self.longest > SHORT {
-            // What was long may be over.
-            (self.longest, self.no_longer) = (len, 0);
-        }
-    }
-
-    /// How long the next message is expected to be at most, if that is known.
-    pub fn expected_length(&self) -> Option<usize> {
-        (self.no_longer >= SURE && self.longest <= SHORT).then_some(self.longest as usize)
-    }
-
     /// Whether bytes of the guest, or the news that no more come, wait for the program.
     pub fn has_pending(&self) -> bool {
         let waits = |w: &Windows| w.ended() == Ended::Due || w.lends();
         self.held.is_some() || self.windows.as_ref().is_some_and(|w| waits(w))
     }
 
-    /// The socket, or the windows, took `n` bytes.
-    pub fn took(&mut self, n: usize) {
-        self.in_socket = self.in_socket.saturating_add(n as u32);
-        self.kernel_needs = self.kernel_needs.saturating_add(kernel_needs(n as u32));
-        self.uncredited += self.unpromised(n as u32);
-    }
-
     /// Whether the socket takes `n` bytes by one call for sure, and the guest has credit for them as soon as it has.
     pub fn surely_takes(&self, n: u32) -> bool {
         let free = self.windows.is_none() && self.held.is_none() && self.writable;
-        let room = self.kernel_needs.saturating_add(kernel_needs(n)) as usize <= self.room;
-        free && room && self.in_socket.saturating_add(n) <= self.ahead
+        free && self.credit.surely_takes(n)
     }
 
-    /// `n` bytes of the guest leave for the socket, or nowhere: how many of them it has yet to get credit for.
-    pub fn unpromised(&mut self, n: u32) -> u32 {
-        let promised = self.promised.min(n);
-        self.promised -= promised;
-        n - promised
+    /// Bytes that the program may not have read, and for which the guest has no credit again.
+    pub fn uncredited(&self) -> u32 {
+        self.credit.uncredited() + self.window_credit.uncredited()
     }
 
-    /// `unread` bytes are left of those that were taken at most. Returns for how many the guest has credit again with that.
-    pub fn leaves(&mut self, unread: u32) -> u32 {
-        self.in_socket = unread;
-        let ahead = if self.windows.is_some() { 0 } else { self.ahead };
-        let left = self.uncredited.min(unread.saturating_sub(ahead));
-        std::mem::replace(&mut self.uncredited, left) - left
+    /// Gives the guest credit for what the program has read, or given back.
+    fn review(&mut self, incoming: &mut Incoming, why: Why) -> Review {
+        let part = self.held.as_ref().is_some_and(|held| held.has_partial());
+        let why = if part { Why::PartWaits } else { why };
+        if self.windows.is_some() || self.window_credit.uncredited() > 0 {
+            self.window_credit.review(incoming, why, self.windows.as_deref_mut())
+        } else {
+            self.credit.review(incoming, why, || socket::unread(&self.socket))
+        }
     }
-
-    /// As [`Self::leaves`], for as many bytes of those that the socket, or the windows, took as the program has not read or given
-    /// back yet.
-    pub fn looks(&mut self) -> u32 {
-        let unread = match &mut self.windows {
-            // What is in the window that is being filled counts as read if nothing else is out: the program can't do
-            // anything about it.
-            Some(w) => {
-                let back = w.take_released();
-                if w.is_any_out() { self.in_socket.saturating_sub(back) } else { 0 }
-            }
-            None => {
-                let unread = socket::unread(&self.socket);
-                self.kernel_needs = unread as u32;
-                if socket::is_writable(unread, self.room) {
-                    return self.is_writable(unread);
-                }
-                self.in_socket.min(unread as u32)
-            }
-        };
-        self.leaves(unread)
-    }
-
-    /// The kernel calls the socket writable, with at most so much unread, and says nothing of what is read from now on: the
-    /// guest has credit again for all.
-    fn is_writable(&mut self, unread: usize) -> u32 {
-        self.in_socket = self.in_socket.min(unread as u32);
-        self.kernel_needs = self.kernel_needs.min(unread as u32);
-        self.leaves_all()
-    }
-
-    /// The guest has credit again for all that was taken, whether or not it was read. Returns for how many bytes more.
-    pub fn leaves_all(&mut self) -> u32 {
-        if self.windows.is_some() { self.leaves(0) } else { std::mem::take(&mut self.uncredited) }
-    }
-}
-
-/// What the kernel takes of a socket's room for `n` bytes of one call at most: a piece is up to 48 KiB long, kept in blocks whose
-/// length is a power of 2, with some hundred bytes of its own (net/unix/af_unix.c, `unix_stream_sendmsg`; `truesize` of a sk_buff).
-fn kernel_needs(n: u32) -> u32 {
-    n.saturating_mul(2).saturating_add((1 + n / (32 << 10)) << 11)
 }
 
 /// When a guest is asked again, and how long after the last time. A driver tells of room when it
@@ -316,12 +224,18 @@ impl Connection {
         }
     }
 
-    /// What lies in the socket counts as read.
+    /// What lies in the socket counts as read: the kernel says that it is writable.
     pub fn read_all(&mut self) {
         if let End::Host(h) = &mut self.end {
-            let more = if h.windows.is_some() { h.leaves(0) } else { h.is_writable(h.room / 4) };
-            self.incoming.forward(more);
-            h.credit_waits = false;
+            self.incoming.forward(h.credit.writable());
+        }
+    }
+
+    /// Brings the guest's credit up to what its far side has taken.
+    pub fn review_credit(&mut self, why: Why) -> Review {
+        match &mut self.end {
+            End::Host(host) => host.review(&mut self.incoming, why),
+            _ => self.incoming.reviewed(why, self.incoming.is_news(), false),
         }
     }
 
@@ -501,89 +415,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_comes_back_for_what_was_read_and_for_what_the_socket_keeps_beside_it() {
+    fn nothing_goes_ahead_of_what_waits() {
         let (ours, _theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
-        let mut end = HostEnd::new(ours);
-        end.ahead = 100;
-        end.took(80);
-        assert_eq!((end.leaves(80), end.uncredited), (80, 0), "all of it may stay unread");
-        end.took(60);
-        assert_eq!((end.leaves(140), end.uncredited), (20, 40));
-        assert_eq!((end.leaves(140), end.uncredited), (0, 40), "only once");
-        assert_eq!((end.leaves(110), end.uncredited), (30, 10), "30 were read");
-        end.took(50);
-        assert_eq!((end.in_socket, end.uncredited), (160, 60));
-        assert_eq!((end.leaves(0), end.in_socket, end.uncredited), (60, 0, 0));
-        // The kernel says that a quarter of the room is unread at most.
-        (end.room, end.ahead) = (400, 50);
-        end.took(150);
-        assert_eq!((end.is_writable(100), end.in_socket, end.uncredited), (150, 100, 0));
-        end.took(30);
-        assert_eq!((end.leaves(130), end.uncredited), (0, 30), "what may be unread still counts");
-        assert_eq!((end.leaves_all(), end.in_socket, end.uncredited), (30, 130, 0));
-        assert_eq!(end.looks(), 0);
-        assert_eq!(end.in_socket, 0, "nothing is in the socket");
-        // What was credited before the socket had it is not credited again, however much the socket takes of it.
-        end.promised = 40;
-        end.took(30);
-        assert_eq!((end.in_socket, end.uncredited, end.promised), (30, 0, 10));
-        assert_eq!((end.unpromised(4), end.unpromised(9), end.promised), (0, 3, 0));
-        end.leaves(0);
-        // Without room of its own each byte takes credit until it was read.
-        end.ahead = 0;
-        end.took(7);
-        assert_eq!((end.leaves(7), end.leaves(2), end.uncredited), (0, 5, 2));
-    }
-
-    #[test]
-    fn a_socket_surely_takes_what_the_kernel_has_room_for() {
-        let (ours, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )
-        .expect("a pair");
-        let room = socket::reserve(&ours, 192 << 10);
-        let mut end = HostEnd::new(ours);
-        (end.room, end.ahead) = (room, 128 << 10);
-        let chunk = vec![7u8; 64 << 10];
-        let mut sizes = [1, 64, 768, 1000, 4000, 4097, 9000, 17_000, 33_000, 49_000, 65_536].iter().cycle();
-        let (mut sure, mut unsure) = (0, 0);
-        while unsure < 1000 {
-            let Some(n) = sizes.next().copied() else { break };
-            let surely = end.surely_takes(n as u32);
-            let took = rustix::io::write(&end.socket, &chunk[..n]).unwrap_or(0);
-            assert!(
-                !surely || took == n,
-                "{took} of {n} bytes behind {} in {}",
-                end.in_socket,
-                end.kernel_needs
-            );
-            end.took(took);
-            let unread = socket::unread(&end.socket) as u32;
-            assert!(
-                unread <= end.kernel_needs,
-                "{unread} bytes for {}, at most {}",
-                end.in_socket,
-                end.kernel_needs
-            );
-            if surely {
-                sure += 1;
-                continue;
-            }
-            // Read a bit less each time, to meet it at every depth.
-            unsure += 1;
-            let mut left = vec![0; end.in_socket as usize * (unsure % 7) / 7];
-            let got = rustix::io::read(&theirs, &mut left[..]).unwrap_or(0);
-            let in_socket = end.in_socket - got as u32;
-            end.kernel_needs = socket::unread(&end.socket) as u32;
-            end.leaves(in_socket);
-        }
-        assert!(sure > 500, "{sure} sure, {unsure} not");
+        let mut end = HostEnd::new(ours, SocketCredit::new(1 << 20, 1));
+        assert!(end.surely_takes(1));
         end.held = Some(Box::default());
-        end.leaves(0);
         assert!(!end.surely_takes(1), "not ahead of what waits");
     }
 }

@@ -19,6 +19,7 @@ use zerowire::recv::layout::{
 use super::direct::Direct;
 use super::memory::{Memory, ProgramFiles};
 use super::quota::MapClaim;
+use crate::vsock::credit::Releases;
 use crate::vsock::packet::Kind;
 
 /// How far the end of the data has come.
@@ -178,41 +179,11 @@ impl Windows {
         }
     }
 
-    /// Bytes that had been copied into windows which came back since the last call, in the order in which they were published.
-    pub fn take_released(&mut self) -> u32 {
-        let mut bytes = std::mem::take(&mut self.freed);
-        while self.out_count > 0 && self.is_ours(self.oldest) {
-            bytes += self.pop_oldest();
-        }
-        bytes
-    }
-
     fn pop_oldest(&mut self) -> u32 {
         let bytes = std::mem::take(&mut self.out[self.oldest as usize]);
         self.oldest = (self.oldest + 1) % self.options.windows;
         self.out_count -= 1;
         bytes
-    }
-
-    /// Whether a window is published and not back.
-    pub fn is_any_out(&self) -> bool {
-        self.out_count > 0
-    }
-
-    /// Asks to be told when so many bytes are back, or all that are out. Returns true if that is so by now.
-    pub fn wait_for_bytes(&mut self, bytes: u32) -> bool {
-        let (mut sum, mut last) = (0, None);
-        for i in 0..self.out_count {
-            let w = (self.oldest + i) % self.options.windows;
-            if !self.is_ours(w) {
-                last = Some(w);
-            }
-            sum += self.out[w as usize];
-            if sum >= bytes {
-                break;
-            }
-        }
-        last.is_none_or(|w| self.wait_for(w))
     }
 
     fn next(&mut self) {
@@ -345,5 +316,35 @@ impl Windows {
         self.memory.word(at).store(POLL_END, Ordering::Release);
         self.ended = Ended::Told;
         self.wake_due = true;
+    }
+}
+
+/// In the order in which windows were published.
+impl Releases for Windows {
+    fn take_released(&mut self) -> u32 {
+        let mut bytes = std::mem::take(&mut self.freed);
+        while self.out_count > 0 && self.is_ours(self.oldest) {
+            bytes += self.pop_oldest();
+        }
+        bytes
+    }
+
+    fn is_any_out(&self) -> bool {
+        self.out_count > 0
+    }
+
+    fn wait_for_bytes(&mut self, bytes: u32) -> bool {
+        let (mut sum, mut last) = (0, None);
+        for i in 0..self.out_count {
+            let w = (self.oldest + i) % self.options.windows;
+            if !self.is_ours(w) {
+                last = Some(w);
+            }
+            sum += self.out[w as usize];
+            if sum >= bytes {
+                break;
+            }
+        }
+        last.is_none_or(|w| self.wait_for(w))
     }
 }

@@ -9,6 +9,7 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 
 use super::{ANSWER_PATIENCE, Switch};
+use crate::vsock::credit::{SOCKET_BYTES, SocketCredit};
 use crate::vsock::held::{self, Held};
 use crate::vsock::lifecycle::Phase;
 use crate::vsock::packet::{Kind, SHUT_RECEIVE, SHUT_SEND};
@@ -21,10 +22,6 @@ const COMMAND: &str = "CONNECT";
 
 /// The longest line that a host program may begin with: "CONNECT 4294967295\n" and some room.
 const MAX_LINE: usize = 32;
-
-/// Bytes that a connection's socket is to keep unread at least, as far as the system lets it: about what unix sockets keep
-/// unasked. With a smaller buffer than that, guest and program would wait for each other with each bufferful.
-const SOCKET_BYTES: usize = 192 * 1024;
 
 /// Bytes of those that wait which a system call takes: as many pieces as its list may name, the first of which may be cut.
 const MOST_AT_ONCE: usize = (socket::MAX_IOV - 1) * held::PIECE;
@@ -112,11 +109,7 @@ impl Switch {
         let room = socket::reserve(&socket, buffer.max(SOCKET_BYTES));
         watch(&self.epoll, &socket, Event::Connection { vm: v, place: vm.connections.place(slot) })?;
         if let Some(c) = vm.connections.get(slot) {
-            let mut end = HostEnd::new(socket);
-            end.room = room;
-            // Half of the room is the kernel's own need.
-            end.ahead = (room / 2).min(SOCKET_BYTES).saturating_sub(buffer) as u32;
-            c.end = End::Host(end);
+            c.end = End::Host(HostEnd::new(socket, SocketCredit::new(room, buffer)));
         }
         Ok(())
     }
@@ -130,7 +123,7 @@ impl Switch {
         host.readable |= flags.intersects(F::IN | F::RDHUP | F::HUP | F::ERR);
         host.hung_up |= flags.intersects(F::RDHUP | F::HUP);
         host.closed |= flags.contains(F::HUP);
-        let news = flags.contains(F::OUT) && host.credit_waits;
+        let news = flags.contains(F::OUT) && host.credit.waits();
         let (writable, closed) = (host.writable && host.held.is_some(), host.closed);
         if closed {
             c.program_closed();
@@ -194,7 +187,7 @@ impl Switch {
             }
         }
         Held::settle(&mut host.held);
-        host.took(took);
+        host.credit.took(took);
         self.watch_room(v, slot);
         match failed {
             Some(e) => self.host_refuses(v, slot, &e),
@@ -209,7 +202,7 @@ impl Switch {
         let place = self.vms[v].connections.place(slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         let Some(host) = c.host() else { return };
-        let wanted = (host.held.is_some() && !host.writable || host.credit_waits) && host.windows.is_none();
+        let wanted = (host.held.is_some() && !host.writable || host.credit.waits()) && host.windows.is_none();
         if std::mem::replace(&mut host.room_watched, wanted) == wanted {
             return;
         }
@@ -236,7 +229,7 @@ impl Switch {
         if let Some(host) = c.host()
             && let Some(held) = host.held.take()
         {
-            let lost = host.unpromised(held.len() as u32);
+            let lost = host.credit.lost(held.len() as u32);
             c.incoming.forward(lost);
         }
         c.life.far_ends(SHUT_RECEIVE);

@@ -65,7 +65,7 @@ impl Switch {
             return self.abort(v, slot);
         }
         vm.counters.transmit.copied(reason, done as u64);
-        host.took(done);
+        host.window_credit.took(done);
         let rest = bytes - done;
         if rest > 0 || (bytes == 0 && host.held.is_some()) {
             let held = Held::at(&mut host.held);
@@ -106,7 +106,7 @@ impl Switch {
         }
         windows.tell();
         Held::settle(&mut host.held);
-        host.took(took);
+        host.window_credit.took(took);
         self.settle(v, slot);
     }
 
@@ -248,7 +248,7 @@ impl Switch {
         c.life.far_ends(SHUT_RECEIVE);
         if let End::Host(host) = &mut c.end {
             if let Some(held) = host.held.take() {
-                c.incoming.forward(host.unpromised(held.len() as u32));
+                c.incoming.forward(held.len() as u32);
             }
             if let Some(windows) = &mut host.windows {
                 windows.end();

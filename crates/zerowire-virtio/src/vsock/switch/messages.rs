@@ -24,7 +24,7 @@ impl Switch {
         memory: &GuestMemory,
     ) -> Result<Step, RingError> {
         let host = self.vms[v].connections.get(slot).and_then(|c| c.host());
-        if let Some(longest) = host.and_then(|h| h.expected_length())
+        if let Some(longest) = host.and_then(|h| h.forecast.expected())
             && let Some(step) = self.read_expected(v, slot, longest, rx, memory)?
         {
             return Ok(step);
@@ -72,7 +72,7 @@ impl Switch {
         if rx.room(0, memory)?.is_none() || (offered == 0 && len > 0) {
             return Ok(Step::NoRoom);
         }
-        host.message_came(len as u32);
+        host.forecast.came(len as u32);
         counters.receive.system_calls.add(1);
         if offered == len && !in_parts {
             // SAFETY: the list names guest memory that this turn holds.
@@ -163,7 +163,7 @@ impl Switch {
         if len > most {
             return Ok(Some(self.too_long(v, slot, len, most)));
         }
-        host.message_came(len as u32);
+        host.forecast.came(len as u32);
         let held = Held::at(&mut c.held);
         rx.offered(offered, |segments, n| held.push(segments, HEADER_LEN, n));
         held.push_bytes(&self.beyond[..len - offered]);

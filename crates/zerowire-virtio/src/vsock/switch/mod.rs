@@ -139,7 +139,7 @@ impl Switch {
         let news = c.incoming.untold() > 0;
         let credit = c.incoming.tell();
         // The guest may wait for the rest, which has yet to leave the socket or the windows.
-        if news && c.host().is_some_and(|h| h.uncredited > 0) {
+        if news && c.host().is_some_and(|h| h.uncredited() > 0) {
             self.vms[v].mark_quiet(slot);
         }
         Header {

@@ -197,7 +197,7 @@ impl Switch {
         if let Some(host) = c.host()
             && let Some(held) = host.held.take()
         {
-            let lost = host.unpromised(held.len() as u32);
+            let lost = host.credit.lost(held.len() as u32);
             c.incoming.forward(lost);
         }
         c.deadline = Some(now + CLOSE_PATIENCE);

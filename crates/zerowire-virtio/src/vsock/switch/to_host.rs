@@ -79,7 +79,7 @@ impl Switch {
         vm.counters.transmit.frames.add(packets);
         vm.counters.transmit.zero_copied_frames.add(packets);
         vm.counters.transmit.zero_copied_bytes.add(bytes as u64);
-        host.took(bytes);
+        host.credit.took(bytes);
         if sent > 0 {
             self.last_sender = Some((v, slot));
             self.tell_credit(v, slot);
@@ -117,14 +117,14 @@ impl Switch {
                 Ok(n) => (sent, taken) = (n, n == run.bytes),
                 Err(e) if socket::would_block(&e) => {}
                 Err(e) => {
-                    c.incoming.forward(host.unpromised(run.bytes as u32));
+                    c.incoming.forward(host.credit.lost(run.bytes as u32));
                     return self.host_refuses(v, run.slot, &e);
                 }
             }
             host.writable = taken;
         }
         counters.transmit.zero_copied_bytes.add(sent as u64);
-        host.took(sent);
+        host.credit.took(sent);
         let rest = run.bytes - sent;
         if taken {
             counters.transmit.zero_copied_frames.add(run.packets);
@@ -172,7 +172,7 @@ impl Switch {
                 return self.ring_failed(v, &e);
             }
         }
-        host.promised += bytes;
+        host.credit.promise(bytes);
         c.incoming.forward(bytes);
         let header = self.header(v, run.slot, Op::CreditUpdate, 0, 0);
         let vm = &mut self.vms[v];

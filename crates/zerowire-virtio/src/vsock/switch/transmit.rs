@@ -7,7 +7,7 @@ use zerowire::ledger::DropReason;
 use super::Switch;
 use super::to_host::{MAX_MESSAGES, Message, Run};
 use crate::memory::Segment;
-use crate::vsock::credit::Credit;
+use crate::vsock::credit::{Credit, Why};
 use crate::vsock::lifecycle::{Effect, Phase};
 use crate::vsock::mapped::Lent;
 use crate::vsock::packet::{Fault, HEADER_LEN, HOST_CID, Header, Kind, Op, SEQ_EOM, SHUT_RECEIVE};
@@ -31,17 +31,6 @@ const END_COST: usize = 8;
 
 /// Segments of a turn, give or take those of one chain.
 const MAX_SEGMENTS: usize = 4096;
-
-/// Why a guest's credit is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    /// Something came from the guest, or left for the host program.
-    Routine,
-    /// The guest asks: it wants to know of little, too.
-    GuestAsks,
-    /// Nothing has happened for a while.
-    Idle,
-}
 
 impl Switch {
     /// Takes a batch of packets from a guest. Returns whether there were any.
@@ -245,7 +234,7 @@ impl Switch {
         match effect {
             Effect::None => {
                 if op == Op::CreditRequest {
-                    self.look_at_credit(v, slot, Why::GuestAsks);
+                    self.review_credit(v, slot, Why::GuestAsks);
                 }
                 self.vms[v].mark_ready(slot);
                 self.relay_credit(v, slot, op);
@@ -399,13 +388,8 @@ impl Switch {
     }
 
     /// Has the guest told that it may send again, once that is news.
-    ///
-    /// Its credit is for bytes that the program has read, and for as many more as the socket keeps beside a buffer full of them:
-    /// so the socket always has room for what comes, and nothing is copied to wait for a program that is merely slower than the
-    /// guest. The kernel tells how much is unread when asked, and of its own accord when most of it was read: a quarter of the
-    /// room may be left then.
     pub(super) fn tell_credit(&mut self, v: usize, slot: u32) {
-        self.look_at_credit(v, slot, Why::Routine);
+        self.review_credit(v, slot, Why::Routine);
     }
 
     /// Whether a guest has credit that it was not told of, or a program data.
@@ -428,50 +412,23 @@ impl Switch {
                     w.publish_rest();
                 }
                 self.follow_sibling(v, slot);
-                self.look_at_credit(v, slot, Why::Idle);
+                self.review_credit(v, slot, Why::Idle);
             }
         }
         any
     }
 
     /// As [`Self::tell_credit`].
-    fn look_at_credit(&mut self, v: usize, slot: u32, why: Why) {
+    fn review_credit(&mut self, v: usize, slot: u32, why: Why) {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
-        // A message that is not complete takes room until its end comes, for which the guest may need all the rest.
-        let part = c.host().is_some_and(|h| h.held.as_ref().is_some_and(|held| held.has_partial()));
-        let any = why != Why::Routine;
-        let mut quiet = false;
-        let mut due = c.incoming.is_news();
-        if let End::Host(h) = &mut c.end {
-            c.incoming.forward(h.leaves(h.in_socket));
-            due = c.incoming.is_news();
-            if h.uncredited > 0 && (part || any || h.stingy || c.incoming.lacks(h.uncredited)) {
-                h.stingy |= why == Why::Idle && h.windows.is_some();
-                loop {
-                    c.incoming.forward(if part { h.leaves_all() } else { h.looks() });
-                    due = c.incoming.is_news() || (h.stingy && c.incoming.untold() > 0);
-                    h.credit_waits = !due && (c.incoming.lacks(h.uncredited) || (any && h.uncredited > 0));
-                    // Of a window the program tells, if it is asked to.
-                    let wanted = if any || h.stingy { 1 } else { c.incoming.short_of_news() };
-                    if !h.credit_waits || !h.windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
-                        break;
-                    }
-                }
-                h.stingy &= !due;
-            }
-            let waits = h.credit_waits && (h.windows.is_none() || h.stingy);
-            quiet = h.uncredited > 0 && !waits;
-        }
-        due |= (part || why == Why::Idle) && c.incoming.untold() > 0;
-        // What is due goes once the guest has a buffer for it, and what it leaves is looked at then.
-        quiet = !due && (quiet || c.incoming.untold() > 0);
-        if due {
+        let review = c.review_credit(why);
+        if review.due {
             c.life.owe_update();
-            self.vms[v].mark_ready(slot);
+            vm.mark_ready(slot);
         }
-        if quiet {
-            self.vms[v].mark_quiet(slot);
+        if review.quiet {
+            vm.mark_quiet(slot);
         }
         self.watch_room(v, slot);
     }

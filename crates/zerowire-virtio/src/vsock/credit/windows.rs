@@ -1,0 +1,168 @@
+//! The windows of a mapped connection, as credit for the guest that sends to it.
+
+use super::{Incoming, Review, Why};
+
+/// What windows say of bytes that were copied into them.
+pub trait Releases {
+    /// Bytes of windows that came back since the last call.
+    fn take_released(&mut self) -> u32;
+    /// Whether a window is published and not back.
+    fn is_any_out(&self) -> bool;
+    /// Asks the program to tell when so many bytes are back, or all that are out. Returns true if
+    /// they are by now.
+    fn wait_for_bytes(&mut self, bytes: u32) -> bool;
+}
+
+/// What the windows of one connection took of a guest's bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WindowCredit {
+    /// Bytes that were copied into windows, and for which the guest has no credit again.
+    uncredited: u32,
+    /// True: the program keeps windows while it waits. The guest is told of any room.
+    tells_any: bool,
+}
+
+impl WindowCredit {
+    /// Bytes for which the guest has no credit again.
+    pub fn uncredited(&self) -> u32 {
+        self.uncredited
+    }
+
+    /// The windows took `n` bytes.
+    pub fn took(&mut self, n: usize) {
+        self.uncredited = self.uncredited.saturating_add(n as u32);
+    }
+
+    /// Gives the guest credit for what the program has given back. Without windows, because the
+    /// program has left, that is all.
+    pub fn review<R: Releases>(
+        &mut self,
+        incoming: &mut Incoming,
+        why: Why,
+        mut windows: Option<&mut R>,
+    ) -> Review {
+        let (mut due, mut told) = (incoming.is_news(), false);
+        if self.uncredited > 0 && (why != Why::Routine || self.tells_any || incoming.lacks(self.uncredited)) {
+            self.tells_any |= why == Why::Idle;
+            loop {
+                let left = if why == Why::PartWaits { 0 } else { self.left(windows.as_deref_mut()) };
+                incoming.forward(std::mem::replace(&mut self.uncredited, left) - left);
+                due = incoming.is_news() || (self.tells_any && incoming.untold() > 0);
+                let any = why != Why::Routine;
+                let waits = !due && (incoming.lacks(self.uncredited) || (any && self.uncredited > 0));
+                // Of a window the program tells, if it is asked to.
+                let wanted = if any || self.tells_any { 1 } else { incoming.short_of_news() };
+                told = waits && self.tells_any;
+                if !waits || !windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
+                    break;
+                }
+            }
+            self.tells_any &= !due;
+        }
+        incoming.reviewed(why, due, self.uncredited > 0 && !told)
+    }
+
+    /// Bytes that the program has not given back. What is in the window that is being filled counts
+    /// as read if nothing else is out: the program can't do anything about it.
+    fn left<R: Releases>(&self, windows: Option<&mut R>) -> u32 {
+        let Some(windows) = windows else { return 0 };
+        let back = windows.take_released();
+        if windows.is_any_out() { self.uncredited.saturating_sub(back) } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows with so many bytes out, of which some are back each time they are asked for.
+    #[derive(Default)]
+    struct Fake {
+        out: u32,
+        back: u32,
+        /// What was asked for.
+        asked: Vec<u32>,
+        /// How many bytes come back while it is asked for them.
+        meanwhile: u32,
+    }
+
+    impl Releases for Fake {
+        fn take_released(&mut self) -> u32 {
+            self.out -= self.back;
+            std::mem::take(&mut self.back)
+        }
+
+        fn is_any_out(&self) -> bool {
+            self.out > 0
+        }
+
+        fn wait_for_bytes(&mut self, bytes: u32) -> bool {
+            self.asked.push(bytes);
+            self.back = std::mem::take(&mut self.meanwhile);
+            self.back >= bytes
+        }
+    }
+
+    /// A guest with credit for 1000 bytes that has sent `sent` of them, all of them in windows that
+    /// are out.
+    fn scene(sent: u32) -> (WindowCredit, Incoming, Fake) {
+        let (mut credit, mut incoming) = (WindowCredit::default(), Incoming::new(1000));
+        assert!(incoming.receive(sent));
+        credit.took(sent as usize);
+        (credit, incoming, Fake { out: sent, ..Fake::default() })
+    }
+
+    #[test]
+    fn a_guest_gets_credit_for_windows_that_came_back() {
+        let (mut credit, mut incoming, mut fake) = scene(600);
+        let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
+        assert_eq!(review, Review { due: false, quiet: true });
+        assert_eq!((credit.uncredited(), &fake.asked[..]), (600, &[501][..]));
+        fake.back = 501;
+        let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
+        assert_eq!(review, Review { due: true, quiet: false });
+        assert_eq!((credit.uncredited(), incoming.untold(), fake.asked.len()), (99, 501, 1));
+        incoming.tell();
+        // With nothing out the program can do nothing about what is in the window that is filled.
+        assert!(incoming.receive(500));
+        credit.took(500);
+        (fake.out, fake.back) = (99, 99);
+        let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
+        assert_eq!((review.due, credit.uncredited()), (true, 0));
+    }
+
+    #[test]
+    fn what_comes_back_while_it_is_asked_for_is_looked_at_again() {
+        let (mut credit, mut incoming, mut fake) = scene(800);
+        fake.meanwhile = 550;
+        let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
+        assert_eq!((review.due, credit.uncredited(), incoming.untold()), (true, 250, 550));
+    }
+
+    #[test]
+    fn a_program_that_keeps_windows_makes_the_guest_hear_of_any_room() {
+        let (mut credit, mut incoming, mut fake) = scene(300);
+        let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
+        assert_eq!((review, &fake.asked[..]), (Review { due: false, quiet: true }, &[][..]));
+        let review = credit.review(&mut incoming, Why::Idle, Some(&mut fake));
+        assert_eq!(review, Review { due: false, quiet: false }, "the program will tell");
+        assert_eq!(fake.asked, [1]);
+        fake.back = 10;
+        let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
+        assert_eq!(review, Review { due: true, quiet: false }, "of 10 bytes");
+        incoming.tell();
+        fake.back = 10;
+        let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
+        assert_eq!((review, fake.back), (Review { due: false, quiet: true }, 10), "only once");
+    }
+
+    #[test]
+    fn nothing_is_kept_from_a_guest_whose_message_or_program_ends() {
+        let (mut credit, mut incoming, mut fake) = scene(300);
+        let review = credit.review(&mut incoming, Why::PartWaits, Some(&mut fake));
+        assert_eq!((review.due, credit.uncredited(), incoming.untold()), (true, 0, 300));
+        let (mut credit, mut incoming, _) = scene(300);
+        let review = credit.review(&mut incoming, Why::Idle, None::<&mut Fake>);
+        assert_eq!((review.due, credit.uncredited(), incoming.untold()), (true, 0, 300));
+    }
+}
