@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zerowire_virtio::vsock::credit::{Incoming, Outgoing};
+use zerowire_virtio::vsock::credit::{FromGuest, ToGuest};
 use zerowire_virtio::vsock::lifecycle::{Control, Effect, Lifecycle, Phase};
 use zerowire_virtio::vsock::packet::{HEADER_LEN, Header, Op, SHUT_BOTH, SHUT_SEND};
 
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = bytes.split_first() else { return };
     let offered = first & 1 != 0;
     let mut life = if offered { Lifecycle::offered() } else { Lifecycle::asked() };
-    let (mut incoming, mut outgoing) = (Incoming::new(BUFFER), Outgoing::default());
+    let (mut incoming, mut outgoing) = (FromGuest::new(BUFFER), ToGuest::default());
     let (mut waits, mut sent) = (0u32, 0u32);
     let mut told = 0;
     let mut resets = 0;

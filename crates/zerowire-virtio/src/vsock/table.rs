@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::credit::{Incoming, Outgoing, Review, SocketCredit, Why, WindowCredit};
+use super::credit::{FromGuest, Review, SocketCredit, ToGuest, Why, WindowCredit};
 use super::forecast::MessageForecast;
 use super::held::Held;
 use super::lifecycle::Lifecycle;
@@ -132,7 +132,7 @@ impl HostEnd {
     }
 
     /// Gives the guest credit for what the program has read, or given back.
-    fn review(&mut self, incoming: &mut Incoming, why: Why) -> Review {
+    fn review(&mut self, incoming: &mut FromGuest, why: Why) -> Review {
         let part = self.held.as_ref().is_some_and(|held| held.has_partial());
         let why = if part { Why::PartWaits } else { why };
         if self.windows.is_some() || self.window_credit.uncredited() > 0 {
@@ -163,9 +163,9 @@ pub struct Connection {
     /// Its state.
     pub life: Lifecycle,
     /// What the guest may send, to a host program or as far as its sibling takes it.
-    pub incoming: Incoming,
+    pub incoming: FromGuest,
     /// What may be sent to the guest.
-    pub outgoing: Outgoing,
+    pub outgoing: ToGuest,
     /// Where it ends.
     pub end: End,
     /// What waits for the guest's buffers.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use zerowire_virtio::vsock::credit::{Incoming, Outgoing};
+use zerowire_virtio::vsock::credit::{FromGuest, ToGuest};
 use zerowire_virtio::vsock::lifecycle::{Control, Effect, Lifecycle, Phase};
 use zerowire_virtio::vsock::packet::{Op, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
 
@@ -50,8 +50,8 @@ struct Guest {
 #[derive(Debug)]
 struct Device {
     life: Lifecycle,
-    incoming: Incoming,
-    outgoing: Outgoing,
+    incoming: FromGuest,
+    outgoing: ToGuest,
     gone: bool,
     /// Bytes that the guest sent and the program has not read; the place of the next to arrive.
     waits: u32,
@@ -74,7 +74,7 @@ struct World {
 
 impl World {
     fn new(offered: bool, quiet: bool) -> Self {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = ToGuest::default();
         let life = if offered { Lifecycle::offered() } else { Lifecycle::asked() };
         if !offered {
             // The REQUEST is what the device's connection was made from.
@@ -82,7 +82,7 @@ impl World {
         }
         let device = Device {
             life,
-            incoming: Incoming::new(BUFFER),
+            incoming: FromGuest::new(BUFFER),
             outgoing,
             gone: false,
             waits: 0,
@@ -391,7 +391,7 @@ proptest! {
     fn a_guest_that_lies_gets_no_more_than_it_has_room_for(
         steps in proptest::collection::vec((any::<bool>(), any::<u32>(), any::<u32>()), 0..200),
     ) {
-        let mut o = Outgoing::default();
+        let mut o = ToGuest::default();
         let (mut sent, mut newest) = (0u32, 0u32);
         for (sends, a, b) in steps {
             if sends {
@@ -418,7 +418,7 @@ proptest! {
         buffer in 1u32..10_000,
         steps in proptest::collection::vec((any::<bool>(), 0u32..12_000), 0..200),
     ) {
-        let mut c = Incoming::new(buffer);
+        let mut c = FromGuest::new(buffer);
         let (mut waits, mut forwarded, mut told) = (0u32, 0u32, 0u32);
         for (receives, n) in steps {
             if receives {

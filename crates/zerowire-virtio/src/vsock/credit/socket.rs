@@ -7,7 +7,7 @@
 //!
 //! Plain counts: no descriptor in here, and no system call.
 
-use super::{Incoming, Review, Why};
+use super::{FromGuest, Review, Why};
 use crate::vsock::socket;
 
 /// Bytes that a connection's socket keeps unread at least, as far as the system lets it: about what
@@ -88,7 +88,7 @@ impl SocketCredit {
 
     /// Gives the guest credit for what the program has read. `unread` is what the kernel keeps, its
     /// own needs included; it is asked only where that makes a difference.
-    pub fn review(&mut self, incoming: &mut Incoming, why: Why, unread: impl FnOnce() -> usize) -> Review {
+    pub fn review(&mut self, incoming: &mut FromGuest, why: Why, unread: impl FnOnce() -> usize) -> Review {
         incoming.forward(self.leaves(self.in_socket));
         if self.uncredited > 0 && (why != Why::Routine || incoming.lacks(self.uncredited)) {
             let more = if why == Why::PartWaits { self.leaves_all() } else { self.measured(unread()) };
@@ -224,9 +224,9 @@ mod tests {
     }
 
     /// A guest with credit for 1000 bytes that has sent `sent` of them, which the socket took.
-    fn scene(ahead: u32, sent: u32) -> (SocketCredit, Incoming) {
+    fn scene(ahead: u32, sent: u32) -> (SocketCredit, FromGuest) {
         let mut end = SocketCredit { room: 4000, ahead, ..SocketCredit::default() };
-        let mut incoming = Incoming::new(1000);
+        let mut incoming = FromGuest::new(1000);
         assert!(incoming.receive(sent));
         end.took(sent as usize);
         (end, incoming)

@@ -1,6 +1,6 @@
 //! The windows of a mapped connection, as credit for the guest that sends to it.
 
-use super::{Incoming, Review, Why};
+use super::{FromGuest, Review, Why};
 
 /// What windows say of bytes that were copied into them.
 pub trait Releases {
@@ -37,7 +37,7 @@ impl WindowCredit {
     /// program has left, that is all.
     pub fn review<R: Releases>(
         &mut self,
-        incoming: &mut Incoming,
+        incoming: &mut FromGuest,
         why: Why,
         mut windows: Option<&mut R>,
     ) -> Review {
@@ -105,8 +105,8 @@ mod tests {
 
     /// A guest with credit for 1000 bytes that has sent `sent` of them, all of them in windows that
     /// are out.
-    fn scene(sent: u32) -> (WindowCredit, Incoming, Fake) {
-        let (mut credit, mut incoming) = (WindowCredit::default(), Incoming::new(1000));
+    fn scene(sent: u32) -> (WindowCredit, FromGuest, Fake) {
+        let (mut credit, mut incoming) = (WindowCredit::default(), FromGuest::new(1000));
         assert!(incoming.receive(sent));
         credit.took(sent as usize);
         (credit, incoming, Fake { out: sent, ..Fake::default() })

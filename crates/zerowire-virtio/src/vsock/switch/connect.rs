@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::{ANSWER_PATIENCE, Switch};
-use crate::vsock::credit::{Credit, Incoming, Outgoing};
+use crate::vsock::credit::{Credit, FromGuest, ToGuest};
 use crate::vsock::lifecycle::Lifecycle;
 use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
@@ -26,8 +26,8 @@ impl Switch {
             key,
             kind,
             life,
-            incoming: Incoming::new(self.vms[v].limits.buffer_bytes),
-            outgoing: Outgoing::default(),
+            incoming: FromGuest::new(self.vms[v].limits.buffer_bytes),
+            outgoing: ToGuest::default(),
             end: End::Gone,
             held: None,
             asks: None,
@@ -148,7 +148,7 @@ impl Switch {
         }
         if let Some(c) = self.vms[v].connections.get(slot) {
             if let Some(asked) = &asked {
-                c.incoming = Incoming::new(asked.options.credit);
+                c.incoming = FromGuest::new(asked.options.credit);
             }
             if let Some(host) = c.host() {
                 host.asked = asked;

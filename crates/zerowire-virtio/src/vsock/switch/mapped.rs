@@ -9,7 +9,7 @@ use zerowire::recv::layout::{MAX_REGIONS, MapOptions, Reply};
 
 use super::{Event, Switch, watch};
 use crate::memory::{ReadOnlyRegion, Segment};
-use crate::vsock::credit::Incoming;
+use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
 use crate::vsock::mapped::{
     AskedFor, Direct, Lent, MapClaim, MapClient, ProgramFiles, Stage, Windows, region_files, region_table,
@@ -372,7 +372,7 @@ impl Switch {
         let (ours, theirs) = Self::pair(kind)?;
         self.attach(v, slot, ours)?;
         if let Some(c) = self.connection(v, slot) {
-            c.incoming = Incoming::new(options.credit);
+            c.incoming = FromGuest::new(options.credit);
         }
         let given = match self.make_windows(v, slot, options, claim) {
             Ok(made) => self.hand_over(v, slot, made, &control, &theirs).inspect_err(|e| {

@@ -4,7 +4,7 @@ use zerowire::ledger::{CopyReason, DropReason};
 
 use super::{ANSWER_PATIENCE, Switch};
 use crate::memory::{Segment, access};
-use crate::vsock::credit::Incoming;
+use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::table::{Connection, End, Key, Place};
@@ -26,8 +26,8 @@ impl Switch {
         let life = crate::vsock::lifecycle::Lifecycle::offered();
         let mut offered = self.new_connection(o, key, connection.kind, life);
         // What is sent waits on the other's side.
-        connection.incoming = Incoming::new(self.vms[o].limits.buffer_bytes);
-        offered.incoming = Incoming::new(self.vms[v].limits.buffer_bytes);
+        connection.incoming = FromGuest::new(self.vms[o].limits.buffer_bytes);
+        offered.incoming = FromGuest::new(self.vms[v].limits.buffer_bytes);
         offered.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
         self.look_at_deadlines(ANSWER_PATIENCE);
         let place = self.vms[o].connections.insert(offered);

@@ -1,0 +1,194 @@
+//! What a guest may send.
+
+use super::{Review, ToGuest, Why};
+
+/// What a guest may send to this side: to a host program, or to a sibling, whose own credit is followed then.
+#[derive(Clone, Copy, Debug)]
+pub struct FromGuest {
+    buffer: u32,
+    /// What of the buffer the guest is told of.
+    offered: u32,
+    /// The guest's own buffer, bytes: Linux lets no more than that be under way, however much it is
+    /// offered.
+    own: u32,
+    received: u32,
+    forwarded: u32,
+    told: u32,
+}
+
+impl FromGuest {
+    /// A buffer of this many bytes, empty.
+    pub fn new(buffer: u32) -> Self {
+        Self { buffer, offered: buffer, own: u32::MAX, received: 0, forwarded: 0, told: 0 }
+    }
+
+    /// Bytes of the buffer: what may wait at most.
+    pub fn buffer(&self) -> u32 {
+        self.buffer
+    }
+
+    /// The guest says how large its own buffer is, with each header.
+    pub fn own_buffer(&mut self, bytes: u32) {
+        self.own = bytes;
+    }
+
+    /// Half of what the guest lets be under way.
+    fn half(&self) -> u32 {
+        self.buffer.min(self.own) / 2
+    }
+
+    /// The guest has sent `len` bytes. False, and nothing counted, where it was not allowed to.
+    #[must_use]
+    pub fn receive(&mut self, len: u32) -> bool {
+        let fits = len <= self.buffer - self.received.wrapping_sub(self.forwarded);
+        if fits {
+            self.received = self.received.wrapping_add(len);
+        }
+        fits
+    }
+
+    /// `len` of the bytes received have left the buffer.
+    pub fn forward(&mut self, len: u32) {
+        debug_assert!(len <= self.received.wrapping_sub(self.forwarded));
+        self.forwarded = self.forwarded.wrapping_add(len);
+    }
+
+    /// The fields for a header to the guest, which knows them then.
+    pub fn tell(&mut self) -> (u32, u32) {
+        self.told = self.forwarded;
+        (self.offered, self.forwarded)
+    }
+
+    /// The bytes go to a sibling that says this of its buffer. The sender may send as much as the sibling takes, or as may
+    /// wait here, whichever is less: a larger buffer than this one counts as bytes that have left early, yet no byte
+    /// leaves before it is with the sibling.
+    pub fn follow(&mut self, sibling: &ToGuest) {
+        self.offered = sibling.alloc().min(self.buffer);
+        let beyond = sibling.alloc() - self.offered;
+        let waiting = self.received.wrapping_sub(sibling.sent());
+        let not_forwarded = self.received.wrapping_sub(sibling.forwarded());
+        let in_flight = not_forwarded.saturating_sub(beyond).max(waiting);
+        let known = self.received.wrapping_sub(self.forwarded);
+        // A sibling whose buffer shrinks takes nothing back.
+        self.forward(known.saturating_sub(in_flight));
+    }
+
+    /// Whether a sender to a sibling is to be told without a word of the sibling's: as [`Self::is_news`], or it knows of no
+    /// room at all and there is some.
+    pub fn is_due(&self) -> bool {
+        self.is_news() || (self.is_used_up() && self.forwarded != self.told)
+    }
+
+    /// Whether the guest is to be told: it knows of less than half of what it may use.
+    pub fn is_news(&self) -> bool {
+        self.untold() > self.half()
+    }
+
+    /// Whether the guest, if `more` bytes left the buffer now, would know of less than half of what
+    /// it may use.
+    pub fn lacks(&self, more: u32) -> bool {
+        self.untold().saturating_add(more) > self.half()
+    }
+
+    /// Bytes that have to leave the buffer before the guest is told.
+    pub fn short_of_news(&self) -> u32 {
+        (self.half() + 1).saturating_sub(self.untold())
+    }
+
+    /// The outcome of a review: credit is news, and there is some that is `kept` from the guest.
+    pub fn reviewed(&self, why: Why, news: bool, kept: bool) -> Review {
+        let due = news || (matches!(why, Why::PartWaits | Why::Idle) && self.untold() > 0);
+        // What is due goes once the guest has a buffer for it, and what it leaves is reviewed then.
+        Review { due, quiet: !due && (kept || self.untold() > 0) }
+    }
+
+    /// Whether the guest may send nothing, as far as it was told.
+    pub fn is_used_up(&self) -> bool {
+        self.received.wrapping_sub(self.told) >= self.offered.min(self.own)
+    }
+
+    /// Bytes that have left the buffer since the guest was told last.
+    pub fn untold(&self) -> u32 {
+        self.forwarded.wrapping_sub(self.told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_gets_what_it_was_given_and_no_more() {
+        let mut c = FromGuest::new(100);
+        assert!(c.receive(100));
+        assert!(!c.receive(1));
+        c.forward(50);
+        assert!(!c.is_news(), "half is known");
+        c.forward(1);
+        assert!(c.is_news());
+        assert_eq!(c.tell(), (100, 51));
+        assert!(!c.is_news());
+        assert!(c.receive(51));
+        assert!(!c.receive(1));
+    }
+
+    #[test]
+    fn a_guest_with_a_small_buffer_is_told_by_half_of_that() {
+        let mut c = FromGuest::new(1000);
+        c.own_buffer(100);
+        assert!(c.receive(50));
+        assert!(!c.is_used_up() && !c.lacks(50) && c.lacks(51));
+        assert_eq!(c.short_of_news(), 51);
+        assert!(c.receive(50));
+        assert!(c.is_used_up(), "more is offered, and it does not use it");
+        c.forward(51);
+        assert!(c.is_news());
+        c.tell();
+        // A driver may use all that it is offered, whatever it says of its own buffer.
+        assert!(c.receive(951) && !c.receive(1));
+        c.own_buffer(2000);
+        c.forward(500);
+        assert!(!c.is_news());
+        c.own_buffer(0);
+        assert!(c.is_news());
+    }
+
+    #[test]
+    fn a_sender_to_a_sibling_gets_what_that_takes_within_what_may_wait() {
+        let mut c = FromGuest::new(100);
+        let mut sibling = ToGuest::default();
+        sibling.update(60, 0).expect("sound");
+        c.follow(&sibling);
+        assert_eq!(c.tell(), (60, 0), "its buffer is smaller");
+        sibling.update(1000, 0).expect("sound");
+        assert!(c.receive(100));
+        c.follow(&sibling);
+        assert_eq!(c.tell(), (100, 0), "all of it waits here");
+        sibling.send(70, 1, true);
+        c.follow(&sibling);
+        assert!(c.is_due());
+        assert_eq!(c.tell(), (100, 70), "30 bytes wait");
+        for _ in 0..9 {
+            assert!(c.receive(70));
+            sibling.send(70, 1, true);
+            c.follow(&sibling);
+            c.tell();
+        }
+        // 730 received, 700 with the sibling, of 1000.
+        assert!(c.receive(70) && !c.receive(1));
+        sibling.send(100, 1, true);
+        c.follow(&sibling);
+        assert_eq!(c.tell(), (100, 800));
+        for sent in [100, 100] {
+            assert!(c.receive(sent));
+            sibling.send(sent, 1, true);
+            c.follow(&sibling);
+            c.tell();
+        }
+        assert_eq!(c.tell(), (100, 900), "the sibling's buffer is full");
+        sibling.update(1000, 50).expect("sound");
+        c.follow(&sibling);
+        assert!(c.is_due());
+        assert_eq!(c.tell(), (100, 950));
+    }
+}
