@@ -1,18 +1,21 @@
 //! Headers of any bytes, one behind the other, against the checks, the state machine and the credit of a connection.
 #![no_main]
 
+use std::time::Instant;
+
 use libfuzzer_sys::fuzz_target;
-use zerowire_virtio::vsock::credit::{FromGuest, ToGuest};
-use zerowire_virtio::vsock::lifecycle::{Control, Effect, Lifecycle, Phase};
+use zerowire_virtio::vsock::credit::FromGuest;
 use zerowire_virtio::vsock::packet::{HEADER_LEN, Header, Op, SHUT_BOTH, SHUT_SEND};
+use zerowire_virtio::vsock::protocol::{ControlPacket, Over, Phase, Protocol, Shut, Verdict};
 
 const BUFFER: u32 = 4096;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = bytes.split_first() else { return };
     let offered = first & 1 != 0;
-    let mut life = if offered { Lifecycle::offered() } else { Lifecycle::asked() };
-    let (mut incoming, mut outgoing) = (FromGuest::new(BUFFER), ToGuest::default());
+    let (from, now) = (FromGuest::new(BUFFER), Instant::now());
+    let asked = || Protocol::asked(from, 0, 0).expect("a new connection's counts");
+    let mut protocol = if offered { Protocol::offered(from, now) } else { asked() };
     let (mut waits, mut sent) = (0u32, 0u32);
     let mut told = 0;
     let mut resets = 0;
@@ -21,41 +24,45 @@ fuzz_target!(|bytes: &[u8]| {
         let (own, head) = record.split_at(2);
         let head: &[u8; HEADER_LEN] = head.try_into().expect("44 bytes");
         match own[0] % 8 {
-            0 => life.accepted(),
-            1 => life.far_ends(u32::from(own[1])),
-            2 => life.owe_update(),
-            3 => life.owe_credit_request(),
+            0 => protocol.accepted(),
+            1 => protocol.far_ends(Shut::of(u32::from(own[1]))),
+            2 => protocol.owe_update(),
+            3 => protocol.ask(),
             4 => {
                 let n = u32::from(own[1]).min(waits);
-                incoming.forward(n);
+                protocol.from.forward(n);
                 waits -= n;
             }
-            5 if life.takes_payload() => {
-                let n = (u32::from(own[1]) * 64).min(outgoing.free());
-                outgoing.send(n, 1, true);
+            5 if protocol.takes_payload() => {
+                let n = (u32::from(own[1]) * 64).min(protocol.to.free());
+                protocol.to.send(n, 1, true);
                 sent = sent.wrapping_add(n);
-                assert!(outgoing.free() + n <= outgoing.alloc(), "more is sent than the guest has room for");
+                assert!(
+                    protocol.to.free() + n <= protocol.to.alloc(),
+                    "more is sent than the guest has room for"
+                );
             }
-            6 if own[1] & 7 == 0 => life.reset(),
+            6 if own[1] & 7 == 0 => _ = protocol.reset(now),
             _ => {}
         }
         let delivered = own[1] & 1 != 0;
-        let due = life.has_control(delivered);
-        let control = life.next_control(delivered);
+        let due = protocol.has_control(delivered);
+        let control = protocol.next_control(delivered);
         assert_eq!(due, control.is_some());
         match control {
-            Some(Control::Rst) => {
-                assert!(delivered && life.phase() == Phase::Resetting);
+            Some(ControlPacket::Rst) => {
+                assert!(delivered && matches!(protocol.phase(), Phase::Resetting { .. }));
                 resets += 1;
             }
-            Some(Control::Shutdown(flags)) => {
+            Some(ControlPacket::Shutdown(shut)) => {
+                let flags = shut.flags();
                 assert!(flags & !SHUT_BOTH == 0 && flags != 0);
                 // What was said before is said again.
                 assert!(flags & SHUT_SEND & !told == 0 || delivered, "the end is said before the last byte");
                 told |= flags;
             }
-            Some(Control::Request) => assert!(offered),
-            Some(Control::Response) => assert!(!offered),
+            Some(ControlPacket::Request) => assert!(offered),
+            Some(ControlPacket::Response) => assert!(!offered),
             _ => {}
         }
         if resets > 0 {
@@ -65,25 +72,26 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(h.to_bytes(), *head);
         let Ok((op, _)) = h.check(h.src_cid, 65_536) else { continue };
         assert!(op == Op::Rw || h.len == 0);
-        let before = sent.wrapping_sub(outgoing.forwarded());
-        let _ = outgoing.update(h.buf_alloc, h.fwd_cnt);
-        let in_flight = sent.wrapping_sub(outgoing.forwarded());
+        let before = sent.wrapping_sub(protocol.to.forwarded());
+        let ended = protocol.guest();
+        let (_, verdict) = protocol.from_guest(op, &h, true);
+        let in_flight = sent.wrapping_sub(protocol.to.forwarded());
         assert!(in_flight <= before, "the guest takes back what it took");
-        let ended = life.guest_ended();
-        match life.take(op, h.flags) {
-            Effect::Payload => {
-                assert!(op == Op::Rw && ended & SHUT_SEND == 0 && life.phase() == Phase::Open);
-                if incoming.receive(h.len) {
+        match verdict {
+            Verdict::Payload => {
+                let open = matches!(protocol.phase(), Phase::Open { .. });
+                assert!(op == Op::Rw && !ended.sends_no_more() && open);
+                if protocol.from.receive(h.len) {
                     waits += h.len;
                 }
                 assert!(waits <= BUFFER, "{waits} bytes wait for a credit of {BUFFER}");
             }
-            Effect::Accepted => assert!(offered && op == Op::Response),
-            Effect::Shutdown => assert_eq!(life.guest_ended(), ended | h.flags),
-            Effect::Violation => life.reset(),
-            Effect::Refused | Effect::Ended => return,
-            Effect::Renewed => assert_eq!(op, Op::Request),
-            Effect::None | Effect::Stray => {}
+            Verdict::Accepted => assert!(offered && op == Op::Response),
+            Verdict::Shut(_) => assert_eq!(protocol.guest(), ended | Shut::of(h.flags)),
+            Verdict::OutOfPlace | Verdict::Broken(_) => _ = protocol.reset(now),
+            Verdict::Over(Over::Refused | Over::Reset) => return,
+            Verdict::Over(Over::Renewed) => assert_eq!(op, Op::Request),
+            Verdict::AsksCredit | Verdict::TellsCredit | Verdict::Stray => {}
         }
     }
 });

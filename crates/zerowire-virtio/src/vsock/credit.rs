@@ -28,7 +28,7 @@ pub enum Why {
 
 /// What a review of a guest's credit found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Review {
+pub struct CreditReview {
     /// True: the guest is to be told.
     pub due: bool,
     /// True: there is credit that the guest does not know of, and nobody will say when there is

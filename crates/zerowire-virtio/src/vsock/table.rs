@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
 
-use super::credit::{FromGuest, Review, SocketCredit, ToGuest, Why, WindowCredit};
+use super::credit::{CreditReview, FromGuest, SocketCredit, Why, WindowCredit};
 use super::forecast::MessageForecast;
 use super::held::Held;
-use super::lifecycle::Lifecycle;
 use super::mapped::{AskedFor, Ended, Windows};
-use super::packet::{HOST_CID, Kind, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+use super::packet::{HOST_CID, Header, Kind, Op};
+use super::protocol::{Fields, Protocol, Shut, Verdict};
 use super::socket;
 
 /// What names a connection of a guest.
@@ -132,7 +131,7 @@ impl HostEnd {
     }
 
     /// Gives the guest credit for what the program has read, or given back.
-    fn review(&mut self, incoming: &mut FromGuest, why: Why) -> Review {
+    fn review(&mut self, incoming: &mut FromGuest, why: Why) -> CreditReview {
         let part = self.held.as_ref().is_some_and(|held| held.has_partial());
         let why = if part { Why::PartWaits } else { why };
         if self.windows.is_some() || self.window_credit.uncredited() > 0 {
@@ -143,16 +142,6 @@ impl HostEnd {
     }
 }
 
-/// When a guest is asked again, and how long after the last time. A driver tells of room when it
-/// has little: of packets that were read, which have few bytes, it may say nothing by itself.
-#[derive(Clone, Copy, Debug)]
-pub struct AskAgain {
-    /// When it is asked.
-    pub at: Instant,
-    /// How long that is after it was asked last.
-    pub after: Duration,
-}
-
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -160,25 +149,34 @@ pub struct Connection {
     pub key: Key,
     /// Its type.
     pub kind: Kind,
-    /// Its state.
-    pub life: Lifecycle,
-    /// What the guest may send, to a host program or as far as its sibling takes it.
-    pub incoming: FromGuest,
-    /// What may be sent to the guest.
-    pub outgoing: ToGuest,
+    /// What the guest and this side say to each other.
+    pub protocol: Protocol,
     /// Where it ends.
     pub end: End,
     /// What waits for the guest's buffers.
     pub held: Option<Box<Held>>,
-    /// The guest is asked again for news of packets that it has read.
-    pub asks: Option<AskAgain>,
-    /// When patience ends.
-    pub deadline: Option<Instant>,
     /// Established at some time.
     pub counted: bool,
 }
 
 impl Connection {
+    /// A new one, which ends nowhere yet.
+    pub fn new(key: Key, kind: Kind, protocol: Protocol) -> Self {
+        Self { key, kind, protocol, end: End::Gone, held: None, counted: false }
+    }
+
+    /// Takes a packet of the guest, but for its payload.
+    #[inline]
+    pub fn from_guest(&mut self, op: Op, kind: Kind, h: &Header) -> (Fields, Verdict) {
+        self.protocol.from_guest(op, h, kind == self.kind)
+    }
+
+    /// Whether there may be payload for the guest.
+    #[inline]
+    pub fn has_payload(&self) -> bool {
+        self.held.is_some() || matches!(&self.end, End::Host(host) if host.readable)
+    }
+
     /// The other guest sends no more: a message that it did not complete is none.
     pub fn sibling_ends(&mut self) {
         if let Some(held) = &mut self.held {
@@ -192,7 +190,7 @@ impl Connection {
         let End::Host(host) = &mut self.end else { return };
         if let Some(held) = &mut host.held {
             let lost = held.drop_partial();
-            self.incoming.forward(lost);
+            self.protocol.from.forward(lost);
             if let Some(w) = host.windows.as_mut().filter(|_| lost > 0) {
                 w.cut_short();
             }
@@ -203,16 +201,16 @@ impl Connection {
     /// The host program has closed. A guest that receives no more hears of it here: its socket is
     /// not read again.
     pub fn program_closed(&mut self) {
-        let guest_reads_no_more = self.life.guest_ended() & SHUT_RECEIVE != 0;
-        if guest_reads_no_more || self.life.far_ended() & SHUT_SEND != 0 {
-            self.life.far_ends(SHUT_BOTH);
+        let guest_reads_no_more = self.protocol.guest().receives_no_more();
+        if guest_reads_no_more || self.protocol.far().sends_no_more() {
+            self.protocol.far_ends(Shut::BOTH);
         }
     }
 
     /// No more bytes of the guest will come: once nothing waits, the program of a mapped
     /// connection is told. A guest that did not end its sending has cut the data short.
     pub fn end_windows(&mut self) {
-        let is_cut = self.life.guest_ended() & SHUT_SEND == 0;
+        let is_cut = !self.protocol.guest().sends_no_more();
         if let End::Host(host) = &mut self.end
             && host.held.is_none()
             && let Some(w) = &mut host.windows
@@ -227,15 +225,15 @@ impl Connection {
     /// What lies in the socket counts as read: the kernel says that it is writable.
     pub fn read_all(&mut self) {
         if let End::Host(h) = &mut self.end {
-            self.incoming.forward(h.credit.writable());
+            self.protocol.from.forward(h.credit.writable());
         }
     }
 
     /// Brings the guest's credit up to what its far side has taken.
-    pub fn review_credit(&mut self, why: Why) -> Review {
+    pub fn review_credit(&mut self, why: Why) -> CreditReview {
         match &mut self.end {
-            End::Host(host) => host.review(&mut self.incoming, why),
-            _ => self.incoming.reviewed(why, self.incoming.is_news(), false),
+            End::Host(host) => host.review(&mut self.protocol.from, why),
+            _ => self.protocol.from.reviewed(why, self.protocol.from.is_news(), false),
         }
     }
 

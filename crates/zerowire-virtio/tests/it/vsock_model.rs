@@ -5,11 +5,12 @@
 //! at yet, and credit counts may come older than those before them.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use proptest::prelude::*;
 use zerowire_virtio::vsock::credit::{FromGuest, ToGuest};
-use zerowire_virtio::vsock::lifecycle::{Control, Effect, Lifecycle, Phase};
-use zerowire_virtio::vsock::packet::{Op, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+use zerowire_virtio::vsock::packet::{Header, Op, SHUT_BOTH, SHUT_RECEIVE, SHUT_SEND};
+use zerowire_virtio::vsock::protocol::{ControlPacket, Fate, Over, Phase, Protocol, Shut, Verdict};
 
 /// Bytes of either side's buffer.
 const BUFFER: u32 = 1000;
@@ -49,9 +50,7 @@ struct Guest {
 /// The device's side and the host program.
 #[derive(Debug)]
 struct Device {
-    life: Lifecycle,
-    incoming: FromGuest,
-    outgoing: ToGuest,
+    protocol: Protocol,
     gone: bool,
     /// Bytes that the guest sent and the program has not read; the place of the next to arrive.
     waits: u32,
@@ -74,16 +73,14 @@ struct World {
 
 impl World {
     fn new(offered: bool, quiet: bool) -> Self {
-        let mut outgoing = ToGuest::default();
-        let life = if offered { Lifecycle::offered() } else { Lifecycle::asked() };
-        if !offered {
+        let from = FromGuest::new(BUFFER);
+        let protocol = match offered {
+            true => Protocol::offered(from, Instant::now()),
             // The REQUEST is what the device's connection was made from.
-            outgoing.update(BUFFER, 0).expect("sound");
-        }
+            false => Protocol::asked(from, BUFFER, 0).expect("sound"),
+        };
         let device = Device {
-            life,
-            incoming: FromGuest::new(BUFFER),
-            outgoing,
+            protocol,
             gone: false,
             waits: 0,
             arrived: 0,
@@ -194,8 +191,7 @@ impl World {
 
     fn device_says(&mut self, op: Op, len: u32, flags: u32) {
         let d = &mut self.device;
-        d.life.update_told();
-        let (alloc, forwarded) = d.incoming.tell();
+        let (alloc, forwarded) = d.protocol.tell();
         self.to_guest.push_back(Packet { op, len, from: d.sent, flags, alloc, forwarded });
         d.sent += len;
     }
@@ -206,22 +202,23 @@ impl World {
         if d.gone {
             return;
         }
-        let delivered = d.written == d.sent || !d.life.takes_payload();
-        assert_eq!(d.life.has_control(delivered), { d.life }.next_control(delivered).is_some());
-        if d.program_ended && d.life.phase() == Phase::Open {
-            d.life.far_ends(if d.program_closed { SHUT_BOTH } else { SHUT_SEND });
+        let delivered = d.written == d.sent || !d.protocol.takes_payload();
+        assert_eq!(d.protocol.has_control(delivered), { d.protocol }.next_control(delivered).is_some());
+        if d.program_ended && matches!(d.protocol.phase(), Phase::Open { .. }) {
+            d.protocol.far_ends(if d.program_closed { Shut::BOTH } else { Shut::SEND });
         }
-        if let Some(control) = d.life.next_control(delivered) {
+        if let Some(control) = d.protocol.next_control(delivered) {
             let (op, flags) = match control {
-                Control::Request => (Op::Request, 0),
-                Control::Response => (Op::Response, 0),
-                Control::CreditUpdate => (Op::CreditUpdate, 0),
-                Control::CreditRequest => (Op::CreditRequest, 0),
-                Control::Shutdown(flags) => {
+                ControlPacket::Request => (Op::Request, 0),
+                ControlPacket::Response => (Op::Response, 0),
+                ControlPacket::Update => (Op::CreditUpdate, 0),
+                ControlPacket::Ask => (Op::CreditRequest, 0),
+                ControlPacket::Shutdown(shut) => {
+                    let flags = shut.flags();
                     assert!(flags & SHUT_SEND == 0 || delivered, "the end is said before the last byte");
                     (Op::Shutdown, flags)
                 }
-                Control::Rst => {
+                ControlPacket::Rst => {
                     d.gone = true;
                     d.resets += 1;
                     (Op::Rst, 0)
@@ -229,13 +226,13 @@ impl World {
             };
             return self.device_says(op, 0, flags);
         }
-        if d.life.takes_payload() && !d.life.owes_beginning() && d.written > d.sent {
-            let n = (d.written - d.sent).min(room.max(1)).min(d.outgoing.free());
+        if d.protocol.takes_payload() && !d.protocol.owes_beginning() && d.written > d.sent {
+            let n = (d.written - d.sent).min(room.max(1)).min(d.protocol.to.free());
             if n == 0 {
-                d.life.owe_credit_request();
+                d.protocol.ask();
                 return;
             }
-            d.outgoing.send(n, 1, true);
+            d.protocol.to.send(n, 1, true);
             self.device_says(Op::Rw, n, 0);
         }
     }
@@ -246,33 +243,36 @@ impl World {
         if d.gone {
             return;
         }
-        let before = d.outgoing.forwarded();
-        d.outgoing.update(p.alloc, p.forwarded).expect("a guest that keeps to the rules");
-        if d.outgoing.forwarded() != before {
-            d.life.credit_came();
-        }
-        match d.life.take(p.op, p.flags) {
-            Effect::Payload => {
-                assert!(d.incoming.receive(p.len), "it keeps to its credit");
+        let credit = Header { buf_alloc: p.alloc, fwd_cnt: p.forwarded, ..Header::default() };
+        let header = Header { op: p.op as u16, len: p.len, flags: p.flags, ..credit };
+        let (fields, verdict) = d.protocol.from_guest(p.op, &header, true);
+        fields.credit.expect("a guest that keeps to the rules");
+        match verdict {
+            Verdict::Payload => {
+                assert!(d.protocol.from.receive(p.len), "it keeps to its credit");
                 assert_eq!(p.from, d.arrived, "bytes lost, doubled or out of order");
                 d.arrived += p.len;
                 d.waits += p.len;
                 if d.program_closed {
                     // Nobody reads it.
-                    d.incoming.forward(d.waits);
+                    d.protocol.from.forward(d.waits);
                     d.waits = 0;
                 }
             }
-            Effect::Shutdown => assert_eq!(d.life.guest_ended() & p.flags, p.flags),
-            Effect::Ended | Effect::Refused => {
-                d.life.drain();
-                assert_eq!(d.life.next_control(true), None, "nothing answers a reset");
+            Verdict::Shut(_) => assert_eq!(d.protocol.guest().flags() & p.flags, p.flags),
+            Verdict::Over(Over::Reset | Over::Refused) => {
+                assert_eq!(d.protocol.guest_ended(true, Instant::now()), Fate::Drains);
+                assert_eq!(d.protocol.next_control(true), None, "nothing answers a reset");
                 d.gone = true;
             }
-            Effect::None | Effect::Accepted => {}
+            Verdict::AsksCredit | Verdict::TellsCredit | Verdict::Accepted => {}
             // Late, while the device's own RST is due.
-            Effect::Stray => assert!(matches!(d.life.phase(), Phase::Resetting | Phase::Draining)),
-            Effect::Violation | Effect::Renewed => panic!("a rule was broken by {p:?} in {:?}", d.life),
+            Verdict::Stray => {
+                assert!(matches!(d.protocol.phase(), Phase::Resetting { .. } | Phase::Draining { .. }));
+            }
+            Verdict::OutOfPlace | Verdict::Broken(_) | Verdict::Over(Over::Renewed) => {
+                panic!("a rule was broken by {p:?} in {:?}", d.protocol)
+            }
         }
         self.device_settles();
     }
@@ -280,8 +280,8 @@ impl World {
     /// What is due when all that the guest sent was read.
     fn device_settles(&mut self) {
         let d = &mut self.device;
-        if !d.gone && d.waits == 0 && d.life.is_over() && d.life.phase() == Phase::Open {
-            d.life.reset();
+        if !d.gone && d.protocol.settle(d.waits > 0, Instant::now) == Fate::Resets {
+            d.protocol.reset(Instant::now());
         }
     }
 
@@ -289,9 +289,9 @@ impl World {
         let d = &mut self.device;
         let n = n.min(d.waits);
         d.waits -= n;
-        d.incoming.forward(n);
-        if d.incoming.is_news() {
-            d.life.owe_update();
+        d.protocol.from.forward(n);
+        if d.protocol.from.is_news() {
+            d.protocol.owe_update();
         }
         self.device_settles();
     }
@@ -302,7 +302,7 @@ impl World {
             0 | 1 => self.guest_takes(),
             2 | 3 => self.device_takes(),
             4 | 5 => self.device_serves(n),
-            6 => d.life.accepted(),
+            6 => d.protocol.accepted(),
             7 => self.guest_sends(n),
             8 => self.guest_reads(n),
             9 => self.program_reads(n),
@@ -333,7 +333,7 @@ impl World {
 
     /// Everybody does what is left to do, and closes.
     fn finish(&mut self) {
-        self.device.life.accepted();
+        self.device.protocol.accepted();
         for round in 0..20_000 {
             self.guest_takes();
             self.device_takes();
@@ -341,7 +341,7 @@ impl World {
             self.guest_reads(500);
             self.program_reads(500);
             let still = self.device.sent < self.device.written
-                && self.device.life.takes_payload()
+                && self.device.protocol.takes_payload()
                 && !self.device.gone
                 && !self.guest.gone;
             if still || round < 100 {

@@ -1,6 +1,6 @@
 //! What a guest may send.
 
-use super::{Review, ToGuest, Why};
+use super::{CreditReview, ToGuest, Why};
 
 /// What a guest may send to this side: to a host program, or to a sibling, whose own credit is followed then.
 #[derive(Clone, Copy, Debug)]
@@ -96,10 +96,10 @@ impl FromGuest {
     }
 
     /// The outcome of a review: credit is news, and there is some that is `kept` from the guest.
-    pub fn reviewed(&self, why: Why, news: bool, kept: bool) -> Review {
+    pub fn reviewed(&self, why: Why, news: bool, kept: bool) -> CreditReview {
         let due = news || (matches!(why, Why::PartWaits | Why::Idle) && self.untold() > 0);
         // What is due goes once the guest has a buffer for it, and what it leaves is reviewed then.
-        Review { due, quiet: !due && (kept || self.untold() > 0) }
+        CreditReview { due, quiet: !due && (kept || self.untold() > 0) }
     }
 
     /// Whether the guest may send nothing, as far as it was told.

@@ -7,7 +7,7 @@
 //!
 //! Plain counts: no descriptor in here, and no system call.
 
-use super::{FromGuest, Review, Why};
+use super::{CreditReview, FromGuest, Why};
 use crate::vsock::socket;
 
 /// Bytes that a connection's socket keeps unread at least, as far as the system lets it: about what
@@ -88,7 +88,12 @@ impl SocketCredit {
 
     /// Gives the guest credit for what the program has read. `unread` is what the kernel keeps, its
     /// own needs included; it is asked only where that makes a difference.
-    pub fn review(&mut self, incoming: &mut FromGuest, why: Why, unread: impl FnOnce() -> usize) -> Review {
+    pub fn review(
+        &mut self,
+        incoming: &mut FromGuest,
+        why: Why,
+        unread: impl FnOnce() -> usize,
+    ) -> CreditReview {
         incoming.forward(self.leaves(self.in_socket));
         if self.uncredited > 0 && (why != Why::Routine || incoming.lacks(self.uncredited)) {
             let more = if why == Why::PartWaits { self.leaves_all() } else { self.measured(unread()) };
@@ -237,10 +242,10 @@ mod tests {
         let never = || -> usize { panic!("the kernel is asked") };
         let (mut end, mut incoming) = scene(300, 300);
         let review = end.review(&mut incoming, Why::Idle, never);
-        assert_eq!(review, Review { due: true, quiet: false }, "all of it lies ahead");
+        assert_eq!(review, CreditReview { due: true, quiet: false }, "all of it lies ahead");
         let (mut end, mut incoming) = scene(0, 500);
         let review = end.review(&mut incoming, Why::Routine, never);
-        assert_eq!(review, Review { due: false, quiet: true }, "the guest knows of half its credit");
+        assert_eq!(review, CreditReview { due: false, quiet: true }, "the guest knows of half its credit");
         assert!(!end.waits());
         let (mut end, mut incoming) = scene(0, 300);
         let review = end.review(&mut incoming, Why::PartWaits, never);
@@ -251,10 +256,10 @@ mod tests {
     fn a_guest_without_credit_waits_for_the_program() {
         let (mut end, mut incoming) = scene(0, 600);
         let review = end.review(&mut incoming, Why::Routine, || 1100);
-        assert_eq!(review, Review { due: false, quiet: false }, "the kernel will tell of room");
+        assert_eq!(review, CreditReview { due: false, quiet: false }, "the kernel will tell of room");
         assert!(end.waits() && end.uncredited() == 600);
         let review = end.review(&mut incoming, Why::Routine, || 500);
-        assert_eq!(review, Review { due: true, quiet: false });
+        assert_eq!(review, CreditReview { due: true, quiet: false });
         assert!(!end.waits() && end.uncredited() == 0, "less than a quarter of the room is unread");
 
         // One that asks hears of little, too, and one that has not much to hear waits for all.
@@ -264,8 +269,8 @@ mod tests {
         incoming.forward(end.writable());
         assert!(!end.waits() && incoming.untold() == 400);
         let review = end.review(&mut incoming, Why::Routine, || 0);
-        assert_eq!(review, Review { due: false, quiet: true }, "less than half of its credit");
+        assert_eq!(review, CreditReview { due: false, quiet: true }, "less than half of its credit");
         let review = end.review(&mut incoming, Why::Idle, || 0);
-        assert_eq!(review, Review { due: true, quiet: false });
+        assert_eq!(review, CreditReview { due: true, quiet: false });
     }
 }

@@ -1,6 +1,6 @@
 //! The windows of a mapped connection, as credit for the guest that sends to it.
 
-use super::{FromGuest, Review, Why};
+use super::{CreditReview, FromGuest, Why};
 
 /// What windows say of bytes that were copied into them.
 pub trait Releases {
@@ -40,7 +40,7 @@ impl WindowCredit {
         incoming: &mut FromGuest,
         why: Why,
         mut windows: Option<&mut R>,
-    ) -> Review {
+    ) -> CreditReview {
         let (mut due, mut told) = (incoming.is_news(), false);
         if self.uncredited > 0 && (why != Why::Routine || self.tells_any || incoming.lacks(self.uncredited)) {
             self.tells_any |= why == Why::Idle;
@@ -116,11 +116,11 @@ mod tests {
     fn a_guest_gets_credit_for_windows_that_came_back() {
         let (mut credit, mut incoming, mut fake) = scene(600);
         let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
-        assert_eq!(review, Review { due: false, quiet: true });
+        assert_eq!(review, CreditReview { due: false, quiet: true });
         assert_eq!((credit.uncredited(), &fake.asked[..]), (600, &[501][..]));
         fake.back = 501;
         let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
-        assert_eq!(review, Review { due: true, quiet: false });
+        assert_eq!(review, CreditReview { due: true, quiet: false });
         assert_eq!((credit.uncredited(), incoming.untold(), fake.asked.len()), (99, 501, 1));
         incoming.tell();
         // With nothing out the program can do nothing about what is in the window that is filled.
@@ -143,17 +143,17 @@ mod tests {
     fn a_program_that_keeps_windows_makes_the_guest_hear_of_any_room() {
         let (mut credit, mut incoming, mut fake) = scene(300);
         let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
-        assert_eq!((review, &fake.asked[..]), (Review { due: false, quiet: true }, &[][..]));
+        assert_eq!((review, &fake.asked[..]), (CreditReview { due: false, quiet: true }, &[][..]));
         let review = credit.review(&mut incoming, Why::Idle, Some(&mut fake));
-        assert_eq!(review, Review { due: false, quiet: false }, "the program will tell");
+        assert_eq!(review, CreditReview { due: false, quiet: false }, "the program will tell");
         assert_eq!(fake.asked, [1]);
         fake.back = 10;
         let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
-        assert_eq!(review, Review { due: true, quiet: false }, "of 10 bytes");
+        assert_eq!(review, CreditReview { due: true, quiet: false }, "of 10 bytes");
         incoming.tell();
         fake.back = 10;
         let review = credit.review(&mut incoming, Why::Routine, Some(&mut fake));
-        assert_eq!((review, fake.back), (Review { due: false, quiet: true }, 10), "only once");
+        assert_eq!((review, fake.back), (CreditReview { due: false, quiet: true }, 10), "only once");
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::{ANSWER_PATIENCE, Switch};
-use crate::vsock::credit::{Credit, FromGuest, ToGuest};
-use crate::vsock::lifecycle::Lifecycle;
+use super::Switch;
+use crate::vsock::credit::FromGuest;
 use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
+use crate::vsock::protocol::{ANSWER_PATIENCE, Protocol};
 use crate::vsock::socket;
 use crate::vsock::table::{Connection, End, Key};
 
@@ -21,21 +21,6 @@ fn is_nobody(e: &io::Error) -> bool {
 }
 
 impl Switch {
-    pub(super) fn new_connection(&self, v: usize, key: Key, kind: Kind, life: Lifecycle) -> Connection {
-        Connection {
-            key,
-            kind,
-            life,
-            incoming: FromGuest::new(self.vms[v].limits.buffer_bytes),
-            outgoing: ToGuest::default(),
-            end: End::Gone,
-            held: None,
-            asks: None,
-            deadline: None,
-            counted: false,
-        }
-    }
-
     /// The guest asks for a connection.
     pub(super) fn requested(&mut self, v: usize, h: &Header, kind: Kind) {
         if self.over_rate {
@@ -43,12 +28,12 @@ impl Switch {
             return self.turn_down(v, h);
         }
         let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
-        let mut connection = self.new_connection(v, key, kind, Lifecycle::asked());
-        // Of a new connection there are no older counts.
-        let sound = connection.outgoing.update(h.buf_alloc, h.fwd_cnt) == Ok(Credit::New);
-        if !sound || !self.vms[v].has_place(key.peer_cid) {
+        let from = FromGuest::new(self.vms[v].limits.buffer_bytes);
+        let protocol = Protocol::asked(from, h.buf_alloc, h.fwd_cnt);
+        let Some(protocol) = protocol.filter(|_| self.vms[v].has_place(key.peer_cid)) else {
             return self.turn_down(v, h);
-        }
+        };
+        let mut connection = Connection::new(key, kind, protocol);
         if key.peer_cid != HOST_CID {
             return self.requested_of_sibling(v, h, connection);
         }
@@ -82,8 +67,7 @@ impl Switch {
         match outcome {
             Ok(()) => {
                 if let Some(c) = vm.connections.get(slot) {
-                    c.deadline = None;
-                    c.life.accepted();
+                    c.protocol.accepted();
                 }
                 Self::count_opened(vm, slot);
                 vm.mark_ready(slot);
@@ -91,7 +75,7 @@ impl Switch {
             // The program's backlog is full (net/unix/af_unix.c, unix_stream_connect).
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 if first && let Some(c) = vm.connections.get(slot) {
-                    c.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
+                    c.protocol.wait_for_answer(self.clock.now());
                 }
                 self.look_at_deadlines(DIAL_AGAIN);
                 return false;
@@ -138,21 +122,17 @@ impl Switch {
             return;
         }
         let key = self.vms[v].host_port(port);
-        let mut connection = self.new_connection(v, key, kind, Lifecycle::offered());
-        connection.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
-        let slot = self.vms[v].connections.insert(connection).slot;
+        let buffer = self.vms[v].limits.buffer_bytes;
+        let credit = asked.as_ref().map_or(buffer, |asked| asked.options.credit);
+        let protocol = Protocol::offered(FromGuest::new(credit), self.clock.now());
+        let slot = self.vms[v].connections.insert(Connection::new(key, kind, protocol)).slot;
         if let Err(e) = self.attach(v, slot, socket) {
             tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
             self.vms[v].counters.refused.add(1);
             return self.remove(v, slot);
         }
-        if let Some(c) = self.vms[v].connections.get(slot) {
-            if let Some(asked) = &asked {
-                c.incoming = FromGuest::new(asked.options.credit);
-            }
-            if let Some(host) = c.host() {
-                host.asked = asked;
-            }
+        if let Some(host) = self.connection(v, slot).and_then(|c| c.host()) {
+            host.asked = asked;
         }
         self.look_at_deadlines(ANSWER_PATIENCE);
         self.vms[v].mark_ready(slot);
@@ -162,12 +142,11 @@ impl Switch {
     pub(super) fn accepted(&mut self, v: usize, slot: u32) {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
-        c.deadline = None;
         if let End::Sibling { vm: other, place } = c.end {
             Self::count_opened(vm, slot);
             let other = &mut self.vms[other];
             if let Some(c) = other.connections.at(place) {
-                c.life.accepted();
+                c.protocol.accepted();
                 Self::count_opened(other, place.slot);
                 other.mark_ready(place.slot);
             }

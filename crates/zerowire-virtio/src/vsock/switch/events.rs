@@ -103,7 +103,7 @@ impl Switch {
         let vm = &mut self.vms[v];
         vm.gate = Gate::Open;
         for slot in 0..vm.connections.slots() {
-            if vm.connections.get(slot).is_some_and(|c| c.life.owes_beginning()) {
+            if vm.connections.get(slot).is_some_and(|c| c.protocol.owes_beginning()) {
                 vm.mark_ready(slot);
             }
         }

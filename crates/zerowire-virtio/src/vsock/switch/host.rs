@@ -8,11 +8,11 @@ use std::time::Instant;
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 
-use super::{ANSWER_PATIENCE, Switch};
+use super::Switch;
 use crate::vsock::credit::{SOCKET_BYTES, SocketCredit};
 use crate::vsock::held::{self, Held};
-use crate::vsock::lifecycle::Phase;
-use crate::vsock::packet::{Kind, SHUT_RECEIVE, SHUT_SEND};
+use crate::vsock::packet::Kind;
+use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, LINGER, Shut};
 use crate::vsock::socket;
 use crate::vsock::table::{Connection, End, HostEnd, Place};
 use crate::vsock::vm::{GroupVm, Handshake, MAX_HANDSHAKES};
@@ -230,37 +230,35 @@ impl Switch {
             && let Some(held) = host.held.take()
         {
             let lost = host.credit.lost(held.len() as u32);
-            c.incoming.forward(lost);
+            c.protocol.from.forward(lost);
         }
-        c.life.far_ends(SHUT_RECEIVE);
+        c.protocol.far_ends(Shut::RECEIVE);
         self.vms[v].mark_ready(slot);
         self.settle(v, slot);
     }
 
     /// The guest will not send, or not receive, any more.
-    pub(super) fn guest_shut(&mut self, v: usize, slot: u32, flags: u32) {
+    pub(super) fn guest_shut(&mut self, v: usize, slot: u32, shut: Shut) {
         let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
         if let End::Sibling { vm, place } = c.end {
             // The other guest may never confirm it.
-            if c.life.is_over() && c.deadline.is_none() {
-                c.deadline = Some(now + super::LINGER);
-                self.look_at_deadlines(super::LINGER);
+            if c.protocol.settle(true, || now) == Fate::Lingers {
+                self.look_at_deadlines(LINGER);
             }
             if let Some(other) = self.vms[vm].connections.at(place) {
-                other.life.far_ends(flags);
-                if flags & SHUT_SEND != 0 {
+                other.protocol.far_ends(shut);
+                if shut.sends_no_more() {
                     other.sibling_ends();
                 }
                 self.vms[vm].mark_ready(place.slot);
             }
             return;
         }
-        if flags & SHUT_SEND != 0 {
+        if shut.sends_no_more() {
             c.guest_ends();
         }
-        let receives_no_more = c.life.guest_ended() & SHUT_RECEIVE != 0;
-        if receives_no_more {
+        if c.protocol.guest().receives_no_more() {
             c.held = None;
             if let Some(h) = c.host() {
                 h.readable = false;
@@ -277,33 +275,34 @@ impl Switch {
 
     /// Does what is due once all that the guest sent has reached the host program.
     pub(super) fn settle(&mut self, v: usize, slot: u32) {
-        let now = self.clock.now();
-        let Some(c) = self.connection(v, slot) else { return };
-        if c.life.guest_ended() & SHUT_SEND != 0 || c.life.phase() == Phase::Draining {
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        let ended = c.protocol.guest().sends_no_more();
+        if ended || c.protocol.is_draining() {
             c.end_windows();
         }
-        if let End::Host(h) = &mut c.end {
-            if h.has_pending() {
-                if c.life.is_over() && c.deadline.is_none() {
-                    c.deadline = Some(now + super::LINGER);
-                    self.look_at_deadlines(super::LINGER);
+        let pending = match &mut c.end {
+            End::Host(host) => {
+                let pending = host.has_pending();
+                if ended && !pending && !std::mem::replace(&mut host.write_shut, true) {
+                    let _ = rustix::net::shutdown(&host.socket, Shutdown::Write);
                 }
-                return;
+                pending
             }
-            if c.life.guest_ended() & SHUT_SEND != 0 && !std::mem::replace(&mut h.write_shut, true) {
-                let _ = rustix::net::shutdown(&h.socket, Shutdown::Write);
+            End::Gone => false,
+            End::Dialing | End::Sibling { .. } => return,
+        };
+        match c.protocol.settle(pending, || self.clock.now()) {
+            Fate::Stays | Fate::Drains => {}
+            Fate::Lingers => self.look_at_deadlines(LINGER),
+            Fate::Gone => {
+                self.end_of(v, slot);
+                self.remove(v, slot);
             }
-        } else if !matches!(c.end, End::Gone) {
-            return;
-        }
-        if c.life.phase() == Phase::Draining {
-            self.end_of(v, slot);
-            self.remove(v, slot);
-        } else if c.life.is_over() {
-            // Nothing moves any more either way: the guest gets the confirmation that it waits for.
-            c.held = None;
-            self.reset(v, slot);
-            self.end_of(v, slot);
+            Fate::Resets => {
+                c.held = None;
+                self.reset(v, slot);
+                self.end_of(v, slot);
+            }
         }
     }
 

@@ -7,9 +7,10 @@ use rustix::net::SocketFlags;
 use zerowire::recv::layout::{MapOp, Reply, Request};
 
 use super::host::MAX_ACCEPTS;
-use super::{ANSWER_PATIENCE, Event, Switch, watch};
+use super::{Event, Switch, watch};
 use crate::vsock::mapped::{AskedFor, MapClient, Stage, receive_request, send_reply};
 use crate::vsock::packet::Kind;
+use crate::vsock::protocol::ANSWER_PATIENCE;
 use crate::vsock::table::Place;
 use crate::vsock::vm::MAX_HANDSHAKES;
 

@@ -15,7 +15,8 @@ use crate::vsock::mapped::{
     AskedFor, Direct, Lent, MapClaim, MapClient, ProgramFiles, Stage, Windows, region_files, region_table,
     send_connection, send_reply,
 };
-use crate::vsock::packet::{Kind, SHUT_RECEIVE};
+use crate::vsock::packet::Kind;
+use crate::vsock::protocol::Shut;
 use crate::vsock::table::{End, Place};
 
 /// Windows that their program has not got yet.
@@ -55,7 +56,7 @@ impl Switch {
             }
             vm.counters.transmit.zero_copied_frames.add(1);
             vm.counters.transmit.zero_copied_bytes.add(bytes as u64);
-            c.incoming.forward(bytes as u32);
+            c.protocol.from.forward(bytes as u32);
             self.filled.push(slot);
             return self.tell_credit(v, slot);
         }
@@ -242,13 +243,13 @@ impl Switch {
     /// windows that it has stay its own, and the end is marked behind them.
     fn program_reads_no_more(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
-        if c.life.far_ended() & SHUT_RECEIVE != 0 {
+        if c.protocol.far().receives_no_more() {
             return;
         }
-        c.life.far_ends(SHUT_RECEIVE);
+        c.protocol.far_ends(Shut::RECEIVE);
         if let End::Host(host) = &mut c.end {
             if let Some(held) = host.held.take() {
-                c.incoming.forward(held.len() as u32);
+                c.protocol.from.forward(held.len() as u32);
             }
             if let Some(windows) = &mut host.windows {
                 windows.end();
@@ -265,7 +266,7 @@ impl Switch {
         host.held = None;
         // It may have shut both directions and still read what was published.
         windows.end();
-        c.life.far_ends(SHUT_RECEIVE);
+        c.protocol.far_ends(Shut::RECEIVE);
         self.let_go(v, windows);
         self.settle(v, slot);
     }
@@ -372,7 +373,7 @@ impl Switch {
         let (ours, theirs) = Self::pair(kind)?;
         self.attach(v, slot, ours)?;
         if let Some(c) = self.connection(v, slot) {
-            c.incoming = FromGuest::new(options.credit);
+            c.protocol.from = FromGuest::new(options.credit);
         }
         let given = match self.make_windows(v, slot, options, claim) {
             Ok(made) => self.hand_over(v, slot, made, &control, &theirs).inspect_err(|e| {

@@ -32,7 +32,7 @@ impl Switch {
         let Some(packet_room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
         let counters = self.vms[v].counters.clone();
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        let (free, alloc) = (c.outgoing.free() as usize, c.outgoing.alloc() as usize);
+        let (free, alloc) = (c.protocol.to.free() as usize, c.protocol.to.alloc() as usize);
         let Some(host) = c.host() else { return Ok(Step::Nothing) };
         counters.receive.system_calls.add(1);
         let len = match socket::peek_message(&host.socket) {
@@ -58,10 +58,10 @@ impl Switch {
         // A guest that knows of half its buffer need not tell of more by itself: what fits goes ahead of the rest then.
         let in_parts = len > free && free >= alloc / 2;
         if len > free && !in_parts {
-            c.life.owe_credit_request();
+            c.protocol.ask();
             return Ok(Step::Nothing);
         }
-        if !c.outgoing.message_may_begin(len, packet_room) {
+        if !c.protocol.to.message_may_begin(len, packet_room) {
             self.await_reads(v, slot);
             return Ok(Step::Nothing);
         }
@@ -126,9 +126,9 @@ impl Switch {
         }
         let rest = libc::iovec { iov_base: self.beyond.as_mut_ptr().cast(), iov_len: self.beyond.len() };
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(None) };
-        let (free, most) = (c.outgoing.free() as usize, (c.outgoing.alloc() as usize).min(MAX_MESSAGE));
+        let (free, most) = (c.protocol.to.free() as usize, (c.protocol.to.alloc() as usize).min(MAX_MESSAGE));
         let wanted = room.max(longest);
-        let goes = wanted <= free && c.outgoing.message_may_begin(wanted, room);
+        let goes = wanted <= free && c.protocol.to.message_may_begin(wanted, room);
         let Some(host) = c.host() else { return Ok(None) };
         self.iov.clear();
         let offered = if goes { rx.offer(wanted, memory, &mut self.iov)? } else { 0 };

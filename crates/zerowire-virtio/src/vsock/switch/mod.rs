@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use zerowire::ledger::DropReason;
 
 use super::clock::Clock;
-use super::lifecycle::Phase;
 use super::mapped::Lent;
-use super::packet::{Header, Op, SHUT_RECEIVE};
+use super::packet::{Header, Op};
+use super::protocol::CLOSE_PATIENCE;
 use super::queues::Packet;
 use super::table::{Connection, End};
 use super::vm::GroupVm;
@@ -34,18 +34,6 @@ pub(super) use events::Gate;
 pub(super) use host::{Event, token, watch};
 #[cfg(feature = "testing")]
 pub(super) use map_clients::MAX_CLIENTS;
-
-/// How long the other side may take to answer: a guest that is offered a connection, a host program whose backlog is
-/// full, one that connected and does not say where to.
-pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long a guest may take to confirm that it knows of the end (as long as Linux waits, `VSOCK_CLOSE_TIMEOUT` in
-/// net/vmw_vsock/virtio_transport_common.c).
-pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(8);
-
-/// How long bytes of a guest that has ended its connection wait for the host program, or for the
-/// other guest.
-pub(super) const LINGER: Duration = Duration::from_secs(30);
 
 /// All VMs of a group.
 pub(super) struct Switch {
@@ -126,7 +114,7 @@ impl Switch {
     /// read: looking for more would only keep that program waiting, if this CPU is its.
     pub fn guest_must_wait(&mut self) -> bool {
         self.last_sender
-            .is_some_and(|(v, slot)| self.connection(v, slot).is_some_and(|c| c.incoming.is_used_up()))
+            .is_some_and(|(v, slot)| self.connection(v, slot).is_some_and(|c| c.protocol.from.is_used_up()))
     }
 
     /// The header of a packet for the guest of a connection; its credit fields count as told.
@@ -135,9 +123,8 @@ impl Switch {
         self.follow_sibling(v, slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return Header::default() };
         let (key, kind) = (c.key, c.kind);
-        c.life.update_told();
-        let news = c.incoming.untold() > 0;
-        let credit = c.incoming.tell();
+        let news = c.protocol.from.untold() > 0;
+        let credit = c.protocol.tell();
         // The guest may wait for the rest, which has yet to leave the socket or the windows.
         if news && c.host().is_some_and(|h| h.uncredited() > 0) {
             self.vms[v].mark_quiet(slot);
@@ -159,7 +146,7 @@ impl Switch {
     /// Ends a connection whose guest broke a rule, or whose other end did: nothing that waits is delivered.
     fn abort(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if c.life.phase() == Phase::Draining {
+        if c.protocol.is_draining() {
             // Its guest has ended it, and may have given its ports to another one.
             self.end_of(v, slot);
             return self.remove(v, slot);
@@ -175,13 +162,11 @@ impl Switch {
     fn reset(&mut self, v: usize, slot: u32) {
         let now = self.clock.now();
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if c.life.phase() != Phase::Resetting {
+        if c.protocol.reset(now) {
             // Who receives no more makes no room for what waits, and would wait for the reset behind it.
-            if c.life.guest_ended() & SHUT_RECEIVE != 0 {
+            if c.protocol.guest().receives_no_more() {
                 c.held = None;
             }
-            c.life.reset();
-            c.deadline = Some(now + CLOSE_PATIENCE);
             self.look_at_deadlines(CLOSE_PATIENCE);
         }
         self.vms[v].mark_ready(slot);

@@ -1,27 +1,24 @@
 //! To a guest's receive queue.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zerowire::ledger::CopyReason;
 
-use super::{CLOSE_PATIENCE, Gate, Switch};
+use super::{Gate, Switch};
 use crate::memory::{GuestMemory, access};
 use crate::ring::RingError;
 use crate::vsock::held::Held;
-use crate::vsock::lifecycle::Control;
-use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM, SHUT_BOTH, SHUT_SEND};
+use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM};
+use crate::vsock::protocol::{CLOSE_PATIENCE, ControlPacket, Shut};
 use crate::vsock::queues::Receive;
 use crate::vsock::socket;
-use crate::vsock::table::{AskAgain, Connection, End};
+use crate::vsock::table::{Connection, End};
 
 /// Connections of a VM that are served in a turn.
 const MAX_SERVED: usize = 64;
 
 /// Bytes of a connection in a turn.
 const QUOTA_BYTES: usize = 256 << 10;
-
-/// How soon a guest is asked again whether packets were read, and how late when it never says so.
-const ASK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 /// What became of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,13 +118,13 @@ impl Switch {
     ) -> Result<Served, RingError> {
         let mut quota = QUOTA_BYTES;
         let gated = self.vms[v].gate != Gate::Open;
-        if gated && self.connection(v, slot).is_some_and(|c| c.life.owes_beginning()) {
+        if gated && self.connection(v, slot).is_some_and(|c| c.protocol.owes_beginning()) {
             return Ok(Served::All);
         }
         loop {
             loop {
                 let Some(c) = self.connection(v, slot) else { return Ok(Served::All) };
-                if !c.life.has_control(c.held.is_none()) {
+                if !c.protocol.has_control(c.held.is_none()) {
                     break;
                 }
                 if rx.room(0, memory)?.is_none() {
@@ -141,7 +138,7 @@ impl Switch {
             let Some(c) = self.connection(v, slot) else { return Ok(Served::All) };
             let step = if c.held.is_some() {
                 self.deliver_held(v, slot, rx, memory)?
-            } else if !c.life.takes_payload() || c.life.far_ended() & SHUT_SEND != 0 {
+            } else if !c.protocol.takes_payload() || c.protocol.far().sends_no_more() {
                 Step::Nothing
             } else {
                 match (c.kind, c.host().is_some_and(|h| h.readable)) {
@@ -155,34 +152,34 @@ impl Switch {
                 Step::Moved(n) => quota = quota.saturating_sub(n.max(1)),
                 Step::Nothing => match self.connection(v, slot) {
                     // The step may have found an end, or that credit is missing.
-                    Some(c) if c.life.has_control(c.held.is_none()) => {}
+                    Some(c) if c.protocol.has_control(c.held.is_none()) => {}
                     _ => return Ok(Served::All),
                 },
             }
         }
     }
 
-    /// Sends the control packet that is due; there is a buffer for it.
+    /// Sends the packet without payload that is due; there is a buffer for it.
     fn control_out(&mut self, v: usize, slot: u32, rx: &mut Receive, memory: &GuestMemory) {
         let Some(c) = self.connection(v, slot) else { return };
-        let Some(control) = c.life.next_control(c.held.is_none()) else { return };
+        let Some(control) = c.protocol.next_control(c.held.is_none()) else { return };
         let (op, flags) = match control {
-            Control::Request => (Op::Request, 0),
-            Control::Response => (Op::Response, 0),
-            Control::CreditUpdate => (Op::CreditUpdate, 0),
-            Control::CreditRequest => (Op::CreditRequest, 0),
-            Control::Shutdown(flags) => (Op::Shutdown, flags),
-            Control::Rst => (Op::Rst, 0),
+            ControlPacket::Request => (Op::Request, 0),
+            ControlPacket::Response => (Op::Response, 0),
+            ControlPacket::Update => (Op::CreditUpdate, 0),
+            ControlPacket::Ask => (Op::CreditRequest, 0),
+            ControlPacket::Shutdown(shut) => (Op::Shutdown, shut.flags()),
+            ControlPacket::Rst => (Op::Rst, 0),
         };
         let header = self.header(v, slot, op, 0, flags);
         rx.finish(header, memory);
         self.vms[v].counters.control_packets.add(1);
         match control {
-            Control::Rst => {
+            ControlPacket::Rst => {
                 self.end_of(v, slot);
                 self.remove(v, slot);
             }
-            Control::Shutdown(SHUT_BOTH) => self.await_end(v, slot),
+            ControlPacket::Shutdown(Shut::BOTH) => self.await_end(v, slot),
             _ => {}
         }
     }
@@ -198,9 +195,9 @@ impl Switch {
             && let Some(held) = host.held.take()
         {
             let lost = host.credit.lost(held.len() as u32);
-            c.incoming.forward(lost);
+            c.protocol.from.forward(lost);
         }
-        c.deadline = Some(now + CLOSE_PATIENCE);
+        c.protocol.await_end(now);
         self.end_of(v, slot);
         self.look_at_deadlines(CLOSE_PATIENCE);
         self.settle(v, slot);
@@ -217,11 +214,11 @@ impl Switch {
     ) -> Result<Step, RingError> {
         let Some(packet_room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        if c.outgoing.free() == 0 {
-            c.life.owe_credit_request();
+        if c.protocol.to.free() == 0 {
+            c.protocol.ask();
             return Ok(Step::Nothing);
         }
-        let room = c.outgoing.stream_room(packet_room);
+        let room = c.protocol.to.stream_room(packet_room);
         if room == 0 {
             self.await_reads(v, slot);
             return Ok(Step::Nothing);
@@ -268,28 +265,16 @@ impl Switch {
     /// whether it has read some, again and again until it has.
     pub(super) fn await_reads(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        c.life.owe_credit_request();
-        if c.asks.is_some() {
-            return;
+        if let Some(after) = c.protocol.await_reads(|| self.clock.now()) {
+            self.look_at_deadlines(after);
         }
-        let after = ASK_AFTER.0;
-        c.asks = Some(AskAgain { at: self.clock.now() + after, after });
-        self.look_at_deadlines(after);
     }
 
     /// Asks a guest again, if it is time.
     pub(super) fn ask_again(&mut self, v: usize, slot: u32, now: Instant) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let Some(asks) = &mut c.asks else { return };
-        if !c.life.takes_payload() {
-            c.asks = None;
-            return;
-        }
-        let mut left = asks.at.saturating_duration_since(now);
-        if left.is_zero() {
-            left = (asks.after * 2).min(ASK_AFTER.1);
-            *asks = AskAgain { at: now + left, after: left };
-            c.life.pass_credit_request();
+        let Some((due, left)) = c.protocol.ask_again(now) else { return };
+        if due {
             self.vms[v].mark_ready(slot);
         }
         self.look_at_deadlines(left);
@@ -304,7 +289,7 @@ impl Switch {
             }
             None => true,
         };
-        c.life.far_ends(if closed { SHUT_BOTH } else { SHUT_SEND });
+        c.protocol.far_ends(if closed { Shut::BOTH } else { Shut::SEND });
     }
 
     /// Writes the headers of packets whose payload of `len` bytes was read into the first buffers.
@@ -335,7 +320,7 @@ impl Switch {
         vm.counters.receive.zero_copied_frames.add(packets);
         vm.counters.receive.zero_copied_bytes.add(len as u64);
         if let Some(c) = vm.connections.get(slot) {
-            c.outgoing.send(len as u32, packets as u32, true);
+            c.protocol.to.send(len as u32, packets as u32, true);
         }
         Ok(())
     }
@@ -367,12 +352,12 @@ impl Switch {
                     None => break,
                 },
             };
-            let n = left.min(room).min(c.outgoing.free() as usize);
+            let n = left.min(room).min(c.protocol.to.free() as usize);
             if n == 0 && left > 0 {
-                c.life.owe_credit_request();
+                c.protocol.ask();
                 break;
             }
-            if !c.outgoing.may_begin(kind, left, room) {
+            if !c.protocol.to.may_begin(kind, left, room) {
                 self.await_reads(v, slot);
                 break;
             }
@@ -386,7 +371,7 @@ impl Switch {
             Held::settle(&mut c.held);
             let empty = c.held.is_none();
             let flags = if n == left { end } else { 0 };
-            c.outgoing.send(n as u32, 1, kind == Kind::Stream || flags & SEQ_EOM != 0);
+            c.protocol.to.send(n as u32, 1, kind == Kind::Stream || flags & SEQ_EOM != 0);
             let header = self.header(v, slot, Op::Rw, n as u32, flags);
             rx.finish(header, memory);
             let counters = &self.vms[v].counters.receive;

@@ -2,11 +2,12 @@
 
 use zerowire::ledger::{CopyReason, DropReason};
 
-use super::{ANSWER_PATIENCE, Switch};
+use super::Switch;
 use crate::memory::{Segment, access};
 use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
+use crate::vsock::protocol::{ANSWER_PATIENCE, Protocol};
 use crate::vsock::table::{Connection, End, Key, Place};
 
 impl Switch {
@@ -23,12 +24,10 @@ impl Switch {
         if !self.vms[o].has_place(key.peer_cid) || self.vms[o].connections.is_taken(&key) {
             return self.turn_down(v, h);
         }
-        let life = crate::vsock::lifecycle::Lifecycle::offered();
-        let mut offered = self.new_connection(o, key, connection.kind, life);
         // What is sent waits on the other's side.
-        connection.incoming = FromGuest::new(self.vms[o].limits.buffer_bytes);
-        offered.incoming = FromGuest::new(self.vms[v].limits.buffer_bytes);
-        offered.deadline = Some(self.clock.now() + ANSWER_PATIENCE);
+        connection.protocol.from = FromGuest::new(self.vms[o].limits.buffer_bytes);
+        let from = FromGuest::new(self.vms[v].limits.buffer_bytes);
+        let offered = Connection::new(key, connection.kind, Protocol::offered(from, self.clock.now()));
         self.look_at_deadlines(ANSWER_PATIENCE);
         let place = self.vms[o].connections.insert(offered);
         connection.end = End::Sibling { vm: o, place };
@@ -40,17 +39,17 @@ impl Switch {
     }
 
     /// What a guest says of its buffers is its sibling's business.
-    pub(super) fn relay_credit(&mut self, v: usize, slot: u32, op: Op) {
+    pub(super) fn relay_credit(&mut self, v: usize, slot: u32, asks: bool) {
         let Some(Connection { end: End::Sibling { vm, place }, .. }) = self.connection(v, slot) else {
             return;
         };
         let (vm, place) = (*vm, *place);
         let Some(c) = self.vms[vm].connections.at(place) else { return };
-        match op {
-            Op::CreditUpdate => c.life.owe_update(),
+        match asks {
+            false => c.protocol.owe_update(),
             // The answer at once tells what is known here; the sibling may know better.
-            Op::CreditRequest if c.life.takes_payload() => c.life.pass_credit_request(),
-            _ => return,
+            true if c.protocol.takes_payload() => c.protocol.pass_ask(),
+            true => return,
         }
         self.vms[vm].mark_ready(place.slot);
     }
@@ -61,9 +60,9 @@ impl Switch {
             return;
         };
         let (vm, place) = (*vm, *place);
-        let Some(sibling) = self.vms[vm].connections.at(place).map(|c| c.outgoing) else { return };
+        let Some(sibling) = self.vms[vm].connections.at(place).map(|c| c.protocol.to) else { return };
         if let Some(c) = self.connection(v, slot) {
-            c.incoming.follow(&sibling);
+            c.protocol.from.follow(&sibling);
         }
     }
 
@@ -71,10 +70,10 @@ impl Switch {
     pub(super) fn tell_sender(&mut self, v: usize, slot: u32) {
         self.follow_sibling(v, slot);
         let Some(c) = self.connection(v, slot) else { return };
-        if c.incoming.is_due() {
-            c.life.owe_update();
+        if c.protocol.from.is_due() {
+            c.protocol.owe_update();
             self.vms[v].mark_ready(slot);
-        } else if c.incoming.untold() > 0 {
+        } else if c.protocol.from.untold() > 0 {
             self.vms[v].mark_quiet(slot);
         }
     }
@@ -101,11 +100,11 @@ impl Switch {
         let len = h.len as usize;
         self.vms[v].counters.transmit.frames.add(1);
         self.follow_sibling(v, slot);
-        if self.connection(v, slot).is_none_or(|c| !c.incoming.receive(h.len)) {
+        if self.connection(v, slot).is_none_or(|c| !c.protocol.from.receive(h.len)) {
             self.dropped(v, DropReason::BeyondCredit);
             return self.abort(v, slot);
         }
-        if !self.vms[o].connections.at(place).is_some_and(|c| c.life.takes_payload()) {
+        if !self.vms[o].connections.at(place).is_some_and(|c| c.protocol.takes_payload()) {
             // It said that it receives no more, or the connection is over.
             return;
         }
@@ -140,7 +139,7 @@ impl Switch {
     fn copy_across(&mut self, o: usize, place: Place, h: &Header, segments: &[Segment]) -> usize {
         let len = h.len as usize;
         let Some(c) = self.vms[o].connections.at(place) else { return len };
-        if c.held.is_some() || c.life.owes_beginning() || len == 0 {
+        if c.held.is_some() || c.protocol.owes_beginning() || len == 0 {
             return 0;
         }
         let Some(mut rx) = self.vms[o].rx.take() else { return 0 };
@@ -157,12 +156,12 @@ impl Switch {
                 }
             };
             let Some(c) = self.vms[o].connections.at(place) else { break };
-            let n = room.min(c.outgoing.free() as usize).min(len - done);
-            if n == 0 || !c.outgoing.may_begin(c.kind, len - done, room) {
+            let n = room.min(c.protocol.to.free() as usize).min(len - done);
+            if n == 0 || !c.protocol.to.may_begin(c.kind, len - done, room) {
                 break;
             }
             let whole = done + n == len && h.flags & SEQ_EOM != 0;
-            c.outgoing.send(n as u32, 1, c.kind == Kind::Stream || whole);
+            c.protocol.to.send(n as u32, 1, c.kind == Kind::Stream || whole);
             access::copy(segments, HEADER_LEN + done, rx.front(), HEADER_LEN, n);
             done += n;
             let flags = if done == len { h.flags } else { 0 };

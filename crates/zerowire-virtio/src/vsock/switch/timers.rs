@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::Switch;
 use super::connect::DIAL_AGAIN;
-use crate::vsock::lifecycle::Phase;
 use crate::vsock::packet::Op;
+use crate::vsock::protocol::Phase;
 use crate::vsock::table::End;
 use crate::vsock::vm::MAX_RESETS;
 
@@ -68,8 +68,8 @@ impl Switch {
         for slot in 0..self.vms[v].connections.slots() {
             self.ask_again(v, slot, now);
             let Some(c) = self.connection(v, slot) else { continue };
-            let Some(deadline) = c.deadline else { continue };
-            if deadline > now {
+            let Some(until) = c.protocol.until() else { continue };
+            if until > now {
                 waiting = true;
                 if matches!(c.end, End::Dialing) {
                     let program = (c.key.peer_port, c.kind);
@@ -80,19 +80,18 @@ impl Switch {
                 }
                 continue;
             }
-            c.deadline = None;
-            match c.life.phase() {
-                Phase::Asked => self.refuse_asked(v, slot),
-                Phase::Offered => {
+            match c.protocol.phase() {
+                Phase::Asked { .. } => self.refuse_asked(v, slot),
+                Phase::Offered { .. } => {
                     if let Some(asked) = c.host().and_then(|h| h.asked.as_mut()) {
                         asked.timed_out = true;
                     }
                     self.vms[v].counters.refused.add(1);
                     self.abort(v, slot);
                 }
-                Phase::Open => self.abort(v, slot),
-                Phase::Resetting => self.give_up_reset(v, slot),
-                Phase::Draining => {
+                Phase::Open { .. } => self.abort(v, slot),
+                Phase::Resetting { .. } => self.give_up_reset(v, slot),
+                Phase::Draining { .. } => {
                     self.end_of(v, slot);
                     self.remove(v, slot);
                 }

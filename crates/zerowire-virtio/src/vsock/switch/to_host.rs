@@ -5,8 +5,7 @@ use zerowire::ledger::CopyReason;
 use super::Switch;
 use crate::memory::Segment;
 use crate::vsock::held::Held;
-use crate::vsock::lifecycle::Phase;
-use crate::vsock::packet::{Kind, Op, SHUT_RECEIVE};
+use crate::vsock::packet::{Kind, Op};
 use crate::vsock::socket::{self, MAX_IOV};
 use crate::vsock::table::{End, Key};
 
@@ -94,10 +93,10 @@ impl Switch {
         let counters = vm.counters.clone();
         let Some(c) = vm.connections.get(run.slot) else { return };
         let kind = c.kind;
-        let reads_no_more = c.life.far_ended() & SHUT_RECEIVE != 0;
+        let reads_no_more = c.protocol.far().receives_no_more();
         let host = match &mut c.end {
             End::Host(host) if !reads_no_more => host,
-            _ => return c.incoming.forward(run.bytes as u32),
+            _ => return c.protocol.from.forward(run.bytes as u32),
         };
         counters.transmit.frames.add(run.packets);
         self.last_sender = Some((v, run.slot));
@@ -117,7 +116,7 @@ impl Switch {
                 Ok(n) => (sent, taken) = (n, n == run.bytes),
                 Err(e) if socket::would_block(&e) => {}
                 Err(e) => {
-                    c.incoming.forward(host.credit.lost(run.bytes as u32));
+                    c.protocol.from.forward(host.credit.lost(run.bytes as u32));
                     return self.host_refuses(v, run.slot, &e);
                 }
             }
@@ -150,10 +149,10 @@ impl Switch {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(run.slot) else { return };
         let bytes = run.bytes as u32;
-        if !c.incoming.lacks(bytes) || c.kind != Kind::Stream || parts > MAX_IOV {
+        if !c.protocol.from.lacks(bytes) || c.kind != Kind::Stream || parts > MAX_IOV {
             return;
         }
-        let quiet = c.life.phase() == Phase::Open && c.life.far_ended() == 0 && !c.life.has_control(false);
+        let quiet = c.protocol.is_quiet();
         let End::Host(host) = &mut c.end else { return };
         if !quiet || !host.surely_takes(bytes) {
             return;
@@ -173,7 +172,7 @@ impl Switch {
             }
         }
         host.credit.promise(bytes);
-        c.incoming.forward(bytes);
+        c.protocol.from.forward(bytes);
         let header = self.header(v, run.slot, Op::CreditUpdate, 0, 0);
         let vm = &mut self.vms[v];
         vm.counters.control_packets.add(1);

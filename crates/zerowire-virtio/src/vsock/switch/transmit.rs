@@ -8,9 +8,9 @@ use super::Switch;
 use super::to_host::{MAX_MESSAGES, Message, Run};
 use crate::memory::Segment;
 use crate::vsock::credit::{Credit, Why};
-use crate::vsock::lifecycle::{Effect, Phase};
 use crate::vsock::mapped::Lent;
-use crate::vsock::packet::{Fault, HEADER_LEN, HOST_CID, Header, Kind, Op, SEQ_EOM, SHUT_RECEIVE};
+use crate::vsock::packet::{Fault, HEADER_LEN, HOST_CID, Header, Kind, Op, SEQ_EOM};
+use crate::vsock::protocol::{Fate, LINGER, Over, Shut, Verdict};
 use crate::vsock::queues::{self, Packet};
 use crate::vsock::socket::MAX_IOV;
 use crate::vsock::table::{End, Key};
@@ -181,39 +181,24 @@ impl Switch {
             self.flush(v, run);
         }
         let Some(c) = self.connection(v, slot) else { return };
-        // A connection that the guest begins anew has new counts, and a reset may come from a driver that knows of no
-        // connection, with no counts at all (Linux, `virtio_transport_reset_no_sock`).
-        let counts = !matches!(op, Op::Request | Op::Rst);
-        let before = (c.outgoing.free(), c.outgoing.unread_packets());
-        let credit = if counts { c.outgoing.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
-        c.incoming.own_buffer(c.outgoing.alloc());
-        let waits = c.held.is_some() || c.host().is_some_and(|h| h.readable);
-        let more_room = c.outgoing.free() > before.0 || c.outgoing.unread_packets() < before.1;
-        if more_room {
-            c.life.credit_came();
-            c.asks = None;
-        }
-        let ready = waits && more_room;
-        if credit.is_err() || c.kind != kind {
+        let (fields, verdict) = c.from_guest(op, kind, &h);
+        let ready = fields.more_room && c.has_payload();
+        if let Verdict::Broken(reason) = verdict {
             self.flush(v, run);
-            let reason = if credit.is_err() { DropReason::BeyondCredit } else { DropReason::BadPacket };
             return self.breach(v, slot, &h, reason);
         }
-        let effect = c.life.take(op, h.flags);
-        if credit == Ok(Credit::Stale) {
+        if fields.credit == Ok(Credit::Stale) {
             self.vms[v].counters.stale_credit.add(1);
         }
         if ready {
             self.vms[v].mark_ready(slot);
         }
-        match effect {
-            Effect::Payload => self.payload(v, slot, key, &h, segments, run),
-            effect => {
-                self.vms[v].counters.control_packets.add(1);
-                self.flush(v, run);
-                self.control(v, slot, effect, op, &h, kind);
-            }
+        if verdict == Verdict::Payload {
+            return self.payload(v, slot, key, &h, segments, run);
         }
+        self.vms[v].counters.control_packets.add(1);
+        self.flush(v, run);
+        self.control(v, slot, verdict, &h, kind);
     }
 
     /// A packet of a connection that breaks a rule: the connection is reset. Nothing answers a reset (virtio 1.3 §5.10.6.4),
@@ -225,38 +210,39 @@ impl Switch {
             return self.abort(v, slot);
         }
         let Some(c) = self.connection(v, slot) else { return };
-        let (effect, kind) = (c.life.take(Op::Rst, 0), c.kind);
-        self.control(v, slot, effect, Op::Rst, h, kind);
+        let (verdict, kind) = (c.protocol.take(Op::Rst, Shut::NONE), c.kind);
+        self.control(v, slot, verdict, h, kind);
     }
 
     /// A packet of a connection that carries no payload.
-    fn control(&mut self, v: usize, slot: u32, effect: Effect, op: Op, h: &Header, kind: Kind) {
-        match effect {
-            Effect::None => {
-                if op == Op::CreditRequest {
+    fn control(&mut self, v: usize, slot: u32, verdict: Verdict, h: &Header, kind: Kind) {
+        match verdict {
+            Verdict::AsksCredit | Verdict::TellsCredit => {
+                let asks = verdict == Verdict::AsksCredit;
+                if asks {
                     self.review_credit(v, slot, Why::GuestAsks);
                 }
                 self.vms[v].mark_ready(slot);
-                self.relay_credit(v, slot, op);
+                self.relay_credit(v, slot, asks);
             }
-            Effect::Payload => {}
-            Effect::Accepted => self.accepted(v, slot),
-            Effect::Shutdown => self.guest_shut(v, slot, h.flags),
-            Effect::Refused => {
+            Verdict::Payload | Verdict::Broken(_) => {}
+            Verdict::Accepted => self.accepted(v, slot),
+            Verdict::Shut(shut) => self.guest_shut(v, slot, shut),
+            Verdict::Over(Over::Refused) => {
                 self.vms[v].counters.refused.add(1);
                 self.end_of(v, slot);
                 self.remove(v, slot);
             }
-            Effect::Ended => self.guest_ended(v, slot),
-            Effect::Renewed => {
+            Verdict::Over(Over::Reset) => self.guest_ended(v, slot),
+            Verdict::Over(Over::Renewed) => {
                 self.guest_ended(v, slot);
-                self.stranger(v, h, op, kind);
+                self.stranger(v, h, Op::Request, kind);
             }
-            Effect::Violation => {
+            Verdict::OutOfPlace => {
                 self.dropped(v, DropReason::NoConnection);
                 self.abort(v, slot);
             }
-            Effect::Stray => self.dropped(v, DropReason::NoConnection),
+            Verdict::Stray => self.dropped(v, DropReason::NoConnection),
         }
     }
 
@@ -264,17 +250,16 @@ impl Switch {
     pub(super) fn guest_ended(&mut self, v: usize, slot: u32) {
         let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
-        if c.life.phase() == Phase::Draining {
+        if c.protocol.is_draining() {
             return;
         }
         c.guest_ends();
         c.end_windows();
-        if c.host().is_some_and(|h| h.has_pending()) {
-            c.life.drain();
+        let pending = c.host().is_some_and(|h| h.has_pending());
+        if c.protocol.guest_ended(pending, now) == Fate::Drains {
             c.held = None;
-            c.deadline = Some(now + super::LINGER);
             self.vms[v].connections.forget_name(slot);
-            self.look_at_deadlines(super::LINGER);
+            self.look_at_deadlines(LINGER);
         } else {
             self.end_of(v, slot);
             self.remove(v, slot);
@@ -342,14 +327,14 @@ impl Switch {
         // A message of no bytes takes no credit: what bounds the bytes that wait bounds the marks of all messages, too.
         let too_many =
             ends && c.host().and_then(|h| h.held.as_ref()).is_some_and(|held| held.messages() > most);
-        if too_many || !c.incoming.receive(h.len) {
+        if too_many || !c.protocol.from.receive(h.len) {
             self.flush(v, run);
             self.dropped(v, DropReason::BeyondCredit);
             return self.abort(v, slot);
         }
-        if c.life.far_ended() & SHUT_RECEIVE != 0 || !matches!(c.end, End::Host(_)) {
+        if c.protocol.far().receives_no_more() || !matches!(c.end, End::Host(_)) {
             // Nobody reads it any more; the guest has been told, or will be.
-            c.incoming.forward(h.len);
+            c.protocol.from.forward(h.len);
             return;
         }
         // Windows take one message at a time, and some each packet for itself.
@@ -424,7 +409,7 @@ impl Switch {
         let Some(c) = vm.connections.get(slot) else { return };
         let review = c.review_credit(why);
         if review.due {
-            c.life.owe_update();
+            c.protocol.owe_update();
             vm.mark_ready(slot);
         }
         if review.quiet {

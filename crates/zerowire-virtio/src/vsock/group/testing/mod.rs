@@ -238,7 +238,7 @@ impl Harness {
                 let place = vm.connections.place(slot);
                 let Some(c) = vm.connections.get(slot) else { continue };
                 let waits = c.held.as_ref().map_or(0, |h| h.len());
-                let buffer = c.incoming.buffer() as usize;
+                let buffer = c.protocol.from.buffer() as usize;
                 assert!(waits <= most.max(MESSAGE_BYTES), "{waits} bytes wait for the guest");
                 if let Some(host) = c.host() {
                     let waits = host.held.as_ref().map_or(0, |h| h.len());
