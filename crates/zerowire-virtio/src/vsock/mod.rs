@@ -2,6 +2,7 @@
 
 mod clock;
 pub(crate) mod command;
+mod connection;
 mod counters;
 pub mod credit;
 mod forecast;

@@ -5,12 +5,13 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::Switch;
+use crate::vsock::connection::{Connection, End, MappedEnd, Windowing};
 use crate::vsock::credit::FromGuest;
 use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
 use crate::vsock::protocol::{ANSWER_PATIENCE, Protocol};
 use crate::vsock::socket;
-use crate::vsock::table::{Connection, End, Key};
+use crate::vsock::table::Key;
 
 /// How soon a host program whose backlog is full is tried again.
 pub(super) const DIAL_AGAIN: Duration = Duration::from_millis(5);
@@ -55,7 +56,7 @@ impl Switch {
         let (port, kind) = (c.key.peer_port, c.kind);
         let path = vm.path_of(port);
         let outcome = match vm.may_dial(&path).and_then(|()| socket::connect(&path, kind)) {
-            Ok(socket) => self.attach(v, slot, socket),
+            Ok(socket) => self.attach(v, slot, self.host_end(v, socket)),
             // Programs at the path come first, also those that are busy. Without one the port is
             // that of a program at `UDS.map`.
             Err(e) => match self.map_client_for(v, port, kind).filter(|_| is_nobody(&e)) {
@@ -126,13 +127,14 @@ impl Switch {
         let credit = asked.as_ref().map_or(buffer, |asked| asked.options.credit);
         let protocol = Protocol::offered(FromGuest::new(credit), self.clock.now());
         let slot = self.vms[v].connections.insert(Connection::new(key, kind, protocol)).slot;
-        if let Err(e) = self.attach(v, slot, socket) {
+        let end = match asked {
+            Some(asked) => End::Mapped(MappedEnd::new(socket, Windowing::Asked(asked))),
+            None => self.host_end(v, socket),
+        };
+        if let Err(e) = self.attach(v, slot, end) {
             tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
             self.vms[v].counters.refused.add(1);
             return self.remove(v, slot);
-        }
-        if let Some(host) = self.connection(v, slot).and_then(|c| c.host()) {
-            host.asked = asked;
         }
         self.look_at_deadlines(ANSWER_PATIENCE);
         self.vms[v].mark_ready(slot);
@@ -152,7 +154,7 @@ impl Switch {
             }
             return;
         }
-        let welcome = match c.host().and_then(|h| h.asked.take()) {
+        let welcome = match c.mapped().and_then(|mapped| mapped.take_asked()) {
             Some(asked) => self.welcome_mapped(v, slot, *asked),
             None => Self::welcome(vm, slot),
         };

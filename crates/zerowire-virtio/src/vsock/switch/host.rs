@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::epoll;
-use rustix::net::{RecvFlags, Shutdown, SocketFlags};
+use rustix::net::{RecvFlags, SocketFlags};
 
 use super::Switch;
+use crate::vsock::connection::{Connection, End, HostEnd, Interest, Writing};
 use crate::vsock::credit::{SOCKET_BYTES, SocketCredit};
 use crate::vsock::held::{self, Held};
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, LINGER, Shut};
 use crate::vsock::socket;
-use crate::vsock::table::{Connection, End, HostEnd, Place};
+use crate::vsock::table::Place;
 use crate::vsock::vm::{GroupVm, Handshake, MAX_HANDSHAKES};
 
 /// The word that a host program begins with.
@@ -102,44 +103,58 @@ pub(in crate::vsock) fn watch(epoll: &OwnedFd, fd: &OwnedFd, event: Event) -> io
 }
 
 impl Switch {
-    /// Gives a connection its socket.
-    pub(super) fn attach(&mut self, v: usize, slot: u32, socket: OwnedFd) -> io::Result<()> {
-        let vm = &mut self.vms[v];
-        let buffer = vm.limits.buffer_bytes as usize;
-        let room = socket::reserve(&socket, buffer.max(SOCKET_BYTES));
-        watch(&self.epoll, &socket, Event::Connection { vm: v, place: vm.connections.place(slot) })?;
-        if let Some(c) = vm.connections.get(slot) {
-            c.end = End::Host(HostEnd::new(socket, SocketCredit::new(room, buffer)));
+    /// Gives a connection the end at a host program.
+    pub(super) fn attach(&mut self, v: usize, slot: u32, mut end: End) -> io::Result<()> {
+        let table = &mut self.vms[v].connections;
+        let event = Event::Connection { vm: v, place: table.place(slot) };
+        if let Some(inlet) = end.inlet() {
+            watch(&self.epoll, &inlet.socket, event)?;
+        }
+        if let Some(c) = table.get(slot) {
+            c.end = end;
         }
         Ok(())
+    }
+
+    /// The end at a program with this socket.
+    pub(super) fn host_end(&self, v: usize, socket: OwnedFd) -> End {
+        let buffer = self.vms[v].limits.buffer_bytes as usize;
+        let room = socket::reserve(&socket, buffer.max(SOCKET_BYTES));
+        End::Host(HostEnd::new(socket, SocketCredit::new(room, buffer)))
     }
 
     /// A connection's socket has news.
     pub fn socket_event(&mut self, v: usize, place: Place, flags: epoll::EventFlags) {
         use epoll::EventFlags as F;
         let Some(c) = self.vms[v].connections.at(place) else { return };
-        let Some(host) = c.host() else { return };
-        host.writable |= flags.intersects(F::OUT | F::HUP | F::ERR);
-        host.readable |= flags.intersects(F::IN | F::RDHUP | F::HUP | F::ERR);
-        host.hung_up |= flags.intersects(F::RDHUP | F::HUP);
-        host.closed |= flags.contains(F::HUP);
-        let news = flags.contains(F::OUT) && host.credit.waits();
-        let (writable, closed) = (host.writable && host.held.is_some(), host.closed);
+        let Some(inlet) = c.inlet() else { return };
+        inlet.heard(flags);
+        let closed = inlet.has_closed();
+        let (goes_on, news) = match &mut c.end {
+            End::Host(host) => {
+                if flags.intersects(F::OUT | F::HUP | F::ERR) {
+                    host.out.has_room();
+                }
+                (host.out.may_go_on(), flags.contains(F::OUT) && host.out.credit.waits())
+            }
+            _ => (c.held_for_program().is_some(), false),
+        };
         if closed {
             c.program_closed();
         }
-        if news {
-            c.read_all();
+        if news && let End::Host(host) = &mut c.end {
+            // What lies in the socket counts as read.
+            c.protocol.from.forward(host.out.credit.writable());
         }
         // A socket says with the next write that nobody reads it; windows don't.
         if closed {
             self.program_left(v, place.slot);
         }
         self.vms[v].mark_ready(place.slot);
-        if writable {
+        if goes_on {
             self.flush_held(v, place.slot);
         }
-        if writable || news {
+        if goes_on || news {
             self.tell_credit(v, place.slot);
         }
     }
@@ -149,13 +164,14 @@ impl Switch {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
         let kind = c.kind;
-        let End::Host(host) = &mut c.end else { return };
-        if host.windows.is_some() {
-            return self.flush_windows(v, slot);
-        }
-        let Some(held) = &mut host.held else { return };
+        let (socket, out) = match &mut c.end {
+            End::Host(host) => (&host.inlet.socket, &mut host.out),
+            End::Mapped(_) => return self.flush_windows(v, slot),
+            _ => return,
+        };
+        let Some(held) = &mut out.held else { return };
         let (mut took, mut failed) = (0, None);
-        while host.writable && !held.is_empty() {
+        while out.writing == Writing::Ready && !held.is_empty() {
             let n = match kind {
                 Kind::Stream => held.len(),
                 Kind::SeqPacket => match held.message() {
@@ -169,25 +185,25 @@ impl Switch {
                 // One call takes a message, however long, or it is none.
                 Kind::SeqPacket if offered < n => {
                     let whole = held.runs(0, n).collect::<Vec<_>>().concat();
-                    socket::send_bytes(&host.socket, &whole)
+                    socket::send_bytes(socket, &whole)
                 }
-                _ => socket::send_runs(&host.socket, held.runs(0, offered), &mut self.iov),
+                _ => socket::send_runs(socket, held.runs(0, offered), &mut self.iov),
             };
             match outcome {
                 Ok(sent) => {
                     held.consume(sent);
                     took += sent;
-                    host.writable = sent >= offered;
+                    out.writing = if sent >= offered { Writing::Ready } else { Writing::Full };
                 }
-                Err(e) if socket::would_block(&e) => host.writable = false,
+                Err(e) if socket::would_block(&e) => out.writing = Writing::Full,
                 Err(e) => {
                     failed = Some(e);
                     break;
                 }
             }
         }
-        Held::settle(&mut host.held);
-        host.credit.took(took);
+        Held::settle(&mut out.held);
+        out.credit.took(took);
         self.watch_room(v, slot);
         match failed {
             Some(e) => self.host_refuses(v, slot, &e),
@@ -201,15 +217,12 @@ impl Switch {
         use epoll::EventFlags as F;
         let place = self.vms[v].connections.place(slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let Some(host) = c.host() else { return };
-        let wanted = (host.held.is_some() && !host.writable || host.credit.waits()) && host.windows.is_none();
-        if std::mem::replace(&mut host.room_watched, wanted) == wanted {
-            return;
-        }
+        let End::Host(host) = &mut c.end else { return };
+        let Some(interest) = host.out.new_interest() else { return };
         let mut flags = F::IN | F::RDHUP | F::ET;
-        flags.set(F::OUT, wanted);
+        flags.set(F::OUT, interest == Interest::InOut);
         let data = epoll::EventData::new_u64(token::of(Event::Connection { vm: v, place }));
-        if let Err(e) = epoll::modify(&self.epoll, &host.socket, data, flags) {
+        if let Err(e) = epoll::modify(&self.epoll, &host.inlet.socket, data, flags) {
             tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
             self.abort(v, slot);
         }
@@ -226,12 +239,7 @@ impl Switch {
             return self.abort(v, slot);
         }
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if let Some(host) = c.host()
-            && let Some(held) = host.held.take()
-        {
-            let lost = host.credit.lost(held.len() as u32);
-            c.protocol.from.forward(lost);
-        }
+        c.drop_held_for_program();
         c.protocol.far_ends(Shut::RECEIVE);
         self.vms[v].mark_ready(slot);
         self.settle(v, slot);
@@ -258,17 +266,8 @@ impl Switch {
         if shut.sends_no_more() {
             c.guest_ends();
         }
-        if c.protocol.guest().receives_no_more() {
-            c.held = None;
-            if let Some(h) = c.host() {
-                h.readable = false;
-                // The host program's next write fails, as it does toward a process that has ended its receiving.
-                let _ = rustix::net::shutdown(&h.socket, Shutdown::Read);
-                if h.closed {
-                    c.program_closed();
-                    self.vms[v].mark_ready(slot);
-                }
-            }
+        if c.protocol.guest().receives_no_more() && c.guest_reads_no_more() {
+            self.vms[v].mark_ready(slot);
         }
         self.settle(v, slot);
     }
@@ -280,17 +279,13 @@ impl Switch {
         if ended || c.protocol.is_draining() {
             c.end_windows();
         }
-        let pending = match &mut c.end {
-            End::Host(host) => {
-                let pending = host.has_pending();
-                if ended && !pending && !std::mem::replace(&mut host.write_shut, true) {
-                    let _ = rustix::net::shutdown(&host.socket, Shutdown::Write);
-                }
-                pending
-            }
-            End::Gone => false,
-            End::Dialing | End::Sibling { .. } => return,
-        };
+        if let End::Dialing | End::Sibling { .. } = c.end {
+            return;
+        }
+        let pending = c.has_pending();
+        if ended && !pending {
+            c.end_writing();
+        }
         match c.protocol.settle(pending, || self.clock.now()) {
             Fate::Stays | Fate::Drains => {}
             Fate::Lingers => self.look_at_deadlines(LINGER),
@@ -404,9 +399,11 @@ impl Switch {
 
     /// Tells a host program that its connection is there.
     pub(super) fn welcome(vm: &mut GroupVm, slot: u32) -> io::Result<()> {
-        let Some(Connection { key, end: End::Host(h), .. }) = vm.connections.get(slot) else { return Ok(()) };
+        let Some(Connection { key, end: End::Host(host), .. }) = vm.connections.get(slot) else {
+            return Ok(());
+        };
         let line = format!("OK {}\n", key.peer_port);
-        match socket::send_bytes(&h.socket, line.as_bytes()) {
+        match socket::send_bytes(&host.inlet.socket, line.as_bytes()) {
             Ok(n) if n == line.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::WriteZero.into()),
             Err(e) => Err(e),

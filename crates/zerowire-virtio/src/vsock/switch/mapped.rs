@@ -9,6 +9,7 @@ use zerowire::recv::layout::{MAX_REGIONS, MapOptions, Reply};
 
 use super::{Event, Switch, watch};
 use crate::memory::{ReadOnlyRegion, Segment};
+use crate::vsock::connection::{End, MappedEnd, Windowing};
 use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
 use crate::vsock::mapped::{
@@ -17,7 +18,7 @@ use crate::vsock::mapped::{
 };
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::Shut;
-use crate::vsock::table::{End, Place};
+use crate::vsock::table::Place;
 
 /// Windows that their program has not got yet.
 struct Made {
@@ -40,12 +41,12 @@ impl Switch {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
         let kind = c.kind;
-        let End::Host(host) = &mut c.end else { return };
-        let Some(windows) = &mut host.windows else { return };
+        let End::Mapped(mapped) = &mut c.end else { return };
+        let Windowing::Live(windows) = &mut mapped.windows else { return };
         // At most half of the ring is lent.
         let most = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()) / 2);
         let lent = vm.lent + usize::from(self.chain.descriptors);
-        if windows.is_direct() && host.held.is_none() && lent <= most && {
+        if windows.is_direct() && mapped.held.is_none() && lent <= most && {
             let now = *self.turn_at.get_or_insert_with(|| self.clock.now());
             windows.lend(&vm.memory, parts, self.chain, end, now)
         } {
@@ -61,15 +62,15 @@ impl Switch {
             return self.tell_credit(v, slot);
         }
         let reason = if windows.is_direct() { CopyReason::Held } else { CopyReason::Window };
-        let done = if host.held.is_none() { windows.push(parts, 0, bytes, end) } else { 0 };
+        let done = if mapped.held.is_none() { windows.push(parts, 0, bytes, end) } else { 0 };
         if windows.has_lost_end() {
             return self.abort(v, slot);
         }
         vm.counters.transmit.copied(reason, done as u64);
-        host.window_credit.took(done);
+        mapped.credit.took(done);
         let rest = bytes - done;
-        if rest > 0 || (bytes == 0 && host.held.is_some()) {
-            let held = Held::at(&mut host.held);
+        if rest > 0 || (bytes == 0 && mapped.held.is_some()) {
+            let held = Held::at(&mut mapped.held);
             held.push(parts, done, rest);
             if kind == Kind::SeqPacket {
                 held.mark(rest as u32, end);
@@ -87,8 +88,8 @@ impl Switch {
     pub(super) fn flush_windows(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
         let kind = c.kind;
-        let End::Host(host) = &mut c.end else { return };
-        let (Some(held), Some(windows)) = (&mut host.held, &mut host.windows) else { return };
+        let End::Mapped(mapped) = &mut c.end else { return };
+        let (Some(held), Some(windows)) = (&mut mapped.held, mapped.windows.live()) else { return };
         let mut took = 0;
         while !held.is_empty() {
             let (n, end) = match kind {
@@ -106,15 +107,15 @@ impl Switch {
             }
         }
         windows.tell();
-        Held::settle(&mut host.held);
-        host.window_credit.took(took);
+        Held::settle(&mut mapped.held);
+        mapped.credit.took(took);
         self.settle(v, slot);
     }
 
     /// At the end of a turn: publishes what is due.
     pub(super) fn settle_windows(&mut self, v: usize) {
         while let Some(slot) = self.filled.pop() {
-            if let Some(windows) = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut()) {
+            if let Some(windows) = self.connection(v, slot).and_then(|c| c.windows()) {
                 while windows.settle() {}
                 windows.tell();
                 if windows.keeps_back() {
@@ -128,7 +129,7 @@ impl Switch {
     pub fn released(&mut self, v: usize, place: Place) {
         let slot = place.slot;
         let Some(c) = self.vms[v].connections.at(place) else { return };
-        if let Some(windows) = c.host().and_then(|h| h.windows.as_mut()) {
+        if let Some(windows) = c.windows() {
             windows.told_of_release();
             if windows.are_read_no_more() {
                 self.program_reads_no_more(v, slot);
@@ -163,7 +164,7 @@ impl Switch {
         let mut back = std::mem::take(&mut self.back);
         let (mut i, mut any) = (0, false);
         while let Some(slot) = self.vms[v].lenders.get(i).copied() {
-            let windows = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut());
+            let windows = self.connection(v, slot).and_then(|c| c.windows());
             let lends = windows.is_some_and(|w| {
                 w.take_back(&mut back);
                 w.lends()
@@ -184,7 +185,7 @@ impl Switch {
     /// All chains go back at once: the ring stops.
     pub fn take_back_all(&mut self, v: usize) {
         for slot in std::mem::take(&mut self.vms[v].lenders) {
-            let windows = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut());
+            let windows = self.connection(v, slot).and_then(|c| c.windows());
             let mut chains = Vec::new();
             if let Some(direct) = windows.and_then(|w| w.direct()) {
                 direct.take_all(&mut chains);
@@ -201,7 +202,7 @@ impl Switch {
         let lenders = std::mem::take(&mut vm.lenders);
         let mut back = false;
         for slot in &lenders {
-            let windows = self.connection(v, *slot).and_then(|c| c.host()?.windows.as_mut());
+            let windows = self.connection(v, *slot).and_then(|c| c.windows());
             back |= windows.is_some_and(|w| w.wait_for_chains(many || impatient));
         }
         self.vms[v].lenders = lenders;
@@ -247,13 +248,9 @@ impl Switch {
             return;
         }
         c.protocol.far_ends(Shut::RECEIVE);
-        if let End::Host(host) = &mut c.end {
-            if let Some(held) = host.held.take() {
-                c.protocol.from.forward(held.len() as u32);
-            }
-            if let Some(windows) = &mut host.windows {
-                windows.end();
-            }
+        c.drop_held_for_program();
+        if let Some(windows) = c.windows() {
+            windows.end();
         }
         self.vms[v].mark_ready(slot);
     }
@@ -261,9 +258,9 @@ impl Switch {
     /// The program of a mapped connection has closed it: what it holds goes back, and nothing is filled any more.
     pub(super) fn program_left(&mut self, v: usize, slot: u32) {
         let Some(c) = self.connection(v, slot) else { return };
-        let Some(host) = c.host() else { return };
-        let Some(mut windows) = host.windows.take() else { return };
-        host.held = None;
+        let Some(mapped) = c.mapped() else { return };
+        let Some(mut windows) = mapped.take_windows() else { return };
+        mapped.held = None;
         // It may have shut both directions and still read what was published.
         windows.end();
         c.protocol.far_ends(Shut::RECEIVE);
@@ -335,8 +332,8 @@ impl Switch {
             self.forget_released(&windows.released);
             return Err(e);
         }
-        if let Some(host) = self.connection(v, slot).and_then(|c| c.host()) {
-            host.windows = Some(windows);
+        if let Some(mapped) = self.connection(v, slot).and_then(|c| c.mapped()) {
+            mapped.windows = Windowing::Live(windows);
         }
         Ok(())
     }
@@ -371,7 +368,7 @@ impl Switch {
             io::Error::other(text)
         })?;
         let (ours, theirs) = Self::pair(kind)?;
-        self.attach(v, slot, ours)?;
+        self.attach(v, slot, End::Mapped(MappedEnd::new(ours, Windowing::Without)))?;
         if let Some(c) = self.connection(v, slot) {
             c.protocol.from = FromGuest::new(options.credit);
         }

@@ -23,8 +23,8 @@ impl Switch {
         rx: &mut Receive,
         memory: &GuestMemory,
     ) -> Result<Step, RingError> {
-        let host = self.vms[v].connections.get(slot).and_then(|c| c.host());
-        if let Some(longest) = host.and_then(|h| h.forecast.expected())
+        let inlet = self.vms[v].connections.get(slot).and_then(|c| c.inlet());
+        if let Some(longest) = inlet.and_then(|i| i.forecast.expected())
             && let Some(step) = self.read_expected(v, slot, longest, rx, memory)?
         {
             return Ok(step);
@@ -33,21 +33,21 @@ impl Switch {
         let counters = self.vms[v].counters.clone();
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
         let (free, alloc) = (c.protocol.to.free() as usize, c.protocol.to.alloc() as usize);
-        let Some(host) = c.host() else { return Ok(Step::Nothing) };
+        let Some(inlet) = c.inlet() else { return Ok(Step::Nothing) };
         counters.receive.system_calls.add(1);
-        let len = match socket::peek_message(&host.socket) {
-            Ok(0) if socket::has_ended(&host.socket) => {
-                Self::far_end(c, false);
+        let len = match socket::peek_message(&inlet.socket) {
+            Ok(0) if socket::has_ended(&inlet.socket) => {
+                c.program_ends(false);
                 return Ok(Step::Nothing);
             }
             Ok(len) => len,
             Err(e) if socket::would_block(&e) => {
-                host.readable = false;
+                inlet.readable = false;
                 return Ok(Step::Nothing);
             }
-            Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
+            Err(e) if inlet.closes_unread(&e) => return Ok(Step::Moved(0)),
             Err(_) => {
-                Self::far_end(c, true);
+                c.program_ends(true);
                 return Ok(Step::Nothing);
             }
         };
@@ -65,28 +65,28 @@ impl Switch {
             self.await_reads(v, slot);
             return Ok(Step::Nothing);
         }
-        let Some(host) = c.host() else { return Ok(Step::Nothing) };
+        let Some(inlet) = c.inlet() else { return Ok(Step::Nothing) };
         self.iov.clear();
         let offered = rx.offer(len, memory, &mut self.iov)?;
         // An empty message takes a buffer, too.
         if rx.room(0, memory)?.is_none() || (offered == 0 && len > 0) {
             return Ok(Step::NoRoom);
         }
-        host.forecast.came(len as u32);
+        inlet.forecast.came(len as u32);
         counters.receive.system_calls.add(1);
         if offered == len && !in_parts {
             // SAFETY: the list names guest memory that this turn holds.
-            match unsafe { socket::receive(&host.socket, &self.iov) } {
+            match unsafe { socket::receive(&inlet.socket, &self.iov) } {
                 Ok(r) if r.len == len => {
                     self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
                     return Ok(Step::Moved(len));
                 }
                 // After the look at the message, which still waits.
-                Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
+                Err(e) if inlet.closes_unread(&e) => return Ok(Step::Moved(0)),
                 _ => {}
             }
             rx.may_have_written(offered, memory);
-            Self::far_end(c, true);
+            c.program_ends(true);
             return Ok(Step::Nothing);
         }
         // Too few buffers or too little credit for the moment, and a socket gives a message whole or not at all.
@@ -95,16 +95,16 @@ impl Switch {
         let entry = |run: &mut [u8]| libc::iovec { iov_base: run.as_mut_ptr().cast(), iov_len: run.len() };
         Held::at(&mut held).make_room(len, |run| self.iov.push(entry(run)));
         // SAFETY: the list names the room that was just made in `held`, which nobody else knows of.
-        match unsafe { socket::receive(&host.socket, &self.iov) } {
+        match unsafe { socket::receive(&inlet.socket, &self.iov) } {
             Ok(r) if r.len == len => {
                 Held::at(&mut held).mark(len as u32, Some(SEQ_EOM));
                 c.held = held;
                 return Ok(Step::Moved(0));
             }
-            Err(e) if host.closes_unread(&e) => return Ok(Step::Moved(0)),
+            Err(e) if inlet.closes_unread(&e) => return Ok(Step::Moved(0)),
             _ => {}
         }
-        Self::far_end(c, true);
+        c.program_ends(true);
         Ok(Step::Nothing)
     }
 
@@ -129,7 +129,7 @@ impl Switch {
         let (free, most) = (c.protocol.to.free() as usize, (c.protocol.to.alloc() as usize).min(MAX_MESSAGE));
         let wanted = room.max(longest);
         let goes = wanted <= free && c.protocol.to.message_may_begin(wanted, room);
-        let Some(host) = c.host() else { return Ok(None) };
+        let Some(inlet) = c.inlet() else { return Ok(None) };
         self.iov.clear();
         let offered = if goes { rx.offer(wanted, memory, &mut self.iov)? } else { 0 };
         if offered < wanted || self.iov.len() >= socket::MAX_IOV {
@@ -138,20 +138,20 @@ impl Switch {
         self.iov.push(rest);
         counters.receive.system_calls.add(1);
         // SAFETY: the list names guest memory that this turn holds, and `beyond`, which nobody else uses meanwhile.
-        let len = match unsafe { socket::receive(&host.socket, &self.iov) } {
-            Ok(r) if r.len == 0 && socket::has_ended(&host.socket) => {
-                Self::far_end(c, false);
+        let len = match unsafe { socket::receive(&inlet.socket, &self.iov) } {
+            Ok(r) if r.len == 0 && socket::has_ended(&inlet.socket) => {
+                c.program_ends(false);
                 return Ok(Some(Step::Nothing));
             }
             Ok(r) => r.len,
             Err(e) if socket::would_block(&e) => {
-                host.readable = false;
+                inlet.readable = false;
                 return Ok(Some(Step::Nothing));
             }
-            Err(e) if host.closes_unread(&e) => return Ok(Some(Step::Moved(0))),
+            Err(e) if inlet.closes_unread(&e) => return Ok(Some(Step::Moved(0))),
             Err(_) => {
                 rx.may_have_written(offered, memory);
-                Self::far_end(c, true);
+                c.program_ends(true);
                 return Ok(Some(Step::Nothing));
             }
         };
@@ -163,7 +163,7 @@ impl Switch {
         if len > most {
             return Ok(Some(self.too_long(v, slot, len, most)));
         }
-        host.forecast.came(len as u32);
+        inlet.forecast.came(len as u32);
         let held = Held::at(&mut c.held);
         rx.offered(offered, |segments, n| held.push(segments, HEADER_LEN, n));
         held.push_bytes(&self.beyond[..len - offered]);

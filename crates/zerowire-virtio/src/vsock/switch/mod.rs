@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use zerowire::ledger::DropReason;
 
 use super::clock::Clock;
+use super::connection::{Connection, End};
 use super::mapped::Lent;
 use super::packet::{Header, Op};
 use super::protocol::CLOSE_PATIENCE;
 use super::queues::Packet;
-use super::table::{Connection, End};
 use super::vm::GroupVm;
 use crate::memory::Segment;
 use crate::ring::RingError;
@@ -126,7 +126,7 @@ impl Switch {
         let news = c.protocol.from.untold() > 0;
         let credit = c.protocol.tell();
         // The guest may wait for the rest, which has yet to leave the socket or the windows.
-        if news && c.host().is_some_and(|h| h.uncredited() > 0) {
+        if news && c.uncredited() > 0 {
             self.vms[v].mark_quiet(slot);
         }
         Header {
@@ -175,14 +175,11 @@ impl Switch {
     /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
     fn end_of(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if let Some(host) = c.host()
-            && host.held.take().is_some()
-            && let Some(windows) = &mut host.windows
-        {
-            windows.cut_short();
+        if let Some(mapped) = c.mapped() {
+            mapped.cut_held();
         }
         c.end_windows();
-        if let Some(windows) = c.host().and_then(|host| host.windows.take()) {
+        if let Some(windows) = c.mapped().and_then(|mapped| mapped.take_windows()) {
             self.let_go(v, windows);
         }
         let Some(c) = self.vms[v].connections.get(slot) else { return };

@@ -7,12 +7,12 @@ use zerowire::ledger::CopyReason;
 use super::{Gate, Switch};
 use crate::memory::{GuestMemory, access};
 use crate::ring::RingError;
+use crate::vsock::connection::End;
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM};
 use crate::vsock::protocol::{CLOSE_PATIENCE, ControlPacket, Shut};
 use crate::vsock::queues::Receive;
 use crate::vsock::socket;
-use crate::vsock::table::{Connection, End};
 
 /// Connections of a VM that are served in a turn.
 const MAX_SERVED: usize = 64;
@@ -141,7 +141,7 @@ impl Switch {
             } else if !c.protocol.takes_payload() || c.protocol.far().sends_no_more() {
                 Step::Nothing
             } else {
-                match (c.kind, c.host().is_some_and(|h| h.readable)) {
+                match (c.kind, c.is_readable()) {
                     (_, false) => Step::Nothing,
                     (Kind::Stream, true) => self.read_stream(v, slot, rx, memory, quota)?,
                     (Kind::SeqPacket, true) => self.read_message(v, slot, rx, memory)?,
@@ -191,12 +191,7 @@ impl Switch {
         if matches!(c.end, End::Sibling { .. }) {
             return;
         }
-        if let Some(host) = c.host()
-            && let Some(held) = host.held.take()
-        {
-            let lost = host.credit.lost(held.len() as u32);
-            c.protocol.from.forward(lost);
-        }
+        c.drop_held_for_program();
         c.protocol.await_end(now);
         self.end_of(v, slot);
         self.look_at_deadlines(CLOSE_PATIENCE);
@@ -228,26 +223,25 @@ impl Switch {
         if offered == 0 {
             return Ok(Step::NoRoom);
         }
-        let Some(host) = c.host() else { return Ok(Step::Nothing) };
+        let Some(inlet) = c.inlet() else { return Ok(Step::Nothing) };
         // SAFETY: the list names guest memory that this turn holds.
-        let outcome = unsafe { socket::receive(&host.socket, &self.iov) };
+        let outcome = unsafe { socket::receive(&inlet.socket, &self.iov) };
         self.vms[v].counters.receive.system_calls.add(1);
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
         match outcome {
             Ok(r) if r.len > 0 => {
-                if let Some(host) = c.host()
+                if let Some(inlet) = c.inlet()
                     && r.len < offered
                     && !r.interrupted
                 {
-                    // Nothing is left, but for the news of its end.
-                    host.readable = host.hung_up;
+                    inlet.is_read();
                 }
                 self.finish_read(v, slot, rx, memory, r.len, None)?;
                 Ok(Step::Moved(r.len))
             }
             Err(e) if socket::would_block(&e) => {
-                if let Some(host) = c.host() {
-                    host.readable = false;
+                if let Some(inlet) = c.inlet() {
+                    inlet.readable = false;
                 }
                 Ok(Step::Nothing)
             }
@@ -255,7 +249,7 @@ impl Switch {
                 if outcome.is_err() {
                     rx.may_have_written(offered, memory);
                 }
-                Self::far_end(c, outcome.is_err());
+                c.program_ends(outcome.is_err());
                 Ok(Step::Nothing)
             }
         }
@@ -278,18 +272,6 @@ impl Switch {
             self.vms[v].mark_ready(slot);
         }
         self.look_at_deadlines(left);
-    }
-
-    /// The host program sends no more.
-    pub(super) fn far_end(c: &mut Connection, failed: bool) {
-        let closed = match c.host() {
-            Some(host) => {
-                host.readable = false;
-                host.closed || failed
-            }
-            None => true,
-        };
-        c.protocol.far_ends(if closed { Shut::BOTH } else { Shut::SEND });
     }
 
     /// Writes the headers of packets whose payload of `len` bytes was read into the first buffers.

@@ -4,11 +4,12 @@ use zerowire::ledger::{CopyReason, DropReason};
 
 use super::Switch;
 use crate::memory::{Segment, access};
+use crate::vsock::connection::{Connection, End};
 use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::protocol::{ANSWER_PATIENCE, Protocol};
-use crate::vsock::table::{Connection, End, Key, Place};
+use crate::vsock::table::{Key, Place};
 
 impl Switch {
     /// The guest asks another one for a connection.

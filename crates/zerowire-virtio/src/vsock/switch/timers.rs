@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::Switch;
 use super::connect::DIAL_AGAIN;
+use crate::vsock::connection::{End, Windowing};
 use crate::vsock::packet::Op;
 use crate::vsock::protocol::Phase;
-use crate::vsock::table::End;
 use crate::vsock::vm::MAX_RESETS;
 
 /// How often deadlines are looked at, while there are any.
@@ -83,7 +83,7 @@ impl Switch {
             match c.protocol.phase() {
                 Phase::Asked { .. } => self.refuse_asked(v, slot),
                 Phase::Offered { .. } => {
-                    if let Some(asked) = c.host().and_then(|h| h.asked.as_mut()) {
+                    if let Some(Windowing::Asked(asked)) = c.mapped().map(|m| &mut m.windows) {
                         asked.timed_out = true;
                     }
                     self.vms[v].counters.refused.add(1);

@@ -4,10 +4,11 @@ use zerowire::ledger::CopyReason;
 
 use super::Switch;
 use crate::memory::Segment;
+use crate::vsock::connection::End;
 use crate::vsock::held::Held;
 use crate::vsock::packet::{Kind, Op};
 use crate::vsock::socket::{self, MAX_IOV};
-use crate::vsock::table::{End, Key};
+use crate::vsock::table::Key;
 
 /// Messages that go out in one call at most.
 pub(super) const MAX_MESSAGES: usize = socket::MAX_MESSAGES;
@@ -63,7 +64,7 @@ impl Switch {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return 0 };
         let End::Host(host) = &mut c.end else { return 0 };
-        if host.windows.is_some() || host.held.is_some() || !host.writable {
+        if !host.out.is_free() {
             return 0;
         }
         let Some(last) = messages.last() else { return 0 };
@@ -72,13 +73,13 @@ impl Switch {
         vm.counters.transmit.system_calls.add(1);
         let ends = messages.iter().map(|m| m.parts);
         // SAFETY: the parts lie in the memory that this turn holds.
-        let sent = unsafe { socket::send_messages(&host.socket, &self.iov, ends) }.unwrap_or(0);
+        let sent = unsafe { socket::send_messages(&host.inlet.socket, &self.iov, ends) }.unwrap_or(0);
         let sum = |(bytes, packets), m: &Message| (bytes + m.bytes, packets + m.packets);
         let (bytes, packets) = messages[..sent].iter().fold((0, 0), sum);
         vm.counters.transmit.frames.add(packets);
         vm.counters.transmit.zero_copied_frames.add(packets);
         vm.counters.transmit.zero_copied_bytes.add(bytes as u64);
-        host.credit.took(bytes);
+        host.out.credit.took(bytes);
         if sent > 0 {
             self.last_sender = Some((v, slot));
             self.tell_credit(v, slot);
@@ -96,15 +97,17 @@ impl Switch {
         let reads_no_more = c.protocol.far().receives_no_more();
         let host = match &mut c.end {
             End::Host(host) if !reads_no_more => host,
+            End::Mapped(_) if !reads_no_more => {
+                counters.transmit.frames.add(run.packets);
+                self.last_sender = Some((v, run.slot));
+                return self.fill_windows(v, run.slot, parts, run.bytes, end);
+            }
             _ => return c.protocol.from.forward(run.bytes as u32),
         };
         counters.transmit.frames.add(run.packets);
         self.last_sender = Some((v, run.slot));
-        if host.windows.is_some() {
-            return self.fill_windows(v, run.slot, parts, run.bytes, end);
-        }
         // A message goes whole or not at all.
-        let direct = host.held.is_none() && host.writable && parts.len() <= MAX_IOV;
+        let direct = host.out.is_free() && parts.len() <= MAX_IOV;
         let whole = kind == Kind::Stream || end.is_some();
         let (mut sent, mut taken) = (0, false);
         if direct && whole {
@@ -112,23 +115,23 @@ impl Switch {
             self.iov.extend(parts.iter().map(entry));
             counters.transmit.system_calls.add(1);
             // SAFETY: the parts lie in the memory that this turn holds.
-            match unsafe { socket::send(&host.socket, &self.iov) } {
+            match unsafe { socket::send(&host.inlet.socket, &self.iov) } {
                 Ok(n) => (sent, taken) = (n, n == run.bytes),
                 Err(e) if socket::would_block(&e) => {}
                 Err(e) => {
-                    c.protocol.from.forward(host.credit.lost(run.bytes as u32));
+                    c.protocol.from.forward(host.out.credit.lost(run.bytes as u32));
                     return self.host_refuses(v, run.slot, &e);
                 }
             }
-            host.writable = taken;
+            host.out.wrote(taken);
         }
         counters.transmit.zero_copied_bytes.add(sent as u64);
-        host.credit.took(sent);
+        host.out.credit.took(sent);
         let rest = run.bytes - sent;
         if taken {
             counters.transmit.zero_copied_frames.add(run.packets);
         } else {
-            let held = Held::at(&mut host.held);
+            let held = Held::at(&mut host.out.held);
             // The last part of a message waited for nobody but itself.
             let whole = whole && !held.has_partial();
             held.push(parts, sent, rest);
@@ -154,7 +157,7 @@ impl Switch {
         }
         let quiet = c.protocol.is_quiet();
         let End::Host(host) = &mut c.end else { return };
-        if !quiet || !host.surely_takes(bytes) {
+        if !quiet || !host.out.surely_takes(bytes) {
             return;
         }
         let memory = vm.memory.clone();
@@ -171,7 +174,7 @@ impl Switch {
                 return self.ring_failed(v, &e);
             }
         }
-        host.credit.promise(bytes);
+        host.out.credit.promise(bytes);
         c.protocol.from.forward(bytes);
         let header = self.header(v, run.slot, Op::CreditUpdate, 0, 0);
         let vm = &mut self.vms[v];

@@ -7,13 +7,14 @@ use zerowire::ledger::DropReason;
 use super::Switch;
 use super::to_host::{MAX_MESSAGES, Message, Run};
 use crate::memory::Segment;
+use crate::vsock::connection::End;
 use crate::vsock::credit::{Credit, Why};
 use crate::vsock::mapped::Lent;
 use crate::vsock::packet::{Fault, HEADER_LEN, HOST_CID, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::protocol::{Fate, LINGER, Over, Shut, Verdict};
 use crate::vsock::queues::{self, Packet};
 use crate::vsock::socket::MAX_IOV;
-use crate::vsock::table::{End, Key};
+use crate::vsock::table::Key;
 use crate::vsock::vm::MAX_RESETS;
 
 /// What a VM's turn may cost, in packets with payload: chains of a turn at most.
@@ -255,7 +256,7 @@ impl Switch {
         }
         c.guest_ends();
         c.end_windows();
-        let pending = c.host().is_some_and(|h| h.has_pending());
+        let pending = c.has_pending();
         if c.protocol.guest_ended(pending, now) == Fate::Drains {
             c.held = None;
             self.vms[v].connections.forget_name(slot);
@@ -325,21 +326,19 @@ impl Switch {
             return self.pass_to_sibling(v, slot, (vm, place), h, segments);
         }
         // A message of no bytes takes no credit: what bounds the bytes that wait bounds the marks of all messages, too.
-        let too_many =
-            ends && c.host().and_then(|h| h.held.as_ref()).is_some_and(|held| held.messages() > most);
+        let too_many = ends && c.held_for_program().is_some_and(|held| held.messages() > most);
         if too_many || !c.protocol.from.receive(h.len) {
             self.flush(v, run);
             self.dropped(v, DropReason::BeyondCredit);
             return self.abort(v, slot);
         }
-        if c.protocol.far().receives_no_more() || !matches!(c.end, End::Host(_)) {
+        if c.protocol.far().receives_no_more() || !matches!(c.end, End::Host(_) | End::Mapped(_)) {
             // Nobody reads it any more; the guest has been told, or will be.
             c.protocol.from.forward(h.len);
             return;
         }
         // Windows take one message at a time, and some each packet for itself.
-        let windows = c.host().and_then(|h| h.windows.as_ref());
-        let alone = windows.is_some_and(|w| ends || w.keeps_packets_apart());
+        let alone = c.windows().is_some_and(|w| ends || w.keeps_packets_apart());
         let fits = |parts: &Vec<Segment>| parts.len() + segments.len() <= MAX_IOV;
         if run.as_ref().is_none_or(|r| r.slot != slot) || !fits(&self.parts) {
             self.flush(v, run);
@@ -393,7 +392,7 @@ impl Switch {
                 let Some(slot) = self.vms[v].quiet.pop_front() else { break };
                 self.vms[v].connections.end_quiet(slot);
                 any = true;
-                if let Some(w) = self.connection(v, slot).and_then(|c| c.host()?.windows.as_mut()) {
+                if let Some(w) = self.connection(v, slot).and_then(|c| c.windows()) {
                     w.publish_rest();
                 }
                 self.follow_sibling(v, slot);

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
+use super::super::connection::{End, Windowing};
 use super::super::switch::MAX_CLIENTS;
-use super::super::table::End;
 use super::super::vm::{MAX_HANDSHAKES, MAX_RESETS};
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, RingStart, Switch, TX_QUEUE, watch};
 use crate::daemon::SocketAccess;
@@ -214,7 +214,7 @@ impl Harness {
         for slot in 0..table.slots() {
             let Some(c) = table.get(slot) else { continue };
             sum += c.held.as_ref().map_or(0, |h| h.len());
-            sum += c.host().and_then(|h| h.held.as_ref()).map_or(0, |h| h.len());
+            sum += c.held_for_program().map_or(0, |h| h.len());
         }
         sum
     }
@@ -240,11 +240,11 @@ impl Harness {
                 let waits = c.held.as_ref().map_or(0, |h| h.len());
                 let buffer = c.protocol.from.buffer() as usize;
                 assert!(waits <= most.max(MESSAGE_BYTES), "{waits} bytes wait for the guest");
-                if let Some(host) = c.host() {
-                    let waits = host.held.as_ref().map_or(0, |h| h.len());
-                    assert!(waits <= buffer, "{waits} bytes wait for the host program");
-                    mapped += u64::from(host.windows.is_some() || host.asked.is_some());
-                    if let Some(direct) = host.windows.as_mut().and_then(|w| w.direct()) {
+                let for_program = c.held_for_program().map_or(0, |h| h.len());
+                assert!(for_program <= buffer, "{for_program} bytes wait for the host program");
+                if let Some(end) = c.mapped() {
+                    mapped += u64::from(!matches!(end.windows, Windowing::Without));
+                    if let Some(direct) = end.windows.live().and_then(|w| w.direct()) {
                         assert!(direct.lent() == 0 || vm.lenders.contains(&slot), "a lender nobody knows of");
                         lent += direct.descriptors();
                     }

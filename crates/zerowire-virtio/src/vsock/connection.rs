@@ -1,0 +1,253 @@
+//! One connection: its name, what is said with its guest, what waits for the guest, where it ends.
+//!
+//! ```text
+//!  guest --[Protocol::from]--> End: SocketOut, or windows --> host program, or another guest
+//!  guest <--[Protocol::to]---- held <--- End: Inlet <-------- host program, or another guest
+//! ```
+
+mod host;
+mod inlet;
+mod mapped;
+
+pub use host::{HostEnd, Interest, Writing};
+pub use inlet::Inlet;
+pub use mapped::{MappedEnd, Windowing};
+use rustix::net::Shutdown;
+
+use super::credit::{CreditReview, Why};
+use super::held::Held;
+use super::mapped::Windows;
+use super::packet::{Header, Kind, Op};
+use super::protocol::{Fields, Protocol, Shut, Verdict};
+use super::table::{Key, Place};
+
+/// Where a connection ends.
+#[derive(Debug)]
+pub enum End {
+    /// At a host program.
+    Host(Box<HostEnd>),
+    /// At a host program that takes payload in windows.
+    Mapped(Box<MappedEnd>),
+    /// At a host program whose backlog is full: it is tried again.
+    Dialing,
+    /// At another VM of the group.
+    Sibling {
+        /// Its place in the group.
+        vm: usize,
+        /// The connection there.
+        place: Place,
+    },
+    /// Nowhere any more.
+    Gone,
+}
+
+impl End {
+    /// Where a host program's bytes come from.
+    #[inline]
+    pub fn inlet(&mut self) -> Option<&mut Inlet> {
+        match self {
+            Self::Host(host) => Some(&mut host.inlet),
+            Self::Mapped(mapped) => Some(&mut mapped.inlet),
+            Self::Dialing | Self::Sibling { .. } | Self::Gone => None,
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its name.
+    pub key: Key,
+    /// Its type.
+    pub kind: Kind,
+    /// What the guest and this side say to each other.
+    pub protocol: Protocol,
+    /// Where it ends.
+    pub end: End,
+    /// What waits for the guest's buffers.
+    pub held: Option<Box<Held>>,
+    /// True: it was established at some time.
+    pub counted: bool,
+}
+
+impl Connection {
+    /// A new one, which ends nowhere yet.
+    pub fn new(key: Key, kind: Kind, protocol: Protocol) -> Self {
+        Self { key, kind, protocol, end: End::Gone, held: None, counted: false }
+    }
+
+    /// Takes a packet of the guest, but for its payload.
+    #[inline]
+    pub fn from_guest(&mut self, op: Op, kind: Kind, h: &Header) -> (Fields, Verdict) {
+        self.protocol.from_guest(op, h, kind == self.kind)
+    }
+
+    /// Whether there may be payload for the guest.
+    #[inline]
+    pub fn has_payload(&self) -> bool {
+        self.held.is_some() || self.is_readable()
+    }
+
+    /// Whether the host program may have sent something.
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        match &self.end {
+            End::Host(host) => host.inlet.readable,
+            End::Mapped(mapped) => mapped.inlet.readable,
+            End::Dialing | End::Sibling { .. } | End::Gone => false,
+        }
+    }
+
+    /// Where a host program's bytes come from.
+    #[inline]
+    pub fn inlet(&mut self) -> Option<&mut Inlet> {
+        self.end.inlet()
+    }
+
+    /// What waits for the host program.
+    pub fn held_for_program(&self) -> Option<&Held> {
+        match &self.end {
+            End::Host(host) => host.out.held.as_deref(),
+            End::Mapped(mapped) => mapped.held.as_deref(),
+            End::Dialing | End::Sibling { .. } | End::Gone => None,
+        }
+    }
+
+    /// The end at a host program that takes payload in windows.
+    pub fn mapped(&mut self) -> Option<&mut MappedEnd> {
+        match &mut self.end {
+            End::Mapped(mapped) => Some(mapped),
+            _ => None,
+        }
+    }
+
+    /// The windows of a host program that has some.
+    pub fn windows(&mut self) -> Option<&mut Windows> {
+        self.mapped()?.windows.live()
+    }
+
+    /// Whether bytes of the guest, or the news that no more come, wait for the program.
+    pub fn has_pending(&self) -> bool {
+        match &self.end {
+            End::Host(host) => host.out.held.is_some(),
+            End::Mapped(mapped) => mapped.has_pending(),
+            End::Dialing | End::Sibling { .. } | End::Gone => false,
+        }
+    }
+
+    /// The other guest sends no more: a message that it did not complete is none.
+    pub fn sibling_ends(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.drop_partial();
+        }
+        Held::settle(&mut self.held);
+    }
+
+    /// The guest sends no more: a message to the host program that it did not complete is none.
+    pub fn guest_ends(&mut self) {
+        let (place, windows) = match &mut self.end {
+            End::Host(host) => (&mut host.out.held, None),
+            End::Mapped(mapped) => (&mut mapped.held, mapped.windows.live()),
+            End::Dialing | End::Sibling { .. } | End::Gone => return,
+        };
+        if let Some(held) = place {
+            let lost = held.drop_partial();
+            self.protocol.from.forward(lost);
+            if let Some(windows) = windows.filter(|_| lost > 0) {
+                windows.cut_short();
+            }
+        }
+        Held::settle(place);
+    }
+
+    /// The guest receives no more. What waits for it goes, and the program is not read again. Its
+    /// next write fails, as it does toward a process that has ended its receiving. Returns whether
+    /// the guest is to be told of something.
+    pub fn guest_reads_no_more(&mut self) -> bool {
+        self.held = None;
+        let Some(inlet) = self.inlet() else { return false };
+        inlet.readable = false;
+        let _ = rustix::net::shutdown(&inlet.socket, Shutdown::Read);
+        let closed = inlet.has_closed();
+        if closed {
+            self.program_closed();
+        }
+        closed
+    }
+
+    /// The host program takes nothing of what waits for it.
+    pub fn drop_held_for_program(&mut self) {
+        let lost = match &mut self.end {
+            End::Host(host) => host.out.drop_held(),
+            End::Mapped(mapped) => mapped.held.take().map_or(0, |held| held.len() as u32),
+            End::Dialing | End::Sibling { .. } | End::Gone => return,
+        };
+        self.protocol.from.forward(lost);
+    }
+
+    /// The host program sends no more, or its socket has failed.
+    pub fn program_ends(&mut self, failed: bool) {
+        let closed = match self.inlet() {
+            Some(inlet) => {
+                inlet.readable = false;
+                inlet.has_closed() || failed
+            }
+            None => true,
+        };
+        self.protocol.far_ends(if closed { Shut::BOTH } else { Shut::SEND });
+    }
+
+    /// The host program has closed. A guest that receives no more hears of it here: its socket is
+    /// not read again.
+    pub fn program_closed(&mut self) {
+        let guest_reads_no_more = self.protocol.guest().receives_no_more();
+        if guest_reads_no_more || self.protocol.far().sends_no_more() {
+            self.protocol.far_ends(Shut::BOTH);
+        }
+    }
+
+    /// All that the guest sent has reached the host program, which hears, once, that no more comes.
+    pub fn end_writing(&mut self) {
+        match &mut self.end {
+            End::Host(host) => host.end_writing(),
+            End::Mapped(mapped) => mapped.end_writing(),
+            End::Dialing | End::Sibling { .. } | End::Gone => {}
+        }
+    }
+
+    /// No more bytes of the guest will come: once nothing waits, the program of a mapped
+    /// connection is told. A guest that did not end its sending has cut the data short.
+    pub fn end_windows(&mut self) {
+        let is_cut = !self.protocol.guest().sends_no_more();
+        if let Some(mapped) = self.mapped()
+            && mapped.held.is_none()
+            && let Some(windows) = mapped.windows.live()
+        {
+            if is_cut {
+                windows.cut_short();
+            }
+            windows.end();
+        }
+    }
+
+    /// Bytes that the program may not have read, and for which the guest has no credit again.
+    pub fn uncredited(&self) -> u32 {
+        match &self.end {
+            End::Host(host) => host.out.credit.uncredited(),
+            End::Mapped(mapped) => mapped.credit.uncredited(),
+            End::Dialing | End::Sibling { .. } | End::Gone => 0,
+        }
+    }
+
+    /// Brings the guest's credit up to what its far side has taken.
+    pub fn review_credit(&mut self, why: Why) -> CreditReview {
+        let part = self.held_for_program().is_some_and(Held::has_partial);
+        let why = if part { Why::PartWaits } else { why };
+        let from = &mut self.protocol.from;
+        match &mut self.end {
+            End::Host(host) => host.review(from, why),
+            End::Mapped(mapped) => mapped.credit.review(from, why, mapped.windows.live()),
+            End::Dialing | End::Sibling { .. } | End::Gone => from.reviewed(why, from.is_news(), false),
+        }
+    }
+}
