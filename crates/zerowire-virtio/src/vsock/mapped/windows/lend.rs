@@ -50,7 +50,7 @@ impl Windows {
         if entries > self.options.max_entries() {
             return false;
         }
-        if self.entries + entries > self.options.max_entries() {
+        if self.filling.entries + entries > self.options.max_entries() {
             self.publish();
         }
         if !self.begin() {
@@ -59,15 +59,15 @@ impl Windows {
         for (i, s) in parts.iter().enumerate() {
             let Some((region, at)) = self.direct.as_ref().and_then(|d| d.place(memory, s)) else { break };
             let end = if i + 1 == parts.len() { end.unwrap_or(0) } else { 0 };
-            self.entry(self.entries, s.len, end | ENTRY_DIRECT | region << REGION_SHIFT);
-            self.entry(self.entries + 1, at as u32, (at >> 32) as u32);
-            self.entries += 2;
-            self.bytes += s.len as usize;
+            self.entry(self.filling.entries, s.len, end | ENTRY_DIRECT | region << REGION_SHIFT);
+            self.entry(self.filling.entries + 1, at as u32, (at >> 32) as u32);
+            self.filling.entries += 2;
+            self.filling.bytes += s.len as usize;
         }
-        self.open = None;
-        self.in_message = self.is_unfinished(end);
+        self.filling.open = None;
+        self.filling.in_message = self.is_unfinished(end);
         if let Some(direct) = &mut self.direct {
-            direct.lend(self.window, chain, now);
+            direct.lend(self.filling.window, chain, now);
         }
         true
     }

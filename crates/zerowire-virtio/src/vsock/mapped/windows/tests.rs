@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use zerowire::recv::doorbell::{ANY, only};
 use zerowire::recv::layout::PAGE;
 
+use super::bell::TELL_AFTER;
 use super::*;
 use crate::memory::{GuestMemory, Segment};
 use crate::vsock::held::Held;
