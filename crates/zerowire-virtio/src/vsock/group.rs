@@ -237,7 +237,7 @@ impl Loop {
             let takes = vm.resets.len() < super::vm::MAX_RESETS;
             work |= vm.listeners().any(|l| l.called);
             // Patience that has ended may have left something to say.
-            work |= !vm.starved && !vm.ready.is_empty() && vm.is_running();
+            work |= !vm.starved && !vm.lists.ready.is_empty() && vm.is_running();
             if let Some(tx) = vm.tx.as_mut().filter(|t| t.is_active() && vm.tx_ready && takes) {
                 match tx.ring.arm() {
                     Ok(true) => {

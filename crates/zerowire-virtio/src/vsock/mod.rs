@@ -8,6 +8,7 @@ pub mod credit;
 mod forecast;
 mod group;
 pub mod held;
+mod lists;
 pub mod mapped;
 mod news;
 pub mod protocol;

@@ -31,11 +31,6 @@ const TENANT_MASK: u32 = (1 << 24) - 1;
 #[derive(Debug, Default)]
 struct Slot {
     tenant: u32,
-    /// It is in the list of those that may have something for the guest. The slot's mark, not its tenant's: else a guest
-    /// that takes no buffer and begins connections over and over would make the list as long as it likes.
-    queued: bool,
-    /// It is in the list of those whose credit is looked at once nothing has happened for a while.
-    quiet: bool,
     connection: Option<Connection>,
 }
 
@@ -145,38 +140,10 @@ impl Table {
         Some(connection)
     }
 
-    /// Marks a slot whose tenant may have something for the guest. False where it has no tenant, or is marked already.
+    /// Whether a slot has a tenant.
     #[inline]
-    pub fn enqueue(&mut self, slot: u32) -> bool {
-        match self.slots.get_mut(slot as usize) {
-            Some(s) if s.connection.is_some() => !std::mem::replace(&mut s.queued, true),
-            _ => false,
-        }
-    }
-
-    /// The slot has left the list.
-    #[inline]
-    pub fn dequeue(&mut self, slot: u32) {
-        if let Some(s) = self.slots.get_mut(slot as usize) {
-            s.queued = false;
-        }
-    }
-
-    /// Marks a slot whose tenant's credit is to be looked at once nothing has happened for a while.
-    /// False where it has no tenant, or is marked already.
-    #[inline]
-    pub fn begin_quiet(&mut self, slot: u32) -> bool {
-        match self.slots.get_mut(slot as usize) {
-            Some(s) if s.connection.is_some() => !std::mem::replace(&mut s.quiet, true),
-            _ => false,
-        }
-    }
-
-    /// The slot has left the list of those.
-    pub fn end_quiet(&mut self, slot: u32) {
-        if let Some(s) = self.slots.get_mut(slot as usize) {
-            s.quiet = false;
-        }
+    pub fn has(&self, slot: u32) -> bool {
+        self.slots.get(slot as usize).is_some_and(|s| s.connection.is_some())
     }
 
     /// Slots that are or were in use: all connections are in `0..slots()`.

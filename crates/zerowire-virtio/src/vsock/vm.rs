@@ -12,13 +12,15 @@ use std::time::Instant;
 use rustix::net::SocketType;
 use zerowire::recv::layout::MapOptions;
 
+use super::connection::Connection;
+use super::lists::Lists;
 use super::mapped::{MapClaim, MapClient, MapPolicy};
 use super::news::News;
 use super::packet::{HOST_CID, Header, Kind};
 use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
 use super::switch::Gate;
-use super::table::{Key, Table};
+use super::table::{Key, Place, Table};
 use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess, bind_unix};
 use crate::memory::GuestMemory;
@@ -112,8 +114,6 @@ pub(crate) struct GroupVm {
     pub(super) lent: usize,
     /// Chains that are the guest's again, and whose ring lies in memory that is gone for the moment.
     pub(super) owed: Vec<u16>,
-    /// Connections that may have lent some.
-    pub(super) lenders: Vec<u32>,
     /// Programs that have asked, or are about to.
     pub(super) map_clients: Vec<Option<MapClient>>,
     // Rings hold pointers into the memory: they go first.
@@ -124,10 +124,7 @@ pub(crate) struct GroupVm {
     pub(super) gate: Gate,
     pub(super) memory: Arc<GuestMemory>,
     pub(super) connections: Table,
-    /// Slots of connections that may have something for the guest.
-    pub(super) ready: VecDeque<u32>,
-    /// Slots of connections whose guests have credit that they were not told of.
-    pub(super) quiet: VecDeque<u32>,
+    pub(super) lists: Lists,
     /// Resets of no connection.
     pub(super) resets: VecDeque<Header>,
     pub(super) handshakes: Vec<Option<Handshake>>,
@@ -185,7 +182,6 @@ impl GroupVm {
             map_refusals: News::default(),
             lent: 0,
             owed: Vec::new(),
-            lenders: Vec::new(),
             map_clients: Vec::new(),
             rx: None,
             tx: None,
@@ -193,8 +189,7 @@ impl GroupVm {
             gate: Gate::Open,
             memory: Arc::default(),
             connections: Table::default(),
-            ready: VecDeque::new(),
-            quiet: VecDeque::new(),
+            lists: Lists::default(),
             resets: VecDeque::new(),
             handshakes: Vec::new(),
             tenants: 0,
@@ -334,11 +329,18 @@ impl GroupVm {
         }
     }
 
+    /// Puts a connection in; one of the same name must have been removed.
+    pub(super) fn insert(&mut self, connection: Connection) -> Place {
+        let place = self.connections.insert(connection);
+        self.lists.make_room(place.slot);
+        place
+    }
+
     /// Puts a connection into the list of those that may have something for the guest.
     #[inline]
     pub(super) fn mark_ready(&mut self, slot: u32) {
-        if self.connections.enqueue(slot) {
-            self.ready.push_back(slot);
+        if self.connections.has(slot) {
+            self.lists.ready.push(slot);
         }
     }
 
@@ -346,8 +348,8 @@ impl GroupVm {
     /// for a while.
     #[inline]
     pub(super) fn mark_quiet(&mut self, slot: u32) {
-        if self.connections.begin_quiet(slot) {
-            self.quiet.push_back(slot);
+        if self.connections.has(slot) {
+            self.lists.quiet.push(slot);
         }
     }
 }

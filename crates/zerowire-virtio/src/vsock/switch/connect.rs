@@ -39,7 +39,7 @@ impl Switch {
             return self.requested_of_sibling(v, h, connection);
         }
         connection.end = End::Dialing;
-        let slot = self.vms[v].connections.insert(connection).slot;
+        let slot = self.vms[v].insert(connection).slot;
         self.dial(v, slot, true);
     }
 
@@ -126,7 +126,7 @@ impl Switch {
         let buffer = self.vms[v].limits.buffer_bytes;
         let credit = asked.as_ref().map_or(buffer, |asked| asked.options.credit);
         let protocol = Protocol::offered(FromGuest::new(credit), self.clock.now());
-        let slot = self.vms[v].connections.insert(Connection::new(key, kind, protocol)).slot;
+        let slot = self.vms[v].insert(Connection::new(key, kind, protocol)).slot;
         let end = match asked {
             Some(asked) => End::Mapped(MappedEnd::new(socket, Windowing::Asked(asked))),
             None => self.host_end(v, socket),

@@ -52,13 +52,11 @@ impl Switch {
         } {
             vm.lent = lent;
             self.was_lent = true;
-            if !vm.lenders.contains(&slot) {
-                vm.lenders.push(slot);
-            }
+            vm.lists.lenders.push(slot);
             vm.counters.transmit.zero_copied_frames.add(1);
             vm.counters.transmit.zero_copied_bytes.add(bytes as u64);
             c.protocol.from.forward(bytes as u32);
-            self.filled.push(slot);
+            vm.lists.filled.push(slot);
             return self.tell_credit(v, slot);
         }
         let reason = if windows.is_direct() { CopyReason::Held } else { CopyReason::Window };
@@ -78,9 +76,7 @@ impl Switch {
             vm.counters.transmit.copied(CopyReason::Held, rest as u64);
             self.flush_windows(v, slot);
         }
-        if self.filled.last() != Some(&slot) {
-            self.filled.push(slot);
-        }
+        self.vms[v].lists.filled.push(slot);
         self.tell_credit(v, slot);
     }
 
@@ -114,7 +110,7 @@ impl Switch {
 
     /// At the end of a turn: publishes what is due.
     pub(super) fn settle_windows(&mut self, v: usize) {
-        while let Some(slot) = self.filled.pop() {
+        while let Some(slot) = self.vms[v].lists.filled.pop() {
             if let Some(windows) = self.connection(v, slot).and_then(|c| c.windows()) {
                 while windows.settle() {}
                 windows.tell();
@@ -136,7 +132,7 @@ impl Switch {
             }
         }
         self.flush_windows(v, slot);
-        self.filled.push(slot);
+        self.vms[v].lists.filled.push(slot);
         self.settle_windows(v);
         self.settle(v, slot);
         self.tell_credit(v, slot);
@@ -162,8 +158,9 @@ impl Switch {
             return false;
         }
         let mut back = std::mem::take(&mut self.back);
-        let (mut i, mut any) = (0, false);
-        while let Some(slot) = self.vms[v].lenders.get(i).copied() {
+        let mut any = false;
+        for _ in 0..self.vms[v].lists.lenders.len() {
+            let Some(slot) = self.vms[v].lists.lenders.pop() else { break };
             let windows = self.connection(v, slot).and_then(|c| c.windows());
             let lends = windows.is_some_and(|w| {
                 w.take_back(&mut back);
@@ -172,9 +169,8 @@ impl Switch {
             any |= !back.is_empty();
             self.give_back(v, &mut back);
             if lends {
-                i += 1;
+                self.vms[v].lists.lenders.push(slot);
             } else {
-                self.vms[v].lenders.swap_remove(i);
                 self.settle(v, slot);
             }
         }
@@ -184,7 +180,7 @@ impl Switch {
 
     /// All chains go back at once: the ring stops.
     pub fn take_back_all(&mut self, v: usize) {
-        for slot in std::mem::take(&mut self.vms[v].lenders) {
+        while let Some(slot) = self.vms[v].lists.lenders.pop() {
             let windows = self.connection(v, slot).and_then(|c| c.windows());
             let mut chains = Vec::new();
             if let Some(direct) = windows.and_then(|w| w.direct()) {
@@ -199,13 +195,11 @@ impl Switch {
     pub fn wait_for_chains(&mut self, v: usize, impatient: bool) -> bool {
         let vm = &mut self.vms[v];
         let many = vm.tx.as_ref().is_some_and(|t| vm.lent > usize::from(t.ring.size()) / 4);
-        let lenders = std::mem::take(&mut vm.lenders);
         let mut back = false;
-        for slot in &lenders {
-            let windows = self.connection(v, *slot).and_then(|c| c.windows());
+        for slot in vm.lists.lenders.iter() {
+            let windows = vm.connections.get(slot).and_then(|c| c.windows());
             back |= windows.is_some_and(|w| w.wait_for_chains(many || impatient));
         }
-        self.vms[v].lenders = lenders;
         back
     }
 

@@ -59,8 +59,6 @@ pub(super) struct Switch {
     /// Chains that come back.
     back: Vec<Lent>,
     pub clock: Clock,
-    /// Mapped connections whose windows were filled in this turn.
-    filled: Vec<u32>,
     hint: usize,
     /// Whose payload came last in a batch, if a host program gets it: VM and slot.
     last_sender: Option<(usize, u32)>,
@@ -91,7 +89,6 @@ impl Switch {
             turn_at: None,
             back: Vec::with_capacity(transmit::MAX_BATCH),
             clock: Clock::default(),
-            filled: Vec::with_capacity(transmit::MAX_BATCH),
             hint: 0,
             last_sender: None,
             scan_at: None,
@@ -216,12 +213,8 @@ impl Switch {
             self.guest_ended(v, slot);
         }
         let vm = &mut self.vms[v];
-        for slot in vm.ready.drain(..) {
-            vm.connections.dequeue(slot);
-        }
-        for slot in vm.quiet.drain(..) {
-            vm.connections.end_quiet(slot);
-        }
+        vm.lists.ready.clear();
+        vm.lists.quiet.clear();
         vm.resets.clear();
         vm.handshakes.clear();
     }

@@ -43,7 +43,7 @@ impl Switch {
     /// Gives the guest what waits for it. Returns whether anything moved.
     pub fn receive(&mut self, v: usize) -> bool {
         let vm = &mut self.vms[v];
-        if (vm.ready.is_empty() && vm.resets.is_empty()) || (vm.starved && !vm.has_buffers_again()) {
+        if (vm.lists.ready.is_empty() && vm.resets.is_empty()) || (vm.starved && !vm.has_buffers_again()) {
             return false;
         }
         let Some(mut rx) = vm.rx.take() else { return false };
@@ -74,7 +74,7 @@ impl Switch {
             self.vms[v].posted = most.max(rx.posted()?);
         }
         for _ in 0..MAX_SERVED {
-            if self.vms[v].ready.is_empty() && self.vms[v].resets.is_empty() {
+            if self.vms[v].lists.ready.is_empty() && self.vms[v].resets.is_empty() {
                 break;
             }
             if rx.room(0, memory)?.is_none() {
@@ -86,16 +86,15 @@ impl Switch {
                 rx.finish(h, memory);
                 continue;
             }
-            let Some(slot) = self.vms[v].ready.pop_front() else { break };
-            self.vms[v].connections.dequeue(slot);
+            let Some(slot) = self.vms[v].lists.ready.pop() else { break };
             match self.serve(v, slot, rx, memory)? {
                 Served::All => {}
                 Served::Quota => self.vms[v].mark_ready(slot),
                 Served::NoRoom => {
                     let vm = &mut self.vms[v];
                     vm.starved = true;
-                    if vm.connections.enqueue(slot) {
-                        vm.ready.push_front(slot);
+                    if vm.connections.has(slot) {
+                        vm.lists.ready.push_front(slot);
                     }
                     break;
                 }

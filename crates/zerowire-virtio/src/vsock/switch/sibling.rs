@@ -30,9 +30,9 @@ impl Switch {
         let from = FromGuest::new(self.vms[v].limits.buffer_bytes);
         let offered = Connection::new(key, connection.kind, Protocol::offered(from, self.clock.now()));
         self.look_at_deadlines(ANSWER_PATIENCE);
-        let place = self.vms[o].connections.insert(offered);
+        let place = self.vms[o].insert(offered);
         connection.end = End::Sibling { vm: o, place };
-        let own = self.vms[v].connections.insert(connection);
+        let own = self.vms[v].insert(connection);
         if let Some(c) = self.vms[o].connections.at(place) {
             c.end = End::Sibling { vm: v, place: own };
         }

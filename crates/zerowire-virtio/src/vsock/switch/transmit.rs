@@ -378,7 +378,7 @@ impl Switch {
 
     /// Whether a guest has credit that it was not told of, or a program data.
     pub fn has_quiet(&self) -> bool {
-        self.vms.iter().any(|vm| !vm.quiet.is_empty())
+        self.vms.iter().any(|vm| !vm.lists.quiet.is_empty())
     }
 
     /// Nothing has happened for a while. Each guest that a part of its credit was kept from is told
@@ -388,9 +388,8 @@ impl Switch {
         let mut any = false;
         for v in 0..self.vms.len() {
             // One that is put into the list again waits for the next time.
-            for _ in 0..self.vms[v].quiet.len() {
-                let Some(slot) = self.vms[v].quiet.pop_front() else { break };
-                self.vms[v].connections.end_quiet(slot);
+            for _ in 0..self.vms[v].lists.quiet.len() {
+                let Some(slot) = self.vms[v].lists.quiet.pop() else { break };
                 any = true;
                 if let Some(w) = self.connection(v, slot).and_then(|c| c.windows()) {
                     w.publish_rest();

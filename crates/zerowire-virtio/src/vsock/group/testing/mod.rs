@@ -228,7 +228,8 @@ impl Harness {
             assert!(vm.handshakes.len() <= MAX_HANDSHAKES, "{} handshakes", vm.handshakes.len());
             let (open, slots) = (vm.connections.len(), vm.connections.slots());
             assert!(open <= self.limits.max_connections, "{open} connections");
-            assert!(vm.ready.len() <= slots as usize, "{} entries for {slots} slots", vm.ready.len());
+            let ready = vm.lists.ready.len();
+            assert!(ready <= slots as usize, "{ready} entries for {slots} slots");
             assert!(vm.map_clients.len() <= MAX_CLIENTS, "{} programs ask", vm.map_clients.len());
             let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
             assert!(vm.lent <= size / 2, "{} of {size} descriptors are lent", vm.lent);
@@ -245,7 +246,8 @@ impl Harness {
                 if let Some(end) = c.mapped() {
                     mapped += u64::from(!matches!(end.windows, Windowing::Without));
                     if let Some(direct) = end.windows.live().and_then(|w| w.direct()) {
-                        assert!(direct.lent() == 0 || vm.lenders.contains(&slot), "a lender nobody knows of");
+                        let is_known = vm.lists.lenders.contains(slot);
+                        assert!(direct.lent() == 0 || is_known, "a lender nobody knows of");
                         lent += direct.descriptors();
                     }
                 }

@@ -1,0 +1,165 @@
+//! Lists of a VM's connections that have something in common, by their slots.
+
+use std::collections::VecDeque;
+
+/// Slots in the order in which they came, each at most once.
+///
+/// A mark is the slot's, not its tenant's. Else a guest that takes no buffer and begins connections
+/// over and over would make a list as long as it likes.
+#[derive(Debug, Default)]
+pub(super) struct SlotList {
+    order: VecDeque<u32>,
+    /// For each slot: true while it is in the list.
+    marks: Vec<bool>,
+}
+
+impl SlotList {
+    /// Makes room for the mark of a slot, so that putting it in allocates nothing for that.
+    fn make_room(&mut self, slot: u32) {
+        let len = slot as usize + 1;
+        if self.marks.len() < len {
+            self.marks.resize(len, false);
+        }
+    }
+
+    /// Marks a slot. False where it is in the list already.
+    #[inline]
+    fn mark(&mut self, slot: u32) -> bool {
+        self.make_room(slot);
+        !std::mem::replace(&mut self.marks[slot as usize], true)
+    }
+
+    /// Slots in the list.
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Whether a slot is in the list.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn contains(&self, slot: u32) -> bool {
+        self.marks.get(slot as usize).is_some_and(|mark| *mark)
+    }
+
+    /// Puts a slot behind the others, if it is not in the list.
+    #[inline]
+    pub(super) fn push(&mut self, slot: u32) {
+        if self.mark(slot) {
+            self.order.push_back(slot);
+        }
+    }
+
+    /// As [`Self::push`], before the others.
+    pub(super) fn push_front(&mut self, slot: u32) {
+        if self.mark(slot) {
+            self.order.push_front(slot);
+        }
+    }
+
+    /// Takes the first slot out.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        let slot = self.order.pop_front()?;
+        self.marks[slot as usize] = false;
+        Some(slot)
+    }
+
+    /// The slots in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.order.iter().copied()
+    }
+
+    /// Takes all slots out.
+    pub(super) fn clear(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+/// The lists of a VM.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    /// Connections that may have something for the guest.
+    pub(super) ready: SlotList,
+    /// Connections whose credit is looked at once nothing has happened for a while.
+    pub(super) quiet: SlotList,
+    /// Connections that may have lent chains of the guest.
+    pub(super) lenders: SlotList,
+    /// Mapped connections whose windows were filled in this turn.
+    pub(super) filled: SlotList,
+}
+
+impl Lists {
+    /// A slot is in use from now on.
+    pub(super) fn make_room(&mut self, slot: u32) {
+        for list in [&mut self.ready, &mut self.quiet, &mut self.lenders, &mut self.filled] {
+            list.make_room(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_out_in_the_order_in_which_they_went_in() {
+        let mut list = SlotList::default();
+        assert_eq!(list.pop(), None);
+        for slot in [3, 0, 7] {
+            list.push(slot);
+        }
+        list.push_front(9);
+        assert_eq!(list.iter().collect::<Vec<_>>(), [9, 3, 0, 7]);
+        assert_eq!([(); 5].map(|()| list.pop()), [Some(9), Some(3), Some(0), Some(7), None]);
+    }
+
+    #[test]
+    fn a_slot_is_in_a_list_once() {
+        let mut list = SlotList::default();
+        for slot in [1, 2, 1, 1, 2] {
+            list.push(slot);
+            list.push_front(slot);
+        }
+        assert_eq!((list.len(), list.contains(1), list.contains(0)), (2, true, false));
+        assert_eq!(list.pop(), Some(1));
+        assert!(!list.contains(1));
+        list.push(1);
+        assert_eq!(list.iter().collect::<Vec<_>>(), [2, 1]);
+        list.clear();
+        assert!(list.is_empty() && !list.contains(2));
+        list.push(2);
+        assert_eq!(list.len(), 1);
+    }
+
+    /// Against a list that looks for each slot.
+    #[test]
+    fn lists_and_their_marks_agree() {
+        let (mut list, mut model, mut x) = (SlotList::default(), VecDeque::new(), 1u64);
+        for _ in 0..100_000 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let slot = (x >> 40) as u32 % 50;
+            match (x >> 33) % 8 {
+                0..=2 => {
+                    list.push(slot);
+                    if !model.contains(&slot) {
+                        model.push_back(slot);
+                    }
+                }
+                3 => {
+                    list.push_front(slot);
+                    if !model.contains(&slot) {
+                        model.push_front(slot);
+                    }
+                }
+                4..=6 => assert_eq!(list.pop(), model.pop_front()),
+                _ => assert_eq!(list.contains(slot), model.contains(&slot)),
+            }
+            assert_eq!((list.len(), list.is_empty()), (model.len(), model.is_empty()));
+        }
+        assert!(list.iter().eq(model.iter().copied()));
+    }
+}
