@@ -5,6 +5,7 @@ pub(crate) mod command;
 mod connection;
 mod counters;
 pub mod credit;
+mod doors;
 mod forecast;
 mod group;
 pub mod held;
@@ -20,11 +21,11 @@ mod table;
 mod vm;
 
 pub use counters::{VsockCounters, VsockTotals};
+pub(crate) use doors::file_id;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use group::testing;
 pub(crate) use group::{Group, GroupVm};
-pub(crate) use vm::file_id;
 use zerowire_vhost_user::features as f;
 pub use zerowire_wire::vsock as packet;
 

@@ -2,19 +2,16 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::net::SocketType;
 use zerowire::recv::layout::MapOptions;
 
 use super::connection::Connection;
+use super::doors::{Doors, FileId, Listening};
 use super::lists::Lists;
-use super::mapped::{MapClaim, MapClient, MapPolicy};
+use super::mapped::{MapClaim, MapPolicy};
 use super::news::News;
 use super::packet::{HOST_CID, Header, Kind};
 use super::queues::{Queue, Receive};
@@ -22,15 +19,12 @@ use super::request_rate::RequestRate;
 use super::switch::Gate;
 use super::table::{Key, Place, Table};
 use super::{F_SEQPACKET, VsockCounters, VsockLimits};
-use crate::daemon::{ListenError, SocketAccess, bind_unix};
+use crate::daemon::{ListenError, SocketAccess};
 use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
 
 /// Resets of no connection that wait for receive buffers; with so many the guest's own packets wait, too.
 pub(super) const MAX_RESETS: usize = 1024;
-
-/// Host programs that have connected and not said where to; the oldest one gives way.
-pub(super) const MAX_HANDSHAKES: usize = 128;
 
 /// Ports that host programs get begin here, above those that people choose.
 const FIRST_HOST_PORT: u32 = 1 << 30;
@@ -48,65 +42,16 @@ pub(super) fn wanted(size: u16, posted: u16) -> u16 {
     (size / STARVED_PART).min(posted / 2).max(1)
 }
 
-/// A listening socket of the host side, removed on drop.
-#[derive(Debug)]
-pub(super) struct Listening {
-    pub socket: OwnedFd,
-    pub kind: Kind,
-    /// Programs may wait to be accepted.
-    pub called: bool,
-    path: PathBuf,
-}
-
-impl Listening {
-    fn bind(path: PathBuf, kind: Kind, access: &SocketAccess) -> Result<Self, ListenError> {
-        let socket_type = match kind {
-            Kind::Stream => SocketType::STREAM,
-            Kind::SeqPacket => SocketType::SEQPACKET,
-        };
-        Ok(Self { socket: bind_unix(&path, socket_type, access)?.socket, kind, called: false, path })
-    }
-}
-
-/// Which file a path leads to.
-pub(crate) fn file_id(path: &Path) -> io::Result<FileId> {
-    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// A file, however it is named: its device and inode.
-pub(crate) type FileId = (u64, u64);
-
-/// A host program that has connected and not said where to.
-#[derive(Debug)]
-pub(super) struct Handshake {
-    pub socket: OwnedFd,
-    pub kind: Kind,
-    pub deadline: Instant,
-    /// The user that it runs as.
-    pub user: u32,
-    /// Tells it from others in the same place.
-    pub tenant: u32,
-}
-
 /// One VM of a group.
 #[derive(Debug)]
 pub(crate) struct GroupVm {
     pub(super) name: String,
     pub(super) cid: u64,
-    pub(super) uds: PathBuf,
     pub(super) groups: Vec<String>,
     pub(super) limits: VsockLimits,
     pub(super) request_rate: RequestRate,
     pub(super) counters: Arc<VsockCounters>,
-    pub(super) listening: Vec<Listening>,
-    /// Where programs ask for mapped connections.
-    pub(super) map_listening: Listening,
+    pub(super) doors: Doors,
     pub(super) map_policy: MapPolicy,
     /// Mapped connections that can't be had, for the log.
     pub(super) map_refusals: News,
@@ -114,8 +59,6 @@ pub(crate) struct GroupVm {
     pub(super) lent: usize,
     /// Chains that are the guest's again, and whose ring lies in memory that is gone for the moment.
     pub(super) owed: Vec<u16>,
-    /// Programs that have asked, or are about to.
-    pub(super) map_clients: Vec<Option<MapClient>>,
     // Rings hold pointers into the memory: they go first.
     pub(super) rx: Option<Box<Receive>>,
     pub(super) tx: Option<Box<Queue>>,
@@ -127,10 +70,6 @@ pub(crate) struct GroupVm {
     pub(super) lists: Lists,
     /// Resets of no connection.
     pub(super) resets: VecDeque<Header>,
-    pub(super) handshakes: Vec<Option<Handshake>>,
-    pub(super) tenants: u32,
-    /// Sockets on which this process listens, of all VMs: guests are not connected to them.
-    own_sockets: Arc<HashSet<FileId>>,
     next_port: u32,
     /// The transmit queue may hold packets.
     pub(super) tx_ready: bool,
@@ -158,31 +97,19 @@ impl GroupVm {
         limits: VsockLimits,
         counters: Arc<VsockCounters>,
     ) -> Result<Self, ListenError> {
-        let beside = |suffix: &str| {
-            let mut path = uds.as_os_str().to_owned();
-            path.push(suffix);
-            PathBuf::from(path)
-        };
-        let listening = vec![
-            Listening::bind(uds.to_owned(), Kind::Stream, access)?,
-            Listening::bind(beside(".seqpacket"), Kind::SeqPacket, access)?,
-        ];
-        let map_listening = Listening::bind(beside(".map"), Kind::SeqPacket, access)?;
+        let doors = Doors::bind(uds, access)?;
         Ok(Self {
             name: name.to_owned(),
             cid,
-            uds: uds.to_owned(),
             groups,
             limits,
             request_rate: RequestRate::new(limits.request_rate),
             counters,
-            listening,
-            map_listening,
+            doors,
             map_policy: MapPolicy::default(),
             map_refusals: News::default(),
             lent: 0,
             owed: Vec::new(),
-            map_clients: Vec::new(),
             rx: None,
             tx: None,
             events: None,
@@ -191,9 +118,6 @@ impl GroupVm {
             connections: Table::default(),
             lists: Lists::default(),
             resets: VecDeque::new(),
-            handshakes: Vec::new(),
-            tenants: 0,
-            own_sockets: Arc::default(),
             next_port: FIRST_HOST_PORT,
             tx_ready: false,
             starved: false,
@@ -218,16 +142,7 @@ impl GroupVm {
 
     /// Refuses the guest connections to these sockets.
     pub(crate) fn set_own_sockets(&mut self, own: Arc<HashSet<FileId>>) {
-        self.own_sockets = own;
-    }
-
-    /// Whether a host program may listen at a path: there is a file, and it is no socket of this
-    /// process, by whatever name.
-    pub(super) fn may_dial(&self, path: &Path) -> io::Result<()> {
-        if self.own_sockets.contains(&file_id(path)?) {
-            return Err(io::Error::other("a socket of zerowire vsock itself"));
-        }
-        Ok(())
+        self.doors.set_own_sockets(own);
     }
 
     /// Whether the guest's driver runs.
@@ -277,14 +192,7 @@ impl GroupVm {
 
     /// All sockets at which host programs connect.
     pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
-        self.listening.iter_mut().chain([&mut self.map_listening])
-    }
-
-    /// The socket path of the host program that serves a port.
-    pub(super) fn path_of(&self, port: u32) -> PathBuf {
-        let mut path = self.uds.as_os_str().to_owned();
-        path.push(format!("_{port}"));
-        path.into()
+        self.doors.listeners()
     }
 
     /// A port for a host program that connects to `port`.

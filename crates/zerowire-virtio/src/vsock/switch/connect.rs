@@ -54,8 +54,8 @@ impl Switch {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return true };
         let (port, kind) = (c.key.peer_port, c.kind);
-        let path = vm.path_of(port);
-        let outcome = match vm.may_dial(&path).and_then(|()| socket::connect(&path, kind)) {
+        let path = vm.doors.path_of(port);
+        let outcome = match vm.doors.may_dial(&path).and_then(|()| socket::connect(&path, kind)) {
             Ok(socket) => self.attach(v, slot, self.host_end(v, socket)),
             // Programs at the path come first, also those that are busy. Without one the port is
             // that of a program at `UDS.map`.

@@ -11,12 +11,13 @@ use rustix::net::{RecvFlags, SocketFlags};
 use super::Switch;
 use crate::vsock::connection::{Connection, End, HostEnd, Interest, Writing};
 use crate::vsock::credit::{SOCKET_BYTES, SocketCredit};
+use crate::vsock::doors::{Handshake, MAX_HANDSHAKES};
 use crate::vsock::held::{self, Held};
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, LINGER, Shut};
 use crate::vsock::socket;
 use crate::vsock::table::Place;
-use crate::vsock::vm::{GroupVm, Handshake, MAX_HANDSHAKES};
+use crate::vsock::vm::GroupVm;
 
 /// The word that a host program begins with.
 const COMMAND: &str = "CONNECT";
@@ -304,24 +305,24 @@ impl Switch {
     /// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its next turns.
     pub fn called(&mut self, v: usize, kind: Kind) {
         let more = self.accept(v, kind);
-        self.vms[v].listening.iter_mut().filter(|l| l.kind == kind).for_each(|l| l.called = more);
+        self.vms[v].doors.listening.iter_mut().filter(|l| l.kind == kind).for_each(|l| l.called = more);
     }
 
     /// As [`Self::called`], at the socket of programs that ask for mapped connections.
     pub fn map_called(&mut self, v: usize) {
         let more = self.accept_map(v);
-        self.vms[v].map_listening.called = more;
+        self.vms[v].doors.map_listening.called = more;
     }
 
     /// Accepts some more of the host programs that connect to a VM. Returns whether others may wait.
     pub fn take_callers(&mut self, v: usize) -> bool {
-        for i in 0..self.vms[v].listening.len() {
-            let l = &self.vms[v].listening[i];
+        for i in 0..self.vms[v].doors.listening.len() {
+            let l = &self.vms[v].doors.listening[i];
             if l.called {
                 self.called(v, l.kind);
             }
         }
-        if self.vms[v].map_listening.called {
+        if self.vms[v].doors.map_listening.called {
             self.map_called(v);
         }
         self.vms[v].listeners().any(|l| l.called)
@@ -331,7 +332,7 @@ impl Switch {
     fn accept(&mut self, v: usize, kind: Kind) -> bool {
         for _ in 0..MAX_ACCEPTS {
             let vm = &mut self.vms[v];
-            let Some(l) = vm.listening.iter().find(|l| l.kind == kind) else { return false };
+            let Some(l) = vm.doors.listening.iter().find(|l| l.kind == kind) else { return false };
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::accept_with(&l.socket, flags) {
                 // Without a driver nobody can answer: the program sees its socket closed.
@@ -352,25 +353,24 @@ impl Switch {
 
     fn greet(&mut self, v: usize, kind: Kind, socket: OwnedFd) {
         let vm = &mut self.vms[v];
-        let i = match vm.handshakes.iter().position(Option::is_none) {
+        let i = match vm.doors.handshakes.iter().position(Option::is_none) {
             Some(i) => i,
-            None if vm.handshakes.len() < MAX_HANDSHAKES => {
-                vm.handshakes.push(None);
-                vm.handshakes.len() - 1
+            None if vm.doors.handshakes.len() < MAX_HANDSHAKES => {
+                vm.doors.handshakes.push(None);
+                vm.doors.handshakes.len() - 1
             }
             None => {
                 vm.counters.bad_handshakes.add(1);
-                gives_way(vm.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline))))
+                gives_way(vm.doors.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline))))
             }
         };
-        vm.tenants = (vm.tenants + 1) & 0xff_ffff;
-        let place = Place { slot: i as u32, tenant: vm.tenants };
+        let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
         if watch(&self.epoll, &socket, Event::Handshake { vm: v, place }).is_err() {
             return;
         }
         let deadline = self.clock.now() + ANSWER_PATIENCE;
         let user = rustix::net::sockopt::socket_peercred(&socket).map_or(u32::MAX, |c| c.uid.as_raw());
-        vm.handshakes[i] = Some(Handshake { socket, kind, deadline, user, tenant: place.tenant });
+        vm.doors.handshakes[i] = Some(Handshake { socket, kind, deadline, user, tenant: place.tenant });
         self.look_at_deadlines(ANSWER_PATIENCE);
         // Most have written their line already; the event comes all the same.
         self.handshake(v, place);
@@ -379,7 +379,7 @@ impl Switch {
     /// A host program has said something.
     pub fn handshake(&mut self, v: usize, place: Place) {
         let vm = &mut self.vms[v];
-        let Some(entry) = vm.handshakes.get_mut(place.slot as usize) else { return };
+        let Some(entry) = vm.doors.handshakes.get_mut(place.slot as usize) else { return };
         let Some(h) = entry.as_ref().filter(|h| h.tenant == place.tenant) else { return };
         match read_line(h) {
             Line::NotYet => {}

@@ -8,11 +8,11 @@ use zerowire::recv::layout::{MapOp, Reply, Request};
 
 use super::host::MAX_ACCEPTS;
 use super::{Event, Switch, watch};
+use crate::vsock::doors::MAX_HANDSHAKES;
 use crate::vsock::mapped::{AskedFor, MapClient, Stage, receive_request, send_reply};
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::ANSWER_PATIENCE;
 use crate::vsock::table::Place;
-use crate::vsock::vm::MAX_HANDSHAKES;
 
 /// Programs that listen for mapped connections, and those that are about to ask, of a VM.
 pub(in crate::vsock) const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;
@@ -26,7 +26,7 @@ impl Switch {
         for _ in 0..MAX_ACCEPTS {
             let vm = &mut self.vms[v];
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::accept_with(&vm.map_listening.socket, flags) {
+            match rustix::net::accept_with(&vm.doors.map_listening.socket, flags) {
                 Ok(socket) => self.greet_map(v, socket),
                 Err(rustix::io::Errno::AGAIN) => return false,
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
@@ -53,11 +53,11 @@ impl Switch {
             let _ = send_reply(&socket, &Reply::error(libc::EPERM as u16, text), &[]);
             return;
         };
-        let i = match vm.map_clients.iter().position(Option::is_none) {
+        let i = match vm.doors.map_clients.iter().position(Option::is_none) {
             Some(i) => i,
-            None if vm.map_clients.len() < MAX_CLIENTS => {
-                vm.map_clients.push(None);
-                vm.map_clients.len() - 1
+            None if vm.doors.map_clients.len() < MAX_CLIENTS => {
+                vm.doors.map_clients.push(None);
+                vm.doors.map_clients.len() - 1
             }
             None => {
                 let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
@@ -66,13 +66,12 @@ impl Switch {
                 return;
             }
         };
-        vm.tenants = (vm.tenants + 1) & 0xff_ffff;
-        let place = Place { slot: i as u32, tenant: vm.tenants };
+        let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
         if watch(&self.epoll, &socket, Event::MapClient { vm: v, place }).is_err() {
             return;
         }
         let stage = Stage::Asking { deadline: self.clock.now() + ANSWER_PATIENCE };
-        vm.map_clients[i] = Some(MapClient { socket, user, stage, tenant: place.tenant });
+        vm.doors.map_clients[i] = Some(MapClient { socket, user, stage, tenant: place.tenant });
         self.look_at_deadlines(ANSWER_PATIENCE);
         self.map_client(v, place);
     }
@@ -80,7 +79,7 @@ impl Switch {
     /// A program at the control socket has said something, or hung up.
     pub fn map_client(&mut self, v: usize, place: Place) {
         let vm = &mut self.vms[v];
-        let Some(entry) = vm.map_clients.get_mut(place.slot as usize) else { return };
+        let Some(entry) = vm.doors.map_clients.get_mut(place.slot as usize) else { return };
         let Some(client) = entry.as_ref().filter(|c| c.tenant == place.tenant) else { return };
         let request = match receive_request(&client.socket) {
             Ok(None) => return,
@@ -92,7 +91,7 @@ impl Switch {
             Err(text) => Err((libc::EINVAL, text)),
         };
         let vm = &mut self.vms[v];
-        let Some(client) = vm.map_clients[place.slot as usize].take() else { return };
+        let Some(client) = vm.doors.map_clients[place.slot as usize].take() else { return };
         match request {
             Ok(r) if r.op == MapOp::Connect => {
                 let _ = rustix::event::epoll::delete(&self.epoll, &client.socket);
@@ -110,7 +109,7 @@ impl Switch {
                 };
                 if send_reply(&client.socket, &agreed, &[]).is_ok() {
                     let stage = Stage::Listening { port: r.port, kind, options: r.options };
-                    vm.map_clients[place.slot as usize] = Some(MapClient { stage, ..client });
+                    vm.doors.map_clients[place.slot as usize] = Some(MapClient { stage, ..client });
                 }
             }
             Err((errno, text)) => {
@@ -164,7 +163,7 @@ impl Switch {
         }
         let kind = Kind::new(r.kind);
         let taken = |c: &MapClient| matches!(c.stage, Stage::Listening { port, kind: k, .. } if port == r.port && Some(k) == kind);
-        if r.op == MapOp::Listen && vm.map_clients.iter().flatten().any(taken) {
+        if r.op == MapOp::Listen && vm.doors.map_clients.iter().flatten().any(taken) {
             return Err((libc::EADDRINUSE, format!("port {}: another program listens there", r.port)));
         }
         Ok(r)
@@ -204,7 +203,7 @@ impl Switch {
 
     /// The program that takes the guest's connections to a port in windows.
     pub(super) fn map_client_for(&self, v: usize, port: u32, kind: Kind) -> Option<usize> {
-        self.vms[v].map_clients.iter().position(|c| {
+        self.vms[v].doors.map_clients.iter().position(|c| {
             c.as_ref().is_some_and(
                 |c| matches!(c.stage, Stage::Listening { port: p, kind: k, .. } if (p, k) == (port, kind)),
             )
@@ -215,7 +214,7 @@ impl Switch {
     pub(super) fn scan_map_clients(&mut self, v: usize, now: Instant) -> bool {
         let vm = &mut self.vms[v];
         let mut waiting = false;
-        for entry in &mut vm.map_clients {
+        for entry in &mut vm.doors.map_clients {
             let Some(MapClient { stage: Stage::Asking { deadline }, .. }) = entry else { continue };
             if *deadline <= now {
                 vm.counters.bad_handshakes.add(1);

@@ -225,7 +225,9 @@ impl Switch {
     /// A program that listens could not be given a connection: it listens no more.
     fn lost_listener(&mut self, v: usize, client: usize, e: &io::Error) {
         let vm = &mut self.vms[v];
-        if let Some(MapClient { stage: Stage::Listening { port, .. }, .. }) = vm.map_clients[client].take() {
+        if let Some(MapClient { stage: Stage::Listening { port, .. }, .. }) =
+            vm.doors.map_clients[client].take()
+        {
             vm.counters.bad_handshakes.add(1);
             tracing::warn!(
                 "{}: the program with mapped receive on port {port} does not take its connections: {e}; it listens no more",
@@ -351,7 +353,7 @@ impl Switch {
     /// The guest connects to a port whose program takes payload in windows.
     pub(super) fn attach_mapped(&mut self, v: usize, slot: u32, client: usize) -> io::Result<()> {
         let Some(MapClient { socket, stage: Stage::Listening { kind, options, .. }, .. }) =
-            self.vms[v].map_clients.get(client).and_then(Option::as_ref)
+            self.vms[v].doors.map_clients.get(client).and_then(Option::as_ref)
         else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };

@@ -69,8 +69,8 @@ pub(super) struct Switch {
 impl Switch {
     pub fn new(vms: Vec<GroupVm>, epoll: OwnedFd) -> io::Result<Self> {
         for (i, vm) in vms.iter().enumerate() {
-            host::watch(&epoll, &vm.map_listening.socket, Event::MapListener { vm: i })?;
-            for l in &vm.listening {
+            host::watch(&epoll, &vm.doors.map_listening.socket, Event::MapListener { vm: i })?;
+            for l in &vm.doors.listening {
                 host::watch(&epoll, &l.socket, Event::Listener { vm: i, kind: l.kind })?;
             }
         }
@@ -216,7 +216,7 @@ impl Switch {
         vm.lists.ready.clear();
         vm.lists.quiet.clear();
         vm.resets.clear();
-        vm.handshakes.clear();
+        vm.doors.handshakes.clear();
     }
 
     /// A ring of this VM broke a rule.

@@ -39,7 +39,7 @@ impl Switch {
     fn scan_handshakes(&mut self, v: usize, now: Instant) -> bool {
         let vm = &mut self.vms[v];
         let mut waiting = false;
-        for h in &mut vm.handshakes {
+        for h in &mut vm.doors.handshakes {
             if h.as_ref().is_some_and(|h| h.deadline <= now) {
                 vm.counters.bad_handshakes.add(1);
                 *h = None;

@@ -23,8 +23,9 @@ use std::time::Duration;
 use rustix::event::epoll;
 
 use super::super::connection::{End, Windowing};
+use super::super::doors::MAX_HANDSHAKES;
 use super::super::switch::MAX_CLIENTS;
-use super::super::vm::{MAX_HANDSHAKES, MAX_RESETS};
+use super::super::vm::MAX_RESETS;
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, RingStart, Switch, TX_QUEUE, watch};
 use crate::daemon::SocketAccess;
 use crate::mailbox::mailbox;
@@ -225,12 +226,12 @@ impl Harness {
         for v in 0..self.inner.switch.vms.len() {
             let vm = &mut self.inner.switch.vms[v];
             assert!(vm.resets.len() < MAX_RESETS + RESETS_SLACK, "{} resets wait", vm.resets.len());
-            assert!(vm.handshakes.len() <= MAX_HANDSHAKES, "{} handshakes", vm.handshakes.len());
+            assert!(vm.doors.handshakes.len() <= MAX_HANDSHAKES, "{} handshakes", vm.doors.handshakes.len());
             let (open, slots) = (vm.connections.len(), vm.connections.slots());
             assert!(open <= self.limits.max_connections, "{open} connections");
             let ready = vm.lists.ready.len();
             assert!(ready <= slots as usize, "{ready} entries for {slots} slots");
-            assert!(vm.map_clients.len() <= MAX_CLIENTS, "{} programs ask", vm.map_clients.len());
+            assert!(vm.doors.map_clients.len() <= MAX_CLIENTS, "{} programs ask", vm.doors.map_clients.len());
             let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
             assert!(vm.lent <= size / 2, "{} of {size} descriptors are lent", vm.lent);
             let (mut lent, mut mapped) = (0, 0);
