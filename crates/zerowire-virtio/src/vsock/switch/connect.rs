@@ -24,10 +24,6 @@ fn is_nobody(e: &io::Error) -> bool {
 impl Switch {
     /// The guest asks for a connection.
     pub(super) fn requested(&mut self, v: usize, h: &Header, kind: Kind) {
-        if self.over_rate {
-            self.vms[v].counters.over_rate.add(1);
-            return self.turn_down(v, h);
-        }
         let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
         let from = FromGuest::new(self.vms[v].limits.buffer_bytes);
         let protocol = Protocol::asked(from, h.buf_alloc, h.fwd_cnt);

@@ -7,8 +7,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::ledger::CopyReason;
 use zerowire::recv::layout::{MAX_REGIONS, MapOptions, Reply};
 
+use super::to_host::{Lendable, Piece};
 use super::{Event, Switch, watch};
-use crate::memory::{ReadOnlyRegion, Segment};
+use crate::memory::ReadOnlyRegion;
 use crate::vsock::connection::{End, MappedEnd, Windowing};
 use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
@@ -30,14 +31,8 @@ struct Made {
 
 impl Switch {
     /// Copies payload into the windows of a mapped connection; what they have no room for waits.
-    pub(super) fn fill_windows(
-        &mut self,
-        v: usize,
-        slot: u32,
-        parts: &[Segment],
-        bytes: usize,
-        end: Option<u32>,
-    ) {
+    pub(super) fn fill_windows(&mut self, v: usize, slot: u32, piece: Piece<'_>, loan: &mut Lendable) {
+        let Piece { parts, bytes, end, .. } = piece;
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
         let kind = c.kind;
@@ -45,13 +40,13 @@ impl Switch {
         let Windowing::Live(windows) = &mut mapped.windows else { return };
         // At most half of the ring is lent.
         let most = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()) / 2);
-        let lent = vm.lent + usize::from(self.chain.descriptors);
+        let lent = vm.lent + usize::from(loan.chain.descriptors);
         if windows.is_direct() && mapped.held.is_none() && lent <= most && {
-            let now = *self.turn_at.get_or_insert_with(|| self.clock.now());
-            windows.lend(&vm.memory, parts, self.chain, end, now)
+            let now = *loan.at.get_or_insert_with(|| self.clock.now());
+            windows.lend(&vm.memory, parts, loan.chain, end, now)
         } {
             vm.lent = lent;
-            self.was_lent = true;
+            loan.lent = true;
             vm.lists.lenders.push(slot);
             vm.counters.transmit.zero_copied_frames.add(1);
             vm.counters.transmit.zero_copied_bytes.add(bytes as u64);

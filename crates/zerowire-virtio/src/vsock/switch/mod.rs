@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use zerowire::ledger::DropReason;
 
+use self::to_host::Run;
 use super::clock::Clock;
 use super::connection::{Connection, End};
 use super::mapped::Lent;
@@ -41,21 +42,11 @@ pub(super) struct Switch {
     pub epoll: OwnedFd,
     packets: Vec<Packet>,
     segments: Vec<Segment>,
-    /// Payload of the run that is being collected.
-    parts: Vec<Segment>,
-    /// Whole messages in it.
-    messages: Vec<to_host::Message>,
+    /// Payload that is being collected.
+    run: Run,
     iov: Vec<libc::iovec>,
     /// For what is beyond a guest's buffer of a message that was expected to fit one.
     beyond: Vec<u8>,
-    /// The chain of the packet that is looked at.
-    chain: Lent,
-    /// It was lent to a program.
-    was_lent: bool,
-    /// The packet that is looked at asks for a connection beyond the guest's rate.
-    over_rate: bool,
-    /// When this turn's first chain was lent: the clock is not asked for each.
-    turn_at: Option<Instant>,
     /// Chains that come back.
     back: Vec<Lent>,
     pub clock: Clock,
@@ -79,14 +70,9 @@ impl Switch {
             epoll,
             packets: Vec::with_capacity(transmit::MAX_BATCH),
             segments: Vec::with_capacity(1024),
-            parts: Vec::with_capacity(1024),
-            messages: Vec::with_capacity(to_host::MAX_MESSAGES),
+            run: Run::with_room(),
             iov: Vec::with_capacity(2048),
             beyond: Vec::new(),
-            chain: Lent::default(),
-            was_lent: false,
-            over_rate: false,
-            turn_at: None,
             back: Vec::with_capacity(transmit::MAX_BATCH),
             clock: Clock::default(),
             hint: 0,

@@ -1,61 +1,142 @@
 //! What guests send, to host programs' sockets: one call for all that lies one behind the other in a batch.
 
+use std::time::Instant;
+
 use zerowire::ledger::CopyReason;
 
 use super::Switch;
 use crate::memory::Segment;
 use crate::vsock::connection::End;
 use crate::vsock::held::Held;
-use crate::vsock::packet::{Kind, Op};
+use crate::vsock::mapped::Lent;
+use crate::vsock::packet::{HEADER_LEN, Kind, Op};
 use crate::vsock::socket::{self, MAX_IOV};
 use crate::vsock::table::Key;
 
 /// Messages that go out in one call at most.
-pub(super) const MAX_MESSAGES: usize = socket::MAX_MESSAGES;
+const MAX_MESSAGES: usize = socket::MAX_MESSAGES;
 
-/// Packets of one connection, one behind the other, whose payload goes out in one call. Of messages these are the ones behind
-/// the last whole message.
-#[derive(Clone, Copy)]
+/// Packets of one connection, one behind the other, whose payload goes out in one call.
+#[derive(Debug, Default)]
 pub(super) struct Run {
-    pub key: Key,
-    pub slot: u32,
+    /// The connection's name and slot; None where nothing was collected.
+    of: Option<(Key, u32)>,
+    /// Bytes and packets behind the last whole message.
+    bytes: usize,
+    packets: u64,
+    /// The payload.
+    parts: Vec<Segment>,
+    /// Whole messages in it.
+    messages: Vec<Message>,
+    /// What is lent of the packet that was collected last.
+    pub loan: Lendable,
+}
+
+impl Run {
+    /// With room for a turn's packets.
+    pub fn with_room() -> Self {
+        let (parts, messages) = (Vec::with_capacity(1024), Vec::with_capacity(MAX_MESSAGES));
+        Self { parts, messages, ..Self::default() }
+    }
+
+    /// The slot of the connection, if it has this name.
+    #[inline]
+    pub fn slot_of(&self, key: &Key) -> Option<u32> {
+        self.of.filter(|(k, _)| k == key).map(|(_, slot)| slot)
+    }
+
+    /// Whether a packet of so many segments can be collected behind the others, of this connection.
+    #[inline]
+    pub fn takes(&self, slot: u32, segments: usize) -> bool {
+        self.of.is_some_and(|(_, s)| s == slot) && self.parts.len() + segments <= MAX_IOV
+    }
+
+    /// Begins with a connection; what was collected before has left.
+    #[inline]
+    pub fn begin(&mut self, key: Key, slot: u32) {
+        self.of = Some((key, slot));
+    }
+
+    /// Collects `len` bytes of payload, which lie behind the header. If `end` gives the flags of the
+    /// last packet of a message, the message ends here. Returns whether no more can be collected.
+    #[inline]
+    pub fn collect(&mut self, segments: &[Segment], len: usize, end: Option<u32>) -> bool {
+        let (mut skip, mut left) = (HEADER_LEN, len);
+        for s in segments {
+            let len = s.len as usize;
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let n = (len - skip).min(left);
+            if n == 0 {
+                break;
+            }
+            self.parts.push(Segment { ptr: s.ptr.wrapping_add(skip), len: n as u32, ..*s });
+            left -= n;
+            skip = 0;
+        }
+        self.bytes += len;
+        self.packets += 1;
+        if let Some(flags) = end {
+            let (bytes, packets) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.packets));
+            self.messages.push(Message { parts: self.parts.len(), bytes, packets, flags });
+        }
+        self.messages.len() == MAX_MESSAGES
+    }
+}
+
+/// What a program with direct windows may keep of the guest's chains.
+#[derive(Debug, Default)]
+pub(super) struct Lendable {
+    /// The chain of the packet that is looked at. What may be lent is never collected: its packet
+    /// leaves before the next one is looked at.
+    pub chain: Lent,
+    /// True: it was lent.
+    pub lent: bool,
+    /// When this turn's first chain was lent: the clock is not asked for each.
+    pub at: Option<Instant>,
+}
+
+/// A part of a stream, or of a message, that leaves by one call.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    pub parts: &'a [Segment],
     pub bytes: usize,
     pub packets: u64,
+    /// The flags of the last packet of a message, if it ends here.
+    pub end: Option<u32>,
 }
 
 /// A whole message among the packets that are being collected.
-#[derive(Clone, Copy)]
-pub(super) struct Message {
+#[derive(Clone, Copy, Debug)]
+struct Message {
     /// Where its payload ends among the parts.
-    pub parts: usize,
-    pub bytes: usize,
-    pub packets: u64,
+    parts: usize,
+    bytes: usize,
+    packets: u64,
     /// Of its last packet.
-    pub flags: u32,
+    flags: u32,
 }
 
 impl Switch {
     /// Sends what was collected to the host program; what its socket refuses waits.
-    pub(super) fn flush(&mut self, v: usize, run: &mut Option<Run>) {
-        let Some(run) = run.take() else { return };
-        let (parts, messages) = (std::mem::take(&mut self.parts), std::mem::take(&mut self.messages));
-        let sent = if messages.len() > 1 { self.send_messages(v, run.slot, &parts, &messages) } else { 0 };
+    pub(super) fn flush(&mut self, v: usize, run: &mut Run) {
+        let Some((_, slot)) = run.of.take() else { return };
+        let Run { bytes, packets, parts, messages, loan, .. } = run;
+        let sent = if messages.len() > 1 { self.send_messages(v, slot, parts, messages) } else { 0 };
         let mut at = messages[..sent].last().map_or(0, |m| m.parts);
         for m in &messages[sent..] {
-            self.send_run(
-                v,
-                Run { bytes: m.bytes, packets: m.packets, ..run },
-                Some(m.flags),
-                &parts[at..m.parts],
-            );
+            let (bytes, packets, end) = (m.bytes, m.packets, Some(m.flags));
+            self.send_piece(v, slot, Piece { parts: &parts[at..m.parts], bytes, packets, end }, loan);
             at = m.parts;
         }
-        if run.packets > 0 {
-            self.send_run(v, run, None, &parts[at..]);
+        let (bytes, packets) = (std::mem::take(bytes), std::mem::take(packets));
+        if packets > 0 {
+            self.send_piece(v, slot, Piece { parts: &parts[at..], bytes, packets, end: None }, loan);
         }
-        (self.parts, self.messages) = (parts, messages);
-        self.parts.clear();
-        self.messages.clear();
+        parts.clear();
+        messages.clear();
     }
 
     /// Sends as many of the messages as the host program's socket takes by one call; returns how many. Why it does not take the
@@ -87,72 +168,72 @@ impl Switch {
         sent
     }
 
-    /// Sends a part of a stream, or of a message, the last one if `end` gives the flags of that.
-    fn send_run(&mut self, v: usize, run: Run, end: Option<u32>, parts: &[Segment]) {
-        self.promise_room(v, &run, parts.len());
+    /// Sends a part of a stream, or of a message.
+    fn send_piece(&mut self, v: usize, slot: u32, piece: Piece<'_>, loan: &mut Lendable) {
+        self.promise_room(v, slot, &piece);
         let vm = &mut self.vms[v];
-        let counters = vm.counters.clone();
-        let Some(c) = vm.connections.get(run.slot) else { return };
+        let Some(c) = vm.connections.get(slot) else { return };
         let kind = c.kind;
         let reads_no_more = c.protocol.far().receives_no_more();
         let host = match &mut c.end {
             End::Host(host) if !reads_no_more => host,
             End::Mapped(_) if !reads_no_more => {
-                counters.transmit.frames.add(run.packets);
-                self.last_sender = Some((v, run.slot));
-                return self.fill_windows(v, run.slot, parts, run.bytes, end);
+                vm.counters.transmit.frames.add(piece.packets);
+                self.last_sender = Some((v, slot));
+                return self.fill_windows(v, slot, piece, loan);
             }
-            _ => return c.protocol.from.forward(run.bytes as u32),
+            _ => return c.protocol.from.forward(piece.bytes as u32),
         };
-        counters.transmit.frames.add(run.packets);
-        self.last_sender = Some((v, run.slot));
+        let counters = &vm.counters.transmit;
+        counters.frames.add(piece.packets);
+        self.last_sender = Some((v, slot));
         // A message goes whole or not at all.
-        let direct = host.out.is_free() && parts.len() <= MAX_IOV;
-        let whole = kind == Kind::Stream || end.is_some();
+        let direct = host.out.is_free() && piece.parts.len() <= MAX_IOV;
+        let whole = kind == Kind::Stream || piece.end.is_some();
         let (mut sent, mut taken) = (0, false);
         if direct && whole {
             self.iov.clear();
-            self.iov.extend(parts.iter().map(entry));
-            counters.transmit.system_calls.add(1);
+            self.iov.extend(piece.parts.iter().map(entry));
+            counters.system_calls.add(1);
             // SAFETY: the parts lie in the memory that this turn holds.
             match unsafe { socket::send(&host.inlet.socket, &self.iov) } {
-                Ok(n) => (sent, taken) = (n, n == run.bytes),
+                Ok(n) => (sent, taken) = (n, n == piece.bytes),
                 Err(e) if socket::would_block(&e) => {}
                 Err(e) => {
-                    c.protocol.from.forward(host.out.credit.lost(run.bytes as u32));
-                    return self.host_refuses(v, run.slot, &e);
+                    c.protocol.from.forward(host.out.credit.lost(piece.bytes as u32));
+                    return self.host_refuses(v, slot, &e);
                 }
             }
             host.out.wrote(taken);
         }
-        counters.transmit.zero_copied_bytes.add(sent as u64);
+        counters.zero_copied_bytes.add(sent as u64);
         host.out.credit.took(sent);
-        let rest = run.bytes - sent;
+        let rest = piece.bytes - sent;
         if taken {
-            counters.transmit.zero_copied_frames.add(run.packets);
+            counters.zero_copied_frames.add(piece.packets);
         } else {
             let held = Held::at(&mut host.out.held);
             // The last part of a message waited for nobody but itself.
             let whole = whole && !held.has_partial();
-            held.push(parts, sent, rest);
+            held.push(piece.parts, sent, rest);
             if kind == Kind::SeqPacket {
-                held.mark(rest as u32, end);
+                held.mark(rest as u32, piece.end);
             }
             let reason = if whole { CopyReason::Held } else { CopyReason::Message };
-            counters.transmit.copied(reason, rest as u64);
-            self.flush_held(v, run.slot);
+            counters.copied(reason, rest as u64);
+            self.flush_held(v, slot);
         }
-        self.tell_credit(v, run.slot);
+        self.tell_credit(v, slot);
     }
 
     /// Gives the guest of a stream its credit back before the host program's socket has the bytes, where that has room for them: a
     /// guest whose credit one packet uses up gets the next one ready while the kernel copies this one. Should the socket not take all
     /// of them (the system has no memory), the rest is held, and there is no such promise until it is gone.
-    fn promise_room(&mut self, v: usize, run: &Run, parts: usize) {
+    fn promise_room(&mut self, v: usize, slot: u32, piece: &Piece<'_>) {
         let vm = &mut self.vms[v];
-        let Some(c) = vm.connections.get(run.slot) else { return };
-        let bytes = run.bytes as u32;
-        if !c.protocol.from.lacks(bytes) || c.kind != Kind::Stream || parts > MAX_IOV {
+        let Some(c) = vm.connections.get(slot) else { return };
+        let bytes = piece.bytes as u32;
+        if !c.protocol.from.lacks(bytes) || c.kind != Kind::Stream || piece.parts.len() > MAX_IOV {
             return;
         }
         let quiet = c.protocol.is_quiet();
@@ -176,7 +257,7 @@ impl Switch {
         }
         host.out.credit.promise(bytes);
         c.protocol.from.forward(bytes);
-        let header = self.header(v, run.slot, Op::CreditUpdate, 0, 0);
+        let header = self.header(v, slot, Op::CreditUpdate, 0, 0);
         let vm = &mut self.vms[v];
         vm.counters.control_packets.add(1);
         let Some(rx) = &mut vm.rx else { return };

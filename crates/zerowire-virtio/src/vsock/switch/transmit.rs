@@ -5,15 +5,14 @@ use std::time::Instant;
 use zerowire::ledger::DropReason;
 
 use super::Switch;
-use super::to_host::{MAX_MESSAGES, Message, Run};
+use super::to_host::Run;
 use crate::memory::Segment;
 use crate::vsock::connection::End;
 use crate::vsock::credit::{Credit, Why};
 use crate::vsock::mapped::Lent;
-use crate::vsock::packet::{Fault, HEADER_LEN, HOST_CID, Header, Kind, Op, SEQ_EOM};
+use crate::vsock::packet::{Fault, HOST_CID, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::protocol::{Fate, LINGER, Over, Shut, Verdict};
 use crate::vsock::queues::{self, Packet};
-use crate::vsock::socket::MAX_IOV;
 use crate::vsock::table::Key;
 use crate::vsock::vm::MAX_RESETS;
 
@@ -66,19 +65,18 @@ impl Switch {
             }
         }
         self.vms[v].tx = Some(tx);
-        let mut run = None;
-        self.turn_at = None;
+        let mut run = std::mem::take(&mut self.run);
+        run.loan.at = None;
         if !packets.is_empty() {
             self.last_sender = None;
         }
         for p in &mut packets {
-            self.chain = Lent { head: p.head, descriptors: p.descriptors };
-            self.over_rate = p.over_rate;
+            run.loan.chain = Lent { head: p.head, descriptors: p.descriptors };
             self.packet(v, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run);
-            // What may be lent is never collected: its packet is flushed before the next one is looked at.
-            p.lent = std::mem::take(&mut self.was_lent);
+            p.lent = std::mem::take(&mut run.loan.lent);
         }
         self.flush(v, &mut run);
+        self.run = run;
         self.settle_windows(v);
         if let Some(tx) = &mut self.vms[v].tx {
             for p in packets.iter().filter(|p| !p.lent) {
@@ -150,7 +148,7 @@ impl Switch {
     }
 
     #[inline]
-    fn packet(&mut self, v: usize, p: &Packet, segments: &[Segment], run: &mut Option<Run>) {
+    fn packet(&mut self, v: usize, p: &Packet, segments: &[Segment], run: &mut Run) {
         let Some(h) = p.header else { return self.dropped(v, DropReason::TooShort) };
         let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
         let vm = &self.vms[v];
@@ -169,13 +167,10 @@ impl Switch {
                 };
             }
         };
-        let slot = match run {
-            Some(r) if r.key == key => Some(r.slot),
-            _ => self.vms[v].connections.find(&key),
-        };
+        let slot = run.slot_of(&key).or_else(|| self.vms[v].connections.find(&key));
         let Some(slot) = slot else {
             self.flush(v, run);
-            return self.stranger(v, &h, op, kind);
+            return self.stranger(v, &h, op, kind, p.over_rate);
         };
         // What came before goes before: an end, for one, must not be passed on ahead of messages.
         if op != Op::Rw {
@@ -199,7 +194,10 @@ impl Switch {
         }
         self.vms[v].counters.control_packets.add(1);
         self.flush(v, run);
-        self.control(v, slot, verdict, &h, kind);
+        self.control(v, slot, verdict);
+        if verdict == Verdict::Over(Over::Renewed) {
+            self.stranger(v, &h, op, kind, p.over_rate);
+        }
     }
 
     /// A packet of a connection that breaks a rule: the connection is reset. Nothing answers a reset (virtio 1.3 §5.10.6.4),
@@ -211,12 +209,12 @@ impl Switch {
             return self.abort(v, slot);
         }
         let Some(c) = self.connection(v, slot) else { return };
-        let (verdict, kind) = (c.protocol.take(Op::Rst, Shut::NONE), c.kind);
-        self.control(v, slot, verdict, h, kind);
+        let verdict = c.protocol.take(Op::Rst, Shut::NONE);
+        self.control(v, slot, verdict);
     }
 
     /// A packet of a connection that carries no payload.
-    fn control(&mut self, v: usize, slot: u32, verdict: Verdict, h: &Header, kind: Kind) {
+    fn control(&mut self, v: usize, slot: u32, verdict: Verdict) {
         match verdict {
             Verdict::AsksCredit | Verdict::TellsCredit => {
                 let asks = verdict == Verdict::AsksCredit;
@@ -234,11 +232,7 @@ impl Switch {
                 self.end_of(v, slot);
                 self.remove(v, slot);
             }
-            Verdict::Over(Over::Reset) => self.guest_ended(v, slot),
-            Verdict::Over(Over::Renewed) => {
-                self.guest_ended(v, slot);
-                self.stranger(v, h, Op::Request, kind);
-            }
+            Verdict::Over(Over::Reset | Over::Renewed) => self.guest_ended(v, slot),
             Verdict::OutOfPlace => {
                 self.dropped(v, DropReason::NoConnection);
                 self.abort(v, slot);
@@ -267,11 +261,15 @@ impl Switch {
         }
     }
 
-    /// A packet of no connection.
-    fn stranger(&mut self, v: usize, h: &Header, op: Op, kind: Kind) {
+    /// A packet of no connection; `over_rate`: it asks for one, beyond the guest's rate.
+    fn stranger(&mut self, v: usize, h: &Header, op: Op, kind: Kind, over_rate: bool) {
         match op {
             Op::Request => {
                 self.vms[v].counters.control_packets.add(1);
+                if over_rate {
+                    self.vms[v].counters.over_rate.add(1);
+                    return self.turn_down(v, h);
+                }
                 self.requested(v, h, kind);
             }
             // Nothing answers a reset (virtio 1.3 §5.10.6.4).
@@ -306,15 +304,7 @@ impl Switch {
 
     /// Payload of an open connection.
     #[inline]
-    fn payload(
-        &mut self,
-        v: usize,
-        slot: u32,
-        key: Key,
-        h: &Header,
-        segments: &[Segment],
-        run: &mut Option<Run>,
-    ) {
+    fn payload(&mut self, v: usize, slot: u32, key: Key, h: &Header, segments: &[Segment], run: &mut Run) {
         let most = self.vms[v].limits.buffer_bytes as usize;
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         let ends = c.kind == Kind::SeqPacket && h.flags & SEQ_EOM != 0;
@@ -339,34 +329,12 @@ impl Switch {
         }
         // Windows take one message at a time, and some each packet for itself.
         let alone = c.windows().is_some_and(|w| ends || w.keeps_packets_apart());
-        let fits = |parts: &Vec<Segment>| parts.len() + segments.len() <= MAX_IOV;
-        if run.as_ref().is_none_or(|r| r.slot != slot) || !fits(&self.parts) {
+        if !run.takes(slot, segments.len()) {
             self.flush(v, run);
-            *run = Some(Run { key, slot, bytes: 0, packets: 0 });
+            run.begin(key, slot);
         }
-        let Some(r) = run else { return };
-        let (mut skip, mut left) = (HEADER_LEN, h.len as usize);
-        for s in segments {
-            let len = s.len as usize;
-            if skip >= len {
-                skip -= len;
-                continue;
-            }
-            let n = (len - skip).min(left);
-            if n == 0 {
-                break;
-            }
-            self.parts.push(Segment { ptr: s.ptr.wrapping_add(skip), len: n as u32, ..*s });
-            left -= n;
-            skip = 0;
-        }
-        r.bytes += h.len as usize;
-        r.packets += 1;
-        if ends {
-            let (bytes, packets) = (std::mem::take(&mut r.bytes), std::mem::take(&mut r.packets));
-            self.messages.push(Message { parts: self.parts.len(), bytes, packets, flags: h.flags });
-        }
-        if alone || (ends && self.messages.len() == MAX_MESSAGES) {
+        let is_full = run.collect(segments, h.len as usize, ends.then_some(h.flags));
+        if alone || is_full {
             self.flush(v, run);
         }
     }
