@@ -9,16 +9,20 @@ mod host;
 mod inlet;
 mod mapped;
 
-pub use host::{HostEnd, Interest, Writing};
+use std::time::Instant;
+
+pub use host::{HostEnd, Interest, Piece, entry};
 pub use inlet::Inlet;
 pub use mapped::{MappedEnd, Windowing};
+use rustix::event::epoll::EventFlags;
 use rustix::net::Shutdown;
 
 use super::credit::{CreditReview, Why};
 use super::held::Held;
 use super::mapped::Windows;
 use super::packet::{Header, Kind, Op};
-use super::protocol::{Fields, Protocol, Shut, Verdict};
+use super::protocol::{Fate, Fields, Protocol, Shut, Verdict};
+use super::socket::MAX_IOV;
 use super::table::{Key, Place};
 
 /// Where a connection ends.
@@ -51,6 +55,17 @@ impl End {
             Self::Dialing | Self::Sibling { .. } | Self::Gone => None,
         }
     }
+}
+
+/// What a host program's socket has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketNews {
+    /// True: the program has closed.
+    pub closed: bool,
+    /// True: what waits for the program can go on.
+    pub goes_on: bool,
+    /// True: the guest has credit again.
+    pub credit: bool,
 }
 
 /// A connection.
@@ -127,7 +142,7 @@ impl Connection {
     }
 
     /// Whether bytes of the guest, or the news that no more come, wait for the program.
-    pub fn has_pending(&self) -> bool {
+    fn has_pending(&self) -> bool {
         match &self.end {
             End::Host(host) => host.out.held.is_some(),
             End::Mapped(mapped) => mapped.has_pending(),
@@ -143,8 +158,94 @@ impl Connection {
         Held::settle(&mut self.held);
     }
 
+    /// The guest ended the connection: what it sent before is still delivered.
+    pub fn guest_ended(&mut self, now: Instant) -> Fate {
+        if self.protocol.is_draining() {
+            return Fate::Stays;
+        }
+        self.guest_sends_no_more();
+        self.end_windows();
+        let fate = self.protocol.guest_ended(self.has_pending(), now);
+        if fate == Fate::Drains {
+            self.held = None;
+        }
+        fate
+    }
+
+    /// The guest will not send, or not receive, any more; a sibling hears of it elsewhere. The first
+    /// value says whether the guest is to be told of something.
+    pub fn guest_shut(&mut self, shut: Shut, now: impl FnOnce() -> Instant) -> (bool, Fate) {
+        if let End::Sibling { .. } = self.end {
+            // The other guest may never confirm it.
+            return (false, self.protocol.settle(true, now));
+        }
+        if shut.sends_no_more() {
+            self.guest_sends_no_more();
+        }
+        let tells = self.protocol.guest().receives_no_more() && self.guest_reads_no_more();
+        (tells, self.settle(now))
+    }
+
+    /// Does what is due once all that the guest sent has reached the host program.
+    pub fn settle(&mut self, now: impl FnOnce() -> Instant) -> Fate {
+        let ended = self.protocol.guest().sends_no_more();
+        if ended || self.protocol.is_draining() {
+            self.end_windows();
+        }
+        if let End::Dialing | End::Sibling { .. } = self.end {
+            return Fate::Stays;
+        }
+        let pending = self.has_pending();
+        if ended && !pending {
+            self.end_writing();
+        }
+        let fate = self.protocol.settle(pending, now);
+        if fate == Fate::Resets {
+            self.held = None;
+        }
+        fate
+    }
+
+    /// epoll tells of the host program's socket. None where there is none.
+    pub fn heard(&mut self, flags: EventFlags) -> Option<SocketNews> {
+        let inlet = self.inlet()?;
+        inlet.heard(flags);
+        let closed = inlet.has_closed();
+        let (goes_on, credit) = match &mut self.end {
+            End::Host(host) => host.out.heard(flags),
+            _ => (self.held_for_program().is_some(), false),
+        };
+        if closed {
+            self.program_closed();
+        }
+        if credit && let End::Host(host) = &mut self.end {
+            // What lies in the socket counts as read.
+            self.protocol.from.forward(host.out.credit.writable());
+        }
+        Some(SocketNews { closed, goes_on, credit })
+    }
+
+    /// Whether the guest may have credit for a piece of a stream before the program's socket has it.
+    #[inline]
+    pub fn may_promise(&self, piece: &Piece<'_>) -> bool {
+        let bytes = piece.bytes as u32;
+        self.protocol.from.lacks(bytes)
+            && self.kind == Kind::Stream
+            && piece.parts.len() <= MAX_IOV
+            && self.protocol.is_quiet()
+            && matches!(&self.end, End::Host(host) if host.out.surely_takes(bytes))
+    }
+
+    /// Gives the guest credit for `bytes` that the program's socket has yet to take.
+    pub fn promise(&mut self, bytes: u32) {
+        if let End::Host(host) = &mut self.end {
+            host.out.credit.promise(bytes);
+            self.protocol.from.forward(bytes);
+        }
+    }
+
     /// The guest sends no more: a message to the host program that it did not complete is none.
-    pub fn guest_ends(&mut self) {
+    fn guest_sends_no_more(&mut self) {
         let (place, windows) = match &mut self.end {
             End::Host(host) => (&mut host.out.held, None),
             End::Mapped(mapped) => (&mut mapped.held, mapped.windows.live()),
@@ -163,7 +264,7 @@ impl Connection {
     /// The guest receives no more. What waits for it goes, and the program is not read again. Its
     /// next write fails, as it does toward a process that has ended its receiving. Returns whether
     /// the guest is to be told of something.
-    pub fn guest_reads_no_more(&mut self) -> bool {
+    fn guest_reads_no_more(&mut self) -> bool {
         self.held = None;
         let Some(inlet) = self.inlet() else { return false };
         inlet.readable = false;
@@ -199,7 +300,7 @@ impl Connection {
 
     /// The host program has closed. A guest that receives no more hears of it here: its socket is
     /// not read again.
-    pub fn program_closed(&mut self) {
+    fn program_closed(&mut self) {
         let guest_reads_no_more = self.protocol.guest().receives_no_more();
         if guest_reads_no_more || self.protocol.far().sends_no_more() {
             self.protocol.far_ends(Shut::BOTH);
@@ -207,7 +308,7 @@ impl Connection {
     }
 
     /// All that the guest sent has reached the host program, which hears, once, that no more comes.
-    pub fn end_writing(&mut self) {
+    fn end_writing(&mut self) {
         match &mut self.end {
             End::Host(host) => host.end_writing(),
             End::Mapped(mapped) => mapped.end_writing(),

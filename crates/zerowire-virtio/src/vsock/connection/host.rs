@@ -1,13 +1,40 @@
 //! A connection's end at a host program: a unix socket both ways.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::event::epoll::EventFlags as F;
 use rustix::net::Shutdown;
+use zerowire::ledger::{CopyReason, Counters};
 
 use super::Inlet;
+use crate::memory::Segment;
 use crate::vsock::credit::{CreditReview, FromGuest, SocketCredit, Why};
-use crate::vsock::held::Held;
-use crate::vsock::socket;
+use crate::vsock::held::{self, Held};
+use crate::vsock::packet::Kind;
+use crate::vsock::socket::{self, MAX_IOV};
+
+/// Bytes of those that wait which a system call takes: as many pieces as its list may name, the
+/// first of which may be cut.
+const MOST_AT_ONCE: usize = (MAX_IOV - 1) * held::PIECE;
+
+/// A part of a stream, or of a message, that leaves by one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// Where it lies.
+    pub parts: &'a [Segment],
+    /// Its length.
+    pub bytes: usize,
+    /// The packets that it came in.
+    pub packets: u64,
+    /// The flags of the last packet of a message, if it ends here.
+    pub end: Option<u32>,
+}
+
+/// A segment as a system call takes it.
+pub fn entry(s: &Segment) -> libc::iovec {
+    libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize }
+}
 
 /// A unix socket.
 #[derive(Debug)]
@@ -20,7 +47,7 @@ pub struct HostEnd {
 
 /// How far writing to a socket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writing {
+enum Writing {
     /// There may be room.
     Ready,
     /// There is none.
@@ -43,7 +70,7 @@ pub enum Interest {
 #[derive(Debug)]
 pub struct SocketOut {
     /// How far it has come.
-    pub writing: Writing,
+    writing: Writing,
     interest: Interest,
     /// The socket's room, as credit for the guest.
     pub credit: SocketCredit,
@@ -58,7 +85,7 @@ impl SocketOut {
     }
 
     /// Whether what waits can go on.
-    pub fn may_go_on(&self) -> bool {
+    fn may_go_on(&self) -> bool {
         self.held.is_some() && self.writing == Writing::Ready
     }
 
@@ -67,15 +94,17 @@ impl SocketOut {
         self.is_free() && self.credit.surely_takes(n)
     }
 
-    /// epoll tells of room, or that the socket has failed, which the next write finds out.
-    pub fn has_room(&mut self) {
-        if self.writing == Writing::Full {
+    /// epoll tells of room, or that the socket has failed, which the next write finds out. Returns
+    /// whether what waits can go on, and whether the guest has waited for credit that it gets now.
+    pub(super) fn heard(&mut self, flags: F) -> (bool, bool) {
+        if self.writing == Writing::Full && flags.intersects(F::OUT | F::HUP | F::ERR) {
             self.writing = Writing::Ready;
         }
+        (self.may_go_on(), flags.contains(F::OUT) && self.credit.waits())
     }
 
     /// A write took all that it was offered, or not.
-    pub fn wrote(&mut self, all: bool) {
+    fn wrote(&mut self, all: bool) {
         self.writing = if all { Writing::Ready } else { Writing::Full };
     }
 
@@ -97,6 +126,96 @@ impl HostEnd {
     pub fn new(socket: OwnedFd, credit: SocketCredit) -> Box<Self> {
         let out = SocketOut { writing: Writing::Ready, interest: Interest::In, credit, held: None };
         Box::new(Self { inlet: Inlet::new(socket), out })
+    }
+
+    /// Sends a part of a stream, or of a message. Returns whether something waits then, which the
+    /// socket may take by another call. `list` is for the call alone.
+    ///
+    /// # Safety
+    /// The piece lies in memory that stays until this returns.
+    pub unsafe fn send(
+        &mut self,
+        kind: Kind,
+        piece: &Piece<'_>,
+        list: &mut Vec<libc::iovec>,
+        counters: &Counters,
+    ) -> io::Result<bool> {
+        counters.frames.add(piece.packets);
+        // A message goes whole or not at all.
+        let direct = self.out.is_free() && piece.parts.len() <= MAX_IOV;
+        let whole = kind == Kind::Stream || piece.end.is_some();
+        let (mut sent, mut taken) = (0, false);
+        if direct && whole {
+            list.clear();
+            list.extend(piece.parts.iter().map(entry));
+            counters.system_calls.add(1);
+            // SAFETY: the parts stay for as long, as the caller promises.
+            match unsafe { socket::send(&self.inlet.socket, list) } {
+                Ok(n) => (sent, taken) = (n, n == piece.bytes),
+                Err(e) if socket::would_block(&e) => {}
+                Err(e) => return Err(e),
+            }
+            self.out.wrote(taken);
+        }
+        counters.zero_copied_bytes.add(sent as u64);
+        self.out.credit.took(sent);
+        if taken {
+            counters.zero_copied_frames.add(piece.packets);
+            return Ok(false);
+        }
+        let rest = piece.bytes - sent;
+        let held = Held::at(&mut self.out.held);
+        // The last part of a message waited for nobody but itself.
+        let whole = whole && !held.has_partial();
+        held.push(piece.parts, sent, rest);
+        if kind == Kind::SeqPacket {
+            held.mark(rest as u32, piece.end);
+        }
+        let reason = if whole { CopyReason::Held } else { CopyReason::Message };
+        counters.copied(reason, rest as u64);
+        Ok(true)
+    }
+
+    /// Sends what waits for the program, as far as its socket takes it. `list` is for the calls
+    /// alone.
+    pub fn flush(&mut self, kind: Kind, list: &mut Vec<libc::iovec>, counters: &Counters) -> io::Result<()> {
+        let (socket, out) = (&self.inlet.socket, &mut self.out);
+        let Some(held) = &mut out.held else { return Ok(()) };
+        let (mut took, mut failed) = (0, None);
+        while out.writing == Writing::Ready && !held.is_empty() {
+            let n = match kind {
+                Kind::Stream => held.len(),
+                Kind::SeqPacket => match held.message() {
+                    Some((n, _)) => n as usize,
+                    None => break,
+                },
+            };
+            counters.system_calls.add(1);
+            let offered = n.min(MOST_AT_ONCE);
+            let outcome = match kind {
+                // One call takes a message, however long, or it is none.
+                Kind::SeqPacket if offered < n => {
+                    let whole = held.runs(0, n).collect::<Vec<_>>().concat();
+                    socket::send_bytes(socket, &whole)
+                }
+                _ => socket::send_runs(socket, held.runs(0, offered), list),
+            };
+            match outcome {
+                Ok(sent) => {
+                    held.consume(sent);
+                    took += sent;
+                    out.writing = if sent >= offered { Writing::Ready } else { Writing::Full };
+                }
+                Err(e) if socket::would_block(&e) => out.writing = Writing::Full,
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        Held::settle(&mut out.held);
+        out.credit.took(took);
+        failed.map_or(Ok(()), Err)
     }
 
     /// Gives the guest credit for what the program has read.
@@ -133,7 +252,7 @@ mod tests {
         assert!(!end.out.is_free() && end.out.may_go_on());
         end.out.wrote(false);
         assert!(!end.out.may_go_on());
-        end.out.has_room();
+        end.out.heard(F::OUT);
         assert!(end.out.may_go_on());
     }
 
@@ -146,7 +265,7 @@ mod tests {
         end.out.wrote(false);
         assert_eq!(end.out.new_interest(), Some(Interest::InOut));
         assert_eq!(end.out.new_interest(), None);
-        end.out.has_room();
+        end.out.heard(F::OUT);
         assert_eq!(end.out.new_interest(), Some(Interest::In));
     }
 
@@ -155,7 +274,7 @@ mod tests {
         let (mut end, theirs) = end();
         end.end_writing();
         end.end_writing();
-        end.out.has_room();
+        end.out.heard(F::OUT);
         assert_eq!(end.out.writing, Writing::Shut);
         assert_eq!(rustix::io::read(&theirs, &mut [0; 4][..]), Ok(0));
     }

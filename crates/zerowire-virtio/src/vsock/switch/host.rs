@@ -9,12 +9,11 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, SocketFlags};
 
 use super::Switch;
-use crate::vsock::connection::{Connection, End, HostEnd, Interest, Writing};
+use crate::vsock::connection::{Connection, End, HostEnd, Interest};
 use crate::vsock::credit::{SOCKET_BYTES, SocketCredit};
 use crate::vsock::doors::{Handshake, MAX_HANDSHAKES};
-use crate::vsock::held::{self, Held};
 use crate::vsock::packet::Kind;
-use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, LINGER, Shut};
+use crate::vsock::protocol::{ANSWER_PATIENCE, Shut};
 use crate::vsock::socket;
 use crate::vsock::table::Place;
 use crate::vsock::vm::GroupVm;
@@ -24,9 +23,6 @@ const COMMAND: &str = "CONNECT";
 
 /// The longest line that a host program may begin with: "CONNECT 4294967295\n" and some room.
 const MAX_LINE: usize = 32;
-
-/// Bytes of those that wait which a system call takes: as many pieces as its list may name, the first of which may be cut.
-const MOST_AT_ONCE: usize = (socket::MAX_IOV - 1) * held::PIECE;
 
 /// Programs that are accepted at a socket in a turn. One takes as long as hundreds of KiB of payload, for which others wait.
 pub(super) const MAX_ACCEPTS: usize = 4;
@@ -126,36 +122,17 @@ impl Switch {
 
     /// A connection's socket has news.
     pub fn socket_event(&mut self, v: usize, place: Place, flags: epoll::EventFlags) {
-        use epoll::EventFlags as F;
         let Some(c) = self.vms[v].connections.at(place) else { return };
-        let Some(inlet) = c.inlet() else { return };
-        inlet.heard(flags);
-        let closed = inlet.has_closed();
-        let (goes_on, news) = match &mut c.end {
-            End::Host(host) => {
-                if flags.intersects(F::OUT | F::HUP | F::ERR) {
-                    host.out.has_room();
-                }
-                (host.out.may_go_on(), flags.contains(F::OUT) && host.out.credit.waits())
-            }
-            _ => (c.held_for_program().is_some(), false),
-        };
-        if closed {
-            c.program_closed();
-        }
-        if news && let End::Host(host) = &mut c.end {
-            // What lies in the socket counts as read.
-            c.protocol.from.forward(host.out.credit.writable());
-        }
+        let Some(news) = c.heard(flags) else { return };
         // A socket says with the next write that nobody reads it; windows don't.
-        if closed {
+        if news.closed {
             self.program_left(v, place.slot);
         }
         self.vms[v].mark_ready(place.slot);
-        if goes_on {
+        if news.goes_on {
             self.flush_held(v, place.slot);
         }
-        if goes_on || news {
+        if news.goes_on || news.credit {
             self.tell_credit(v, place.slot);
         }
     }
@@ -164,51 +141,17 @@ impl Switch {
     pub(super) fn flush_held(&mut self, v: usize, slot: u32) {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
-        let kind = c.kind;
-        let (socket, out) = match &mut c.end {
-            End::Host(host) => (&host.inlet.socket, &mut host.out),
+        let outcome = match &mut c.end {
+            End::Host(host) if host.out.held.is_some() => {
+                host.flush(c.kind, &mut self.iov, &vm.counters.transmit)
+            }
             End::Mapped(_) => return self.flush_windows(v, slot),
             _ => return,
         };
-        let Some(held) = &mut out.held else { return };
-        let (mut took, mut failed) = (0, None);
-        while out.writing == Writing::Ready && !held.is_empty() {
-            let n = match kind {
-                Kind::Stream => held.len(),
-                Kind::SeqPacket => match held.message() {
-                    Some((n, _)) => n as usize,
-                    None => break,
-                },
-            };
-            vm.counters.transmit.system_calls.add(1);
-            let offered = n.min(MOST_AT_ONCE);
-            let outcome = match kind {
-                // One call takes a message, however long, or it is none.
-                Kind::SeqPacket if offered < n => {
-                    let whole = held.runs(0, n).collect::<Vec<_>>().concat();
-                    socket::send_bytes(socket, &whole)
-                }
-                _ => socket::send_runs(socket, held.runs(0, offered), &mut self.iov),
-            };
-            match outcome {
-                Ok(sent) => {
-                    held.consume(sent);
-                    took += sent;
-                    out.writing = if sent >= offered { Writing::Ready } else { Writing::Full };
-                }
-                Err(e) if socket::would_block(&e) => out.writing = Writing::Full,
-                Err(e) => {
-                    failed = Some(e);
-                    break;
-                }
-            }
-        }
-        Held::settle(&mut out.held);
-        out.credit.took(took);
         self.watch_room(v, slot);
-        match failed {
-            Some(e) => self.host_refuses(v, slot, &e),
-            None => self.settle(v, slot),
+        match outcome {
+            Ok(()) => self.settle(v, slot),
+            Err(e) => self.host_refuses(v, slot, &e),
         }
     }
 
@@ -248,58 +191,28 @@ impl Switch {
 
     /// The guest will not send, or not receive, any more.
     pub(super) fn guest_shut(&mut self, v: usize, slot: u32, shut: Shut) {
-        let now = self.clock.now();
-        let Some(c) = self.connection(v, slot) else { return };
-        if let End::Sibling { vm, place } = c.end {
-            // The other guest may never confirm it.
-            if c.protocol.settle(true, || now) == Fate::Lingers {
-                self.look_at_deadlines(LINGER);
+        let Some(c) = self.vms[v].connections.get(slot) else { return };
+        let (tells, fate) = c.guest_shut(shut, || self.clock.now());
+        if let End::Sibling { vm, place } = c.end
+            && let Some(other) = self.vms[vm].connections.at(place)
+        {
+            other.protocol.far_ends(shut);
+            if shut.sends_no_more() {
+                other.sibling_ends();
             }
-            if let Some(other) = self.vms[vm].connections.at(place) {
-                other.protocol.far_ends(shut);
-                if shut.sends_no_more() {
-                    other.sibling_ends();
-                }
-                self.vms[vm].mark_ready(place.slot);
-            }
-            return;
+            self.vms[vm].mark_ready(place.slot);
         }
-        if shut.sends_no_more() {
-            c.guest_ends();
-        }
-        if c.protocol.guest().receives_no_more() && c.guest_reads_no_more() {
+        if tells {
             self.vms[v].mark_ready(slot);
         }
-        self.settle(v, slot);
+        self.apply(v, slot, fate);
     }
 
     /// Does what is due once all that the guest sent has reached the host program.
     pub(super) fn settle(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let ended = c.protocol.guest().sends_no_more();
-        if ended || c.protocol.is_draining() {
-            c.end_windows();
-        }
-        if let End::Dialing | End::Sibling { .. } = c.end {
-            return;
-        }
-        let pending = c.has_pending();
-        if ended && !pending {
-            c.end_writing();
-        }
-        match c.protocol.settle(pending, || self.clock.now()) {
-            Fate::Stays | Fate::Drains => {}
-            Fate::Lingers => self.look_at_deadlines(LINGER),
-            Fate::Gone => {
-                self.end_of(v, slot);
-                self.remove(v, slot);
-            }
-            Fate::Resets => {
-                c.held = None;
-                self.reset(v, slot);
-                self.end_of(v, slot);
-            }
-        }
+        let fate = c.settle(|| self.clock.now());
+        self.apply(v, slot, fate);
     }
 
     /// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its next turns.

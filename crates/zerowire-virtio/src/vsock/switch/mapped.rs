@@ -7,10 +7,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::ledger::CopyReason;
 use zerowire::recv::layout::{MAX_REGIONS, MapOptions, Reply};
 
-use super::to_host::{Lendable, Piece};
+use super::to_host::Lendable;
 use super::{Event, Switch, watch};
 use crate::memory::ReadOnlyRegion;
-use crate::vsock::connection::{End, MappedEnd, Windowing};
+use crate::vsock::connection::{End, MappedEnd, Piece, Windowing};
 use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
 use crate::vsock::mapped::{

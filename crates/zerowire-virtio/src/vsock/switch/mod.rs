@@ -25,7 +25,7 @@ use super::clock::Clock;
 use super::connection::{Connection, End};
 use super::mapped::Lent;
 use super::packet::{Header, Op};
-use super::protocol::CLOSE_PATIENCE;
+use super::protocol::{CLOSE_PATIENCE, Fate, LINGER};
 use super::queues::Packet;
 use super::vm::GroupVm;
 use crate::memory::Segment;
@@ -172,6 +172,26 @@ impl Switch {
             other.end = End::Gone;
             other.sibling_ends();
             self.reset(vm, place.slot);
+        }
+    }
+
+    /// Does what a connection asks for.
+    fn apply(&mut self, v: usize, slot: u32, fate: Fate) {
+        match fate {
+            Fate::Stays => {}
+            Fate::Lingers => self.look_at_deadlines(LINGER),
+            Fate::Drains => {
+                self.vms[v].connections.forget_name(slot);
+                self.look_at_deadlines(LINGER);
+            }
+            Fate::Resets => {
+                self.reset(v, slot);
+                self.end_of(v, slot);
+            }
+            Fate::Gone => {
+                self.end_of(v, slot);
+                self.remove(v, slot);
+            }
         }
     }
 

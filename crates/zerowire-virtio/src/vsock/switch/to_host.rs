@@ -2,14 +2,11 @@
 
 use std::time::Instant;
 
-use zerowire::ledger::CopyReason;
-
 use super::Switch;
 use crate::memory::Segment;
-use crate::vsock::connection::End;
-use crate::vsock::held::Held;
+use crate::vsock::connection::{End, Piece, entry};
 use crate::vsock::mapped::Lent;
-use crate::vsock::packet::{HEADER_LEN, Kind, Op};
+use crate::vsock::packet::{HEADER_LEN, Op};
 use crate::vsock::socket::{self, MAX_IOV};
 use crate::vsock::table::Key;
 
@@ -98,16 +95,6 @@ pub(super) struct Lendable {
     pub at: Option<Instant>,
 }
 
-/// A part of a stream, or of a message, that leaves by one call.
-#[derive(Clone, Copy)]
-pub(super) struct Piece<'a> {
-    pub parts: &'a [Segment],
-    pub bytes: usize,
-    pub packets: u64,
-    /// The flags of the last packet of a message, if it ends here.
-    pub end: Option<u32>,
-}
-
 /// A whole message among the packets that are being collected.
 #[derive(Clone, Copy, Debug)]
 struct Message {
@@ -173,7 +160,6 @@ impl Switch {
         self.promise_room(v, slot, &piece);
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
-        let kind = c.kind;
         let reads_no_more = c.protocol.far().receives_no_more();
         let host = match &mut c.end {
             End::Host(host) if !reads_no_more => host,
@@ -184,44 +170,15 @@ impl Switch {
             }
             _ => return c.protocol.from.forward(piece.bytes as u32),
         };
-        let counters = &vm.counters.transmit;
-        counters.frames.add(piece.packets);
         self.last_sender = Some((v, slot));
-        // A message goes whole or not at all.
-        let direct = host.out.is_free() && piece.parts.len() <= MAX_IOV;
-        let whole = kind == Kind::Stream || piece.end.is_some();
-        let (mut sent, mut taken) = (0, false);
-        if direct && whole {
-            self.iov.clear();
-            self.iov.extend(piece.parts.iter().map(entry));
-            counters.system_calls.add(1);
-            // SAFETY: the parts lie in the memory that this turn holds.
-            match unsafe { socket::send(&host.inlet.socket, &self.iov) } {
-                Ok(n) => (sent, taken) = (n, n == piece.bytes),
-                Err(e) if socket::would_block(&e) => {}
-                Err(e) => {
-                    c.protocol.from.forward(host.out.credit.lost(piece.bytes as u32));
-                    return self.host_refuses(v, slot, &e);
-                }
+        // SAFETY: the parts lie in the memory that this turn holds.
+        match unsafe { host.send(c.kind, &piece, &mut self.iov, &vm.counters.transmit) } {
+            Ok(false) => {}
+            Ok(true) => self.flush_held(v, slot),
+            Err(e) => {
+                c.protocol.from.forward(host.out.credit.lost(piece.bytes as u32));
+                return self.host_refuses(v, slot, &e);
             }
-            host.out.wrote(taken);
-        }
-        counters.zero_copied_bytes.add(sent as u64);
-        host.out.credit.took(sent);
-        let rest = piece.bytes - sent;
-        if taken {
-            counters.zero_copied_frames.add(piece.packets);
-        } else {
-            let held = Held::at(&mut host.out.held);
-            // The last part of a message waited for nobody but itself.
-            let whole = whole && !held.has_partial();
-            held.push(piece.parts, sent, rest);
-            if kind == Kind::SeqPacket {
-                held.mark(rest as u32, piece.end);
-            }
-            let reason = if whole { CopyReason::Held } else { CopyReason::Message };
-            counters.copied(reason, rest as u64);
-            self.flush_held(v, slot);
         }
         self.tell_credit(v, slot);
     }
@@ -232,13 +189,7 @@ impl Switch {
     fn promise_room(&mut self, v: usize, slot: u32, piece: &Piece<'_>) {
         let vm = &mut self.vms[v];
         let Some(c) = vm.connections.get(slot) else { return };
-        let bytes = piece.bytes as u32;
-        if !c.protocol.from.lacks(bytes) || c.kind != Kind::Stream || piece.parts.len() > MAX_IOV {
-            return;
-        }
-        let quiet = c.protocol.is_quiet();
-        let End::Host(host) = &mut c.end else { return };
-        if !quiet || !host.out.surely_takes(bytes) {
+        if !c.may_promise(piece) {
             return;
         }
         let memory = vm.memory.clone();
@@ -255,8 +206,7 @@ impl Switch {
                 return self.ring_failed(v, &e);
             }
         }
-        host.out.credit.promise(bytes);
-        c.protocol.from.forward(bytes);
+        c.promise(piece.bytes as u32);
         let header = self.header(v, slot, Op::CreditUpdate, 0, 0);
         let vm = &mut self.vms[v];
         vm.counters.control_packets.add(1);
@@ -266,8 +216,4 @@ impl Switch {
             vm.counters.receive.calls.add(1);
         }
     }
-}
-
-fn entry(s: &Segment) -> libc::iovec {
-    libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize }
 }

@@ -11,7 +11,7 @@ use crate::vsock::connection::End;
 use crate::vsock::credit::{Credit, Why};
 use crate::vsock::mapped::Lent;
 use crate::vsock::packet::{Fault, HOST_CID, Header, Kind, Op, SEQ_EOM};
-use crate::vsock::protocol::{Fate, LINGER, Over, Shut, Verdict};
+use crate::vsock::protocol::{Over, Shut, Verdict};
 use crate::vsock::queues::{self, Packet};
 use crate::vsock::table::Key;
 use crate::vsock::vm::MAX_RESETS;
@@ -245,20 +245,8 @@ impl Switch {
     pub(super) fn guest_ended(&mut self, v: usize, slot: u32) {
         let now = self.clock.now();
         let Some(c) = self.connection(v, slot) else { return };
-        if c.protocol.is_draining() {
-            return;
-        }
-        c.guest_ends();
-        c.end_windows();
-        let pending = c.has_pending();
-        if c.protocol.guest_ended(pending, now) == Fate::Drains {
-            c.held = None;
-            self.vms[v].connections.forget_name(slot);
-            self.look_at_deadlines(LINGER);
-        } else {
-            self.end_of(v, slot);
-            self.remove(v, slot);
-        }
+        let fate = c.guest_ended(now);
+        self.apply(v, slot, fate);
     }
 
     /// A packet of no connection; `over_rate`: it asks for one, beyond the guest's rate.
