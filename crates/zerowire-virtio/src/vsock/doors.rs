@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use rustix::net::SocketType;
 
-use super::mapped::MapClient;
+use super::mapped::{MapClient, MapPolicy};
+use super::news::News;
 use super::packet::Kind;
 use crate::daemon::{ListenError, SocketAccess, bind_unix};
 
@@ -71,6 +72,9 @@ pub(super) struct Doors {
     pub(super) listening: Vec<Listening>,
     /// Where programs ask for mapped connections.
     pub(super) map_listening: Listening,
+    pub(super) map_policy: MapPolicy,
+    /// Mapped connections that can't be had, for the log.
+    pub(super) map_refusals: News,
     /// Programs that have asked for mapped connections, or are about to.
     pub(super) map_clients: Vec<Option<MapClient>>,
     pub(super) handshakes: Vec<Option<Handshake>>,
@@ -92,6 +96,8 @@ impl Doors {
             uds: uds.to_owned(),
             listening,
             map_listening: Listening::bind(beside(".map"), Kind::SeqPacket, access)?,
+            map_policy: MapPolicy::default(),
+            map_refusals: News::default(),
             map_clients: Vec::new(),
             handshakes: Vec::new(),
             own_sockets: Arc::default(),

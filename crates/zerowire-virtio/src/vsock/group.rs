@@ -208,7 +208,7 @@ impl Loop {
             if self.arm() {
                 return true;
             }
-            let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.lent > 0 && !self.impatient);
+            let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.loans.any() && !self.impatient);
             let quiet = self.switch.has_quiet();
             if timed && quiet {
                 self.review.begin();
@@ -440,7 +440,7 @@ impl Loop {
         if let Some(tx) = &mut vm.tx {
             problems.extend(tx.move_to(&memory).err());
             if !tx.broken {
-                vm.owed.drain(..).for_each(|head| tx.ring.push_used(head, 0));
+                vm.loans.owed.drain(..).for_each(|head| tx.ring.push_used(head, 0));
             }
         }
         if let Some(events) = &mut vm.events {
@@ -472,7 +472,7 @@ impl Loop {
         let ring = Queue::new(start, &vm.memory)?;
         match queue {
             TX_QUEUE => {
-                vm.owed.clear();
+                vm.loans.owed.clear();
                 vm.tx = Some(Box::new(ring));
             }
             RX_QUEUE => {

@@ -10,6 +10,7 @@ mod forecast;
 mod group;
 pub mod held;
 mod lists;
+mod loans;
 pub mod mapped;
 mod news;
 pub mod protocol;

@@ -34,8 +34,11 @@ struct Slot {
     connection: Option<Connection>,
 }
 
+/// Ports that host programs get begin here, above those that people choose.
+const FIRST_HOST_PORT: u32 = 1 << 30;
+
 /// The table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -43,6 +46,21 @@ pub struct Table {
     /// Connections with each other guest that has some, by its CID, and in all.
     of_peer: HashMap<u64, usize>,
     of_siblings: usize,
+    /// The port of the next host program that connects.
+    next_port: u32,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_key: HashMap::new(),
+            of_peer: HashMap::new(),
+            of_siblings: 0,
+            next_port: FIRST_HOST_PORT,
+        }
+    }
 }
 
 impl Table {
@@ -85,6 +103,23 @@ impl Table {
     /// The connection of this name.
     pub fn find(&self, key: &Key) -> Option<u32> {
         self.by_key.get(key).copied()
+    }
+
+    /// A name for the connection of a host program to the guest's `port`.
+    pub fn host_port(&mut self, port: u32) -> Key {
+        loop {
+            let key = Key { port, peer_cid: HOST_CID, peer_port: self.next_port };
+            self.next_port =
+                self.next_port.checked_add(1).filter(|p| *p < u32::MAX).unwrap_or(FIRST_HOST_PORT);
+            if !self.is_taken(&key) {
+                return key;
+            }
+        }
+    }
+
+    /// Host programs get their ports from another place on.
+    pub fn skip_ports(&mut self, random: u32) {
+        self.next_port = FIRST_HOST_PORT + random % (u32::MAX - FIRST_HOST_PORT);
     }
 
     /// Whether a name is taken.

@@ -11,13 +11,13 @@ use zerowire::recv::layout::MapOptions;
 use super::connection::Connection;
 use super::doors::{Doors, FileId, Listening};
 use super::lists::Lists;
+use super::loans::Loans;
 use super::mapped::{MapClaim, MapPolicy};
-use super::news::News;
 use super::packet::{HOST_CID, Header, Kind};
 use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
 use super::switch::Gate;
-use super::table::{Key, Place, Table};
+use super::table::{Place, Table};
 use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess};
 use crate::memory::GuestMemory;
@@ -25,9 +25,6 @@ use crate::ring::RingAddresses;
 
 /// Resets of no connection that wait for receive buffers; with so many the guest's own packets wait, too.
 pub(super) const MAX_RESETS: usize = 1024;
-
-/// Ports that host programs get begin here, above those that people choose.
-const FIRST_HOST_PORT: u32 = 1 << 30;
 
 /// A starved guest is looked at again when it has posted this part of its ring.
 const STARVED_PART: u16 = 4;
@@ -52,13 +49,7 @@ pub(crate) struct GroupVm {
     pub(super) request_rate: RequestRate,
     pub(super) counters: Arc<VsockCounters>,
     pub(super) doors: Doors,
-    pub(super) map_policy: MapPolicy,
-    /// Mapped connections that can't be had, for the log.
-    pub(super) map_refusals: News,
-    /// Descriptors of the transmit ring that are lent to programs.
-    pub(super) lent: usize,
-    /// Chains that are the guest's again, and whose ring lies in memory that is gone for the moment.
-    pub(super) owed: Vec<u16>,
+    pub(super) loans: Loans,
     // Rings hold pointers into the memory: they go first.
     pub(super) rx: Option<Box<Receive>>,
     pub(super) tx: Option<Box<Queue>>,
@@ -70,7 +61,6 @@ pub(crate) struct GroupVm {
     pub(super) lists: Lists,
     /// Resets of no connection.
     pub(super) resets: VecDeque<Header>,
-    next_port: u32,
     /// The transmit queue may hold packets.
     pub(super) tx_ready: bool,
     /// Something waits for receive buffers.
@@ -106,10 +96,7 @@ impl GroupVm {
             request_rate: RequestRate::new(limits.request_rate),
             counters,
             doors,
-            map_policy: MapPolicy::default(),
-            map_refusals: News::default(),
-            lent: 0,
-            owed: Vec::new(),
+            loans: Loans::default(),
             rx: None,
             tx: None,
             events: None,
@@ -118,7 +105,6 @@ impl GroupVm {
             connections: Table::default(),
             lists: Lists::default(),
             resets: VecDeque::new(),
-            next_port: FIRST_HOST_PORT,
             tx_ready: false,
             starved: false,
             starved_turns: 0,
@@ -130,14 +116,15 @@ impl GroupVm {
 
     /// With ports of host programs that begin elsewhere than another process's: a reset that is
     /// under way from before a restart meets no new connection.
-    pub(crate) fn with_random_ports(self) -> Self {
-        let random = RandomState::new().build_hasher().finish() as u32;
-        Self { next_port: FIRST_HOST_PORT + random % (u32::MAX - FIRST_HOST_PORT), ..self }
+    pub(crate) fn with_random_ports(mut self) -> Self {
+        self.connections.skip_ports(RandomState::new().build_hasher().finish() as u32);
+        self
     }
 
     /// With other rules for mapped connections.
-    pub(crate) fn with_map_policy(self, map_policy: MapPolicy) -> Self {
-        Self { map_policy, ..self }
+    pub(crate) fn with_map_policy(mut self, policy: MapPolicy) -> Self {
+        self.doors.map_policy = policy;
+        self
     }
 
     /// Refuses the guest connections to these sockets.
@@ -162,7 +149,7 @@ impl GroupVm {
     /// Takes what a mapped connection needs of the VM's quota. The error says which bound is in the
     /// way, and what to do.
     pub(super) fn claim_map(&self, options: &MapOptions) -> Result<MapClaim, String> {
-        let policy = &self.map_policy;
+        let policy = &self.doors.map_policy;
         let most = policy.max_connections.unwrap_or(self.limits.max_connections);
         MapClaim::new(&self.counters, options, most, policy.max_total_bytes)
     }
@@ -170,7 +157,7 @@ impl GroupVm {
     /// A mapped connection is refused for this reason; the log says so once a minute at most.
     pub(super) fn refuse_map(&mut self, why: &str, now: Instant) {
         self.counters.mapped_refused.add(1);
-        if self.map_refusals.is_due(now) {
+        if self.doors.map_refusals.is_due(now) {
             tracing::warn!(
                 "{}: a mapped connection is refused: {why}; the next ones are counted in mapped_refused, and not told for a \
                  minute",
@@ -193,18 +180,6 @@ impl GroupVm {
     /// All sockets at which host programs connect.
     pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
         self.doors.listeners()
-    }
-
-    /// A port for a host program that connects to `port`.
-    pub(super) fn host_port(&mut self, port: u32) -> Key {
-        loop {
-            let key = Key { port, peer_cid: super::packet::HOST_CID, peer_port: self.next_port };
-            self.next_port =
-                self.next_port.checked_add(1).filter(|p| *p < u32::MAX).unwrap_or(FIRST_HOST_PORT);
-            if !self.connections.is_taken(&key) {
-                return key;
-            }
-        }
     }
 
     /// Whether a starved guest has posted enough for a batch, or anything for a while.

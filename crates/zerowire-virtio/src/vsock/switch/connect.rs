@@ -118,7 +118,7 @@ impl Switch {
             self.vms[v].counters.refused.add(1);
             return;
         }
-        let key = self.vms[v].host_port(port);
+        let key = self.vms[v].connections.host_port(port);
         let buffer = self.vms[v].limits.buffer_bytes;
         let credit = asked.as_ref().map_or(buffer, |asked| asked.options.credit);
         let protocol = Protocol::offered(FromGuest::new(credit), self.clock.now());

@@ -43,7 +43,7 @@ impl Switch {
     fn greet_map(&mut self, v: usize, socket: OwnedFd) {
         let vm = &mut self.vms[v];
         let user = rustix::net::sockopt::socket_peercred(&socket).map(|c| c.uid.as_raw());
-        let Some(user) = user.as_ref().ok().copied().filter(|u| vm.map_policy.knows(*u)) else {
+        let Some(user) = user.as_ref().ok().copied().filter(|u| vm.doors.map_policy.knows(*u)) else {
             let user = user.map_or_else(|e| e.to_string(), |u| u.to_string());
             let text = format!(
                 "user {user} may not map receive buffers: start zerowire vsock with --map-allow {user} to let it connect to the \
@@ -126,13 +126,13 @@ impl Switch {
     fn check_request(&self, v: usize, user: u32, mut r: Request) -> Result<Request, (i32, String)> {
         let vm = &self.vms[v];
         match r.op {
-            MapOp::Connect if !vm.map_policy.may_connect(user) => {
+            MapOp::Connect if !vm.doors.map_policy.may_connect(user) => {
                 let text = format!(
                     "user {user} may not connect to the guest with mapped receive: start zerowire vsock with --map-allow {user}"
                 );
                 return Err((libc::EPERM, text));
             }
-            MapOp::Listen if !vm.map_policy.may_listen(user, r.port) => {
+            MapOp::Listen if !vm.doors.map_policy.may_listen(user, r.port) => {
                 let port = r.port;
                 let text = format!(
                     "user {user} may not listen on port {port} with mapped receive: start zerowire vsock with --map-listen \
@@ -142,7 +142,7 @@ impl Switch {
             }
             _ => {}
         }
-        let (asked, policy) = (r.options.total_len(), &vm.map_policy);
+        let (asked, policy) = (r.options.total_len(), &vm.doors.map_policy);
         for (most, flag) in [(policy.max_bytes, "--map-max"), (policy.max_total_bytes, "--map-total")] {
             if asked > most {
                 let text = format!(
@@ -157,7 +157,7 @@ impl Switch {
         if r.options.credit == 0 {
             r.options.credit = vm.limits.buffer_bytes;
         }
-        if r.options.direct && !vm.map_policy.share_guest_memory {
+        if r.options.direct && !vm.doors.map_policy.share_guest_memory {
             let text = "direct windows: zerowire vsock was started without --share-guest-memory".to_owned();
             return Err((libc::EPERM, text));
         }

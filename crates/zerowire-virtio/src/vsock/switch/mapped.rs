@@ -38,14 +38,13 @@ impl Switch {
         let kind = c.kind;
         let End::Mapped(mapped) = &mut c.end else { return };
         let Windowing::Live(windows) = &mut mapped.windows else { return };
-        // At most half of the ring is lent.
-        let most = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()) / 2);
-        let lent = vm.lent + usize::from(loan.chain.descriptors);
-        if windows.is_direct() && mapped.held.is_none() && lent <= most && {
+        let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
+        let may_lend = vm.loans.may_lend(loan.chain, size);
+        if windows.is_direct() && mapped.held.is_none() && may_lend && {
             let now = *loan.at.get_or_insert_with(|| self.clock.now());
             windows.lend(&vm.memory, parts, loan.chain, end, now)
         } {
-            vm.lent = lent;
+            vm.loans.lend(loan.chain);
             loan.lent = true;
             vm.lists.lenders.push(slot);
             vm.counters.transmit.zero_copied_frames.add(1);
@@ -137,11 +136,11 @@ impl Switch {
     fn give_back(&mut self, v: usize, chains: &mut Vec<Lent>) {
         let vm = &mut self.vms[v];
         for chain in chains.drain(..) {
-            vm.lent = vm.lent.saturating_sub(usize::from(chain.descriptors));
+            vm.loans.end(chain);
             match vm.tx.as_mut() {
                 Some(tx) if !tx.broken => tx.ring.push_used(chain.head, 0),
                 // Its memory is gone for the moment.
-                Some(tx) if tx.unmapped => vm.owed.push(chain.head),
+                Some(tx) if tx.unmapped => vm.loans.owed.push(chain.head),
                 _ => {}
             }
         }
@@ -149,7 +148,7 @@ impl Switch {
 
     /// Takes chains back whose windows were released. Returns whether there were any.
     pub fn reclaim(&mut self, v: usize) -> bool {
-        if self.vms[v].lent == 0 {
+        if !self.vms[v].loans.any() {
             return false;
         }
         let mut back = std::mem::take(&mut self.back);
@@ -189,7 +188,7 @@ impl Switch {
     /// leave the guest most of its ring, say it when they have released all. Returns whether some are back.
     pub fn wait_for_chains(&mut self, v: usize, impatient: bool) -> bool {
         let vm = &mut self.vms[v];
-        let many = vm.tx.as_ref().is_some_and(|t| vm.lent > usize::from(t.ring.size()) / 4);
+        let many = vm.tx.as_ref().is_some_and(|t| vm.loans.are_many(t.ring.size().into()));
         let mut back = false;
         for slot in vm.lists.lenders.iter() {
             let windows = vm.connections.get(slot).and_then(|c| c.windows());
@@ -287,7 +286,7 @@ impl Switch {
         regions.sort_by_key(|r| std::cmp::Reverse(r.len));
         regions.truncate(MAX_REGIONS);
         if options.direct {
-            windows.set_direct(Direct::new(&regions, options.windows, vm.map_policy.hold));
+            windows.set_direct(Direct::new(&regions, options.windows, vm.doors.map_policy.hold));
         }
         watch(&self.epoll, &windows.released, Event::Released { vm: v, place })?;
         let reply = Reply {

@@ -148,7 +148,7 @@ impl Harness {
 
     /// Descriptors of a VM's transmit ring that programs have.
     pub fn lent(&self, vm: usize) -> usize {
-        self.inner.switch.vms[vm].lent
+        self.inner.switch.vms[vm].loans.descriptors
     }
 
     /// Stops a ring.
@@ -233,7 +233,8 @@ impl Harness {
             assert!(ready <= slots as usize, "{ready} entries for {slots} slots");
             assert!(vm.doors.map_clients.len() <= MAX_CLIENTS, "{} programs ask", vm.doors.map_clients.len());
             let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
-            assert!(vm.lent <= size / 2, "{} of {size} descriptors are lent", vm.lent);
+            let in_all = vm.loans.descriptors;
+            assert!(in_all <= size / 2, "{in_all} of {size} descriptors are lent");
             let (mut lent, mut mapped) = (0, 0);
             let mut siblings = Vec::new();
             for slot in 0..slots {
@@ -257,12 +258,12 @@ impl Harness {
                     siblings.push((place, vm, far));
                 }
             }
-            assert_eq!(lent, vm.lent, "descriptors that are lent, by the windows and in all");
+            assert_eq!(lent, vm.loans.descriptors, "descriptors that are lent, by the windows and in all");
             let used = &vm.counters.mapped;
             assert_eq!(mapped, used.connections(), "mapped connections, by the table and the quota");
-            let most = vm.map_policy.max_connections.unwrap_or(usize::MAX) as u64;
+            let most = vm.doors.map_policy.max_connections.unwrap_or(usize::MAX) as u64;
             assert!(mapped <= most, "{mapped} mapped connections");
-            assert!(used.bytes() <= vm.map_policy.max_total_bytes, "{} bytes of windows", used.bytes());
+            assert!(used.bytes() <= vm.doors.map_policy.max_total_bytes, "{} bytes of windows", used.bytes());
             for (place, vm, far) in siblings {
                 let end = self.inner.switch.vms[vm].connections.at(far).map(|c| &c.end);
                 let back = matches!(end, Some(End::Sibling { vm, place: p }) if *vm == v && *p == place);
