@@ -8,6 +8,8 @@
 mod host;
 mod inlet;
 mod mapped;
+#[cfg(test)]
+mod tests;
 
 use std::time::Instant;
 
