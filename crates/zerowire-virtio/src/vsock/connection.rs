@@ -22,8 +22,8 @@ use rustix::net::Shutdown;
 use super::credit::{CreditReview, Why};
 use super::held::Held;
 use super::mapped::Windows;
-use super::packet::{Header, Kind, Op};
-use super::protocol::{Fate, Fields, Protocol, Shut, Verdict};
+use super::packet::{Header, Kind, Op, SEQ_EOM};
+use super::protocol::{Fate, Fields, Protocol, Shut, Verdict, Waits};
 use super::socket::MAX_IOV;
 use super::table::{Key, Place};
 
@@ -70,6 +70,15 @@ pub struct SocketNews {
     pub credit: bool,
 }
 
+/// A packet of what waits for the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldPacket {
+    /// Its bytes.
+    pub len: usize,
+    /// Its header's flags.
+    pub flags: u32,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -103,6 +112,38 @@ impl Connection {
     #[inline]
     pub fn has_payload(&self) -> bool {
         self.held.is_some() || self.is_readable()
+    }
+
+    /// The next packet of what waits for the guest, with so much room. None where nothing waits that
+    /// can go.
+    pub fn next_held(
+        &mut self,
+        room: usize,
+        now: impl FnOnce() -> Instant,
+    ) -> Result<Option<HeldPacket>, Waits> {
+        let Some(held) = &mut self.held else { return Ok(None) };
+        let (left, end) = match self.kind {
+            Kind::Stream => (held.len(), 0),
+            Kind::SeqPacket => match held.message() {
+                Some((left, flags)) => (left as usize, flags),
+                // A guest that waits for credit sends the rest only when it has some.
+                None if held.part() > 0 => (held.part() as usize, 0),
+                None => return Ok(None),
+            },
+        };
+        let len = self.protocol.next_packet(self.kind, left, room, now)?;
+        Ok(Some(HeldPacket { len, flags: if len == left { end } else { 0 } }))
+    }
+
+    /// This packet of what waits was copied to the guest. Returns whether nothing waits any more.
+    pub fn held_left(&mut self, packet: HeldPacket) -> bool {
+        if let Some(held) = &mut self.held {
+            held.consume(packet.len);
+        }
+        Held::settle(&mut self.held);
+        let whole = self.kind == Kind::Stream || packet.flags & SEQ_EOM != 0;
+        self.protocol.to.send(packet.len as u32, 1, whole);
+        self.held.is_none()
     }
 
     /// Whether the host program may have sent something.

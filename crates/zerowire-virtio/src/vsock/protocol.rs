@@ -20,7 +20,7 @@ pub use shut::Shut;
 use zerowire::ledger::DropReason;
 
 use super::credit::{BeyondSent, Credit, FromGuest, ToGuest};
-use super::packet::{Header, Op};
+use super::packet::{Header, Kind, Op};
 
 /// How long the other side may take to answer: a guest that is offered a connection, a host program
 /// whose backlog is full, one that connected and does not say where to.
@@ -131,6 +131,13 @@ pub enum ControlPacket {
     Shutdown(Shut),
     /// RST; the connection is gone with it.
     Rst,
+}
+
+/// Payload waits, for the guest's credit or until it has read packets. It is asked at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// The guest is asked again after this, which was not so before.
+    pub again: Option<Duration>,
 }
 
 /// What is to be done with a connection.
@@ -442,16 +449,70 @@ impl Protocol {
     }
 
     /// Something waits because too many packets are unread, not for credit: the guest is asked
-    /// whether it has read some, again and again until it has. Returns after how long, if that was
-    /// not so before.
-    pub fn await_reads(&mut self, now: impl FnOnce() -> Instant) -> Option<Duration> {
+    /// whether it has read some, again and again until it has.
+    fn await_reads(&mut self, now: impl FnOnce() -> Instant) -> Waits {
         self.ask();
         if self.asks.is_some() {
-            return None;
+            return Waits { again: None };
         }
         let after = ASK_AFTER.0;
         self.asks = Some(AskAgain { at: now() + after, after });
-        Some(after)
+        Waits { again: Some(after) }
+    }
+
+    /// Something waits for credit.
+    fn await_credit(&mut self) -> Waits {
+        self.ask();
+        Waits { again: None }
+    }
+
+    /// Bytes of a stream that may go to the guest now, in packets of `packet_room` bytes.
+    pub fn stream_room(&mut self, packet_room: usize, now: impl FnOnce() -> Instant) -> Result<usize, Waits> {
+        if self.to.free() == 0 {
+            return Err(self.await_credit());
+        }
+        match self.to.stream_room(packet_room) {
+            0 => Err(self.await_reads(now)),
+            room => Ok(room),
+        }
+    }
+
+    /// Whether a message of `len` bytes may begin, in packets of `packet_room` bytes. Ok says
+    /// whether the guest has room for all of it. A guest that knows of half its buffer need not tell
+    /// of more by itself: what fits goes ahead of the rest then.
+    pub fn message_room(
+        &mut self,
+        len: usize,
+        packet_room: usize,
+        now: impl FnOnce() -> Instant,
+    ) -> Result<bool, Waits> {
+        let (free, alloc) = (self.to.free() as usize, self.to.alloc() as usize);
+        if len > free && free < alloc / 2 {
+            return Err(self.await_credit());
+        }
+        if !self.to.message_may_begin(len, packet_room) {
+            return Err(self.await_reads(now));
+        }
+        Ok(len <= free)
+    }
+
+    /// Bytes of the next packet, with `packet_room` bytes, of a stream or message of which `left`
+    /// bytes are left.
+    pub fn next_packet(
+        &mut self,
+        kind: Kind,
+        left: usize,
+        packet_room: usize,
+        now: impl FnOnce() -> Instant,
+    ) -> Result<usize, Waits> {
+        let len = left.min(packet_room).min(self.to.free() as usize);
+        if len == 0 && left > 0 {
+            return Err(self.await_credit());
+        }
+        if !self.to.may_begin(kind, left, packet_room) {
+            return Err(self.await_reads(now));
+        }
+        Ok(len)
     }
 
     /// Asks a guest again, if it is time, which the first value says. The other one says after how

@@ -242,3 +242,35 @@ fn a_connection_is_small() {
     let size = size_of::<HostEnd>();
     assert!(size <= 80, "{size} bytes");
 }
+
+#[test]
+fn what_waits_for_a_guest_goes_in_packets() {
+    let mut s = Scene::new(Kind::SeqPacket);
+    let now = s.now;
+    assert_eq!(s.c.next_held(4, || now), Ok(None));
+    let held = Held::at(&mut s.c.held);
+    for message in [&b"abcdef"[..], b""] {
+        held.push_bytes(message);
+        held.mark(message.len() as u32, Some(SEQ_EOM));
+    }
+    for (len, flags, is_last) in [(4, 0, false), (2, SEQ_EOM, false), (0, SEQ_EOM, true)] {
+        let packet = HeldPacket { len, flags };
+        assert_eq!(s.c.next_held(4, || now), Ok(Some(packet)));
+        assert_eq!(s.c.held_left(packet), is_last);
+    }
+    assert_eq!(s.c.next_held(4, || now), Ok(None));
+    assert_eq!(s.c.protocol.to.unread_packets(), 3);
+
+    // A part of a message goes, too, as far as there is credit.
+    let mut s = Scene::new(Kind::SeqPacket);
+    s.c.protocol.to.send(BUFFER - 2, 1, true);
+    s.c.protocol.to.update(BUFFER, 1).expect("sound");
+    let held = Held::at(&mut s.c.held);
+    held.push_bytes(b"abcdef");
+    held.mark(6, None);
+    let packet = HeldPacket { len: 3, flags: 0 };
+    assert_eq!(s.c.next_held(100, || now), Ok(Some(packet)));
+    assert!(!s.c.held_left(packet));
+    assert_eq!(s.c.next_held(100, || now), Err(Waits { again: None }));
+    assert_eq!(s.c.protocol.next_control(false), Some(ControlPacket::Ask));
+}

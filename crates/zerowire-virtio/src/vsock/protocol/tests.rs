@@ -1,7 +1,6 @@
 //! First how a connection goes, then all states with all that can happen in them.
 
 use super::*;
-use crate::vsock::packet::Kind;
 
 const BUFFER: u32 = 1000;
 
@@ -163,8 +162,8 @@ fn a_quiet_guest_is_asked_again_at_longer_and_longer_intervals() {
     assert_eq!(p.ask_again(start), None, "nothing waits");
     p.accepted();
     p.next_control(true);
-    assert_eq!(p.await_reads(|| start), Some(ASK_AFTER.0));
-    assert_eq!(p.await_reads(|| panic!("what time it is is known")), None);
+    assert_eq!(p.await_reads(|| start), Waits { again: Some(ASK_AFTER.0) });
+    assert_eq!(p.await_reads(|| panic!("what time it is is known")), Waits { again: None });
     assert_eq!(p.next_control(true), Some(ControlPacket::Ask));
     let (mut now, mut after) = (start + ASK_AFTER.0, ASK_AFTER.0);
     for _ in 0..12 {
@@ -182,6 +181,42 @@ fn a_quiet_guest_is_asked_again_at_longer_and_longer_intervals() {
     p.await_reads(|| now);
     p.take(Op::Shutdown, Shut::RECEIVE);
     assert_eq!(p.ask_again(now + ASK_AFTER.1), None, "it takes nothing any more");
+}
+
+#[test]
+fn payload_waits_for_credit_or_for_packets_that_are_read() {
+    let (mut p, now) = (asked(), Instant::now());
+    p.accepted();
+    p.next_control(true);
+    let (credit, reads) = (Waits { again: None }, Waits { again: Some(ASK_AFTER.0) });
+    let never = || -> Instant { panic!("nobody asks what time it is") };
+    assert_eq!(p.stream_room(10, never), Ok(10), "one packet of so small a buffer");
+    assert_eq!(p.next_packet(Kind::Stream, 500, 300, never), Ok(300));
+    assert_eq!(p.next_packet(Kind::SeqPacket, 0, 300, never), Ok(0), "an empty message");
+    assert_eq!(p.message_room(BUFFER as usize, 10, never), Ok(true));
+    assert_eq!(p.message_room(BUFFER as usize + 1, 10, never), Ok(false), "the rest later");
+    assert!(!p.has_control(true), "nothing waits");
+
+    p.to.send(600, 1, true);
+    assert_eq!(p.message_room(500, 100, never), Err(credit), "less than half is free");
+    assert_eq!(p.next_control(true), Some(ControlPacket::Ask));
+    assert_eq!(p.message_room(400, 100, || now), Err(reads), "a packet is unread");
+    assert_eq!(p.message_room(400, 100, never), Err(credit), "it is asked again by then");
+    assert_eq!(p.stream_room(100, never), Err(credit));
+    assert_eq!(p.next_packet(Kind::Stream, 500, 300, never), Err(credit));
+    assert!(!p.has_control(true), "it was asked");
+
+    p.to.send(400, 1, true);
+    assert_eq!(p.stream_room(100, never), Err(credit));
+    assert_eq!(p.next_packet(Kind::SeqPacket, 1, 300, never), Err(credit));
+    credit_comes_back(&mut p, BUFFER);
+    assert_eq!(p.next_packet(Kind::SeqPacket, 1, 300, never), Ok(1));
+}
+
+/// The guest has read this many bytes in all.
+fn credit_comes_back(p: &mut Protocol, forwarded: u32) {
+    let h = header(Op::CreditUpdate, 0, BUFFER, forwarded);
+    assert!(p.from_guest(Op::CreditUpdate, &h, true).0.more_room);
 }
 
 /// Columns of the tables.

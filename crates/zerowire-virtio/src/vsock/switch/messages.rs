@@ -32,7 +32,7 @@ impl Switch {
         let Some(packet_room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
         let counters = self.vms[v].counters.clone();
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        let (free, alloc) = (c.protocol.to.free() as usize, c.protocol.to.alloc() as usize);
+        let most = (c.protocol.to.alloc() as usize).min(MAX_MESSAGE);
         let Some(inlet) = c.inlet() else { return Ok(Step::Nothing) };
         counters.receive.system_calls.add(1);
         let len = match socket::peek_message(&inlet.socket) {
@@ -51,20 +51,13 @@ impl Switch {
                 return Ok(Step::Nothing);
             }
         };
-        let most = alloc.min(MAX_MESSAGE);
         if len > most {
             return Ok(self.too_long(v, slot, len, most));
         }
-        // A guest that knows of half its buffer need not tell of more by itself: what fits goes ahead of the rest then.
-        let in_parts = len > free && free >= alloc / 2;
-        if len > free && !in_parts {
-            c.protocol.ask();
-            return Ok(Step::Nothing);
-        }
-        if !c.protocol.to.message_may_begin(len, packet_room) {
-            self.await_reads(v, slot);
-            return Ok(Step::Nothing);
-        }
+        let whole = match c.protocol.message_room(len, packet_room, || self.clock.now()) {
+            Ok(whole) => whole,
+            Err(waits) => return Ok(self.await_room(waits)),
+        };
         let Some(inlet) = c.inlet() else { return Ok(Step::Nothing) };
         self.iov.clear();
         let offered = rx.offer(len, memory, &mut self.iov)?;
@@ -74,7 +67,7 @@ impl Switch {
         }
         inlet.forecast.came(len as u32);
         counters.receive.system_calls.add(1);
-        if offered == len && !in_parts {
+        if offered == len && whole {
             // SAFETY: the list names guest memory that this turn holds.
             match unsafe { socket::receive(&inlet.socket, &self.iov) } {
                 Ok(r) if r.len == len => {
@@ -89,7 +82,8 @@ impl Switch {
             c.program_ends(true);
             return Ok(Step::Nothing);
         }
-        // Too few buffers or too little credit for the moment, and a socket gives a message whole or not at all.
+        // Too few buffers or too little credit for the moment, and a socket gives a message whole
+        // or not at all.
         self.iov.clear();
         let mut held = None;
         let entry = |run: &mut [u8]| libc::iovec { iov_base: run.as_mut_ptr().cast(), iov_len: run.len() };
@@ -108,8 +102,8 @@ impl Switch {
         Ok(Step::Nothing)
     }
 
-    /// As [`Self::read_message`], by one call in place of two, into buffers for `longest` bytes or more. None if there
-    /// are too few, or too little credit.
+    /// As [`Self::read_message`], by one call in place of two, into buffers for `longest` bytes or
+    /// more. None if there are too few, or too little credit.
     fn read_expected(
         &mut self,
         v: usize,
@@ -137,7 +131,8 @@ impl Switch {
         }
         self.iov.push(rest);
         counters.receive.system_calls.add(1);
-        // SAFETY: the list names guest memory that this turn holds, and `beyond`, which nobody else uses meanwhile.
+        // SAFETY: the list names guest memory that this turn holds, and `beyond`, which nobody else
+        // uses meanwhile.
         let len = match unsafe { socket::receive(&inlet.socket, &self.iov) } {
             Ok(r) if r.len == 0 && socket::has_ended(&inlet.socket) => {
                 c.program_ends(false);

@@ -8,9 +8,8 @@ use super::{Gate, Switch};
 use crate::memory::{GuestMemory, access};
 use crate::ring::RingError;
 use crate::vsock::connection::End;
-use crate::vsock::held::Held;
-use crate::vsock::packet::{HEADER_LEN, Kind, Op, SEQ_EOM};
-use crate::vsock::protocol::{CLOSE_PATIENCE, ControlPacket, Shut};
+use crate::vsock::packet::{HEADER_LEN, Kind, Op};
+use crate::vsock::protocol::{CLOSE_PATIENCE, ControlPacket, Shut, Waits};
 use crate::vsock::queues::Receive;
 use crate::vsock::socket;
 
@@ -208,15 +207,10 @@ impl Switch {
     ) -> Result<Step, RingError> {
         let Some(packet_room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        if c.protocol.to.free() == 0 {
-            c.protocol.ask();
-            return Ok(Step::Nothing);
-        }
-        let room = c.protocol.to.stream_room(packet_room);
-        if room == 0 {
-            self.await_reads(v, slot);
-            return Ok(Step::Nothing);
-        }
+        let room = match c.protocol.stream_room(packet_room, || self.clock.now()) {
+            Ok(room) => room,
+            Err(waits) => return Ok(self.await_room(waits)),
+        };
         self.iov.clear();
         let offered = rx.offer(room.min(quota), memory, &mut self.iov)?;
         if offered == 0 {
@@ -254,13 +248,12 @@ impl Switch {
         }
     }
 
-    /// Something waits because too many packets are unread, not for credit: the guest is asked
-    /// whether it has read some, again and again until it has.
-    pub(super) fn await_reads(&mut self, v: usize, slot: u32) {
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if let Some(after) = c.protocol.await_reads(|| self.clock.now()) {
+    /// Payload waits for the guest.
+    pub(super) fn await_room(&mut self, waits: Waits) -> Step {
+        if let Some(after) = waits.again {
             self.look_at_deadlines(after);
         }
+        Step::Nothing
     }
 
     /// Asks a guest again, if it is time.
@@ -321,39 +314,25 @@ impl Switch {
                 return Ok(Step::NoRoom);
             };
             let Some(c) = self.vms[v].connections.get(slot) else { break };
-            let kind = c.kind;
             let sibling = matches!(c.end, End::Sibling { .. });
-            let Some(held) = &mut c.held else { break };
-            let (left, end) = match kind {
-                Kind::Stream => (held.len(), 0),
-                Kind::SeqPacket => match held.message() {
-                    Some((left, flags)) => (left as usize, flags),
-                    // A guest that waits for credit sends the rest only when it has some.
-                    None if held.part() > 0 => (held.part() as usize, 0),
-                    None => break,
-                },
+            let packet = match c.next_held(room, || self.clock.now()) {
+                Ok(Some(packet)) => packet,
+                Ok(None) => break,
+                Err(waits) => {
+                    self.await_room(waits);
+                    break;
+                }
             };
-            let n = left.min(room).min(c.protocol.to.free() as usize);
-            if n == 0 && left > 0 {
-                c.protocol.ask();
-                break;
-            }
-            if !c.protocol.to.may_begin(kind, left, room) {
-                self.await_reads(v, slot);
-                break;
-            }
+            let Some(held) = &c.held else { break };
+            let n = packet.len;
             let (mut room, mut skip) = (rx.front(), HEADER_LEN);
             for run in held.runs(0, n) {
                 access::pass(&mut room, &mut skip);
                 access::write(room, skip, run);
                 skip += run.len();
             }
-            held.consume(n);
-            Held::settle(&mut c.held);
-            let empty = c.held.is_none();
-            let flags = if n == left { end } else { 0 };
-            c.protocol.to.send(n as u32, 1, kind == Kind::Stream || flags & SEQ_EOM != 0);
-            let header = self.header(v, slot, Op::Rw, n as u32, flags);
+            let empty = c.held_left(packet);
+            let header = self.header(v, slot, Op::Rw, n as u32, packet.flags);
             rx.finish(header, memory);
             let counters = &self.vms[v].counters.receive;
             counters.frames.add(1);
