@@ -74,7 +74,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(op == Op::Rw || h.len == 0);
         let before = sent.wrapping_sub(protocol.to.forwarded());
         let ended = protocol.guest();
-        let (_, verdict) = protocol.from_guest(op, &h, true);
+        let (_, verdict) = protocol.take_packet(op, &h, true);
         let in_flight = sent.wrapping_sub(protocol.to.forwarded());
         assert!(in_flight <= before, "the guest takes back what it took");
         match verdict {

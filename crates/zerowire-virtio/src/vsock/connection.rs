@@ -104,8 +104,8 @@ impl Connection {
 
     /// Takes a packet of the guest, but for its payload.
     #[inline]
-    pub fn from_guest(&mut self, op: Op, kind: Kind, h: &Header) -> (Fields, Verdict) {
-        self.protocol.from_guest(op, h, kind == self.kind)
+    pub fn take_packet(&mut self, op: Op, kind: Kind, h: &Header) -> (Fields, Verdict) {
+        self.protocol.take_packet(op, h, kind == self.kind)
     }
 
     /// Whether there may be payload for the guest.

@@ -293,7 +293,7 @@ impl Protocol {
 
     /// Takes a packet of the guest; `is_kind`: it has the connection's type.
     #[inline]
-    pub fn from_guest(&mut self, op: Op, h: &Header, is_kind: bool) -> (Fields, Verdict) {
+    pub fn take_packet(&mut self, op: Op, h: &Header, is_kind: bool) -> (Fields, Verdict) {
         let fields = self.fields(op, h);
         let verdict = match fields.credit {
             Err(BeyondSent) => Verdict::Broken(DropReason::BeyondCredit),

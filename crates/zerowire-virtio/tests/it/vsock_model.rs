@@ -245,7 +245,7 @@ impl World {
         }
         let credit = Header { buf_alloc: p.alloc, fwd_cnt: p.forwarded, ..Header::default() };
         let header = Header { op: p.op as u16, len: p.len, flags: p.flags, ..credit };
-        let (fields, verdict) = d.protocol.from_guest(p.op, &header, true);
+        let (fields, verdict) = d.protocol.take_packet(p.op, &header, true);
         fields.credit.expect("a guest that keeps to the rules");
         match verdict {
             Verdict::Payload => {

@@ -61,7 +61,7 @@ fn the_end_is_told_behind_the_last_byte() {
 fn credit_comes(p: &mut Protocol) {
     let forwarded = p.to.forwarded() + 1;
     p.to.send(1, 1, true);
-    let (fields, _) = p.from_guest(Op::CreditUpdate, &header(Op::CreditUpdate, 0, BUFFER, forwarded), true);
+    let (fields, _) = p.take_packet(Op::CreditUpdate, &header(Op::CreditUpdate, 0, BUFFER, forwarded), true);
     assert!(fields.more_room);
 }
 
@@ -216,7 +216,7 @@ fn payload_waits_for_credit_or_for_packets_that_are_read() {
 /// The guest has read this many bytes in all.
 fn credit_comes_back(p: &mut Protocol, forwarded: u32) {
     let h = header(Op::CreditUpdate, 0, BUFFER, forwarded);
-    assert!(p.from_guest(Op::CreditUpdate, &h, true).0.more_room);
+    assert!(p.take_packet(Op::CreditUpdate, &h, true).0.more_room);
 }
 
 /// Columns of the tables.
@@ -298,7 +298,7 @@ fn every_packet_in_every_state() {
                     after.to.send(sent, 1, true);
                     let free = after.to.free();
                     let h = header(op, shut.flags(), BUFFER, forwarded);
-                    let (fields, verdict) = after.from_guest(op, &h, is_kind);
+                    let (fields, verdict) = after.take_packet(op, &h, is_kind);
                     let ignored = matches!(op, Op::Request | Op::Rst);
                     let is_beyond = !ignored && forwarded > sent;
                     let expected = match row[column(p.phase)] {

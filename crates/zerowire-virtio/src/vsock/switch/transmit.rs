@@ -177,7 +177,7 @@ impl Switch {
             self.flush(v, run);
         }
         let Some(c) = self.connection(v, slot) else { return };
-        let (fields, verdict) = c.from_guest(op, kind, &h);
+        let (fields, verdict) = c.take_packet(op, kind, &h);
         let ready = fields.more_room && c.has_payload();
         if let Verdict::Broken(reason) = verdict {
             self.flush(v, run);
