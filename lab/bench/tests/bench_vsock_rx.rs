@@ -1,8 +1,6 @@
 //! `zerowire-bench vsock-rx` as server and client on the host, with a guest without a VM on the other side of
 //! `zerowire vsock`. The table is tested in zerowire-bench, a real guest in lab/vm.
 
-#[path = "it/support/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the other tests use all of it")]
 mod common;
 
 use std::path::Path;
