@@ -203,11 +203,17 @@ impl Background {
         Ok(background)
     }
 
-    /// Waits until frames move: the tap's counters grow.
-    fn wait_until_flowing(&self, net: &Net) -> Result<()> {
+    /// Waits until frames move: the tap's counters grow. If they don't, the guest is asked: one that
+    /// stands still is QEMU's fault, and one that answers says what its interface counted.
+    fn wait_until_flowing(&self, net: &mut Net) -> Result<()> {
         let before = net.tap_bytes()?;
-        command::wait_for("traffic on the tap", COMMAND, || {
+        let flows = command::wait_for("traffic on the tap", COMMAND, || {
             Ok((net.tap_bytes()? > before + 1_000_000).then_some(()))
+        });
+        flows.or_else(|error| {
+            let counted = net.guest.sh(&format!("cat /proc/net/dev; ping -c 3 {HOST}; cat /proc/net/dev"))?;
+            let moved = net.tap_bytes()? - before;
+            Err(error.context(format!("{moved} bytes over the tap; the guest answers:\n{counted}")))
         })
     }
 
