@@ -67,7 +67,7 @@ impl Messages {
         let mut at = self.lists.as_mut_ptr();
         for m in &mut self.headers {
             m.msg_hdr.msg_iov = at;
-            at = at.wrapping_add(m.msg_hdr.msg_iovlen as usize);
+            at = at.wrapping_add(m.msg_hdr.msg_iovlen);
         }
         let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, (SEND_FLAGS | flags) as usize);
         let (at, len) = (self.headers.as_mut_ptr() as usize, self.headers.len());
