@@ -8,7 +8,6 @@ use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
 use crate::support::attack::PLAIN;
-use crate::support::veth::veth;
 use crate::support::vsock::{VsockBackend, pattern, read_exact};
 use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns};
 use rustix::fs::FallocateFlags;
@@ -16,6 +15,7 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::vsock::{PayloadPool, StackOptions, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
+use zerowire_testkit::net::veth::veth;
 use zerowire_vhost_user::protocol as p;
 
 /// Rings lie here.

@@ -1,13 +1,13 @@
 //! The device with each of its features on and off, over a real tap: what one side sends, the other side gets, and the
 //! ledger says of each byte how it went.
 
-use crate::support::veth::ip;
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{
     Layout, NetOptions, OFFLOADS, RxMode, RxOptions, VirtioNetHdr,
     header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4},
 };
+use zerowire_testkit::net::ip;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, PathMode, Policy};
 
 /// Frames of ordinary lengths each way, one by one and in bursts; all must arrive as they were sent, in order.

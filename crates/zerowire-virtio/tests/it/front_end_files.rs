@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::support::attack::PLAIN;
 use crate::support::cloud_hypervisor::{Device, Queue};
 use crate::support::fuse::FuseFile;
-use crate::support::process::own_process;
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
 use crate::support::{Backend, Peer, Vm, frames, guest_memory, in_netns, options, wait_until};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl};
@@ -17,6 +16,7 @@ use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo};
 use zerowire_guest::features as f;
 use zerowire_guest::misbehave::RawDesc;
 use zerowire_guest::net::Layout;
+use zerowire_testkit::own_process;
 
 /// Fills an eventfd, and has who writes to it wait.
 fn wedge(fd: &impl AsRawFd) {
@@ -85,7 +85,7 @@ fn a_full_call_eventfd_holds_up_no_end() {
         let (_device, _vu, _slices) = held_up(&backend.path("zwend"), PLAIN);
         drop(backend);
         // Threads that have not ended keep it.
-        wait_until("the tap is gone", || crate::support::netns::interface("zwend").is_none());
+        wait_until("the tap is gone", || zerowire_testkit::net::interface("zwend").is_none());
     });
 }
 

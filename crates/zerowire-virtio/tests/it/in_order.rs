@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use crate::support::attack::PLAIN;
 use crate::support::cloud_hypervisor::{Device, Queue};
 use crate::support::lab::Lab;
-use crate::support::veth::veth;
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
 use crate::support::{Backend, Guest, Peer, Vm, frames, guest_memory, in_netns, options};
 use zerowire_guest::misbehave::RawDesc;
@@ -16,6 +15,7 @@ use zerowire_guest::net::Layout;
 use zerowire_guest::net::header::VirtioNetHdr;
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{GuestSlice, LOG_PAGE, Transport, features as f};
+use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::ring::{SplitRing, UsedOrder};
 
 /// Makes `count` chains available, whose heads are the entries' numbers.
@@ -144,7 +144,7 @@ fn a_tap_keeps_the_order_and_what_is_dropped_is_used_in_its_turn() {
     in_netns(|| {
         for without in [0, f::NET_MRG_RXBUF, f::RING_EVENT_IDX] {
             let backend = Backend::start(&[Vm::new("zwio")]);
-            crate::support::veth::ip(&["link", "set", "zwio", "mtu", "4096"]);
+            crate::support::ip(&["link", "set", "zwio", "mtu", "4096"]);
             let mut peer = Peer::new("zwio");
             let mut guest = backend.guest("zwio", &options(without, Layout::Segments(3)));
             both_ways(&mut guest, &mut peer);

@@ -2,10 +2,10 @@
 //! and threads of this process are counted.
 
 use crate::support::attack::{PLAIN, attack, front_end};
-use crate::support::process::own_process;
 use crate::support::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RingAttack, malformed_messages};
 use zerowire_guest::net::{Layout, NetOptions};
+use zerowire_testkit::own_process;
 
 /// Descriptors, mappings of guest memory, threads.
 fn holdings() -> [usize; 3] {

@@ -8,11 +8,13 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use crate::support::frames::{frame, number};
-use crate::support::process::{only, this_test};
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::Interface;
 use zerowire_guest::net::{Layout, NetOptions};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::process::only;
+use zerowire_testkit::this_test;
 use zerowire_virtio::daemon::{Endpoint, LinkState, Server, SocketAccess, VmConfig};
 use zerowire_virtio::net::Policy;
 

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::support::process::own_process;
-use crate::support::veth::veth;
 use crate::support::vsock::VsockBackend;
 use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,6 +9,8 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::vsock::PacketHeader;
 use zerowire_guest::{GuestAddr, GuestError, GuestMemory, Region, Transport, VhostUser, features as f};
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::own_process;
 use zerowire_vhost_user::{Request, WireError};
 
 const SLOTS: u64 = 509;
@@ -111,7 +111,7 @@ fn a_tap_takes_509_regions() {
     own_process!();
     in_netns(|| {
         let backend = Backend::start(&[Vm::new("zwslots")]);
-        crate::support::veth::ip(&["link", "set", "zwslots", "mtu", "60000"]);
+        crate::support::ip(&["link", "set", "zwslots", "mtu", "60000"]);
         a_frame_each_way(&backend, "zwslots", &mut Peer::new("zwslots"));
     });
 }

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use crate::support::attack::{PLAIN, SIZE, front_end};
-use crate::support::veth::veth;
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, Toggler};
 use zerowire_guest::net::Layout;
 use zerowire_guest::{GuestAddr, Transport, features as f};
+use zerowire_testkit::net::veth::veth;
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion};
 use zerowire_virtio::daemon::VmStats;
 

@@ -33,7 +33,7 @@ fn ask(vu: &mut Frontend, offset: u32, len: u32) -> Vec<u8> {
 fn a_front_end_that_asks_gets_the_address_the_pairs_and_the_mtu() {
     in_netns(|| {
         let backend = Backend::start(&[Vm { mac: Some(MAC), queues: 2, ..Vm::new("zwcfg") }]);
-        crate::support::veth::ip(&["link", "set", "zwcfg", "mtu", "4000"]);
+        crate::support::ip(&["link", "set", "zwcfg", "mtu", "4000"]);
         let (mut vu, features) = connect(&backend, "zwcfg");
         assert_eq!(features & (f::NET_MAC | f::NET_MTU | f::NET_MQ), f::NET_MAC | f::NET_MTU | f::NET_MQ);
         let space = ask(&mut vu, 0, 24);

@@ -1,8 +1,9 @@
 //! Segments made here against those that the kernel makes of the same frames, byte by byte: a packet socket gives it frames with
 //! a virtio-net header for an interface that takes no offloads.
 
-use crate::support::veth::{ip, veth};
 use crate::support::{Peer, in_netns, interface};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::{Example, cut};
 

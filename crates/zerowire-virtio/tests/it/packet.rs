@@ -1,12 +1,12 @@
 //! A VM on a veth by packet sockets: every length and layout, both ways, with offloads and tags, and what the ledger says of it.
 
 use crate::support::frames::{self, arp_request, frame, number};
-use crate::support::veth::veth;
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4};
 use zerowire_guest::net::{Layout, NetOptions, OFFLOADS, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_metadata::TokenPolicy;
+use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::daemon::MetadataSource;
 use zerowire_virtio::port::{Frames, PacketSocket};
 

@@ -4,12 +4,12 @@
 use crate::support::attack::{PLAIN, front_end, good_frame};
 use crate::support::frames;
 use crate::support::toggle::{Shape, changing_frame, with_metadata};
-use crate::support::veth::veth;
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns};
 use zerowire_guest::features as f;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::net::VirtioNetHdr;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_ECN, GSO_TCPV4};
+use zerowire_testkit::net::veth::veth;
 
 const FEATURES: u64 = PLAIN | f::NET_CSUM | f::NET_HOST_TSO4 | f::NET_HOST_ECN;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::support::frames::{self, frame};
-use crate::support::veth::veth;
 use crate::support::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::header::GSO_TCPV4;
 use zerowire_guest::net::{Layout, OFFLOADS};
 use zerowire_guest::{Transport, features as f};
+use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::net::Policy;
 
 const TSO: [u8; 10] = [1, GSO_TCPV4, 54, 0, 0xa8, 5, 34, 0, 16, 0];

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use crate::support::attack::{PLAIN, attack, front_end};
 use crate::support::dirty::{Migration, without_mark};
 use crate::support::frames::{self, frame, number};
-use crate::support::process::own_process;
-use crate::support::veth::{ip, promiscuity, veth};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, guest_memory, in_netns, options, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, protocol};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::{promiscuity, veth};
+use zerowire_testkit::own_process;
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
 use zerowire_virtio::net::Policy;
 

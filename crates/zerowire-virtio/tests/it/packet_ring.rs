@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use crate::support::frames::{self, TCP_HEADERS, frame, number};
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::Transport;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4, GSO_UDP_L4};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
 
 const RING: &str = "packet:v0,rings=on";
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::header::GSO_TCPV4;
 use zerowire_guest::net::{Layout, OFFLOADS};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
 
 /// Frames come by the socket, or by a ring.
 const PORTS: [&str; 2] = ["packet:v0,receive=socket", "packet:v0,receive=ring"];

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::support::attack::{PLAIN, front_end};
 use crate::support::frames::{self, frame, number};
-use crate::support::process::own_process;
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_TCPV4};
 use zerowire_guest::net::{Layout, NetOptions, OFFLOADS, RxMode, RxOptions};
 use zerowire_guest::{GuestSlice, Transport, VhostUser, features as f};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::own_process;
 use zerowire_virtio::net::{PathMode, Policy};
 
 const RING: &str = "packet:v0,receive=ring";

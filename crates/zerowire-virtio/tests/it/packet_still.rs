@@ -4,10 +4,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::support::frames::{self, frame, number};
-use crate::support::veth::ip;
 use crate::support::{Backend, Guest, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::Layout;
 use zerowire_guest::net::header::{FLAG_NEEDS_CSUM, GSO_UDP};
+use zerowire_testkit::net::ip;
 
 fn path_is(backend: &Backend, word: &str) {
     wait_until(word, || backend.stats("a").path.contains(word));

@@ -3,10 +3,10 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use crate::support::process::own_process;
-use crate::support::veth::veth;
 use crate::support::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::Layout;
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::own_process;
 
 /// The packet sockets of this process that are told of tags.
 fn sockets_for_tagged_frames() -> Vec<RawFd> {

@@ -5,12 +5,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::support::frames::{frame, number};
-use crate::support::process::own_process;
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Peer, Vm, in_netns, options, wait_until};
 use tracing::field::{Field, Visit};
 use tracing::span;
 use zerowire_guest::net::Layout;
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::own_process;
 
 /// The errors that were logged.
 static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::support::attack::PLAIN;
-use crate::support::veth::veth;
 use crate::support::vsock::VsockBackend;
 use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, wait_until};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -14,6 +13,7 @@ use rustix::fs::FallocateFlags;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, GuestMemory, Region, Transport, VhostUser, VhostUserOptions};
+use zerowire_testkit::net::veth::veth;
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion, VringAddr, VringState, protocol as p};
 
 /// Rings and headers lie here, and are there from the start.

@@ -3,11 +3,11 @@
 
 use crate::support::frames;
 use crate::support::lab::{Lab, read_frame, wire};
-use crate::support::process::own_process;
 use proptest::prelude::*;
 use zerowire::ledger::Counters;
 use zerowire_guest::features as f;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, RingMemory, write_desc_at};
+use zerowire_testkit::own_process;
 use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::transmit::{Detour, TransmitContext};
 use zerowire_virtio::net::{MAX_FRAME_BYTES, PathMode, Policy, Transmit};

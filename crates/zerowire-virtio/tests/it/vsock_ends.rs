@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-use crate::support::process::own_process;
 use crate::support::vsock::{
     Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok, read_to_end, try_accept,
 };
@@ -13,6 +12,7 @@ use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{
     ConnId, ConnState, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StackOptions, VsockOptions,
 };
+use zerowire_testkit::own_process;
 
 /// Runs `test` on a connection that the guest made, and on one that the host made; each must leave nothing behind.
 fn on_both(test: impl Fn(&VsockBackend, &mut Guest, ConnId, UnixStream)) {

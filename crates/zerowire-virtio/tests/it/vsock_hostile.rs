@@ -4,7 +4,6 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::support::process::own_process;
 use crate::support::raw::{RawConn, RawGuest};
 use crate::support::vsock::{Vm, VsockBackend, accept, read_exact, try_accept};
 use crate::support::{PATIENCE, wait_until};
@@ -12,6 +11,7 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::vsock::{HOST_CID, Op, PacketHeader, RW_EOM, SocketType, StackOptions, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
+use zerowire_testkit::own_process;
 
 /// Resident memory of this process, bytes.
 fn resident() -> usize {

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::process::own_process;
 use crate::support::vsock::{VsockBackend, patient, read_ok, read_to_end};
 use crate::support::wait_until;
 use zerowire_guest::vsock::SocketType;
+use zerowire_testkit::own_process;
 
 #[test]
 fn host_programs_that_say_something_else() {

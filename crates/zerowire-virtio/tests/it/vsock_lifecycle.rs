@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::process::own_process;
 use crate::support::raw::RawGuest;
 use crate::support::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_exact, read_ok, read_to_end};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{ConnState, HOST_CID, Op, SocketType, StackOptions, VsockOptions, VsockStack};
 use zerowire_guest::{GuestAddr, Transport};
+use zerowire_testkit::own_process;
 
 #[test]
 fn connections_survive_queues_that_stop_and_go_on() {

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::process::{only, this_test};
 use crate::support::vsock::{Guest, Vm, VsockBackend, pattern};
 use crate::support::{PATIENCE, wait_until};
 use zerowire::recv::vsock::{self, Connection, Dequeued, Listener, Options, WindowLease};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
+use zerowire_testkit::process::only;
+use zerowire_testkit::this_test;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 
 const PORT: u32 = 9;

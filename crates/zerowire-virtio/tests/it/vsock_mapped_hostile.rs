@@ -1,8 +1,8 @@
 //! Hostile programs with mapped receive, by random scripts: the same that the fuzz target `vsock_mapped` plays, in a number
 //! that every test run can afford.
 
-use crate::support::process::own_process;
 use proptest::prelude::*;
+use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::testing::play_mapped;
 
 /// An action with its arguments, so that random scripts get further than random bytes.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::support::harness::{one_guest_with, received};
-use crate::support::process::own_process;
 use crate::support::vsock::{Guest, Vm, VsockBackend};
 use crate::support::{PATIENCE, wait_until};
 use zerowire::recv::layout::{MapOp, MapOptions, Request};
 use zerowire::recv::vsock::{self, Connection, Error, Listener, Options};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
+use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::VsockLimits;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 use zerowire_virtio::vsock::packet::{Header, Kind, Op};

@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::process::own_process;
 use crate::support::vsock::{Vm, VsockBackend, accept};
 use zerowire::recv::vsock::{self, Listener, Options};
 use zerowire_guest::vsock::SocketType;
+use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::mapped::{MapListen, MapPolicy};
 
 const PORT: u32 = 9;

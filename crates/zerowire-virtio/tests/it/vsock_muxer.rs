@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use crate::support::harness::{one_guest, received};
-use crate::support::process::own_process;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::packet::{Header, Op};
 use zerowire_virtio::vsock::testing::{Layout, play};
 use zerowire_virtio::vsock::{TX_QUEUE, VsockLimits};

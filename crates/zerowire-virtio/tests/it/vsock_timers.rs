@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::support::harness::{one_guest, received, start};
-use crate::support::process::own_process;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::packet::{HOST_CID, Header, Kind, Op, SHUT_BOTH};
 use zerowire_virtio::vsock::testing::{Flow, Guest, Harness, Layout};
 use zerowire_virtio::vsock::{TX_QUEUE, VsockLimits};

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::frames::{arp_request, frame, number};
 use crate::support::pattern::{DATA, Patterned};
-use crate::support::veth::veth;
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
 use zerowire_metadata::TokenPolicy;
+use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::daemon::MetadataSource;
 
 /// Frames of each of these lengths, numbered from `first`.

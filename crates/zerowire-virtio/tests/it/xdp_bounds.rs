@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::support::frames::frame;
 use crate::support::pattern::{DATA, Patterned};
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Peer, Vm, in_netns};
 use zerowire_guest::features as f;
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
 
 const HEADER: usize = 12;
 /// The longest frame at MTU 1500, with a VLAN tag.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use crate::support::frames::{EXPERIMENT, frame};
-use crate::support::process::own_process;
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Guest, Peer, Vm, in_netns, options, wait_until};
 use zerowire::ledger::Totals;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::own_process;
 use zerowire_virtio::net::xdp::geometry::MAX_MTU;
 
 /// Frame `n` of `len` bytes with these tags in front of its type.

@@ -6,12 +6,12 @@ use crate::support::attack::{PLAIN, attack};
 use crate::support::frames::frame;
 use crate::support::pattern::{DATA, Patterned};
 use crate::support::toggle::{Shape, changing_frame, with_metadata};
-use crate::support::veth::veth;
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RingAttack};
 use zerowire_guest::net::Layout;
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{Transport, features as f};
+use zerowire_testkit::net::veth::veth;
 
 /// Two VMs on two interfaces; the second one's guest must work before, after, and whenever asked.
 fn beside_a_good_guest(test: impl FnOnce(&Backend, &mut Peer, &mut dyn FnMut()) + Send + 'static) {

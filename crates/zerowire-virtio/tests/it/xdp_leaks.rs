@@ -2,11 +2,11 @@
 //! and pinned memory of this process are counted.
 
 use crate::support::frames::frame;
-use crate::support::process::own_process;
-use crate::support::veth::veth;
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::own_process;
 use zerowire_virtio::memory::PinBudget;
 
 /// Descriptors, mappings, threads; bytes that are pinned or locked.

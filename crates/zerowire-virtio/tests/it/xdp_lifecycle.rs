@@ -7,10 +7,11 @@ use std::time::Duration;
 use crate::support::attack::front_end;
 use crate::support::frames::{EXPERIMENT, GUEST_MAC, frame, number, udp_frame};
 use crate::support::pattern::{DATA, Patterned};
-use crate::support::veth::{ip, slow_peer, veth};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_guest::{GuestAddr, Transport, features as f};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::{slow_peer, veth};
 
 fn one_queue() -> (Backend, Peer) {
     veth("v0", "v1", 1, 1500);

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::dirty::{Migration, without_mark};
-use crate::support::veth::veth;
 use crate::support::{Backend, Guest, Peer, Vm, frames, in_netns, options};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
+use zerowire_testkit::net::veth::veth;
 
 /// Has the writes of the device noted from now on.
 fn migrate(guest: &mut Guest) -> Migration {

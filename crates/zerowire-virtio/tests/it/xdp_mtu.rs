@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::support::frames::{frame, number};
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions, VirtioNetHdr};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::{Example, naive};
 

@@ -6,10 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::frames::{GUEST_MAC, HOST_MAC, frame};
-use crate::support::veth::{ip, slow_peer, veth};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, OFFLOADS, VirtioNetHdr};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::{slow_peer, veth};
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::{Example, naive};
 use zerowire_virtio::net::{PathMode, Policy};

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::support::frames::{EXPERIMENT, frame, number};
 use crate::support::pair::{HEADER, Pair, SIZE, after_a_crash, block, shape};
-use crate::support::veth::{ip, slow_peer, veth};
 use crate::support::{Peer, in_netns, wait_until};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::{slow_peer, veth};
 use zerowire_virtio::net::PathMode;
 use zerowire_virtio::net::transmit::Detour;
 use zerowire_virtio::net::xdp::XdpTransmit;

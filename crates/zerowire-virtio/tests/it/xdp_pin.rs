@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::support::frames::{frame, number};
 use crate::support::pattern::{DATA, Patterned};
-use crate::support::process::own_process;
-use crate::support::veth::{ip, veth};
 use crate::support::{Backend, Peer, Vm, in_netns, options, wait_until};
 use rustix::fs::{FallocateFlags, fallocate};
 use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::net::{Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::veth;
+use zerowire_testkit::own_process;
 use zerowire_virtio::memory::PinBudget;
 
 /// Bytes of a guest's memory, and what is registered beside it for a queue pair at most.

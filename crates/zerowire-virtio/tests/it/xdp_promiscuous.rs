@@ -4,11 +4,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use crate::support::frames::frame;
-use crate::support::netns::interface;
-use crate::support::process::own_process;
-use crate::support::veth::{ip, promiscuity, veth, veth_for_who_waits};
 use crate::support::{Backend, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
+use zerowire_testkit::net::interface;
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::{promiscuity, veth, veth_for_who_waits};
+use zerowire_testkit::own_process;
 use zerowire_virtio::port::Promiscuous;
 
 #[test]

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::support::frames::frame;
 use crate::support::pattern::{DATA, Patterned};
-use crate::support::veth::{ip, veth, veth_for_who_waits};
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions, VirtioNetHdr};
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::{veth, veth_for_who_waits};
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::Example;
 use zerowire_virtio::net::{PathMode, Policy};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::support::frames::{GUEST_MAC, frame, number};
-use crate::support::veth::veth;
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options};
 use zerowire_guest::net::Layout;
+use zerowire_testkit::net::veth::veth;
 
 const GROUPS: [[u8; 6]; 2] = [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1]];
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::support::frames::frame;
 use crate::support::pair::{HEADER, LONG, Pair, SIZE, after_a_crash, block, receive, shape, transmit};
-use crate::support::veth::{ip, slow_peer, veth};
 use crate::support::{Peer, in_netns, wait_until};
 use zerowire::ledger::Totals;
+use zerowire_testkit::net::ip;
+use zerowire_testkit::net::veth::{slow_peer, veth};
 use zerowire_virtio::net::PathMode;
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::Example;

@@ -25,7 +25,7 @@ mod cycles;
 mod dirty;
 mod echo;
 #[allow(dead_code, reason = "shared with tests that have other memory")]
-#[path = "../../../../crates/zerowire-virtio/tests/common/pattern.rs"]
+#[path = "../../../../crates/zerowire-virtio/tests/it/support/pattern.rs"]
 mod pattern;
 mod posts;
 mod scene;

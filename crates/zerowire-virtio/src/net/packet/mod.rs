@@ -21,6 +21,4 @@ pub use link::{LOOKS, Link};
 pub use tagged::restore;
 
 #[cfg(test)]
-#[path = "../../../tests/common/netns.rs"]
-#[allow(dead_code, reason = "shared with the tests of the whole")]
-mod netns;
+use zerowire_testkit::net as netns;

@@ -4,24 +4,14 @@ pub mod attack;
 pub mod cloud_hypervisor;
 pub mod dirty;
 pub mod end;
-#[path = "../../common/frames.rs"]
-pub mod frames;
 pub mod fuse;
 pub mod harness;
 pub mod interface;
 pub mod lab;
-#[path = "../../common/netns.rs"]
-pub mod netns;
 pub mod pair;
-#[path = "../../common/pattern.rs"]
 pub mod pattern;
-#[path = "../../common/peer.rs"]
-pub mod peer;
-pub mod process;
 pub mod raw;
 pub mod toggle;
-#[path = "../../common/veth.rs"]
-pub mod veth;
 pub mod vsock;
 
 use std::time::{Duration, Instant};
@@ -32,20 +22,8 @@ use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, SocketAccess, Vm
 use zerowire_virtio::net::Policy;
 use zerowire_virtio::port::{PortSpec, TapSpec};
 
-pub use netns::in_netns;
-pub use peer::Peer;
-
-/// How long anything may take before a test gives up: far longer than it does. No test asserts how long anything took.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Waits until `done`; fails with `what` where that takes too long.
-pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
-        std::thread::sleep(Duration::from_micros(500));
-    }
-}
+pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
+pub use zerowire_testkit::{PATIENCE, frames, wait_until};
 
 /// A VM of a [`Backend`]; its tap bears its name.
 #[derive(Clone, Debug)]
@@ -230,7 +208,7 @@ impl Guest {
         for probe in frames::PROBE.. {
             assert!(start.elapsed() < PATIENCE, "no frame arrives");
             // The interface may be down yet.
-            let _ = peer.send_with(&[0; peer::PEER_HEADER], &frames::frame(probe, 64));
+            let _ = peer.send_with(&[0; PEER_HEADER], &frames::frame(probe, 64));
             while let Some((_, bytes)) = self.recv(pair, Duration::from_millis(20)) {
                 arrived += 1;
                 if frames::number(&bytes) == probe {
