@@ -2,20 +2,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
 thread_local!(static OF_THREAD: Cell<u64> = const { Cell::new(0) });
 
 /// The system's allocator, counted.
 pub struct Counting;
 
 impl Counting {
-    /// Allocations of all threads so far.
-    pub fn of_process() -> u64 {
-        OF_PROCESS.load(Ordering::Relaxed)
-    }
-
     /// Allocations of this thread so far.
     pub fn of_thread() -> u64 {
         OF_THREAD.get()
@@ -25,7 +18,6 @@ impl Counting {
 // SAFETY: hands all calls on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        OF_PROCESS.fetch_add(1, Ordering::Relaxed);
         OF_THREAD.set(OF_THREAD.get() + 1);
         // SAFETY: passed on to the caller.
         unsafe { System.alloc(layout) }

@@ -98,9 +98,12 @@ fn limited(net: &mut Net) -> Result<u64> {
     let said = end(&mut net.guest, 0)?;
     let bytes = said["bytes"].as_u64().context("bytes")?;
     booked(&said, bytes)?;
-    ensure!(said["outcome"] == "complete" && (1_000_000..FILES[0].bytes).contains(&bytes), "{said}");
+    ensure!(said["outcome"] == "complete" && bytes >= 1_000_000, "{said}");
     ensure!(said["connections"]["ended"] == 0 && said["list"][0]["state"] == "open", "{said}");
-    same_beginning(&mut net.guest, 0, bytes)?;
+    // What came with the last of the megabyte counts, too: on a busy machine that may be more than one file of the three.
+    let taken = PatternFile { seed: FILES[0].seed, bytes };
+    taken.write_to(&mut net.guest, "/tmp")?;
+    net.guest.sh(&format!("cmp {} /tmp/got.1", taken.path("/tmp")))?;
     Ok(bytes)
 }
 
