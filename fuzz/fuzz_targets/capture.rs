@@ -1,4 +1,5 @@
-//! Captures of any bytes, plain and in gzip: packets and at most one error come out, and no more bytes than went in.
+//! Captures of any bytes, plain and in gzip: packets and at most one error come out, and no more
+//! bytes than went in.
 //!
 //! The reader is part of the program `zerowire`, and is built here from its sources.
 #![no_main]

@@ -1,5 +1,5 @@
-//! Frames with any offload fields and any headers, cut by software: what comes out is the frame's own payload behind its own
-//! headers, in frames that fit the port, or an error.
+//! Frames with any offload fields and any headers, cut by software: what comes out is the frame's
+//! own payload behind its own headers, in frames that fit the port, or an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A guest's network frames: chains of any layout, virtio-net headers of any bytes. What goes out is what was sent, behind a
-//! header that is sound; every chain comes back once.
+//! A guest's network frames: chains of any layout, virtio-net headers of any bytes. What goes out
+//! is what was sent, behind a header that is sound; every chain comes back once.
 #![no_main]
 
 use std::collections::VecDeque;

@@ -1,4 +1,5 @@
-//! Frames of any bytes, made ready for offload: the header lies within the frame, and nothing but a checksum changes.
+//! Frames of any bytes, made ready for offload: the header lies within the frame, and nothing but a
+//! checksum changes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

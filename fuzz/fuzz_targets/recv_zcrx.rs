@@ -1,5 +1,5 @@
-//! Completions of zero-copy receive, those of a kernel and hostile ones: what the bytes mean is said in
-//! `zerowire::recv::testing`.
+//! Completions of zero-copy receive, those of a kernel and hostile ones: what the bytes mean is
+//! said in `zerowire::recv::testing`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! What a front end may write to the control socket: any bytes in any pieces, with descriptors or without. Every message
-//! that comes through is decoded by every decoder.
+//! What a front end may write to the control socket: any bytes in any pieces, with descriptors or
+//! without. Every message that comes through is decoded by every decoder.
 #![no_main]
 
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Hostile programs with mapped receive beside sound connections of the same guest: what the bytes mean is said in
-//! `zerowire_virtio::vsock::testing`.
+//! Hostile programs with mapped receive beside sound connections of the same guest: what the bytes
+//! mean is said in `zerowire_virtio::vsock::testing`.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,5 +1,5 @@
-//! A hostile guest and hostile host programs beside a guest whose traffic must not notice: what the bytes mean is said in
-//! `zerowire_virtio::vsock::testing`.
+//! A hostile guest and hostile host programs beside a guest whose traffic must not notice: what the
+//! bytes mean is said in `zerowire_virtio::vsock::testing`.
 #![no_main]
 
 use std::sync::OnceLock;

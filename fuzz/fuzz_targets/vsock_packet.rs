@@ -1,4 +1,5 @@
-//! Headers of any bytes, one behind the other, against the checks, the state machine and the credit of a connection.
+//! Headers of any bytes, one behind the other, against the checks, the state machine and the credit
+//! of a connection.
 #![no_main]
 
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! `zerowire-demo`: the devices at work, for a guest under QEMU or, with `--soft`, for one without a VM.
+//! `zerowire-demo`: the devices at work, for a guest under QEMU or, with `--soft`, for one without
+//! a VM.
 
 mod soft;
 mod story;
@@ -9,7 +10,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use zerowire_cli::outcome;
 
-/// Show a stock Debian guest under QEMU: ping, metadata, TCP both ways on a tap, streams both ways by vsock, and the ledgers.
+/// Show a stock Debian guest under QEMU: ping, metadata, TCP both ways on a tap, streams both ways
+/// by vsock, and the ledgers.
 #[derive(Parser)]
 #[command(name = "zerowire-demo", version, about, max_term_width = 110)]
 struct Cli {

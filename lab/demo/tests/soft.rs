@@ -1,5 +1,5 @@
-//! `zerowire-demo --soft` from the outside, with the program `zerowire` of the same build beside it. Needs root (or user namespaces)
-//! and /dev/net/tun.
+//! `zerowire-demo --soft` from the outside, with the program `zerowire` of the same build beside
+//! it. Needs root (or user namespaces) and /dev/net/tun.
 
 use std::process::{Command, Stdio};
 
@@ -50,7 +50,8 @@ fn the_demo_moves_bytes_both_ways_and_says_how() {
     for way in ["transmit", "receive"] {
         let count = |name: &str| vm[way][name].as_u64().expect(name);
         assert_eq!(count("bytes"), 16 << 20, "payload, each byte once: {way}: {vm}");
-        // How much a host thread that is late makes the program hold depends on the load of the machine.
+        // How much a host thread that is late makes the program hold depends on the load of the
+        // machine.
         let held = vm[way]["copied_bytes"]["held"].as_u64().unwrap_or(0);
         assert_eq!(count("zero_copied_bytes") + held, 16 << 20, "{way}: {vm}");
         assert!(count("system_calls") < count("frames"), "{way}: {vm}");

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use crate::ring::DriverRing;
 use crate::{GuestError, QueueHandle};
 
-/// Arms the ring, sleeps unless there is something already, disarms. True when there is something to reap; false when `timeout` is
-/// over. (An interrupt alone says little: it may be of chains that were reaped before it came.)
+/// Arms the ring, sleeps unless there is something already, disarms. True when there is something
+/// to reap; false when `timeout` is over. (An interrupt alone says little: it may be of chains that
+/// were reaped before it came.)
 pub(crate) fn wait_used(
     ring: &mut DriverRing,
     handle: &QueueHandle,

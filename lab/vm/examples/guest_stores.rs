@@ -6,8 +6,8 @@
 //! ```
 //! The count is a 64-bit number in the machine's byte order at the beginning of FILE, which QEMU
 //! maps: whoever reads the file reads the count of that moment. QEMU translates a block of guest
-//! code and then runs it many times; each store of a kernel's block calls back (a `rep movs` for each
-//! of its parts).
+//! code and then runs it many times; each store of a kernel's block calls back (a `rep movs` for
+//! each of its parts).
 //!
 //! Memory: the mapping lives as long as QEMU, so the callbacks' pointer is valid at any time; all
 //! virtual CPUs add to the same atomic number.

@@ -185,7 +185,8 @@ fn work(end: &End, name: &str, words: &mut Words) -> Result<String> {
             job::receive_end(&socket)?;
             Ok(format!("{} {}", sends.calls, sends.copied))
         }
-        // MODE BACKEND COUNT BYTES: payloads by zerowire's sender that change while they are on their way.
+        // MODE BACKEND COUNT BYTES: payloads by zerowire's sender that change while they are on
+        // their way.
         "held" => {
             let options = lend::options(&words.next("a mode")?, &words.next("a back end")?)?;
             let count = words.number("a count")?;

@@ -254,7 +254,8 @@ pub fn static_program() -> Result<PathBuf> {
     without_libraries(static_folder()?.join("zerowire"))
 }
 
-/// `zerowire-bench`, linked statically: `ZEROWIRE_BENCH_BIN`, a file of this name, or the one beside the program under test.
+/// `zerowire-bench`, linked statically: `ZEROWIRE_BENCH_BIN`, a file of this name, or the one
+/// beside the program under test.
 ///
 /// # Errors
 /// There is none, or it needs libraries.

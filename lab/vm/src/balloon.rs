@@ -1,4 +1,5 @@
-//! virtio-balloon devices, plugged into a running guest: QEMU takes pages away from it, which it punches out of the memory's file.
+//! virtio-balloon devices, plugged into a running guest: QEMU takes pages away from it, which it
+//! punches out of the memory's file.
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -9,7 +10,8 @@ use crate::guest::{COMMAND, Guest};
 /// The device's name in QEMU, which allows one of them.
 const ID: &str = "balloon0";
 
-/// Plugs a balloon, empty. With `reports` the guest tells of memory that it does not use, which goes at once.
+/// Plugs a balloon, empty. With `reports` the guest tells of memory that it does not use, which
+/// goes at once.
 ///
 /// # Errors
 /// QEMU refuses, or the guest's driver does not take the device.

@@ -138,8 +138,8 @@ impl NetDevice {
             .with_context(|| format!("the guest's interface with MAC address {mac}"))
     }
 
-    /// The device at a port of a machine that starts, as arguments of QEMU: for a machine that a guest with this device
-    /// migrates to.
+    /// The device at a port of a machine that starts, as arguments of QEMU: for a machine that a
+    /// guest with this device migrates to.
     pub fn command_line(&self, qemu: Qemu, port: &str) -> Vec<std::ffi::OsString> {
         let chardev = format!("socket,id={},path={}", self.chardev(), self.socket.display());
         let netdev =

@@ -19,7 +19,8 @@ struct Request {
     rest: [u64; 2],
 }
 
-/// As `ethtool -K NAME tx off`: what goes out through the interface has whole checksums and is not longer than the MTU.
+/// As `ethtool -K NAME tx off`: what goes out through the interface has whole checksums and is not
+/// longer than the MTU.
 ///
 /// # Errors
 /// There is no such interface, or it can't do that.
@@ -30,7 +31,8 @@ pub fn finish_checksums(namespace: &Netns, name: &str) -> Result<()> {
         let mut request = Request { name: [0; 16], value: &raw mut value, rest: [0; 2] };
         request.name[..name.len()].copy_from_slice(name.as_bytes());
         let socket = UdpSocket::bind("127.0.0.1:0").context("a socket")?;
-        // SAFETY: the kernel reads the request and the two words that it points to, both alive until the call returns.
+        // SAFETY: the kernel reads the request and the two words that it points to, both alive
+        // until the call returns.
         let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         ensure!(done == 0, "ethtool -K {name} tx off: {}", std::io::Error::last_os_error());
         Ok(())

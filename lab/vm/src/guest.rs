@@ -190,8 +190,9 @@ impl Guest {
         }
     }
 
-    /// A machine that waits for a guest to migrate to it, see [`Guest::migrate`]. `more` must hold the
-    /// devices that the guest was given, each at the port that it has there; the names are their ids.
+    /// A machine that waits for a guest to migrate to it, see [`Guest::migrate`]. `more` must hold
+    /// the devices that the guest was given, each at the port that it has there; the names are
+    /// their ids.
     ///
     /// # Errors
     /// QEMU does not start.
@@ -209,7 +210,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Begins to send the guest to `target` over the unix socket `path`, at `bytes_per_second` for now.
+    /// Begins to send the guest to `target` over the unix socket `path`, at `bytes_per_second` for
+    /// now.
     ///
     /// # Errors
     /// QEMU refuses: a device can't migrate, for instance.
@@ -364,8 +366,9 @@ impl Guest {
         }
     }
 
-    /// Adds to the error of a silent shell whether the kernel below it is alive. If it is, a program waits for something that
-    /// does not come, and the log has its stack; if not, the emulated machine stands still.
+    /// Adds to the error of a silent shell whether the kernel below it is alive. If it is, a
+    /// program waits for something that does not come, and the log has its stack; if not, the
+    /// emulated machine stands still.
     fn ask_kernel(&mut self, error: Error) -> Error {
         let begun = self.qmp.execute("chardev-send-break", json!({"id": SERIAL}));
         if begun.is_ok() && self.serial.kernel_answers() {

@@ -17,8 +17,8 @@ const SHOWN_LINES: usize = 15;
 /// Characters of each of these lines.
 const SHOWN_CHARACTERS: usize = 2000;
 
-/// How often a test is tried again whose emulated machine broke. A hundred plugs and unplugs meet that in one run of three on a busy
-/// machine.
+/// How often a test is tried again whose emulated machine broke. A hundred plugs and unplugs meet
+/// that in one run of three on a busy machine.
 const MOST_AGAIN: u32 = 3;
 
 /// The error of a test that can say nothing here; everything else is a failure.
@@ -38,9 +38,9 @@ pub fn skip(reason: impl Into<String>) -> anyhow::Error {
     Skip(reason.into()).into()
 }
 
-/// Marks the error of a test whose guest never reached its shell: the emulated machine hung while its
-/// kernel started, which a busy machine makes more likely. Such a test is tried again, and both the run
-/// and its summary say so.
+/// Marks the error of a test whose guest never reached its shell: the emulated machine hung while
+/// its kernel started, which a busy machine makes more likely. Such a test is tried again, and both
+/// the run and its summary say so.
 #[derive(Debug)]
 pub struct NeverBooted;
 
@@ -50,18 +50,20 @@ impl std::fmt::Display for NeverBooted {
     }
 }
 
-/// Marks the error of a test whose emulated machine broke, whatever was under test. Such a test is tried again, too.
+/// Marks the error of a test whose emulated machine broke, whatever was under test. Such a test is
+/// tried again, too.
 #[derive(Debug)]
 pub struct EmulatorBroke(&'static str);
 
 impl EmulatorBroke {
-    /// Devices that are plugged and unplugged meet this assertion now and then (system/physmem.c of QEMU 10.0).
+    /// Devices that are plugged and unplugged meet this assertion now and then (system/physmem.c of
+    /// QEMU 10.0).
     pub const ASSERTION: Self = Self("QEMU ended by an assertion, iotlb_to_section");
-    /// The guest's kernel takes no interrupt of the serial line any more. QEMU 7.2 and 10.0 without KVM do this now and then, at the
-    /// plugging of a device mostly.
+    /// The guest's kernel takes no interrupt of the serial line any more. QEMU 7.2 and 10.0 without
+    /// KVM do this now and then, at the plugging of a device mostly.
     pub const STANDS_STILL: Self = Self("the emulated machine stands still: not even its kernel answers");
-    /// The guest's kernel says that a timer which it has set never fired (kernel/rcu/tree_stall.h), which comes before the end
-    /// above.
+    /// The guest's kernel says that a timer which it has set never fired (kernel/rcu/tree_stall.h),
+    /// which comes before the end above.
     pub const LOST_TIMER: Self = Self("the emulated machine has lost a timer of its CPU");
 }
 

@@ -49,7 +49,8 @@ pub struct Output {
     pub status: i32,
 }
 
-/// Marks the error of a guest whose shell runs nothing: what it runs stands still, or the whole guest does.
+/// Marks the error of a guest whose shell runs nothing: what it runs stands still, or the whole
+/// guest does.
 #[derive(Debug)]
 pub struct Silent;
 
@@ -96,8 +97,8 @@ impl Serial {
         let number = self.next;
         let answer = self.command(command, limit).with_context(what);
         let Err(error) = answer else { return answer };
-        // A shell that runs something answers nothing else: one that answers has not got the line, or not whole. The line
-        // end closes what came of it.
+        // A shell that runs something answers nothing else: one that answers has not got the line,
+        // or not whole. The line end closes what came of it.
         let probe = self.stream.write_all(b"\n").context("send").and_then(|()| self.command("true", ALIVE));
         match probe {
             Err(_) => Err(error.context(Silent)),
@@ -109,8 +110,9 @@ impl Serial {
         }
     }
 
-    /// Whether the guest's kernel takes an interrupt and says something: the stacks of tasks that wait for a device go to the
-    /// log. The line must have had a break just before (admin-guide/sysrq.rst).
+    /// Whether the guest's kernel takes an interrupt and says something: the stacks of tasks that
+    /// wait for a device go to the log. The line must have had a break just before
+    /// (admin-guide/sysrq.rst).
     pub fn kernel_answers(&mut self) -> bool {
         self.stream.write_all(b"w").is_ok() && self.wait("sysrq: ", KERNEL_ALIVE).is_ok()
     }

@@ -1,6 +1,7 @@
 //! Frames between `zw-xdp`, which runs in a guest, and the wire outside of that guest's card.
 //!
-//! Each frame follows from its number and its length, so that either end can tell whether it came as it was sent.
+//! Each frame follows from its number and its length, so that either end can tell whether it came
+//! as it was sent.
 
 /// The card's address. QEMU gives it no frames to others, unless the guest has it promiscuous.
 pub const CARD: &str = "52:54:00:77:00:01";
@@ -10,14 +11,16 @@ pub const THERE: [u8; 6] = [0x52, 0x54, 0, 0x77, 0, 1];
 /// See [`THERE`].
 pub const HERE: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// EtherTypes for local experiments (IEEE 802): of plain frames, and of those that ask the wire's end for some.
+/// EtherTypes for local experiments (IEEE 802): of plain frames, and of those that ask the wire's
+/// end for some.
 const PLAIN: [u8; 2] = [0x88, 0xb5];
 const ASK: [u8; 2] = [0x88, 0xb6];
 
 /// A file in the guest that tells `zw-xdp` to end.
 pub const STOP: &str = "/tmp/zw-xdp.stop";
 
-/// A file in the guest that tells `zw-xdp send` that the wire's end has read all, and reads no more for now.
+/// A file in the guest that tells `zw-xdp send` that the wire's end has read all, and reads no more
+/// for now.
 pub const READ: &str = "/tmp/zw-xdp.read";
 
 /// Bytes of both addresses.
@@ -44,7 +47,8 @@ pub const LENGTHS: std::ops::RangeInclusive<usize> = 60..=1514;
 /// Where `zw-xdp capture` writes it in the guest.
 pub const CAPTURE: &str = "/tmp/zw-xdp.pcap";
 
-/// A capture (pcap, version 2.4, microseconds, link type Ethernet) of frames of all [`LENGTHS`], as [`sent`] makes them.
+/// A capture (pcap, version 2.4, microseconds, link type Ethernet) of frames of all [`LENGTHS`], as
+/// [`sent`] makes them.
 pub fn capture() -> Vec<u8> {
     let mut file = 0xa1b2_c3d4_u32.to_le_bytes().to_vec();
     file.extend([2_u16, 4].map(u16::to_le_bytes).concat());
@@ -74,7 +78,8 @@ pub fn tagged(tags: &[[u8; 4]], n: u32, len: usize) -> Vec<u8> {
     filled([&tags.concat()[..], &PLAIN].concat(), n, len)
 }
 
-/// The same as a UDP datagram over IPv4 from `port`: by the ports a card with several queues chooses one.
+/// The same as a UDP datagram over IPv4 from `port`: by the ports a card with several queues
+/// chooses one.
 pub fn flow(port: u16, n: u32, len: usize) -> Vec<u8> {
     let ip_len = (len - 14) as u16;
     let mut head = vec![0x08, 0x00];

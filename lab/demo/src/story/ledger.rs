@@ -45,7 +45,8 @@ pub fn cpu_seconds_a_gigabyte(before: &Value, after: &Value, way: Way) -> Option
     Some((cpu(after)? - cpu(before)?) * 1e9 / moved as f64)
 }
 
-/// The table of a VM's traffic through `zerowire net`, with the CPU time a gigabyte where it was measured.
+/// The table of a VM's traffic through `zerowire net`, with the CPU time a gigabyte where it was
+/// measured.
 pub fn table(vm: &Value, cpu: &[(Way, f64)]) -> String {
     table_of("zerowire net", "frames", vm, cpu)
 }

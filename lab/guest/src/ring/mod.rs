@@ -56,8 +56,8 @@ pub struct DriverRing {
     event_idx: bool,
     /// Whether IN_ORDER was negotiated.
     in_order: bool,
-    /// Links of the free list and of chains in flight. With IN_ORDER each descriptor leads to the one
-    /// behind it, and the free ones are a run of the table.
+    /// Links of the free list and of chains in flight. With IN_ORDER each descriptor leads to the
+    /// one behind it, and the free ones are a run of the table.
     next: Box<[u16]>,
     free_head: u16,
     free: u16,

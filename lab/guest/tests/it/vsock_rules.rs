@@ -61,7 +61,8 @@ fn credit_is_told_when_the_peer_knows_of_less_than_half() {
     assert_eq!(bytes.len(), 1501);
 }
 
-/// A device may leave only so many packets unread, and learns from credit alone that they were read.
+/// A device may leave only so many packets unread, and learns from credit alone that they were
+/// read.
 #[test]
 fn credit_is_told_when_many_small_packets_were_read() {
     let (mut stack, conn, direct, peer) = connected(SocketType::Stream, 128 << 10);

@@ -21,8 +21,9 @@ const TAKEN: u32 = 96;
 /// What of it QEMU has to give back to the host at the least, KiB.
 const FREED_KIB: u64 = 16 << 10;
 
-/// A balloon, and reports of free pages. Each time the back end says so, what to do about it, and registers the memory that is
-/// there now; the third time it stops registering. Traffic is whole after each.
+/// A balloon, and reports of free pages. Each time the back end says so, what to do about it, and
+/// registers the memory that is there now; the third time it stops registering. Traffic is whole
+/// after each.
 pub fn discards(env: &Env<'_>) -> Result<String> {
     let all = env.machine.memory_mib;
     let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
@@ -55,7 +56,8 @@ pub fn discards(env: &Env<'_>) -> Result<String> {
     Ok(format!("{taken} KiB taken by the balloon were noticed, then {reported} KiB reported"))
 }
 
-/// Lets frames pass until the back end has said `n` times that memory was discarded. Returns how much it was the last time, KiB.
+/// Lets frames pass until the back end has said `n` times that memory was discarded. Returns how
+/// much it was the last time, KiB.
 fn notice(net: &mut Net, n: usize) -> Result<u64> {
     let line = wait_for("the notice of discarded memory", LINK, || {
         // Frames in memory that was discarded are lost.

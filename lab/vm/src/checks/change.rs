@@ -32,7 +32,8 @@ pub fn restart(env: &Env<'_>) -> Result<String> {
     restart_on(env, Plan::default())
 }
 
-/// The same on an AF_XDP port with a metadata service, for whose answers some of the guest's buffers are kept.
+/// The same on an AF_XDP port with a metadata service, for whose answers some of the guest's
+/// buffers are kept.
 pub fn restart_xdp(env: &Env<'_>) -> Result<String> {
     let file = write_metadata(env.dir, &json!({"latest": {"meta-data": {"instance-id": "i-77"}}}))?;
     restart_on(env, Plan { port: Port::Xdp, metadata: Some(file), ..Plan::default() })
@@ -57,15 +58,16 @@ fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
     // Many times what the rings hold: a chain that is missing, or came back twice, is met again.
     traffic::file_both_ways(&mut net)?;
     let text = traffic::iperf_both_ways(&mut net, &[])?;
-    // What its driver says of a chain that it had not lent (drivers/virtio/virtio_ring.c); it leaves the ring alone then.
+    // What its driver says of a chain that it had not lent (drivers/virtio/virtio_ring.c); it
+    // leaves the ring alone then.
     let complaints = net.guest.sh("dmesg | grep -E 'is not a head|out of range' || true")?;
     ensure!(complaints.is_empty(), "the guest's driver: {complaints}");
     net.finish()?;
     Ok(text)
 }
 
-/// The MTU of an AF_XDP port's interface becomes smaller in the middle of a transfer: long frames pass no more, short ones do. When it
-/// is raised again the transfer goes on and ends well.
+/// The MTU of an AF_XDP port's interface becomes smaller in the middle of a transfer: long frames
+/// pass no more, short ones do. When it is raised again the transfer goes on and ends well.
 pub fn mtu_xdp(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
     net.wait_for_link()?;
@@ -126,7 +128,8 @@ fn memory_plug_on(env: &Env<'_>, plan: Plan) -> Result<String> {
     Ok(text)
 }
 
-/// The machine is reset, and the guest reboots, with the device in place; its driver sets the queues up anew.
+/// The machine is reset, and the guest reboots, with the device in place; its driver sets the
+/// queues up anew.
 pub fn reboot(env: &Env<'_>) -> Result<String> {
     reboot_on(env, Plan::default(), &[Guest::reset, Guest::reboot])
 }

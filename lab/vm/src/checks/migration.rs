@@ -5,7 +5,8 @@
 //!  the guest ──┤                                 ├─ br0 10.77.0.1 (one namespace) ── this program
 //!              └─ QEMU ── zerowire net ── portb ─┘
 //! ```
-//! The ports are taps in the bridge, or one end each of a veth pair, by AF_XDP, whose other end is in the bridge.
+//! The ports are taps in the bridge, or one end each of a veth pair, by AF_XDP, whose other end is
+//! in the bridge.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -41,7 +42,8 @@ const STALL: Duration = Duration::from_secs(60);
 /// The echo server's port in the guest.
 const PORT: u16 = 7000;
 
-/// What is sent at once, bytes, and how often: some MB a second, which leaves an emulated guest time for itself.
+/// What is sent at once, bytes, and how often: some MB a second, which leaves an emulated guest
+/// time for itself.
 const CHUNK_BYTES: usize = 24 << 10;
 const PACE: Duration = Duration::from_millis(8);
 
@@ -163,8 +165,8 @@ fn under_load(env: &Env<'_>, port: Port, switch: Switch) -> Result<String> {
     Ok(format!("{} MiB echoed across two migrations", bytes >> 20))
 }
 
-/// Moves the guest from one machine to another, whose connection is a unix socket at `path`. It is slow until the guest has
-/// worked with its writes noted, by `host`, for a while.
+/// Moves the guest from one machine to another, whose connection is a unix socket at `path`. It is
+/// slow until the guest has worked with its writes noted, by `host`, for a while.
 fn move_over(
     from: &mut Guest,
     to: &mut Guest,
@@ -191,8 +193,8 @@ fn move_over(
     to.wait_migrated(COMMAND)
 }
 
-/// QEMU does not migrate a vhost-user vsock device: it says so, the guest works on, and when the device is unplugged
-/// nothing is in the way.
+/// QEMU does not migrate a vhost-user vsock device: it says so, the guest works on, and when the
+/// device is unplugged nothing is in the way.
 fn stays_with_vsock(dir: &Path, guest: &mut Guest) -> Result<()> {
     let dir = folder(dir, "vsock")?;
     let socket = dir.join("vsock");

@@ -58,7 +58,8 @@ pub fn packet_ring(env: &Env<'_>) -> Result<String> {
     Ok(text)
 }
 
-/// The same over an AF_XDP port: the guest leaves checksums and segmentation to it, and gets frames as they are on the wire.
+/// The same over an AF_XDP port: the guest leaves checksums and segmentation to it, and gets frames
+/// as they are on the wire.
 pub fn xdp(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
     net.expect_features(true, &[CHECKSUM[0], SEGMENTATION[2], SEGMENTATION[3], MERGEABLE])?;
@@ -71,7 +72,8 @@ pub fn xdp(env: &Env<'_>) -> Result<String> {
     Ok(text)
 }
 
-/// The same to a guest without offloads and without mergeable buffers: all frames are where the guest has them.
+/// The same to a guest without offloads and without mergeable buffers: all frames are where the
+/// guest has them.
 pub fn xdp_plain(env: &Env<'_>) -> Result<String> {
     let plan = Plan { port: Port::Xdp, mergeable: false, offloads: false, ..Plan::default() };
     let mut net = Net::start(env, plan)?;
@@ -80,7 +82,8 @@ pub fn xdp_plain(env: &Env<'_>) -> Result<String> {
     carry_zero_copied(net)
 }
 
-/// Over a packet port to a guest without offloads, while the other end of the veth makes use of them.
+/// Over a packet port to a guest without offloads, while the other end of the veth makes use of
+/// them.
 pub fn packet_no_offloads(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan { port: Port::Packet("off"), offloads: false, ..Plan::default() })?;
     net.expect_features(false, CHECKSUM)?;
@@ -168,8 +171,8 @@ fn keeps_order(env: &Env<'_>, port: Port) -> Result<String> {
     net.ledger()?.expect(&["IN_ORDER"], promised)?;
     let text = carry_share(&mut net, [SHARE, SHARE])?;
     traffic::datagrams(&mut net, Way::FromGuest)?;
-    // What its driver says of a chain out of order (drivers/virtio/virtio_ring.c); it leaves the ring
-    // alone then.
+    // What its driver says of a chain out of order (drivers/virtio/virtio_ring.c); it leaves the
+    // ring alone then.
     let complaints = net.guest.sh("dmesg | grep -E 'is not a head|out of range' || true")?;
     ensure!(complaints.is_empty(), "the guest's driver: {complaints}");
     net.finish()?;
@@ -264,7 +267,8 @@ fn carry(mut net: Net) -> Result<String> {
     Ok(text)
 }
 
-/// Percent of the bytes. The rest is what the ledger names: headers that are inspected, and small frames.
+/// Percent of the bytes. The rest is what the ledger names: headers that are inspected, and small
+/// frames.
 const SHARE: u64 = 90;
 
 /// As [`carry`], and nearly all payload goes without a copy in user space, both ways.
@@ -274,7 +278,8 @@ fn carry_zero_copied(mut net: Net) -> Result<String> {
     Ok(text)
 }
 
-/// The traffic of [`carry`], of whose payload so many percent, to the guest and from it, go without a copy in user space.
+/// The traffic of [`carry`], of whose payload so many percent, to the guest and from it, go without
+/// a copy in user space.
 fn carry_share(net: &mut Net, percent: [u64; 2]) -> Result<String> {
     traffic::ping(net)?;
     traffic::file_both_ways(net)?;

@@ -44,7 +44,8 @@ pub const LINK: Duration = Duration::from_secs(30);
 pub enum Port {
     /// A tap.
     Tap,
-    /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port with this value of `rings`.
+    /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port
+    /// with this value of `rings`.
     Packet(&'static str),
     /// The same with an AF_XDP port, on a queue of the veth for each queue pair.
     Xdp,

@@ -24,8 +24,8 @@ const OPTIONS: &str = "--backend socket --chunk 65536";
 const COPY_AT_LEAST: f64 = 1.8;
 
 /// The pages a file lies in: the folder in the guest, their length, and the most that is stored for
-/// each lent byte. Measured were 0.69 to 1.0 and 0.36 to 0.53: pages are mapped into the program, looked
-/// up by the send, and taken out again one by one, so their number counts.
+/// each lent byte. Measured were 0.69 to 1.0 and 0.36 to 0.53: pages are mapped into the program,
+/// looked up by the send, and taken out again one by one, so their number counts.
 const PAGES: [(&str, &str, f64); 2] = [("/tmp", "4 KiB", 1.3), (HUGE_FOLDER, "2 MiB", 0.8)];
 
 /// A tmpfs of huge pages.

@@ -39,7 +39,8 @@ pub fn ping(net: &mut Net) -> Result<()> {
     Ok(())
 }
 
-/// The guest asks the metadata service for a value without a token, and is answered that it needs one.
+/// The guest asks the metadata service for a value without a token, and is answered that it needs
+/// one.
 pub fn ask_metadata(net: &mut Net) -> Result<()> {
     let status = net.guest.sh(&format!(
         "ip route replace 169.254.169.254 dev {} && \
@@ -203,8 +204,8 @@ impl Background {
         Ok(background)
     }
 
-    /// Waits until frames move: the tap's counters grow. If they don't, the guest is asked: one that
-    /// stands still is QEMU's fault, and one that answers says what its interface counted.
+    /// Waits until frames move: the tap's counters grow. If they don't, the guest is asked: one
+    /// that stands still is QEMU's fault, and one that answers says what its interface counted.
     fn wait_until_flowing(&self, net: &mut Net) -> Result<()> {
         let before = net.tap_bytes()?;
         let flows = command::wait_for("traffic on the tap", COMMAND, || {
@@ -217,7 +218,8 @@ impl Background {
         })
     }
 
-    /// Waits until the transfer goes on, and ends it. It must have been one connection all the time.
+    /// Waits until the transfer goes on, and ends it. It must have been one connection all the
+    /// time.
     pub fn finish(mut self, net: &mut Net) -> Result<()> {
         self.wait_until_flowing(net)?;
         ensure!(self.process.ended()?.is_none(), "the transfer ended by itself: {}", self.text());

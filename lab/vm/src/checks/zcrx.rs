@@ -1,7 +1,7 @@
-//! io_uring zero-copy receive without a device in a guest, through `zerowire::recv`: byte for byte, with areas and
-//! completion queues that are too small, held leases, limits, removals, resets, refusals, receivers that share an area and
-//! one that is killed; first over the guest's loopback, then from this program through the guest's virtio-net card, and from
-//! iperf3 on both ways.
+//! io_uring zero-copy receive without a device in a guest, through `zerowire::recv`: byte for byte,
+//! with areas and completion queues that are too small, held leases, limits, removals, resets,
+//! refusals, receivers that share an area and one that is killed; first over the guest's loopback,
+//! then from this program through the guest's virtio-net card, and from iperf3 on both ways.
 //!
 //! ```text
 //!  guest: zw-recv (Receiver, ZCRX_REG_NODEV) ── TCP ── lo ── zw-recv's own senders
@@ -37,7 +37,8 @@ const SEED: u64 = 500;
 /// What iperf3 sends; `zw-recv` knows it.
 const IPERF_SEED: u64 = 600;
 
-/// Linux 7.3 or newer: an older kernel lacks a part of what is tested (no device: 7.1, events and statistics: 7.2).
+/// Linux 7.3 or newer: an older kernel lacks a part of what is tested (no device: 7.1, events and
+/// statistics: 7.2).
 pub fn has_all(guest: &mut Guest) -> Result<()> {
     let release = guest.sh("uname -r")?;
     let mut numbers = release.trim().split(['.', '-']).map(str::parse::<u32>);
@@ -81,10 +82,12 @@ pub fn no_device(env: &Env<'_>) -> Result<String> {
     ))
 }
 
-/// iperf3 sends a file over several streams, from inside the guest and from the host; every byte is compared.
+/// iperf3 sends a file over several streams, from inside the guest and from the host; every byte is
+/// compared.
 ///
-/// Of a block that the socket takes in part, iperf3 3.12 sends other bytes than the rest. So blocks are short against the
-/// socket's buffer, and a rate is given: then it asks before each block whether there is room, and not once for ten.
+/// Of a block that the socket takes in part, iperf3 3.12 sends other bytes than the rest. So blocks
+/// are short against the socket's buffer, and a rate is given: then it asks before each block
+/// whether there is room, and not once for ten.
 fn iperf3(net: &mut Net) -> Result<String> {
     const STREAMS: usize = 3;
     let file = PatternFile { seed: IPERF_SEED, bytes: (3 << 20) + 77 };

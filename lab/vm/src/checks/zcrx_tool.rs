@@ -1,5 +1,5 @@
-//! `zerowire recv --mode nodev` in a guest: the tool itself, whose files and JSON are compared with what was sent to it through
-//! the guest's virtio-net card.
+//! `zerowire recv --mode nodev` in a guest: the tool itself, whose files and JSON are compared with
+//! what was sent to it through the guest's virtio-net card.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -100,14 +100,16 @@ fn limited(net: &mut Net) -> Result<u64> {
     booked(&said, bytes)?;
     ensure!(said["outcome"] == "complete" && bytes >= 1_000_000, "{said}");
     ensure!(said["connections"]["ended"] == 0 && said["list"][0]["state"] == "open", "{said}");
-    // What came with the last of the megabyte counts, too: on a busy machine that may be more than one file of the three.
+    // What came with the last of the megabyte counts, too: on a busy machine that may be more than
+    // one file of the three.
     let taken = PatternFile { seed: FILES[0].seed, bytes };
     taken.write_to(&mut net.guest, "/tmp")?;
     net.guest.sh(&format!("cmp {} /tmp/got.1", taken.path("/tmp")))?;
     Ok(bytes)
 }
 
-/// A signal ends it while all connections are open: what came until then is in the files and in the ledger.
+/// A signal ends it while all connections are open: what came until then is in the files and in the
+/// ledger.
 fn stopped(net: &mut Net) -> Result<u64> {
     const SENT: [u64; 3] = [1_234_567, 7, 2 << 20];
     start(&mut net.guest, "-c 0")?;

@@ -51,8 +51,9 @@ fn refusal(error: &RecvError) -> Result<String> {
     Ok(format!("refused: {text}"))
 }
 
-/// Four pages at the start; two areas come in the middle of two streams, while every page is held. All pages of all areas are
-/// lent at once, come back and are lent again; the receiver goes while leases of each are out.
+/// Four pages at the start; two areas come in the middle of two streams, while every page is held.
+/// All pages of all areas are lent at once, come back and are lent again; the receiver goes while
+/// leases of each are out.
 pub fn added(backend: Backend) -> Result<String> {
     const AREAS: [usize; 3] = [4, 8, 300];
     let mut receiver = Receiver::new(Options { share: Some(1000), ..options(backend.clone(), AREAS[0]) })?;
@@ -117,8 +118,9 @@ pub fn added(backend: Backend) -> Result<String> {
     Ok(format!("{total} buffers in 3 areas; {text}"))
 }
 
-/// One of two receivers of a registration adds an area while it holds all of the first one: the other, which was told nothing,
-/// gets buffers of the new one. When both have gone, a third one has all of them.
+/// One of two receivers of a registration adds an area while it holds all of the first one: the
+/// other, which was told nothing, gets buffers of the new one. When both have gone, a third one has
+/// all of them.
 pub fn shared(backend: Backend) -> Result<String> {
     const FIRST: usize = 8;
     const MORE: usize = 16;

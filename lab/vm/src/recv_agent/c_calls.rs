@@ -1,7 +1,7 @@
 //! Areas that are shared, and areas that are DMA buffers, through the C interface.
 //!
-//! SAFETY, for all calls: handles are those of the library, closed once, and used by the thread that the header names; results are
-//! written to variables of the caller.
+//! SAFETY, for all calls: handles are those of the library, closed once, and used by the thread
+//! that the header names; results are written to variables of the caller.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -87,7 +87,8 @@ impl Receiver {
                 ensure!(arrival.connection == connection, "of connection {}", arrival.connection);
                 match arrival.kind {
                     c::ZW_ARRIVAL_DATA => {
-                        // SAFETY: an arrival that is held has so many bytes, which stay as they are.
+                        // SAFETY: an arrival that is held has so many bytes, which stay as they
+                        // are.
                         let bytes =
                             unsafe { std::slice::from_raw_parts(arrival.data.cast(), arrival.length) };
                         let wrong = Pattern::new(seed).first_difference(got, bytes);
@@ -131,7 +132,8 @@ struct Area(*mut c::RecvArea);
 // SAFETY: any thread may use a handle of an area (zerowire.h), one closes it.
 unsafe impl Send for Area {}
 
-/// Two receivers on two threads share one area; the second goes on when the first and the handle are closed.
+/// Two receivers on two threads share one area; the second goes on when the first and the handle
+/// are closed.
 pub fn shared(backend: Backend) -> Result<String> {
     ensure!(backend == Backend::NoDevice, "only without a device");
     let first = Receiver::new(&options(c::ZW_RECV_NO_DEVICE))?;

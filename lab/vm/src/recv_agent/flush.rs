@@ -1,5 +1,5 @@
-//! When the refill ring is handed over: early, when half of the area waits there, or late, when less is left than a turn
-//! brings.
+//! When the refill ring is handed over: early, when half of the area waits there, or late, when
+//! less is left than a turn brings.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -22,8 +22,8 @@ const SEED: u64 = 15;
 const LOAD: usize = 100_000;
 const LOADS: usize = 40;
 
-/// Each message costs one call; what differs is the calls that hand the ring over: late, fewer. Of loads of many buffers it
-/// is not more.
+/// Each message costs one call; what differs is the calls that hand the ring over: late, fewer. Of
+/// loads of many buffers it is not more.
 pub fn calls(backend: Backend) -> Result<String> {
     ensure!(backend == Backend::NoDevice, "only without a device");
     let [eager, lazy] = [Flush::Eager, Flush::Lazy].map(|flush| run(flush, MESSAGES, MESSAGE));
@@ -34,7 +34,8 @@ pub fn calls(backend: Backend) -> Result<String> {
     let [eager, lazy] = [Flush::Eager, Flush::Lazy].map(|flush| run(flush, LOADS, LOAD));
     let (eager, lazy) = (eager?, lazy?);
     let line = format!("{line}; {LOADS} loads: eager {eager:?}, lazy {lazy:?}");
-    // A load comes in more than one turn where the socket has not all of it yet: the runs differ by that.
+    // A load comes in more than one turn where the socket has not all of it yet: the runs differ by
+    // that.
     ensure!(lazy.system_calls <= eager.system_calls + LOADS as u64 / 4, "late costs calls: {line}");
     Ok(line)
 }

@@ -1,4 +1,5 @@
-//! The server's part of iperf3's protocol, for one test whose client sends: enough for `iperf3 -c … -F FILE`.
+//! The server's part of iperf3's protocol, for one test whose client sends: enough for `iperf3 -c …
+//! -F FILE`.
 //!
 //! ```text
 //!  client                          server              (control connection; a byte is a state)
@@ -13,7 +14,8 @@
 //!                           <──    DISPLAY_RESULTS
 //!  IPERF_DONE               ──>
 //! ```
-//! From https://software.es.net/iperf/ and what version 3.12 sends; a length has four bytes, the first is the highest.
+//! From https://software.es.net/iperf/ and what version 3.12 sends; a length has four bytes, the
+//! first is the highest.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

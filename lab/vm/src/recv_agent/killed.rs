@@ -9,7 +9,8 @@ use zerowire::recv::{Backend, Options, Receiver};
 
 use super::cases::{options, streams};
 
-/// Bytes of its area. All rounds together have more than the guest has memory, so that it is seen if the kernel keeps it.
+/// Bytes of its area. All rounds together have more than the guest has memory, so that it is seen
+/// if the kernel keeps it.
 const AREA: usize = 64 << 20;
 const ROUNDS: usize = 10;
 

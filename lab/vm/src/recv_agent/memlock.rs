@@ -7,11 +7,12 @@ use zerowire::recv::{Backend, Options, Receiver, RecvError};
 
 use super::cases::options;
 
-/// The area has 16 MiB; the queues and the refill ring together less than this (Linux 7.3 doesn't charge queues at all).
+/// The area has 16 MiB; the queues and the refill ring together less than this (Linux 7.3 doesn't
+/// charge queues at all).
 const LIMIT: u64 = 1 << 20;
 
-/// With CAP_NET_ADMIN and without CAP_IPC_LOCK the registration is refused, and the message says what to do; either remedy
-/// helps.
+/// With CAP_NET_ADMIN and without CAP_IPC_LOCK the registration is refused, and the message says
+/// what to do; either remedy helps.
 pub fn refused(backend: Backend) -> Result<String> {
     ensure!(backend == Backend::NoDevice, "only without a device");
     let mut sets = capabilities(None).context("capget")?;

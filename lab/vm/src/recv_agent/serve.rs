@@ -21,7 +21,8 @@ pub struct Plan {
     pub connections: usize,
 }
 
-/// The connections, with the number that each sender has given itself, so that their order doesn't matter.
+/// The connections, with the number that each sender has given itself, so that their order doesn't
+/// matter.
 fn accept(port: u16, plan: Plan) -> Result<Vec<(TcpStream, u64)>> {
     let listener = TcpListener::bind(("0.0.0.0", port)).context("listen")?;
     println!("listening");

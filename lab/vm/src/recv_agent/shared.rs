@@ -82,7 +82,8 @@ fn run(receiver: &mut Receiver, seed: u64) -> Result<(Book, Vec<Sending>)> {
     Ok((book, threads))
 }
 
-/// A receiver goes with completions that nobody took and leases that are out: the other one gets those buffers.
+/// A receiver goes with completions that nobody took and leases that are out: the other one gets
+/// those buffers.
 pub fn left_behind(backend: Backend) -> Result<String> {
     const BUFFERS: usize = 24;
     const LEFT: usize = 4;

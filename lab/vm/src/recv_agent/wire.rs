@@ -26,7 +26,8 @@ pub struct Load {
     pub write: usize,
 }
 
-/// A connection over loopback whose other end sends the load and then ends; the thread returns its socket.
+/// A connection over loopback whose other end sends the load and then ends; the thread returns its
+/// socket.
 pub fn sender(load: Load) -> Result<(OwnedFd, Sending)> {
     let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
     let stream = TcpStream::connect(listener.local_addr()?).context("connect")?;

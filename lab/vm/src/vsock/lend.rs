@@ -1,5 +1,5 @@
-//! zerowire's sender on an AF_VSOCK socket, in a guest: which bytes go out of memory that changes after the call, and what
-//! `Mode::Auto` chooses.
+//! zerowire's sender on an AF_VSOCK socket, in a guest: which bytes go out of memory that changes
+//! after the call, and what `Mode::Auto` chooses.
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
@@ -47,8 +47,9 @@ pub fn options(mode: &str, backend: &str) -> Result<Options> {
     Ok(Options { mode, backend, timeout: Some(PATIENCE), ..Options::default() })
 }
 
-/// Sends payloads of [`OLD`], all at once, while nobody takes them, writes [`NEW`] over each, says `changed`, and waits until
-/// all memory is back. Returns which payloads are said to have been copied, and the ledger.
+/// Sends payloads of [`OLD`], all at once, while nobody takes them, writes [`NEW`] over each, says
+/// `changed`, and waits until all memory is back. Returns which payloads are said to have been
+/// copied, and the ledger.
 ///
 /// # Errors
 /// A payload is refused, or memory does not come back.
@@ -83,8 +84,9 @@ pub fn held(socket: OwnedFd, options: Options, count: usize, bytes: usize) -> Re
     Ok(json!({"copied": copied, "ledger": ledger, "path": sender.path()}).to_string())
 }
 
-/// Sends payloads of one length by socket calls, each when the one before it is back, until it is decided how they go, and
-/// [`AFTER`] more. Returns the choice, the ledger at the decision and at the end, and what the completions said in all.
+/// Sends payloads of one length by socket calls, each when the one before it is back, until it is
+/// decided how they go, and [`AFTER`] more. Returns the choice, the ledger at the decision and at
+/// the end, and what the completions said in all.
 ///
 /// # Errors
 /// Nothing is decided, or a send fails.

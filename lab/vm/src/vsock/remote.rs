@@ -1,4 +1,5 @@
-//! `zw-vsock`, the guest's program, run from here; and other programs there that end with a line `ok …` or `failed: …`.
+//! `zw-vsock`, the guest's program, run from here; and other programs there that end with a line
+//! `ok …` or `failed: …`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -14,10 +14,12 @@ use rustix::thread::{
 /// Somebody.
 const USER: u32 = 1000;
 
-/// What the port needs (docs/xdp.md). CAP_IPC_LOCK is not among it: then memory counts against the limit.
+/// What the port needs (docs/xdp.md). CAP_IPC_LOCK is not among it: then memory counts against the
+/// limit.
 const NEEDED: [CapabilitySet; 3] = [CapabilitySet::NET_ADMIN, CapabilitySet::NET_RAW, CapabilitySet::BPF];
 
-/// `as-user BYTES PROGRAM …`: becomes the program, with so much memory to lock. This process has one thread.
+/// `as-user BYTES PROGRAM …`: becomes the program, with so much memory to lock. This process has
+/// one thread.
 pub fn run(bytes: &str, program: &[&str]) -> Result<String> {
     let bytes = bytes.parse().with_context(|| format!("'{bytes}' bytes: give a number"))?;
     setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;

@@ -1,4 +1,5 @@
-//! Ports are attached and detached, and nothing is left behind: neither in this process nor in the kernel.
+//! Ports are attached and detached, and nothing is left behind: neither in this process nor in the
+//! kernel.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,8 @@ const BETWEEN: u32 = 50;
 /// For a frame that was asked for, before it is asked for again.
 const ONCE: Duration = Duration::from_millis(200);
 
-/// `cycles INTERFACE COUNT`: the program is attached, memory registered and a socket bound, a frame goes each way, and all of it
-/// ends.
+/// `cycles INTERFACE COUNT`: the program is attached, memory registered and a socket bound, a frame
+/// goes each way, and all of it ends.
 pub fn run(interface: &str, count: &str) -> Result<String> {
     let count: u32 = count.parse().with_context(|| format!("'{count}' cycles: give a number"))?;
     let memory = memory(true)?;
@@ -108,8 +109,8 @@ impl Holdings {
     }
 }
 
-/// What is held when that changes no more, and is as before (first: nothing is pinned); the kernel lets go of memory a little
-/// later than of its socket, and counts it later still.
+/// What is held when that changes no more, and is as before (first: nothing is pinned); the kernel
+/// lets go of memory a little later than of its socket, and counts it later still.
 fn at_rest(interface: &str, before: Option<&Holdings>) -> Result<Holdings> {
     let start = Instant::now();
     let mut last = Holdings::now(interface)?;

@@ -1,5 +1,6 @@
-//! The dirty log in zero-copy mode: the pages of what the guest was given are noted, by the length of each frame, and no other;
-//! when the ring stops, also what the device had room for in buffers that it still had. Nothing is written after that.
+//! The dirty log in zero-copy mode: the pages of what the guest was given are noted, by the length
+//! of each frame, and no other; when the ring stops, also what the device had room for in buffers
+//! that it still had. Nothing is written after that.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ use super::scene::{FAR, Given, HEADER, HUGE, Place, Scene};
 
 type Pages = BTreeSet<u64>;
 
-/// The longest frame at MTU 1500 with what drivers round it up to, and the bytes of a buffer that a device reaches then.
+/// The longest frame at MTU 1500 with what drivers round it up to, and the bytes of a buffer that a
+/// device reaches then.
 const LONGEST: usize = 1536;
 const REACH: u64 = (HEADER + LONGEST) as u64;
 
@@ -57,8 +59,8 @@ fn place(i: usize, before: usize) -> Place {
     (start + 0x1_0000 + i as u64 * 0x2000 + LOG_PAGE - before as u64, REACH as u32)
 }
 
-/// Posts a buffer for each of these lengths, such that the frame ends a byte before its second page, with the first one, or a byte
-/// behind it.
+/// Posts a buffer for each of these lengths, such that the frame ends a byte before its second
+/// page, with the first one, or a byte behind it.
 fn post(scene: &mut Scene, lengths: &[usize]) {
     for (i, len) in lengths.iter().enumerate() {
         scene.post(&[place(i, HEADER + len + 1 - i % 3)]);
@@ -73,7 +75,8 @@ fn begin(interface: &str) -> Result<Scene> {
     Ok(scene)
 }
 
-/// What has to be noted for these chains: what was used of them, their elements of the used ring, and its index.
+/// What has to be noted for these chains: what was used of them, their elements of the used ring,
+/// and its index.
 fn written(ring: &RingMemory, given: &[Given]) -> Pages {
     let used = ring.setup(0).used.guest.0;
     let element = |at: u16| pages(used + 4 + 8 * u64::from(at % ring.size()), 8);
@@ -259,7 +262,8 @@ fn received(interface: &str) -> Result<u64> {
     text.trim().parse().with_context(|| format!("{path}: {text}"))
 }
 
-/// Sent frames are not written to; those that are lent come back before the ring's answer, and are not read after it.
+/// Sent frames are not written to; those that are lent come back before the ring's answer, and are
+/// not read after it.
 fn transmit(interface: &str) -> Result<String> {
     let mut frames = 0;
     for round in 0..ROUNDS {

@@ -38,8 +38,8 @@ impl Vm {
         Ok(Self { driver, pairs })
     }
 
-    /// Sends frames of the wire's end back on the queue that they came to, with `name` as the last byte of their sender,
-    /// until there is the file [`STOP`].
+    /// Sends frames of the wire's end back on the queue that they came to, with `name` as the last
+    /// byte of their sender, until there is the file [`STOP`].
     fn echo(&mut self, name: u8) -> Result<()> {
         std::thread::scope(|scope| {
             let each = self.pairs.iter_mut().map(|pair| scope.spawn(move || echo(pair, name)));

@@ -1,5 +1,6 @@
-//! Buffers of every kind in zero-copy mode: no frame changes a byte outside of those that were posted, whatever is posted and
-//! whatever comes, and the ledger says of each whether it was copied, and why.
+//! Buffers of every kind in zero-copy mode: no frame changes a byte outside of those that were
+//! posted, whatever is posted and whatever comes, and the ledger says of each whether it was
+//! copied, and why.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +13,17 @@ use super::PATIENCE;
 use super::pattern::DATA;
 use super::scene::{FAR, HEADER, HUGE, Place, Scene};
 
-/// The longest frame at MTU 1500 with what drivers round it up to, and the least buffer that takes it without a copy.
+/// The longest frame at MTU 1500 with what drivers round it up to, and the least buffer that takes
+/// it without a copy.
 const LONGEST: usize = 1536;
 const LEAST: u32 = (HEADER + LONGEST) as u32;
 
-/// Bytes from the begin of a chunk to that of the buffer in it: so much of a page lies before the first buffer that is safe.
+/// Bytes from the begin of a chunk to that of the buffer in it: so much of a page lies before the
+/// first buffer that is safe.
 const BEFORE: u64 = 4096 - LEAST as u64;
 
-/// Chains that are kept for frames that come over private memory, and those frames' places, from the start.
+/// Chains that are kept for frames that come over private memory, and those frames' places, from
+/// the start.
 const KEPT: u64 = 4;
 
 /// Around all limits.
@@ -73,7 +77,8 @@ fn kept() -> impl Iterator<Item = Vec<Place>> {
 
 fn direct(interface: &str) -> Result<String> {
     let mut scene = Scene::start(interface, 0)?;
-    // At every alignment of a few bytes, over the bounds of small pages, and from the first to the last byte that there can be.
+    // At every alignment of a few bytes, over the bounds of small pages, and from the first to the
+    // last byte that there can be.
     let mut places: Vec<Place> =
         (0..8).map(|i| (DATA + i * 0x2000 + 0x1000 - 6 + i, LEAST + i as u32 % 3)).collect();
     places.extend([
@@ -90,8 +95,8 @@ fn direct(interface: &str) -> Result<String> {
         let mut lengths = LENGTHS;
         lengths.rotate_left(turn);
         let came = batch(&mut scene, &format!("turn {turn}"), &chains, &lengths)?;
-        // The first frames of all come to places of the back end's own; one more does where a frame came before the back end had
-        // taken the chains.
+        // The first frames of all come to places of the back end's own; one more does where a frame
+        // came before the back end had taken the chains.
         let kept = if turn == 0 { KEPT } else { 0 };
         ensure!(
             came.0 + kept + 1 >= chains.len() as u64,
@@ -180,8 +185,9 @@ fn too_long(interface: &str) -> Result<String> {
         let what = format!("long frames, turn {turn}");
         let all: Vec<_> = kept().chain(chains(FAR)).chain(chains(HUGE)).collect();
         all.iter().for_each(|places| scene.post(places));
-        // The driver looks for buffers when one is used. QEMU waits with a frame that needs more than the driver has found by then,
-        // and with all frames behind it: without this frame that was seen to last, also where the driver is woken each time.
+        // The driver looks for buffers when one is used. QEMU waits with a frame that needs more
+        // than the driver has found by then, and with all frames behind it: without this frame that
+        // was seen to last, also where the driver is woken each time.
         scene.deliver(100)?;
         for len in [LONGEST + 1, 1548, 1549, 2000, 3000, 3800] {
             scene.ask(len, 3)?;

@@ -1,4 +1,5 @@
-//! A VM whose whole memory is known, on a back end of this process, and frames that it asks the wire's end for.
+//! A VM whose whole memory is known, on a back end of this process, and frames that it asks the
+//! wire's end for.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -52,14 +53,16 @@ pub struct Scene {
     next: u32,
     /// Chains that the device has, by head.
     open: HashMap<u16, Vec<Place>>,
-    /// The device may have written more into a chain than the frame that it was used for: one that was dropped lay there before.
+    /// The device may have written more into a chain than the frame that it was used for: one that
+    /// was dropped lay there before.
     pub reuses: bool,
     /// All that was given back, oldest first.
     pub given: Vec<Given>,
 }
 
 impl Scene {
-    /// Starts a VM with these features in zero-copy mode, three huge pages of memory, two of which touch.
+    /// Starts a VM with these features in zero-copy mode, three huge pages of memory, two of which
+    /// touch.
     pub fn start(interface: &str, features: u64) -> Result<Self> {
         let back_end = BackEnd::start(&format!("xdp:{interface},mode=zerocopy"))?;
         let regions = [0, HUGE, FAR].map(|at| (GuestAddr(at), HUGE as usize));
@@ -98,8 +101,8 @@ impl Scene {
         send(&mut self.socket, ask)
     }
 
-    /// Has writes noted from now on, and asks for frames after `pause`, while the back end is told or later. Returns the log, and
-    /// the used index when the back end had been told.
+    /// Has writes noted from now on, and asks for frames after `pause`, while the back end is told
+    /// or later. Returns the log, and the used index when the back end had been told.
     pub fn log_under(&mut self, len: usize, count: u16, pause: Duration) -> Result<(DirtyLog, u16)> {
         let ask = self.next_ask(len, count);
         let Self { guest, socket, .. } = self;
@@ -137,7 +140,8 @@ impl Scene {
         );
     }
 
-    /// Takes the next frame, which has to be one that was asked for, to the byte. False where none comes.
+    /// Takes the next frame, which has to be one that was asked for, to the byte. False where none
+    /// comes.
     pub fn take(&mut self, patience: Duration) -> Result<bool> {
         let Some(first) = self.chain(patience)? else { return Ok(false) };
         ensure!(first.1.len() >= HEADER, "{} bytes are used of a frame's first chain", first.1.len());
@@ -198,8 +202,8 @@ impl Scene {
         Ok(bytes)
     }
 
-    /// Takes what was given back when the ring stopped: frames, and chains of which nothing was used, which the device may have
-    /// written to. Returns those.
+    /// Takes what was given back when the ring stopped: frames, and chains of which nothing was
+    /// used, which the device may have written to. Returns those.
     pub fn take_rest(&mut self) -> Result<Vec<Vec<Place>>> {
         let mut unused = Vec::new();
         while self.guest.seen != self.guest.rx.ring().used_idx() {
@@ -223,7 +227,8 @@ impl Scene {
         self.open.values()
     }
 
-    /// The device may have written to any chain that it has: what is in there is as good as anything else.
+    /// The device may have written to any chain that it has: what is in there is as good as
+    /// anything else.
     pub fn forgive_posted(&mut self) -> Result<()> {
         for places in self.open.values() {
             let bytes = self.read(places)?;

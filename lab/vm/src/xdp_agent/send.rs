@@ -1,4 +1,5 @@
-//! Frames by `XdpSender`: in zero-copy mode the card reads them where they were built, in the moment at which they leave.
+//! Frames by `XdpSender`: in zero-copy mode the card reads them where they were built, in the
+//! moment at which they leave.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -20,8 +21,9 @@ const NOT_HELD: Duration = Duration::from_secs(3);
 const BATCH: u32 = 32;
 const BATCHES: u32 = 64;
 
-/// `send MODE INTERFACE`: frames of all lengths; then, when the wire's end reads no more, so many that some are held back, and
-/// [`HELD`] behind those, whose bytes are changed after the kernel has taken them.
+/// `send MODE INTERFACE`: frames of all lengths; then, when the wire's end reads no more, so many
+/// that some are held back, and [`HELD`] behind those, whose bytes are changed after the kernel has
+/// taken them.
 pub fn run(mode: &str, interface: &str) -> Result<String> {
     let mode = match mode {
         "copy" => Mode::Copy,
@@ -65,7 +67,8 @@ pub fn run(mode: &str, interface: &str) -> Result<String> {
         n += 1;
     }
     ensure!(is_held(&mut sender)?, "the frames behind those that are held are not");
-    // The memory is this process's, but not this program's to write to: frames are on their way there.
+    // The memory is this process's, but not this program's to write to: frames are on their way
+    // there.
     let memory = OpenOptions::new().write(true).open("/proc/self/mem").context("/proc/self/mem")?;
     places.iter().try_for_each(|place| change(&memory, *place))?;
     println!("changed");

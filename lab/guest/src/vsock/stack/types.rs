@@ -12,8 +12,8 @@ pub struct StackOptions {
     /// Whether a send that finds no credit asks the peer for some, once until
     /// some comes. Linux does not ask: the peer tells of free space by itself.
     pub ask_credit: bool,
-    /// Connections that may wait for [`VsockStack::accept`](super::VsockStack::accept) at a port; more
-    /// are refused.
+    /// Connections that may wait for [`VsockStack::accept`](super::VsockStack::accept) at a port;
+    /// more are refused.
     pub backlog: usize,
 }
 

@@ -16,8 +16,8 @@ use super::transfer;
 /// Connections that are open, from each side.
 const HELD: usize = 3;
 
-/// The machine is reset, and the guest reboots, with the device in place. The host's programs see the
-/// ends of their connections, and new ones work.
+/// The machine is reset, and the guest reboots, with the device in place. The host's programs see
+/// the ends of their connections, and new ones work.
 pub fn reboot(env: &Env<'_>) -> Result<String> {
     let mut vsock = Vsock::start(env)?;
     for (begin, how) in [(Guest::reset as fn(&mut Guest) -> Result<()>, "reset"), (Guest::reboot, "reboot")] {

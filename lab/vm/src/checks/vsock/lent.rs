@@ -1,8 +1,8 @@
-//! What a guest's kernel sends of memory that is lent on AF_VSOCK, beside what the sender says of it; and what the sender
-//! chooses by itself.
+//! What a guest's kernel sends of memory that is lent on AF_VSOCK, beside what the sender says of
+//! it; and what the sender chooses by itself.
 //!
-//! The back end stands still while the guest sends, so that payloads wait in the guest and are changed there: new bytes arrive
-//! where nobody copied.
+//! The back end stands still while the guest sends, so that payloads wait in the guest and are
+//! changed there: new bytes arrive where nobody copied.
 
 use std::os::fd::OwnedFd;
 
@@ -19,8 +19,8 @@ use super::setup::{HOST, Vsock};
 
 const PORT: u32 = 1011;
 
-/// Payloads that wait together: those of `auto` begin with a block of copies, then one of loans. Less than the credit that
-/// the back end gives.
+/// Payloads that wait together: those of `auto` begin with a block of copies, then one of loans.
+/// Less than the credit that the back end gives.
 const COUNT: usize = 40;
 const COPIES: usize = 20;
 const BYTES: usize = 4096;
@@ -40,7 +40,8 @@ pub fn truth(vsock: &mut Vsock, kernel: Kernel) -> Result<String> {
             let lent = match (mode, backend, kernel) {
                 ("zerocopy", "socket", Kernel::New) => COUNT,
                 ("auto", "socket", Kernel::New) => COUNT - COPIES,
-                // Nothing is lent to the old kernel, nor by io_uring, which would not say what is copied all the same.
+                // Nothing is lent to the old kernel, nor by io_uring, which would not say what is
+                // copied all the same.
                 _ => 0,
             };
             let checked = held(vsock, &listener, &format!("{mode} {backend} {COUNT} {BYTES}"))
@@ -91,8 +92,8 @@ fn ledger(said: &Value) -> Result<Ledger> {
     serde_json::from_value(said.clone()).with_context(|| format!("no ledger: {said}"))
 }
 
-/// Fails unless each payload came with the new bytes where it is said not to have been copied, and with the old ones where it
-/// is; `lent` of them with the new ones.
+/// Fails unless each payload came with the new bytes where it is said not to have been copied, and
+/// with the old ones where it is; `lent` of them with the new ones.
 fn agree(said: &Value, came: &[u8], bytes: usize, lent: usize) -> Result<String> {
     let copied = said["copied"].as_array().context("no list")?;
     ensure!(came.len() == copied.len() * bytes, "{} bytes came", came.len());
@@ -109,7 +110,8 @@ fn agree(said: &Value, came: &[u8], bytes: usize, lent: usize) -> Result<String>
     Ok(format!("{lent} of {}", copied.len()))
 }
 
-/// `Mode::Auto` on its own, by socket calls: once it has chosen, sends go as it says, and its ledger is what the completions say.
+/// `Mode::Auto` on its own, by socket calls: once it has chosen, sends go as it says, and its
+/// ledger is what the completions say.
 pub fn choices(vsock: &mut Vsock) -> Result<String> {
     let listener = host::Listener::new(&vsock.uds(), PORT, Kind::Stream)?;
     let mut text = Vec::new();

@@ -122,8 +122,8 @@ fn friends(backend: &mut Backend, a: &mut Side, b: &mut Side) -> Result<String> 
     Ok(format!("{BULK_BYTES} bytes from guest to guest, {calls} notifications"))
 }
 
-/// One guest has all the connections to the other one that it may have: no more, and the host still reaches that one, by a line
-/// as other devices take it.
+/// One guest has all the connections to the other one that it may have: no more, and the host still
+/// reaches that one, by a line as other devices take it.
 fn share(env: &Env<'_>, a: &mut Side, b: &mut Side) -> Result<()> {
     let job = Background::listen(&mut b.guest, &format!("stream listen 5030 hold 9 {SHARE}"))?;
     let line = format!("stream connect {} 5030 answer-tokens {SHARE}", b.cid);

@@ -51,7 +51,8 @@ impl Card {
         Ok(Self { guest, wire, interface })
     }
 
-    /// A guest with a card of `queue_pairs` on a tap, in this thread's network namespace, which has to be of its own.
+    /// A guest with a card of `queue_pairs` on a tap, in this thread's network namespace, which has
+    /// to be of its own.
     pub fn plug_on_tap(env: &Env<'_>, queue_pairs: u16) -> Result<Self> {
         let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;
         guest.qmp.execute(
@@ -67,7 +68,8 @@ impl Card {
         Ok(Self { guest, wire: Wire::of_tap(TAP)?, interface })
     }
 
-    /// Buffers of the card's queue `index` that the card has used so far, as QEMU counts them, modulo 65536.
+    /// Buffers of the card's queue `index` that the card has used so far, as QEMU counts them,
+    /// modulo 65536.
     pub fn used(&mut self, index: u16) -> Result<u16> {
         let path = "/machine/peripheral/card/virtio-backend";
         let status =
@@ -76,7 +78,8 @@ impl Card {
         used.with_context(|| format!("no used-idx in {status}"))
     }
 
-    /// How the card stands, for an error: its counters in the guest, and its rings as QEMU has them.
+    /// How the card stands, for an error: its counters in the guest, and its rings as QEMU has
+    /// them.
     fn state(&mut self) -> String {
         let show = format!("ip -s link show {}", self.interface);
         let counters = self.guest.run(&show, COMMAND).map(|output| output.text).unwrap_or_default();
@@ -92,8 +95,8 @@ impl Card {
         format!("the card: {}; rings: {rings}", counters.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Runs `zw-xdp WORDS` in the guest while the wire's end gives it the frames that it asks for. Returns what it says at its
-    /// end.
+    /// Runs `zw-xdp WORDS` in the guest while the wire's end gives it the frames that it asks for.
+    /// Returns what it says at its end.
     pub fn serve(&mut self, words: &str) -> Result<String> {
         let done = AtomicBool::new(false);
         let Self { guest, wire, .. } = self;
@@ -109,8 +112,8 @@ impl Card {
         }
     }
 
-    /// Starts VMs that send frames back, `zw-xdp WORDS` each, and runs `exchange` while they do. Returns what each says at its
-    /// end.
+    /// Starts VMs that send frames back, `zw-xdp WORDS` each, and runs `exchange` while they do.
+    /// Returns what each says at its end.
     pub fn with_vms(
         &mut self,
         vms: &[String],

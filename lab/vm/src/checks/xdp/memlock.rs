@@ -1,4 +1,5 @@
-//! The program as an ordinary user in zero-copy mode: memory that it registers counts against its limit (RLIMIT_MEMLOCK).
+//! The program as an ordinary user in zero-copy mode: memory that it registers counts against its
+//! limit (RLIMIT_MEMLOCK).
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -12,7 +13,8 @@ use super::{Card, check_zero_copy};
 /// Lengths of the frames, bytes.
 const LENGTHS: std::ops::RangeInclusive<usize> = 60..=1514;
 
-/// What a VM of `zw-xdp echo` needs: its 8 MiB, the padding before them, and the slab of a queue pair.
+/// What a VM of `zw-xdp echo` needs: its 8 MiB, the padding before them, and the slab of a queue
+/// pair.
 const NEED_BYTES: u64 = (8 << 20) + (128 << 10) + 2048 * 256 + 512 * 4096;
 
 /// So much has no room for the VM; for a part of it; for all.
@@ -20,8 +22,9 @@ const TOO_LITTLE: u64 = 1 << 20;
 const A_PART: u64 = NEED_BYTES - (4 << 20);
 const ENOUGH: u64 = NEED_BYTES + 4096;
 
-/// Refused with the figures and the remedy where the limit is too low, and all frames without a copy where it is not; with
-/// `pin=partial` a part of the memory is registered, and frames elsewhere are copied.
+/// Refused with the figures and the remedy where the limit is too low, and all frames without a
+/// copy where it is not; with `pin=partial` a part of the memory is registered, and frames
+/// elsewhere are copied.
 pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     too_little(&mut card).context("too low a limit")?;
@@ -44,7 +47,8 @@ pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
 fn start(card: &mut Card, socket: &str, limit: u64, more: &str) -> Result<Program> {
     let arguments = format!("--socket {socket} --port xdp:{},mode=zerocopy{more}", card.interface);
     let program = Program::start_by(&mut card.guest, &format!("zw-xdp as-user {limit}"), &arguments)?;
-    // Neither root, nor with the capability that lifts the limit (bit 14): CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF.
+    // Neither root, nor with the capability that lifts the limit (bit 14): CAP_NET_ADMIN,
+    // CAP_NET_RAW, CAP_BPF.
     let status = program.status(&mut card.guest)?;
     let line = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default().trim();
     ensure!(line("Uid:").starts_with("1000\t1000\t1000"), "{status}");

@@ -1,12 +1,13 @@
-//! `--port xdp` on a driver with zero-copy mode: VMs inside a guest, on the guest's virtio-net card.
+//! `--port xdp` on a driver with zero-copy mode: VMs inside a guest, on the guest's virtio-net
+//! card.
 //!
 //! ```text
 //!  guest: zw-xdp (VM) ── zerowire net ── AF_XDP ── virtio-net ── QEMU ── datagrams or tap ── this program
 //! ```
 //! Or a program in the guest sends by itself ([`send`], [`replay`]).
 //!
-//! The card is QEMU's own: the driver's zero-copy mode resets single queues (VIRTIO_F_RING_RESET), which QEMU doesn't pass on to
-//! vhost-user back ends.
+//! The card is QEMU's own: the driver's zero-copy mode resets single queues (VIRTIO_F_RING_RESET),
+//! which QEMU doesn't pass on to vhost-user back ends.
 
 mod card;
 pub mod cycles;
@@ -25,8 +26,8 @@ pub use card::Card;
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-/// Fails unless a VM's statistics say zero copy, and of at least `least` frames each way nearly all went without a copy. Returns
-/// the figures in words.
+/// Fails unless a VM's statistics say zero copy, and of at least `least` frames each way nearly all
+/// went without a copy. Returns the figures in words.
 pub fn check_zero_copy(vm: &Value, least: u64) -> Result<String> {
     let path = vm["path"].as_str().unwrap_or_default();
     ensure!(path.contains(", zero copy"), "not in zero-copy mode: {vm}");

@@ -1,4 +1,5 @@
-//! The modes of an xdp port: huge pages in zero-copy mode, huge and small ones in mode auto, and copy mode.
+//! The modes of an xdp port: huge pages in zero-copy mode, huge and small ones in mode auto, and
+//! copy mode.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -46,8 +47,8 @@ pub fn zero_copy(env: &Env<'_>) -> Result<String> {
 const SMALL_MTU: usize = 1000;
 const SHORT: usize = SMALL_MTU + 18;
 
-/// The interface's MTU becomes smaller and larger again while a VM runs: frames that are too long are dropped and counted, the
-/// others go on, and more of each than there are buffers.
+/// The interface's MTU becomes smaller and larger again while a VM runs: frames that are too long
+/// are dropped and counted, the others go on, and more of each than there are buffers.
 pub fn mtu(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     let interface = card.interface.clone();

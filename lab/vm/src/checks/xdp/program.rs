@@ -111,7 +111,8 @@ pub fn frames(env: &Env<'_>) -> Result<String> {
 
 /// Frames with VLAN tags both ways through the program.
 pub fn vlan(env: &Env<'_>) -> Result<String> {
-    // Priority only, lowest and highest VLAN, with all priority bits, and one tag in another (IEEE 802.1Q, 802.1ad).
+    // Priority only, lowest and highest VLAN, with all priority bits, and one tag in another (IEEE
+    // 802.1Q, 802.1ad).
     let kinds: [&[[u8; 4]]; 5] = [
         &[[0x81, 0, 0xe0, 0]],
         &[[0x81, 0, 0, 1]],
@@ -120,14 +121,16 @@ pub fn vlan(env: &Env<'_>) -> Result<String> {
         &[[0x88, 0xa8, 0, 7], [0x81, 0, 0, 100]],
     ];
     let mut card = Card::plug(env)?;
-    // The card gives its driver frames of VLANs that were asked for, or of all where it is promiscuous, which the program sees to.
+    // The card gives its driver frames of VLANs that were asked for, or of all where it is
+    // promiscuous, which the program sees to.
     let lengths: Vec<usize> = (64..=1518).step_by(23).chain([1513, 1514, 1515, 1517, 1518]).collect();
     let all = lengths.iter().zip(0_u32..).flat_map(|(&len, n)| kinds.map(|tags| tagged(tags, n, len)));
     let (_, vm) = through(&mut card, all)?;
     check_zero_copy(&vm, (lengths.len() * kinds.len()) as u64)
 }
 
-/// The card filters: frames for the VM's own address come only where the program has the interface promiscuous.
+/// The card filters: frames for the VM's own address come only where the program has the interface
+/// promiscuous.
 pub fn address(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     // Another last byte than the card's address has.
@@ -150,7 +153,8 @@ pub fn address(env: &Env<'_>) -> Result<String> {
     Ok("frames for another address than the card's with promisc=on only".to_owned())
 }
 
-/// Sends frames back and forth through the program with one VM. Returns its log, and the VM's statistics at its end.
+/// Sends frames back and forth through the program with one VM. Returns its log, and the VM's
+/// statistics at its end.
 fn through(card: &mut Card, frames: impl Iterator<Item = Vec<u8>>) -> Result<(String, Value)> {
     let port = format!("--socket /tmp/vm --port xdp:{},mode=zerocopy", card.interface);
     let program = Program::start(&mut card.guest, &port)?;

@@ -17,7 +17,8 @@ const PORTS: std::ops::Range<u16> = 5000..5032;
 /// Lengths of frames from each port, bytes.
 const LENGTHS: [usize; 6] = [60, 61, 257, 1000, 1513, 1514];
 
-/// Queues of the card that the driver receives from, and those that it sends on (virtio 1.3 §5.1.2).
+/// Queues of the card that the driver receives from, and those that it sends on (virtio 1.3
+/// §5.1.2).
 const RECEIVE: [u16; 2] = [0, 2];
 const TRANSMIT: [u16; 2] = [1, 3];
 
@@ -68,7 +69,8 @@ pub fn two_vms(env: &Env<'_>) -> Result<String> {
                 ensure!(again == first, "frames of one port went to another VM: {first:?}, then {again:?}");
             }
             let after = Counts::read(card, &mut program)?;
-            // What QEMU put into a queue of the card, and took from one, is what that queue's VM had.
+            // What QEMU put into a queue of the card, and took from one, is what that queue's VM
+            // had.
             for queue in 0..2 {
                 for (way, name) in ["received", "sent"].into_iter().enumerate() {
                     let [now, then] = [&after, &before].map(|c| (c.card[queue][way], c.vms[queue][way]));
@@ -101,7 +103,8 @@ fn in_namespace(test: impl FnOnce() -> Result<String> + Send) -> Result<String> 
     })
 }
 
-/// Sends frames of each length from each port; says which VM has answered each port, always the same one, and both some.
+/// Sends frames of each length from each port; says which VM has answered each port, always the
+/// same one, and both some.
 fn exchange(card: &mut Card) -> Result<BTreeMap<u16, u8>> {
     let mut names = BTreeMap::new();
     for (len, n) in LENGTHS.into_iter().zip(0..) {

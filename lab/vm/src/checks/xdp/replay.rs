@@ -1,4 +1,5 @@
-//! `zerowire replay --port xdp` on a card with zero-copy mode: the frames of a capture as they leave, and what the summary says.
+//! `zerowire replay --port xdp` on a card with zero-copy mode: the frames of a capture as they
+//! leave, and what the summary says.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +20,8 @@ const REST: Duration = Duration::from_secs(1);
 /// What the summary calls the mode.
 const ZERO_COPY: &str = "zero-copy mode (the interface reads the frames in place)";
 
-/// A capture that the card's memory holds, sent twice from there; and one that is read while it is sent.
+/// A capture that the card's memory holds, sent twice from there; and one that is read while it is
+/// sent.
 pub fn capture(card: &mut Card) -> Result<String> {
     // It is in the guest if it is there.
     backend::static_program()?;
@@ -58,7 +60,8 @@ pub fn capture(card: &mut Card) -> Result<String> {
     Ok(format!("replay: 2 × {frames} frames from the card's memory, {frames} copied there"))
 }
 
-/// Runs it at top speed in the guest, and compares every frame that leaves with that of the capture. Returns what it prints.
+/// Runs it at top speed in the guest, and compares every frame that leaves with that of the
+/// capture. Returns what it prints.
 fn replay(card: &mut Card, options: &str, passes: usize) -> Result<String> {
     let log = "/tmp/replay.log";
     let line = format!("zerowire replay -i {} --port xdp --topspeed {options} {CAPTURE}", card.interface);

@@ -1,5 +1,5 @@
-//! AF_XDP transmit by `XdpSender` on a card with zero-copy mode: which bytes it sends, and what the ledger says. `zerowire replay`
-//! stands on it.
+//! AF_XDP transmit by `XdpSender` on a card with zero-copy mode: which bytes it sends, and what the
+//! ledger says. `zerowire replay` stands on it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,8 +18,9 @@ const SOON: Duration = Duration::from_secs(60);
 /// For what was on its way when the program ended.
 const REST: Duration = Duration::from_secs(1);
 
-/// `zw-xdp send` in the guest, in zero-copy mode and, as the counterpart, in copy mode. The wire's end stops reading in the
-/// middle: QEMU then leaves frames in the card's queue, and bytes that are changed there are what arrives, or not.
+/// `zw-xdp send` in the guest, in zero-copy mode and, as the counterpart, in copy mode. The wire's
+/// end stops reading in the middle: QEMU then leaves frames in the card's queue, and bytes that are
+/// changed there are what arrives, or not.
 pub fn in_place(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     let mut said = Vec::new();

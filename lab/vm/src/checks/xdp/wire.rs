@@ -25,7 +25,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Frames that may still come back late.
 const REMEMBERED: usize = 64;
 
-/// Bytes of the virtio-net header in front of a packet socket's frames, all zero: nothing is left to anybody.
+/// Bytes of the virtio-net header in front of a packet socket's frames, all zero: nothing is left
+/// to anybody.
 const PACKET_HEADER: [u8; 10] = [0; 10];
 
 /// For QEMU to take a frame.
@@ -148,8 +149,8 @@ impl Wire {
         Ok(None)
     }
 
-    /// The name of the VM that sent this; None where it was none of them. What is not the answer to a frame that was sent is an
-    /// error.
+    /// The name of the VM that sent this; None where it was none of them. What is not the answer to
+    /// a frame that was sent is an error.
     fn answer(&self, got: &[u8]) -> Result<Option<u8>> {
         let Some((addresses, rest)) = got.split_first_chunk::<ADDRESSES_BYTES>() else { return Ok(None) };
         if addresses[..6] != HERE || addresses[6..11] != THERE[..5] {
@@ -161,8 +162,8 @@ impl Wire {
         Ok(Some(addresses[11]))
     }
 
-    /// Gives VMs in the guest the frames that they ask for, until `done`. Others that they send have to be as
-    /// [`sent`] makes them.
+    /// Gives VMs in the guest the frames that they ask for, until `done`. Others that they send
+    /// have to be as [`sent`] makes them.
     pub fn serve(&self, done: &AtomicBool) -> Result<()> {
         let mut buffer = vec![0; 4096];
         while !done.load(Ordering::Relaxed) {
