@@ -785,7 +785,7 @@ size_t zw_sender_outstanding_bytes(const struct zw_sender *sender);
 // The totals up to now, up to ledger.size bytes of them.
 int zw_sender_ledger(const struct zw_sender *sender, struct zw_ledger *ledger);
 
-// Bytes copied for a reason, and its name ("kernel", "small"...: docs/send.md). Reasons are numbered from 0 on: returns 1,
+// Bytes copied for a reason, and its name ("kernel", "small"...: docs/ledger.md). Reasons are numbered from 0 on: returns 1,
 // or 0 behind the last one. The name is the library's, and stays. NULL is allowed for both results.
 int zw_sender_copied(const struct zw_sender *sender,
                      uint32_t reason,

@@ -96,7 +96,7 @@ pub(crate) unsafe fn reason(
     1
 }
 
-/// Bytes copied for a reason, and its name ("kernel", "small"...: docs/send.md). Reasons are numbered from 0 on: returns 1,
+/// Bytes copied for a reason, and its name ("kernel", "small"...: docs/ledger.md). Reasons are numbered from 0 on: returns 1,
 /// or 0 behind the last one. The name is the library's, and stays. NULL is allowed for both results.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_copied(

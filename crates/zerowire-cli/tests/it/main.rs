@@ -7,6 +7,7 @@ mod doctor_queue;
 mod exit_status;
 mod idle;
 mod install;
+mod ledger_page;
 mod log;
 mod net_arguments;
 mod net_service;

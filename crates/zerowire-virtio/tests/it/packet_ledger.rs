@@ -100,7 +100,7 @@ fn a_guest_that_takes_no_checksums_is_named_as_the_reason() {
         peer.send_with(&TSO, &frames::tcp_frame(1, 3000)).expect("sent");
         receive(&mut guest, 43);
         let copied = copied(&backend);
-        let want = [("no checksums", 20 * 1512), ("rebuilt", 3 * 66 + 3000), ("small", 20 * 512)];
+        let want = [("no_checksums", 20 * 1512), ("rebuilt", 3 * 66 + 3000), ("small", 20 * 512)];
         assert_eq!(copied, BTreeMap::from(want));
         assert_eq!(backend.stats("a").receive.totals.zero_copied_frames, 0);
     });

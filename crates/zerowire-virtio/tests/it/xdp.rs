@@ -111,7 +111,7 @@ fn every_length_comes_in_to_every_kind_of_buffer() {
             let copied = after.copied_total() - before.copied_total();
             assert_eq!(copied == 0, direct, "{mode:?}: {copied} bytes copied");
             if !direct {
-                assert!(after.copied_bytes.contains_key("bounce: small buffer"), "{:?}", after.copied_bytes);
+                assert!(after.copied_bytes.contains_key("bounce_small_buffer"), "{:?}", after.copied_bytes);
             }
         }
         let totals = backend.stats("a").receive.totals;

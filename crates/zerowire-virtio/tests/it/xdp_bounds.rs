@@ -98,7 +98,7 @@ fn no_byte_lands_outside_a_posted_buffer() {
         let copied = backend.stats("a").receive.totals.copied_bytes;
         assert_eq!(
             copied.keys().copied().collect::<Vec<_>>(),
-            ["bounce: scattered buffer", "bounce: small buffer"]
+            ["bounce_scattered_buffer", "bounce_small_buffer"]
         );
     });
 }

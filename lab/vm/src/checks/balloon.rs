@@ -13,7 +13,7 @@ use super::vsock::setup::Vsock;
 use super::vsock::transfer;
 
 /// The ledger's reason for frames in memory that is not registered.
-const NOT_PINNED: &str = "bounce: not pinned";
+const NOT_PINNED: &str = "bounce_not_pinned";
 
 /// What the balloon takes, MiB.
 const TAKEN: u32 = 96;

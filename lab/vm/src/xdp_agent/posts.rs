@@ -29,8 +29,8 @@ const KEPT: u64 = 4;
 /// Around all limits.
 const LENGTHS: [usize; 14] = [60, 61, 64, 255, 1499, 1513, 1514, 1515, 1517, 1518, 1519, 1534, 1535, LONGEST];
 
-const SMALL: &str = "bounce: small buffer";
-const UNSAFE: &str = "bounce: unsafe buffer";
+const SMALL: &str = "bounce_small_buffer";
+const UNSAFE: &str = "bounce_unsafe_buffer";
 
 /// What a batch came to: frames without a copy, and bytes copied by reason.
 type Came = (u64, BTreeMap<&'static str, u64>);

@@ -136,7 +136,7 @@ impl Registrar {
         let next = if state.discards < DISCARDS {
             "it is registered anew"
         } else {
-            "it is not registered any more, and all frames are copied ('bounce: not pinned')"
+            "it is not registered any more, and all frames are copied ('bounce_not_pinned')"
         };
         let why = format!(
             "interface {}: {} KiB of the guest's memory were discarded while they were registered, so that frames there may have \
