@@ -1,4 +1,6 @@
 //! `bench packet-tx`: every column on both sinks, with every frame or byte accounted for. Needs root, as the benchmark does.
+//!
+//! The CPU time of a send to the ifb is that of the whole process: such a run has a process of its own.
 
 use std::path::Path;
 
@@ -6,6 +8,7 @@ use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
 use zerowire_bench::packet_tx::report::{Kind, TxReport};
 use zerowire_bench::packet_tx::{Column, PacketTxOptions, SinkKind, run_packet_tx};
+use zerowire_testkit::own_process;
 
 fn small(sink: SinkKind) -> PacketTxOptions {
     PacketTxOptions {
@@ -33,6 +36,7 @@ const LENDING: [Column; 4] = [Column::Zc, Column::ZcBatched, Column::SendZc, Col
 /// The sink's own counters are compared with the number of sends within: a frame too few or too many fails the line.
 #[test]
 fn every_column_sends_the_right_count_to_the_ifb() {
+    own_process!();
     let (report, text) = run(&small(SinkKind::Ifb));
     assert_eq!(report.cases.len(), 2);
     for case in &report.cases {
@@ -66,6 +70,7 @@ fn every_column_sends_the_right_count_to_the_ifb() {
 
 #[test]
 fn every_column_reaches_the_receiver_and_lent_memory_is_copied_for_it() {
+    own_process!();
     let (report, text) = run(&small(SinkKind::Veth));
     for case in &report.cases {
         for column in LENDING {
@@ -85,6 +90,7 @@ fn every_column_reaches_the_receiver_and_lent_memory_is_copied_for_it() {
 
 #[test]
 fn columns_are_filtered_and_the_floor_can_be_alone() {
+    own_process!();
     let options = PacketTxOptions {
         columns: vec![Column::Udp, Column::ZcBatched],
         floor_only: true,
@@ -101,6 +107,7 @@ fn columns_are_filtered_and_the_floor_can_be_alone() {
 
 #[test]
 fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
+    own_process!();
     let folder = std::env::temp_dir().join(format!("zerowire-tx-test-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("report.json");
@@ -142,6 +149,7 @@ fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
 /// With perf there are shares; without it the report says why there are none.
 #[test]
 fn cycles_are_measured_or_said_to_be_missing() {
+    own_process!();
     let options = PacketTxOptions {
         columns: vec![Column::Udp, Column::SendZcFixed],
         sizes: vec![65_000],

@@ -1,11 +1,10 @@
 //! `zerowire-bench vsock --program …`: two programs in one run, which are the same one here.
 
-mod common;
-
 use std::process::Command;
 
-use common::program;
 use serde_json::Value;
+
+use crate::support::program;
 
 #[test]
 fn programs_are_measured_in_turns_and_set_beside_the_first() {

@@ -1,22 +1,18 @@
 //! `zerowire-bench vsock-rx` as server and client on the host, with a guest without a VM on the other side of
-//! `zerowire vsock`. The table is tested in zerowire-bench, a real guest in lab/vm.
-
-mod common;
+//! `zerowire vsock`. The table is tested in vsock_rx.rs, a real guest in lab/vm.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use zerowire_guest::vsock::{
     HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, StreamSum, VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_testkit::{PATIENCE, wait_until};
 
-use common::program;
-
-/// How long anything may take before a test gives up. No test asserts how long anything took.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::support::program;
 
 /// The port without `-p`.
 const PORT: u32 = 1234;
@@ -37,15 +33,6 @@ impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// Waits until `done`; fails with `what` where that takes too long.
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,7 +1,5 @@
 //! `zerowire-bench vsock-rx`: client and server by themselves, and the table with the program `zerowire` of the same build.
 
-mod common;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use zerowire_bench::vsock_rx::{
     ClientOptions, Mode, Place, ServerOptions, TableOptions, run_client, run_server, run_table,
 };
 
-use common::program;
+use crate::support::program;
 
 fn small() -> TableOptions {
     TableOptions {

@@ -1,4 +1,6 @@
 //! `bench tcp-rx`: every way with every byte accounted for, by its own sender and by iperf3. Needs root, as the benchmark does.
+//!
+//! A run raises the limit of open files, and select() takes low descriptors only: each has a process of its own.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,6 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use zerowire_bench::tcp_rx::report::{Memory, TcpRxReport};
 use zerowire_bench::tcp_rx::{Client, TcpRxOptions, WayName, run_tcp_rx};
+use zerowire_testkit::own_process;
 
 fn small() -> TcpRxOptions {
     TcpRxOptions {
@@ -28,6 +31,7 @@ fn run(options: &TcpRxOptions) -> (TcpRxReport, String) {
 /// A run that gets a byte too few or too many fails within.
 #[test]
 fn every_way_receives_all_bytes() {
+    own_process!();
     for touch in [false, true] {
         let (report, text) = run(&TcpRxOptions { touch, ..small() });
         assert_eq!(report.cases.iter().map(|c| c.connections).collect::<Vec<_>>(), [1, 16]);
@@ -62,6 +66,7 @@ fn every_way_receives_all_bytes() {
 
 #[test]
 fn the_report_is_json_and_charts_too() {
+    own_process!();
     let dir = std::env::temp_dir().join(format!("zerowire-tcp-rx-{}", std::process::id()));
     let options = TcpRxOptions {
         connections: vec![2],
@@ -95,6 +100,7 @@ fn the_report_is_json_and_charts_too() {
 /// A sender of another origin: one test a run, the warm-up included.
 #[test]
 fn iperf3_is_received_and_ends_well() {
+    own_process!();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let options = TcpRxOptions {
         rounds: Some(1),

@@ -1,14 +1,12 @@
 //! `zerowire-bench vsock`: the floor alone, and the back end of the program `zerowire` of the same build.
 
-mod common;
-
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
 use zerowire_bench::vsock::SocketKind;
 use zerowire_bench::vsock::weapons::Attack;
 use zerowire_bench::{VsockBenchOptions, run_vsock};
 
-use common::program;
+use crate::support::program;
 
 fn small() -> VsockBenchOptions {
     VsockBenchOptions {
