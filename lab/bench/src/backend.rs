@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,13 +19,14 @@ use zerowire_guest::features;
 
 use crate::case::Direction;
 use crate::cpu::{Placement, ProcessClock};
+use crate::held::Held;
 use crate::netns::Link;
 use crate::programs::NamedProgram;
 
 /// How long a child may take from its start to listening before the benchmark gives up.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// How long a child may take to end after SIGTERM.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// How long a child may take to say its statistics.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// One way to run the back end: a name for tables and the arguments behind `net` that make it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ static STARTED: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub struct Backend {
     child: Child,
-    folder: PathBuf,
+    held: Held,
     clock: ProcessClock,
     vms: usize,
     taps: Vec<String>,
@@ -145,14 +145,14 @@ impl Backend {
         args: &[String],
         placement: &Placement,
     ) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("zerowire-bench-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
+        let held = Held::temporary(&format!("zerowire-bench-{}-{number}", std::process::id()))?;
+        let folder = held.folder();
         let log = File::create(folder.join("log"))?;
         let statistics = File::create(folder.join("statistics"))?;
         let mut command = Command::new(program);
         command.args([device, "--json", "--log", "warn"]);
         for vm in 0..vms {
-            let socket = socket_path(&folder, vm);
+            let socket = socket_path(folder, vm);
             // A socket left over from a process that was killed would count as in use.
             let _ = fs::remove_file(&socket);
             command.arg("--vm").arg(spec(vm, &socket));
@@ -161,11 +161,11 @@ impl Backend {
         command.stdin(Stdio::null()).stdout(statistics).stderr(log);
         placement.avoid_driver()?;
         let begin = Instant::now();
-        let child = command.spawn();
+        let child = held.spawn(&mut command);
         placement.pin_driver()?;
         let child = child.with_context(|| format!("can't start {}", program.display()))?;
         let clock = ProcessClock::of(child.id())?;
-        let mut backend = Self { child, folder, clock, vms, taps: Vec::new(), started: Duration::ZERO };
+        let mut backend = Self { child, held, clock, vms, taps: Vec::new(), started: Duration::ZERO };
         backend.wait_until_listening(begin)?;
         Ok(backend)
     }
@@ -174,7 +174,7 @@ impl Backend {
         for vm in 0..self.vms {
             // A connection is the only proof; the back end must take it that this one says nothing.
             while UnixStream::connect(self.socket(vm)).is_err() {
-                if let Some(status) = self.child.try_wait()? {
+                if let Some(status) = self.held.try_wait(&mut self.child)? {
                     bail!("the back end ended at its start ({status}): {}", self.log());
                 }
                 if begin.elapsed() > START_LIMIT {
@@ -189,7 +189,7 @@ impl Backend {
 
     /// The socket of VM `vm`.
     pub fn socket(&self, vm: usize) -> PathBuf {
-        socket_path(&self.folder, vm)
+        socket_path(self.held.folder(), vm)
     }
 
     /// The unix socket at which host programs reach VM `vm`; what listens for the VM on port P is
@@ -253,53 +253,36 @@ impl Backend {
 
     /// Asks for its statistics with SIGUSR1 and returns the line of JSON.
     pub fn statistics(&self) -> Result<Value> {
-        let path = self.folder.join("statistics");
+        let path = self.held.folder().join("statistics");
         let before = fs::metadata(&path)?.len() as usize;
         let pid = Pid::from_raw(self.child.id() as i32).context("the back end has no process number")?;
         kill_process(pid, Signal::USR1)?;
         let begin = Instant::now();
-        while begin.elapsed() < STOP_LIMIT {
+        while begin.elapsed() < ANSWER_LIMIT {
             let text = fs::read_to_string(&path)?;
             if let Some(line) = text.get(before..).filter(|line| line.ends_with('\n')) {
                 return serde_json::from_str(line).context("the back end's statistics are no JSON");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        bail!("the back end gave no statistics within {STOP_LIMIT:?} of SIGUSR1: {}", self.log())
+        bail!("the back end gave no statistics within {ANSWER_LIMIT:?} of SIGUSR1: {}", self.log())
     }
 
     /// The end of what it wrote to standard error.
     pub fn log(&self) -> String {
-        let text = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        let text = fs::read_to_string(self.held.folder().join("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         match &lines[lines.len().saturating_sub(8)..] {
             [] => "it wrote nothing".to_owned(),
             last => last.join("\n"),
         }
     }
-
-    fn stop(&mut self) -> io::Result<()> {
-        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
-            kill_process(pid, Signal::TERM)?;
-        }
-        let begin = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            if begin.elapsed() > STOP_LIMIT {
-                self.child.kill()?;
-                self.child.wait()?;
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Backend {
     fn drop(&mut self) {
         // A child that has ended already gives an error here, which is as good.
-        let _ = self.stop();
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = self.held.stop(&mut self.child);
     }
 }
 

@@ -27,6 +27,7 @@ pub mod floor;
 pub mod frame;
 pub mod generator;
 pub mod guest;
+pub mod held;
 pub mod idle;
 pub mod interleave;
 pub mod machine;

@@ -16,7 +16,7 @@ pub struct NetOptions {
     /// Less of everything: under a minute instead of some minutes. Of `vms` only the first, the
     /// middle and the last number are taken.
     pub quick: bool,
-    /// Rounds of each case; `None`: 15, or 5 when quick.
+    /// Rounds of each case; `None`: 25, or 5 when quick.
     pub rounds: Option<usize>,
     /// Frame lengths in bytes from the Ethernet header on, 60 to 65549. Above 9014 the frame is a
     /// TCP frame to be segmented.

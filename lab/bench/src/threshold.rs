@@ -4,7 +4,8 @@
 //! A transmit chain is a private head (virtio-net header and packet headers, read once) and pieces
 //! of guest memory. Copying the pieces behind the head costs user-space time by the byte; handing
 //! the kernel a vector costs time by the piece, and more when the pieces are cold. The back end takes
-//! its constants `GATHER_MAX_BYTES` and `GATHER_MIN_SEGMENTS` from this table.
+//! [`GATHER_MAX_BYTES`](zerowire_virtio::net::GATHER_MAX_BYTES) and `SCATTER_MEAN_BYTES`, its limits
+//! of a frame's length and of the mean length of its pieces, from this table.
 //!
 //! Both are measured, interleaved, on one tap: gather and write(2), and writev(2).
 

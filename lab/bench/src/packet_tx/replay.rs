@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::frame::{HEAD_LEN, Head};
 use super::lab::{INTERFACE, Lab};
+use crate::held::Held;
 use crate::interleave::interleave;
 use crate::progress::Progress;
 use crate::stats::Summary;
@@ -63,12 +64,11 @@ pub fn measure(program: &Path, lab: &Lab, rounds: usize, quick: bool) -> Result<
         }
         false => Some("tcpreplay: not measured: install tcpreplay".to_owned()),
     };
-    let folder = std::env::temp_dir().join(format!("zerowire-replay-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
+    let held = Held::temporary(&format!("zerowire-replay-bench-{}", std::process::id()))?;
     let mut progress = Progress::new("replay", FRAMES.len() * (rounds + 1));
     let mut rows = Vec::new();
     for frame_bytes in FRAMES {
-        let capture = folder.join(format!("{frame_bytes}.pcap"));
+        let capture = held.folder().join(format!("{frame_bytes}.pcap"));
         std::fs::write(&capture, pcap(lab, frame_bytes))
             .with_context(|| format!("can't write {}", capture.display()))?;
         let what = format!("{frame_bytes} B");
@@ -89,7 +89,6 @@ pub fn measure(program: &Path, lab: &Lab, rounds: usize, quick: bool) -> Result<
         });
     }
     progress.finish();
-    let _ = std::fs::remove_dir_all(&folder);
     Ok(ReplayReport { packets: PACKETS * passes, rows, not_measured })
 }
 

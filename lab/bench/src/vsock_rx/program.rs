@@ -9,11 +9,13 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
 use crate::guest::STALL_LIMIT;
+use crate::held::Held;
 
 /// A running `zerowire-bench vsock-rx`. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
+    held: Held,
 }
 
 impl Program {
@@ -22,20 +24,21 @@ impl Program {
         let mut command = Command::new(tool);
         command.args(["--log", "warn", "vsock-rx", "--json", "-"]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().with_context(|| format!("can't start {}", tool.display()))?;
-        Ok(Self { child })
+        let held = Held::nothing();
+        let child = held.spawn(&mut command).with_context(|| format!("can't start {}", tool.display()))?;
+        Ok(Self { child, held })
     }
 
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_some())
+        Ok(self.held.try_wait(&mut self.child)?.is_some())
     }
 
     /// Waits for its end and reads what it printed.
     pub fn output<T: DeserializeOwned>(&mut self) -> Result<T> {
         let begin = Instant::now();
         let status = loop {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.held.try_wait(&mut self.child)? {
                 break status;
             }
             if begin.elapsed() > STALL_LIMIT {
@@ -52,7 +55,7 @@ impl Program {
 
     /// What it wrote to standard error, if it has ended.
     pub fn words(&mut self) -> String {
-        match self.child.try_wait() {
+        match self.held.try_wait(&mut self.child) {
             Ok(Some(_)) => read(self.child.stderr.take()).trim().to_owned(),
             _ => "it runs".to_owned(),
         }
@@ -70,6 +73,8 @@ impl Drop for Program {
     fn drop(&mut self) {
         // One that has ended gives an error here, which is as good.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        while let Ok(None) = self.held.try_wait(&mut self.child) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -61,6 +61,17 @@ fn a_closed_standard_output_ends_it_without_a_panic() {
     assert!(!text.contains("panicked"), "{text}");
 }
 
+/// Of each command's own rounds, and of nothing that it doesn't have.
+#[test]
+fn the_help_of_vsock_is_about_vsock() {
+    let output = bench(&["vsock", "--help"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("[default: 9, with --quick 3]"), "{text}");
+    for foreign in ["--threshold", " tap", "other ports"] {
+        assert!(!text.contains(foreign), "{foreign}: {text}");
+    }
+}
+
 /// In a terminal of 80 columns, as the program is told.
 #[test]
 fn each_help_page_fits_80_columns() {

@@ -7,6 +7,7 @@ mod bench_programs;
 mod bench_replay;
 mod bench_vsock_rx;
 mod floor;
+mod interrupt;
 mod packet_tx;
 mod ports;
 mod support;

@@ -15,7 +15,7 @@ use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::table::fit_tables;
 use zerowire_bench::vsock::SocketKind;
 use zerowire_bench::{
-    NetOptions, ThresholdOptions, VsockBenchOptions, WrongArguments, run_net, run_threshold, run_vsock,
+    NetOptions, ThresholdOptions, VsockBenchOptions, WrongArguments, held, run_net, run_threshold, run_vsock,
 };
 use zerowire_cli::columns::{Fitting, width};
 use zerowire_cli::{logging, outcome, tips};
@@ -131,7 +131,7 @@ struct VsockBenchArgs {
     /// Fewer rounds, fewer lengths.
     #[arg(long)]
     quick: bool,
-    /// Rounds of each case: 25, of other ports than a tap 15, and 5 with --quick; with --threshold 9 and 3.
+    /// Rounds of each case [default: 9, with --quick 3].
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// Sockets of the guest and of the host's program: stream, or seqpacket, where each write is a message.
@@ -190,13 +190,14 @@ fn main() -> ExitCode {
         eprintln!("zerowire-bench: {e}");
         return ExitCode::from(2);
     }
-    let result = match cli.what {
-        What::Net(args) => net(*args),
-        What::Vsock(args) => vsock(*args),
-        What::VsockRx(args) => vsock_rx::run(*args),
-        What::PacketTx(args) => packet_tx::run(*args),
-        What::TcpRx(args) => tcp_rx::run(*args),
-    };
+    let result =
+        held::end_on_signals(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]).and_then(|()| match cli.what {
+            What::Net(args) => net(*args),
+            What::Vsock(args) => vsock(*args),
+            What::VsockRx(args) => vsock_rx::run(*args),
+            What::PacketTx(args) => packet_tx::run(*args),
+            What::TcpRx(args) => tcp_rx::run(*args),
+        });
     outcome::status("zerowire-bench", result)
 }
 

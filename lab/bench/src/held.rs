@@ -1,0 +1,207 @@
+//! Child processes and folders that must not outlive this program.
+//!
+//! Dropping a [`Held`] removes what it stands for. A signal that ends the program drops nothing: so
+//! [`end_on_signals`] catches it, ends all children and removes all folders, and only then ends the
+//! program by that signal.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::sys;
+
+/// How long a child may take to end after SIGTERM.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+static ALL: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+struct Entry {
+    id: usize,
+    /// A child that was not waited for.
+    child: Option<Pid>,
+    folder: Option<PathBuf>,
+}
+
+fn all() -> MutexGuard<'static, Vec<Entry>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// At most one child, and at most one folder of temporary files.
+#[derive(Debug)]
+pub struct Held {
+    id: usize,
+    folder: Option<PathBuf>,
+}
+
+impl Held {
+    /// Nothing yet.
+    pub fn nothing() -> Self {
+        Self::register(None)
+    }
+
+    /// Makes the folder `name` of temporary files.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub fn temporary(name: &str) -> Result<Self> {
+        let folder = std::env::temp_dir().join(name);
+        let held = Self::register(Some(folder.clone()));
+        fs::create_dir_all(&folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
+        Ok(held)
+    }
+
+    fn register(folder: Option<PathBuf>) -> Self {
+        let mut all = all();
+        let id = all.last().map_or(0, |last| last.id + 1);
+        all.push(Entry { id, child: None, folder: folder.clone() });
+        Self { id, folder }
+    }
+
+    /// The folder; empty where there is none.
+    pub fn folder(&self) -> &Path {
+        self.folder.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// Starts the child.
+    ///
+    /// # Errors
+    /// As [`Command::spawn`].
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        // A signal waits for the lock: it never finds a child that is not in the list.
+        let mut all = all();
+        let child = command.spawn()?;
+        if let Some(entry) = all.iter_mut().find(|entry| entry.id == self.id) {
+            entry.child = Pid::from_raw(child.id() as i32);
+        }
+        Ok(child)
+    }
+
+    /// As [`Child::try_wait`].
+    ///
+    /// # Errors
+    /// As [`Child::try_wait`].
+    pub fn try_wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+        let mut all = all();
+        let status = child.try_wait()?;
+        if status.is_some()
+            && let Some(entry) = all.iter_mut().find(|entry| entry.id == self.id)
+        {
+            entry.child = None;
+        }
+        Ok(status)
+    }
+
+    /// Ends the child: by SIGTERM, and by SIGKILL if it is still there after 2 s.
+    ///
+    /// # Errors
+    /// It ended before.
+    pub fn stop(&self, child: &mut Child) -> io::Result<()> {
+        if let Some(pid) = Pid::from_raw(child.id() as i32) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let begin = Instant::now();
+        while self.try_wait(child)?.is_none() {
+            if begin.elapsed() > STOP_LIMIT {
+                child.kill()?;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        all().retain(|entry| entry.id != self.id);
+        if let Some(folder) = &self.folder {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// From now on each of `signals` first ends what is held, and then this program. Those that the
+/// program was started to ignore stay ignored.
+///
+/// # Errors
+/// The signals can't be caught.
+pub fn end_on_signals(signals: &[libc::c_int]) -> Result<()> {
+    let (mut reader, writer) = io::pipe()?;
+    let wait = move || {
+        let mut signal = [0];
+        if reader.read_exact(&mut signal).is_ok() {
+            // Nothing is started any more: the lock is kept.
+            end(&mut all());
+            sys::end_by(libc::c_int::from(signal[0]));
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context("no thread for signals")?;
+    let signals = zerowire_cli::signals::not_ignored(signals);
+    sys::catch(&signals, writer.into()).context("signals can't be caught")
+}
+
+/// Ends all children and removes all folders.
+fn end(all: &mut [Entry]) {
+    let mut left: Vec<Pid> = all.iter().filter_map(|entry| entry.child).collect();
+    // One that can't be found has ended.
+    let tell = |children: &[Pid], signal| {
+        for pid in children {
+            let _ = kill_process(*pid, signal);
+        }
+    };
+    tell(&left, Signal::TERM);
+    let begin = Instant::now();
+    while !left.is_empty() && begin.elapsed() < 2 * STOP_LIMIT {
+        left.retain(|pid| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
+        if begin.elapsed() > STOP_LIMIT {
+            tell(&left, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for folder in all.iter().filter_map(|entry| entry.folder.as_ref()) {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_and_its_folder_end_with_it() {
+        let held = Held::temporary(&format!("zerowire-held-{}", std::process::id())).unwrap();
+        let folder = held.folder().to_owned();
+        fs::write(folder.join("log"), "text").unwrap();
+        let mut child = held.spawn(Command::new("sleep").arg("60")).unwrap();
+        assert!(held.try_wait(&mut child).unwrap().is_none());
+        held.stop(&mut child).unwrap();
+        drop(held);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn what_a_signal_finds_is_ended() {
+        let folder = std::env::temp_dir().join(format!("zerowire-found-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        // The second one ignores SIGTERM.
+        let stubborn = "trap '' TERM; while :; do sleep 1; done";
+        let commands = [("sleep", vec!["60"]), ("sh", vec!["-c", stubborn])];
+        let children = commands.map(|(program, args)| Command::new(program).args(args).spawn().unwrap());
+        let mut entries = children.map(|child| Entry {
+            id: 0,
+            child: Pid::from_raw(child.id() as i32),
+            folder: Some(folder.clone()),
+        });
+        end(&mut entries);
+        for pid in entries.iter().filter_map(|entry| entry.child) {
+            assert!(waitpid(Some(pid), WaitOptions::NOHANG).is_err(), "{pid:?} was not waited for");
+        }
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,62 @@
+//! `zerowire-bench …` ended by a signal that it alone gets, as from kill(1): what it started ends with it. The benchmark of the net
+//! device needs root.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use zerowire_testkit::wait_until;
+
+use crate::support::program;
+
+/// Its children, by number.
+fn children(of: u32) -> Vec<String> {
+    let is_child = |pid: &String| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("PPid:\t{of}"))
+    };
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    processes.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_child).collect()
+}
+
+/// A benchmark that has started its back end: the folder is there, and the VM's socket in it.
+fn started(arguments: &[&str], folder: &Path) -> Child {
+    assert!(program().is_file());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"))
+        .args(arguments)
+        .env("TMPDIR", folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let listens = |entry: fs::DirEntry| entry.path().join("vm0.sock").exists();
+    wait_until("the back end listens", || {
+        assert!(child.try_wait().expect("its status").is_none(), "it ended by itself");
+        fs::read_dir(folder).expect("the folder").flatten().any(listens)
+    });
+    child
+}
+
+#[test]
+fn a_signal_leaves_no_process_and_no_file_behind() {
+    let net = ["net", "--quick", "--sizes", "64", "--vms", "0"];
+    let vsock = ["vsock", "--quick", "--writes", "4096", "--no-extras"];
+    for (arguments, signal) in [(&net[..], libc::SIGINT), (&net, libc::SIGTERM), (&vsock, libc::SIGINT)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut child = started(arguments, folder.path());
+        let back_ends = children(child.id());
+        assert!(!back_ends.is_empty(), "{arguments:?}");
+        // SAFETY: the call takes numbers, and the child was not waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
+        let status = child.wait().expect("its status");
+        assert_eq!(status.signal(), Some(signal), "{arguments:?}: {status}");
+        for pid in back_ends {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            assert!(!name.starts_with("zerowire"), "{arguments:?}: {pid} goes on");
+        }
+        let left: Vec<_> = fs::read_dir(folder.path()).expect("the folder").flatten().collect();
+        assert!(left.is_empty(), "{arguments:?}: {left:?}");
+    }
+}
