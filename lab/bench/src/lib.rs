@@ -23,6 +23,7 @@ pub mod case;
 pub mod chart;
 pub mod compare;
 pub mod cpu;
+pub mod experiment;
 pub mod floor;
 pub mod frame;
 pub mod generator;

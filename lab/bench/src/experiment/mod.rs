@@ -1,0 +1,50 @@
+//! One experiment: variants are compared in each cell of a table, and figures follow from their runs.
+//!
+//! A [`Subject`] says what is compared: its cells (a value of each axis), its variants, what one run
+//! yields, and its [`Figure`]s. The rest is the same for all experiments:
+//!
+//! 1. [`interleave`](crate::interleave::interleave) runs the variants of a cell in turns.
+//! 2. [`CellReport::of`] makes the figures. A variant that failed has none, and nothing is compared
+//!    with it.
+//! 3. [`Column`]s make tables of them, [`series`] makes charts, and serde makes JSON.
+//! 4. [`measured`] writes what the user asked for.
+
+mod figure;
+mod outcome;
+mod report;
+mod show;
+
+pub use figure::{Figure, Number, Of};
+pub use outcome::{Files, Report, charts_into, failures, measured};
+pub use report::{Base, CellReport, Line, Tried};
+pub use show::{Column, Digits, LeftOut, Show, Text, grid, rows, series};
+
+use std::fmt::{Debug, Display};
+
+use serde::Serialize;
+
+/// What an experiment compares, and which figures it has.
+pub trait Subject: Sized + 'static {
+    /// A value of each axis. Its text stands behind the names of variants that fail.
+    type Cell: Copy + Debug + Display + Serialize;
+    /// What else is told of a cell: how much was moved, what was published.
+    type CellFacts: Clone + Debug + Serialize;
+    /// What is compared: a name, or members. Its text names it in tables, charts and failures.
+    type Variant: Clone + PartialEq + Debug + Display + Serialize;
+    /// What else is told of a variant in a cell: its path, its ledger.
+    type Facts: Clone + Debug + Serialize;
+    /// What one run yields.
+    type Sample: Clone + Debug + Serialize;
+
+    /// The figures, in the order of the JSON.
+    const FIGURES: &'static [Figure<Self>];
+    /// The key in JSON under which a cell has its variants.
+    const LINES: &'static str = "lines";
+    /// The key in JSON under which each of these has its name, unless the variant has members.
+    const VARIANT: &'static str = "variant";
+    /// Whether JSON has a cell's lists of absent and failed variants even if they are empty.
+    const EMPTY_LISTS: bool = false;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Figures as cells of tables and as bars of charts.
+
+use std::fmt::Display;
+
+use super::{CellReport, Line, Subject};
+use crate::chart::Series;
+use crate::stats::Summary;
+use crate::table::{Table, figure};
+
+/// A cell without a value.
+const NONE: &str = "-";
+
+/// Which part of a spread a text shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    /// `1.00`.
+    Median,
+    /// `0.90..1.10`.
+    Quartiles,
+    /// `1.00 (0.90..1.10)`.
+    Both,
+}
+
+/// How a number is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Digits {
+    /// Three that count.
+    Three,
+    /// As many behind the point.
+    Behind(usize),
+    /// A share in percent, with as many behind the point.
+    Percent(usize),
+}
+
+impl Digits {
+    /// The number as text.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Self::Three => figure(value),
+            Self::Behind(digits) => format!("{value:.digits$}"),
+            Self::Percent(digits) => format!("{:.digits$} %", 100.0 * value),
+        }
+    }
+}
+
+/// A text of a variant in a cell.
+pub enum Text<E: Subject> {
+    /// A figure.
+    Of(&'static str, Show, Digits),
+    /// Anything else; `None`: there is nothing to say.
+    Words(fn(&CellReport<E>, &Line<E>) -> Option<String>),
+}
+
+impl<E: Subject> Text<E> {
+    /// For `line`, which belongs to `cell`.
+    pub fn of(&self, cell: &CellReport<E>, line: &Line<E>) -> Option<String> {
+        match *self {
+            Self::Words(of) => of(cell, line),
+            Self::Of(key, Show::Median, digits) => line.middle(key).map(|value| digits.text(value)),
+            Self::Of(key, show, digits) => {
+                let Summary { median, q1, q3, .. } = line.spread(key)?;
+                let quartiles = format!("{}..{}", digits.text(q1), digits.text(q3));
+                Some(match show {
+                    Show::Both => format!("{} ({quartiles})", digits.text(median)),
+                    _ => quartiles,
+                })
+            }
+        }
+    }
+}
+
+/// A column of a table that has a row a variant.
+pub struct Column<E: Subject> {
+    /// Its heading.
+    pub heading: &'static str,
+    /// What stands in it.
+    pub text: Text<E>,
+}
+
+impl<E: Subject> Column<E> {
+    /// The medians of a figure.
+    pub const fn median(heading: &'static str, key: &'static str, digits: Digits) -> Self {
+        Self { heading, text: Text::Of(key, Show::Median, digits) }
+    }
+
+    /// The quartiles of a figure.
+    pub const fn quartiles(heading: &'static str, key: &'static str, digits: Digits) -> Self {
+        Self { heading, text: Text::Of(key, Show::Quartiles, digits) }
+    }
+
+    /// Anything else.
+    pub const fn words(heading: &'static str, of: fn(&CellReport<E>, &Line<E>) -> Option<String>) -> Self {
+        Self { heading, text: Text::Words(of) }
+    }
+
+    /// Its text for `line`, which belongs to `cell`.
+    pub fn cell(&self, cell: &CellReport<E>, line: &Line<E>) -> String {
+        self.text.of(cell, line).unwrap_or_else(|| NONE.to_owned())
+    }
+}
+
+/// A table of `cells` with a row a variant in a cell.
+pub fn rows<'a, E: Subject>(
+    cells: impl IntoIterator<Item = &'a CellReport<E>>,
+    columns: &[Column<E>],
+) -> Table {
+    let mut table = Table::new(columns.iter().map(|column| column.heading));
+    for cell in cells {
+        for line in &cell.lines {
+            table.row(columns.iter().map(|column| column.cell(cell, line)));
+        }
+    }
+    table
+}
+
+/// What a [`grid`] leaves out where it has no text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftOut {
+    /// Rows.
+    Rows,
+    /// Columns.
+    Columns,
+}
+
+/// A table with a text for each row and column; `None` where it has no text at all.
+pub fn grid<R, C>(
+    corner: &str,
+    rows: &[(String, R)],
+    columns: &[(String, C)],
+    empty: LeftOut,
+    text: impl Fn(&R, &C) -> Option<String>,
+) -> Option<Table> {
+    let of = |(_, row): &(String, R)| -> Vec<Option<String>> {
+        columns.iter().map(|(_, column)| text(row, column)).collect()
+    };
+    let texts: Vec<Vec<Option<String>>> = rows.iter().map(of).collect();
+    let some = |column: &usize| texts.iter().any(|row| row[*column].is_some());
+    let kept: Vec<usize> =
+        (0..columns.len()).filter(|column| empty == LeftOut::Rows || some(column)).collect();
+    let mut table =
+        Table::new(std::iter::once(corner).chain(kept.iter().map(|column| columns[*column].0.as_str())));
+    let mut is_empty = true;
+    for ((name, _), texts) in rows.iter().zip(&texts) {
+        let has_text = texts.iter().any(Option::is_some);
+        is_empty &= !has_text;
+        if has_text || empty == LeftOut::Columns {
+            let cells = kept.iter().map(|column| texts[*column].clone().unwrap_or_else(|| NONE.to_owned()));
+            table.row(std::iter::once(name.clone()).chain(cells));
+        }
+    }
+    (!is_empty).then_some(table)
+}
+
+/// The bars of a chart that has a group a cell: a series for each of `variants` with a value.
+pub fn series<E: Subject, V: Display>(
+    cells: &[&CellReport<E>],
+    variants: impl IntoIterator<Item = V>,
+    value: impl Fn(&CellReport<E>, &V) -> Option<Summary>,
+) -> Vec<Series> {
+    let all = variants.into_iter().map(|variant| Series {
+        name: variant.to_string(),
+        values: cells.iter().map(|cell| value(cell, &variant)).collect(),
+    });
+    all.filter(|series| series.values.iter().any(Option::is_some)).collect()
+}
