@@ -6,16 +6,17 @@ use anyhow::{Context, Result, bail};
 
 use super::iperf3::{self, Test};
 use super::options::TcpRxOptions;
-use super::report::{Memory, Sample, TcpRxCase};
+use super::report::{Memory, Sample, TcpRx};
 use super::run::{case, sample, traffic};
 use super::traffic::Traffic;
 use super::way::{self, Goal, WayName};
+use crate::experiment::CellReport;
 use crate::interleave::interleave;
 use crate::progress::Progress;
 use crate::record::Failure;
 
 /// Serves as many tests as the ways and rounds need, at `bind` and `port`.
-pub fn measure(options: &TcpRxOptions, bind: &str, port: u16) -> Result<(Vec<TcpRxCase>, Memory)> {
+pub fn measure(options: &TcpRxOptions, bind: &str, port: u16) -> Result<(Vec<CellReport<TcpRx>>, Memory)> {
     let addresses: Vec<_> = (bind, port)
         .to_socket_addrs()
         .with_context(|| format!("--bind {bind} is no address and no name that can be resolved"))?
@@ -56,7 +57,7 @@ pub fn measure(options: &TcpRxOptions, bind: &str, port: u16) -> Result<(Vec<Tcp
         }
     }
     let connections = connections.context("no test of iperf3 was served")?;
-    Ok((vec![case(connections, rounds, (names, paths, absent), runs)], memory))
+    Ok((vec![case(connections, (names, paths, absent), runs)], memory))
 }
 
 struct External<'a> {

@@ -1,15 +1,71 @@
 //! The figures of a run.
 
-use std::path::Path;
+use std::fmt;
 
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::way::{Tally, WayName};
-use crate::chart::{Bars, Better, Series};
+use crate::chart::{Bars, Better};
+use crate::experiment::{Base, CellReport, Figure, Report, Subject, failures, series};
 use crate::machine::Machine;
-use crate::record::Failure;
-use crate::stats::Summary;
+
+/// The comparison of ways to receive TCP.
+#[derive(Debug, Clone)]
+pub struct TcpRx;
+
+/// How many connections there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Connections {
+    /// All together.
+    pub connections: usize,
+}
+
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} connections", self.connections)
+    }
+}
+
+/// What is known of a way besides its figures.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Facts {
+    /// What runs, as the library says it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
+}
+
+impl Subject for TcpRx {
+    type Cell = Connections;
+    type CellFacts = ();
+    type Variant = WayName;
+    type Facts = Facts;
+    type Sample = Sample;
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        // 10⁹ bits a second.
+        Figure::<Self>::spread("gigabits_per_second", |_, s| Some(s.gigabits())),
+        // Of the receiving thread; then divided by that of recv (one connection only) and of epoll.
+        Figure::<Self>::spread("cpu_seconds_a_gigabyte", |_, s| Some(s.cpu_a_gigabyte())),
+        Figure::<Self>::ratio("cpu_to_recv", "recv", |_, s| s.cpu_a_gigabyte()),
+        Figure::<Self>::ratio("cpu_to_epoll", "epoll", |_, s| s.cpu_a_gigabyte()),
+        Figure::<Self>::spread("calls_a_megabyte", |_, s| Some(s.calls_a_megabyte())),
+        // Completions, reads or leases.
+        Figure::<Self>::spread("pieces_a_megabyte", |_, s| Some(s.pieces_a_megabyte())),
+        // Bytes of memory traffic a payload byte.
+        Figure::<Self>::spread("memory_a_byte", |_, s| Some(s.memory_bytes? as f64 / s.bytes())),
+        // The part of the bytes that was not copied by the kernel.
+        Figure::<Self>::spread("zero_copied_share", |_, s| Some(s.zero_copied())),
+    ];
+    const VARIANT: &'static str = "way";
+    const EMPTY_LISTS: bool = true;
+}
+
+/// What each way is compared with.
+pub(super) fn bases() -> Vec<Base<WayName>> {
+    [("recv", WayName::Recv), ("epoll", WayName::Epoll)]
+        .map(|(label, variant)| Base { label, variant })
+        .into()
+}
 
 /// The result of `zerowire-bench tcp-rx`.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -33,7 +89,7 @@ pub struct TcpRxReport {
     /// Remarks.
     pub notes: Vec<String>,
     /// Row by row.
-    pub cases: Vec<TcpRxCase>,
+    pub cases: Vec<CellReport<TcpRx>>,
 }
 
 /// Memory traffic.
@@ -50,19 +106,6 @@ impl Default for Memory {
     fn default() -> Self {
         Self::NotMeasured("nothing was run".to_owned())
     }
-}
-
-/// The figures of one number of connections.
-#[derive(Debug, Clone, Serialize)]
-pub struct TcpRxCase {
-    /// Connections.
-    pub connections: usize,
-    /// One entry a way that succeeded.
-    pub lines: Vec<Line>,
-    /// Ways that are not to be had here, and why.
-    pub absent: Vec<Failure>,
-    /// Ways that failed, and why.
-    pub failures: Vec<Failure>,
 }
 
 /// One run.
@@ -105,124 +148,25 @@ impl Sample {
         self.tally.pieces as f64 * 1e6 / self.bytes()
     }
 
-    fn memory_a_byte(&self) -> f64 {
-        self.memory_bytes.unwrap_or(0) as f64 / self.bytes()
-    }
-
     fn zero_copied(&self) -> f64 {
         self.tally.zero_copied as f64 / self.bytes()
-    }
-}
-
-/// A way in a case.
-#[derive(Debug, Clone, Serialize)]
-pub struct Line {
-    /// Which way.
-    pub way: WayName,
-    /// What runs, as the library says it.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub path: String,
-    /// 10⁹ bits a second.
-    pub gigabits_per_second: Summary,
-    /// CPU seconds of the receiving thread a gigabyte.
-    pub cpu_seconds_a_gigabyte: Summary,
-    /// The same, divided by that of recv in the same round (one connection only).
-    pub cpu_to_recv: Option<Summary>,
-    /// The same, divided by that of epoll and read in the same round.
-    pub cpu_to_epoll: Option<Summary>,
-    /// System calls a megabyte.
-    pub calls_a_megabyte: Summary,
-    /// Completions, reads or leases a megabyte.
-    pub pieces_a_megabyte: Summary,
-    /// Bytes of memory traffic a payload byte.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_a_byte: Option<Summary>,
-    /// The part of the bytes that was not copied by the kernel.
-    pub zero_copied_share: Summary,
-    /// Every run, in order.
-    pub samples: Vec<Sample>,
-}
-
-impl Line {
-    /// The figures of `samples`, and those of `recv` and `epoll` of the same rounds; `None` when there are none.
-    pub fn of(
-        way: WayName,
-        path: String,
-        samples: Vec<Sample>,
-        recv: &[Sample],
-        epoll: &[Sample],
-    ) -> Option<Self> {
-        let summary = |figure: fn(&Sample) -> f64| Summary::of(samples.iter().map(figure));
-        let cpu = |all: &[Sample]| all.iter().map(Sample::cpu_a_gigabyte).collect::<Vec<_>>();
-        let has_memory = samples.iter().all(|s| s.memory_bytes.is_some());
-        Some(Self {
-            way,
-            path,
-            gigabits_per_second: summary(Sample::gigabits)?,
-            cpu_seconds_a_gigabyte: summary(Sample::cpu_a_gigabyte)?,
-            cpu_to_recv: Summary::ratio(&cpu(&samples), &cpu(recv)),
-            cpu_to_epoll: Summary::ratio(&cpu(&samples), &cpu(epoll)),
-            calls_a_megabyte: summary(Sample::calls_a_megabyte)?,
-            pieces_a_megabyte: summary(Sample::pieces_a_megabyte)?,
-            memory_a_byte: summary(Sample::memory_a_byte).filter(|_| has_memory),
-            zero_copied_share: summary(Sample::zero_copied)?,
-            samples,
-        })
     }
 }
 
 impl TcpRxReport {
     /// What failed, with the row.
     pub fn failures(&self) -> Vec<String> {
-        let of_case = |case: &TcpRxCase| {
-            let line =
-                |f: &Failure| format!("{} ({} connections): {}", f.variant, case.connections, f.reason);
-            case.failures.iter().map(line).collect::<Vec<_>>()
-        };
-        self.cases.iter().flat_map(of_case).collect()
+        failures(&self.cases)
     }
 
     /// The ways that were measured, in order.
     pub fn ways(&self) -> Vec<WayName> {
-        let measured = |way: &WayName| self.cases.iter().any(|c| c.lines.iter().any(|l| l.way == *way));
+        let measured = |way: &WayName| self.cases.iter().any(|case| case.line(way).is_some());
         WayName::ALL.into_iter().filter(measured).collect()
     }
 
-    /// Writes the charts into `folder`, which is made if it isn't there; the names of the files.
-    pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("can't make the folder {}", folder.display()))?;
-        type Figure = (Better, fn(&Line) -> Summary);
-        let charts: [(&str, &str, &str, Figure); 3] = [
-            ("cpu", "CPU time of receiving TCP", "CPU s a GB", (Better::Lower, |l| l.cpu_seconds_a_gigabyte)),
-            ("rate", "Bandwidth of receiving TCP", "Gbit/s", (Better::Higher, |l| l.gigabits_per_second)),
-            (
-                "calls",
-                "System calls of receiving TCP",
-                "system calls a MB",
-                (Better::Lower, |l| l.calls_a_megabyte),
-            ),
-        ];
-        let mut names = Vec::new();
-        for (kind, title, y_label, (better, figure)) in charts {
-            let name = format!("tcp-rx-{kind}.svg");
-            self.chart(title, (y_label, better), figure).write(&folder.join(&name))?;
-            names.push(name);
-        }
-        Ok(names)
-    }
-
-    fn chart(
-        &self,
-        title: &str,
-        (y_label, better): (&str, Better),
-        figure: impl Fn(&Line) -> Summary,
-    ) -> Bars {
-        let value = |case: &TcpRxCase, way: WayName| case.lines.iter().find(|l| l.way == way).map(&figure);
-        let series = self.ways().into_iter().map(|way| Series {
-            name: way.to_string(),
-            values: self.cases.iter().map(|case| value(case, way)).collect(),
-        });
+    fn chart(&self, title: &str, (y_label, better): (&str, Better), key: &str) -> Bars {
+        let cases: Vec<_> = self.cases.iter().collect();
         Bars {
             title: title.to_owned(),
             subtitle: format!(
@@ -232,16 +176,42 @@ impl TcpRxReport {
             y_label: y_label.to_owned(),
             better,
             x_label: "connections".to_owned(),
-            groups: self.cases.iter().map(|case| case.connections.to_string()).collect(),
-            series: series.collect(),
+            groups: cases.iter().map(|case| case.at.connections.to_string()).collect(),
+            series: series(&cases, self.ways(), |case, way| case.line(way)?.spread(key)),
             reference: None,
         }
+    }
+}
+
+impl Report for TcpRxReport {
+    fn text(&self) -> String {
+        super::text::text(self)
+    }
+
+    fn charts(&self) -> Vec<(String, Bars)> {
+        let all = [
+            ("cpu", "CPU time of receiving TCP", ("CPU s a GB", Better::Lower), "cpu_seconds_a_gigabyte"),
+            ("rate", "Bandwidth of receiving TCP", ("Gbit/s", Better::Higher), "gigabits_per_second"),
+            (
+                "calls",
+                "System calls of receiving TCP",
+                ("system calls a MB", Better::Lower),
+                "calls_a_megabyte",
+            ),
+        ];
+        all.map(|(kind, title, y, key)| (format!("tcp-rx-{kind}.svg"), self.chart(title, y, key))).into()
+    }
+
+    fn notes(&mut self) -> &mut Vec<String> {
+        &mut self.notes
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Tried;
+    use crate::interleave::Runs;
 
     fn sample(cpu_seconds: f64) -> Sample {
         let tally = Tally {
@@ -254,17 +224,26 @@ mod tests {
         Sample { tally, seconds: 4.0, cpu_seconds, memory_bytes: None }
     }
 
+    fn tried(variant: WayName, samples: &[Sample]) -> Tried<TcpRx> {
+        let runs = Runs { samples: samples.to_vec(), failed: None };
+        Tried { variant, bases: bases(), facts: Facts::default(), runs }
+    }
+
     #[test]
     fn figures_are_what_they_say() {
-        let samples = vec![sample(1.0), sample(3.0)];
-        let line = Line::of(WayName::Plain, String::new(), samples.clone(), &[], &[sample(2.0), sample(3.0)])
-            .expect("samples");
-        assert_eq!(line.gigabits_per_second.median, 4.0);
-        assert_eq!(line.cpu_seconds_a_gigabyte.median, 1.0);
-        assert_eq!((line.calls_a_megabyte.median, line.pieces_a_megabyte.median), (2.0, 4.0));
-        assert_eq!(line.cpu_to_epoll.expect("pairs").median, 0.75);
-        assert_eq!((line.cpu_to_recv, line.memory_a_byte), (None, None));
-        assert_eq!(line.zero_copied_share.median, 0.25);
-        assert!(Line::of(WayName::Plain, String::new(), Vec::new(), &samples, &samples).is_none());
+        let plain = tried(WayName::Plain, &[sample(1.0), sample(3.0)]);
+        let epoll = tried(WayName::Epoll, &[sample(2.0), sample(3.0)]);
+        let nothing = tried(WayName::Recv, &[]);
+        let all = vec![nothing, plain, epoll];
+        let case: CellReport<TcpRx> = CellReport::of(Connections { connections: 1 }, (), all, Vec::new());
+        let line = case.line(&WayName::Plain).expect("samples");
+        let median = |key| line.middle(key).expect("a figure");
+        assert_eq!(median("gigabits_per_second"), 4.0);
+        assert_eq!(median("cpu_seconds_a_gigabyte"), 1.0);
+        assert_eq!((median("calls_a_megabyte"), median("pieces_a_megabyte")), (2.0, 4.0));
+        assert_eq!(median("cpu_to_epoll"), 0.75);
+        assert_eq!((line.spread("cpu_to_recv"), line.spread("memory_a_byte")), (None, None));
+        assert_eq!(median("zero_copied_share"), 0.25);
+        assert!(case.line(&WayName::Recv).is_none());
     }
 }

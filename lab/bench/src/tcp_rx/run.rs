@@ -1,7 +1,6 @@
 //! The benchmark from end to end, with a sender of its own.
 
 use std::io::Write;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -9,17 +8,16 @@ use anyhow::{Context, Result};
 use super::external;
 use super::link::{self, Senders};
 use super::options::{Client, TcpRxOptions};
-use super::report::{Line, Memory, Sample, TcpRxCase, TcpRxReport};
+use super::report::{Connections, Facts, Memory, Sample, TcpRx, TcpRxReport, bases};
 use super::traffic::Traffic;
 use super::way::{self, Goal, Way, WayName};
 use crate::cpu::{Placement, thread_time};
+use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Runs, interleave};
 use crate::machine::Machine;
 use crate::netns::{Link, in_new_namespace};
-use crate::others::Usage;
 use crate::progress::Progress;
 use crate::record::Failure;
-use crate::report::{check_places, give_out};
 
 /// Measures every way with every number of connections; text goes to `out`, files where the options say.
 ///
@@ -27,46 +25,36 @@ use crate::report::{check_places, give_out};
 /// isn't to be had is named in the report.
 pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxReport> {
     options.verify()?;
-    let (json, svg) = (options.json.as_deref(), options.svg.as_deref());
-    let to_stdout = json == Some(Path::new("-"));
-    check_places((json.filter(|_| !to_stdout), svg))?;
+    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
+    measured(files, out, || report(options))
+}
+
+fn report(options: &TcpRxOptions) -> Result<TcpRxReport> {
     raise_descriptors()?;
-    let before = Usage::now();
     let placement = Placement::detect()?;
-    let mut report = TcpRxReport {
+    let (client, (cases, memory)) = match &options.client {
+        Client::Own => {
+            let cases = in_new_namespace(|| {
+                Link::new("lo")?.up()?;
+                placement.pin_worker()?;
+                measure(options, &placement)
+            });
+            ("own", cases?)
+        }
+        Client::External { bind, port } => ("external", external::measure(options, bind, *port)?),
+    };
+    Ok(TcpRxReport {
         machine: Machine::detect(),
-        client: "own",
+        client,
         separate_cpus: placement.separate(),
         quick: options.quick,
         touch: options.touch,
         read_bytes: options.read_bytes,
         rounds: options.rounds(),
-        ..TcpRxReport::default()
-    };
-    match &options.client {
-        Client::Own => {
-            (report.cases, report.memory) = in_new_namespace(|| {
-                Link::new("lo")?.up()?;
-                placement.pin_worker()?;
-                measure(options, &placement)
-            })?;
-        }
-        Client::External { bind, port } => {
-            report.client = "external";
-            (report.cases, report.memory) = external::measure(options, bind, *port)?;
-        }
-    }
-    report.notes.extend(before.remark(&Usage::now()));
-    if to_stdout {
-        serde_json::to_writer_pretty(&mut *out, &report)?;
-        writeln!(out)?;
-        if let Some(folder) = svg {
-            report.write_charts(folder)?;
-        }
-        return Ok(report);
-    }
-    give_out(&report, &report.text(), (json, svg), |folder| report.write_charts(folder), out)?;
-    Ok(report)
+        memory,
+        notes: Vec::new(),
+        cases,
+    })
 }
 
 /// All ways are open at the same time, with two descriptors a connection.
@@ -77,7 +65,7 @@ fn raise_descriptors() -> Result<()> {
         .context("can't raise the number of open files to its hard limit")
 }
 
-fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<TcpRxCase>, Memory)> {
+fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<CellReport<TcpRx>>, Memory)> {
     let (traffic, memory) = traffic();
     let rounds = options.rounds();
     let mut progress = Progress::new("tcp-rx", options.connections.len() * (rounds + 1));
@@ -88,7 +76,7 @@ fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<TcpRxCa
         let runs = interleave(seats.ways.len(), rounds, what, &mut progress, |index, _| {
             seats.run(index, options, placement, traffic.as_ref())
         });
-        cases.push(case(connections, rounds, seats.into_parts(), runs));
+        cases.push(case(connections, seats.into_parts(), runs));
     }
     progress.finish();
     Ok((cases, memory))
@@ -202,26 +190,11 @@ pub(super) fn sample(
 /// Puts the figures of one case together.
 pub(super) fn case(
     connections: usize,
-    rounds: usize,
     (ways, paths, absent): (Vec<WayName>, Vec<String>, Vec<Failure>),
-    mut runs: Vec<Runs<Sample>>,
-) -> TcpRxCase {
-    let mut failures = Vec::new();
-    for (way, runs) in ways.iter().zip(&mut runs) {
-        if let Some(error) = runs.failed.take() {
-            failures.push(Failure { variant: way.to_string(), reason: format!("{error:#}") });
-            // Fewer samples than the others have don't pair up with them.
-            runs.samples.clear();
-        }
-        debug_assert!(runs.samples.is_empty() || runs.samples.len() == rounds);
-    }
-    let of = |name: WayName| {
-        let found = ways.iter().position(|way| *way == name);
-        found.map_or(Vec::new(), |index| runs[index].samples.clone())
-    };
-    let (recv, epoll) = (of(WayName::Recv), of(WayName::Epoll));
-    let lines = ways.iter().zip(paths).zip(&runs);
-    let lines =
-        lines.filter_map(|((way, path), runs)| Line::of(*way, path, runs.samples.clone(), &recv, &epoll));
-    TcpRxCase { connections, lines: lines.collect(), absent, failures }
+    runs: Vec<Runs<Sample>>,
+) -> CellReport<TcpRx> {
+    let tried = ways.into_iter().zip(paths).zip(runs);
+    let tried =
+        tried.map(|((variant, path), runs)| Tried { variant, bases: bases(), facts: Facts { path }, runs });
+    CellReport::of(Connections { connections }, (), tried.collect(), absent)
 }

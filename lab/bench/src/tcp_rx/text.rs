@@ -2,110 +2,87 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Line, Memory, TcpRxCase, TcpRxReport};
-use crate::stats::Summary;
-use crate::table::{Table, bytes, figure};
+use super::report::{Memory, TcpRx, TcpRxReport};
+use crate::experiment::{CellReport, Column, Digits, Line, rows};
+use crate::table::bytes;
 use zerowire::recv::ZeroCopied;
 
-/// A cell without a figure.
-const NONE: &str = "-";
+const COLUMNS: [Column<TcpRx>; 10] = [
+    Column::words("way", |_, line| Some(line.variant.to_string())),
+    Column::median("Gbit/s", "gigabits_per_second", Digits::Three),
+    Column::median("CPU s/GB", "cpu_seconds_a_gigabyte", Digits::Behind(3)),
+    Column::quartiles("quartiles", "cpu_seconds_a_gigabyte", Digits::Behind(3)),
+    Column::median("CPU / recv", "cpu_to_recv", Digits::Behind(2)),
+    Column::median("CPU / epoll", "cpu_to_epoll", Digits::Behind(2)),
+    Column::median("calls/MB", "calls_a_megabyte", Digits::Three),
+    Column::median("completions/MB", "pieces_a_megabyte", Digits::Three),
+    Column::median("memory B/B", "memory_a_byte", Digits::Behind(2)),
+    Column::words("not copied", not_copied),
+];
 
-impl TcpRxReport {
-    /// The report as text.
-    pub fn text(&self) -> String {
-        let mut out = format!("{}\n", self.machine);
-        // Writing to a String doesn't fail.
-        let _ = writeln!(
-            out,
-            "Sender: {}. Medians of {} interleaved rounds; reads of {}; {}.",
-            match self.client {
-                "own" => "a thread of this process, over the loopback interface",
-                _ => "iperf3 elsewhere",
-            },
-            self.rounds,
-            bytes(self.read_bytes),
-            if self.touch { "every byte was looked at" } else { "no byte was looked at" }
-        );
-        if self.client == "own" && !self.separate_cpus {
-            out.push_str("One CPU only: sender and receiver took turns; rates mean little.\n");
-        }
-        let _ = match &self.memory {
-            Memory::Measured(what) => writeln!(out, "Memory traffic: {what}."),
-            Memory::NotMeasured(why) => writeln!(out, "Memory traffic: not measured: {why}."),
-        };
-        for note in &self.notes {
-            let _ = writeln!(out, "Note: {note}.");
-        }
-        for way in self.ways() {
-            let _ = writeln!(out, "  {:<11} {}", way.name(), way.meaning());
-        }
-        for case in &self.cases {
-            let unit = if case.connections == 1 { "connection" } else { "connections" };
-            let _ = write!(out, "\n=== {} {unit}\n{}", case.connections, table(case));
-            for absent in &case.absent {
-                let _ = writeln!(out, "not measured: {}: {}", absent.variant, absent.reason);
-            }
-        }
-        for failure in self.failures() {
-            let _ = writeln!(out, "FAILED: {failure}");
-        }
-        let paths = self.paths();
-        if !paths.is_empty() {
-            let _ = writeln!(out, "\nWhat ran: {}.", paths.join("; "));
-        }
-        out
+/// The report as text.
+pub(super) fn text(report: &TcpRxReport) -> String {
+    let mut out = format!("{}\n", report.machine);
+    // Writing to a String doesn't fail.
+    let _ = writeln!(
+        out,
+        "Sender: {}. Medians of {} interleaved rounds; reads of {}; {}.",
+        match report.client {
+            "own" => "a thread of this process, over the loopback interface",
+            _ => "iperf3 elsewhere",
+        },
+        report.rounds,
+        bytes(report.read_bytes),
+        if report.touch { "every byte was looked at" } else { "no byte was looked at" }
+    );
+    if report.client == "own" && !report.separate_cpus {
+        out.push_str("One CPU only: sender and receiver took turns; rates mean little.\n");
     }
-
-    /// What the library says that ran, once.
-    fn paths(&self) -> Vec<&str> {
-        let mut paths = Vec::new();
-        for line in self.cases.iter().flat_map(|c| &c.lines).filter(|l| !l.path.is_empty()) {
-            if !paths.contains(&line.path.as_str()) {
-                paths.push(&line.path);
-            }
-        }
-        paths
+    let _ = match &report.memory {
+        Memory::Measured(what) => writeln!(out, "Memory traffic: {what}."),
+        Memory::NotMeasured(why) => writeln!(out, "Memory traffic: not measured: {why}."),
+    };
+    for note in &report.notes {
+        let _ = writeln!(out, "Note: {note}.");
     }
+    for way in report.ways() {
+        let _ = writeln!(out, "  {:<11} {}", way.name(), way.meaning());
+    }
+    for case in &report.cases {
+        let connections = case.at.connections;
+        let unit = if connections == 1 { "connection" } else { "connections" };
+        let _ = write!(out, "\n=== {connections} {unit}\n{}", rows([case], &COLUMNS).render());
+        for absent in &case.absent {
+            let _ = writeln!(out, "not measured: {}: {}", absent.variant, absent.reason);
+        }
+    }
+    for failure in report.failures() {
+        let _ = writeln!(out, "FAILED: {failure}");
+    }
+    let paths = paths(report);
+    if !paths.is_empty() {
+        let _ = writeln!(out, "\nWhat ran: {}.", paths.join("; "));
+    }
+    out
 }
 
-fn table(case: &TcpRxCase) -> String {
-    let mut table = Table::new([
-        "way",
-        "Gbit/s",
-        "CPU s/GB",
-        "quartiles",
-        "CPU / recv",
-        "CPU / epoll",
-        "calls/MB",
-        "completions/MB",
-        "memory B/B",
-        "not copied",
-    ]);
-    let ratio = |summary: Option<Summary>| summary.map_or(NONE.to_owned(), |s| format!("{:.2}", s.median));
-    for line in &case.lines {
-        let Line { cpu_seconds_a_gigabyte: cpu, .. } = line;
-        table.row([
-            line.way.to_string(),
-            figure(line.gigabits_per_second.median),
-            format!("{:.3}", cpu.median),
-            format!("{:.3}..{:.3}", cpu.q1, cpu.q3),
-            ratio(line.cpu_to_recv),
-            ratio(line.cpu_to_epoll),
-            figure(line.calls_a_megabyte.median),
-            figure(line.pieces_a_megabyte.median),
-            ratio(line.memory_a_byte),
-            not_copied(line),
-        ]);
+/// What the library says that ran, once.
+fn paths(report: &TcpRxReport) -> Vec<&str> {
+    let mut paths = Vec::new();
+    for path in report.cases.iter().flat_map(|case| &case.lines).map(|line| line.facts.path.as_str()) {
+        if !path.is_empty() && !paths.contains(&path) {
+            paths.push(path);
+        }
     }
-    table.render()
+    paths
 }
 
 /// The part that wasn't copied, as far as the kernel tells.
-fn not_copied(line: &Line) -> String {
-    let share = format!("{:.1} %", line.zero_copied_share.median * 100.0);
-    match line.samples.first().map(|s| s.tally.zero_copied_is).unwrap_or_default() {
+fn not_copied(_: &CellReport<TcpRx>, line: &Line<TcpRx>) -> Option<String> {
+    let share = Digits::Percent(1).text(line.middle("zero_copied_share")?);
+    Some(match line.samples.first().map(|s| s.tally.zero_copied_is).unwrap_or_default() {
         ZeroCopied::Exact => share,
         ZeroCopied::AtMost => format!("at most {share}"),
         ZeroCopied::Unknown => "unknown".to_owned(),
-    }
+    })
 }

@@ -34,26 +34,25 @@ fn every_way_receives_all_bytes() {
     own_process!();
     for touch in [false, true] {
         let (report, text) = run(&TcpRxOptions { touch, ..small() });
-        assert_eq!(report.cases.iter().map(|c| c.connections).collect::<Vec<_>>(), [1, 16]);
+        assert_eq!(report.cases.iter().map(|c| c.at.connections).collect::<Vec<_>>(), [1, 16]);
         for case in &report.cases {
-            for way in small().ways().into_iter().filter(|way| way.serves(case.connections)) {
+            for way in small().ways().into_iter().filter(|way| way.serves(case.at.connections)) {
                 // Without a device it takes a newer kernel: then the reason is told.
                 if let Some(absent) = case.absent.iter().find(|a| a.variant == way.name()) {
                     assert!(way == WayName::Nodev && absent.reason.contains("ZCRX_REG_NODEV"), "{absent:?}");
                     assert!(text.contains("not measured: nodev: "), "{text}");
                     continue;
                 }
-                let line =
-                    case.lines.iter().find(|l| l.way == way).unwrap_or_else(|| panic!("{way}: {text}"));
+                let line = case.line(&way).unwrap_or_else(|| panic!("{way}: {text}"));
                 assert_eq!(line.samples.len(), 2);
                 for sample in &line.samples {
                     // A whole number of bytes on each connection.
-                    let all = 5_000_000u64.div_ceil(case.connections as u64) * case.connections as u64;
+                    let all = 5_000_000u64.div_ceil(case.at.connections as u64) * case.at.connections as u64;
                     assert_eq!(sample.tally.bytes, all, "{way}");
                     assert!(sample.tally.calls > 0 && sample.tally.pieces > 0 && sample.cpu_seconds > 0.0);
                 }
-                assert_eq!(line.cpu_to_recv.is_some(), case.connections == 1, "{way}");
-                assert!(line.cpu_to_epoll.is_some());
+                assert_eq!(line.spread("cpu_to_recv").is_some(), case.at.connections == 1, "{way}");
+                assert!(line.spread("cpu_to_epoll").is_some());
             }
         }
         assert!(text.contains("=== 1 connection\n") && text.contains("=== 16 connections\n"), "{text}");
@@ -134,7 +133,7 @@ fn iperf3_is_received_and_ends_well() {
         assert!(sums[0] >= 20 << 20 && sums[0] == sums[1], "{sums:?}");
     }
     let [case] = &report.cases[..] else { panic!("{text}") };
-    assert_eq!((case.connections, case.lines.len()), (3, 2), "{text}");
+    assert_eq!((case.at.connections, case.lines.len()), (3, 2), "{text}");
     assert!(case.lines.iter().all(|l| l.samples[0].tally.bytes >= 20 << 20));
     assert!(text.contains("Sender: iperf3 elsewhere"), "{text}");
 }
