@@ -1,9 +1,7 @@
 //! The figures of a run.
 
 use std::fmt;
-use std::path::Path;
 
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::auto::AutoReport;
@@ -14,58 +12,23 @@ use super::reference::{self, Row};
 use super::replay::ReplayReport;
 use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
-use crate::chart::{Bars, Better, Series};
+use crate::chart::{Bars, Better};
+use crate::experiment::{Base, CellReport, Figure, Line, Report, Subject, failures, series};
 use crate::machine::Machine;
 use crate::record::Failure;
 use crate::stats::Summary;
 
-/// The result of `zerowire-bench packet-tx`.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct TxReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// Whether sender and receiver had a CPU each.
-    pub separate_cpus: bool,
-    /// Whether it was a quick run.
-    pub quick: bool,
-    /// Rounds, without the warm-up.
-    pub rounds: usize,
-    /// Remarks on what was left out and why.
-    pub notes: Vec<String>,
-    /// Row by row.
-    pub cases: Vec<TxCaseReport>,
-    /// Auto beside copying and lending.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub auto: Vec<AutoReport>,
-    /// Comparisons of Auto that failed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub auto_failures: Vec<Failure>,
-    /// Shares of CPU time in copy routines.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cycles: Vec<CyclesReport>,
-    /// Replay beside tcpreplay.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replay: Option<ReplayReport>,
-}
+/// The comparison of ways to send to a network device.
+#[derive(Debug, Clone)]
+pub struct PacketTx;
 
-/// The figures of one row.
-#[derive(Debug, Clone, Serialize)]
-pub struct TxCaseReport {
-    /// What was measured.
-    #[serde(flatten)]
-    pub case: TxCase,
-    /// The working set in bytes.
-    pub working_set_bytes: usize,
-    /// Sends of each round.
-    pub sends: usize,
-    /// One entry a column and kind that succeeded.
-    pub lines: Vec<Line>,
-    /// The published row of this payload, in thousands a second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub published: Option<Row>,
-    /// What failed, and why; it is not measured further in this row.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
+/// A column, bare or by the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Sender {
+    /// Which column.
+    pub column: Column,
+    /// Whose calls.
+    pub kind: Kind,
 }
 
 /// Who makes the system calls.
@@ -87,32 +50,45 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A column in a row, bare or by the library.
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.column, self.kind)
+    }
+}
+
+impl Sender {
+    /// What it is compared with: the bare loop of its column, and the copying column of its family,
+    /// bare where that was measured.
+    pub(super) fn bases(self) -> Vec<Base<Self>> {
+        let Self { column, kind } = self;
+        let mut bases = Vec::new();
+        if kind == Kind::Library {
+            bases.push(Base { label: "bare", variant: Self { column, kind: Kind::Bare } });
+        }
+        let copying = column.copying();
+        if column != copying {
+            let of = |kind| Base { label: "copying", variant: Self { column: copying, kind } };
+            bases.extend([Kind::Bare, Kind::Library].map(of));
+        }
+        bases
+    }
+}
+
+/// What is known of a row besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct Line {
-    /// Which column.
-    pub column: Column,
-    /// Whose calls.
-    pub kind: Kind,
-    /// Thousands of sends a second.
-    pub thousands_per_second: Summary,
-    /// CPU nanoseconds of the sender a send.
-    pub cpu_ns: Summary,
-    /// CPU nanoseconds of the receiver a send; only where there is one.
+pub struct RowFacts {
+    /// The working set in bytes.
+    pub working_set_bytes: usize,
+    /// Sends of each round.
+    pub sends: usize,
+    /// The published row of this payload, in thousands a second.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub receiver_ns: Option<Summary>,
-    /// CPU nanoseconds of the kernel's softirq threads a send; only where they ran in most rounds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub softirq_ns: Option<Summary>,
-    /// `cpu_ns` divided by the bare loop's of the same round.
-    pub cpu_to_bare: Option<Summary>,
-    /// The CPU of the copying column of the same family divided by `cpu_ns`, round by round: how many times less.
-    pub times_less_than_copying: Option<Summary>,
-    /// The rate divided by the copying column's of the same round.
-    pub rate_to_copying: Option<Summary>,
-    /// The same ratio as published, where a column for such a sink was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub published_rate_to_copying: Option<f64>,
+    pub published: Option<Row>,
+}
+
+/// What is known of a sender in a row besides its figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct SenderFacts {
     /// What kernel and ledger say about the bytes of the warm-up and all rounds.
     pub proof: Proof,
     /// See [`Column::kernel_tells`].
@@ -120,80 +96,86 @@ pub struct Line {
     /// What runs and why, as the library says it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// Every run, in order.
-    pub samples: Vec<TxSample>,
 }
 
-impl Line {
-    /// The figures of `samples`; `None` when there are none.
-    pub fn of(
-        case: &TxCase,
-        column: Column,
-        kind: Kind,
-        samples: &[TxSample],
-        bare: &[TxSample],
-        copying: &[TxSample],
-        (proof, path): (Proof, String),
-    ) -> Option<Self> {
-        let summary = |figure: fn(&TxSample) -> f64| Summary::of(samples.iter().map(figure));
-        let some = |figure: fn(&TxSample) -> f64| summary(figure).filter(|summary| summary.median > 0.0);
-        let figures = |samples: &[TxSample], figure: fn(&TxSample) -> f64| -> Vec<f64> {
-            samples.iter().map(figure).collect()
-        };
-        let (cpu, rate) = (TxSample::cpu_ns, TxSample::thousands_per_second);
-        let is_copying = column == column.copying();
-        let copying = if is_copying { &[] } else { copying };
-        Some(Self {
-            column,
-            kind,
-            thousands_per_second: summary(rate)?,
-            cpu_ns: summary(cpu)?,
-            receiver_ns: some(TxSample::receiver_ns),
-            softirq_ns: some(TxSample::softirq_ns),
-            cpu_to_bare: Summary::ratio(&figures(samples, cpu), &figures(bare, cpu)),
-            times_less_than_copying: Summary::ratio(&figures(copying, cpu), &figures(samples, cpu)),
-            rate_to_copying: Summary::ratio(&figures(samples, rate), &figures(copying, rate)),
-            published_rate_to_copying: reference::ratio(column, case.sink, case.payload),
-            proof,
-            kernel_tells: column.kernel_tells(),
-            path,
-            samples: samples.to_vec(),
-        })
-    }
+impl Subject for PacketTx {
+    type Cell = TxCase;
+    type CellFacts = RowFacts;
+    type Variant = Sender;
+    type Facts = SenderFacts;
+    type Sample = TxSample;
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        Figure::<Self>::spread("thousands_per_second", |_, s| Some(s.thousands_per_second())),
+        // CPU nanoseconds a send: of the sender; of the receiver, where there is one; of the kernel's
+        // softirq threads, where they ran in most rounds.
+        Figure::<Self>::spread("cpu_ns", |_, s| Some(s.cpu_ns())),
+        Figure::<Self>::positive("receiver_ns", |_, s| s.receiver_ns()),
+        Figure::<Self>::positive("softirq_ns", |_, s| s.softirq_ns()),
+        Figure::<Self>::ratio("cpu_to_bare", "bare", |_, s| s.cpu_ns()),
+        Figure::<Self>::times("times_less_than_copying", "copying", |_, s| s.cpu_ns()),
+        Figure::<Self>::ratio("rate_to_copying", "copying", |_, s| s.thousands_per_second()),
+        // As published, where a column for such a sink was.
+        Figure::<Self>::known("published_rate_to_copying", |case, sender| {
+            reference::ratio(sender.column, case.sink, case.payload)
+        }),
+    ];
 }
 
-impl TxCaseReport {
+/// The result of `zerowire-bench packet-tx`.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct TxReport {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// Whether sender and receiver had a CPU each.
+    pub separate_cpus: bool,
+    /// Whether it was a quick run.
+    pub quick: bool,
+    /// Rounds, without the warm-up.
+    pub rounds: usize,
+    /// Remarks on what was left out and why.
+    pub notes: Vec<String>,
+    /// Row by row.
+    pub cases: Vec<CellReport<PacketTx>>,
+    /// Auto beside copying and lending.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub auto: Vec<AutoReport>,
+    /// Comparisons of Auto that failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub auto_failures: Vec<Failure>,
+    /// Shares of CPU time in copy routines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cycles: Vec<CyclesReport>,
+    /// Replay beside tcpreplay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayReport>,
+}
+
+impl CellReport<PacketTx> {
     /// The line of a column and kind.
-    pub fn line(&self, column: Column, kind: Kind) -> Option<&Line> {
-        self.lines.iter().find(|line| (line.column, line.kind) == (column, kind))
+    pub fn sender(&self, column: Column, kind: Kind) -> Option<&Line<PacketTx>> {
+        self.line(&Sender { column, kind })
     }
 
     /// The library's line of a column, or the bare one where only that was measured.
-    pub fn shown(&self, column: Column) -> Option<&Line> {
-        self.line(column, Kind::Library).or_else(|| self.line(column, Kind::Bare))
+    pub fn shown(&self, column: Column) -> Option<&Line<PacketTx>> {
+        self.sender(column, Kind::Library).or_else(|| self.sender(column, Kind::Bare))
     }
 }
 
 impl TxReport {
     /// What failed, with the row.
     pub fn failures(&self) -> Vec<String> {
-        let of_case = |report: &TxCaseReport| -> Vec<String> {
-            let line =
-                |failure: &Failure| format!("{} ({}): {}", failure.variant, report.case, failure.reason);
-            report.failures.iter().map(line).collect()
-        };
-        let mut all: Vec<String> = self.cases.iter().flat_map(of_case).collect();
-        all.extend(
-            self.auto_failures.iter().map(|failure| format!("{}: {}", failure.variant, failure.reason)),
-        );
-        all
+        let auto = self.auto_failures.iter();
+        let auto = auto.map(|failure| format!("{}: {}", failure.variant, failure.reason));
+        failures(&self.cases).into_iter().chain(auto).collect()
     }
 
     /// The sections of the table: a sink with a working set, and its rows.
-    pub fn sections(&self) -> Vec<(SinkKind, WorkingSet, Vec<&TxCaseReport>)> {
-        let mut sections: Vec<(SinkKind, WorkingSet, Vec<&TxCaseReport>)> = Vec::new();
+    pub fn sections(&self) -> Vec<(SinkKind, WorkingSet, Vec<&CellReport<PacketTx>>)> {
+        let mut sections: Vec<(SinkKind, WorkingSet, Vec<&CellReport<PacketTx>>)> = Vec::new();
         for report in &self.cases {
-            let key = (report.case.sink, report.case.working_set);
+            let key = (report.at.sink, report.at.working_set);
             match sections.iter_mut().find(|(sink, set, _)| (*sink, *set) == key) {
                 Some((_, _, rows)) => rows.push(report),
                 None => sections.push((key.0, key.1, vec![report])),
@@ -208,62 +190,14 @@ impl TxReport {
         Column::ALL.into_iter().filter(measured).collect()
     }
 
-    /// Writes the charts into `folder`, which is made if it isn't there; the names of the files.
-    pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("can't make the folder {}", folder.display()))?;
-        let mut names = Vec::new();
-        for (sink, set, rows) in self.sections() {
-            for (kind, chart) in
-                [("cpu", self.cpu_chart(sink, set, &rows)), ("floor", self.floor_chart(sink, set, &rows))]
-            {
-                if chart.series.iter().all(|series| series.values.iter().all(Option::is_none)) {
-                    continue;
-                }
-                let name = format!("packet-tx-{kind}-{sink}-{set}.svg");
-                chart.write(&folder.join(&name))?;
-                names.push(name);
-            }
-        }
-        Ok(names)
-    }
-
-    /// CPU of each column against copying, by payload.
-    fn cpu_chart(&self, sink: SinkKind, set: WorkingSet, rows: &[&TxCaseReport]) -> Bars {
-        let one = Summary::of([1.0]);
-        let value = |row: &TxCaseReport, column: Column| {
-            let line = row.shown(column)?;
-            match column == column.copying() {
-                true => one,
-                false => {
-                    // Less CPU is a shorter bar.
-                    let times = line.times_less_than_copying?;
-                    Summary::of([times.q1, times.median, times.q3].map(|value| 1.0 / value))
-                }
-            }
-        };
-        let title = format!("CPU time of a send against copying, {sink}, {set}");
-        self.chart(title, "CPU time / CPU time of a copying send", rows, value)
-    }
-
-    /// The library against the bare loop, by payload.
-    fn floor_chart(&self, sink: SinkKind, set: WorkingSet, rows: &[&TxCaseReport]) -> Bars {
-        let title = format!("CPU time of the library against bare system calls, {sink}, {set}");
-        let value = |row: &TxCaseReport, column| row.line(column, Kind::Library)?.cpu_to_bare;
-        self.chart(title, "CPU time / CPU time of the bare loop", rows, value)
-    }
-
     fn chart(
         &self,
         title: String,
         y_label: &str,
-        rows: &[&TxCaseReport],
-        value: impl Fn(&TxCaseReport, Column) -> Option<Summary>,
+        rows: &[&CellReport<PacketTx>],
+        value: impl Fn(&CellReport<PacketTx>, Column) -> Option<Summary>,
     ) -> Bars {
-        let series = self.columns().into_iter().map(|column| Series {
-            name: column.to_string(),
-            values: rows.iter().map(|row| value(row, column)).collect(),
-        });
+        let bars = series(rows, self.columns(), |row, column| value(row, *column));
         Bars {
             title,
             subtitle: format!(
@@ -273,9 +207,49 @@ impl TxReport {
             y_label: y_label.to_owned(),
             better: Better::Lower,
             x_label: "payload".to_owned(),
-            groups: rows.iter().map(|row| format!("{} B", row.case.payload)).collect(),
-            series: series.filter(|series| series.values.iter().any(Option::is_some)).collect(),
+            groups: rows.iter().map(|row| format!("{} B", row.at.payload)).collect(),
+            series: bars,
             reference: Some(1.0),
         }
+    }
+}
+
+/// CPU of a column against copying: less CPU is a shorter bar.
+fn cpu_to_copying(row: &CellReport<PacketTx>, column: Column) -> Option<Summary> {
+    let line = row.shown(column)?;
+    if column == column.copying() {
+        return Summary::of([1.0]);
+    }
+    let times = line.spread("times_less_than_copying")?;
+    Summary::of([times.q1, times.median, times.q3].map(|value| 1.0 / value))
+}
+
+impl Report for TxReport {
+    fn text(&self) -> String {
+        super::text::text(self)
+    }
+
+    fn charts(&self) -> Vec<(String, Bars)> {
+        let of = |(sink, set, rows): (SinkKind, WorkingSet, Vec<_>)| {
+            let cpu = self.chart(
+                format!("CPU time of a send against copying, {sink}, {set}"),
+                "CPU time / CPU time of a copying send",
+                &rows,
+                cpu_to_copying,
+            );
+            let floor = self.chart(
+                format!("CPU time of the library against bare system calls, {sink}, {set}"),
+                "CPU time / CPU time of the bare loop",
+                &rows,
+                |row, column| row.sender(column, Kind::Library)?.spread("cpu_to_bare"),
+            );
+            [("cpu", cpu), ("floor", floor)]
+                .map(|(kind, chart)| (format!("packet-tx-{kind}-{sink}-{set}.svg"), chart))
+        };
+        self.sections().into_iter().flat_map(of).collect()
+    }
+
+    fn notes(&mut self) -> &mut Vec<String> {
+        &mut self.notes
     }
 }

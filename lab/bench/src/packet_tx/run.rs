@@ -1,9 +1,8 @@
 //! The benchmark from end to end.
 
 use std::io::Write;
-use std::path::Path;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Result};
 
 use super::auto::{self, AutoReport};
 use super::case::{SinkKind, TxCase};
@@ -13,18 +12,17 @@ use super::lab::Lab;
 use super::measure::{self, Softirq};
 use super::options::PacketTxOptions;
 use super::replay;
-use super::report::{Kind, Line, TxCaseReport, TxReport};
+use super::report::{Kind, PacketTx, RowFacts, Sender, SenderFacts, TxReport};
 use super::source::Source;
-use super::way::{Proof, TxSample, Way};
+use super::way::{Proof, Way};
 use super::{bare, library};
 use crate::cpu::Placement;
-use crate::interleave::{Runs, Turn, interleave};
+use crate::experiment::{CellReport, Files, Tried, measured};
+use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
-use crate::others::Usage;
 use crate::progress::Progress;
 use crate::record::Failure;
-use crate::report::{check_places, give_out};
 
 /// Measures every column in every row; text goes to `out`, files where the options say.
 ///
@@ -32,10 +30,11 @@ use crate::report::{check_places, give_out};
 /// fails is named in the report.
 pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<TxReport> {
     options.verify()?;
-    let (json, svg) = (options.json.as_deref(), options.svg.as_deref());
-    let to_stdout = json == Some(Path::new("-"));
-    check_places((json.filter(|_| !to_stdout), svg))?;
-    let before = Usage::now();
+    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
+    measured(files, out, || report(options))
+}
+
+fn report(options: &PacketTxOptions) -> Result<TxReport> {
     let softirq = Softirq::find();
     let placement = Placement::detect()?;
     let mut report = TxReport {
@@ -77,23 +76,13 @@ pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<T
             None => report.notes.push("replay was not measured: no program was given".to_owned()),
         }
     }
-    report.notes.extend(before.remark(&Usage::now()));
-    if to_stdout {
-        serde_json::to_writer_pretty(&mut *out, &report)?;
-        writeln!(out)?;
-        if let Some(folder) = svg {
-            report.write_charts(folder)?;
-        }
-        return Ok(report);
-    }
-    give_out(&report, &report.text(), (json, svg), |folder| report.write_charts(folder), out)?;
     Ok(report)
 }
 
 /// What one sink adds to the report.
 #[derive(Default)]
 struct Part {
-    cases: Vec<TxCaseReport>,
+    cases: Vec<CellReport<PacketTx>>,
     auto: Vec<AutoReport>,
     auto_failures: Vec<Failure>,
     cycles: Vec<cycles::CyclesReport>,
@@ -136,13 +125,13 @@ fn measure_case(
     lab: &Lab,
     softirq: &Softirq,
     progress: &mut Progress,
-) -> Result<TxCaseReport> {
+) -> Result<CellReport<PacketTx>> {
     let source = Source::new(case, lab)?;
-    let lines = lines(options);
-    let mut seats: Vec<Seat> = lines.iter().map(|_| Seat::default()).collect();
+    let senders = senders(options);
+    let mut seats: Vec<Seat> = senders.iter().map(|_| Seat::default()).collect();
     let sends = case.sends(options.quick);
-    let runs = interleave(lines.len(), options.rounds(), case, progress, |index, turn| {
-        let (column, kind) = lines[index];
+    let runs = interleave(senders.len(), options.rounds(), case, progress, |index, turn| {
+        let Sender { column, kind } = senders[index];
         let seat = &mut seats[index];
         let mut way = match seat.way.take() {
             Some(way) => way,
@@ -171,8 +160,17 @@ fn measure_case(
             seat.proof += way.proof();
         }
     }
-    let proofs = seats.into_iter().map(|seat| (seat.proof, seat.path)).collect();
-    Ok(report_of(case, options.rounds(), sends, lines, proofs, runs))
+    let tried = senders.into_iter().zip(seats).zip(runs).map(|((sender, seat), runs)| {
+        let Seat { proof, path, .. } = seat;
+        let facts = SenderFacts { proof, kernel_tells: sender.column.kernel_tells(), path };
+        Tried { variant: sender, bases: sender.bases(), facts, runs }
+    });
+    let facts = RowFacts {
+        working_set_bytes: case.working_set.bytes(),
+        sends,
+        published: super::reference::row(case.payload),
+    };
+    Ok(CellReport::of(*case, facts, tried.collect(), Vec::new()))
 }
 
 /// A line's way, and what is known of it.
@@ -184,10 +182,11 @@ struct Seat<'a> {
 }
 
 /// What is measured in each case, in order: each column bare and by the library.
-fn lines(options: &PacketTxOptions) -> Vec<(Column, Kind)> {
+fn senders(options: &PacketTxOptions) -> Vec<Sender> {
     let kinds = if options.floor_only { &[Kind::Bare][..] } else { &[Kind::Bare, Kind::Library] };
-    let all = options.columns.iter().flat_map(|&column| kinds.iter().map(move |&kind| (column, kind)));
-    all.filter(|(column, kind)| *kind == Kind::Library || *column != Column::Auto).collect()
+    let all =
+        options.columns.iter().flat_map(|&column| kinds.iter().map(move |&kind| Sender { column, kind }));
+    all.filter(|sender| sender.kind == Kind::Library || sender.column != Column::Auto).collect()
 }
 
 /// Opens a column one way or the other.
@@ -201,53 +200,5 @@ pub(super) fn open<'a>(
     match kind {
         Kind::Bare => bare::open(column, case, lab, source)?.context("there is no bare loop of it"),
         Kind::Library => library::open(column, case, lab, source),
-    }
-}
-
-fn report_of(
-    case: &TxCase,
-    rounds: usize,
-    sends: usize,
-    lines: Vec<(Column, Kind)>,
-    proofs: Vec<(Proof, String)>,
-    mut runs: Vec<Runs<TxSample>>,
-) -> TxCaseReport {
-    let failure = |((column, kind), error): (&(Column, Kind), Error)| Failure {
-        variant: format!("{column}, {kind}"),
-        reason: format!("{error:#}"),
-    };
-    let failures: Vec<Failure> = lines
-        .iter()
-        .zip(&mut runs)
-        .filter_map(|(line, runs)| Some(failure((line, runs.failed.take()?))))
-        .collect();
-    let sound: Vec<(Column, Kind, Vec<TxSample>)> = lines
-        .into_iter()
-        .zip(runs)
-        // One that failed half-way has fewer samples, and they don't pair up with others.
-        .map(|((column, kind), runs)| match runs.samples.len() == rounds {
-            true => (column, kind, runs.samples),
-            false => (column, kind, Vec::new()),
-        })
-        .collect();
-    let of = |column, kind| {
-        let found = sound.iter().find(|(c, k, _)| (*c, *k) == (column, kind));
-        found.map(|(_, _, samples)| &samples[..]).unwrap_or_default()
-    };
-    let reports = sound.iter().zip(proofs).filter_map(|((column, kind, samples), proof)| {
-        let bare = if *kind == Kind::Library { of(*column, Kind::Bare) } else { &[] };
-        let mut copying = of(column.copying(), Kind::Bare);
-        if copying.is_empty() {
-            copying = of(column.copying(), Kind::Library);
-        }
-        Line::of(case, *column, *kind, samples, bare, copying, proof)
-    });
-    TxCaseReport {
-        case: *case,
-        working_set_bytes: case.working_set.bytes(),
-        sends,
-        lines: reports.collect(),
-        published: super::reference::row(case.payload),
-        failures,
     }
 }

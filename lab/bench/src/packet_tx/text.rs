@@ -4,171 +4,206 @@ use std::fmt::Write as _;
 
 use super::case::SinkKind;
 use super::column::Column;
-use super::report::{Kind, Line, TxCaseReport, TxReport};
+use super::report::{Kind, PacketTx, TxReport};
 use super::{cycles, reference, replay};
-use crate::stats::Summary;
+use crate::experiment::{CellReport, Digits, LeftOut, Line, Show, Text, grid};
 use crate::table::{Table, figure};
 
-/// A cell without a figure.
-const NONE: &str = "-";
-
-impl TxReport {
-    /// The report as text.
-    pub fn text(&self) -> String {
-        let mut out = format!("{}\n", self.machine);
-        if !self.separate_cpus {
-            out.push_str("One CPU only: sender and receiver took turns; rates mean little.\n");
-        }
-        for note in &self.notes {
-            let _ = writeln!(out, "Note: {note}.");
-        }
-        let _ = writeln!(
-            out,
-            "Medians of {} interleaved rounds; hot: 256 KiB of payloads, cold: 64 MiB.",
-            self.rounds
-        );
-        let columns = self.columns();
-        for column in &columns {
-            let _ = writeln!(out, "  {:<14} {}", column.name(), column.meaning());
-        }
-        for (sink, set, rows) in self.sections() {
-            let _ = writeln!(out, "\n=== {}, {set}", sink.meaning());
-            section(&mut out, sink, &columns, &rows);
-        }
-        for failure in self.failures() {
-            let _ = writeln!(out, "FAILED: {failure}");
-        }
-        if !self.auto.is_empty() {
-            out.push('\n');
-            out.push_str(&self.auto_text());
-        }
-        if !self.cycles.is_empty() {
-            out.push('\n');
-            out.push_str(&cycles::text(&self.cycles));
-        }
-        if let Some(replay) = &self.replay {
-            out.push('\n');
-            out.push_str(&replay::text(replay));
-        }
-        out
+/// The report as text.
+pub(super) fn text(report: &TxReport) -> String {
+    let mut out = format!("{}\n", report.machine);
+    if !report.separate_cpus {
+        out.push_str("One CPU only: sender and receiver took turns; rates mean little.\n");
     }
-
-    fn auto_text(&self) -> String {
-        let mut table = Table::new([
-            "case",
-            "sends",
-            "copying ns",
-            "lending ns",
-            "auto ns",
-            "excess",
-            "lent, not copied",
-            "chose",
-        ]);
-        for auto in &self.auto {
-            table.row([
-                auto.case.to_string(),
-                auto.sends.to_string(),
-                figure(auto.copy_ns),
-                figure(auto.zero_copy_ns),
-                figure(auto.auto_ns),
-                format!("{:+.1} %", auto.excess_percent),
-                percent(auto.proof.zero_copied_share()),
-                auto.choices.join("; "),
-            ]);
-        }
-        format!(
-            "Auto against the better of copying and lending, CPU time of a send, learning included (to reach: +2 %):\n{}",
-            table.render()
-        )
+    for note in &report.notes {
+        let _ = writeln!(out, "Note: {note}.");
     }
+    let _ = writeln!(
+        out,
+        "Medians of {} interleaved rounds; hot: 256 KiB of payloads, cold: 64 MiB.",
+        report.rounds
+    );
+    let columns = report.columns();
+    for column in &columns {
+        let _ = writeln!(out, "  {:<14} {}", column.name(), column.meaning());
+    }
+    for (sink, set, rows) in report.sections() {
+        let _ = writeln!(out, "\n=== {}, {set}", sink.meaning());
+        section(&mut out, sink, &columns, &rows);
+    }
+    for failure in report.failures() {
+        let _ = writeln!(out, "FAILED: {failure}");
+    }
+    if !report.auto.is_empty() {
+        out.push('\n');
+        out.push_str(&auto_text(report));
+    }
+    if !report.cycles.is_empty() {
+        out.push('\n');
+        out.push_str(&cycles::text(&report.cycles));
+    }
+    if let Some(replay) = &report.replay {
+        out.push('\n');
+        out.push_str(&replay::text(replay));
+    }
+    out
 }
 
-fn section(out: &mut String, sink: SinkKind, columns: &[Column], rows: &[&TxCaseReport]) {
-    let mut part = |title: &str, cell: &dyn Fn(&TxCaseReport, Column) -> Option<String>| {
-        let kept: Vec<Column> = columns
-            .iter()
-            .copied()
-            .filter(|column| rows.iter().any(|row| cell(row, *column).is_some()))
-            .collect();
-        if kept.is_empty() {
-            return;
-        }
-        let mut table = Table::new(std::iter::once("payload").chain(kept.iter().map(|column| column.name())));
-        for row in rows {
-            let cells = kept.iter().map(|column| cell(row, *column).unwrap_or_else(|| NONE.to_owned()));
-            table.row(std::iter::once(row.case.payload.to_string()).chain(cells));
-        }
-        let _ = write!(out, "\n{title}\n{}", table.render());
-    };
-    let median = |summary: Option<Summary>| Some(figure(summary?.median));
-    let ratio = |summary: Option<Summary>| Some(format!("{:.2}", summary?.median));
-    part(
+fn auto_text(report: &TxReport) -> String {
+    let mut table = Table::new([
+        "case",
+        "sends",
+        "copying ns",
+        "lending ns",
+        "auto ns",
+        "excess",
+        "lent, not copied",
+        "chose",
+    ]);
+    for auto in &report.auto {
+        table.row([
+            auto.case.to_string(),
+            auto.sends.to_string(),
+            figure(auto.copy_ns),
+            figure(auto.zero_copy_ns),
+            figure(auto.auto_ns),
+            format!("{:+.1} %", auto.excess_percent),
+            percent(auto.proof.zero_copied_share()),
+            auto.choices.join("; "),
+        ]);
+    }
+    format!(
+        "Auto against the better of copying and lending, CPU time of a send, learning included (to reach: +2 %):\n{}",
+        table.render()
+    )
+}
+
+/// Which line of a column a table shows.
+#[derive(Clone, Copy)]
+enum Which {
+    /// The library's, or the bare one where only that was measured.
+    Shown,
+    /// That of one kind alone.
+    Only(Kind),
+}
+
+/// A table of a section: its title, the lines in it, and what is told of each.
+struct Part {
+    title: &'static str,
+    which: Which,
+    text: Text<PacketTx>,
+}
+
+const fn median(title: &'static str, which: Which, key: &'static str, digits: Digits) -> Part {
+    Part { title, which, text: Text::Of(key, Show::Median, digits) }
+}
+
+const PARTS: &[Part] = &[
+    median(
         "Thousands of sends a second, by the library (auto and bare-only columns as they are):",
-        &|row, column| median(Some(row.shown(column)?.thousands_per_second)),
-    );
-    part("CPU ns a send, by the library:", &|row, column| median(Some(row.shown(column)?.cpu_ns)));
-    part("CPU ns a send, quartiles:", &|row, column| {
-        let cpu = row.shown(column)?.cpu_ns;
-        Some(format!("{}..{}", figure(cpu.q1), figure(cpu.q3)))
-    });
-    part("CPU ns a send, bare system calls:", &|row, column| {
-        median(Some(row.line(column, Kind::Bare)?.cpu_ns))
-    });
-    part("Library / bare, CPU (to reach: 1.10):", &|row, column| {
-        ratio(row.line(column, Kind::Library)?.cpu_to_bare)
-    });
-    part("Times less CPU than the copying send of the same kind of socket:", &|row, column| {
-        ratio(row.shown(column)?.times_less_than_copying)
-    });
-    part("CPU ns a send of the receiver:", &|row, column| median(row.shown(column)?.receiver_ns));
-    part("CPU ns a send of the kernel's softirq threads:", &|row, column| {
-        median(row.shown(column)?.softirq_ns)
-    });
-    part("Payload bytes not copied, as kernel and ledger say:", &|row, column| {
-        let line = row.shown(column)?;
-        // A veth copies what left a ring uncopied, and nobody is told.
-        Some(match line.kernel_tells || sink == SinkKind::Ifb {
-            true => percent(line.proof.zero_copied_share()),
-            false => "not told".to_owned(),
-        })
-    });
-    part("Lent, and copied by the kernel all the same (COPIED):", &|row, column| {
-        let line = row.shown(column).filter(|line| line.kernel_tells)?;
-        line.proof.kernel_copied_share().map(percent)
-    });
+        Which::Shown,
+        "thousands_per_second",
+        Digits::Three,
+    ),
+    median("CPU ns a send, by the library:", Which::Shown, "cpu_ns", Digits::Three),
+    Part {
+        title: "CPU ns a send, quartiles:",
+        which: Which::Shown,
+        text: Text::Of("cpu_ns", Show::Quartiles, Digits::Three),
+    },
+    median("CPU ns a send, bare system calls:", Which::Only(Kind::Bare), "cpu_ns", Digits::Three),
+    median(
+        "Library / bare, CPU (to reach: 1.10):",
+        Which::Only(Kind::Library),
+        "cpu_to_bare",
+        Digits::Behind(2),
+    ),
+    median(
+        "Times less CPU than the copying send of the same kind of socket:",
+        Which::Shown,
+        "times_less_than_copying",
+        Digits::Behind(2),
+    ),
+    median("CPU ns a send of the receiver:", Which::Shown, "receiver_ns", Digits::Three),
+    median("CPU ns a send of the kernel's softirq threads:", Which::Shown, "softirq_ns", Digits::Three),
+    Part {
+        title: "Payload bytes not copied, as kernel and ledger say:",
+        which: Which::Shown,
+        text: Text::Words(not_copied),
+    },
+    Part {
+        title: "Lent, and copied by the kernel all the same (COPIED):",
+        which: Which::Shown,
+        text: Text::Words(copied_by_kernel),
+    },
+];
+
+fn not_copied(row: &CellReport<PacketTx>, line: &Line<PacketTx>) -> Option<String> {
+    // A veth copies what left a ring uncopied, and nobody is told.
+    Some(match line.facts.kernel_tells || row.at.sink == SinkKind::Ifb {
+        true => percent(line.facts.proof.zero_copied_share()),
+        false => "not told".to_owned(),
+    })
+}
+
+fn copied_by_kernel(_: &CellReport<PacketTx>, line: &Line<PacketTx>) -> Option<String> {
+    let share = line.facts.proof.kernel_copied_share().filter(|_| line.facts.kernel_tells);
+    share.map(percent)
+}
+
+/// The rows of a table by their payload.
+fn named<'a>(rows: &[&'a CellReport<PacketTx>]) -> Vec<(String, &'a CellReport<PacketTx>)> {
+    rows.iter().map(|row| (row.at.payload.to_string(), *row)).collect()
+}
+
+fn section(out: &mut String, sink: SinkKind, columns: &[Column], rows: &[&CellReport<PacketTx>]) {
+    let (named, columns) = (named(rows), columns.iter().map(|column| (column.to_string(), *column)));
+    let columns: Vec<_> = columns.collect();
+    for part in PARTS {
+        let text = |row: &&CellReport<PacketTx>, column: &Column| {
+            let line = match part.which {
+                Which::Shown => row.shown(*column),
+                Which::Only(kind) => row.sender(*column, kind),
+            };
+            part.text.of(row, line?)
+        };
+        if let Some(table) = grid("payload", &named, &columns, LeftOut::Columns, text) {
+            let _ = write!(out, "\n{}\n{}", part.title, table.render());
+        }
+    }
     published(out, sink, rows);
 }
 
 /// Rates against copying, here and as published, where rows and columns match.
-fn published(out: &mut String, sink: SinkKind, rows: &[&TxCaseReport]) {
-    let columns: Vec<Column> = [Column::Zc, Column::ZcBatched]
-        .into_iter()
-        .filter(|column| {
-            let matches = |row: &&TxCaseReport| {
-                row.shown(*column).is_some() && reference::ratio(*column, sink, row.case.payload).is_some()
-            };
-            rows.iter().any(matches)
+fn published(out: &mut String, sink: SinkKind, rows: &[&CellReport<PacketTx>]) {
+    let matches = |column: &Column, row: &&CellReport<PacketTx>| {
+        row.shown(*column).is_some() && reference::ratio(*column, sink, row.at.payload).is_some()
+    };
+    let columns = [Column::Zc, Column::ZcBatched].into_iter();
+    let columns = columns.filter(|column| rows.iter().any(|row| matches(column, row)));
+    let columns: Vec<(String, (Column, &str))> = columns
+        .flat_map(|column| {
+            let published = format!("published {}", published_name(column, sink));
+            [
+                (column.to_string(), (column, "rate_to_copying")),
+                (published, (column, "published_rate_to_copying")),
+            ]
         })
         .collect();
-    if columns.is_empty() {
-        return;
+    let text = |row: &&CellReport<PacketTx>, (column, key): &(Column, &str)| {
+        Some(Digits::Behind(2).text(row.shown(*column)?.middle(key)?))
+    };
+    // Rows without a figure stay, and so do columns: they are pairs.
+    let named: Vec<_> = named(rows);
+    let mut table =
+        Table::new(std::iter::once("payload").chain(columns.iter().map(|(name, _)| name.as_str())));
+    for (payload, row) in &named {
+        let cells = columns.iter().map(|(_, column)| text(row, column).unwrap_or_else(|| "-".to_owned()));
+        table.row(std::iter::once(payload.clone()).chain(cells));
     }
-    let headings: Vec<String> = columns
-        .iter()
-        .flat_map(|column| [column.to_string(), format!("published {}", published_name(*column, sink))])
-        .collect();
-    let mut table = Table::new(std::iter::once("payload").chain(headings.iter().map(String::as_str)));
-    for row in rows {
-        let pair = |line: Option<&Line>| {
-            let here = line.and_then(|line| line.rate_to_copying).map(|ratio| format!("{:.2}", ratio.median));
-            let there =
-                line.and_then(|line| line.published_rate_to_copying).map(|ratio| format!("{ratio:.2}"));
-            [here, there].map(|cell| cell.unwrap_or_else(|| NONE.to_owned()))
-        };
-        let cells = columns.iter().flat_map(|column| pair(row.shown(*column)));
-        table.row(std::iter::once(row.case.payload.to_string()).chain(cells));
+    if !columns.is_empty() {
+        let _ = write!(out, "\nRate against the copying send, here and as published:\n{}", table.render());
     }
-    let _ = write!(out, "\nRate against the copying send, here and as published:\n{}", table.render());
 }
 
 fn published_name(column: Column, sink: SinkKind) -> &'static str {
