@@ -12,7 +12,7 @@ use super::mode::Mode;
 use super::options::{ClientOptions, PAGE, Place, TX_BUFFER, TableOptions};
 use super::output::{ClientOutput, ServerOutput};
 use super::program::Program;
-use super::variant::{Line, RxCase, RxSample};
+use super::variant::{RxCase, RxSample, RxWay};
 use crate::backend::Backend;
 use crate::case::Direction;
 use crate::cpu::{Placement, thread_time};
@@ -82,7 +82,7 @@ impl<'a> Experiment<'a> {
     }
 
     /// Runs a line once. With `check` the content is compared as well.
-    pub fn run(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
+    pub fn run(&self, guest: &mut Guest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
         let held = self.held(guest.case.direction)?;
         let outcome = match guest.case.direction {
             Direction::Transmit => self.guest_to_host(guest, line, bytes, check),
@@ -110,7 +110,7 @@ impl<'a> Experiment<'a> {
         Ok(statistics["vms"][0][way]["copied_bytes"]["held"].as_u64().unwrap_or(0))
     }
 
-    fn guest_to_host(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
+    fn guest_to_host(&self, guest: &mut Guest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
         let case = guest.case;
         let mode = line.mode().context("a floor has no back end")?;
         let mut args = vec!["-c".to_owned(), Backend::cid(0).to_string()];
@@ -119,7 +119,7 @@ impl<'a> Experiment<'a> {
         args.extend(["--uds".to_owned(), self.backend.host_end(0).display().to_string()]);
         args.extend(["-p".to_owned(), PORT.to_string()]);
         args.extend(["--windows".to_owned(), case.windows.to_string()]);
-        args.extend((line == Line::MappedCopied).then(|| "--copy-out".to_owned()));
+        args.extend((line == RxWay::MappedCopied).then(|| "--copy-out".to_owned()));
         args.extend(check.then(|| "--check".to_owned()));
 
         guest.guest.stack().listen(PORT, SocketType::Stream);
@@ -150,7 +150,7 @@ impl<'a> Experiment<'a> {
         Ok(sample(&output, send_seconds, after - before))
     }
 
-    fn host_to_guest(&self, guest: &mut Guest, line: Line, bytes: u64, check: bool) -> Result<RxSample> {
+    fn host_to_guest(&self, guest: &mut Guest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
         let case = guest.case;
         let host_end = self.backend.host_end(0);
         let path = port_path(&host_end, PORT);
@@ -176,7 +176,7 @@ impl<'a> Experiment<'a> {
             lowat: case.len as u32,
             credit: 0,
             windows: 0,
-            copy_out: line == Line::MappedCopied,
+            copy_out: line == RxWay::MappedCopied,
             check,
         };
         let output = guest_receive::receive(stack, conn, &options, thread_clock)?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use super::tally::touch;
-use super::variant::{Line, RxCase, RxSample};
+use super::variant::{RxCase, RxSample, RxWay};
 use crate::area::Area;
 use crate::cpu::{Placement, thread_time};
 use crate::vsock::host::{HostCpu, Walk};
@@ -45,12 +45,12 @@ impl Floor {
     }
 
     /// Moves `bytes` bytes, or looks at them.
-    pub fn run(&mut self, line: Line, bytes: u64) -> Result<RxSample> {
+    pub fn run(&mut self, line: RxWay, bytes: u64) -> Result<RxSample> {
         self.host_cpu.pin(&self.placement)?;
         let sample = match line {
-            Line::FloorTouch => Ok(self.touch_alone(bytes)),
-            Line::FloorTouchWoken => self.woken(bytes, false),
-            Line::FloorCopyTouchWoken => self.woken(bytes, true),
+            RxWay::FloorTouch => Ok(self.touch_alone(bytes)),
+            RxWay::FloorTouchWoken => self.woken(bytes, false),
+            RxWay::FloorCopyTouchWoken => self.woken(bytes, true),
             _ => self.copy_and_touch(bytes),
         };
         self.placement.pin_driver()?;
@@ -160,21 +160,21 @@ mod tests {
                 RxCase { direction: Direction::Transmit, len, working_set: WorkingSet::Hot, windows: 4 };
             let mut floor = Floor::new(&case, HostCpu::Guest, &placement, 256 << 10).unwrap();
             let bytes = (8 << 20) + 100;
-            for line in [Line::FloorTouch, Line::FloorCopyTouch] {
+            for line in [RxWay::FloorTouch, RxWay::FloorCopyTouch] {
                 let sample = floor.run(line, bytes).unwrap();
                 assert_eq!(sample.bytes, bytes);
                 assert!(sample.dequeues >= bytes / len as u64);
                 assert!(sample.program_cpu_seconds > 0.0);
-                assert_eq!(sample.backend_cpu_seconds > 0.0, line == Line::FloorCopyTouch);
+                assert_eq!(sample.backend_cpu_seconds > 0.0, line == RxWay::FloorCopyTouch);
             }
-            for line in [Line::FloorTouchWoken, Line::FloorCopyTouchWoken] {
+            for line in [RxWay::FloorTouchWoken, RxWay::FloorCopyTouchWoken] {
                 let sample = floor.run(line, bytes).unwrap();
                 let portion = (4 * len).min((256 << 10).max(len)) as u64;
                 assert_eq!(sample.bytes, bytes.next_multiple_of(portion));
                 assert_eq!(sample.wake_ups, sample.bytes / portion);
                 assert!(sample.program_cpu_seconds > 0.0 && sample.backend_cpu_seconds > 0.0);
             }
-            floor.run(Line::FloorCopyTouch, bytes).unwrap();
+            floor.run(RxWay::FloorCopyTouch, bytes).unwrap();
             // The last ring that was filled holds what the walk was at.
             let all = floor.source.bytes();
             assert_eq!(floor.ring.bytes()[..100], all[floor.walk_start()..][..100]);

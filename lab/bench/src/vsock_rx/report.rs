@@ -2,22 +2,108 @@
 
 mod tables;
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::mode::Mode;
 use super::reference::{self, Cell};
-use super::variant::{Line, RxCase, RxSample};
+use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::{Direction, WorkingSet};
 use crate::chart::{Bars, Better, Series};
+use crate::experiment::{Base, CellReport, Figure, Report, Subject, failures, series};
 use crate::machine::Machine;
-use crate::record::Failure;
 use crate::stats::Summary;
 use crate::table::bytes;
 use crate::vsock::host::HostCpu;
+
+/// The comparison of ways to receive by vsock.
+#[derive(Debug, Clone)]
+pub struct VsockRx;
+
+/// A case with its figures.
+pub(super) type RxCell = CellReport<VsockRx>;
+
+/// What is known of a case besides its figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct CaseFacts {
+    /// The working set in bytes.
+    pub working_set_bytes: usize,
+    /// Rounds, without the warm-up.
+    pub rounds: usize,
+    /// Bytes of each run.
+    pub bytes: u64,
+    /// The published figures of this column: copying, and mapped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<[Cell; 2]>,
+    /// D of their mapped receive divided by D of their copying one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published_ratio: Option<f64>,
+}
+
+impl CaseFacts {
+    /// Of a case with so many rounds, each of so many bytes.
+    pub fn of(case: &RxCase, rounds: usize, bytes: u64) -> Self {
+        let published = |mode| reference::cell(case.direction, mode, case.len);
+        Self {
+            working_set_bytes: case.set_bytes(),
+            rounds,
+            bytes,
+            published: published(Mode::Copy)
+                .zip(published(Mode::Mapped))
+                .map(|(copy, mapped)| [copy, mapped]),
+            published_ratio: reference::ratio(case.direction, case.len),
+        }
+    }
+}
+
+impl Subject for VsockRx {
+    type Cell = RxCase;
+    type CellFacts = CaseFacts;
+    type Variant = RxWay;
+    type Facts = ();
+    type Sample = RxSample;
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        // A, B and C: seconds of the send loop, of the receive loop, and in dequeue calls.
+        Figure::<Self>::spread("send_seconds", |_, s| Some(s.send_seconds)),
+        Figure::<Self>::spread("loop_seconds", |_, s| Some(s.loop_seconds)),
+        Figure::<Self>::spread("dequeue_seconds", |_, s| Some(s.dequeue_seconds)),
+        // D: nanoseconds in dequeue calls for as many bytes as the column says; and with the look.
+        Figure::<Self>::spread("dequeue_ns", |case, s| Some(s.dequeue_ns(case.len))),
+        Figure::<Self>::spread("dequeue_and_touch_ns", |case, s| Some(s.dequeue_and_touch_ns(case.len))),
+        // CPU seconds for 10⁹ bytes: of back end and program, and of each.
+        Figure::<Self>::spread("cpu_s_per_gb", |_, s| Some(s.cpu_per_gb())),
+        Figure::<Self>::spread("backend_cpu_s_per_gb", |_, s| Some(s.backend_per_gb())),
+        Figure::<Self>::spread("program_cpu_s_per_gb", |_, s| Some(s.program_per_gb())),
+        // Divided by copying receive's. The first is what was published of others.
+        Figure::<Self>::ratio("dequeue_to_copy", "copy", |case, s| s.dequeue_ns(case.len)),
+        Figure::<Self>::ratio("time_to_copy", "copy", |case, s| s.dequeue_and_touch_ns(case.len)),
+        Figure::<Self>::ratio("cpu_to_copy", "copy", |_, s| s.cpu_per_gb()),
+        Figure::<Self>::ratio("cpu_to_floor", "floor", |_, s| s.cpu_per_gb()),
+        // Bytes of a dequeue, and wake-ups for each.
+        Figure::<Self>::mean("dequeue_len", |_, s| s.dequeue_len()),
+        Figure::<Self>::mean("wake_ups_per_dequeue", |_, s| s.wake_ups as f64 / s.dequeues.max(1) as f64),
+        // The share of the bytes that was left where the guest had them, and of those that the back
+        // end copied an additional time, because the program was behind.
+        Figure::<Self>::mean("direct_share", |_, s| s.direct_bytes as f64 / s.bytes.max(1) as f64),
+        Figure::<Self>::mean("held_share", |_, s| s.held_bytes as f64 / s.bytes.max(1) as f64),
+    ];
+    const VARIANT: &'static str = "line";
+}
+
+impl RxWay {
+    /// What it is compared with: copying receive, and a floor. That is the touch alone for direct
+    /// windows, else memcpy and touch.
+    pub(super) fn bases(self) -> Vec<Base<Self>> {
+        let copy = self.mode().is_some_and(|mode| mode != Mode::Copy).then_some(("copy", Self::Copy));
+        let floor = match self {
+            Self::FloorTouch | Self::FloorCopyTouch => None,
+            Self::Direct | Self::FloorTouchWoken => Some(("floor", Self::FloorTouch)),
+            // Host to guest, what is mapped is the device's own buffer: the one copy is the back end's read().
+            _ => Some(("floor", Self::FloorCopyTouch)),
+        };
+        copy.into_iter().chain(floor).map(|(label, variant)| Base { label, variant }).collect()
+    }
+}
 
 /// The result of `zerowire-bench vsock-rx --table`.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -37,150 +123,74 @@ pub struct RxReport {
     /// Remarks on what was left out and why.
     pub notes: Vec<String>,
     /// Case by case.
-    pub cases: Vec<RxCaseReport>,
-}
-
-/// The figures of one case.
-#[derive(Debug, Clone, Serialize)]
-pub struct RxCaseReport {
-    /// What was measured.
-    #[serde(flatten)]
-    pub case: RxCase,
-    /// The working set in bytes.
-    pub working_set_bytes: usize,
-    /// Rounds, without the warm-up.
-    pub rounds: usize,
-    /// Bytes of each run.
-    pub bytes: u64,
-    /// One entry a line that succeeded.
-    pub lines: Vec<LineReport>,
-    /// The published figures of this column: copying, and mapped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub published: Option<[Cell; 2]>,
-    /// D of their mapped receive divided by D of their copying one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub published_ratio: Option<f64>,
-    /// Lines that failed, and why; they are not measured further in this case.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
-}
-
-/// The figures of one line in one case.
-#[derive(Debug, Clone, Serialize)]
-pub struct LineReport {
-    /// Which line.
-    pub line: Line,
-    /// A: seconds of the send loop.
-    pub send_seconds: Summary,
-    /// B: seconds of the receive loop.
-    pub loop_seconds: Summary,
-    /// C: seconds in dequeue calls.
-    pub dequeue_seconds: Summary,
-    /// D: nanoseconds in dequeue calls for as many bytes as the column says.
-    pub dequeue_ns: Summary,
-    /// The same with the program's look at each cache line.
-    pub dequeue_and_touch_ns: Summary,
-    /// CPU seconds of back end and program for 10⁹ bytes.
-    pub cpu_s_per_gb: Summary,
-    /// CPU seconds of the back end for 10⁹ bytes.
-    pub backend_cpu_s_per_gb: Summary,
-    /// CPU seconds of the program for 10⁹ bytes.
-    pub program_cpu_s_per_gb: Summary,
-    /// `dequeue_ns` divided by copying receive's of the same round: what was published of others.
-    pub dequeue_to_copy: Option<Summary>,
-    /// `dequeue_and_touch_ns` divided by copying receive's of the same round.
-    pub time_to_copy: Option<Summary>,
-    /// `cpu_s_per_gb` divided by copying receive's of the same round.
-    pub cpu_to_copy: Option<Summary>,
-    /// `cpu_s_per_gb` divided by the floor's of the same round: the touch floor's for direct windows, else that of memcpy
-    /// and touch.
-    pub cpu_to_floor: Option<Summary>,
-    /// Bytes of a dequeue on average.
-    pub dequeue_len: f64,
-    /// Wake-ups for each dequeue.
-    pub wake_ups_per_dequeue: f64,
-    /// The share of the bytes that was left where the guest had them.
-    pub direct_share: f64,
-    /// The share of the bytes that the back end copied an additional time, because the program was behind.
-    pub held_share: f64,
-    /// Every run, in order.
-    pub samples: Vec<RxSample>,
-}
-
-impl LineReport {
-    /// The figures of `samples`; `None` when there are none.
-    pub fn of(
-        line: Line,
-        len: usize,
-        samples: &[RxSample],
-        copy: &[RxSample],
-        floor: &[RxSample],
-    ) -> Option<Self> {
-        let summary = |figure: &dyn Fn(&RxSample) -> f64| Summary::of(samples.iter().map(figure));
-        let ratio = |base: &[RxSample], figure: &dyn Fn(&RxSample) -> f64| {
-            let of = |samples: &[RxSample]| samples.iter().map(figure).collect::<Vec<f64>>();
-            Summary::ratio(&of(samples), &of(base))
-        };
-        let mean = |figure: &dyn Fn(&RxSample) -> f64| {
-            samples.iter().map(figure).sum::<f64>() / samples.len().max(1) as f64
-        };
-        let time = |sample: &RxSample| sample.dequeue_and_touch_ns(len);
-        let copy = if line.mode().is_some_and(|mode| mode != Mode::Copy) { copy } else { &[] };
-        Some(Self {
-            line,
-            send_seconds: summary(&|s| s.send_seconds)?,
-            loop_seconds: summary(&|s| s.loop_seconds)?,
-            dequeue_seconds: summary(&|s| s.dequeue_seconds)?,
-            dequeue_ns: summary(&|s| s.dequeue_ns(len))?,
-            dequeue_and_touch_ns: summary(&time)?,
-            cpu_s_per_gb: summary(&RxSample::cpu_per_gb)?,
-            backend_cpu_s_per_gb: summary(&RxSample::backend_per_gb)?,
-            program_cpu_s_per_gb: summary(&RxSample::program_per_gb)?,
-            dequeue_to_copy: ratio(copy, &|s| s.dequeue_ns(len)),
-            time_to_copy: ratio(copy, &time),
-            cpu_to_copy: ratio(copy, &RxSample::cpu_per_gb),
-            cpu_to_floor: ratio(floor, &RxSample::cpu_per_gb),
-            dequeue_len: mean(&RxSample::dequeue_len),
-            wake_ups_per_dequeue: mean(&|s| s.wake_ups as f64 / s.dequeues.max(1) as f64),
-            direct_share: mean(&|s| s.direct_bytes as f64 / s.bytes.max(1) as f64),
-            held_share: mean(&|s| s.held_bytes as f64 / s.bytes.max(1) as f64),
-            samples: samples.to_vec(),
-        })
-    }
-}
-
-impl RxCaseReport {
-    /// The report of a case.
-    pub fn new(
-        case: &RxCase,
-        rounds: usize,
-        bytes: u64,
-        lines: Vec<LineReport>,
-        failures: Vec<Failure>,
-    ) -> Self {
-        let published = |mode| reference::cell(case.direction, mode, case.len);
-        Self {
-            case: *case,
-            working_set_bytes: case.set_bytes(),
-            rounds,
-            bytes,
-            lines,
-            published: published(Mode::Copy)
-                .zip(published(Mode::Mapped))
-                .map(|(copy, mapped)| [copy, mapped]),
-            published_ratio: reference::ratio(case.direction, case.len),
-            failures,
-        }
-    }
-
-    fn line(&self, line: Line) -> Option<&LineReport> {
-        self.lines.iter().find(|report| report.line == line)
-    }
+    pub cases: Vec<CellReport<VsockRx>>,
 }
 
 impl RxReport {
-    /// The report as text.
-    pub fn text(&self) -> String {
+    /// What failed, and why.
+    pub fn failures(&self) -> Vec<String> {
+        failures(&self.cases)
+    }
+
+    fn of(&self, direction: Direction, working_set: WorkingSet) -> Vec<&RxCell> {
+        let wanted = |cell: &&RxCell| (cell.at.direction, cell.at.working_set) == (direction, working_set);
+        self.cases.iter().filter(wanted).collect()
+    }
+
+    fn cpu_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCell]) -> Bars {
+        // Polling burns a CPU by design, and the control is no way of receiving.
+        let ways = [RxWay::FloorCopyTouch, RxWay::Copy, RxWay::Mapped, RxWay::Direct];
+        let mut bars = series(cases, ways, |case, way| case.line(way)?.spread("cpu_s_per_gb"));
+        for floor in bars.iter_mut().filter(|bars| bars.name == RxWay::FloorCopyTouch.name()) {
+            floor.name = "floor".to_owned();
+        }
+        Bars {
+            title: format!("CPU time of back end and program, {}, {working_set}", way(direction)),
+            subtitle: format!(
+                "{}; floor: one memcpy and a look at each cache line; medians of {} interleaved rounds, whiskers: \
+                 quartiles",
+                self.machine, self.rounds
+            ),
+            y_label: "CPU seconds a GB".to_owned(),
+            better: Better::Lower,
+            x_label: "bytes of a dequeue".to_owned(),
+            groups: cases.iter().map(|case| bytes(case.at.len)).collect(),
+            series: bars,
+            reference: None,
+        }
+    }
+
+    /// Mapped against copying receive, beside what was published of it.
+    fn ratio_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCell]) -> Bars {
+        let mapped = |name: &str, key: &str| Series {
+            name: name.to_owned(),
+            values: cases.iter().map(|case| case.line(&RxWay::Mapped)?.spread(key)).collect(),
+        };
+        let published = |case: &&RxCell| case.facts.published_ratio.and_then(|ratio| Summary::of([ratio]));
+        Bars {
+            title: format!("Mapped against copying receive, {}, {working_set}", way(direction)),
+            subtitle: format!(
+                "{}; D: calls that dequeue, D+: with a look at each cache line; medians of {} interleaved rounds, whiskers: \
+                 quartiles",
+                self.machine, self.rounds
+            ),
+            y_label: "mapped / copying".to_owned(),
+            better: Better::Lower,
+            x_label: "bytes of a dequeue".to_owned(),
+            groups: cases.iter().map(|case| bytes(case.at.len)).collect(),
+            series: vec![
+                Series { name: "D, published".to_owned(), values: cases.iter().map(published).collect() },
+                mapped("D", "dequeue_to_copy"),
+                mapped("D+", "time_to_copy"),
+                mapped("CPU", "cpu_to_copy"),
+            ],
+            reference: Some(1.0),
+        }
+    }
+}
+
+impl Report for RxReport {
+    fn text(&self) -> String {
         let mut out = format!("{}\n", self.machine);
         out.push_str(&format!(
             "{} MiB a run, medians of {} interleaved rounds; credit {} (a guest that receives gives two dequeues at least); \
@@ -215,95 +225,24 @@ impl RxReport {
         out
     }
 
-    fn of(&self, direction: Direction, working_set: WorkingSet) -> Vec<&RxCaseReport> {
-        let wanted = |report: &&RxCaseReport| {
-            (report.case.direction, report.case.working_set) == (direction, working_set)
-        };
-        self.cases.iter().filter(wanted).collect()
-    }
-
-    /// What failed, and why.
-    pub fn failures(&self) -> Vec<String> {
-        let of = |report: &RxCaseReport| -> Vec<String> {
-            let lines = report.failures.iter();
-            lines.map(|f| format!("{} ({}): {}", f.variant, report.case, f.reason)).collect()
-        };
-        self.cases.iter().flat_map(of).collect()
-    }
-
-    /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the names of the files.
-    pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
-        let mut names = Vec::new();
+    fn charts(&self) -> Vec<(String, Bars)> {
+        let mut charts = Vec::new();
         for direction in Direction::ALL {
             for working_set in WorkingSet::ALL {
                 let cases = self.of(direction, working_set);
                 if cases.is_empty() {
                     continue;
                 }
-                for (kind, chart) in [
-                    ("cpu", self.cpu_chart(direction, working_set, &cases)),
-                    ("ratio", self.ratio_chart(direction, working_set, &cases)),
-                ] {
-                    let name = format!("vsock-rx-{kind}-{}-{working_set}.svg", direction.short());
-                    chart.write(&folder.join(&name))?;
-                    names.push(name);
-                }
+                let name = |kind: &str| format!("vsock-rx-{kind}-{}-{working_set}.svg", direction.short());
+                charts.push((name("cpu"), self.cpu_chart(direction, working_set, &cases)));
+                charts.push((name("ratio"), self.ratio_chart(direction, working_set, &cases)));
             }
         }
-        Ok(names)
+        charts
     }
 
-    fn cpu_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCaseReport]) -> Bars {
-        // Polling burns a CPU by design, and the control is no way of receiving.
-        let lines = [Line::FloorCopyTouch, Line::Copy, Line::Mapped, Line::Direct];
-        let series = lines.into_iter().filter(|line| cases.iter().any(|case| case.line(*line).is_some()));
-        let series = series.map(|line| Series {
-            name: if line == Line::FloorCopyTouch { "floor".to_owned() } else { line.name().to_owned() },
-            values: cases.iter().map(|case| case.line(line).map(|report| report.cpu_s_per_gb)).collect(),
-        });
-        Bars {
-            title: format!("CPU time of back end and program, {}, {working_set}", way(direction)),
-            subtitle: format!(
-                "{}; floor: one memcpy and a look at each cache line; medians of {} interleaved rounds, whiskers: \
-                 quartiles",
-                self.machine, self.rounds
-            ),
-            y_label: "CPU seconds a GB".to_owned(),
-            better: Better::Lower,
-            x_label: "bytes of a dequeue".to_owned(),
-            groups: cases.iter().map(|report| bytes(report.case.len)).collect(),
-            series: series.collect(),
-            reference: None,
-        }
-    }
-
-    /// Mapped against copying receive, beside what was published of it.
-    fn ratio_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCaseReport]) -> Bars {
-        let mapped = |name: &str, ratio: fn(&LineReport) -> Option<Summary>| Series {
-            name: name.to_owned(),
-            values: cases.iter().map(|case| case.line(Line::Mapped).and_then(ratio)).collect(),
-        };
-        let published = |case: &&RxCaseReport| case.published_ratio.and_then(|ratio| Summary::of([ratio]));
-        Bars {
-            title: format!("Mapped against copying receive, {}, {working_set}", way(direction)),
-            subtitle: format!(
-                "{}; D: calls that dequeue, D+: with a look at each cache line; medians of {} interleaved rounds, whiskers: \
-                 quartiles",
-                self.machine, self.rounds
-            ),
-            y_label: "mapped / copying".to_owned(),
-            better: Better::Lower,
-            x_label: "bytes of a dequeue".to_owned(),
-            groups: cases.iter().map(|report| bytes(report.case.len)).collect(),
-            series: vec![
-                Series { name: "D, published".to_owned(), values: cases.iter().map(published).collect() },
-                mapped("D", |line| line.dequeue_to_copy),
-                mapped("D+", |line| line.time_to_copy),
-                mapped("CPU", |line| line.cpu_to_copy),
-            ],
-            reference: Some(1.0),
-        }
+    fn notes(&mut self) -> &mut Vec<String> {
+        &mut self.notes
     }
 }
 
@@ -316,28 +255,29 @@ fn way(direction: Direction) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
+
     use super::*;
+    use crate::experiment::Tried;
+    use crate::interleave::Runs;
+
+    fn tried(way: RxWay, cost: f64) -> Tried<VsockRx> {
+        let runs = Runs { samples: samples(cost), failed: None };
+        Tried { variant: way, bases: way.bases(), facts: (), runs }
+    }
 
     fn report() -> RxReport {
-        let line = |line: Line, len, cost: f64, copy: &[RxSample], floor: &[RxSample]| {
-            let samples = samples(cost);
-            LineReport::of(line, len, &samples, copy, floor).unwrap()
-        };
         let case = |direction, len| {
-            let (copy, floor) = (samples(4.0), samples(1.0));
-            let lines = vec![
-                line(Line::FloorCopyTouch, len, 1.0, &[], &[]),
-                line(Line::Copy, len, 4.0, &copy, &floor),
-                line(Line::Mapped, len, 2.0, &copy, &floor),
+            let mut refused = tried(RxWay::Direct, 1.0);
+            refused.runs.failed = Some(anyhow!("refused"));
+            let ways = vec![
+                tried(RxWay::FloorCopyTouch, 1.0),
+                tried(RxWay::Copy, 4.0),
+                tried(RxWay::Mapped, 2.0),
+                refused,
             ];
-            let failures = vec![Failure { variant: "direct".into(), reason: "refused".into() }];
-            RxCaseReport::new(
-                &RxCase { direction, len, working_set: WorkingSet::Hot, windows: 4 },
-                3,
-                1 << 20,
-                lines,
-                failures,
-            )
+            let case = RxCase { direction, len, working_set: WorkingSet::Hot, windows: 4 };
+            CellReport::of(case, CaseFacts::of(&case, 3, 1 << 20), ways, Vec::new())
         };
         RxReport {
             machine: Machine {
@@ -420,13 +360,9 @@ mod tests {
         report.cases = reference::LENS
             .iter()
             .map(|len| {
-                RxCaseReport::new(
-                    &RxCase { len: *len, ..case.case },
-                    3,
-                    1 << 20,
-                    case.lines.clone(),
-                    Vec::new(),
-                )
+                let at = RxCase { len: *len, ..case.at };
+                let facts = CaseFacts::of(&at, 3, 1 << 20);
+                CellReport { at, facts, lines: case.lines.clone(), absent: Vec::new(), failures: Vec::new() }
             })
             .collect();
         let text = report.text();
@@ -461,7 +397,7 @@ mod tests {
     #[test]
     fn charts_name_the_machine() {
         let report = report();
-        let cases: Vec<&RxCaseReport> = report.cases.iter().take(1).collect();
+        let cases: Vec<&RxCell> = report.cases.iter().take(1).collect();
         for (chart, words) in [
             (report.cpu_chart(Direction::Transmit, WorkingSet::Hot, &cases), ["mapped", "CPU seconds a GB"]),
             (report.ratio_chart(Direction::Transmit, WorkingSet::Hot, &cases), ["D, published", "D+"]),

@@ -3,22 +3,20 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::experiment::{Experiment, Guest};
 use super::floor::Floor;
 use super::mode::Mode;
 use super::options::{TableOptions, windows_for};
-use super::report::{LineReport, RxCaseReport, RxReport};
-use super::variant::{Line, RxCase, RxSample};
+use super::report::{CaseFacts, RxReport, VsockRx};
+use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::Direction;
 use crate::cpu::Placement;
+use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
-use crate::others::Usage;
 use crate::progress::Progress;
-use crate::record::Failure;
-use crate::report::{check_places, give_out};
 
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
 const WARM_UP: u64 = 8 << 20;
@@ -28,15 +26,12 @@ const WARM_UP: u64 = 8 << 20;
 /// Fails when a file can't be written; what fails of the back end or the program is named in the report.
 pub fn run_table(options: &TableOptions, out: &mut dyn Write) -> Result<RxReport> {
     options.verify()?;
-    let files = (options.json.as_deref(), options.svg.as_deref());
-    check_places(files)?;
-    let before = Usage::now();
-    // Threads and children inherit the affinity that is changed meanwhile.
-    let measured = std::thread::scope(|scope| scope.spawn(|| measure(options)).join());
-    let mut report = measured.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))?;
-    report.notes.extend(before.remark(&Usage::now()));
-    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
-    Ok(report)
+    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
+    measured(files, out, || {
+        // Threads and children inherit the affinity that is changed meanwhile.
+        let report = std::thread::scope(|scope| scope.spawn(|| measure(options)).join());
+        report.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))
+    })
 }
 
 fn measure(options: &TableOptions) -> Result<RxReport> {
@@ -103,14 +98,14 @@ impl<'a> Ends<'a> {
         Ok(Self { plain, direct })
     }
 
-    fn lines(&self, case: &RxCase, options: &TableOptions) -> Vec<Line> {
-        let wanted = |line: &Line| match line {
+    fn lines(&self, case: &RxCase, options: &TableOptions) -> Vec<RxWay> {
+        let wanted = |line: &RxWay| match line {
             line if line.is_floor() => true,
             _ if self.plain.is_none() => false,
-            Line::Direct => self.direct.is_some() && case.direction == Direction::Transmit,
+            RxWay::Direct => self.direct.is_some() && case.direction == Direction::Transmit,
             line => line.mode().is_some_and(|mode| options.modes.contains(&mode)),
         };
-        Line::ALL.into_iter().filter(wanted).collect()
+        RxWay::ALL.into_iter().filter(wanted).collect()
     }
 
     fn measure_case(
@@ -119,7 +114,7 @@ impl<'a> Ends<'a> {
         options: &TableOptions,
         placement: &Placement,
         progress: &mut Progress,
-    ) -> Result<RxCaseReport> {
+    ) -> Result<CellReport<VsockRx>> {
         let mut floor = Floor::new(case, options.host_cpu, placement, options.credit)?;
         let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();
         let transmit = case.direction == Direction::Transmit;
@@ -135,17 +130,15 @@ impl<'a> Ends<'a> {
             };
             self.run(lines[index], &mut floor, &mut guests, bytes, check)
         });
-        let records = lines
-            .into_iter()
-            .zip(runs)
-            .map(|(line, runs)| Record { line, samples: runs.samples, failed: runs.failed })
-            .collect();
-        Ok(report_of(case, options, records))
+        let tried = lines.into_iter().zip(runs);
+        let tried = tried.map(|(way, runs)| Tried { variant: way, bases: way.bases(), facts: (), runs });
+        let facts = CaseFacts::of(case, options.rounds(), options.bytes());
+        Ok(CellReport::of(*case, facts, tried.collect(), Vec::new()))
     }
 
     fn run(
         &self,
-        line: Line,
+        line: RxWay,
         floor: &mut Floor,
         guests: &mut Guests,
         bytes: u64,
@@ -153,7 +146,7 @@ impl<'a> Ends<'a> {
     ) -> Result<RxSample> {
         let (end, guest) = match line {
             line if line.is_floor() => return floor.run(line, bytes),
-            Line::Direct => (&self.direct, &mut guests.direct),
+            RxWay::Direct => (&self.direct, &mut guests.direct),
             _ => (&self.plain, &mut guests.plain),
         };
         let end = end.as_ref().context("no back end runs for this")?;
@@ -168,40 +161,4 @@ impl<'a> Ends<'a> {
         }
         outcome
     }
-}
-
-/// What one line did in one case.
-struct Record {
-    line: Line,
-    samples: Vec<RxSample>,
-    failed: Option<Error>,
-}
-
-fn report_of(case: &RxCase, options: &TableOptions, records: Vec<Record>) -> RxCaseReport {
-    let failures = records.iter().filter_map(|record| {
-        let reason = format!("{:#}", record.failed.as_ref()?);
-        Some(Failure { variant: record.line.name().to_owned(), reason })
-    });
-    let failures = failures.collect();
-    let samples = |line| {
-        let sound = |record: &&Record| record.line == line && record.failed.is_none();
-        records.iter().find(sound).map(|record| &record.samples[..]).unwrap_or_default()
-    };
-    let lines = records.iter().filter(|record| record.failed.is_none()).filter_map(|record| {
-        let floor = match record.line {
-            Line::FloorTouch | Line::FloorCopyTouch => None,
-            Line::Direct | Line::FloorTouchWoken => Some(Line::FloorTouch),
-            // Host to guest, what is mapped is the device's own buffer: the one copy is the back end's read().
-            _ => Some(Line::FloorCopyTouch),
-        };
-        LineReport::of(
-            record.line,
-            case.len,
-            &record.samples,
-            samples(Line::Copy),
-            floor.map_or(&[], samples),
-        )
-    });
-    let lines = lines.collect();
-    RxCaseReport::new(case, options.rounds(), options.bytes(), lines, failures)
 }

@@ -54,10 +54,10 @@ impl fmt::Display for RxCase {
     }
 }
 
-/// A line of a case.
+/// A way of receiving, or a floor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Line {
+pub enum RxWay {
     /// The program alone looks at each cache line of memory that lies ready.
     FloorTouch,
     /// One memcpy by a thread on the back end's CPU, and the look on the program's CPU.
@@ -78,7 +78,7 @@ pub enum Line {
     MappedCopied,
 }
 
-impl Line {
+impl RxWay {
     /// All of them, in the order of the table.
     pub const ALL: [Self; 9] = [
         Self::FloorTouch,
@@ -123,6 +123,12 @@ impl Line {
             Self::Polling => Some(Mode::Polling),
             Self::Direct => Some(Mode::Direct),
         }
+    }
+}
+
+impl fmt::Display for RxWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 

@@ -1,14 +1,14 @@
 //! The tables of a report as text.
 
-use super::{LineReport, RxCaseReport, way};
+use super::{RxCell, VsockRx, way};
 use crate::case::{Direction, WorkingSet};
-use crate::stats::Summary;
-use crate::table::{Table, bytes, figure};
-use crate::vsock_rx::variant::Line;
+use crate::experiment::{Column, Digits, LeftOut, Show, Text, grid};
+use crate::table::{Table, bytes};
+use crate::vsock_rx::variant::RxWay;
 
 /// The tables of one direction and working set.
-pub(super) fn section(direction: Direction, working_set: WorkingSet, cases: &[&RxCaseReport]) -> String {
-    let sets: Vec<String> = cases.iter().map(|report| bytes(report.working_set_bytes)).collect();
+pub(super) fn section(direction: Direction, working_set: WorkingSet, cases: &[&RxCell]) -> String {
+    let sets: Vec<String> = cases.iter().map(|case| bytes(case.facts.working_set_bytes)).collect();
     let mut set = sets.first().cloned().unwrap_or_default();
     if let Some(last) = sets.last().filter(|last| **last != set) {
         set = format!("{set} to {last}");
@@ -34,110 +34,103 @@ fn capital(text: &str) -> String {
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
-fn headings(first: &str, cases: &[&RxCaseReport]) -> Table {
-    let lens: Vec<String> = cases.iter().map(|report| bytes(report.case.len)).collect();
-    Table::new(std::iter::once(first).chain(lens.iter().map(String::as_str)))
+/// A text for each case.
+type Row = (String, Box<dyn Fn(&RxCell) -> Option<String>>);
+
+/// A row of a way's text.
+fn row(name: String, way: RxWay, text: Text<VsockRx>) -> Row {
+    (name, Box::new(move |case: &RxCell| text.of(case, case.line(&way)?)))
 }
 
-/// Adds a row with a cell a case; none if all are empty.
-fn row(
-    table: &mut Table,
-    name: String,
-    cases: &[&RxCaseReport],
-    cell: impl Fn(&RxCaseReport) -> Option<String>,
-) {
-    let cells: Vec<Option<String>> = cases.iter().map(|report| cell(report)).collect();
-    if cells.iter().any(Option::is_some) {
-        table.row(
-            std::iter::once(name).chain(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".into()))),
-        );
-    }
+/// The rows that have a text, with a column a case.
+fn across(cases: &[&RxCell], rows: &[Row]) -> Table {
+    let columns: Vec<(String, &RxCell)> = cases.iter().map(|case| (bytes(case.at.len), *case)).collect();
+    let table = grid("", rows, &columns, LeftOut::Rows, |text, case| text(case));
+    table
+        .unwrap_or_else(|| Table::new(std::iter::once("").chain(columns.iter().map(|(len, _)| len.as_str()))))
 }
 
-fn times(cases: &[&RxCaseReport]) -> Table {
-    let mut table = headings("", cases);
-    for line in Line::ALL.into_iter().filter(|line| line.mode().is_some()) {
-        let name = line.name();
-        let of =
-            |figure: fn(&LineReport) -> String| move |report: &RxCaseReport| report.line(line).map(figure);
-        row(
-            &mut table,
-            format!("{name}  A/B"),
-            cases,
-            of(|l| format!("{:.3}/{:.3}", l.send_seconds.median, l.loop_seconds.median)),
-        );
-        row(&mut table, format!("{name}  C"), cases, of(|l| format!("{:.4}", l.dequeue_seconds.median)));
-        row(&mut table, format!("{name}  D"), cases, of(|l| format!("{:.0}", l.dequeue_ns.median)));
-        row(
-            &mut table,
-            format!("{name}  D+"),
-            cases,
-            of(|l| format!("{:.0}", l.dequeue_and_touch_ns.median)),
-        );
-        row(&mut table, format!("{name}  bytes a dequeue"), cases, of(|l| format!("{:.0}", l.dequeue_len)));
+const fn median(key: &'static str, digits: usize) -> Text<VsockRx> {
+    Text::Of(key, Show::Median, Digits::Behind(digits))
+}
+
+fn times(cases: &[&RxCell]) -> Table {
+    let mut rows: Vec<Row> = Vec::new();
+    for way in RxWay::ALL.into_iter().filter(|way| !way.is_floor()) {
+        let loops: Text<VsockRx> = Text::Words(|_, line| {
+            let [send, receive] = ["send_seconds", "loop_seconds"].map(|key| line.middle(key));
+            Some(format!("{:.3}/{:.3}", send?, receive?))
+        });
+        for (what, text) in [
+            ("A/B", loops),
+            ("C", median("dequeue_seconds", 4)),
+            ("D", median("dequeue_ns", 0)),
+            ("D+", median("dequeue_and_touch_ns", 0)),
+            ("bytes a dequeue", median("dequeue_len", 0)),
+        ] {
+            rows.push(row(format!("{way}  {what}"), way, text));
+        }
     }
     for (index, name) in ["copy", "mapped"].into_iter().enumerate() {
-        row(&mut table, format!("published, {name}  A/B"), cases, |report| {
-            report
-                .published
-                .map(|cells| format!("{}/{}", cells[index].send_seconds, cells[index].loop_seconds))
-        });
-        row(&mut table, format!("published, {name}  D"), cases, |report| {
-            report.published.map(|cells| format!("{:.0}", cells[index].dequeue_ns))
-        });
+        let cell = move |case: &RxCell| case.facts.published.map(|cells| cells[index]);
+        let loops = move |case: &RxCell| {
+            let cell = cell(case)?;
+            Some(format!("{}/{}", cell.send_seconds, cell.loop_seconds))
+        };
+        rows.push((format!("published, {name}  A/B"), Box::new(loops)));
+        let dequeue = move |case: &RxCell| Some(format!("{:.0}", cell(case)?.dequeue_ns));
+        rows.push((format!("published, {name}  D"), Box::new(dequeue)));
     }
-    table
+    across(cases, &rows)
 }
 
-fn cpu(cases: &[&RxCaseReport]) -> Table {
-    let mut table = headings("", cases);
-    for line in Line::ALL {
-        row(&mut table, line.name().to_owned(), cases, |report| {
-            let l = report.line(line)?;
-            let all = &l.cpu_s_per_gb;
-            Some(format!("{:.3} ({:.3}..{:.3})", all.median, all.q1, all.q3))
+fn cpu(cases: &[&RxCell]) -> Table {
+    let mut rows: Vec<Row> = Vec::new();
+    for way in RxWay::ALL {
+        let all = Text::Of("cpu_s_per_gb", Show::Both, Digits::Behind(3));
+        rows.push(row(way.to_string(), way, all));
+        let parts: Text<VsockRx> = Text::Words(|_, line| {
+            let [end, program] = ["backend_cpu_s_per_gb", "program_cpu_s_per_gb"].map(|key| line.middle(key));
+            Some(format!("{:.3} + {:.3}", end?, program?))
         });
-        row(&mut table, "  back end + program".to_owned(), cases, |report| {
-            let l = report.line(line)?;
-            Some(format!("{:.3} + {:.3}", l.backend_cpu_s_per_gb.median, l.program_cpu_s_per_gb.median))
-        });
+        rows.push(row("  back end + program".to_owned(), way, parts));
     }
-    table
+    across(cases, &rows)
 }
+
+const fn ratio(heading: &'static str, key: &'static str) -> Column<VsockRx> {
+    Column { heading, text: Text::Of(key, Show::Both, Digits::Three) }
+}
+
+const RATIOS: [Column<VsockRx>; 8] = [
+    Column::words("", |case, line| Some(format!("{}, {}", line.variant, bytes(case.at.len)))),
+    ratio("D / copy", "dequeue_to_copy"),
+    Column::words("published", |case, line| {
+        let published = case.facts.published_ratio.filter(|_| line.variant == RxWay::Mapped);
+        published.map(|ratio| format!("{ratio:.2}"))
+    }),
+    ratio("D+ / copy", "time_to_copy"),
+    ratio("CPU / copy", "cpu_to_copy"),
+    ratio("CPU / floor", "cpu_to_floor"),
+    Column::words("held", |_, line| {
+        let share = line.middle("held_share").filter(|_| !line.variant.is_floor());
+        share.map(|share| Digits::Percent(0).text(share))
+    }),
+    Column::words("in place", |_, line| {
+        let share = line.middle("direct_share").filter(|_| line.variant == RxWay::Direct);
+        share.map(|share| Digits::Percent(0).text(share))
+    }),
+];
 
 /// A row for each way of receiving and length, so that what was published stands beside what was measured.
-fn ratios(cases: &[&RxCaseReport]) -> Table {
-    let mut table = Table::new([
-        "",
-        "D / copy",
-        "published",
-        "D+ / copy",
-        "CPU / copy",
-        "CPU / floor",
-        "held",
-        "in place",
-    ]);
-    let none = || "-".to_owned();
-    let shown = |ratio: &Option<Summary>| match ratio {
-        Some(ratio) => format!("{} ({}..{})", figure(ratio.median), figure(ratio.q1), figure(ratio.q3)),
-        None => none(),
-    };
-    let share = |part: f64| format!("{:.0} %", 100.0 * part);
-    for line in Line::ALL {
-        for report in cases {
+fn ratios(cases: &[&RxCell]) -> Table {
+    let mut table = Table::new(RATIOS.iter().map(|column| column.heading));
+    for way in RxWay::ALL {
+        for case in cases {
             // The floors themselves are what others are compared with.
-            let Some(l) = report.line(line).filter(|l| l.cpu_to_floor.is_some()) else { continue };
-            let published = report.published_ratio.filter(|_| line == Line::Mapped);
-            table.row([
-                format!("{}, {}", line.name(), bytes(report.case.len)),
-                shown(&l.dequeue_to_copy),
-                published.map_or_else(none, |ratio| format!("{ratio:.2}")),
-                shown(&l.time_to_copy),
-                shown(&l.cpu_to_copy),
-                shown(&l.cpu_to_floor),
-                if line.is_floor() { none() } else { share(l.held_share) },
-                if line == Line::Direct { share(l.direct_share) } else { none() },
-            ]);
+            if let Some(line) = case.line(&way).filter(|line| line.spread("cpu_to_floor").is_some()) {
+                table.row(RATIOS.iter().map(|column| column.cell(case, line)));
+            }
         }
     }
     table
