@@ -8,12 +8,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::backend::{Backend, BackendKind};
 use crate::case::{Case, Direction};
+use crate::compare::Net;
 use crate::cpu::Placement;
+use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
 use crate::guest::Guest;
+use crate::interleave::Turn;
 use crate::netns::Link;
-use crate::variant::{Sample, Variant};
+use crate::variant::Sample;
 
 /// How long a back end may take to go to sleep after its work. One that polls never does: its CPU
 /// time is then exact to a timer tick only.
@@ -91,7 +94,7 @@ impl BackendVariant {
     }
 }
 
-impl Variant for BackendVariant {
+impl Variant<Net> for BackendVariant {
     fn name(&self) -> &str {
         &self.name
     }
@@ -120,7 +123,7 @@ impl Variant for BackendVariant {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
         let outcome = self.measure(case, frames);
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }

@@ -15,11 +15,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::area::{Area, Slots};
 use crate::bare_calls::{BARE_CALLS, Calls};
 use crate::case::{Case, Direction};
+use crate::compare::Net;
 use crate::cpu::{Placement, QUIET, thread_time};
+use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
+use crate::interleave::Turn;
 use crate::tap::{Tap, VNET_HEADER_LEN};
-use crate::variant::{Sample, Variant};
+use crate::variant::Sample;
 
 /// The floor on its own tap.
 #[derive(Debug)]
@@ -94,7 +97,7 @@ impl Floor {
     }
 }
 
-impl Variant for Floor {
+impl Variant<Net> for Floor {
     fn name(&self) -> &str {
         self.name
     }
@@ -122,7 +125,7 @@ impl Variant for Floor {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the floor was not prepared for {case}");
         };

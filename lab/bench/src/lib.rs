@@ -40,7 +40,6 @@ pub mod packet_tx;
 pub mod ports;
 pub mod programs;
 pub mod progress;
-pub mod record;
 pub mod report;
 pub mod scaling;
 pub mod stats;

@@ -9,28 +9,27 @@ use anyhow::Result;
 use crate::backend::BackendKind;
 use crate::backend_variant::BackendVariant;
 use crate::case::Case;
-use crate::compare::compare;
+use crate::compare::{Net, bases};
 use crate::cpu::Placement;
+use crate::experiment::floored::{Plan, Variant, compare};
+use crate::experiment::{Files, check_places, measured, write_json};
 use crate::floor::Floor;
 use crate::idle;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::{MOST_IDLE_VMS, MOST_VMS, NetOptions, ThresholdOptions};
-use crate::others::Usage;
 use crate::programs;
-use crate::record::Plan;
-use crate::report::{Report, check_places, give_out, write_json};
+use crate::report::NetReport;
 use crate::scaling::{self, Effort};
 use crate::threshold;
 use crate::threshold_report::ThresholdReport;
-use crate::variant::Variant;
 use crate::wrong::wrong;
 
 /// Measures the back end against the floor; text goes to `out`, files where the options say.
 ///
 /// Fails when the namespace or a tap can't be made, when a frame is lost, and when a file can't be
 /// written.
-pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
+pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<NetReport> {
     let rounds = options.rounds();
     if rounds == 0 {
         wrong!("0 rounds: give at least 1");
@@ -44,20 +43,15 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<Report> {
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
     options.guests_without()?;
     programs::verify(&options.programs)?;
-    let files = (options.json.as_deref(), options.svg.as_deref());
-    check_places(files)?;
-    let before = Usage::now();
-    let mut report = in_new_namespace(|| measure(options, &cases))?;
-    report.notes.extend(before.remark(&Usage::now()));
-    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
-    Ok(report)
+    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
+    measured(files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 
 /// Everything that `zerowire-bench net` measures, in the namespace of the calling thread.
-fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
+fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;
-    let mut report = Report {
+    let mut report = NetReport {
         machine: Machine::detect(),
         separate_cpus: placement.separate(),
         notes: Vec::new(),
@@ -65,7 +59,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
         scaling: Vec::new(),
         idle: None,
     };
-    let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(Floor::new("zwfloor", placement.clone())?)];
+    let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(Floor::new("zwfloor", placement.clone())?)];
     if options.bare_calls {
         let floor = Floor::new("zwbare", placement.clone())?;
         variants.push(Box::new(floor.as_bare_calls(options.fragment_len)));
@@ -92,10 +86,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<Report> {
         report.notes.push("no back end was measured: none was given".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    report.cases = compare(cases, &mut variants, plan)?;
-    for case in &mut report.cases {
-        case.set_beside_first(&options.programs);
-    }
+    report.cases = compare(cases, &mut variants, plan, |name| bases(&options.programs, name))?;
     // The back ends end here; those of many VMs are processes of their own.
     drop(variants);
     if let Some(program) = options.program.as_ref().filter(|_| options.programs.is_empty()) {

@@ -1,26 +1,20 @@
 //! What a run prints and writes: text, JSON, charts.
 
-use std::fs;
-use std::io::Write;
-use std::path::Path;
-
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
-use crate::compare::{CaseReport, VariantReport};
+use crate::compare::{CaseReport, Net, not_copied};
+use crate::experiment::{Column, Digits, Line, Report, failures, rows, series, variants};
 use crate::idle::IdleReport;
 use crate::machine::Machine;
-use crate::record::Failure;
 use crate::scaling::{self, ScalingRow};
 use crate::stats::Summary;
-use crate::table::{Table, bytes, figure};
-use crate::wrong::wrong;
+use crate::table::bytes;
 
 /// The result of `zerowire-bench net`.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct NetReport {
     /// Where it was measured.
     pub machine: Machine,
     /// Whether the driver and the measured side had a CPU each.
@@ -37,67 +31,10 @@ pub struct Report {
     pub idle: Option<IdleReport>,
 }
 
-impl Report {
-    /// The report as text.
-    pub fn text(&self) -> String {
-        let mut out = format!("{}\n", self.machine);
-        if !self.separate_cpus {
-            out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
-        }
-        for note in &self.notes {
-            out.push_str(&format!("Note: {note}.\n"));
-        }
-        out.push('\n');
-        out.push_str(&cases_text(&self.cases));
-        for failure in self.failures() {
-            out.push_str(&format!("FAILED: {failure}\n"));
-        }
-        if !self.scaling.is_empty() {
-            out.push('\n');
-            out.push_str(&scaling::text(&self.scaling));
-        }
-        if let Some(idle) = &self.idle {
-            out.push('\n');
-            out.push_str(&idle.text());
-        }
-        out
-    }
-
+impl NetReport {
     /// Variants that failed, with the case.
     pub fn failures(&self) -> Vec<String> {
-        let of = |report: &CaseReport| -> Vec<String> {
-            let line =
-                |failure: &Failure| format!("{} ({}): {}", failure.variant, report.case, failure.reason);
-            report.failures.iter().map(line).collect()
-        };
-        self.cases.iter().flat_map(of).collect()
-    }
-
-    /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the
-    /// names of the files.
-    pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
-        let mut names = Vec::new();
-        for direction in Direction::ALL {
-            let cases: Vec<&CaseReport> =
-                self.cases.iter().filter(|report| report.case.direction == direction).collect();
-            if cases.is_empty() {
-                continue;
-            }
-            for (kind, chart) in
-                [("ratio", self.ratio_chart(direction, &cases)), ("rate", self.rate_chart(direction, &cases))]
-            {
-                let name = format!("net-{kind}-{}.svg", direction.short());
-                chart.write(&folder.join(&name))?;
-                names.push(name);
-            }
-        }
-        if !self.scaling.is_empty() {
-            let name = "net-vms.svg".to_owned();
-            self.scaling_chart().write(&folder.join(&name))?;
-            names.push(name);
-        }
-        Ok(names)
+        failures(&self.cases)
     }
 
     fn scaling_chart(&self) -> Bars {
@@ -131,7 +68,7 @@ impl Report {
             x: CASES,
             reference: Some(1.0),
         };
-        chart_of_cases(&self.machine, cases, labels, |variant| variant.ratio_to_floor.or(one))
+        chart_of_cases(&self.machine, cases, labels, |line| line.spread("ratio_to_floor").or(one))
     }
 
     fn rate_chart(&self, direction: Direction, cases: &[&CaseReport]) -> Bars {
@@ -142,7 +79,50 @@ impl Report {
             x: CASES,
             reference: None,
         };
-        chart_of_cases(&self.machine, cases, labels, |variant| Some(variant.gigabits_per_second))
+        chart_of_cases(&self.machine, cases, labels, |line| line.spread("gigabits_per_second"))
+    }
+}
+
+impl Report for NetReport {
+    fn text(&self) -> String {
+        let mut out = format!("{}\n", self.machine);
+        if !self.separate_cpus {
+            out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
+        }
+        for note in &self.notes {
+            out.push_str(&format!("Note: {note}.\n"));
+        }
+        out.push('\n');
+        out.push_str(&cases_text(&self.cases));
+        for failure in self.failures() {
+            out.push_str(&format!("FAILED: {failure}\n"));
+        }
+        if !self.scaling.is_empty() {
+            out.push('\n');
+            out.push_str(&scaling::text(&self.scaling));
+        }
+        if let Some(idle) = &self.idle {
+            out.push('\n');
+            out.push_str(&idle.text());
+        }
+        out
+    }
+
+    fn charts(&self) -> Vec<(String, Bars)> {
+        let mut charts = Vec::new();
+        for direction in Direction::ALL {
+            let cases: Vec<&CaseReport> =
+                self.cases.iter().filter(|case| case.at.direction == direction).collect();
+            let name = |kind: &str| format!("net-{kind}-{}.svg", direction.short());
+            charts.push((name("ratio"), self.ratio_chart(direction, &cases)));
+            charts.push((name("rate"), self.rate_chart(direction, &cases)));
+        }
+        charts.push(("net-vms.svg".to_owned(), self.scaling_chart()));
+        charts
+    }
+
+    fn notes(&mut self) -> &mut Vec<String> {
+        &mut self.notes
     }
 }
 
@@ -168,27 +148,14 @@ pub fn chart_of_cases(
     machine: &Machine,
     cases: &[&CaseReport],
     labels: Labels<'_>,
-    value: impl Fn(&VariantReport) -> Option<Summary>,
+    value: impl Fn(&Line<Net>) -> Option<Summary>,
 ) -> Bars {
-    let mut names: Vec<&str> = Vec::new();
-    for variant in cases.iter().flat_map(|case| &case.variants) {
-        if !names.contains(&variant.name.as_str()) {
-            names.push(&variant.name);
-        }
-    }
-    let find = |case: &CaseReport, name: &str| {
-        case.variants.iter().find(|variant| variant.name == name).and_then(&value)
-    };
-    let series = names.into_iter().map(|name| Series {
-        name: name.to_owned(),
-        values: cases.iter().map(|case| find(case, name)).collect(),
-    });
-    let rounds = || cases.iter().map(|case| case.rounds);
+    let rounds = || cases.iter().map(|case| case.facts.rounds);
     let rounds = match (rounds().min(), rounds().max()) {
         (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
         (least, _) => least.unwrap_or(0).to_string(),
     };
-    let group = |report: &&CaseReport| format!("{} B {}", report.case.frame_len, report.case.working_set);
+    let group = |case: &&CaseReport| format!("{} B {}", case.at.frame_len, case.at.working_set);
     Bars {
         title: labels.title,
         subtitle: format!("{machine}; medians of {rounds} interleaved rounds, whiskers: quartiles"),
@@ -196,134 +163,57 @@ pub fn chart_of_cases(
         better: labels.better,
         x_label: labels.x.to_owned(),
         groups: cases.iter().map(group).collect(),
-        series: series.collect(),
+        series: series(cases, variants(cases), |case, name| value(case.line(name)?)),
         reference: labels.reference,
     }
 }
 
-/// Whether [`give_out`] will be able to write its files: asked before a long measurement, not after it. Makes the folder.
-pub fn check_places((json, svg): (Option<&Path>, Option<&Path>)) -> Result<()> {
-    // Pipes and terminals can't be tried without being used.
-    if let Some(path) =
-        json.filter(|path| fs::metadata(path).is_ok_and(|m| m.is_file() || m.is_dir()) || !path.exists())
-    {
-        let is_new = !path.exists();
-        let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-        opened.with_context(|| format!("can't write {}", path.display()))?;
-        if is_new {
-            let _ = fs::remove_file(path);
-        }
-    }
-    if let Some(folder) = svg {
-        if cfg!(not(feature = "charts")) {
-            wrong!("--svg {}: this program was built without charts", folder.display());
-        }
-        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
-    }
-    Ok(())
-}
+/// The columns that say which line it is: case, working set, variant, and how much was moved.
+pub(crate) const WHICH: [Column<Net>; 4] = [
+    Column::words("case", |case, _| Some(case.at.to_string())),
+    Column::words("working set", |case, _| Some(bytes(case.facts.working_set_bytes))),
+    Column::words("variant", |_, line| Some(line.variant.clone())),
+    Column::words("rounds x frames", |case, _| {
+        Some(format!("{} x {}", case.facts.rounds, case.facts.frames))
+    }),
+];
 
-/// Prints a report's text, and writes the files that were asked for: JSON, and charts by `charts`, which gives their names.
-pub fn give_out(
-    report: &impl Serialize,
-    text: &str,
-    (json, svg): (Option<&Path>, Option<&Path>),
-    charts: impl FnOnce(&Path) -> Result<Vec<String>>,
-    out: &mut dyn Write,
-) -> Result<()> {
-    out.write_all(text.as_bytes())?;
-    if let Some(path) = json {
-        write_json(report, path)?;
-        writeln!(out, "JSON: {}", path.display())?;
-    }
-    if let Some(folder) = svg {
-        for name in charts(folder)? {
-            writeln!(out, "chart: {}", folder.join(name).display())?;
-        }
-    }
-    Ok(())
-}
+/// CPU time of a frame.
+pub(crate) const CPU: [Column<Net>; 2] = [
+    Column::median("CPU ns/frame", "cpu_ns_per_frame", Digits::Three),
+    Column::range("min..max", "cpu_ns_per_frame", Digits::Three),
+];
 
-/// Writes any report as indented JSON, replacing the file.
-pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(report)?;
-    text.push('\n');
-    fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
-}
+const REST: [Column<Net>; 5] = [
+    Column::median("/floor", "ratio_to_floor", Digits::Behind(2)),
+    Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
+    Column::median("frames/s", "frames_per_second", Digits::Three),
+    Column::median("Gb/s", "gigabits_per_second", Digits::Three),
+    Column::words("zero-copied", not_copied),
+];
 
-/// The share of the bytes that the back end's ledger counts as not copied in user space.
-pub(crate) fn zero_copied(variant: &VariantReport) -> String {
-    let of = |key| variant.ledger.get(key).copied().unwrap_or(0) as f64;
-    match of("bytes") {
-        0.0 => "-".to_owned(),
-        bytes => format!("{:.0} %", 100.0 * of("zero_copied_bytes") / bytes),
-    }
-}
+/// Where the bare calls were measured.
+const BARE: Column<Net> = Column::median("/bare calls", "ratio_to_bare_calls", Digits::Behind(2));
 
-/// The cells of a ratio to the first program: the median, finer than other ratios, and the quartiles.
-pub(crate) fn beside(ratio: Option<&Summary>) -> [String; 2] {
-    let cells = |r: &Summary| [format!("{:.3}", r.median), format!("{:.3}..{:.3}", r.q1, r.q3)];
-    ratio.map_or(["-".into(), "-".into()], cells)
-}
+/// Where several programs were measured: finer than other ratios.
+const BEFORE: [Column<Net>; 2] = [
+    Column::median("/before", "ratio_to_before", Digits::Behind(3)),
+    Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
+];
 
 fn cases_text(cases: &[CaseReport]) -> String {
     if cases.is_empty() {
         return String::new();
     }
-    let all = || cases.iter().flat_map(|case| &case.variants);
-    let bare_calls = all().any(|variant| variant.ratio_to_bare_calls.is_some());
-    let mut headings = vec![
-        "case",
-        "working set",
-        "variant",
-        "rounds x frames",
-        "CPU ns/frame",
-        "min..max",
-        "/floor",
-        "quartiles",
-        "frames/s",
-        "Gb/s",
-        "zero-copied",
-    ];
-    if bare_calls {
-        headings.push("/bare calls");
-    }
-    let before = all().any(|variant| variant.ratio_to_before.is_some());
-    if before {
-        headings.extend(["/before", "quartiles"]);
-    }
-    let median = |ratio: Option<&Summary>| ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median));
-    let mut table = Table::new(headings).labels(3);
-    for report in cases {
-        for variant in &report.variants {
-            let cpu = &variant.cpu_ns_per_frame;
-            let ratio = variant.ratio_to_floor.as_ref();
-            let mut row = vec![
-                report.case.to_string(),
-                bytes(report.working_set_bytes),
-                variant.name.clone(),
-                format!("{} x {}", report.rounds, report.frames),
-                figure(cpu.median),
-                format!("{}..{}", figure(cpu.min), figure(cpu.max)),
-                median(ratio),
-                ratio.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
-                figure(variant.frames_per_second.median),
-                figure(variant.gigabits_per_second.median),
-                zero_copied(variant),
-            ];
-            if bare_calls {
-                row.push(median(variant.ratio_to_bare_calls.as_ref()));
-            }
-            if before {
-                row.extend(beside(variant.ratio_to_before.as_ref()));
-            }
-            table.row(row);
-        }
-    }
+    let has = |key: &str| cases.iter().flat_map(|case| &case.lines).any(|line| line.spread(key).is_some());
+    let before = has("ratio_to_before");
+    let mut columns: Vec<Column<Net>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
+    columns.extend(has("ratio_to_bare_calls").then_some(BARE));
+    columns.extend(BEFORE.into_iter().filter(|_| before));
     format!(
         "Saturation, one queue (medians; /floor{} and /bare calls: median of the ratios round by round):\n{}",
         if before { ", /before (the first program)" } else { "" },
-        table.render()
+        rows(cases, &columns).labels(3).render()
     )
 }
 
@@ -331,9 +221,10 @@ fn cases_text(cases: &[CaseReport]) -> String {
 mod tests {
     use super::*;
     use crate::compare::tests::sample_reports;
+    use crate::experiment::{Number, Subject};
 
-    fn report() -> Report {
-        Report {
+    fn report() -> NetReport {
+        NetReport {
             machine: Machine {
                 kernel: "6.18.0".into(),
                 cpu: "Some CPU".into(),
@@ -347,6 +238,12 @@ mod tests {
             scaling: Vec::new(),
             idle: None,
         }
+    }
+
+    /// Gives the second variant of the first case a figure.
+    fn set(report: &mut NetReport, key: &str, values: [f64; 3]) {
+        let index = Net::FIGURES.iter().position(|figure| figure.key == key).unwrap();
+        report.cases[0].lines[1].figures[index] = Summary::of(values).map(Number::Spread);
     }
 
     #[test]
@@ -369,7 +266,7 @@ mod tests {
         let mut report = report();
         assert!(!report.text().contains("/bare calls\n"));
         assert!(!serde_json::to_string(&report).unwrap().contains("ratio_to_bare_calls"));
-        report.cases[0].variants[1].ratio_to_bare_calls = Summary::of([1.04, 1.05, 1.07]);
+        set(&mut report, "ratio_to_bare_calls", [1.04, 1.05, 1.07]);
         let text = report.text();
         assert!(text.contains("/bare calls\n") && text.contains("1.05\n"), "{text}");
         let json = serde_json::to_value(&report).unwrap();
@@ -381,7 +278,7 @@ mod tests {
         let mut report = report();
         assert!(!report.text().contains("/before"));
         assert!(!serde_json::to_string(&report).unwrap().contains("ratio_to_before"));
-        report.cases[0].variants[1].ratio_to_before = Summary::of([1.012, 1.021, 1.034]);
+        set(&mut report, "ratio_to_before", [1.012, 1.021, 1.034]);
         let text = report.text();
         assert!(text.contains("/floor, /before (the first program)") && text.contains("1.021"), "{text}");
         let json = serde_json::to_value(&report).unwrap();

@@ -1,12 +1,8 @@
-//! The ways of moving frames that are compared, and what one run of one of them yields.
+//! What one run of moving frames yields.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Result;
 use serde::Serialize;
-
-use crate::case::Case;
 
 /// What one run cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -46,24 +42,6 @@ impl Sample {
     /// CPU seconds a second: 1.0 is one CPU fully used.
     pub fn cpu_load(&self) -> f64 {
         self.cpu.as_secs_f64() / self.wall.as_secs_f64().max(1e-9)
-    }
-}
-
-/// A way of moving frames between a guest's memory and a tap.
-pub trait Variant {
-    /// Its name in tables and files.
-    fn name(&self) -> &str;
-
-    /// Makes everything ready for `case`: memory, queues, MTU. Not measured.
-    fn prepare(&mut self, case: &Case) -> Result<()>;
-
-    /// Moves `frames` frames at saturation. Fails when one is lost.
-    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample>;
-
-    /// What the back end's own ledger says of all runs since [`Variant::prepare`]: frames, bytes not
-    /// copied, bytes copied by reason, system calls. Empty when there is no ledger.
-    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
-        Ok(BTreeMap::new())
     }
 }
 

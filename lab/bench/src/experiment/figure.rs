@@ -73,6 +73,15 @@ impl<E: Subject> Figure<E> {
         Self { key, or_null: true, of: Of::Ratio { of, to } }
     }
 
+    /// The same without a key where there is no base.
+    pub const fn ratio_if_any(
+        key: &'static str,
+        to: &'static str,
+        of: fn(&E::Cell, &E::Sample) -> f64,
+    ) -> Self {
+        Self { key, or_null: false, of: Of::Ratio { of, to } }
+    }
+
     /// The base's value divided by this one's, round by round; `null` where there is no base.
     pub const fn times(key: &'static str, to: &'static str, of: fn(&E::Cell, &E::Sample) -> f64) -> Self {
         Self { key, or_null: true, of: Of::Times { of, to } }

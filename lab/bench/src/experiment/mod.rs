@@ -10,14 +10,15 @@
 //! 4. [`measured`] writes what the user asked for.
 
 mod figure;
+pub mod floored;
 mod outcome;
 mod report;
 mod show;
 
 pub use figure::{Figure, Number, Of};
-pub use outcome::{Files, Report, charts_into, failures, measured};
-pub use report::{Base, CellReport, Line, Tried};
-pub use show::{Column, Digits, LeftOut, Show, Text, grid, rows, series};
+pub use outcome::{Files, Report, charts_into, check_places, failures, failures_in, measured, write_json};
+pub use report::{Base, CellReport, Failure, Line, Tried};
+pub use show::{Column, Digits, LeftOut, Show, Text, grid, rows, series, variants};
 
 use std::fmt::{Debug, Display};
 

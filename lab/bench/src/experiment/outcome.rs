@@ -1,16 +1,16 @@
 //! From the options to the files: what is the same around every measurement.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{CellReport, Subject};
+use super::{CellReport, Failure, Subject};
 use crate::chart::Bars;
 use crate::others::Usage;
-use crate::record::Failure;
-use crate::report::{check_places, write_json};
+use crate::wrong::wrong;
 
 /// Where a report goes besides the text.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,7 +73,7 @@ pub fn measured<R: Report>(
 /// # Errors
 /// A chart can't be drawn or written.
 pub fn charts_into(folder: &Path, charts: Vec<(String, Bars)>) -> Result<Vec<String>> {
-    std::fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
     let has_bars = |bars: &Bars| bars.series.iter().any(|s| s.values.iter().any(Option::is_some));
     let mut names = Vec::new();
     for (name, bars) in charts.into_iter().filter(|(_, bars)| has_bars(bars)) {
@@ -85,8 +85,49 @@ pub fn charts_into(folder: &Path, charts: Vec<(String, Bars)>) -> Result<Vec<Str
 
 /// What failed in `cells`, with the cell.
 pub fn failures<E: Subject>(cells: &[CellReport<E>]) -> Vec<String> {
+    failures_in(cells, "")
+}
+
+/// What failed in `cells`, with the cell and what stands behind it.
+pub fn failures_in<E: Subject>(cells: &[CellReport<E>], what: &str) -> Vec<String> {
     let line = |cell: &CellReport<E>, failure: &Failure| {
-        format!("{} ({}): {}", failure.variant, cell.at, failure.reason)
+        format!("{} ({}{what}): {}", failure.variant, cell.at, failure.reason)
     };
     cells.iter().flat_map(|cell| cell.failures.iter().map(move |failure| line(cell, failure))).collect()
+}
+
+/// Whether [`measured`] will be able to write its files: asked before a long measurement, not after it.
+/// Makes the folder.
+///
+/// # Errors
+/// It will not.
+pub fn check_places((json, svg): (Option<&Path>, Option<&Path>)) -> Result<()> {
+    // Pipes and terminals can't be tried without being used.
+    if let Some(path) =
+        json.filter(|path| fs::metadata(path).is_ok_and(|m| m.is_file() || m.is_dir()) || !path.exists())
+    {
+        let is_new = !path.exists();
+        let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.with_context(|| format!("can't write {}", path.display()))?;
+        if is_new {
+            let _ = fs::remove_file(path);
+        }
+    }
+    if let Some(folder) = svg {
+        if cfg!(not(feature = "charts")) {
+            wrong!("--svg {}: this program was built without charts", folder.display());
+        }
+        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes any report as indented JSON, replacing the file.
+///
+/// # Errors
+/// The file can't be written.
+pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }

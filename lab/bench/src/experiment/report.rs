@@ -6,7 +6,16 @@ use serde_json::Value;
 
 use super::{Number, Subject};
 use crate::interleave::Runs;
-use crate::record::Failure;
+use crate::stats::Summary;
+
+/// A variant that failed, or is not to be had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Its name.
+    pub variant: String,
+    /// The error with its causes.
+    pub reason: String,
+}
 
 /// What a variant is compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +94,19 @@ impl<E: Subject> CellReport<E> {
             Some(Line { variant, facts, figures: figures?, samples: runs.samples })
         });
         Self { at, facts, lines: lines.collect(), absent, failures }
+    }
+
+    /// A value of `line` divided by that of the variant `base` in the same round; `None` for that one
+    /// itself.
+    pub fn ratio_to(
+        &self,
+        line: &Line<E>,
+        base: &E::Variant,
+        value: fn(&E::Sample) -> f64,
+    ) -> Option<Summary> {
+        let values = |of: &Line<E>| of.samples.iter().map(value).collect::<Vec<_>>();
+        let base = self.line(base).filter(|base| base.variant != line.variant)?;
+        Summary::ratio(&values(line), &values(base))
     }
 
     /// The line of a variant.

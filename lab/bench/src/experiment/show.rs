@@ -19,6 +19,8 @@ pub enum Show {
     Quartiles,
     /// `1.00 (0.90..1.10)`.
     Both,
+    /// `0.50..2.00`, from the least to the largest.
+    Range,
 }
 
 /// How a number is written.
@@ -58,11 +60,12 @@ impl<E: Subject> Text<E> {
             Self::Words(of) => of(cell, line),
             Self::Of(key, Show::Median, digits) => line.middle(key).map(|value| digits.text(value)),
             Self::Of(key, show, digits) => {
-                let Summary { median, q1, q3, .. } = line.spread(key)?;
-                let quartiles = format!("{}..{}", digits.text(q1), digits.text(q3));
+                let Summary { median, min, max, q1, q3 } = line.spread(key)?;
+                let from_to = |from, to| format!("{}..{}", digits.text(from), digits.text(to));
                 Some(match show {
-                    Show::Both => format!("{} ({quartiles})", digits.text(median)),
-                    _ => quartiles,
+                    Show::Both => format!("{} ({})", digits.text(median), from_to(q1, q3)),
+                    Show::Range => from_to(min, max),
+                    _ => from_to(q1, q3),
                 })
             }
         }
@@ -86,6 +89,11 @@ impl<E: Subject> Column<E> {
     /// The quartiles of a figure.
     pub const fn quartiles(heading: &'static str, key: &'static str, digits: Digits) -> Self {
         Self { heading, text: Text::Of(key, Show::Quartiles, digits) }
+    }
+
+    /// The least and the largest value of a figure.
+    pub const fn range(heading: &'static str, key: &'static str, digits: Digits) -> Self {
+        Self { heading, text: Text::Of(key, Show::Range, digits) }
     }
 
     /// Anything else.
@@ -162,4 +170,15 @@ pub fn series<E: Subject, V: Display>(
         values: cells.iter().map(|cell| value(cell, &variant)).collect(),
     });
     all.filter(|series| series.values.iter().any(Option::is_some)).collect()
+}
+
+/// All variants of `cells` that succeeded somewhere, in order.
+pub fn variants<E: Subject>(cells: &[&CellReport<E>]) -> Vec<E::Variant> {
+    let mut all: Vec<E::Variant> = Vec::new();
+    for line in cells.iter().flat_map(|cell| &cell.lines) {
+        if !all.contains(&line.variant) {
+            all.push(line.variant.clone());
+        }
+    }
+    all
 }

@@ -9,7 +9,6 @@ use super::*;
 use crate::chart::{Bars, Better};
 use crate::interleave::{Runs, interleave};
 use crate::progress::Progress;
-use crate::record::Failure;
 
 /// Loaves of bread, baked by several ovens.
 #[derive(Debug, Clone)]

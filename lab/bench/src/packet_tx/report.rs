@@ -13,9 +13,9 @@ use super::replay::ReplayReport;
 use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
 use crate::chart::{Bars, Better};
+use crate::experiment::Failure;
 use crate::experiment::{Base, CellReport, Figure, Line, Report, Subject, failures, series};
 use crate::machine::Machine;
-use crate::record::Failure;
 use crate::stats::Summary;
 
 /// The comparison of ways to send to a network device.

@@ -17,12 +17,12 @@ use super::source::Source;
 use super::way::{Proof, Way};
 use super::{bare, library};
 use crate::cpu::Placement;
+use crate::experiment::Failure;
 use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::progress::Progress;
-use crate::record::Failure;
 
 /// Measures every column in every row; text goes to `out`, files where the options say.
 ///

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::case::Case;
 use crate::chart::{Bars, Better, Series};
-use crate::compare::{CaseReport, VariantReport, ratio_to};
+use crate::compare::{CaseReport, Net};
+use crate::experiment::Line;
 use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::variant::Sample;
@@ -44,15 +45,15 @@ pub struct Bandwidth {
 
 /// All variants of a case that succeeded, in their order.
 pub fn bandwidths(report: &CaseReport) -> Vec<Bandwidth> {
-    report.variants.iter().filter_map(|variant| bandwidth(report, variant)).collect()
+    report.lines.iter().filter_map(|line| bandwidth(report, line)).collect()
 }
 
-fn bandwidth(report: &CaseReport, variant: &VariantReport) -> Option<Bandwidth> {
-    let own = |figure: fn(&Sample) -> f64| Summary::of(variant.samples.iter().map(figure));
-    let ratio = |figure| ratio_to(report, variant, RAW, figure);
+fn bandwidth(report: &CaseReport, line: &Line<Net>) -> Option<Bandwidth> {
+    let own = |figure: fn(&Sample) -> f64| Summary::of(line.samples.iter().map(figure));
+    let ratio = |figure| report.ratio_to(line, &RAW.to_owned(), figure);
     Some(Bandwidth {
-        case: report.case,
-        variant: variant.name.clone(),
+        case: report.at,
+        variant: line.variant.clone(),
         gigabits_per_second: own(Sample::gigabits_per_second)?,
         cpu_load_percent: own(|sample| sample.cpu_load() * 100.0)?,
         gigabits_per_cpu: own(per_cpu)?,
@@ -188,8 +189,8 @@ mod tests {
     /// The raw socket takes 400 ns a frame, the port 440; CPU time rises with the rounds alike.
     fn rows() -> Vec<Bandwidth> {
         let mut report = sample_reports().swap_remove(1);
-        report.variants[0].name = RAW.to_owned();
-        report.variants[1].name = "zerowire xdp".to_owned();
+        report.lines[0].variant = RAW.to_owned();
+        report.lines[1].variant = "zerowire xdp".to_owned();
         bandwidths(&report)
     }
 

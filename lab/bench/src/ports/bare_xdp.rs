@@ -24,12 +24,15 @@ use super::options::LONGEST;
 use super::veth::Veth;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
+use crate::compare::Net;
 use crate::cpu::Placement;
+use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
+use crate::interleave::Turn;
 use crate::tap::VNET_HEADER_LEN;
-use crate::variant::{Sample, Variant};
+use crate::variant::Sample;
 
 /// Bytes of a chunk.
 const CHUNK: u32 = 4096;
@@ -113,7 +116,7 @@ fn chunk_of(slots: Slots, place: usize) -> u64 {
     frame_at(slots, place) + u64::from(FRAME) - u64::from(CHUNK)
 }
 
-impl Variant for BareXdp {
+impl Variant<Net> for BareXdp {
     fn name(&self) -> &str {
         "bare AF_XDP"
     }
@@ -129,7 +132,7 @@ impl Variant for BareXdp {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the bare loop was not prepared for {case}");
         };

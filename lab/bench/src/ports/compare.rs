@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::case::Case;
-use crate::compare::{CaseReport, VariantReport, ratio_to};
+use crate::compare::{CaseReport, Net};
+use crate::experiment::Line;
 use crate::stats::Summary;
 use crate::variant::Sample;
 
@@ -25,10 +26,15 @@ pub struct Comparison {
 
 /// All variants of a case that succeeded, in their order.
 pub fn comparisons(report: &CaseReport) -> Vec<Comparison> {
-    let one = |variant: &VariantReport| Comparison {
-        case: report.case,
-        variant: variant.name.clone(),
-        cpu_to_tap_floor: ratio_to(report, variant, TAP, Sample::cpu_ns_per_frame),
+    let one = |line: &Line<Net>| Comparison {
+        case: report.at,
+        variant: line.variant.clone(),
+        cpu_to_tap_floor: to_tap(report, line),
     };
-    report.variants.iter().map(one).collect()
+    report.lines.iter().map(one).collect()
+}
+
+/// CPU time of a frame divided by the tap floor's of the same round.
+pub(super) fn to_tap(report: &CaseReport, line: &Line<Net>) -> Option<Summary> {
+    report.ratio_to(line, &TAP.to_owned(), Sample::cpu_ns_per_frame)
 }

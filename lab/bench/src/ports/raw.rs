@@ -14,13 +14,16 @@ use super::measured::{KernelTime, measured};
 use super::veth::Veth;
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
+use crate::compare::Net;
 use crate::cpu::Placement;
+use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::Generator;
 use crate::guest::STALL_LIMIT;
+use crate::interleave::Turn;
 use crate::sys;
 use crate::tap::VNET_HEADER_LEN;
-use crate::variant::{Sample, Variant};
+use crate::variant::Sample;
 
 /// Room for a burst of frames with what the kernel adds to each.
 const RECEIVE_BUFFER: i32 = 16 << 20;
@@ -66,7 +69,7 @@ impl RawSocket {
     }
 }
 
-impl Variant for RawSocket {
+impl Variant<Net> for RawSocket {
     fn name(&self) -> &str {
         RAW
     }
@@ -90,7 +93,7 @@ impl Variant for RawSocket {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the raw socket was not prepared for {case}");
         };

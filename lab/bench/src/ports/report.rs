@@ -1,9 +1,5 @@
 //! The figures of a run.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::bandwidth::{Bandwidth, PUBLISHED, Published, Shown, bandwidths, chart};
@@ -11,10 +7,10 @@ use super::compare::{Comparison, comparisons};
 use super::idle::PortIdle;
 use super::text;
 use crate::case::Direction;
-use crate::chart::Better;
-use crate::compare::CaseReport;
+use crate::chart::{Bars, Better};
+use crate::compare::{CaseReport, Net};
+use crate::experiment::{Line, Report, failures, failures_in};
 use crate::machine::Machine;
-use crate::record::Failure;
 use crate::report::{Labels, chart_of_cases};
 use crate::stats::Summary;
 
@@ -63,61 +59,50 @@ impl PortReport {
         }
     }
 
-    /// The report as text.
-    pub fn text(&self) -> String {
+    /// Variants that failed, with the case.
+    pub fn failures(&self) -> Vec<String> {
+        [failures(&self.cases), failures_in(&self.streams, ", stream")].concat()
+    }
+
+    /// The charts of one direction's cases.
+    fn charts_of(&self, direction: Direction) -> [(String, Bars); 2] {
+        let cases: Vec<&CaseReport> =
+            self.cases.iter().filter(|case| case.at.direction == direction).collect();
+        let labels = |title: &str, y, reference| Labels {
+            title: format!("{title}, {direction}"),
+            y,
+            better: Better::Lower,
+            x: "frame length and working set (hot: 256 KiB, where buffers are posted 512 KiB; cold: 64 MiB)",
+            reference,
+        };
+        let what = labels("CPU time of a frame over a veth pair", "ns", None);
+        let cpu = chart_of_cases(&self.machine, &cases, what, |line| line.spread("cpu_ns_per_frame"));
+        let (title, y) =
+            ("CPU time of a frame against the bare AF_XDP loop", "CPU time / CPU time of the loop");
+        let what = labels(title, y, Some(1.0));
+        let to_floor = |line: &Line<Net>| line.spread("ratio_to_floor").or(Summary::of([1.0]));
+        let ratio = chart_of_cases(&self.machine, &cases, what, to_floor);
+        [("cpu", cpu), ("ratio", ratio)]
+            .map(|(kind, bars)| (format!("port-{kind}-{}.svg", direction.short()), bars))
+    }
+}
+
+impl Report for PortReport {
+    fn text(&self) -> String {
         text::text(self)
     }
 
-    /// Variants that failed, with the case.
-    pub fn failures(&self) -> Vec<String> {
-        let lines = |reports: &[CaseReport], what: &str| -> Vec<String> {
-            let of = |report: &CaseReport| {
-                let line = |f: &Failure| format!("{} ({}{what}): {}", f.variant, report.case, f.reason);
-                report.failures.iter().map(line).collect::<Vec<_>>()
-            };
-            reports.iter().flat_map(of).collect()
+    fn charts(&self) -> Vec<(String, Bars)> {
+        let of_streams = |shown: Shown| {
+            (format!("port-{}.svg", shown.word()), chart(&self.machine, &self.bandwidth, shown))
         };
-        [lines(&self.cases, ""), lines(&self.streams, ", stream")].concat()
+        let shown = Shown::ALL.into_iter().filter(|_| !self.bandwidth.is_empty());
+        let of_cases = Direction::ALL.into_iter().flat_map(|direction| self.charts_of(direction));
+        of_cases.chain(shown.map(of_streams)).collect()
     }
 
-    /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the names of the files.
-    pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
-        let mut names = Vec::new();
-        for direction in Direction::ALL {
-            let cases: Vec<&CaseReport> =
-                self.cases.iter().filter(|report| report.case.direction == direction).collect();
-            if cases.is_empty() {
-                continue;
-            }
-            let labels = |title: &str, y, reference| Labels {
-                title: format!("{title}, {direction}"),
-                y,
-                better: Better::Lower,
-                x: "frame length and working set (hot: 256 KiB, where buffers are posted 512 KiB; cold: 64 MiB)",
-                reference,
-            };
-            let what = labels("CPU time of a frame over a veth pair", "ns", None);
-            let cpu = chart_of_cases(&self.machine, &cases, what, |v| Some(v.cpu_ns_per_frame));
-            let (title, y) =
-                ("CPU time of a frame against the bare AF_XDP loop", "CPU time / CPU time of the loop");
-            let what = labels(title, y, Some(1.0));
-            let ratio =
-                chart_of_cases(&self.machine, &cases, what, |v| v.ratio_to_floor.or(Summary::of([1.0])));
-            for (kind, bars) in [("cpu", cpu), ("ratio", ratio)] {
-                let name = format!("port-{kind}-{}.svg", direction.short());
-                bars.write(&folder.join(&name))?;
-                names.push(name);
-            }
-        }
-        if !self.bandwidth.is_empty() {
-            for shown in Shown::ALL {
-                let name = format!("port-{}.svg", shown.word());
-                chart(&self.machine, &self.bandwidth, shown).write(&folder.join(&name))?;
-                names.push(name);
-            }
-        }
-        Ok(names)
+    fn notes(&mut self) -> &mut Vec<String> {
+        &mut self.notes
     }
 }
 
@@ -126,21 +111,22 @@ mod tests {
     use super::super::bandwidth::RAW;
     use super::*;
     use crate::compare::tests::sample_reports;
+    use crate::experiment::charts_into;
 
     /// Two lengths; the bare loop takes 400 ns in the first round, the port 440, rising with the rounds alike. Of the longer one
     /// there is a stream as well.
     fn report() -> PortReport {
         let named = |mut case: CaseReport, first: &str| {
-            case.variants[0].name = first.to_owned();
-            case.variants[1].name = "zerowire xdp".to_owned();
+            case.lines[0].variant = first.to_owned();
+            case.lines[1].variant = "zerowire xdp".to_owned();
             case
         };
         let mut cases: Vec<CaseReport> =
             sample_reports().into_iter().map(|case| named(case, "bare AF_XDP")).collect();
         for case in &mut cases {
-            let mut tap = case.variants[1].clone();
-            tap.name = super::super::compare::TAP.to_owned();
-            case.variants.push(tap);
+            let mut tap = case.lines[1].clone();
+            tap.variant = super::super::compare::TAP.to_owned();
+            case.lines.push(tap);
         }
         let streams = vec![named(sample_reports().swap_remove(1), RAW)];
         let machine = Machine { kernel: "6.18.0".into(), cpu: "Some CPU".into(), ..Machine::default() };
@@ -211,10 +197,10 @@ mod tests {
         assert_eq!(json["published"][1]["gigabits_per_second"], 1.7);
         assert_eq!(json["idle"][0]["cpu_ns"], 0);
         let folder = std::env::temp_dir().join(format!("zerowire-port-charts-{}", std::process::id()));
-        let names = report.write_charts(&folder).unwrap();
+        let names = charts_into(&folder, report.charts()).unwrap();
         assert_eq!(names, ["port-cpu-tx.svg", "port-ratio-tx.svg", "port-bandwidth.svg", "port-load.svg"]);
-        let read = |name: &String| fs::read_to_string(folder.join(name)).unwrap();
+        let read = |name: &String| std::fs::read_to_string(folder.join(name)).unwrap();
         assert!(read(&names[0]).contains("zerowire xdp") && read(&names[2]).contains(RAW));
-        fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -15,28 +15,21 @@ use super::raw::RawSocket;
 use super::report::PortReport;
 use super::served::Served;
 use crate::case::{Case, Direction};
-use crate::compare::{CaseReport, compare};
+use crate::compare::{CaseReport, Net, bases};
 use crate::cpu::Placement;
+use crate::experiment::floored::{Plan, Variant, compare};
+use crate::experiment::{Files, measured};
 use crate::floor::Floor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
-use crate::others::Usage;
-use crate::record::Plan;
-use crate::report::{check_places, give_out};
-use crate::variant::Variant;
 
 /// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files where the options say.
 ///
 /// Fails when the namespace or an interface can't be made, when the bare AF_XDP loop fails, and when a file can't be written.
 pub fn run_ports(options: &PortOptions, out: &mut dyn Write) -> Result<PortReport> {
     let cases = options.cases()?;
-    let files = (options.json.as_deref(), options.svg.as_deref());
-    check_places(files)?;
-    let before = Usage::now();
-    let mut report = in_new_namespace(|| measure(options, &cases))?;
-    report.notes.extend(before.remark(&Usage::now()));
-    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
-    Ok(report)
+    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
+    measured(files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 
 fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
@@ -46,7 +39,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     let pace = Pace::Bursts(Rc::new(Hold::new(&placement)?));
     let mut notes = Vec::new();
     let bare = BareXdp::new(pace.clone(), &placement).context("the bare AF_XDP loop")?;
-    let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(bare)];
+    let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(bare)];
     let mut started = Vec::new();
     for (port, more) in served(options) {
         match start(options, port, more, &pace, &placement) {
@@ -67,7 +60,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     variants.push(Box::new(Floor::new("zwfloor", placement.clone())?.called(TAP)));
     variants.push(Box::new(RawSocket::new(pace.clone(), &placement)?));
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    let reports = measured(cases, &mut variants, plan)?;
+    let reports = compared(cases, &mut variants, plan)?;
     // The back ends end here.
     drop(variants);
     let streams = streams(options, cases, &started, &placement)?;
@@ -91,19 +84,19 @@ fn streams(
     let longest = cases.iter().map(|case| case.frame_len).max();
     let cases: Vec<Case> = cases.iter().copied().filter(|case| Some(case.frame_len) == longest).collect();
     let pace = Pace::Stream;
-    let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(RawSocket::new(pace.clone(), placement)?)];
+    let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(RawSocket::new(pace.clone(), placement)?)];
     for (port, more) in ports {
         let served = start(options, *port, more, &pace, placement);
         variants.push(Box::new(served.with_context(|| format!("port {}", port.word()))?));
     }
     variants.push(Box::new(BareXdp::new(pace, placement).context("the bare AF_XDP loop")?));
-    measured(&cases, &mut variants, Plan { rounds: options.rounds(), quick: options.quick })
+    compared(&cases, &mut variants, Plan { rounds: options.rounds(), quick: options.quick })
 }
 
-fn measured(cases: &[Case], variants: &mut [Box<dyn Variant>], plan: Plan) -> Result<Vec<CaseReport>> {
-    let mut reports = compare(cases, variants, plan)?;
-    for report in reports.iter_mut().filter(|report| report.case.direction == Direction::Receive) {
-        report.working_set_bytes = bursts::working_set(&report.case);
+fn compared(cases: &[Case], variants: &mut [Box<dyn Variant<Net>>], plan: Plan) -> Result<Vec<CaseReport>> {
+    let mut reports = compare(cases, variants, plan, |name| bases(&[], name))?;
+    for case in reports.iter_mut().filter(|case| case.at.direction == Direction::Receive) {
+        case.facts.working_set_bytes = bursts::working_set(&case.at);
     }
     Ok(reports)
 }

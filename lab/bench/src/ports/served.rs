@@ -14,11 +14,14 @@ use super::veth::Veth;
 use super::wire::Wire;
 use crate::backend::{Backend, BackendKind};
 use crate::case::{Case, Direction};
+use crate::compare::Net;
 use crate::cpu::Placement;
+use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_sent};
 use crate::guest::Guest;
-use crate::variant::{Sample, Variant};
+use crate::interleave::Turn;
+use crate::variant::Sample;
 
 /// How long a back end may take to go to sleep after its work.
 const SETTLE_LIMIT: Duration = Duration::from_millis(60);
@@ -114,7 +117,7 @@ impl Served {
     }
 }
 
-impl Variant for Served {
+impl Variant<Net> for Served {
     fn name(&self) -> &str {
         &self.name
     }
@@ -149,7 +152,7 @@ impl Variant for Served {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
         let outcome = self.measure(case, frames);
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }

@@ -1,11 +1,14 @@
 //! The report as text.
 
 use super::bandwidth::{Bandwidth, PUBLISHED, Published, RAW};
+use super::compare::to_tap;
 use super::report::PortReport;
 use crate::case::{Direction, WorkingSet};
-use crate::report::zero_copied;
+use crate::compare::{Net, not_copied};
+use crate::experiment::{Column, Digits, rows};
+use crate::report::{CPU, WHICH};
 use crate::stats::Summary;
-use crate::table::{Table, bytes, figure};
+use crate::table::{Table, figure};
 
 pub(super) fn text(report: &PortReport) -> String {
     let mut out = format!("{}\n", report.machine);
@@ -29,53 +32,28 @@ pub(super) fn text(report: &PortReport) -> String {
     out
 }
 
+const REST: [Column<Net>; 6] = [
+    Column::words("kernel thread", |_, line| {
+        line.facts.ledger.get("kernel_thread_ns_per_frame").map(ToString::to_string)
+    }),
+    Column::median("/bare XDP", "ratio_to_floor", Digits::Behind(2)),
+    Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
+    Column::words("/tap floor", |case, line| {
+        to_tap(case, line).map(|ratio| Digits::Behind(2).text(ratio.median))
+    }),
+    // Toward the port the clock stands while bursts are queued.
+    Column::words("frames/s", |case, line| {
+        let rate = line.middle("frames_per_second").filter(|_| case.at.direction == Direction::Transmit);
+        rate.map(figure)
+    }),
+    Column::words("zero-copied", not_copied),
+];
+
 fn saturation(report: &PortReport) -> String {
-    let mut table = Table::new([
-        "case",
-        "working set",
-        "variant",
-        "rounds x frames",
-        "CPU ns/frame",
-        "min..max",
-        "kernel thread",
-        "/bare XDP",
-        "quartiles",
-        "/tap floor",
-        "frames/s",
-        "zero-copied",
-    ])
-    .labels(3);
-    for case in &report.cases {
-        for variant in &case.variants {
-            let cpu = &variant.cpu_ns_per_frame;
-            let to_bare = variant.ratio_to_floor.as_ref();
-            let compared =
-                report.comparisons.iter().find(|c| c.case == case.case && c.variant == variant.name);
-            let to_tap = compared.and_then(|c| c.cpu_to_tap_floor);
-            let kernel = variant.ledger.get("kernel_thread_ns_per_frame");
-            table.row([
-                case.case.to_string(),
-                bytes(case.working_set_bytes),
-                variant.name.clone(),
-                format!("{} x {}", case.rounds, case.frames),
-                figure(cpu.median),
-                format!("{}..{}", figure(cpu.min), figure(cpu.max)),
-                kernel.map_or("-".into(), |ns| ns.to_string()),
-                to_bare.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
-                to_bare.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
-                to_tap.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
-                // Toward the port the clock stands while bursts are queued.
-                match case.case.direction {
-                    Direction::Transmit => figure(variant.frames_per_second.median),
-                    Direction::Receive => "-".to_owned(),
-                },
-                zero_copied(variant),
-            ]);
-        }
-    }
+    let columns: Vec<Column<Net>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
     format!(
         "\nSaturation, one queue (medians; ratios: medians of those round by round; kernel thread: its part of the CPU time):\n{}",
-        table.render()
+        rows(&report.cases, &columns).labels(3).render()
     )
 }
 

@@ -11,9 +11,9 @@ use super::run::{case, sample, traffic};
 use super::traffic::Traffic;
 use super::way::{self, Goal, WayName};
 use crate::experiment::CellReport;
+use crate::experiment::Failure;
 use crate::interleave::interleave;
 use crate::progress::Progress;
-use crate::record::Failure;
 
 /// Serves as many tests as the ways and rounds need, at `bind` and `port`.
 pub fn measure(options: &TcpRxOptions, bind: &str, port: u16) -> Result<(Vec<CellReport<TcpRx>>, Memory)> {

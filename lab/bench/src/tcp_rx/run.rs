@@ -12,12 +12,12 @@ use super::report::{Connections, Facts, Memory, Sample, TcpRx, TcpRxReport, base
 use super::traffic::Traffic;
 use super::way::{self, Goal, Way, WayName};
 use crate::cpu::{Placement, thread_time};
+use crate::experiment::Failure;
 use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Runs, interleave};
 use crate::machine::Machine;
 use crate::netns::{Link, in_new_namespace};
 use crate::progress::Progress;
-use crate::record::Failure;
 
 /// Measures every way with every number of connections; text goes to `out`, files where the options say.
 ///

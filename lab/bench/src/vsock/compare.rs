@@ -1,171 +1,120 @@
-//! Interleaved runs of several variants, case by case.
+//! The comparison of ways to move a stream, or messages, between a guest and a program of the host.
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::case::{SocketKind, VsockCase};
-use super::variant::{Sample, Variant};
-use crate::interleave::{Turn, interleave};
-use crate::programs::{NamedProgram, before};
-use crate::progress::Progress;
-use crate::record::{Failure, Plan, Record, conclude, each_case};
-use crate::stats::Summary;
+use super::variant::Sample;
+use crate::experiment::floored::{Amounts, Floored, Ledger, Plan};
+use crate::experiment::{CellReport, Figure, Subject};
 
-/// The figures of one case.
+/// The comparison.
+#[derive(Debug, Clone)]
+pub struct Vsock;
+
+/// The figures of a case; the first line is the floor's.
+pub type CaseReport = CellReport<Vsock>;
+
+/// What is known of a case besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct CaseReport {
-    /// What was measured.
-    #[serde(flatten)]
-    pub case: VsockCase,
+pub struct CaseFacts {
     /// The working set in bytes.
     pub working_set_bytes: usize,
     /// Rounds, without the warm-up.
     pub rounds: usize,
     /// Bytes of each run.
     pub bytes: usize,
-    /// One entry a variant that succeeded; the first is the floor.
-    pub variants: Vec<VariantReport>,
-    /// Variants that failed, and why; they are not measured further in this case.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
 }
 
-/// The figures of one variant in one case.
+/// What a back end's ledger says of a case.
 #[derive(Debug, Clone, Serialize)]
-pub struct VariantReport {
-    /// Its name.
-    pub name: String,
-    /// CPU seconds of the measured side for 10⁹ bytes.
-    pub cpu_s_per_gb: Summary,
-    /// The same divided by the floor's of the same round; `None` for the floor.
-    pub ratio_to_floor: Option<Summary>,
-    /// The same divided by that of the first program in the same round, where several programs were measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_to_before: Option<Summary>,
-    /// CPU seconds of the host's program for 10⁹ bytes.
-    pub host_cpu_s_per_gb: Summary,
-    /// 10⁶ bytes a second.
-    pub megabytes_per_second: Summary,
-    /// How often the measured side went to sleep for 10⁶ bytes.
-    pub sleeps_per_mb: Summary,
-    /// Packets with payload that the back end moved in all runs.
+pub struct PacketFacts {
+    /// Packets with payload that it moved in all runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
     /// Their length on average, header left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_len: Option<f64>,
-    /// System calls of the back end that moved payload, for each of these packets.
+    /// System calls that moved payload, for each of these packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_calls_per_packet: Option<f64>,
-    /// Messages a second, of SOCK_SEQPACKET.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub messages_per_second: Option<Summary>,
-    /// System calls of the back end that moved payload, for each message.
+    /// System calls that moved payload, for each message of SOCK_SEQPACKET.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_calls_per_message: Option<f64>,
-    /// The back end's ledger over the warm-up and all rounds.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub ledger: BTreeMap<String, u64>,
-    /// Every run, in order.
-    pub samples: Vec<Sample>,
+    /// The ledger itself, over the warm-up and all rounds.
+    #[serde(skip_serializing_if = "Ledger::is_empty")]
+    pub ledger: Ledger,
 }
 
-impl CaseReport {
-    /// Sets each variant of a further program beside the same one of the first.
-    pub(crate) fn set_beside_first(&mut self, programs: &[NamedProgram]) {
-        let costs = |of: &VariantReport| of.samples.iter().map(Sample::cpu_per_gb).collect::<Vec<_>>();
-        let ratio = |variant: &VariantReport| {
-            let base = before(programs, &variant.name)?;
-            let base = self.variants.iter().find(|other| other.name == base)?;
-            Summary::ratio(&costs(variant), &costs(base))
-        };
-        let ratios: Vec<_> = self.variants.iter().map(ratio).collect();
-        for (variant, ratio) in self.variants.iter_mut().zip(ratios) {
-            variant.ratio_to_before = ratio;
+impl Subject for Vsock {
+    type Cell = VsockCase;
+    type CellFacts = CaseFacts;
+    type Variant = String;
+    type Facts = PacketFacts;
+    type Sample = Sample;
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        // CPU seconds of the measured side for 10⁹ bytes; then divided by the floor's, and by that of
+        // the first of several programs.
+        Figure::<Self>::spread("cpu_s_per_gb", |_, s| Some(s.cpu_per_gb())),
+        Figure::<Self>::ratio("ratio_to_floor", "floor", |_, s| s.cpu_per_gb()),
+        Figure::<Self>::ratio_if_any("ratio_to_before", "before", |_, s| s.cpu_per_gb()),
+        Figure::<Self>::spread("host_cpu_s_per_gb", |_, s| Some(s.host_cpu_per_gb())),
+        // 10⁶ bytes a second.
+        Figure::<Self>::spread("megabytes_per_second", |_, s| Some(s.megabytes_per_second())),
+        // How often the measured side went to sleep for 10⁶ bytes.
+        Figure::<Self>::spread("sleeps_per_mb", |_, s| Some(s.sleeps_per_mb())),
+        Figure::<Self>::spread("messages_per_second", |case, s| {
+            let rate = s.megabytes_per_second() * 1e6 / case.write_len as f64;
+            (case.socket == SocketKind::Seqpacket).then_some(rate)
+        }),
+    ];
+    const LINES: &'static str = "variants";
+    const VARIANT: &'static str = "name";
+}
+
+impl Floored for Vsock {
+    /// The warm-up moves some bytes and checks their content.
+    fn amounts(case: &VsockCase, plan: Plan) -> Amounts {
+        let round = case.sample_bytes(plan.quick);
+        Amounts { warm_up: case.warm_up_bytes(), round, rounds: plan.rounds }
+    }
+
+    fn cell_facts(case: &VsockCase, amounts: &Amounts) -> CaseFacts {
+        let working_set_bytes = case.set_bytes();
+        CaseFacts { working_set_bytes, rounds: amounts.rounds, bytes: amounts.round }
+    }
+
+    fn facts(case: &VsockCase, ledger: Ledger, amounts: &Amounts) -> PacketFacts {
+        let count = |key: &str| ledger.get(key).copied();
+        let packets = count("frames").filter(|packets| *packets > 0);
+        let per_packet = |key| Some(count(key).unwrap_or(0) as f64 / packets? as f64);
+        let calls = count("system_calls").filter(|_| case.socket == SocketKind::Seqpacket);
+        let messages = amounts.moved().max(1) as f64 / case.write_len as f64;
+        PacketFacts {
+            packets,
+            packet_len: per_packet("bytes"),
+            system_calls_per_packet: per_packet("system_calls"),
+            system_calls_per_message: calls.map(|calls| calls as f64 / messages),
+            ledger,
         }
     }
-}
 
-/// Runs all cases. The first variant is the floor that the others are compared with.
-pub fn compare(
-    cases: &[VsockCase],
-    variants: &mut [Box<dyn Variant>],
-    plan: Plan,
-) -> Result<Vec<CaseReport>> {
-    let count = variants.len();
-    each_case(cases, count, |_| plan.rounds, |case, progress| compare_case(case, variants, plan, progress))
-}
-
-fn compare_case(
-    case: &VsockCase,
-    variants: &mut [Box<dyn Variant>],
-    plan: Plan,
-    progress: &mut Progress,
-) -> Result<CaseReport> {
-    let bytes = case.sample_bytes(plan.quick);
-    // The warm-up moves some bytes and checks their content.
-    let runs = interleave(variants.len(), plan.rounds, case, progress, |index, turn| match turn {
-        Turn::WarmUp => {
-            variants[index].prepare(case).context("preparing failed")?;
-            variants[index].run(case, case.warm_up_bytes(), true)
-        }
-        Turn::Round(_) => variants[index].run(case, bytes, false),
-    });
-    let moved = (case.warm_up_bytes() + plan.rounds * bytes) as u64;
-    // The ledger must account for every byte.
-    let record = |(runs, variant): (_, &mut Box<dyn Variant>)| {
-        Record::new(runs, variant.ledger(), variant.name()).must_account_for(moved)
-    };
-    let records = runs.into_iter().zip(variants).map(record).collect();
-    let messages = (case.socket == SocketKind::Seqpacket).then_some((case.write_len, moved));
-    let report = |record, ratio| report(record, ratio, messages);
-    let (variants, failures) = conclude(case, records, Sample::cpu_per_gb, report)?;
-    let working_set_bytes = case.set_bytes();
-    Ok(CaseReport { case: *case, working_set_bytes, rounds: plan.rounds, bytes, variants, failures })
-}
-
-/// `messages`: the length of a message and the bytes of all of them, where there are messages.
-fn report(
-    record: Record<Sample>,
-    ratio_to_floor: Option<Summary>,
-    messages: Option<(usize, u64)>,
-) -> Option<VariantReport> {
-    let packets = record.ledger.get("frames").copied().filter(|packets| *packets > 0);
-    let per_packet = |key: &str| {
-        packets.map(|packets| record.ledger.get(key).copied().unwrap_or(0) as f64 / packets as f64)
-    };
-    let rate = |len: usize| {
-        let rates = record.samples.iter().map(|sample| sample.megabytes_per_second() * 1e6 / len as f64);
-        Summary::of(rates)
-    };
-    let calls = record.ledger.get("system_calls").copied();
-    let per_message = |(len, moved): (usize, u64)| Some(calls? as f64 * len as f64 / moved.max(1) as f64);
-    Some(VariantReport {
-        messages_per_second: messages.and_then(|(len, _)| rate(len)),
-        system_calls_per_message: messages.and_then(per_message),
-        cpu_s_per_gb: record.summary(Sample::cpu_per_gb)?,
-        ratio_to_floor,
-        ratio_to_before: None,
-        host_cpu_s_per_gb: record.summary(Sample::host_cpu_per_gb)?,
-        megabytes_per_second: record.summary(Sample::megabytes_per_second)?,
-        sleeps_per_mb: record.summary(Sample::sleeps_per_mb)?,
-        packets,
-        packet_len: per_packet("bytes"),
-        system_calls_per_packet: per_packet("system_calls"),
-        name: record.name,
-        ledger: record.ledger,
-        samples: record.samples,
-    })
+    /// Every byte.
+    fn accounted(amounts: &Amounts) -> Option<u64> {
+        Some(amounts.moved())
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::time::Duration;
 
+    use anyhow::Result;
+
     use super::*;
     use crate::case::{Direction, WorkingSet};
+    use crate::experiment::floored::{Variant, compare};
+    use crate::interleave::Turn;
 
     /// A variant that costs a fixed time a byte, times the number of its run.
     struct Fixed {
@@ -177,7 +126,7 @@ pub(crate) mod tests {
         off: u64,
     }
 
-    impl Variant for Fixed {
+    impl Variant<Vsock> for Fixed {
         fn name(&self) -> &str {
             self.name
         }
@@ -187,17 +136,17 @@ pub(crate) mod tests {
             Ok(())
         }
 
-        fn run(&mut self, _: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
-            assert_eq!(check, self.runs == 0);
+        fn run(&mut self, _: &VsockCase, bytes: usize, turn: Turn) -> Result<Sample> {
+            assert_eq!(turn == Turn::WarmUp, self.runs == 0);
             self.runs += 1;
             self.bytes += bytes as u64;
             let time = Duration::from_nanos(self.cost * self.runs * bytes as u64 / 10);
             Ok(Sample::new(time, time / 2, time, bytes))
         }
 
-        fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+        fn ledger(&mut self) -> Result<Ledger> {
             if self.name == "floor" {
-                return Ok(BTreeMap::new());
+                return Ok(Ledger::new());
             }
             let entries =
                 [("bytes", self.bytes + self.off), ("frames", self.bytes / 4096), ("system_calls", 7)];
@@ -214,23 +163,25 @@ pub(crate) mod tests {
         let (ways, writes) = ([Direction::Transmit], [4096, 65_536]);
         let cases = VsockCase::all(socket, &ways, &writes, &[65_536], &[WorkingSet::Hot]).unwrap();
         let variant = |name, cost, off| Box::new(Fixed { name, cost, runs: 0, bytes: 0, off });
-        let mut variants: Vec<Box<dyn Variant>> =
+        let mut variants: Vec<Box<dyn Variant<Vsock>>> =
             vec![variant("floor", 10, 0), variant("zerowire", 12, 0), variant("broken", 11, 1)];
-        compare(&cases, &mut variants, Plan { rounds: 3, quick: true }).unwrap()
+        compare(&cases, &mut variants, Plan { rounds: 3, quick: true }, |_| Vec::new()).unwrap()
     }
 
     #[test]
     fn ratios_are_of_the_same_round_and_lost_bytes_are_a_failure() {
         let reports = sample_reports();
-        let [floor, other] = &reports[0].variants[..] else {
+        let [floor, other] = &reports[0].lines[..] else {
             panic!("two variants expected");
         };
-        assert!(floor.ratio_to_floor.is_none() && floor.packets.is_none());
-        let ratio = other.ratio_to_floor.unwrap();
+        assert!(floor.spread("ratio_to_floor").is_none() && floor.facts.packets.is_none());
+        let ratio = other.spread("ratio_to_floor").unwrap();
         assert!((ratio.min - 1.2).abs() < 1e-6 && (ratio.max - 1.2).abs() < 1e-6);
         assert_eq!(other.samples.len(), 3);
-        assert_eq!(other.packet_len, Some(4096.0));
-        assert!(other.messages_per_second.is_none() && other.system_calls_per_message.is_none());
+        assert_eq!(other.facts.packet_len, Some(4096.0));
+        assert!(
+            other.spread("messages_per_second").is_none() && other.facts.system_calls_per_message.is_none()
+        );
         assert_eq!(reports[0].failures[0].variant, "broken");
         assert!(reports[0].failures[0].reason.contains("ledger has"));
     }
@@ -238,13 +189,13 @@ pub(crate) mod tests {
     #[test]
     fn messages_have_a_rate_and_calls_of_their_own() {
         let reports = reports_of(SocketKind::Seqpacket);
-        let [floor, other] = &reports[0].variants[..] else {
+        let [floor, other] = &reports[0].lines[..] else {
             panic!("two variants expected");
         };
         // 1 ns a byte in the first run, which warms up, 2 to 4 in the rounds.
-        assert!((floor.messages_per_second.unwrap().max - 1e9 / (2.0 * 4096.0)).abs() < 1.0);
-        assert_eq!(floor.system_calls_per_message, None);
-        let messages = reports[0].case.warm_up_bytes() / 4096 + 3 * reports[0].bytes / 4096;
-        assert!((other.system_calls_per_message.unwrap() - 7.0 / messages as f64).abs() < 1e-12);
+        assert!((floor.spread("messages_per_second").unwrap().max - 1e9 / (2.0 * 4096.0)).abs() < 1.0);
+        assert_eq!(floor.facts.system_calls_per_message, None);
+        let messages = reports[0].at.warm_up_bytes() / 4096 + 3 * reports[0].facts.bytes / 4096;
+        assert!((other.facts.system_calls_per_message.unwrap() - 7.0 / messages as f64).abs() < 1e-12);
     }
 }

@@ -10,14 +10,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use zerowire_guest::vsock::{ConnId, HOST_CID, StreamSum};
 
 use super::case::{SocketKind, VsockCase};
+use super::compare::Vsock;
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
-use super::variant::{Sample, Variant};
+use super::variant::Sample;
 use crate::backend::Backend;
 use crate::backend::flatten;
 use crate::case::Direction;
 use crate::cpu::{Placement, sleeps_of};
+use crate::experiment::floored::Variant;
 use crate::guest::STALL_LIMIT;
+use crate::interleave::Turn;
 use crate::programs::NamedProgram;
 
 /// How long a back end may take to go to sleep after its work.
@@ -190,7 +193,7 @@ impl Ready {
     }
 }
 
-impl Variant for Device {
+impl Variant<Vsock> for Device {
     fn name(&self) -> &str {
         &self.kind.name
     }
@@ -223,7 +226,8 @@ impl Variant for Device {
         Ok(())
     }
 
-    fn run(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
+    fn run(&mut self, case: &VsockCase, bytes: usize, turn: Turn) -> Result<Sample> {
+        let check = turn == Turn::WarmUp;
         let outcome = self.measure(case, bytes, check);
         outcome.with_context(|| {
             let place = self.ready.as_ref().map_or(0, |ready| ready.backend);

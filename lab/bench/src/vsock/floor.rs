@@ -14,11 +14,14 @@ use anyhow::{Result, anyhow, bail};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::case::VsockCase;
+use super::compare::Vsock;
 use super::host::{self, HostCpu, Walk};
-use super::variant::{Sample, Variant};
+use super::variant::Sample;
 use crate::area::Area;
 use crate::case::Direction;
 use crate::cpu::Placement;
+use crate::experiment::floored::Variant;
+use crate::interleave::Turn;
 
 /// A pair of unix sockets.
 #[derive(Debug)]
@@ -59,7 +62,7 @@ impl Floor {
     }
 }
 
-impl Variant for Floor {
+impl Variant<Vsock> for Floor {
     fn name(&self) -> &str {
         match (self.copies, self.bounded) {
             (true, _) => "copy + floor",
@@ -87,7 +90,8 @@ impl Variant for Floor {
         Ok(())
     }
 
-    fn run(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
+    fn run(&mut self, case: &VsockCase, bytes: usize, turn: Turn) -> Result<Sample> {
+        let check = turn == Turn::WarmUp;
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the floor was not prepared for {case}");
         };
@@ -151,12 +155,12 @@ mod tests {
             ] {
                 let (write_len, credit, working_set) = (5000, 65_536, WorkingSet::Hot);
                 let case = VsockCase { direction, write_len, credit, working_set, socket };
-                assert!(floor.run(&case, 5000, false).is_err());
+                assert!(floor.run(&case, 5000, Turn::Round(0)).is_err());
                 floor.prepare(&case).unwrap();
-                let sample = floor.run(&case, 1_000_000, true).unwrap();
+                let sample = floor.run(&case, 1_000_000, Turn::WarmUp).unwrap();
                 assert_eq!(sample.bytes, 1_000_000);
                 assert!(sample.cpu_ns > 0 && sample.host_cpu_ns > 0);
-                floor.run(&case, 500_000, false).unwrap();
+                floor.run(&case, 500_000, Turn::Round(0)).unwrap();
             }
         }
     }

@@ -1,25 +1,21 @@
 //! What a run prints and writes: text, JSON, charts.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::attack::AttackReport;
 use super::case::SocketKind;
-use super::compare::{CaseReport, VariantReport};
+use super::compare::{CaseReport, Vsock};
 use super::crowd::CrowdReport;
 use super::host::HostCpu;
 use super::idle::IdleReport;
 use super::latency::{self, TripRow};
 use super::sibling::{self, SiblingRow};
 use crate::case::Direction;
-use crate::chart::{Bars, Better, Series};
+use crate::chart::{Bars, Better};
+use crate::experiment::floored::zero_copied;
+use crate::experiment::{Column, Digits, Line, Report, failures, rows, series, variants};
 use crate::machine::Machine;
-use crate::report::beside;
-use crate::stats::Summary;
-use crate::table::{Table, bytes, figure};
+use crate::table::bytes;
 
 /// The result of `zerowire-bench vsock`.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -59,8 +55,118 @@ pub struct VsockReport {
 }
 
 impl VsockReport {
-    /// The report as text.
-    pub fn text(&self) -> String {
+    /// What failed, and why.
+    pub fn failures(&self) -> Vec<String> {
+        failures(&self.cases).into_iter().chain(self.failed_parts.iter().cloned()).collect()
+    }
+
+    fn cases_text(&self, direction: Direction, cases: &[&CaseReport]) -> String {
+        let messages = self.socket == SocketKind::Seqpacket;
+        let mut columns = Vec::from(COLUMNS);
+        if messages {
+            columns[0].heading = "messages";
+            columns.extend(MESSAGES);
+        }
+        let lines = || cases.iter().flat_map(|case| &case.lines);
+        let before = lines().any(|line| line.spread("ratio_to_before").is_some());
+        if before {
+            columns.extend(BEFORE);
+        }
+        let table = rows(cases.iter().copied(), &columns).labels(4);
+        let carries = if messages { "one connection of messages (SOCK_SEQPACKET)" } else { "one connection" };
+        let title = match direction {
+            Direction::Transmit => format!(
+                "Guest to host, {carries}. CPU: the back end, all threads; of the floor the thread that writes \
+                 to the unix socket. Host CPU: the program that reads."
+            ),
+            Direction::Receive => format!(
+                "Host to guest, {carries}, receive buffers of {} B. CPU: the back end, all threads; of the floor \
+                 the thread that reads from the unix socket. Host CPU: the program that writes.",
+                self.rx_buffer
+            ),
+        };
+        format!(
+            "{title}\nMedians; GB and MB are 10^9 and 10^6 bytes; calls: those that move payload, without waits, looks and notifications; \
+             sleeps: of the measured side; /floor{}: median of the ratios round by round:\n{}",
+            if before { ", /before (the first program)" } else { "" },
+            table.render()
+        )
+    }
+
+    fn chart(&self, direction: Direction, credit: u32, cases: &[&CaseReport]) -> Bars {
+        let bars = series(cases, variants(cases), |case, name| case.line(name)?.spread("cpu_s_per_gb"));
+        let (way, floor) = match direction {
+            Direction::Transmit => ("guest to host", "writing to"),
+            Direction::Receive => ("host to guest", "reading from"),
+        };
+        let rounds = cases.first().map_or(0, |case| case.facts.rounds);
+        let (what, unit) = match self.socket {
+            SocketKind::Stream => ("", "writes"),
+            SocketKind::Seqpacket => ("messages, ", "messages"),
+        };
+        Bars {
+            title: format!("CPU time of the vsock back end, {way}, {what}credit {}", bytes(credit as usize)),
+            subtitle: format!(
+                "{}; floor: {floor} a unix socket; medians of {rounds} interleaved rounds, whiskers: quartiles",
+                self.machine
+            ),
+            y_label: "CPU seconds a GB".to_owned(),
+            better: Better::Lower,
+            x_label: format!("length of {unit}, and working set (hot: 256 or 512 KiB, cold: 64 MiB)"),
+            groups: cases
+                .iter()
+                .map(|case| format!("{} {}", bytes(case.at.write_len), case.at.working_set))
+                .collect(),
+            series: bars,
+            reference: None,
+        }
+    }
+}
+
+const COLUMNS: [Column<Vsock>; 15] = [
+    Column::words("writes", |case, _| Some(bytes(case.at.write_len))),
+    Column::words("credit", |case, _| Some(bytes(case.at.credit as usize))),
+    Column::words("working set", |case, _| {
+        Some(format!("{} {}", case.at.working_set, bytes(case.facts.working_set_bytes)))
+    }),
+    Column::words("variant", |_, line| Some(line.variant.clone())),
+    Column::words("rounds x MiB", |case, _| {
+        Some(format!("{} x {}", case.facts.rounds, case.facts.bytes >> 20))
+    }),
+    Column::median("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
+    Column::quartiles("quartiles", "cpu_s_per_gb", Digits::Behind(3)),
+    Column::median("/floor", "ratio_to_floor", Digits::Behind(2)),
+    Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
+    Column::median("host CPU s/GB", "host_cpu_s_per_gb", Digits::Behind(3)),
+    Column::median("MB/s", "megabytes_per_second", Digits::Three),
+    Column::words("B/packet", |_, line| line.facts.packet_len.map(|len| format!("{len:.0}"))),
+    Column::words("calls/packet", |_, line| {
+        line.facts.system_calls_per_packet.map(|calls| format!("{calls:.2}"))
+    }),
+    Column::median("sleeps/MB", "sleeps_per_mb", Digits::Three),
+    Column::words("zero-copied", not_copied),
+];
+
+/// Further columns of messages.
+const MESSAGES: [Column<Vsock>; 2] = [
+    Column::median("messages/s", "messages_per_second", Digits::Three),
+    Column::words("calls/message", |_, line| {
+        line.facts.system_calls_per_message.map(|calls| format!("{calls:.2}"))
+    }),
+];
+
+/// Further columns where several programs were measured.
+const BEFORE: [Column<Vsock>; 2] = [
+    Column::median("/before", "ratio_to_before", Digits::Behind(3)),
+    Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
+];
+
+fn not_copied(_: &CaseReport, line: &Line<Vsock>) -> Option<String> {
+    zero_copied(line, |facts| &facts.ledger)
+}
+
+impl Report for VsockReport {
+    fn text(&self) -> String {
         let mut out = format!("{}\n", self.machine);
         if self.separate_cpus {
             let seat = match self.host_cpu {
@@ -77,7 +183,7 @@ impl VsockReport {
         }
         for direction in Direction::ALL {
             let cases: Vec<&CaseReport> =
-                self.cases.iter().filter(|report| report.case.direction == direction).collect();
+                self.cases.iter().filter(|case| case.at.direction == direction).collect();
             if !cases.is_empty() {
                 out.push('\n');
                 out.push_str(&self.cases_text(direction, &cases));
@@ -100,168 +206,25 @@ impl VsockReport {
         out
     }
 
-    /// What failed, and why.
-    pub fn failures(&self) -> Vec<String> {
-        let of = |report: &CaseReport| -> Vec<String> {
-            let lines = report.failures.iter();
-            lines.map(|f| format!("{} ({}): {}", f.variant, report.case, f.reason)).collect()
-        };
-        let parts = self.failed_parts.iter().cloned();
-        self.cases.iter().flat_map(of).chain(parts).collect()
-    }
-
-    fn cases_text(&self, direction: Direction, cases: &[&CaseReport]) -> String {
-        let messages = self.socket == SocketKind::Seqpacket;
-        let mut headings = vec![
-            if messages { "messages" } else { "writes" },
-            "credit",
-            "working set",
-            "variant",
-            "rounds x MiB",
-            "CPU s/GB",
-            "quartiles",
-            "/floor",
-            "quartiles",
-            "host CPU s/GB",
-            "MB/s",
-            "B/packet",
-            "calls/packet",
-            "sleeps/MB",
-            "zero-copied",
-        ];
-        if messages {
-            headings.extend(["messages/s", "calls/message"]);
-        }
-        let before =
-            cases.iter().flat_map(|case| &case.variants).any(|variant| variant.ratio_to_before.is_some());
-        if before {
-            headings.extend(["/before", "quartiles"]);
-        }
-        let mut table = Table::new(headings).labels(4);
-        for report in cases {
-            for variant in &report.variants {
-                let (cpu, ratio) = (&variant.cpu_s_per_gb, variant.ratio_to_floor.as_ref());
-                let mut cells = vec![
-                    bytes(report.case.write_len),
-                    bytes(report.case.credit as usize),
-                    format!("{} {}", report.case.working_set, bytes(report.working_set_bytes)),
-                    variant.name.clone(),
-                    format!("{} x {}", report.rounds, report.bytes >> 20),
-                    format!("{:.3}", cpu.median),
-                    format!("{:.3}..{:.3}", cpu.q1, cpu.q3),
-                    ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
-                    ratio.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
-                    format!("{:.3}", variant.host_cpu_s_per_gb.median),
-                    figure(variant.megabytes_per_second.median),
-                    variant.packet_len.map_or("-".into(), |len| format!("{len:.0}")),
-                    variant.system_calls_per_packet.map_or("-".into(), |calls| format!("{calls:.2}")),
-                    figure(variant.sleeps_per_mb.median),
-                    zero_copied(variant),
-                ];
-                if messages {
-                    let calls = variant.system_calls_per_message;
-                    cells.push(variant.messages_per_second.map_or("-".into(), |rate| figure(rate.median)));
-                    cells.push(calls.map_or("-".into(), |calls| format!("{calls:.2}")));
-                }
-                if before {
-                    cells.extend(beside(variant.ratio_to_before.as_ref()));
-                }
-                table.row(cells);
-            }
-        }
-        let carries = if messages { "one connection of messages (SOCK_SEQPACKET)" } else { "one connection" };
-        let title = match direction {
-            Direction::Transmit => format!(
-                "Guest to host, {carries}. CPU: the back end, all threads; of the floor the thread that writes \
-                 to the unix socket. Host CPU: the program that reads."
-            ),
-            Direction::Receive => format!(
-                "Host to guest, {carries}, receive buffers of {} B. CPU: the back end, all threads; of the floor \
-                 the thread that reads from the unix socket. Host CPU: the program that writes.",
-                self.rx_buffer
-            ),
-        };
-        format!(
-            "{title}\nMedians; GB and MB are 10^9 and 10^6 bytes; calls: those that move payload, without waits, looks and notifications; \
-             sleeps: of the measured side; /floor{}: median of the ratios round by round:\n{}",
-            if before { ", /before (the first program)" } else { "" },
-            table.render()
-        )
-    }
-
-    /// Writes the charts into the folder `folder`, which is made if it isn't there. Returns the
-    /// names of the files.
-    pub fn write_charts(&self, folder: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(folder).with_context(|| format!("can't make the folder {}", folder.display()))?;
-        let mut names = Vec::new();
+    fn charts(&self) -> Vec<(String, Bars)> {
+        let mut charts = Vec::new();
         for direction in Direction::ALL {
-            let mut credits: Vec<u32> = self.cases.iter().map(|report| report.case.credit).collect();
+            let mut credits: Vec<u32> = self.cases.iter().map(|case| case.at.credit).collect();
             credits.sort_unstable();
             credits.dedup();
             for credit in credits {
-                let of =
-                    |report: &&CaseReport| report.case.direction == direction && report.case.credit == credit;
+                let of = |case: &&CaseReport| (case.at.direction, case.at.credit) == (direction, credit);
                 let cases: Vec<&CaseReport> = self.cases.iter().filter(of).collect();
-                if cases.is_empty() {
-                    continue;
-                }
                 let kind = if self.socket == SocketKind::Seqpacket { "-seqpacket" } else { "" };
                 let name = format!("vsock{kind}-cpu-{}-{}k.svg", direction.short(), credit >> 10);
-                self.chart(direction, credit, &cases).write(&folder.join(&name))?;
-                names.push(name);
+                charts.push((name, self.chart(direction, credit, &cases)));
             }
         }
-        Ok(names)
+        charts
     }
 
-    fn chart(&self, direction: Direction, credit: u32, cases: &[&CaseReport]) -> Bars {
-        let mut names: Vec<&str> = Vec::new();
-        for variant in cases.iter().flat_map(|case| &case.variants) {
-            if !names.contains(&variant.name.as_str()) {
-                names.push(&variant.name);
-            }
-        }
-        let value = |case: &CaseReport, name: &str| -> Option<Summary> {
-            case.variants.iter().find(|variant| variant.name == name).map(|variant| variant.cpu_s_per_gb)
-        };
-        let series = names.iter().map(|name| Series {
-            name: (*name).to_owned(),
-            values: cases.iter().map(|case| value(case, name)).collect(),
-        });
-        let (way, floor) = match direction {
-            Direction::Transmit => ("guest to host", "writing to"),
-            Direction::Receive => ("host to guest", "reading from"),
-        };
-        let rounds = cases.first().map_or(0, |case| case.rounds);
-        let (what, unit) = match self.socket {
-            SocketKind::Stream => ("", "writes"),
-            SocketKind::Seqpacket => ("messages, ", "messages"),
-        };
-        Bars {
-            title: format!("CPU time of the vsock back end, {way}, {what}credit {}", bytes(credit as usize)),
-            subtitle: format!(
-                "{}; floor: {floor} a unix socket; medians of {rounds} interleaved rounds, whiskers: quartiles",
-                self.machine
-            ),
-            y_label: "CPU seconds a GB".to_owned(),
-            better: Better::Lower,
-            x_label: format!("length of {unit}, and working set (hot: 256 or 512 KiB, cold: 64 MiB)"),
-            groups: cases
-                .iter()
-                .map(|report| format!("{} {}", bytes(report.case.write_len), report.case.working_set))
-                .collect(),
-            series: series.collect(),
-            reference: None,
-        }
-    }
-}
-
-/// The share of the bytes that the back end's ledger counts as not copied in user space.
-fn zero_copied(variant: &VariantReport) -> String {
-    let of = |key| variant.ledger.get(key).copied().unwrap_or(0) as f64;
-    match of("bytes") {
-        0.0 => "-".to_owned(),
-        bytes => format!("{:.0} %", 100.0 * of("zero_copied_bytes") / bytes),
+    fn notes(&mut self) -> &mut Vec<String> {
+        &mut self.notes
     }
 }
 

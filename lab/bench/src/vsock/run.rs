@@ -6,19 +6,17 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::case::{SocketKind, VsockCase};
-use super::compare::compare;
+use super::compare::Vsock;
 use super::device::{Device, Kind};
 use super::floor::Floor;
 use super::options::VsockBenchOptions;
 use super::report::VsockReport;
-use super::variant::Variant;
 use super::{attack, crowd, idle, latency, sibling};
 use crate::cpu::Placement;
+use crate::experiment::floored::{Plan, Variant, compare, first_program};
+use crate::experiment::{Files, measured};
 use crate::machine::Machine;
-use crate::others::Usage;
 use crate::programs;
-use crate::record::Plan;
-use crate::report::{check_places, give_out};
 use crate::wrong::wrong;
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
@@ -39,15 +37,12 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
     let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
     programs::verify(&options.programs)?;
-    let files = (options.json.as_deref(), options.svg.as_deref());
-    check_places(files)?;
-    let before = Usage::now();
-    // Threads and children inherit the affinity that is changed meanwhile.
-    let measured = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
-    let mut report = measured.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))?;
-    report.notes.extend(before.remark(&Usage::now()));
-    give_out(&report, &report.text(), files, |folder| report.write_charts(folder), out)?;
-    Ok(report)
+    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
+    measured(files, out, || {
+        // Threads and children inherit the affinity that is changed meanwhile.
+        let report = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
+        report.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))
+    })
 }
 
 fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockReport> {
@@ -61,7 +56,7 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         socket: options.socket,
         ..VsockReport::default()
     };
-    let mut variants: Vec<Box<dyn Variant>> = vec![
+    let mut variants: Vec<Box<dyn Variant<Vsock>>> = vec![
         Box::new(Floor::new(options.host_cpu, placement.clone())),
         Box::new(Floor::copying(options.host_cpu, placement.clone())),
         Box::new(Floor::bounded(options.host_cpu, placement.clone())),
@@ -85,10 +80,8 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         report.notes.push("only the floor was measured: no back end was given".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    report.cases = compare(cases, &mut variants, plan)?;
-    for case in &mut report.cases {
-        case.set_beside_first(&options.programs);
-    }
+    let bases = |name: &str| first_program(&options.programs, name).into_iter().collect::<Vec<_>>();
+    report.cases = compare(cases, &mut variants, plan, bases)?;
     // The back ends end here; those of the other parts are processes of their own.
     drop(variants);
     if !options.programs.is_empty() {

@@ -1,12 +1,8 @@
-//! The ways of moving a stream that are compared, and what one run of one of them yields.
+//! What one run of moving a stream yields.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Result;
 use serde::Serialize;
-
-use super::case::VsockCase;
 
 /// What one run cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -54,25 +50,6 @@ impl Sample {
     /// 10⁶ bytes a second.
     pub fn megabytes_per_second(&self) -> f64 {
         self.bytes as f64 * 1e3 / self.wall_ns.max(1) as f64
-    }
-}
-
-/// A way of moving a stream.
-pub trait Variant {
-    /// Its name in tables and files.
-    fn name(&self) -> &str;
-
-    /// Makes everything ready for `case`: memory, queues, a connection. Not measured.
-    fn prepare(&mut self, case: &VsockCase) -> Result<()>;
-
-    /// Moves `bytes` bytes, whole writes. Fails when one is lost; with `check` also when one is
-    /// changed. The first run after [`Variant::prepare`] may check, no later one.
-    fn run(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<Sample>;
-
-    /// What the back end's own ledger says of all runs since [`Variant::prepare`]. Empty when there
-    /// is no ledger.
-    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
-        Ok(BTreeMap::new())
     }
 }
 

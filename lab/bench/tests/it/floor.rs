@@ -20,10 +20,10 @@ fn every_frame_of_every_direction_and_length_is_accounted_for() {
     assert_eq!(report.cases.len(), 8);
     assert!(report.failures().is_empty());
     for case in &report.cases {
-        assert_eq!(["floor", "bare calls"], [0, 1].map(|index| case.variants[index].name.as_str()));
-        for variant in &case.variants {
-            assert_eq!(variant.samples[0].frames, case.frames as u64);
-            assert!(variant.cpu_ns_per_frame.median > 0.0);
+        assert_eq!(["floor", "bare calls"], [0, 1].map(|index| case.lines[index].variant.as_str()));
+        for variant in &case.lines {
+            assert_eq!(variant.samples[0].frames, case.facts.frames as u64);
+            assert!(variant.spread("cpu_ns_per_frame").unwrap().median > 0.0);
         }
     }
     assert!(String::from_utf8(text).unwrap().contains("rx 60000 B hot"));

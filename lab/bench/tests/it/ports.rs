@@ -26,19 +26,20 @@ fn the_bare_loops_account_for_every_frame_both_ways() {
     assert_eq!(report.cases.len(), 4);
     for case in &report.cases {
         assert_eq!(names(case), ["bare AF_XDP", TAP, RAW]);
-        for variant in &case.variants {
-            assert_eq!(variant.samples[0].frames, case.frames as u64);
-            assert!(variant.cpu_ns_per_frame.median > 0.0);
+        for variant in &case.lines {
+            assert_eq!(variant.samples[0].frames, case.facts.frames as u64);
+            let cpu = variant.spread("cpu_ns_per_frame").unwrap();
+            assert!(cpu.median > 0.0);
             // Only what a veth pair receives has a kernel thread, and there it has most of the work.
-            let kernel = variant.ledger.get("kernel_thread_ns_per_frame").copied().unwrap_or(0) as f64;
-            let received = case.case.direction == Direction::Receive && variant.name != TAP;
-            assert_eq!(kernel > 20.0, received, "{}: {} {kernel}", case.case, variant.name);
-            assert!(kernel < variant.cpu_ns_per_frame.max * 1.5);
+            let kernel = variant.facts.ledger.get("kernel_thread_ns_per_frame").copied().unwrap_or(0) as f64;
+            let received = case.at.direction == Direction::Receive && variant.variant != TAP;
+            assert_eq!(kernel > 20.0, received, "{}: {} {kernel}", case.at, variant.variant);
+            assert!(kernel < cpu.max * 1.5);
         }
     }
     // Each posted buffer has a place of its own.
-    let received = report.cases.iter().find(|c| c.case.to_string() == "rx 1500 B hot").unwrap();
-    assert_eq!(received.working_set_bytes, 512 << 10);
+    let received = report.cases.iter().find(|c| c.at.to_string() == "rx 1500 B hot").unwrap();
+    assert_eq!(received.facts.working_set_bytes, 512 << 10);
     for words in ["tx 64 B hot", "/bare XDP", "/tap floor", "no back end was given"] {
         assert!(text.contains(words), "{words:?} is missing in:\n{text}");
     }
@@ -47,15 +48,15 @@ fn the_bare_loops_account_for_every_frame_both_ways() {
 }
 
 fn names(case: &CaseReport) -> Vec<&str> {
-    case.variants.iter().map(|variant| variant.name.as_str()).collect()
+    case.lines.iter().map(|line| line.variant.as_str()).collect()
 }
 
 fn streams_have_bandwidth_and_load_both_ways(report: &PortReport, text: &str) {
-    let cases: Vec<String> = report.streams.iter().map(|stream| stream.case.to_string()).collect();
+    let cases: Vec<String> = report.streams.iter().map(|stream| stream.at.to_string()).collect();
     assert_eq!(cases, ["tx 1500 B hot", "rx 1500 B hot"]);
     for stream in &report.streams {
         assert_eq!(names(stream), [RAW, "bare AF_XDP"]);
-        assert!(stream.variants.iter().all(|v| v.samples[0].frames == stream.frames as u64));
+        assert!(stream.lines.iter().all(|v| v.samples[0].frames == stream.facts.frames as u64));
     }
     assert_eq!(report.bandwidth.len(), 4);
     for row in &report.bandwidth {

@@ -27,10 +27,10 @@ fn the_floor_moves_every_byte_both_ways() {
     assert_eq!(report.cases.len(), 4);
     assert_eq!(report.failures(), Vec::<String>::new());
     for case in &report.cases {
-        assert_eq!(case.variants.len(), 3);
-        for variant in &case.variants {
-            assert_eq!(variant.samples[0].bytes, case.bytes as u64);
-            assert!(variant.cpu_s_per_gb.median > 0.0);
+        assert_eq!(case.lines.len(), 3);
+        for variant in &case.lines {
+            assert_eq!(variant.samples[0].bytes, case.facts.bytes as u64);
+            assert!(variant.spread("cpu_s_per_gb").unwrap().median > 0.0);
         }
     }
     let text = String::from_utf8(text).unwrap();
@@ -129,12 +129,12 @@ fn messages_are_counted_both_ways() {
     assert_eq!(report.failures(), Vec::<String>::new(), "{text}");
     assert_eq!(report.cases.len(), 6);
     for case in &report.cases {
-        assert_eq!(case.variants.len(), 5);
-        for variant in &case.variants {
-            assert_eq!(variant.samples[0].bytes, case.bytes as u64);
-            assert!(variant.messages_per_second.unwrap().median > 0.0);
-            let device = variant.name.starts_with("zerowire");
-            assert_eq!(variant.system_calls_per_message.is_some_and(|calls| calls > 0.0), device);
+        assert_eq!(case.lines.len(), 5);
+        for variant in &case.lines {
+            assert_eq!(variant.samples[0].bytes, case.facts.bytes as u64);
+            assert!(variant.spread("messages_per_second").unwrap().median > 0.0);
+            let device = variant.variant.starts_with("zerowire");
+            assert_eq!(variant.facts.system_calls_per_message.is_some_and(|calls| calls > 0.0), device);
         }
     }
     assert!(text.contains("calls/message") && text.contains("with --type stream"), "{text}");

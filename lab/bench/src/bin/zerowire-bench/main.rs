@@ -109,7 +109,7 @@ struct NetBenchArgs {
     /// Measure when gathering a frame is cheaper than a scatter list, instead of the device.
     #[arg(long)]
     threshold: bool,
-    /// Write the result as JSON.
+    /// Write the result as JSON; - is standard output, in place of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write charts (SVG) into this folder.
@@ -175,7 +175,7 @@ struct VsockBenchArgs {
     /// Measure the floor alone.
     #[arg(long)]
     floor_only: bool,
-    /// Write the result as JSON.
+    /// Write the result as JSON; - is standard output, in place of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write charts (SVG) into this folder.
