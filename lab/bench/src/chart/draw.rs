@@ -2,6 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -28,6 +29,9 @@ const COLOURS: [RGBColor; 16] = [
 ];
 
 const SIZE: (u32, u32) = (960, 480);
+
+/// Where bars are drawn.
+type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// The chart as the text of an SVG file.
 pub fn svg(bars: &Bars) -> Result<String> {
@@ -85,6 +89,30 @@ impl Bars {
             .label_style(text(12))
             .draw()
             .map_err(|e| e.to_string())?;
+        self.draw_bars(&mut chart)?;
+        if let Some(value) = self.reference {
+            let line = vec![(0.0, value), (count as f64, value)];
+            chart
+                .draw_series(std::iter::once(PathElement::new(line, BLACK.stroke_width(1))))
+                .map_err(|e| e.to_string())?;
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.4))
+            .label_font(text(12))
+            .draw()
+            .map_err(|e| e.to_string())?;
+        for (group, name) in self.groups.iter().enumerate() {
+            let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 0.0));
+            root.draw(&Text::new(name.clone(), (x, y + 8), centred(12))).map_err(|e| e.to_string())?;
+        }
+        root.present().map_err(fail)?;
+        Ok(())
+    }
+
+    fn draw_bars(&self, chart: &mut Plane<'_, '_>) -> Result<(), Box<dyn std::error::Error>> {
         let width = 0.8 / self.series.len().max(1) as f64;
         // Grey is the floor's in every chart.
         let first = usize::from(self.series.first().is_some_and(|series| series.name != "floor"));
@@ -115,25 +143,6 @@ impl Bars {
                 }))
                 .map_err(|e| e.to_string())?;
         }
-        if let Some(value) = self.reference {
-            let line = vec![(0.0, value), (count as f64, value)];
-            chart
-                .draw_series(std::iter::once(PathElement::new(line, BLACK.stroke_width(1))))
-                .map_err(|e| e.to_string())?;
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.4))
-            .label_font(text(12))
-            .draw()
-            .map_err(|e| e.to_string())?;
-        for (group, name) in self.groups.iter().enumerate() {
-            let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 0.0));
-            root.draw(&Text::new(name.clone(), (x, y + 8), centred(12))).map_err(|e| e.to_string())?;
-        }
-        root.present().map_err(fail)?;
         Ok(())
     }
 }

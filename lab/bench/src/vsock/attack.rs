@@ -144,27 +144,7 @@ pub fn measure(
     };
     // The first one is no attack.
     let attacks: Vec<Option<Attack>> = std::iter::once(None).chain(Attack::ALL.map(Some)).collect();
-    let mut runs: Vec<Vec<Vec<Run>>> = vec![vec![Vec::new(); Victim::ALL.len() + 1]; attacks.len()];
-    let mut progress = Progress::new("attacks", rounds);
-    for round in 0..rounds {
-        for index in rotation(attacks.len(), round) {
-            progress.step(attacks[index].map_or("none", Attack::name));
-            let victims = Victim::ALL.map(Some).into_iter().chain([None]).enumerate();
-            for (place, victim) in victims {
-                if attacks[index].is_none() && victim.is_none() {
-                    continue;
-                }
-                let run = stage.run(attacks[index], victim, round == 0);
-                runs[index][place].push(run.with_context(|| {
-                    let attack = attacks[index].map_or("no attack", Attack::name);
-                    let beside = victim.map_or("nobody", Victim::name);
-                    format!("{attack}, beside {beside}; the back end's last words: {}", backend.log())
-                })?);
-            }
-        }
-        progress.advance();
-    }
-    progress.finish();
+    let runs = stage.run_all(&attacks, rounds)?;
     let rates = |runs: &[Run]| runs.iter().map(Run::rate).collect::<Vec<f64>>();
     let victims = |index: usize| -> Result<Vec<VictimFigures>> {
         let figures = Victim::ALL.iter().zip(&runs[0]).zip(&runs[index]).map(|((victim, alone), beside)| {
@@ -220,6 +200,34 @@ impl Stage<'_> {
             sleeps: false,
         };
         VsockGuest::connect(&self.backend.socket(vm), &setup)
+    }
+
+    /// Runs every attack beside every victim, and beside nobody at the end: runs by attack, by victim,
+    /// by round.
+    fn run_all(&self, attacks: &[Option<Attack>], rounds: usize) -> Result<Vec<Vec<Vec<Run>>>> {
+        let mut runs = vec![vec![Vec::new(); Victim::ALL.len() + 1]; attacks.len()];
+        let mut progress = Progress::new("attacks", rounds);
+        for round in 0..rounds {
+            for index in rotation(attacks.len(), round) {
+                progress.step(attacks[index].map_or("none", Attack::name));
+                let victims = Victim::ALL.map(Some).into_iter().chain([None]).enumerate();
+                for (place, victim) in victims {
+                    if attacks[index].is_none() && victim.is_none() {
+                        continue;
+                    }
+                    let run = self.run(attacks[index], victim, round == 0);
+                    runs[index][place].push(run.with_context(|| {
+                        let attack = attacks[index].map_or("no attack", Attack::name);
+                        let beside = victim.map_or("nobody", Victim::name);
+                        let words = self.backend.log();
+                        format!("{attack}, beside {beside}; the back end's last words: {words}")
+                    })?);
+                }
+            }
+            progress.advance();
+        }
+        progress.finish();
+        Ok(runs)
     }
 
     /// One run. `weighs` the process before and after.

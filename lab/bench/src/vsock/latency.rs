@@ -68,37 +68,13 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
     let mut progress = Progress::new("round trips", 2 * rounds);
     for len in [1, 4096] {
         progress.step(bytes(len));
-        let mut sides: [(&str, Vec<[f64; 2]>); 2] = [("floor", Vec::new()), ("zerowire", Vec::new())];
-        for round in 0..=rounds {
-            let count = if round == 0 { WARM_UP } else { trips };
-            for index in rotation(2, round) {
-                let histogram = match index {
-                    0 => run(count, || floor_trip(&asking, len))?,
-                    _ => {
-                        let trips = run(count, || trip(&mut guest, conn, len));
-                        trips.with_context(|| format!("the back end's last words: {}", backend.log()))?
-                    }
-                };
-                let at = |q: f64| histogram.value_at_quantile(q) as f64 / 1000.0;
-                if round > 0 {
-                    sides[index].1.push([at(0.5), at(0.99)]);
-                }
+        rows.extend(measure_len(len, (rounds, trips), &mut progress, |index, count| match index {
+            0 => run(count, || floor_trip(&asking, len)),
+            _ => {
+                let trips = run(count, || trip(&mut guest, conn, len));
+                trips.with_context(|| format!("the back end's last words: {}", backend.log()))
             }
-            if round > 0 {
-                progress.advance();
-            }
-        }
-        for (name, values) in &sides {
-            let summary = |place: usize| Summary::of(values.iter().map(|value| value[place]));
-            let none = || "no rounds";
-            rows.push(TripRow {
-                len,
-                name: (*name).to_owned(),
-                trips,
-                p50_us: summary(0).with_context(none)?,
-                p99_us: summary(1).with_context(none)?,
-            });
-        }
+        })?);
     }
     progress.finish();
     guest.stack().close(conn)?;
@@ -108,6 +84,42 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
         echo.join().map_err(|_| anyhow!("the answering thread panicked"))?.context("the answering thread")?;
     }
     Ok(rows)
+}
+
+/// The floor and the back end with one length, in turns; `run` makes as many trips of one of them as it
+/// is told.
+fn measure_len(
+    len: usize,
+    (rounds, trips): (usize, usize),
+    progress: &mut Progress,
+    mut run: impl FnMut(usize, usize) -> Result<Histogram<u64>>,
+) -> Result<Vec<TripRow>> {
+    let mut sides: [(&str, Vec<[f64; 2]>); 2] = [("floor", Vec::new()), ("zerowire", Vec::new())];
+    for round in 0..=rounds {
+        let count = if round == 0 { WARM_UP } else { trips };
+        for index in rotation(2, round) {
+            let histogram = run(index, count)?;
+            let at = |q: f64| histogram.value_at_quantile(q) as f64 / 1000.0;
+            if round > 0 {
+                sides[index].1.push([at(0.5), at(0.99)]);
+            }
+        }
+        if round > 0 {
+            progress.advance();
+        }
+    }
+    let row = |(name, values): &(&str, Vec<[f64; 2]>)| {
+        let summary = |place: usize| Summary::of(values.iter().map(|value| value[place]));
+        let none = || "no rounds";
+        Ok(TripRow {
+            len,
+            name: (*name).to_owned(),
+            trips,
+            p50_us: summary(0).with_context(none)?,
+            p99_us: summary(1).with_context(none)?,
+        })
+    };
+    sides.iter().map(row).collect()
 }
 
 /// Answers until the stream ends.

@@ -13,7 +13,7 @@ use anyhow::{Result, anyhow};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Floor, sample};
-use crate::cpu::thread_time;
+use crate::cpu::{Placement, thread_time};
 use crate::vsock_rx::tally::touch;
 use crate::vsock_rx::variant::RxSample;
 
@@ -46,6 +46,30 @@ struct Chain {
 }
 
 impl Chain {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            copy: Bell::new()?,
+            look: Bell::new()?,
+            looked: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Wakes the copying thread for each portion, once the one before was looked at.
+    fn drive(&self, portions: u64, placement: &Placement) -> Result<()> {
+        self.keep(|| {
+            placement.pin_driver()?;
+            for portion in 0..portions {
+                self.copy.ring()?;
+                while self.looked.load(Ordering::Acquire) <= portion {
+                    self.goes_on()?;
+                    std::hint::spin_loop();
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Ends all three if the work of one fails.
     fn keep<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let result = work();
@@ -68,12 +92,7 @@ impl Chain {
 impl Floor {
     /// Moves `bytes` bytes so; without `copying` the thread in the middle only passes the word on.
     pub(super) fn woken(&mut self, bytes: u64, copying: bool) -> Result<RxSample> {
-        let chain = Chain {
-            copy: Bell::new()?,
-            look: Bell::new()?,
-            looked: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-        };
+        let chain = Chain::new()?;
         let (chain, len, source) = (&chain, self.case.len, self.source.bytes());
         let windows = (self.credit / len).clamp(1, self.case.windows as usize);
         let portions = bytes.div_ceil((windows * len) as u64);
@@ -98,19 +117,7 @@ impl Floor {
                     Ok(thread_time() - before)
                 })
             });
-            scope.spawn(|| {
-                chain.keep(|| {
-                    placement.pin_driver()?;
-                    for portion in 0..portions {
-                        chain.copy.ring()?;
-                        while chain.looked.load(Ordering::Acquire) <= portion {
-                            chain.goes_on()?;
-                            std::hint::spin_loop();
-                        }
-                    }
-                    Ok(())
-                })
-            });
+            scope.spawn(|| chain.drive(portions, placement));
             let looked = chain.keep(|| {
                 let (mut walk, mut at, before) = (walk, 0, thread_time());
                 for _ in 0..portions {
