@@ -23,6 +23,6 @@ pub mod variant;
 pub mod weapons;
 
 pub use case::SocketKind;
-pub use options::VsockBenchOptions;
+pub use options::{EndOptions, VsockBenchOptions};
 pub use report::VsockReport;
 pub use run::run_vsock;

@@ -25,12 +25,8 @@ pub struct VsockBenchOptions {
     pub credits: Vec<u32>,
     /// Which working sets.
     pub working_sets: Vec<WorkingSet>,
-    /// Bytes of the guest's receive buffers, header included.
-    pub rx_buffer: u32,
-    /// Where the host's program runs.
-    pub host_cpu: HostCpu,
-    /// Whether to measure a guest that sleeps as well as one that polls.
-    pub sleeping_guest: bool,
+    /// The two ends of a connection.
+    pub ends: EndOptions,
     /// Numbers of idle connections whose memory is measured; empty leaves the part out.
     pub idle_connections: Vec<usize>,
     /// Whether to measure round trips, guest to guest, many connections with a stalled one, and attacks.
@@ -47,6 +43,23 @@ pub struct VsockBenchOptions {
     pub svg: Option<PathBuf>,
 }
 
+/// How the guest and the host's program are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndOptions {
+    /// Bytes of the guest's receive buffers, header included.
+    pub rx_buffer: u32,
+    /// Where the host's program runs.
+    pub host_cpu: HostCpu,
+    /// Whether to measure a guest that sleeps as well as one that polls.
+    pub sleeping_guest: bool,
+}
+
+impl Default for EndOptions {
+    fn default() -> Self {
+        Self { rx_buffer: RX_BUFFER, host_cpu: HostCpu::default(), sleeping_guest: true }
+    }
+}
+
 impl Default for VsockBenchOptions {
     fn default() -> Self {
         Self {
@@ -57,9 +70,7 @@ impl Default for VsockBenchOptions {
             directions: Direction::ALL.to_vec(),
             credits: vec![64 << 10, 256 << 10],
             working_sets: WorkingSet::ALL.to_vec(),
-            rx_buffer: RX_BUFFER,
-            host_cpu: HostCpu::default(),
-            sleeping_guest: true,
+            ends: EndOptions::default(),
             idle_connections: vec![1, 100, 1000],
             extras: true,
             program: None,

@@ -27,8 +27,8 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     if options.rounds() == 0 {
         wrong!("0 rounds: give at least 1");
     }
-    if !(128..=65_536).contains(&options.rx_buffer) {
-        wrong!("receive buffers of {} bytes: choose 128 to 65536", options.rx_buffer);
+    if !(128..=65_536).contains(&options.ends.rx_buffer) {
+        wrong!("receive buffers of {} bytes: choose 128 to 65536", options.ends.rx_buffer);
     }
     if let Some(count) = options.idle_connections.iter().find(|count| !(1..=8192).contains(*count)) {
         wrong!("{count} idle connections: choose 1 to 8192");
@@ -51,15 +51,15 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
     let mut report = VsockReport {
         machine: Machine::detect(),
         separate_cpus: placement.separate(),
-        rx_buffer: options.rx_buffer,
-        host_cpu: options.host_cpu,
+        rx_buffer: options.ends.rx_buffer,
+        host_cpu: options.ends.host_cpu,
         socket: options.socket,
         ..VsockReport::default()
     };
     let mut variants: Vec<Box<dyn Variant<Vsock>>> = vec![
-        Box::new(Floor::new(options.host_cpu, placement.clone())),
-        Box::new(Floor::copying(options.host_cpu, placement.clone())),
-        Box::new(Floor::bounded(options.host_cpu, placement.clone())),
+        Box::new(Floor::new(options.ends.host_cpu, placement.clone())),
+        Box::new(Floor::copying(options.ends.host_cpu, placement.clone())),
+        Box::new(Floor::bounded(options.ends.host_cpu, placement.clone())),
     ];
     let mut start = |program: &Path, kind: Kind| -> Result<()> {
         variants.push(Box::new(Device::start(program, kind, &options.credits, &placement)?));
@@ -115,9 +115,9 @@ fn others(
         report.latency = keep("round trips", result, &mut failed).unwrap_or_default();
         let result = sibling::measure(program, &options.working_sets, rounds, quick, placement);
         report.guest_to_guest = keep("guest to guest", result, &mut failed).unwrap_or_default();
-        let result = crowd::measure(program, 64, options.host_cpu, (rounds, quick), placement);
+        let result = crowd::measure(program, 64, options.ends.host_cpu, (rounds, quick), placement);
         report.crowd = keep("many connections", result, &mut failed);
-        let result = attack::measure(program, options.host_cpu, (rounds, quick), placement);
+        let result = attack::measure(program, options.ends.host_cpu, (rounds, quick), placement);
         report.attacks = keep("attacks", result, &mut failed);
     }
     if !options.idle_connections.is_empty() {
@@ -134,11 +134,11 @@ fn kinds(options: &VsockBenchOptions) -> Vec<Kind> {
         name: name.to_owned(),
         args: args.split_whitespace().map(str::to_owned).collect(),
         guest_sleeps,
-        rx_buffer_len: options.rx_buffer,
-        host_cpu: options.host_cpu,
+        rx_buffer_len: options.ends.rx_buffer,
+        host_cpu: options.ends.host_cpu,
     };
     let mut kinds = vec![kind("zerowire", "", false)];
-    if options.sleeping_guest {
+    if options.ends.sleeping_guest {
         kinds.push(kind("zerowire, guest sleeps", "", true));
     }
     kinds.extend(options.variants.iter().map(|args| kind(&format!("zerowire {args}"), args, false)));

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
-use zerowire_bench::vsock::SocketKind;
 use zerowire_bench::vsock::weapons::Attack;
+use zerowire_bench::vsock::{EndOptions, SocketKind};
 use zerowire_bench::{VsockBenchOptions, run_vsock};
 
 use crate::support::program;
@@ -105,7 +105,7 @@ fn without_extras_nothing_is_attacked() {
         program: Some(program()),
         writes: vec![4096],
         idle_connections: Vec::new(),
-        sleeping_guest: false,
+        ends: EndOptions { sleeping_guest: false, ..EndOptions::default() },
         extras: false,
         ..small()
     };
@@ -149,6 +149,7 @@ fn wrong_options_are_refused_before_anything_is_started() {
     assert!(refused(VsockBenchOptions { credits: vec![1], ..small() }).contains("credit of 1"));
     let socket = SocketKind::Seqpacket;
     assert!(refused(VsockBenchOptions { socket, ..small() }).contains("messages of 100000 bytes"));
-    assert!(refused(VsockBenchOptions { rx_buffer: 44, ..small() }).contains("44"));
+    let ends = EndOptions { rx_buffer: 44, ..EndOptions::default() };
+    assert!(refused(VsockBenchOptions { ends, ..small() }).contains("44"));
     assert!(refused(VsockBenchOptions { idle_connections: vec![9000], ..small() }).contains("9000"));
 }

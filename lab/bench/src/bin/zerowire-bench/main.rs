@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::table::fit_tables;
-use zerowire_bench::vsock::SocketKind;
+use zerowire_bench::vsock::{EndOptions, SocketKind};
 use zerowire_bench::{
     NetOptions, ThresholdOptions, VsockBenchOptions, WrongArguments, held, run_net, run_threshold, run_vsock,
 };
@@ -93,6 +93,18 @@ struct NetBenchArgs {
     /// and set the device beside it. Taps only.
     #[arg(long)]
     bare_calls: bool,
+    #[command(flatten)]
+    which: NetVariantArgs,
+    /// Measure when gathering a frame is cheaper than a scatter list, instead of the device.
+    #[arg(long)]
+    threshold: bool,
+    #[command(flatten)]
+    files: FilesArgs,
+}
+
+// What is measured beside the floor.
+#[derive(Args, Debug)]
+struct NetVariantArgs {
     /// Measure these programs in turns in place of the one beside this: --program before=PATH --program after=PATH. Each is set
     /// beside the first (/before). Without --path copy, many VMs and idle ones. Taps only.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
@@ -106,9 +118,11 @@ struct NetBenchArgs {
     /// Measure the floor alone, or with --bare-calls both bare loops.
     #[arg(long)]
     floor_only: bool,
-    /// Measure when gathering a frame is cheaper than a scatter list, instead of the device.
-    #[arg(long)]
-    threshold: bool,
+}
+
+// Where the result goes besides standard output.
+#[derive(Args, Debug)]
+struct FilesArgs {
     /// Write the result as JSON; - is standard output, in place of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -150,15 +164,8 @@ struct VsockBenchArgs {
     /// hot, cold or both.
     #[arg(long, value_delimiter = ',', value_name = "SET,…", default_values_t = ["hot".to_owned(), "cold".to_owned()])]
     working_set: Vec<String>,
-    /// Bytes of the guest's receive buffers, header included, 128 to 65536.
-    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
-    rx_buffer: u32,
-    /// CPU of the host's program: backend (the back end's), guest (the guest's), or any.
-    #[arg(long, default_value = "backend", value_name = "CPU")]
-    host_cpu: String,
-    /// Leave out the guest that sleeps until an interrupt.
-    #[arg(long)]
-    no_sleeping_guest: bool,
+    #[command(flatten)]
+    guest: GuestArgs,
     /// Numbers of idle connections whose memory is measured, each up to 8192; 0 leaves the part out.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 100, 1000])]
     idle: Vec<usize>,
@@ -175,12 +182,22 @@ struct VsockBenchArgs {
     /// Measure the floor alone.
     #[arg(long)]
     floor_only: bool,
-    /// Write the result as JSON; - is standard output, in place of the text.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write charts (SVG) into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    svg: Option<PathBuf>,
+    #[command(flatten)]
+    files: FilesArgs,
+}
+
+// The other side of a connection.
+#[derive(Args, Debug)]
+struct GuestArgs {
+    /// Bytes of the guest's receive buffers, header included, 128 to 65536.
+    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
+    rx_buffer: u32,
+    /// CPU of the host's program: backend (the back end's), guest (the guest's), or any.
+    #[arg(long, default_value = "backend", value_name = "CPU")]
+    host_cpu: String,
+    /// Leave out the guest that sleeps until an interrupt.
+    #[arg(long)]
+    no_sleeping_guest: bool,
 }
 
 fn main() -> ExitCode {
@@ -211,16 +228,18 @@ fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
         directions: parse::<Direction>(&args.direction)?,
         credits: args.credit,
         working_sets: working_sets(&args.working_set)?,
-        rx_buffer: args.rx_buffer,
-        host_cpu: args.host_cpu.parse().map_err(WrongArguments)?,
-        sleeping_guest: !args.no_sleeping_guest,
+        ends: EndOptions {
+            rx_buffer: args.guest.rx_buffer,
+            host_cpu: args.guest.host_cpu.parse().map_err(WrongArguments)?,
+            sleeping_guest: !args.guest.no_sleeping_guest,
+        },
         idle_connections: args.idle.into_iter().filter(|n| *n > 0).collect(),
         extras: !args.no_extras,
         program: measured_program(args.floor_only || !args.programs.is_empty())?,
         programs: parse(&args.programs)?,
         variants: args.with,
-        json: args.json,
-        svg: args.svg,
+        json: args.files.json,
+        svg: args.files.svg,
     };
     let report = run_vsock(&options, &mut *output(options.json.as_deref()))?;
     // As for net: who reads only the exit code shall know of a failure.
@@ -267,13 +286,13 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
     if args.port != ["tap"] {
         return ports(args);
     }
-    let mut out = output(args.json.as_deref());
+    let mut out = output(args.files.json.as_deref());
     if args.threshold {
-        let options = ThresholdOptions { quick: args.quick, rounds: args.rounds, json: args.json };
+        let options = ThresholdOptions { quick: args.quick, rounds: args.rounds, json: args.files.json };
         run_threshold(&options, &mut *out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let program = measured_program(args.floor_only || !args.programs.is_empty())?;
+    let program = measured_program(args.which.floor_only || !args.which.programs.is_empty())?;
     let options = NetOptions {
         quick: args.quick,
         rounds: args.rounds,
@@ -288,11 +307,11 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         idle_vms: args.idle_vms.unwrap_or(NetOptions::default().idle_vms),
         bare_calls: args.bare_calls,
         program,
-        programs: parse(&args.programs)?,
-        variants: args.with,
-        without: args.without,
-        json: args.json,
-        svg: args.svg,
+        programs: parse(&args.which.programs)?,
+        variants: args.which.with,
+        without: args.which.without,
+        json: args.files.json,
+        svg: args.files.svg,
     };
     let report = run_net(&options, &mut *out)?;
     // The report names what failed and why; who reads only the exit code shall know as well.
@@ -306,8 +325,8 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         (args.idle_vms.is_some(), "--idle-vms"),
         (args.fragment_len.is_some(), "--fragment-len"),
         (args.bare_calls, "--bare-calls"),
-        (!args.without.is_empty(), "--without"),
-        (!args.programs.is_empty(), "--program"),
+        (!args.which.without.is_empty(), "--without"),
+        (!args.which.programs.is_empty(), "--program"),
     ];
     if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {
         let port = args.port.join(",");
@@ -320,10 +339,10 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         sizes: if args.sizes.is_empty() { PortOptions::default().sizes } else { args.sizes },
         directions: parse::<Direction>(&args.direction)?,
         working_sets: working_sets(&args.working_set)?,
-        program: measured_program(args.floor_only)?,
-        variants: args.with,
-        json: args.json,
-        svg: args.svg,
+        program: measured_program(args.which.floor_only)?,
+        variants: args.which.with,
+        json: args.files.json,
+        svg: args.files.svg,
     };
     let report = run_ports(&options, &mut *output(options.json.as_deref()))?;
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

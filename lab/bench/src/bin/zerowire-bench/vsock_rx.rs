@@ -49,24 +49,13 @@ pub struct VsockRxArgs {
     /// Pages (4096 bytes) of the client's buffer or of a window, or of the server's buffer [default: 1; server: 4096].
     #[arg(short = 'b', long, value_name = "PAGES", conflicts_with = "table")]
     pages: Option<u32>,
-    /// Client: bytes that make a dequeue worth while (SO_RCVLOWAT).
-    #[arg(short = 'r', long, default_value_t = 1, value_name = "BYTES", conflicts_with = "table")]
-    rcvlowat: u32,
-    /// Client: credit of the connection, the bytes that the server may send ahead [default: the other side's].
-    #[arg(short = 'v', long, value_name = "BYTES")]
-    credit: Option<u32>,
-    /// Client: n (copy), y (mapped; sleeps), u (mapped; polls), d (as y, payload stays in the guest's memory).
-    #[arg(short = 'z', long, default_value = "n", value_name = "MODE", conflicts_with = "table")]
-    mode: String,
+    #[command(flatten)]
+    reads: ReadArgs,
     /// The server's port.
     #[arg(short = 'p', long, default_value_t = PORT, value_name = "PORT", conflicts_with = "table")]
     port: u32,
-    /// On the host: the host's end of 'zerowire vsock' (its --uds).
-    #[arg(long, value_name = "PATH", conflicts_with = "table")]
-    uds: Option<PathBuf>,
-    /// In a guest, for -z y and u: the PCI address of a vsock device that no kernel driver has [default: the only one].
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["table", "uds"])]
-    device: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Table: CPU of the host's program: backend (the back end's; a polling one gets the guest's), guest (the guest's), or any.
     #[arg(long, default_value = "backend", value_name = "CPU", conflicts_with_all = ["server", "cid"])]
     host_cpu: String,
@@ -82,6 +71,38 @@ pub struct VsockRxArgs {
     /// Write the result as JSON; - is standard output, in place of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    of_table: OnlyTableArgs,
+}
+
+// Where the other side is.
+#[derive(Args, Debug)]
+struct PlaceArgs {
+    /// On the host: the host's end of 'zerowire vsock' (its --uds).
+    #[arg(long, value_name = "PATH", conflicts_with = "table")]
+    uds: Option<PathBuf>,
+    /// In a guest, for -z y and u: the PCI address of a vsock device that no kernel driver has [default: the only one].
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["table", "uds"])]
+    device: Option<String>,
+}
+
+// How a client reads.
+#[derive(Args, Debug)]
+struct ReadArgs {
+    /// Client: bytes that make a dequeue worth while (SO_RCVLOWAT).
+    #[arg(short = 'r', long, default_value_t = 1, value_name = "BYTES", conflicts_with = "table")]
+    rcvlowat: u32,
+    /// Client: credit of the connection, the bytes that the server may send ahead [default: the other side's].
+    #[arg(short = 'v', long, value_name = "BYTES")]
+    credit: Option<u32>,
+    /// Client: n (copy), y (mapped; sleeps), u (mapped; polls), d (as y, payload stays in the guest's memory).
+    #[arg(short = 'z', long, default_value = "n", value_name = "MODE", conflicts_with = "table")]
+    mode: String,
+}
+
+// What the table alone has.
+#[derive(Args, Debug)]
+struct OnlyTableArgs {
     /// Table: fewer rounds, sizes and bytes.
     #[arg(long, conflicts_with_all = ["server", "cid"])]
     quick: bool,
@@ -114,7 +135,7 @@ pub fn run(args: VsockRxArgs) -> Result<ExitCode> {
     if args.table {
         return table(args);
     }
-    let place = match (&args.uds, &args.device) {
+    let place = match (&args.place.uds, &args.place.device) {
         (Some(path), _) => Place::Host(path.clone()),
         (None, Some(address)) => Place::Device(address.clone()),
         (None, None) => Place::Kernel,
@@ -133,10 +154,10 @@ pub fn run(args: VsockRxArgs) -> Result<ExitCode> {
         place,
         cid: args.cid.unwrap_or_default(),
         port: args.port,
-        mode: args.mode.parse().map_err(WrongArguments)?,
+        mode: args.reads.mode.parse().map_err(WrongArguments)?,
         pages: args.pages.unwrap_or(1),
-        lowat: args.rcvlowat,
-        credit: args.credit.unwrap_or(0),
+        lowat: args.reads.rcvlowat,
+        credit: args.reads.credit.unwrap_or(0),
         windows: args.windows,
         copy_out: args.copy_out,
         check: args.check,
@@ -165,21 +186,21 @@ fn print(output: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> 
 fn table(args: VsockRxArgs) -> Result<ExitCode> {
     let defaults = TableOptions::default();
     let options = TableOptions {
-        quick: args.quick,
-        rounds: args.rounds,
+        quick: args.of_table.quick,
+        rounds: args.of_table.rounds,
         megabytes: args.megabytes,
-        sizes: args.sizes,
-        directions: parse::<Direction>(&args.direction)?,
-        working_sets: working_sets(&args.working_set)?,
-        modes: parse::<Mode>(&args.modes)?,
-        credit: args.credit.unwrap_or(defaults.credit),
+        sizes: args.of_table.sizes,
+        directions: parse::<Direction>(&args.of_table.direction)?,
+        working_sets: working_sets(&args.of_table.working_set)?,
+        modes: parse::<Mode>(&args.of_table.modes)?,
+        credit: args.reads.credit.unwrap_or(defaults.credit),
         windows: args.windows,
         host_cpu: args.host_cpu.parse().map_err(WrongArguments)?,
-        program: measured_program(args.floor_only)?,
+        program: measured_program(args.of_table.floor_only)?,
         tool: own_path()?,
         // Standard output again, for it is a file's path here.
         json: args.json.map(|path| if path.as_os_str() == "-" { "/dev/stdout".into() } else { path }),
-        svg: args.svg,
+        svg: args.of_table.svg,
     };
     let report = run_table(&options, &mut *super::output(options.json.as_deref()))?;
     // Who reads only the exit code shall know of a failure.
