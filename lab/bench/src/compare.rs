@@ -85,7 +85,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::case::{Direction, WorkingSet};
-    use crate::experiment::floored::{Variant, compare};
+    use crate::experiment::floored::{Variant, beyond_gate, compare};
     use crate::interleave::Turn;
 
     /// A variant that costs a fixed time a frame, times the number of its run.
@@ -177,6 +177,22 @@ pub(crate) mod tests {
         let ratios = reports[0].lines.iter().map(|line| line.spread("ratio_to_before"));
         let medians: Vec<_> = ratios.map(|ratio| ratio.map(|r| (r.median * 1000.0).round())).collect();
         assert_eq!(medians, [None, None, Some(1050.0), None, Some(800.0)]);
+        // 5 % more is beyond a gate of 2 % and within one of 6 %.
+        let beyond = ["new (tx 64 B hot): 1.050..1.050 times the first program's CPU time"];
+        assert_eq!(beyond_gate(&reports, 2.0), beyond);
+        assert_eq!(beyond_gate(&reports, 6.0), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_program_is_within_any_gate_of_itself() {
+        let cases = Case::all(&[Direction::Transmit], &[64], &[WorkingSet::Hot]).unwrap();
+        let variant =
+            |(name, cost)| -> Box<dyn Variant<Net>> { Box::new(Fixed { name, cost, runs: 0, lasts: 99 }) };
+        let mut variants = [("floor", 400), ("old", 440), ("new", 440)].map(variant);
+        let programs = ["old=/a", "new=/a"].map(|text| text.parse().unwrap());
+        let plan = Plan { rounds: 3, quick: true };
+        let reports = compare(&cases, &mut variants, plan, |name| bases(&programs, name)).unwrap();
+        assert_eq!(beyond_gate(&reports, 0.0), Vec::<String>::new());
     }
 
     #[test]

@@ -89,6 +89,18 @@ pub(crate) fn first_program(programs: &[NamedProgram], variant: &str) -> Option<
     before(programs, variant).map(|variant| Base { label: "before", variant })
 }
 
+/// Variants of further programs that cost more than `percent` more than the first program's: the lower
+/// quartile of the ratios says so, in three rounds of four.
+pub fn beyond_gate<E: Floored>(cells: &[CellReport<E>], percent: f64) -> Vec<String> {
+    let limit = 1.0 + percent / 100.0;
+    let line = |cell: &CellReport<E>, line: &Line<E>| {
+        let ratio = line.spread("ratio_to_before").filter(|ratio| ratio.q1 > limit)?;
+        let (name, at) = (&line.variant, cell.at);
+        Some(format!("{name} ({at}): {:.3}..{:.3} times the first program's CPU time", ratio.q1, ratio.q3))
+    };
+    cells.iter().flat_map(|cell| cell.lines.iter().filter_map(move |of| line(cell, of))).collect()
+}
+
 /// Runs all cells. The first variant is the floor, the base `floor` of the others; `bases` says what
 /// else a variant is compared with.
 ///

@@ -23,6 +23,8 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["vsock", "--program", "zerowire"], "give NAME=PATH"),
         (&["vsock", "--program", "a=/none"], "there is no such file"),
         (&["net", "--program", "a=/none", "--floor-only"], "cannot be used with"),
+        (&["net", "--gate", "2"], "--program <NAME=PATH>"),
+        (&["vsock", "--program", "a=/none", "--gate", "2000"], "--gate 2000"),
         (&["tcp-rx", "--rounds", "0"], "0 rounds"),
         (&["packet-tx", "--sizes", "0"], "choose 1 to"),
     ] {

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
+use zerowire_bench::experiment::floored::beyond_gate;
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::table::fit_tables;
 use zerowire_bench::vsock::{EndOptions, SocketKind};
@@ -109,6 +110,10 @@ struct NetVariantArgs {
     /// beside the first (/before). Without --path copy, many VMs and idle ones. Taps only.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
     programs: Vec<String>,
+    /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time than the first one in a case.
+    /// The lower quartile of the ratios (/before) counts.
+    #[arg(long, value_name = "PERCENT", requires = "programs")]
+    gate: Option<f64>,
     /// A further variant of the back end, as arguments of 'zerowire net': --with '--gather-max 0'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
@@ -176,6 +181,10 @@ struct VsockBenchArgs {
     /// beside the first (/before). Only streams, or messages, of one connection.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
     programs: Vec<String>,
+    /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time than the first one in a case.
+    /// The lower quartile of the ratios (/before) counts.
+    #[arg(long, value_name = "PERCENT", requires = "programs")]
+    gate: Option<f64>,
     /// A further variant of the back end, as arguments of 'zerowire vsock'. Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
@@ -220,6 +229,7 @@ fn main() -> ExitCode {
 
 fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
     let socket: SocketKind = args.socket.parse().map_err(WrongArguments)?;
+    let gate = percent(args.gate)?;
     let options = VsockBenchOptions {
         quick: args.quick,
         rounds: args.rounds,
@@ -242,8 +252,26 @@ fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
         svg: args.files.svg,
     };
     let report = run_vsock(&options, &mut *output(options.json.as_deref()))?;
-    // As for net: who reads only the exit code shall know of a failure.
-    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let beyond = gate.map_or(Vec::new(), |percent| beyond_gate(&report.cases, percent));
+    Ok(status(&report.failures(), &beyond))
+}
+
+/// The percent of --gate, if there is one.
+fn percent(gate: Option<f64>) -> Result<Option<f64>, WrongArguments> {
+    match gate {
+        Some(gate) if !(0.0..=1000.0).contains(&gate) => {
+            Err(WrongArguments(format!("--gate {gate}: choose 0 to 1000 percent")))
+        }
+        gate => Ok(gate),
+    }
+}
+
+/// The report names what failed and why; who reads only the exit code shall know as well. What is beyond the gate is named here.
+fn status(failures: &[String], beyond: &[String]) -> ExitCode {
+    for line in beyond {
+        eprintln!("beyond the gate: {line}");
+    }
+    if failures.is_empty() && beyond.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Standard output for people: lines and tables that fit it. JSON in their place stays as it is.
@@ -292,6 +320,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         run_threshold(&options, &mut *out)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let gate = percent(args.which.gate)?;
     let program = measured_program(args.which.floor_only || !args.which.programs.is_empty())?;
     let options = NetOptions {
         quick: args.quick,
@@ -314,8 +343,8 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         svg: args.files.svg,
     };
     let report = run_net(&options, &mut *out)?;
-    // The report names what failed and why; who reads only the exit code shall know as well.
-    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let beyond = gate.map_or(Vec::new(), |percent| beyond_gate(&report.cases, percent));
+    Ok(status(&report.failures(), &beyond))
 }
 
 fn ports(args: NetBenchArgs) -> Result<ExitCode> {
