@@ -15,6 +15,7 @@
 //! rounds; the working set stated; every frame accounted for, else the run is void.
 #![warn(missing_docs)]
 
+pub mod ab;
 pub mod area;
 pub mod backend;
 pub mod backend_variant;

@@ -26,6 +26,8 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["net", "--gate", "2"], "--program <NAME=PATH>"),
         (&["vsock", "--program", "a=/none", "--gate", "2000"], "--gate 2000"),
         (&["tcp-rx", "--rounds", "0"], "0 rounds"),
+        (&["ab", "/old", "/new"], "COMMAND"),
+        (&["ab", "/old", "/new", "--rounds", "0", "--", "tcp-rx"], "0 rounds"),
         (&["packet-tx", "--sizes", "0"], "choose 1 to"),
     ] {
         let output = bench(arguments);
@@ -77,7 +79,7 @@ fn the_help_of_vsock_is_about_vsock() {
 /// In a terminal of 80 columns, as the program is told.
 #[test]
 fn each_help_page_fits_80_columns() {
-    for page in ["", "net", "vsock", "vsock-rx", "packet-tx", "tcp-rx"] {
+    for page in ["", "net", "vsock", "vsock-rx", "packet-tx", "tcp-rx", "ab"] {
         for flag in ["--help", "-h"] {
             let words: Vec<_> = [page, flag].into_iter().filter(|word| !word.is_empty()).collect();
             let output = command(&words).env("COLUMNS", "80").output().expect("the program starts");

@@ -1,5 +1,6 @@
 //! The tests of `zerowire-bench`, in one program.
 
+mod bench_ab;
 mod bench_arguments;
 mod bench_places;
 mod bench_port;

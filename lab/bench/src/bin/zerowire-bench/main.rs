@@ -1,5 +1,6 @@
 //! The program `zerowire-bench`: measures this machine, each path against the bare system calls.
 
+mod ab;
 mod packet_tx;
 mod tcp_rx;
 mod vsock_rx;
@@ -49,6 +50,8 @@ enum What {
     PacketTx(Box<packet_tx::PacketTxArgs>),
     /// Receiving TCP: select and read as iperf does, epoll, io_uring, and the library's ways, on 1 to 256 connections.
     TcpRx(Box<tcp_rx::TcpRxArgs>),
+    /// Two builds of this program in turns: what a change of the library costs.
+    Ab(Box<ab::AbArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -223,6 +226,7 @@ fn main() -> ExitCode {
             What::VsockRx(args) => vsock_rx::run(*args),
             What::PacketTx(args) => packet_tx::run(*args),
             What::TcpRx(args) => tcp_rx::run(*args),
+            What::Ab(args) => ab::run(*args),
         });
     outcome::status("zerowire-bench", result)
 }

@@ -1,0 +1,320 @@
+//! Two builds of this program in turns: `zerowire-bench ab OLD NEW -- packet-tx …`.
+//!
+//! The library is linked into this program, so a change of the library is measured by two programs.
+//! Each round runs both, in an order that rotates, with `--rounds 1 --json -`. The CPU figures of
+//! NEW are divided by those of OLD of the same round.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::chart::Bars;
+use crate::experiment::{Digits, Files, Report, measured};
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::stats::{Summary, rotation};
+use crate::table::{Table, figure};
+use crate::wrong::wrong;
+
+/// Numbers of a case that say how much was moved, and not which case it is.
+const AMOUNTS: [&str; 5] = ["working_set_bytes", "rounds", "frames", "bytes", "sends"];
+
+/// Options of [`run_ab`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AbOptions {
+    /// The build that the other one is compared with.
+    pub old: PathBuf,
+    /// The other one.
+    pub new: PathBuf,
+    /// How often both run.
+    pub rounds: usize,
+    /// What they run: a command of this program, and its arguments.
+    pub command: Vec<String>,
+    /// Write the result as JSON to this file; `-`: to the output, in place of the text.
+    pub json: Option<PathBuf>,
+}
+
+/// The result.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct AbReport {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// What was run.
+    pub command: Vec<String>,
+    /// Rounds.
+    pub rounds: usize,
+    /// Remarks.
+    pub notes: Vec<String>,
+    /// Figure by figure.
+    pub lines: Vec<AbLine>,
+}
+
+/// A figure of a variant in a case.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AbLine {
+    /// The case: a value of each axis.
+    pub case: String,
+    /// The variant.
+    pub variant: String,
+    /// The key of the figure.
+    pub figure: String,
+    /// Its values with the old build.
+    pub old: Summary,
+    /// Its values with the new build.
+    pub new: Summary,
+    /// The new build's value divided by the old one's, round by round.
+    pub ratio: Option<Summary>,
+}
+
+/// Runs both builds in turns; text goes to `out`, a file where the options say.
+///
+/// # Errors
+/// The options make no sense, a build fails, or it prints another JSON than the benchmarks do.
+pub fn run_ab(options: &AbOptions, out: &mut dyn Write) -> Result<AbReport> {
+    if options.rounds == 0 {
+        wrong!("0 rounds: give at least 1");
+    }
+    if options.command.is_empty() {
+        wrong!("nothing to run: give a command behind --, as in 'ab OLD NEW -- packet-tx --quick'");
+    }
+    if let Some(own) = options.command.iter().find(|word| ["--rounds", "--json"].contains(&word.as_str())) {
+        wrong!("{own} behind --: give it before OLD; each run has one round");
+    }
+    let files = Files { json: options.json.as_deref(), svg: None };
+    measured(files, out, || measure(options))
+}
+
+fn measure(options: &AbOptions) -> Result<AbReport> {
+    let programs = [&options.old, &options.new];
+    let mut runs: [Vec<Vec<Found>>; 2] = [Vec::new(), Vec::new()];
+    let mut progress = Progress::new("ab", 2 * options.rounds);
+    for round in 0..options.rounds {
+        for index in rotation(2, round) {
+            progress.step(programs[index].display());
+            runs[index].push(found(&run(programs[index], &options.command)?));
+            progress.advance();
+        }
+    }
+    progress.finish();
+    let [old, new] = runs;
+    Ok(AbReport {
+        machine: Machine::detect(),
+        command: options.command.clone(),
+        rounds: options.rounds,
+        notes: Vec::new(),
+        lines: lines(&old, &new)?,
+    })
+}
+
+/// One run of a build: its JSON.
+fn run(program: &Path, command: &[String]) -> Result<Value> {
+    let output = Command::new(program)
+        .args(command)
+        .args(["--rounds", "1", "--json", "-"])
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("can't start {}", program.display()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.trim().lines().last().unwrap_or_default();
+        bail!("{} ended with {}: {last}", program.display(), output.status);
+    }
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no JSON", program.display()))
+}
+
+/// A figure of one run.
+#[derive(Debug, Clone, PartialEq)]
+struct Found {
+    case: String,
+    variant: String,
+    figure: String,
+    value: f64,
+}
+
+/// The CPU figures of a benchmark's JSON, ratios left out.
+fn found(report: &Value) -> Vec<Found> {
+    let mut all = Vec::new();
+    for case in report["cases"].as_array().into_iter().flatten() {
+        let lines = case.get("lines").or_else(|| case.get("variants"));
+        for line in lines.and_then(Value::as_array).into_iter().flatten() {
+            for (key, value) in line.as_object().into_iter().flatten() {
+                let Some(value) = value["median"].as_f64() else { continue };
+                if key.starts_with("cpu") && !key.contains("_to_") {
+                    let (case, variant) = (named(case, true), named(line, false));
+                    all.push(Found { case, variant, figure: key.clone(), value });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The words that say which variant it is, and the `numbers` as well that say which case it is.
+fn named(object: &Value, numbers: bool) -> String {
+    let word = |(key, value): (&String, &Value)| match value {
+        Value::String(word) if key != "path" => Some(word.clone()),
+        Value::Number(number) if numbers && number.is_u64() && !AMOUNTS.contains(&key.as_str()) => {
+            Some(format!("{key} {number}"))
+        }
+        _ => None,
+    };
+    object.as_object().into_iter().flatten().filter_map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// Puts the runs of both builds together.
+fn lines(old: &[Vec<Found>], new: &[Vec<Found>]) -> Result<Vec<AbLine>> {
+    let first = old.first().map(Vec::as_slice).unwrap_or_default();
+    let values = |runs: &[Vec<Found>], of: &Found| -> Vec<f64> {
+        let is = |other: &&Found| {
+            (&other.case, &other.variant, &other.figure) == (&of.case, &of.variant, &of.figure)
+        };
+        runs.iter().filter_map(|run| run.iter().find(is)).map(|found| found.value).collect()
+    };
+    let line = |of: &Found| {
+        let (before, after) = (values(old, of), values(new, of));
+        // What one build lacks is not compared.
+        Some(AbLine {
+            case: of.case.clone(),
+            variant: of.variant.clone(),
+            figure: of.figure.clone(),
+            ratio: Summary::ratio(&after, &before),
+            old: Summary::of(before)?,
+            new: Summary::of(after)?,
+        })
+    };
+    let lines: Vec<AbLine> = first.iter().filter_map(line).collect();
+    if lines.is_empty() {
+        bail!("the builds have no CPU figure in common");
+    }
+    Ok(lines)
+}
+
+impl AbReport {
+    /// The lines whose ratio is above 1 by more than `percent`: its lower quartile says so.
+    pub fn beyond_gate(&self, percent: f64) -> Vec<String> {
+        let limit = 1.0 + percent / 100.0;
+        let line = |line: &AbLine| {
+            let ratio = line.ratio.filter(|ratio| ratio.q1 > limit)?;
+            let AbLine { case, variant, figure, .. } = line;
+            Some(format!("{variant} ({case}), {figure}: {:.3}..{:.3} times OLD's", ratio.q1, ratio.q3))
+        };
+        self.lines.iter().filter_map(line).collect()
+    }
+}
+
+impl Report for AbReport {
+    fn text(&self) -> String {
+        let mut out = format!("{}\n", self.machine);
+        for note in &self.notes {
+            out.push_str(&format!("Note: {note}.\n"));
+        }
+        let mut table =
+            Table::new(["case", "variant", "figure", "OLD", "NEW", "NEW / OLD", "quartiles"]).labels(3);
+        for line in &self.lines {
+            let three = |value| Digits::Behind(3).text(value);
+            table.row([
+                line.case.clone(),
+                line.variant.clone(),
+                line.figure.clone(),
+                figure(line.old.median),
+                figure(line.new.median),
+                line.ratio.map_or("-".into(), |ratio| three(ratio.median)),
+                line.ratio.map_or("-".into(), |ratio| format!("{}..{}", three(ratio.q1), three(ratio.q3))),
+            ]);
+        }
+        out.push_str(&format!(
+            "{}: medians of {} rounds, both builds in turns; NEW / OLD: of the same round.\n{}",
+            self.command.join(" "),
+            self.rounds,
+            table.render()
+        ));
+        out
+    }
+
+    fn charts(&self) -> Vec<(String, Bars)> {
+        Vec::new()
+    }
+
+    fn notes(&mut self) -> &mut Vec<String> {
+        &mut self.notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A report of a benchmark with two variants, one of which takes so much.
+    fn report(cpu: f64) -> Vec<Found> {
+        let line = |way: &str, cpu: f64| {
+            json!({
+                "way": way, "path": "io_uring", "packets": cpu as u64,
+                "cpu_ns": { "median": cpu }, "cpu_to_epoll": { "median": 1.0 },
+                "gigabits_per_second": { "median": 9.0 },
+            })
+        };
+        let lines = [line("epoll", 100.0), line("plain", cpu)];
+        found(&json!({ "cases": [{ "connections": 16, "sends": 4096, "set": "hot", "lines": lines }] }))
+    }
+
+    #[test]
+    fn cpu_figures_are_found_by_case_and_variant() {
+        let all = report(50.0);
+        let names = |of: &Found| (of.case.clone(), of.variant.clone(), of.figure.clone(), of.value);
+        let case = || "connections 16, hot".to_owned();
+        assert_eq!(
+            all.iter().map(names).collect::<Vec<_>>(),
+            [
+                (case(), "epoll".to_owned(), "cpu_ns".to_owned(), 100.0),
+                (case(), "plain".to_owned(), "cpu_ns".to_owned(), 50.0)
+            ]
+        );
+        // As net and vsock name their lists.
+        let variants = json!({ "cases": [{ "variants": [{ "name": "a", "cpu_s": { "median": 1.0 } }] }] });
+        assert_eq!(found(&variants)[0].variant, "a");
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round_and_the_gate_is_their_lower_quartile() {
+        let old = [50.0, 100.0, 200.0].map(report);
+        let new = [52.5, 105.0, 210.0].map(report);
+        let lines = lines(&old, &new).unwrap();
+        let ratio = lines[1].ratio.unwrap();
+        assert!((ratio.min - 1.05).abs() < 1e-9 && (ratio.max - 1.05).abs() < 1e-9);
+        assert_eq!(lines[0].ratio.unwrap().median, 1.0);
+        let report = AbReport { lines, rounds: 3, command: vec!["tcp-rx".into()], ..AbReport::default() };
+        assert_eq!(
+            report.beyond_gate(2.0),
+            ["plain (connections 16, hot), cpu_ns: 1.050..1.050 times OLD's"]
+        );
+        assert_eq!(report.beyond_gate(6.0), Vec::<String>::new());
+        let text = report.text();
+        for word in ["tcp-rx: medians of 3 rounds", "NEW / OLD", "1.050..1.050", "connections 16, hot"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn builds_without_a_figure_in_common_and_wrong_options_are_named() {
+        assert!(lines(&[report(1.0)], &[Vec::new()]).is_err());
+        let options = AbOptions {
+            old: "/old".into(),
+            new: "/new".into(),
+            rounds: 1,
+            command: vec!["tcp-rx".into()],
+            json: None,
+        };
+        let failed = |options: AbOptions| run_ab(&options, &mut Vec::new()).unwrap_err().to_string();
+        assert!(failed(AbOptions { rounds: 0, ..options.clone() }).contains("at least 1"));
+        assert!(failed(AbOptions { command: Vec::new(), ..options.clone() }).contains("behind --"));
+        let twice = vec!["tcp-rx".into(), "--rounds".into()];
+        assert!(failed(AbOptions { command: twice, ..options.clone() }).contains("--rounds behind --"));
+        assert!(failed(options).contains("can't start /old"));
+    }
+}
