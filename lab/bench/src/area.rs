@@ -5,21 +5,15 @@
 //! benchmarks fill it once, before they measure.
 
 use std::io;
-use std::ptr::NonNull;
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::MapFlags;
+use zerowire_sys::map::{Mapping, READ_WRITE};
 
 /// Owned memory, page-aligned, zeroed.
 #[derive(Debug)]
-pub struct Area {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone and doesn't depend on the thread.
-unsafe impl Send for Area {}
+pub struct Area(Mapping);
 
 impl Area {
     /// Maps `len` bytes, at least one. Fails when memory is short.
@@ -27,42 +21,24 @@ impl Area {
         let len = len.max(1);
         let file = memfd_create("zerowire-bench", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, len as u64)?;
-        // SAFETY: a new mapping at an address of the kernel's choice: it replaces nothing.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                &file,
-                0,
-            )
-        }
-        .map_err(io::Error::from)
-        .with_context(|| format!("can't map {len} bytes for the working set: free memory"))?;
-        let start = NonNull::new(start.cast()).context("the kernel mapped address 0")?;
-        Ok(Self { start, len })
+        let mapping = Mapping::shared_with(&file, 0, len, READ_WRITE, MapFlags::POPULATE);
+        let mapping = mapping
+            .map_err(io::Error::from)
+            .with_context(|| format!("can't map {len} bytes for the working set: free memory"))?;
+        Ok(Self(mapping))
     }
 
     /// All its bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is `len` bytes long, lives as long as `self`, nobody else maps the
-        // file, and the mutable borrow keeps other references out.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        // SAFETY: the mapping is that long, lives as long as `self`, nobody else maps the file, and the
+        // mutable borrow keeps other references out.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
     }
 
     /// All its bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: as in `bytes_mut`; shared borrows only read.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Area {
-    fn drop(&mut self) {
-        // SAFETY: the range is exactly the mapping made in `new`, and no borrow of it is left.
-        let result = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(result.is_ok());
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
     }
 }
 

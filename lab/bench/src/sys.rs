@@ -1,8 +1,9 @@
 //! The system calls that no safe crate offers, each behind a safe function.
 //!
-//! All `unsafe` of this crate lives here, in [`crate::area`], in [`crate::uring`], below [`crate::packet_tx::bare`], in [`crate::ports::bare_xdp`] and in
-//! `tcp_rx/uring_read.rs`. Every function takes borrowed descriptors and plain values, keeps no pointer after it returns, and
-//! reports the error number of the call.
+//! All other `unsafe` of this crate is in [`crate::area`], below [`crate::packet_tx::bare`], in
+//! [`crate::ports::bare_xdp`] and in `tcp_rx/uring_read.rs`. Every function takes borrowed
+//! descriptors and plain values, keeps no pointer after it returns, and reports the error number of
+//! the call; [`catch`] keeps the descriptor that it is given.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
@@ -79,9 +80,9 @@ pub fn ifreq(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// An interface ioctl (netdevice(7)) or `TUNSETIFF` with `request` as its argument.
+/// An interface ioctl (netdevice(7)) with `request` as its argument.
 pub fn ioctl_ifreq(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: the codes used in this crate (SIOC*, TUNSETIFF) read and write one ifreq, which
+    // SAFETY: the codes used in this crate (SIOC*) read and write one ifreq, which
     // `request` borrows mutably for the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, request as *mut libc::ifreq) })?;
     Ok(())
@@ -130,20 +131,6 @@ pub fn leave_network_namespace() -> io::Result<()> {
     // SAFETY: only the network namespace changes, not the table of files: no descriptor that
     // another thread uses becomes invalid.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
-    Ok(())
-}
-
-/// `TUNSETOFFLOAD`: the offloads (`TUN_F_*`) that the reader of the tap accepts.
-pub fn tun_set_offload(fd: BorrowedFd<'_>, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })?;
-    Ok(())
-}
-
-/// `TUNSETVNETHDRSZ`: the length in bytes of the header before each frame.
-pub fn tun_set_vnet_hdr_size(fd: BorrowedFd<'_>, len: libc::c_int) -> io::Result<()> {
-    // SAFETY: the call reads one int, which lives on this stack frame until it returns.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) })?;
     Ok(())
 }
 

@@ -7,10 +7,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use rustix::fs::{Mode, OFlags};
+use zerowire_sys::tap;
 
 use crate::netns::Link;
-use crate::sys;
 
 /// The length of the virtio-net header in front of each frame (virtio 1.3 §5.1.6, VERSION_1).
 pub const VNET_HEADER_LEN: usize = 12;
@@ -32,22 +31,13 @@ impl Tap {
     ///
     /// `multi_queue` makes the interface accept more queues (`IFF_MULTI_QUEUE`).
     pub fn create(name: &str, multi_queue: bool) -> Result<Self> {
-        let fd = rustix::fs::open(
-            "/dev/net/tun",
-            OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .context("can't open /dev/net/tun: load the module tun, or give access to the device")?;
-        let mut request = sys::ifreq(name)?;
-        let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        if multi_queue {
-            flags |= libc::IFF_MULTI_QUEUE;
-        }
-        request.ifr_ifru.ifru_flags = flags as libc::c_short;
-        sys::ioctl_ifreq(fd.as_fd(), libc::TUNSETIFF, &mut request)
+        let fd = tap::open()
+            .context("can't open /dev/net/tun: load the module tun, or give access to the device")?;
+        let queues = if multi_queue { tap::IFF_MULTI_QUEUE } else { 0 };
+        tap::set_interface(&fd, name, tap::IFF_TAP | tap::IFF_NO_PI | tap::IFF_VNET_HDR | queues)
             .with_context(|| format!("can't create tap {name}: CAP_NET_ADMIN is needed"))?;
-        sys::tun_set_vnet_hdr_size(fd.as_fd(), VNET_HEADER_LEN as libc::c_int)?;
-        sys::tun_set_offload(fd.as_fd(), OFFLOADS)
+        tap::set_header_len(&fd, VNET_HEADER_LEN)?;
+        tap::set_offloads(&fd, OFFLOADS)
             .with_context(|| format!("tap {name}: the kernel refuses TCP offloads"))?;
         let link = Link::new(name)?;
         link.up()?;

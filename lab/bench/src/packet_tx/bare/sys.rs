@@ -6,10 +6,10 @@
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::MapFlags;
+use zerowire_sys::map::{self, READ_WRITE};
 
 /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` (include/uapi/linux/errqueue.h).
 const ORIGIN_ZEROCOPY: u8 = 5;
@@ -17,39 +17,27 @@ const CODE_COPIED: u8 = 1;
 
 /// Memory shared with the kernel: a ring of a socket, or anonymous memory that is lent to one. Page-aligned.
 #[derive(Debug)]
-pub struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
-}
+pub struct Mapping(map::Mapping);
 
 impl Mapping {
     /// Maps `len` bytes of what `fd` offers at `offset`, and populates it.
     pub fn of(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice: it replaces nothing.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset)?
-        };
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?, len })
+        Ok(Self(map::Mapping::shared_with(fd, offset, len, READ_WRITE, MapFlags::POPULATE)?))
     }
 
     /// Maps `len` bytes of zeroes, populated.
     pub fn anonymous(len: usize) -> io::Result<Self> {
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice: it replaces nothing.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?, len })
+        Ok(Self(map::Mapping::private_with(len, MapFlags::POPULATE)?))
     }
 
     /// Its address, to tell the kernel.
     pub fn address(&self) -> u64 {
-        self.start.as_ptr() as u64
+        self.0.as_ptr() as u64
     }
 
     /// Its length in bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     /// The 32-bit word at byte `at`.
@@ -58,36 +46,25 @@ impl Mapping {
     /// When it is not aligned or not inside: the caller computes places from the ring's layout.
     #[inline]
     pub fn word(&self, at: usize) -> &AtomicU32 {
-        assert!(at.is_multiple_of(4) && at + 4 <= self.len, "word {at} of {}", self.len);
-        // SAFETY: inside and aligned (asserted; mappings begin on a page). Control words are only accessed as
-        // atomics, by us and by the kernel.
-        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
+        self.0.word(at)
     }
 
     /// The 64-bit word at byte `at`; see [`Self::word`].
     #[inline]
     pub fn long(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "word {at} of {}", self.len);
-        // SAFETY: as in `word`.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len(), "word {at} of {}", self.len());
+        // SAFETY: inside and aligned (asserted; mappings begin on a page). Control words are only accessed as
+        // atomics, by us and by the kernel.
+        unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(at).cast()) }
     }
 
     /// `len` bytes at `at`, to be filled while the kernel doesn't have them.
     #[inline]
     pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        assert!(at <= self.len && len <= self.len - at, "bytes {at} + {len} of {}", self.len);
+        assert!(at <= self.len() && len <= self.len() - at, "bytes {at} + {len} of {}", self.len());
         // SAFETY: inside (asserted). The kernel writes control words only, which no frame covers; the mutable borrow
         // keeps other references of this process out.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(at), len) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in the constructor; no borrow of it is left. What the kernel still reads keeps
-        // its own reference to the pages.
-        let result = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(result.is_ok());
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(at), len) }
     }
 }
 
