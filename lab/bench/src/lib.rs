@@ -11,6 +11,8 @@
 //! [`packet_tx::run_packet_tx`] those in which it sends to a network device, [`tcp_rx::run_tcp_rx`] those in which it
 //! receives TCP.
 //!
+//! Each of these is an [`experiment`]: cells, variants, and figures that follow from their runs.
+//!
 //! Rules of measurement: CPU time of all threads of the measured side; variants interleaved in
 //! rounds; the working set stated; every frame accounted for, else the run is void.
 #![warn(missing_docs)]
