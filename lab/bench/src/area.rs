@@ -1,8 +1,8 @@
 //! The memory that frames come from and go to.
 //!
-//! An [`Area`] is a shared mapping of an anonymous file, like the memory of a guest, populated before
-//! anything is measured. This process alone maps it, and
-//! benchmarks fill it once, before they measure.
+//! An [`Area`] is a shared mapping of an anonymous file, like the memory of a guest, populated
+//! before anything is measured. This process alone maps it, and benchmarks fill it once, before
+//! they measure.
 
 use std::io;
 
@@ -30,8 +30,8 @@ impl Area {
 
     /// All its bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is that long, lives as long as `self`, nobody else maps the file, and the
-        // mutable borrow keeps other references out.
+        // SAFETY: the mapping is that long, lives as long as `self`, nobody else maps the file, and
+        // the mutable borrow keeps other references out.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
     }
 
@@ -42,7 +42,8 @@ impl Area {
     }
 }
 
-/// What Linux posts for frames of Ethernet's usual length, bytes (drivers/net/virtio_net.c, GOOD_PACKET_LEN).
+/// What Linux posts for frames of Ethernet's usual length, bytes (drivers/net/virtio_net.c,
+/// GOOD_PACKET_LEN).
 pub const RECEIVE_BUFFER: usize = 1536;
 
 /// What Linux cuts them out of (net/core/sock.c, skb_page_frag_refill).
@@ -50,9 +51,9 @@ const RECEIVE_BLOCK: usize = 32 << 10;
 
 /// A working set cut into slots of equal size, walked in order, again and again.
 ///
-/// A buffer that is much shorter than its slot moves on within it with each pass, so that in the end
-/// every cache line of the working set is used: else the short buffers of a large working set would
-/// fit into a cache.
+/// A buffer that is much shorter than its slot moves on within it with each pass, so that in the
+/// end every cache line of the working set is used: else the short buffers of a large working set
+/// would fit into a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
     stride: usize,
@@ -79,8 +80,9 @@ impl Slots {
     }
 
     /// Slots for receive buffers, as Linux cuts them for frames of Ethernet's usual length
-    /// (drivers/net/virtio_net.c, add_recvbuf_mergeable): 1536 bytes, one behind the other in blocks of 32 KiB, so
-    /// that they begin at many places of a page. Longer ones as by [`Slots::new`].
+    /// (drivers/net/virtio_net.c, add_recvbuf_mergeable): 1536 bytes, one behind the other in
+    /// blocks of 32 KiB, so that they begin at many places of a page. Longer ones as by
+    /// [`Slots::new`].
     pub fn received(bytes: usize, len: usize) -> Self {
         match len {
             0..=RECEIVE_BUFFER => {

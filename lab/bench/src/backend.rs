@@ -99,8 +99,8 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Starts `program net` for one VM with the port `port` of an interface that is there, and further arguments separated by
-    /// blanks.
+    /// Starts `program net` for one VM with the port `port` of an interface that is there, and
+    /// further arguments separated by blanks.
     pub fn start_on(program: &Path, port: &str, more: &str, placement: &Placement) -> Result<Self> {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let spec = |vm: usize, socket: &Path| format!("name=vm{vm},socket={},port={port}", socket.display());
@@ -108,9 +108,9 @@ impl Backend {
         Self::launch(program, "net", number, 1, spec, &args, placement)
     }
 
-    /// Starts `program vsock` with the further arguments `args` for `vms` VMs that reach each other,
-    /// and waits until all sockets listen. VM `vm` has the CID [`Backend::cid`] and the host's end
-    /// [`Backend::host_end`].
+    /// Starts `program vsock` with the further arguments `args` for `vms` VMs that reach each
+    /// other, and waits until all sockets listen. VM `vm` has the CID [`Backend::cid`] and the
+    /// host's end [`Backend::host_end`].
     pub fn start_vsock(program: &Path, args: &[String], vms: usize, placement: &Placement) -> Result<Self> {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let spec = |vm: usize, socket: &Path| {
@@ -120,7 +120,8 @@ impl Backend {
         Self::launch(program, "vsock", number, vms, spec, args, placement)
     }
 
-    /// As [`Backend::start_vsock`], with a VM for each of `groups`; those with the same group reach each other.
+    /// As [`Backend::start_vsock`], with a VM for each of `groups`; those with the same group reach
+    /// each other.
     pub fn start_vsock_in(
         program: &Path,
         args: &[String],
@@ -286,7 +287,8 @@ impl Drop for Backend {
     }
 }
 
-/// Adds the numbers of `value` to `ledger`, those of inner objects with the outer key before theirs.
+/// Adds the numbers of `value` to `ledger`, those of inner objects with the outer key before
+/// theirs.
 pub(crate) fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
     for (key, value) in value.as_object().into_iter().flatten() {
         let name = format!("{prefix}{key}");

@@ -1,4 +1,5 @@
-//! The copies and system calls that move one frame: the floor's, or the device's without its rings and checks.
+//! The copies and system calls that move one frame: the floor's, or the device's without its rings
+//! and checks.
 //!
 //! The device reads what it checks into private memory first, and doesn't know a received frame's
 //! length before it was read. So its calls are not one write() or read() of the guest's memory:
@@ -66,7 +67,8 @@ impl Calls {
         })
     }
 
-    /// Lays a frame with its header into each slot, in the pieces that [`Calls::write`] takes it from.
+    /// Lays a frame with its header into each slot, in the pieces that [`Calls::write`] takes it
+    /// from.
     pub(crate) fn fill(&self, bytes: &mut [u8], slots: Slots, image: &[u8]) {
         let whole = 0..image.len();
         let pieces = match self {

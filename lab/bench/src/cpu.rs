@@ -63,7 +63,8 @@ impl ProcessClock {
     }
 }
 
-/// The clock of one thread of this process, readable by its other threads; exact while the thread sleeps.
+/// The clock of one thread of this process, readable by its other threads; exact while the thread
+/// sleeps.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadClock {
     clock: libc::clockid_t,
@@ -146,7 +147,8 @@ impl Placement {
         }
     }
 
-    /// Puts another thread or process, a kernel thread included, on the worker's CPU; does nothing with a single CPU.
+    /// Puts another thread or process, a kernel thread included, on the worker's CPU; does nothing
+    /// with a single CPU.
     pub fn pin_task_to_worker(&self, task: u32) -> io::Result<()> {
         let (Some(cpu), Some(task)) = (self.worker, rustix::process::Pid::from_raw(task as i32)) else {
             return Ok(());

@@ -1,10 +1,10 @@
 //! Fills the queue of a tap with frames, so that its reader finds work without a pause.
 //!
-//! Frames enter through a packet socket on the host's side of the tap (packet(7)), past the queueing
-//! discipline, and wait in the tap's own queue, which is made as long as a burst. So saturation is
-//! exact: while the reader drains a burst its queue is never empty, and the generator isn't running.
-//! A frame that does not fit is an error of the send, and the interface's counters confirm the
-//! count.
+//! Frames enter through a packet socket on the host's side of the tap (packet(7)), past the
+//! queueing discipline, and wait in the tap's own queue, which is made as long as a burst. So
+//! saturation is exact: while the reader drains a burst its queue is never empty, and the generator
+//! isn't running. A frame that does not fit is an error of the send, and the interface's counters
+//! confirm the count.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,8 +14,8 @@ use crate::frame::Frame;
 use crate::netns::{Counters, Link};
 use crate::sys;
 
-/// Room for frames that wait in a queue which counts them as the socket's, as a veth device's does. A sender that has to wait for
-/// room would hold up a measured side that waits for the sender.
+/// Room for frames that wait in a queue which counts them as the socket's, as a veth device's does.
+/// A sender that has to wait for room would hold up a measured side that waits for the sender.
 const SEND_BUFFER: i32 = 16 << 20;
 
 /// A source of one frame on one interface.
@@ -41,7 +41,8 @@ impl Generator {
         Ok(Self { socket, frame })
     }
 
-    /// The same with room for bursts into the queue of a veth device. Needs CAP_NET_ADMIN outside of user namespaces.
+    /// The same with room for bursts into the queue of a veth device. Needs CAP_NET_ADMIN outside
+    /// of user namespaces.
     pub fn with_room(link: &Link, frame: Frame) -> Result<Self> {
         let generator = Self::new(link, frame)?;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE);

@@ -1,9 +1,9 @@
 //! The guest that drives a back end: one pair of queues, run natively.
 //!
 //! The guest owns its memory; the back end maps it. Frames are written once, in
-//! [`Guest::prepare_transmit`]; sending one writes descriptors only, so that the driver's CPU doesn't
-//! warm the payload for the back end. Receive buffers are posted by count: the benchmark decides
-//! when the back end may see how many, so that it sleeps while the tap's queue is filled.
+//! [`Guest::prepare_transmit`]; sending one writes descriptors only, so that the driver's CPU
+//! doesn't warm the payload for the back end. Receive buffers are posted by count: the benchmark
+//! decides when the back end may see how many, so that it sleeps while the tap's queue is filled.
 
 mod bursts;
 
@@ -129,9 +129,9 @@ impl Guest {
 
     /// Fills `working_set` bytes with copies of `frame`.
     ///
-    /// A frame in one piece is one descriptor, as a Linux guest sends linear ones. A frame that is to
-    /// be segmented is a head (virtio-net header and packet headers) and fragments of `fragment_len`
-    /// bytes that don't touch each other.
+    /// A frame in one piece is one descriptor, as a Linux guest sends linear ones. A frame that is
+    /// to be segmented is a head (virtio-net header and packet headers) and fragments of
+    /// `fragment_len` bytes that don't touch each other.
     pub fn prepare_transmit(&mut self, working_set: usize, frame: &Frame, fragment_len: usize) -> Result<()> {
         self.frames = None;
         let slots = frame_slots(working_set, frame, fragment_len);
@@ -199,8 +199,8 @@ impl Guest {
         self.tx.ring.in_flight() > 0
     }
 
-    /// Sends one frame and polls until one frame has come back; the time between. The answer must be
-    /// of the same Ethernet type.
+    /// Sends one frame and polls until one frame has come back; the time between. The answer must
+    /// be of the same Ethernet type.
     pub fn round_trip(&mut self) -> Result<Duration> {
         let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
         let frames = self.frames.as_mut().context("no frames were prepared")?;

@@ -46,8 +46,8 @@ pub struct IdleReport {
     pub cpu_ns: u64,
 }
 
-/// Starts the back end `starts` times with one VM, then once with `vms` VMs, connects a guest to each
-/// and leaves them alone for `watch`.
+/// Starts the back end `starts` times with one VM, then once with `vms` VMs, connects a guest to
+/// each and leaves them alone for `watch`.
 pub fn measure(
     program: &Path,
     vms: usize,

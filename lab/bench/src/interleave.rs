@@ -1,7 +1,9 @@
-//! Several variants in turn, round by round: the way in which every table of this crate is measured.
+//! Several variants in turn, round by round: the way in which every table of this crate is
+//! measured.
 //!
-//! A machine drifts. So no variant runs all its rounds in one go: each round runs every variant once,
-//! in an order that rotates, after a warm-up of each. A variant that fails is left alone from then on.
+//! A machine drifts. So no variant runs all its rounds in one go: each round runs every variant
+//! once, in an order that rotates, after a warm-up of each. A variant that fails is left alone from
+//! then on.
 
 use std::fmt::Display;
 
@@ -28,8 +30,9 @@ pub struct Runs<S> {
     pub failed: Option<Error>,
 }
 
-/// Runs `count` variants: a warm-up of each, then `rounds` rounds. `run` runs the variant of an index; its
-/// sample of the warm-up is dropped. `progress` goes on by one for the warm-up and by one a round.
+/// Runs `count` variants: a warm-up of each, then `rounds` rounds. `run` runs the variant of an
+/// index; its sample of the warm-up is dropped. `progress` goes on by one for the warm-up and by
+/// one a round.
 pub fn interleave<S>(
     count: usize,
     rounds: usize,

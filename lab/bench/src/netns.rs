@@ -30,8 +30,8 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Res
     })
 }
 
-/// Moves the calling thread into a new network namespace, for good, and turns IPv6 off in it, so that
-/// no interface made later sends frames of its own as it comes up.
+/// Moves the calling thread into a new network namespace, for good, and turns IPv6 off in it, so
+/// that no interface made later sends frames of its own as it comes up.
 pub(crate) fn enter_new_namespace() -> Result<()> {
     sys::leave_network_namespace().context(
         "can't make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
@@ -133,7 +133,8 @@ impl Link {
         self.ioctl(libc::SIOCSIFTXQLEN, &mut request, &what)
     }
 
-    /// Turns an offload on or off by one of the commands of ethtool(8) that take a number (`SIOCETHTOOL`).
+    /// Turns an offload on or off by one of the commands of ethtool(8) that take a number
+    /// (`SIOCETHTOOL`).
     pub fn set_offload(&self, command: u32, on: bool) -> Result<()> {
         sys::ethtool_set(self.control.as_fd(), &self.name, command, u32::from(on))
             .with_context(|| format!("interface {}: cannot set an offload (ethtool {command:#x})", self.name))

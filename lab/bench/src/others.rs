@@ -1,7 +1,7 @@
 //! How much of the machine other programs used meanwhile.
 //!
-//! CPU time of a frame stands a busy machine; rates, loads and round trips don't. So the report says
-//! when others were at work.
+//! CPU time of a frame stands a busy machine; rates, loads and round trips don't. So the report
+//! says when others were at work.
 
 use std::fs;
 

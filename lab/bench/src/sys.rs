@@ -43,7 +43,8 @@ pub fn catch(signals: &[libc::c_int], pipe: OwnedFd) -> io::Result<()> {
 
 extern "C" fn on_signal(signal: libc::c_int) {
     let Some(pipe) = SIGNALS.get() else { return };
-    // SAFETY: write is safe in a handler (signal-safety(7)); errno is this thread's, and is put back.
+    // SAFETY: write is safe in a handler (signal-safety(7)); errno is this thread's, and is put
+    // back.
     unsafe {
         let errno = *libc::__errno_location();
         let byte = signal as u8;
@@ -118,7 +119,8 @@ pub fn ethtool_set(fd: BorrowedFd<'_>, name: &str, command: u32, value: u32) -> 
     unsafe { zerowire::netdevice::ethtool(fd, name, &mut [command, value]) }
 }
 
-/// Gives the calling thread the lowest real-time priority: it runs before all usual threads (sched(7)). Needs CAP_SYS_NICE.
+/// Gives the calling thread the lowest real-time priority: it runs before all usual threads
+/// (sched(7)). Needs CAP_SYS_NICE.
 pub fn real_time() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call reads one structure, which lives on this stack frame.
@@ -159,7 +161,8 @@ pub fn set_option(
     option: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe one int on this stack frame; the kernel copies it.
+    // SAFETY: the pointer and the length describe one int on this stack frame; the kernel copies
+    // it.
     check(unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -273,7 +276,8 @@ impl SelectSet {
         Ok(Self { all, ready: all, end })
     }
 
-    /// Waits until one can be read, for `timeout` at most; how many can be. A signal counts as none.
+    /// Waits until one can be read, for `timeout` at most; how many can be. A signal counts as
+    /// none.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let mut left = libc::timeval {
             tv_sec: timeout.as_secs() as libc::time_t,
@@ -297,7 +301,8 @@ impl SelectSet {
     }
 }
 
-/// The first version of `struct perf_event_attr` (PERF_ATTR_SIZE_VER0, include/uapi/linux/perf_event.h).
+/// The first version of `struct perf_event_attr` (PERF_ATTR_SIZE_VER0,
+/// include/uapi/linux/perf_event.h).
 #[repr(C)]
 #[derive(Default)]
 struct PerfEventAttr {
@@ -313,8 +318,8 @@ struct PerfEventAttr {
     config1: u64,
 }
 
-/// A running counter of one event (perf_event_open(2)): of thread `thread` (0: the caller) or of everything on CPU `cpu`. Reading
-/// it gives a u64.
+/// A running counter of one event (perf_event_open(2)): of thread `thread` (0: the caller) or of
+/// everything on CPU `cpu`. Reading it gives a u64.
 pub fn perf_counter(
     kind: u32,
     config: u64,

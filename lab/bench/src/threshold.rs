@@ -1,11 +1,11 @@
-//! `zerowire-bench net --threshold`: when is it cheaper to gather a frame's pieces than to hand them
-//! to the kernel one by one?
+//! `zerowire-bench net --threshold`: when is it cheaper to gather a frame's pieces than to hand
+//! them to the kernel one by one?
 //!
 //! A transmit chain is a private head (virtio-net header and packet headers, read once) and pieces
 //! of guest memory. Copying the pieces behind the head costs user-space time by the byte; handing
-//! the kernel a vector costs time by the piece, and more when the pieces are cold. The back end takes
-//! [`GATHER_MAX_BYTES`](zerowire_virtio::net::GATHER_MAX_BYTES) and `SCATTER_MEAN_BYTES`, its limits
-//! of a frame's length and of the mean length of its pieces, from this table.
+//! the kernel a vector costs time by the piece, and more when the pieces are cold. The back end
+//! takes [`GATHER_MAX_BYTES`](zerowire_virtio::net::GATHER_MAX_BYTES) and `SCATTER_MEAN_BYTES`, its
+//! limits of a frame's length and of the mean length of its pieces, from this table.
 //!
 //! Both are measured, interleaved, on one tap: gather and write(2), and writev(2).
 

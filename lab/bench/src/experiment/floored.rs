@@ -48,8 +48,8 @@ pub trait Variant<E: Subject> {
     /// Makes everything ready for a cell. Not measured.
     fn prepare(&mut self, at: &E::Cell) -> Result<()>;
 
-    /// Moves `amount` frames or bytes, and fails when one is lost. The warm-up, which is the first run
-    /// after [`Variant::prepare`], may check the content, and no other run.
+    /// Moves `amount` frames or bytes, and fails when one is lost. The warm-up, which is the first
+    /// run after [`Variant::prepare`], may check the content, and no other run.
     fn run(&mut self, at: &E::Cell, amount: usize, turn: Turn) -> Result<E::Sample>;
 
     /// What the back end's own ledger says of all runs since [`Variant::prepare`]. Empty when there
@@ -89,8 +89,8 @@ pub(crate) fn first_program(programs: &[NamedProgram], variant: &str) -> Option<
     before(programs, variant).map(|variant| Base { label: "before", variant })
 }
 
-/// Variants of further programs that cost more than `percent` more than the first program's: the lower
-/// quartile of the ratios says so, in three rounds of four.
+/// Variants of further programs that cost more than `percent` more than the first program's: the
+/// lower quartile of the ratios says so, in three rounds of four.
 pub fn beyond_gate<E: Floored>(cells: &[CellReport<E>], percent: f64) -> Vec<String> {
     let limit = 1.0 + percent / 100.0;
     let line = |cell: &CellReport<E>, line: &Line<E>| {
@@ -101,11 +101,12 @@ pub fn beyond_gate<E: Floored>(cells: &[CellReport<E>], percent: f64) -> Vec<Str
     cells.iter().flat_map(|cell| cell.lines.iter().filter_map(move |of| line(cell, of))).collect()
 }
 
-/// Runs all cells. The first variant is the floor, the base `floor` of the others; `bases` says what
-/// else a variant is compared with.
+/// Runs all cells. The first variant is the floor, the base `floor` of the others; `bases` says
+/// what else a variant is compared with.
 ///
 /// # Errors
-/// There are no rounds or no variants. The floor failed: without it there is nothing to compare with.
+/// There are no rounds or no variants. The floor failed: without it there is nothing to compare
+/// with.
 pub fn compare<E: Floored>(
     cells: &[E::Cell],
     variants: &mut [Box<dyn Variant<E>>],
@@ -170,7 +171,8 @@ fn compare_cell<E: Floored>(
     Ok(CellReport::of(*at, E::cell_facts(at, amounts), tried, Vec::new()))
 }
 
-/// The share of the bytes that a ledger counts as not copied in user space; `None` without a ledger.
+/// The share of the bytes that a ledger counts as not copied in user space; `None` without a
+/// ledger.
 pub fn zero_copied<E: Subject<Facts = F>, F>(
     line: &Line<E>,
     ledger: impl Fn(&F) -> &Ledger,

@@ -1,7 +1,8 @@
-//! One experiment: variants are compared in each cell of a table, and figures follow from their runs.
+//! One experiment: variants are compared in each cell of a table, and figures follow from their
+//! runs.
 //!
-//! A [`Subject`] says what is compared: its cells (a value of each axis), its variants, what one run
-//! yields, and its [`Figure`]s. The rest is the same for all experiments:
+//! A [`Subject`] says what is compared: its cells (a value of each axis), its variants, what one
+//! run yields, and its [`Figure`]s. The rest is the same for all experiments:
 //!
 //! 1. [`interleave`](crate::interleave::interleave) runs the variants of a cell in turns.
 //! 2. [`CellReport::of`] makes the figures. A variant that failed has none, and nothing is compared

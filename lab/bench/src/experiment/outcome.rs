@@ -96,8 +96,8 @@ pub fn failures_in<E: Subject>(cells: &[CellReport<E>], what: &str) -> Vec<Strin
     cells.iter().flat_map(|cell| cell.failures.iter().map(move |failure| line(cell, failure))).collect()
 }
 
-/// Whether [`measured`] will be able to write its files: asked before a long measurement, not after it.
-/// Makes the folder.
+/// Whether [`measured`] will be able to write its files: asked before a long measurement, not after
+/// it. Makes the folder.
 ///
 /// # Errors
 /// It will not.

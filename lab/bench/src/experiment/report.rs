@@ -20,7 +20,8 @@ pub struct Failure {
 /// What a variant is compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base<V> {
-    /// What the figures call it. Of several bases with one label the first counts that did not fail.
+    /// What the figures call it. Of several bases with one label the first counts that did not
+    /// fail.
     pub label: &'static str,
     /// The other variant.
     pub variant: V,
@@ -96,8 +97,8 @@ impl<E: Subject> CellReport<E> {
         Self { at, facts, lines: lines.collect(), absent, failures }
     }
 
-    /// A value of `line` divided by that of the variant `base` in the same round; `None` for that one
-    /// itself.
+    /// A value of `line` divided by that of the variant `base` in the same round; `None` for that
+    /// one itself.
     pub fn ratio_to(
         &self,
         line: &Line<E>,

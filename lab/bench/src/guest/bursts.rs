@@ -1,4 +1,5 @@
-//! Receiving with the ring kept full: for ports that hand the guest's buffers to the kernel ahead of the frames.
+//! Receiving with the ring kept full: for ports that hand the guest's buffers to the kernel ahead
+//! of the frames.
 
 use anyhow::{Context, Result, bail};
 
@@ -9,7 +10,8 @@ use crate::tap::VNET_HEADER_LEN;
 const REFILL: usize = QUEUE_SIZE as usize / 8;
 
 impl Guest {
-    /// Posts buffers until the ring is full. They must be as many as its entries, so that none is posted twice.
+    /// Posts buffers until the ring is full. They must be as many as its entries, so that none is
+    /// posted twice.
     pub fn fill(&mut self) -> Result<()> {
         let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
         if buffers.slots.places() < usize::from(QUEUE_SIZE) {
@@ -19,7 +21,8 @@ impl Guest {
         self.rx.publish()
     }
 
-    /// Takes exactly `count` frames of `frame_len` bytes, each in one buffer, and posts a buffer for each.
+    /// Takes exactly `count` frames of `frame_len` bytes, each in one buffer, and posts a buffer
+    /// for each.
     pub fn collect(&mut self, count: usize, frame_len: usize) -> Result<()> {
         let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
         let mut watch = Watch::new("receive", count);

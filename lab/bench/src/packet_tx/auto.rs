@@ -1,7 +1,7 @@
 //! Auto beside copying and lending: a long run of each, in turns.
 //!
-//! A new sender each, so Auto's learning is part of its run. Chunks of the three take turns in an order that rotates, so a
-//! machine that drifts does so for all three.
+//! A new sender each, so Auto's learning is part of its run. Chunks of the three take turns in an
+//! order that rotates, so a machine that drifts does so for all three.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -58,7 +58,8 @@ pub fn compare(
         Sockets::open(lab, &source, choice).with_context(|| format!("{mode:?}"))
     };
     let mut ways = [open(Mode::Copy)?, open(Mode::ZeroCopy)?, open(Mode::Auto)?];
-    // Routes and caches are warmed by a sender of its own, so that none of the three has learnt anything.
+    // Routes and caches are warmed by a sender of its own, so that none of the three has learnt
+    // anything.
     run(&mut open(Mode::Copy)?, case, lab, softirq, case.burst())?;
     let chunk = CHUNK.min(sends);
     let chunks = sends / chunk;

@@ -1,7 +1,8 @@
 //! The share of CPU time in copy routines, by perf's clock: `--cycles`.
 //!
-//! The longest payload, cold; perf samples the sending thread while it sends. A sample belongs to the function that the CPU was
-//! in, so what a copy costs others by emptying caches isn't in the share.
+//! The longest payload, cold; perf samples the sending thread while it sends. A sample belongs to
+//! the function that the CPU was in, so what a copy costs others by emptying caches isn't in the
+//! share.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,8 +27,9 @@ const FREQUENCY: &str = "2000";
 /// How long perf may take to attach.
 const ATTACH: Duration = Duration::from_millis(400);
 
-/// The kernel's copy routines: from and to user space, with and without a checksum, and within the kernel (skb_copy_ubufs,
-/// which makes a frame's lent pages its own, uses memcpy). Beginnings of names; `.` suffixes are compiler's clones.
+/// The kernel's copy routines: from and to user space, with and without a checksum, and within the
+/// kernel (skb_copy_ubufs, which makes a frame's lent pages its own, uses memcpy). Beginnings of
+/// names; `.` suffixes are compiler's clones.
 const COPIES: [&str; 13] = [
     "_copy_from_iter",
     "copy_from_iter",
@@ -78,7 +80,8 @@ pub struct Share {
     pub share: f64,
 }
 
-/// Samples each column that was chosen, in the row of the longest payload with the largest working set.
+/// Samples each column that was chosen, in the row of the longest payload with the largest working
+/// set.
 pub fn measure(options: &PacketTxOptions, cases: &[TxCase], lab: &Lab) -> Result<Vec<CyclesReport>> {
     perf_present()?;
     let case = cases

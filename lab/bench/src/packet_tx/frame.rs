@@ -1,4 +1,5 @@
-//! The head of a frame: Ethernet, IPv4 and UDP, and the virtio-net header before it where the frame is to be cut.
+//! The head of a frame: Ethernet, IPv4 and UDP, and the virtio-net header before it where the frame
+//! is to be cut.
 
 use super::lab::{Lab, SOURCE, SOURCE_PORT, TARGET, TARGET_PORT};
 
@@ -6,7 +7,8 @@ use super::lab::{Lab, SOURCE, SOURCE_PORT, TARGET, TARGET_PORT};
 pub const HEAD_LEN: usize = 14 + 20 + 8;
 /// The virtio-net header of packet sockets, without num_buffers (virtio 1.3 §5.1.6).
 pub const VNET_LEN: usize = 10;
-/// UDP payload of a frame of the usual MTU of 1500. Longer payloads go as frames to be cut into such segments.
+/// UDP payload of a frame of the usual MTU of 1500. Longer payloads go as frames to be cut into
+/// such segments.
 pub const SEGMENT: usize = 1500 - 20 - 8;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM` and `VIRTIO_NET_HDR_GSO_UDP_L4` (virtio 1.3 §5.1.6).
@@ -29,8 +31,9 @@ pub struct Head {
 }
 
 impl Head {
-    /// Headers for `payload` bytes to the target of `lab`. `cut`: a payload that is longer than a segment is left to be cut
-    /// by the device, or by nobody where the device takes the frame as it is; else it is one long frame.
+    /// Headers for `payload` bytes to the target of `lab`. `cut`: a payload that is longer than a
+    /// segment is left to be cut by the device, or by nobody where the device takes the frame as it
+    /// is; else it is one long frame.
     pub fn new(lab: &Lab, payload: usize, cut: bool) -> Self {
         let gso = cut && payload > SEGMENT;
         let (to, from) = lab.macs();
@@ -45,8 +48,8 @@ impl Head {
         bytes[38..40].copy_from_slice(&udp_len.to_be_bytes());
         let mut vnet = [0; VNET_LEN];
         if gso {
-            // The sum of the pseudo header; the device completes it for each segment. A frame in one piece has none, which
-            // 0 says (RFC 768).
+            // The sum of the pseudo header; the device completes it for each segment. A frame in
+            // one piece has none, which 0 says (RFC 768).
             let words = [SOURCE.octets(), TARGET.octets()].concat();
             let sum = add(0, &words) + 17 + u32::from(udp_len);
             bytes[40..42].copy_from_slice(&fold(sum).to_be_bytes());
@@ -60,7 +63,8 @@ impl Head {
         Self { vnet, bytes, gso }
     }
 
-    /// Bytes before the payload as a packet socket takes them: with the virtio-net header where there is one.
+    /// Bytes before the payload as a packet socket takes them: with the virtio-net header where
+    /// there is one.
     pub fn bytes_before(&self) -> usize {
         HEAD_LEN + if self.gso { VNET_LEN } else { 0 }
     }

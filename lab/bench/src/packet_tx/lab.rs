@@ -7,8 +7,8 @@
 //!   (198.18.0.2 is nobody)                                            UDP socket, a thread that reads
 //! ```
 //!
-//! The MTU is the largest, so that a UDP payload of 65 000 bytes is one datagram in one frame. Namespaces, devices and the
-//! receiver's thread go with [`Lab`] and the benchmark's thread.
+//! The MTU is the largest, so that a UDP payload of 65 000 bytes is one datagram in one frame.
+//! Namespaces, devices and the receiver's thread go with [`Lab`] and the benchmark's thread.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
@@ -27,7 +27,8 @@ use crate::sys;
 pub const INTERFACE: &str = "zwtx";
 /// The largest MTU: the length field of IPv4 has 16 bits (RFC 791).
 const MTU: usize = 65_535;
-/// The address of the sender, and the one that it sends to: from the networks for benchmarks (RFC 2544).
+/// The address of the sender, and the one that it sends to: from the networks for benchmarks (RFC
+/// 2544).
 pub const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// See [`SOURCE`].
 pub const TARGET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
@@ -50,7 +51,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes the devices in the network namespace of the calling thread, which must be the benchmark's own.
+    /// Makes the devices in the network namespace of the calling thread, which must be the
+    /// benchmark's own.
     pub fn new(kind: SinkKind, placement: &Placement) -> Result<Self> {
         let mut receiver = None;
         match kind {
@@ -62,8 +64,9 @@ impl Lab {
         link.set_ipv4(SOURCE, 24)?;
         let mac = link.mac()?;
         let mut target_mac = mac;
-        // The other end comes up first: of a veth pair the kernel starts the queues of the second one at once, those of the first
-        // some time later, and throws away what is sent there before.
+        // The other end comes up first: of a veth pair the kernel starts the queues of the second
+        // one at once, those of the first some time later, and throws away what is sent there
+        // before.
         if let Some(receiver) = &mut receiver {
             target_mac = receiver.listen()?;
         }

@@ -1,5 +1,5 @@
-//! Makes virtual interfaces with rtnetlink(7): an ifb device, and a pair of veth devices whose other end lies in
-//! another network namespace. No external program is needed.
+//! Makes virtual interfaces with rtnetlink(7): an ifb device, and a pair of veth devices whose
+//! other end lies in another network namespace. No external program is needed.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,10 +9,12 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 /// `VETH_INFO_PEER` (include/uapi/linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
-/// Length of `struct nlmsghdr` and of `struct ifinfomsg` (include/uapi/linux/netlink.h, rtnetlink.h).
+/// Length of `struct nlmsghdr` and of `struct ifinfomsg` (include/uapi/linux/netlink.h,
+/// rtnetlink.h).
 const HEADER_LEN: usize = 16;
 
-/// Makes the ifb device `name` in the network namespace of the calling thread. It takes frames and drops them.
+/// Makes the ifb device `name` in the network namespace of the calling thread. It takes frames and
+/// drops them.
 pub fn add_ifb(name: &str) -> Result<()> {
     let mut message = Message::new();
     message.interface(name);
@@ -20,7 +22,8 @@ pub fn add_ifb(name: &str) -> Result<()> {
     message.send().with_context(|| format!("can't make the ifb device {name}"))
 }
 
-/// Makes a pair of veth devices: `name` in the namespace of the calling thread, `peer` in `namespace`.
+/// Makes a pair of veth devices: `name` in the namespace of the calling thread, `peer` in
+/// `namespace`.
 pub fn add_veth(name: &str, peer: &str, namespace: BorrowedFd<'_>) -> Result<()> {
     let mut message = Message::new();
     message.interface(name);
@@ -56,8 +59,8 @@ impl Message {
         Self { bytes }
     }
 
-    /// Name and queue of an interface. With several queues the kernel would look into each frame to choose one, and the
-    /// sender would pay for it.
+    /// Name and queue of an interface. With several queues the kernel would look into each frame to
+    /// choose one, and the sender would pay for it.
     fn interface(&mut self, name: &str) {
         self.attribute(libc::IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
         self.attribute(libc::IFLA_NUM_TX_QUEUES, &1u32.to_ne_bytes());
@@ -84,7 +87,8 @@ impl Message {
     fn send(mut self) -> Result<()> {
         let len = self.bytes.len() as u32;
         self.bytes[..4].copy_from_slice(&len.to_ne_bytes());
-        // Without a protocol it is NETLINK_ROUTE; without an address the message goes to the kernel.
+        // Without a protocol it is NETLINK_ROUTE; without an address the message goes to the
+        // kernel.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         send(&socket, &self.bytes, SendFlags::empty())?;
         let mut answer = [0u8; 1024];

@@ -10,14 +10,14 @@ use super::lab::Lab;
 use super::way::{TxSample, Way};
 use crate::cpu::{ProcessClock, thread_time};
 
-/// How many bursts the sender may be ahead of the receiver: the receiver always has something to read, and its buffer is
-/// never full.
+/// How many bursts the sender may be ahead of the receiver: the receiver always has something to
+/// read, and its buffer is never full.
 const AHEAD: usize = 8;
 /// How long the receiver may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The kernel's softirq threads. They take over from a sender when frames pile up (kernel/softirq.c), on its CPU and not on its
-/// account.
+/// The kernel's softirq threads. They take over from a sender when frames pile up
+/// (kernel/softirq.c), on its CPU and not on its account.
 #[derive(Debug, Default)]
 pub struct Softirq(Vec<ProcessClock>);
 

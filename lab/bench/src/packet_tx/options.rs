@@ -26,8 +26,8 @@ pub struct PacketTxOptions {
     pub columns: Vec<Column>,
     /// Measure the bare loops alone.
     pub floor_only: bool,
-    /// Sends of each side of the comparison of Auto; `None`: 100 000, or 20 000 when quick; 0 leaves it out. It is made
-    /// when [`Column::Auto`] is among the columns.
+    /// Sends of each side of the comparison of Auto; `None`: 100 000, or 20 000 when quick; 0
+    /// leaves it out. It is made when [`Column::Auto`] is among the columns.
     pub auto_sends: Option<usize>,
     /// Find the share of CPU time in copy routines with perf.
     pub cycles: bool,

@@ -1,6 +1,7 @@
 //! The reader behind a veth pair: a thread in a network namespace of its own with one UDP socket.
 //!
-//! It counts bytes, not datagrams: the kernel joins or cuts frames that it carries as one (UDP_GRO).
+//! It counts bytes, not datagrams: the kernel joins or cuts frames that it carries as one
+//! (UDP_GRO).
 
 use std::fs::File;
 use std::io::ErrorKind;

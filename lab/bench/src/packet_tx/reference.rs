@@ -1,9 +1,10 @@
 //! The published figures that the table's rows are compared with.
 //!
-//! They are those of "packet: zerocopy packet_snd" (Willem de Bruijn, 2014, netdev mailing list): thousands of packets a
-//! second over loopback to a UDP socket, sender and receiver in one thread. Its columns build on each other: `zc` lends, but
-//! the kernel copies for the receiver on the same machine; `!ubufs` leaves that copy out (a hack); `recvmmsg` reads
-//! notifications in batches besides; `!callback` leaves notifications out (a hack).
+//! They are those of "packet: zerocopy packet_snd" (Willem de Bruijn, 2014, netdev mailing list):
+//! thousands of packets a second over loopback to a UDP socket, sender and receiver in one thread.
+//! Its columns build on each other: `zc` lends, but the kernel copies for the receiver on the same
+//! machine; `!ubufs` leaves that copy out (a hack); `recvmmsg` reads notifications in batches
+//! besides; `!callback` leaves notifications out (a hack).
 
 use serde::Serialize;
 
@@ -42,8 +43,8 @@ pub fn row(payload: usize) -> Option<Row> {
     Some(Row { no_zc, zc, no_ubufs, recvmmsg, no_callback })
 }
 
-/// The published rate of a column against that of copying, where one was published for a sink that does the same: a veth
-/// copies, as `zc` did; an ifb doesn't, as with `!ubufs` and `recvmmsg`.
+/// The published rate of a column against that of copying, where one was published for a sink that
+/// does the same: a veth copies, as `zc` did; an ifb doesn't, as with `!ubufs` and `recvmmsg`.
 pub fn ratio(column: Column, sink: SinkKind, payload: usize) -> Option<f64> {
     let row = row(payload)?;
     let rate = match (column, sink) {

@@ -1,8 +1,9 @@
 //! `zerowire replay` beside tcpreplay: packets a second from a capture, on the ifb sink.
 //!
-//! Both get the same capture and as many passes, and are told to go as fast as they can; tcpreplay keeps its default way of
-//! sending. The time is that of the whole process, start and reading of the capture included, with so many packets that this
-//! is little. The device's counter says how many frames came.
+//! Both get the same capture and as many passes, and are told to go as fast as they can; tcpreplay
+//! keeps its default way of sending. The time is that of the whole process, start and reading of
+//! the capture included, with so many packets that this is little. The device's counter says how
+//! many frames came.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -125,7 +126,8 @@ fn play(program: &OsStr, arguments: &[OsString], lab: &Lab, packets: usize) -> R
     Ok(packets as f64 * 1e-3 / seconds)
 }
 
-/// A capture (pcap, version 2.4, microseconds, link type Ethernet) of [`PACKETS`] frames with the same time.
+/// A capture (pcap, version 2.4, microseconds, link type Ethernet) of [`PACKETS`] frames with the
+/// same time.
 fn pcap(lab: &Lab, frame_bytes: usize) -> Vec<u8> {
     let mut file = Vec::with_capacity(24 + PACKETS * (16 + frame_bytes));
     file.extend(0xa1b2_c3d4u32.to_le_bytes());

@@ -107,8 +107,8 @@ impl Subject for PacketTx {
 
     const FIGURES: &'static [Figure<Self>] = &[
         Figure::<Self>::spread("thousands_per_second", |_, s| Some(s.thousands_per_second())),
-        // CPU nanoseconds a send: of the sender; of the receiver, where there is one; of the kernel's
-        // softirq threads, where they ran in most rounds.
+        // CPU nanoseconds a send: of the sender; of the receiver, where there is one; of the
+        // kernel's softirq threads, where they ran in most rounds.
         Figure::<Self>::spread("cpu_ns", |_, s| Some(s.cpu_ns())),
         Figure::<Self>::positive("receiver_ns", |_, s| s.receiver_ns()),
         Figure::<Self>::positive("softirq_ns", |_, s| s.softirq_ns()),

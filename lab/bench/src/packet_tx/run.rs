@@ -26,8 +26,8 @@ use crate::progress::Progress;
 
 /// Measures every column in every row; text goes to `out`, files where the options say.
 ///
-/// Fails when options make no sense, when namespaces or devices can't be made, and when a file can't be written; a column that
-/// fails is named in the report.
+/// Fails when options make no sense, when namespaces or devices can't be made, and when a file
+/// can't be written; a column that fails is named in the report.
 pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<TxReport> {
     options.verify()?;
     let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
@@ -150,7 +150,8 @@ fn measure_case(
         let sample = measure::run(way.as_mut(), case, lab, softirq, sends)?;
         match column.is_exclusive() {
             true => seat.proof += way.proof(),
-            // After a failure above it isn't kept: what is left of it must not send in the middle of others.
+            // After a failure above it isn't kept: what is left of it must not send in the middle
+            // of others.
             false => seat.way = Some(way),
         }
         Ok(sample)

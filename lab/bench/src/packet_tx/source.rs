@@ -1,4 +1,5 @@
-//! The memory that payloads come from: resident, filled once, never written again while it is measured.
+//! The memory that payloads come from: resident, filled once, never written again while it is
+//! measured.
 //!
 //! Each place holds headers and payload in one piece, the payload at the start of a cache line:
 //!
@@ -7,8 +8,9 @@
 //!   | unused   | virtio   | headers     | payload ...
 //! ```
 //!
-//! The walk goes through all places in order. The bare loops and the library's back ends read the same memory, and go on
-//! where the one before them ended: so a place of a cold working set was last used a whole working set ago.
+//! The walk goes through all places in order. The bare loops and the library's back ends read the
+//! same memory, and go on where the one before them ended: so a place of a cold working set was
+//! last used a whole working set ago.
 
 use std::cell::Cell;
 

@@ -74,7 +74,8 @@ pub struct TxSample {
     /// CPU time of the program that receives; 0 when nobody does.
     #[serde(serialize_with = "nanoseconds", rename = "receiver_cpu_ns")]
     pub receiver: Duration,
-    /// CPU time of the kernel's softirq threads, which take over from a sender whose frames pile up.
+    /// CPU time of the kernel's softirq threads, which take over from a sender whose frames pile
+    /// up.
     #[serde(serialize_with = "nanoseconds", rename = "softirq_cpu_ns")]
     pub softirq: Duration,
     /// Time on the wall.

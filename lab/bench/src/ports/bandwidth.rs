@@ -1,9 +1,10 @@
-//! Bandwidth and CPU load of the ports, both ways, beside a plain raw socket that copies; and figures that were published of the
-//! same comparison, with another kernel's raw socket and its zero copy.
+//! Bandwidth and CPU load of the ports, both ways, beside a plain raw socket that copies; and
+//! figures that were published of the same comparison, with another kernel's raw socket and its
+//! zero copy.
 //!
-//! Those are of the patch set "Provide a zero-copy method on KVM virtio-net", version 4 (Xiaohui Xin, 2010, netdev mailing list):
-//! netperf over a 10 Gb/s card without segmentation offloads. They name neither a direction nor the frames' length, and their load
-//! is that of several CPUs.
+//! Those are of the patch set "Provide a zero-copy method on KVM virtio-net", version 4 (Xiaohui
+//! Xin, 2010, netdev mailing list): netperf over a 10 Gb/s card without segmentation offloads. They
+//! name neither a direction nor the frames' length, and their load is that of several CPUs.
 
 use serde::Serialize;
 
@@ -198,7 +199,8 @@ mod tests {
     fn ratios_to_the_raw_socket_are_of_the_same_round() {
         let [raw, port] = &rows()[..] else { panic!("two rows expected") };
         assert!(raw.bandwidth_to_raw_socket.is_none() && raw.load_to_raw_socket.is_none());
-        // 60 000 bytes in 400 ns; of nine rounds the middle one takes six times the CPU time of the warm-up before them.
+        // 60 000 bytes in 400 ns; of nine rounds the middle one takes six times the CPU time of the
+        // warm-up before them.
         assert!((raw.gigabits_per_second.median - 1200.0).abs() < 1e-6);
         assert!((raw.cpu_load_percent.median - 600.0).abs() < 1e-6);
         assert!((port.bandwidth_to_raw_socket.unwrap().median - 400.0 / 440.0).abs() < 1e-9);

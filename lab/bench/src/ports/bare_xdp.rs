@@ -1,11 +1,13 @@
-//! The floor: a bare loop over the rings of an AF_XDP socket, with memory of its own and no virtqueue.
+//! The floor: a bare loop over the rings of an AF_XDP socket, with memory of its own and no
+//! virtqueue.
 //!
-//! The socket is bound as the port binds it: copy mode, frames of several pieces allowed, unaligned chunks of 4096 bytes, 2048
-//! entries a ring; so many buffers posted as the guest posts, batches of as many frames. Nothing is parsed, no header is
-//! written, and what a frame holds is not looked at.
+//! The socket is bound as the port binds it: copy mode, frames of several pieces allowed, unaligned
+//! chunks of 4096 bytes, 2048 entries a ring; so many buffers posted as the guest posts, batches of
+//! as many frames. Nothing is parsed, no header is written, and what a frame holds is not looked
+//! at.
 //!
-//! **Who owns these bytes.** Frames to send are written once, before the socket is bound. From then on the memory is the
-//! kernel's: nothing here reads or writes it.
+//! **Who owns these bytes.** Frames to send are written once, before the socket is bound. From then
+//! on the memory is the kernel's: nothing here reads or writes it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -84,7 +86,8 @@ impl BareXdp {
         if case.direction == Direction::Transmit {
             let frame = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
             for place in 0..slots.places() {
-                // SAFETY: nothing is bound yet, so nothing is lent to the kernel; no other reference exists.
+                // SAFETY: nothing is bound yet, so nothing is lent to the kernel; no other
+                // reference exists.
                 let bytes = unsafe { umem.bytes_mut(frame_at(slots, place), case.frame_len) }?;
                 bytes.copy_from_slice(frame.bytes());
             }

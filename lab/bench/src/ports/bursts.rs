@@ -1,4 +1,5 @@
-//! Frames to receive: one burst after the other, each found whole by the receiving side, or a stream.
+//! Frames to receive: one burst after the other, each found whole by the receiving side, or a
+//! stream.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,30 +18,35 @@ use crate::guest::{QUEUE_SIZE, STALL_LIMIT};
 /// Buffers that the receiving side has posted: as many as the guest's ring has entries.
 pub const POSTED: usize = QUEUE_SIZE as usize;
 
-/// Frames of a burst: half of the posted buffers. A back end that sleeps need not have taken more of them than that.
+/// Frames of a burst: half of the posted buffers. A back end that sleeps need not have taken more
+/// of them than that.
 pub const BURST: usize = POSTED / 2;
 const _: () = assert!(BURST <= QUEUE);
 
-/// Frames of a stream that are sent together: [`BURST`] of them are on their way at most, in four portions.
+/// Frames of a stream that are sent together: [`BURST`] of them are on their way at most, in four
+/// portions.
 const PORTION: usize = BURST / 4;
 
 /// Bytes of a receive buffer: what Linux posts for frames of Ethernet's usual length.
 pub const BUFFER_LEN: usize = 1536;
 
-/// Frames that are taken from, or given to, a ring before the other side is told: the batch of the port
-/// (crates/zerowire-virtio/src/io).
+/// Frames that are taken from, or given to, a ring before the other side is told: the batch of the
+/// port (crates/zerowire-virtio/src/io).
 pub const BATCH: usize = 64;
 
 /// How frames come that are to be received.
 #[derive(Debug, Clone)]
 pub enum Pace {
-    /// Burst after burst, with the worker's CPU held while one is queued: for CPU time. The clock stands meanwhile.
+    /// Burst after burst, with the worker's CPU held while one is queued: for CPU time. The clock
+    /// stands meanwhile.
     Bursts(Rc<Hold>),
-    /// A portion as soon as one was received, while the others are on their way: for bandwidth and load. The clock runs.
+    /// A portion as soon as one was received, while the others are on their way: for bandwidth and
+    /// load. The clock runs.
     Stream,
 }
 
-/// The working set of what is received: buffers are posted once at a time, so that it has a place for each.
+/// The working set of what is received: buffers are posted once at a time, so that it has a place
+/// for each.
 pub fn working_set(case: &Case) -> usize {
     case.working_set.bytes().max(POSTED * 2048)
 }
@@ -50,8 +56,8 @@ pub fn slots(case: &Case) -> Slots {
     Slots::new(working_set(case), BUFFER_LEN)
 }
 
-/// Sends `frames` frames at this pace. `drained` waits until so many more were received. Returns how long that took; of bursts
-/// all of them together, from when one was queued.
+/// Sends `frames` frames at this pace. `drained` waits until so many more were received. Returns
+/// how long that took; of bursts all of them together, from when one was queued.
 pub fn send(
     pace: &Pace,
     generator: &Generator,
@@ -140,8 +146,8 @@ pub fn on_worker(
     })
 }
 
-/// Receives `frames` frames, sent at this pace by the calling thread: `work` does so on a thread of its own and counts them.
-/// CPU time of that thread, and wall time as [`send`] has it.
+/// Receives `frames` frames, sent at this pace by the calling thread: `work` does so on a thread of
+/// its own and counts them. CPU time of that thread, and wall time as [`send`] has it.
 pub fn receive_on_worker(
     pace: &Pace,
     placement: &Placement,

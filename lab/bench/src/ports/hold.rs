@@ -1,7 +1,9 @@
-//! Keeps everything else off the worker's CPU for a moment: a thread at a real-time priority that spins there.
+//! Keeps everything else off the worker's CPU for a moment: a thread at a real-time priority that
+//! spins there.
 //!
-//! While a burst of frames is being queued neither the kernel's receive thread nor the measured side runs, so that both find
-//! all of it. A burst takes some tens of microseconds; the kernel's bound on real-time threads (950 ms of each second) is far.
+//! While a burst of frames is being queued neither the kernel's receive thread nor the measured
+//! side runs, so that both find all of it. A burst takes some tens of microseconds; the kernel's
+//! bound on real-time threads (950 ms of each second) is far.
 
 use std::io;
 use std::sync::Arc;
@@ -15,11 +17,12 @@ use rustix::process::{Pid, setpriority_process};
 use crate::cpu::Placement;
 use crate::sys;
 
-/// Nice value of all that takes part: on a busy machine a guest that waits for a CPU would let the back end sleep between
-/// batches.
+/// Nice value of all that takes part: on a busy machine a guest that waits for a CPU would let the
+/// back end sleep between batches.
 const NICE: i32 = -15;
 
-/// Gives a thread precedence over other programs; None: the calling one, whose threads and children inherit it.
+/// Gives a thread precedence over other programs; None: the calling one, whose threads and children
+/// inherit it.
 pub(super) fn go_first(thread: Option<u32>) -> Result<()> {
     let thread = thread.and_then(|number| Pid::from_raw(number as i32));
     setpriority_process(thread, NICE).context("can't set a nice value: CAP_SYS_NICE is needed (run as root)")

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::stats::percent;
 
-/// CPU time of a back end with a guest that is connected, has posted its receive buffers, and does nothing.
+/// CPU time of a back end with a guest that is connected, has posted its receive buffers, and does
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PortIdle {
     /// The variant.

@@ -1,4 +1,5 @@
-//! One run of a bare loop over a veth pair: what it took, the kernel's thread with it, and whether every frame arrived.
+//! One run of a bare loop over a veth pair: what it took, the kernel's thread with it, and whether
+//! every frame arrived.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,24 +1,28 @@
-//! `zerowire-bench net --port xdp|packet`: ports on an ordinary interface, measured on pairs of veth devices, beside the tap's.
+//! `zerowire-bench net --port xdp|packet`: ports on an ordinary interface, measured on pairs of
+//! veth devices, beside the tap's.
 //!
 //! ```text
 //!   worker's CPU                                               driver's CPU
-//!   back end, or a bare loop ── port ══ veth ══ peer ── IP layer of the namespace (drops what is transmitted)
-//!   kernel thread of the port's                     └── packet socket (sends what is to be received)
+//!   back end, or a bare loop ── port ══ veth ══ peer ── IP layer (drops what is transmitted)
+//!   kernel thread of the port's                     └── packet socket (sends what is received)
 //!   receive queue
 //! ```
 //!
-//! **What is counted.** Transmit: all threads of the back end. A veth device delivers in the context of the sender, so that
-//! the drop at the peer is part of it, as it is on a tap. Receive: all threads of the back end, and the kernel thread that
-//! takes frames from the port's queue, runs the XDP program and copies (`threaded` NAPI; Documentation/networking/napi.rst):
-//! without that thread the copy would be made, and counted, wherever the sender happens to run.
+//! **What is counted.** Transmit: all threads of the back end. A veth device delivers in the
+//! context of the sender, so that the drop at the peer is part of it, as it is on a tap. Receive:
+//! all threads of the back end, and the kernel thread that takes frames from the port's queue, runs
+//! the XDP program and copies (`threaded` NAPI; Documentation/networking/napi.rst): without that
+//! thread the copy would be made, and counted, wherever the sender happens to run.
 //!
-//! **Saturation.** Received frames come in bursts. While a burst is queued the worker's CPU is [held](hold), so that queue,
-//! back end and loop find it whole.
+//! **Saturation.** Received frames come in bursts. While a burst is queued the worker's CPU is
+//! [held](hold), so that queue, back end and loop find it whole.
 //!
-//! **Bandwidth and load.** While a burst is queued the clock stands. So these have runs of their own, of the longest frames:
-//! a stream that is received while it is sent, some frames ahead ([`bursts::Pace`]).
+//! **Bandwidth and load.** While a burst is queued the clock stands. So these have runs of their
+//! own, of the longest frames: a stream that is received while it is sent, some frames ahead
+//! ([`bursts::Pace`]).
 //!
-//! Each variant has a pair of its own; the floor, [`bare_xdp`], is a loop over the four rings with memory of its own.
+//! Each variant has a pair of its own; the floor, [`bare_xdp`], is a loop over the four rings with
+//! memory of its own.
 
 pub mod bandwidth;
 pub mod bare_xdp;

@@ -1,5 +1,5 @@
-//! A plain packet socket that copies: one system call a frame, send(2) or recv(2), as programs without rings do it
-//! (packet(7)).
+//! A plain packet socket that copies: one system call a frame, send(2) or recv(2), as programs
+//! without rings do it (packet(7)).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

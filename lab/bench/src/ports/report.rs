@@ -23,11 +23,13 @@ pub struct PortReport {
     pub separate_cpus: bool,
     /// Remarks on what was left out and why.
     pub notes: Vec<String>,
-    /// Saturation, case by case; the first variant of each is the bare AF_XDP loop, the floor of its ratios.
+    /// Saturation, case by case; the first variant of each is the bare AF_XDP loop, the floor of
+    /// its ratios.
     pub cases: Vec<CaseReport>,
     /// Each variant beside the tap's floor.
     pub comparisons: Vec<Comparison>,
-    /// Streams of the longest frames, case by case; the first variant of each is a plain raw socket that copies.
+    /// Streams of the longest frames, case by case; the first variant of each is a plain raw socket
+    /// that copies.
     pub streams: Vec<CaseReport>,
     /// Their bandwidth and CPU load.
     pub bandwidth: Vec<Bandwidth>,
@@ -113,8 +115,8 @@ mod tests {
     use crate::compare::tests::sample_reports;
     use crate::experiment::charts_into;
 
-    /// Two lengths; the bare loop takes 400 ns in the first round, the port 440, rising with the rounds alike. Of the longer one
-    /// there is a stream as well.
+    /// Two lengths; the bare loop takes 400 ns in the first round, the port 440, rising with the
+    /// rounds alike. Of the longer one there is a stream as well.
     fn report() -> PortReport {
         let named = |mut case: CaseReport, first: &str| {
             case.lines[0].variant = first.to_owned();
@@ -174,7 +176,8 @@ mod tests {
         }
         // Only one way was measured.
         assert!(!text.contains("rx Gb/s"));
-        // Published figures stand in the columns of the measured ones: 1.7 to 1.1, 150 to 130, and 1.13 to 0.85.
+        // Published figures stand in the columns of the measured ones: 1.7 to 1.1, 150 to 130, and
+        // 1.13 to 0.85.
         let cells = |name: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
             line.trim_start_matches(name).split_whitespace().map(str::to_owned).collect()

@@ -23,9 +23,11 @@ use crate::floor::Floor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 
-/// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files where the options say.
+/// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files
+/// where the options say.
 ///
-/// Fails when the namespace or an interface can't be made, when the bare AF_XDP loop fails, and when a file can't be written.
+/// Fails when the namespace or an interface can't be made, when the bare AF_XDP loop fails, and
+/// when a file can't be written.
 pub fn run_ports(options: &PortOptions, out: &mut dyn Write) -> Result<PortReport> {
     let cases = options.cases()?;
     let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
@@ -112,7 +114,8 @@ fn start(
     Served::start(program, port, more, pace.clone(), placement)
 }
 
-/// The back ends that are to be measured: a port and further arguments. The tap's is there to compare with.
+/// The back ends that are to be measured: a port and further arguments. The tap's is there to
+/// compare with.
 fn served(options: &PortOptions) -> Vec<(PortKind, &str)> {
     if options.program.is_none() {
         return Vec::new();

@@ -49,8 +49,9 @@ struct Ready {
 }
 
 impl Served {
-    /// Makes the pair in the namespace of the calling thread, and starts `program net` with the port on it and the further
-    /// arguments `more`, separated by blanks. A tap is made by the back end.
+    /// Makes the pair in the namespace of the calling thread, and starts `program net` with the
+    /// port on it and the further arguments `more`, separated by blanks. A tap is made by the back
+    /// end.
     pub fn start(
         program: &Path,
         kind: PortKind,
@@ -76,8 +77,8 @@ impl Served {
         Ok(Self { name, backend, wire, pace, placement, ready: None, before, kernel })
     }
 
-    /// CPU time of the back end, and of the kernel thread of its port, over `watch` with a guest that is connected and does
-    /// nothing.
+    /// CPU time of the back end, and of the kernel thread of its port, over `watch` with a guest
+    /// that is connected and does nothing.
     pub fn idle(&mut self, watch: Duration) -> Result<PortIdle> {
         self.ready = None;
         let mut guest = Guest::connect(&self.backend.socket(0), 4 << 20)?;

@@ -57,7 +57,8 @@ fn saturation(report: &PortReport) -> String {
     )
 }
 
-/// Bandwidth and load of the ports, beside the raw socket's and the published figures: both ways in one table.
+/// Bandwidth and load of the ports, beside the raw socket's and the published figures: both ways in
+/// one table.
 fn bandwidth(report: &PortReport) -> String {
     let rows = &report.bandwidth;
     let Some(len) = rows.first().map(|row| row.case.frame_len) else {

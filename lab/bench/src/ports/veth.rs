@@ -1,9 +1,11 @@
-//! A pair of veth devices whose one end is the port, with a kernel thread for what the port receives.
+//! A pair of veth devices whose one end is the port, with a kernel thread for what the port
+//! receives.
 //!
-//! The receive queue of a veth device is served where the sender runs, unless it is `threaded` (Documentation/networking/
-//! napi.rst). Then a kernel thread does it, whose CPU time can be read and which can be given a CPU. For that the queue must
-//! be one that is polled: the port has GRO on, and its peer no segmentation offloads, without which the kernel would pass by
-//! the queue (drivers/net/veth.c, `veth_skb_is_eligible_for_gro`).
+//! The receive queue of a veth device is served where the sender runs, unless it is `threaded`
+//! (Documentation/networking/ napi.rst). Then a kernel thread does it, whose CPU time can be read
+//! and which can be given a CPU. For that the queue must be one that is polled: the port has GRO
+//! on, and its peer no segmentation offloads, without which the kernel would pass by the queue
+//! (drivers/net/veth.c, `veth_skb_is_eligible_for_gro`).
 
 use std::fs;
 use std::io;
@@ -39,9 +41,11 @@ pub struct Veth {
 }
 
 impl Veth {
-    /// Makes a pair in the namespace of the calling thread, up, and puts the kernel thread on the worker's CPU.
+    /// Makes a pair in the namespace of the calling thread, up, and puts the kernel thread on the
+    /// worker's CPU.
     pub fn new(placement: &Placement) -> Result<Self> {
-        // The kernel thread is found by the name of the device, which has to be the only one on this machine.
+        // The kernel thread is found by the name of the device, which has to be the only one on
+        // this machine.
         let name = format!("z{:x}n{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let peer = format!("{name}p");
         let here =
@@ -85,7 +89,8 @@ impl Veth {
 /// Makes a kernel thread serve the receive queue of `name`; its process number.
 fn serve_by_thread(name: &str) -> Result<u32> {
     let path = format!("class/net/{name}/threaded");
-    // The interfaces that a mount of sysfs shows are those of the namespace of the thread that made it.
+    // The interfaces that a mount of sysfs shows are those of the namespace of the thread that made
+    // it.
     let write = || -> io::Result<()> {
         let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(context.as_fd())?;

@@ -25,7 +25,8 @@ impl Wire {
         }
     }
 
-    /// CPU time so far of the kernel thread that serves the port's receive queue; a tap has none, its reader makes the copy.
+    /// CPU time so far of the kernel thread that serves the port's receive queue; a tap has none,
+    /// its reader makes the copy.
     pub fn kernel_time(&self) -> Result<Duration> {
         match self {
             Self::Veth(veth) => veth.kernel_time(),

@@ -45,8 +45,8 @@ impl Senders {
         bytes.div_ceil(count) * count
     }
 
-    /// Sends `bytes` ([`Senders::whole`]) on all connections in turn, a write each, until all is sent or `goal` is 0: the
-    /// receiver has given up. Runs on the driver's CPU.
+    /// Sends `bytes` ([`Senders::whole`]) on all connections in turn, a write each, until all is
+    /// sent or `goal` is 0: the receiver has given up. Runs on the driver's CPU.
     pub fn send(&mut self, bytes: u64, goal: &Goal, placement: &Placement) -> Result<()> {
         placement.pin_driver()?;
         let each = bytes / self.streams.len().max(1) as u64;

@@ -37,8 +37,8 @@ pub struct TcpRxOptions {
     pub quick: bool,
     /// Rounds of each case; `None`: 9, or 3 when quick or with an external client.
     pub rounds: Option<usize>,
-    /// Megabytes (of 10⁶ bytes) of a run, of all connections together; `None`: 512, or 64 when quick. An external client
-    /// decides for itself.
+    /// Megabytes (of 10⁶ bytes) of a run, of all connections together; `None`: 512, or 64 when
+    /// quick. An external client decides for itself.
     pub megabytes: Option<u64>,
     /// Numbers of connections. An external client decides for itself.
     pub connections: Vec<usize>,

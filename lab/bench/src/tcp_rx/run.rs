@@ -19,10 +19,11 @@ use crate::machine::Machine;
 use crate::netns::{Link, in_new_namespace};
 use crate::progress::Progress;
 
-/// Measures every way with every number of connections; text goes to `out`, files where the options say.
+/// Measures every way with every number of connections; text goes to `out`, files where the options
+/// say.
 ///
-/// Fails when options make no sense, when the namespace can't be made, and when a file can't be written; a way that fails or
-/// isn't to be had is named in the report.
+/// Fails when options make no sense, when the namespace can't be made, and when a file can't be
+/// written; a way that fails or isn't to be had is named in the report.
 pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxReport> {
     options.verify()?;
     let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };

@@ -1,8 +1,9 @@
 //! Memory traffic by hardware counters, where the machine has them (perf_event_open(2)).
 //!
-//! Best: the memory controllers' own counts of cache lines read and written (`uncore_imc_*` of Intel's server CPUs, `amd_umc_*` of
-//! AMD's from Zen 4 on), which hold what a NIC writes as well, and all other programs. Else the receiving thread's last-level cache misses, a cache line each. A
-//! virtual machine usually has neither.
+//! Best: the memory controllers' own counts of cache lines read and written (`uncore_imc_*` of
+//! Intel's server CPUs, `amd_umc_*` of AMD's from Zen 4 on), which hold what a NIC writes as well,
+//! and all other programs. Else the receiving thread's last-level cache misses, a cache line each.
+//! A virtual machine usually has neither.
 
 use std::fs;
 use std::io;
@@ -17,7 +18,8 @@ use crate::sys;
 const LINE_BYTES: u64 = 64;
 const PERF_TYPE_HARDWARE: u32 = 0;
 const PERF_COUNT_HW_CACHE_MISSES: u64 = 3;
-/// `umc_cas_cmd.all`: reads and writes. The kernel has no names for this unit's events (perf's list, amdzen4/memory-controller.json).
+/// `umc_cas_cmd.all`: reads and writes. The kernel has no names for this unit's events (perf's
+/// list, amdzen4/memory-controller.json).
 const UMC_CAS_ALL: u64 = 0x0a;
 const DEVICES: &str = "/sys/bus/event_source/devices";
 
@@ -30,7 +32,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Opens what there is, for the calling thread. The error is why nothing is counted, as words for the report.
+    /// Opens what there is, for the calling thread. The error is why nothing is counted, as words
+    /// for the report.
     pub fn open() -> Result<Self, String> {
         let controllers = controllers(Path::new(DEVICES));
         let why_not = if controllers.is_empty() {

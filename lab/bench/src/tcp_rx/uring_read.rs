@@ -1,9 +1,9 @@
-//! io_uring as a faster read(): one IORING_OP_READ a connection, each into memory of its own; all that have completed are
-//! asked for again in one system call.
+//! io_uring as a faster read(): one IORING_OP_READ a connection, each into memory of its own; all
+//! that have completed are asked for again in one system call.
 //!
-//! Memory: the kernel writes a connection's buffer from the submission of its read until its completion. With
-//! IORING_SETUP_DEFER_TASKRUN it does so only while this thread is inside the system call, and after the ring is gone not at
-//! all; the buffers live longer than the ring.
+//! Memory: the kernel writes a connection's buffer from the submission of its read until its
+//! completion. With IORING_SETUP_DEFER_TASKRUN it does so only while this thread is inside the
+//! system call, and after the ring is gone not at all; the buffers live longer than the ring.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
@@ -43,7 +43,8 @@ impl UringRead {
             let buffer = &mut self.buffers[index];
             let fd = types::Fd(self.sockets[index].as_raw_fd());
             let entry = opcode::Read::new(fd, buffer.as_mut_ptr(), buffer.len() as u32).build();
-            // SAFETY: the buffer is as long as said, isn't looked at until the completion, and outlives the ring.
+            // SAFETY: the buffer is as long as said, isn't looked at until the completion, and
+            // outlives the ring.
             unsafe { self.ring.submission().push(&entry.user_data(index as u64)) }
                 .context("the submission queue is full")?;
         }

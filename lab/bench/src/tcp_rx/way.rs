@@ -147,7 +147,8 @@ pub struct Tally {
 
 /// One way on its connections.
 pub trait Way {
-    /// Receives until the goal is reached; looks at every byte if `touch`. The figures are of this call alone.
+    /// Receives until the goal is reached; looks at every byte if `touch`. The figures are of this
+    /// call alone.
     fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally>;
 
     /// What runs, where it says more than the name.
@@ -190,7 +191,8 @@ impl Patience {
     }
 }
 
-/// Looks at every byte, as a program that uses the data does. Not elided: the result is opaque to the compiler.
+/// Looks at every byte, as a program that uses the data does. Not elided: the result is opaque to
+/// the compiler.
 pub(super) fn touch_all(bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks::<8>();
     let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));

@@ -1,7 +1,9 @@
-//! What an attacker leaves others: the rate of an honest connection beside each attack, and without.
+//! What an attacker leaves others: the rate of an honest connection beside each attack, and
+//! without.
 //!
-//! One thread on the guests' CPU drives the attacker and the honest guest in turn, so that no scheduler decides between them:
-//! what it can't give the one while it is busy with the other is what the controls show.
+//! One thread on the guests' CPU drives the attacker and the honest guest in turn, so that no
+//! scheduler decides between them: what it can't give the one while it is busy with the other is
+//! what the controls show.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
@@ -202,8 +204,8 @@ impl Stage<'_> {
         VsockGuest::connect(&self.backend.socket(vm), &setup)
     }
 
-    /// Runs every attack beside every victim, and beside nobody at the end: runs by attack, by victim,
-    /// by round.
+    /// Runs every attack beside every victim, and beside nobody at the end: runs by attack, by
+    /// victim, by round.
     fn run_all(&self, attacks: &[Option<Attack>], rounds: usize) -> Result<Vec<Vec<Vec<Run>>>> {
         let mut runs = vec![vec![Vec::new(); Victim::ALL.len() + 1]; attacks.len()];
         let mut progress = Progress::new("attacks", rounds);
@@ -258,7 +260,8 @@ impl Stage<'_> {
         let (outcome, programs) = std::thread::scope(|scope| {
             let got = &got;
             let honest = stream.map(|s| scope.spawn(move || seat().and_then(|()| read(s, got, over))));
-            // Programs of the attacker's connections have a thread of their own: the scheduler is fair to both.
+            // Programs of the attacker's connections have a thread of their own: the scheduler is
+            // fair to both.
             let other = other.as_ref().map(|s| {
                 let ignored = &ignored;
                 scope.spawn(move || seat().and_then(|()| read(s, ignored, over)))
@@ -373,7 +376,8 @@ fn read(mut stream: &UnixStream, got: &AtomicU64, over: &AtomicBool) -> Result<(
     Ok(())
 }
 
-/// Accepts whoever comes, until it is over, and closes each at once: the guest's reset comes too late.
+/// Accepts whoever comes, until it is over, and closes each at once: the guest's reset comes too
+/// late.
 fn accept(listener: &UnixListener, over: &AtomicBool) -> Result<()> {
     while !over.load(Ordering::Acquire) {
         if listener.accept().is_err() {

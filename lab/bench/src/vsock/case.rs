@@ -20,7 +20,8 @@ pub const QUEUE_SIZE: u16 = 128;
 /// The longest write that can be asked for.
 const LONGEST_WRITE: usize = 4 << 20;
 
-/// Messages of a sample at most: short ones cost by their number. Of a quick one and of a warm-up a quarter.
+/// Messages of a sample at most: short ones cost by their number. Of a quick one and of a warm-up a
+/// quarter.
 const MESSAGES: usize = 64 << 10;
 
 /// The type of the sockets.
@@ -77,7 +78,8 @@ impl std::str::FromStr for SocketKind {
 pub struct VsockCase {
     /// Which way: transmit is guest to host.
     pub direction: Direction,
-    /// Bytes of each write of the sending program, and of the buffer that the receiving one reads into.
+    /// Bytes of each write of the sending program, and of the buffer that the receiving one reads
+    /// into.
     pub write_len: usize,
     /// Bytes that the receiving side of a connection gives to the sending one: the back end to the
     /// guest, the guest to the back end.

@@ -53,8 +53,8 @@ impl Subject for Vsock {
     type Sample = Sample;
 
     const FIGURES: &'static [Figure<Self>] = &[
-        // CPU seconds of the measured side for 10⁹ bytes; then divided by the floor's, and by that of
-        // the first of several programs.
+        // CPU seconds of the measured side for 10⁹ bytes; then divided by the floor's, and by that
+        // of the first of several programs.
         Figure::<Self>::spread("cpu_s_per_gb", |_, s| Some(s.cpu_per_gb())),
         Figure::<Self>::ratio("ratio_to_floor", "floor", |_, s| s.cpu_per_gb()),
         Figure::<Self>::ratio_if_any("ratio_to_before", "before", |_, s| s.cpu_per_gb()),

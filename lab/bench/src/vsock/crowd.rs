@@ -141,8 +141,8 @@ impl Crowd {
     }
 
     /// Every connection but the first sends `each` bytes. With `stall` the first one sends as much
-    /// as its credit allows, and is read afterwards. `seat` moves the host's program to its CPU. Returns what the others cost, and what the
-    /// first one had sent.
+    /// as its credit allows, and is read afterwards. `seat` moves the host's program to its CPU.
+    /// Returns what the others cost, and what the first one had sent.
     fn run(
         &mut self,
         backend: &Backend,

@@ -1,7 +1,7 @@
 //! The guest that drives a vsock back end, run natively on the driver's CPU.
 //!
-//! Payload to send is written once, before anything is measured; payload that arrives is counted and
-//! never looked at, so that the driver's CPU doesn't warm it for the back end.
+//! Payload to send is written once, before anything is measured; payload that arrives is counted
+//! and never looked at, so that the driver's CPU doesn't warm it for the back end.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

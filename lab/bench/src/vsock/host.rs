@@ -1,5 +1,5 @@
-//! The host's program: plain read() and write() on a unix socket, on a thread of its own. A socket of messages is read and written
-//! by the same calls, a message each.
+//! The host's program: plain read() and write() on a unix socket, on a thread of its own. A socket
+//! of messages is read and written by the same calls, a message each.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

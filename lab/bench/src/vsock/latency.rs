@@ -86,8 +86,8 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
     Ok(rows)
 }
 
-/// The floor and the back end with one length, in turns; `run` makes as many trips of one of them as it
-/// is told.
+/// The floor and the back end with one length, in turns; `run` makes as many trips of one of them
+/// as it is told.
 fn measure_len(
     len: usize,
     (rounds, trips): (usize, usize),

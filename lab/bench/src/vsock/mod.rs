@@ -1,9 +1,10 @@
 //! The benchmark of the vsock device: `zerowire-bench vsock`.
 //!
-//! A guest without a VM ([`guest`]) exchanges streams, or messages, with a program of the host ([`host`]) through a
-//! back end process ([`device`]); the floor ([`floor`]) moves the same bytes through a pair of unix
-//! sockets. The guest has the driver's CPU; the back end, or the thread of the floor in its place, the
-//! other one; the host's program shares one of them ([`host::HostCpu`]).
+//! A guest without a VM ([`guest`]) exchanges streams, or messages, with a program of the host
+//! ([`host`]) through a back end process ([`device`]); the floor ([`floor`]) moves the same bytes
+//! through a pair of unix sockets. The guest has the driver's CPU; the back end, or the thread of
+//! the floor in its place, the other one; the host's program shares one of them
+//! ([`host::HostCpu`]).
 
 pub mod attack;
 pub mod case;

@@ -15,7 +15,8 @@ pub struct VsockBenchOptions {
     pub quick: bool,
     /// Rounds of each case; `None`: 9, or 3 when quick.
     pub rounds: Option<usize>,
-    /// The type of the sockets. Round trips, guest to guest, many and idle connections, and attacks, are measured of streams only.
+    /// The type of the sockets. Round trips, guest to guest, many and idle connections, and
+    /// attacks, are measured of streams only.
     pub socket: SocketKind,
     /// Lengths of writes in bytes, of messages where there are messages.
     pub writes: Vec<usize>,
@@ -29,7 +30,8 @@ pub struct VsockBenchOptions {
     pub ends: EndOptions,
     /// Numbers of idle connections whose memory is measured; empty leaves the part out.
     pub idle_connections: Vec<usize>,
-    /// Whether to measure round trips, guest to guest, many connections with a stalled one, and attacks.
+    /// Whether to measure round trips, guest to guest, many connections with a stalled one, and
+    /// attacks.
     pub extras: bool,
     /// The program whose `vsock` command is measured; `None` measures the floor alone.
     pub program: Option<PathBuf>,

@@ -97,7 +97,8 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
     Ok(report)
 }
 
-/// What isn't a stream of one connection. A part that fails is named in the report; the others go on.
+/// What isn't a stream of one connection. A part that fails is named in the report; the others go
+/// on.
 fn others(
     options: &VsockBenchOptions,
     program: &Path,

@@ -1,4 +1,5 @@
-//! What a hostile guest, or a hostile program of the host, does to a vsock back end; and what attackers are compared with.
+//! What a hostile guest, or a hostile program of the host, does to a vsock back end; and what
+//! attackers are compared with.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -18,15 +19,16 @@ use super::guest::VsockGuest;
 use super::host;
 use crate::backend::Backend;
 
-/// Packets of an attacker between two looks at everything else: a part of the queue, so that the honest connection of the
-/// same guest finds room in it.
+/// Packets of an attacker between two looks at everything else: a part of the queue, so that the
+/// honest connection of the same guest finds room in it.
 const STEP: usize = QUEUE_SIZE as usize / 4;
 /// Host programs in a step.
 const PROGRAMS: usize = 4;
 /// Connections of an attacker that has many.
 const CONNECTIONS: usize = STEP;
-/// Requests that go before anything counts: with all that a back end looks at when they come at once (10 000 by default), it has
-/// looked at what it will, and what is measured is what a flood leaves that goes on.
+/// Requests that go before anything counts: with all that a back end looks at when they come at
+/// once (10 000 by default), it has looked at what it will, and what is measured is what a flood
+/// leaves that goes on.
 const MANY_REQUESTS: usize = 30_000;
 /// Half lines that are kept open: more than the back end waits for.
 const HALF_LINES: usize = 200;
@@ -192,7 +194,8 @@ impl Weapon {
         self.attack == Attack::Spin
     }
 
-    /// Sends some. Returns how many packets, or programs, that were; the device sees them at the guest's next turn.
+    /// Sends some. Returns how many packets, or programs, that were; the device sees them at the
+    /// guest's next turn.
     pub fn step(&mut self, guest: &mut VsockGuest) -> Result<usize> {
         match self.attack {
             Attack::Spin => {

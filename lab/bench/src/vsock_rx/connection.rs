@@ -24,8 +24,9 @@ pub fn wait_readable(socket: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Receives until the end. One dequeue fills the buffer as far as there is something, at least with as many bytes as the
-/// low-water mark has: AF_VSOCK's poll() knows that mark, that of a unix socket does not.
+/// Receives until the end. One dequeue fills the buffer as far as there is something, at least with
+/// as many bytes as the low-water mark has: AF_VSOCK's poll() knows that mark, that of a unix
+/// socket does not.
 pub fn receive(socket: &impl AsFd, options: &ClientOptions) -> Result<ClientOutput> {
     let socket = socket.as_fd();
     let mut buffer = vec![0; options.len()];

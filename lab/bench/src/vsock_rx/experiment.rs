@@ -1,4 +1,5 @@
-//! Runs with a back end: guest to host with the tool as client, host to guest with the tool as server.
+//! Runs with a back end: guest to host with the tool as client, host to guest with the tool as
+//! server.
 
 use std::io;
 use std::path::Path;
@@ -60,12 +61,14 @@ impl<'a> Experiment<'a> {
         })
     }
 
-    /// Starts one whose back end shares the guest's memory with programs, and looks whether it does.
+    /// Starts one whose back end shares the guest's memory with programs, and looks whether it
+    /// does.
     pub fn start_direct(program: &Path, options: &'a TableOptions, placement: &Placement) -> Result<Self> {
         Self::start(program, options, &["--share-guest-memory"], placement)
     }
 
-    /// Makes the guest ready for a case; the one before must be gone, for a back end serves one front end.
+    /// Makes the guest ready for a case; the one before must be gone, for a back end serves one
+    /// front end.
     pub fn guest(&self, case: &RxCase) -> Result<Guest> {
         let transmit = case.direction == Direction::Transmit;
         let rx_buffer = case.rx_buffer();
@@ -94,7 +97,8 @@ impl<'a> Experiment<'a> {
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }
 
-    /// Starts the tool where the host's program runs. One that polls would keep the back end from its CPU: it gets the other.
+    /// Starts the tool where the host's program runs. One that polls would keep the back end from
+    /// its CPU: it gets the other.
     fn tool(&self, args: &[String], polls: bool) -> Result<Program> {
         let cpu = if polls && self.host_cpu == HostCpu::Backend { HostCpu::Guest } else { self.host_cpu };
         cpu.pin(&self.placement)?;
@@ -254,7 +258,8 @@ fn listens(path: &Path) -> Result<bool> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix")
         .context("can't read the table of unix sockets")?;
     let path = path.display().to_string();
-    // Num RefCount Protocol Flags Type St Inode Path; of the flags that is __SO_ACCEPTCON (net/unix/af_unix.c, `unix_seq_show`).
+    // Num RefCount Protocol Flags Type St Inode Path; of the flags that is __SO_ACCEPTCON
+    // (net/unix/af_unix.c, `unix_seq_show`).
     Ok(table
         .lines()
         .filter(|line| line.ends_with(&path))

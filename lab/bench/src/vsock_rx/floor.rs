@@ -1,8 +1,8 @@
 //! The floors: one memcpy plus the program's look, and the look alone, without any device.
 //!
-//! The memcpy runs on a thread on the back end's CPU and the look on one where the host's program runs, in turns. If these are
-//! two CPUs, the second one has to fetch what the first one has written. Waiting for the turn is not counted, but in the floors
-//! of [`woken`].
+//! The memcpy runs on a thread on the back end's CPU and the look on one where the host's program
+//! runs, in turns. If these are two CPUs, the second one has to fetch what the first one has
+//! written. Waiting for the turn is not counted, but in the floors of [`woken`].
 
 mod woken;
 
@@ -182,7 +182,8 @@ mod tests {
     }
 
     impl Floor {
-        /// Where the last full turn of the ring began: 100 bytes behind a multiple of the ring's length.
+        /// Where the last full turn of the ring began: 100 bytes behind a multiple of the ring's
+        /// length.
         fn walk_start(&self) -> usize {
             self.at() - 100
         }

@@ -1,8 +1,8 @@
-//! The receiving program on the guest's side, above a driver in user space: payload is read in the buffers where the device
-//! wrote it.
+//! The receiving program on the guest's side, above a driver in user space: payload is read in the
+//! buffers where the device wrote it.
 //!
-//! The copying mode of this driver makes the one copy that a guest's kernel makes, out of the device's buffer into the
-//! program's, and none of its system calls.
+//! The copying mode of this driver makes the one copy that a guest's kernel makes, out of the
+//! device's buffer into the program's, and none of its system calls.
 
 use std::time::{Duration, Instant};
 
@@ -123,7 +123,8 @@ impl Waiter {
     }
 }
 
-/// Receives on a vsock device of this guest that no kernel driver has, at this address on the PCI bus, or the only one.
+/// Receives on a vsock device of this guest that no kernel driver has, at this address on the PCI
+/// bus, or the only one.
 pub fn on_device(address: Option<&str>, options: &ClientOptions) -> Result<ClientOutput> {
     let address = address.map(str::parse).transpose().context("--device")?;
     let device = PciDevice::open(pci::VSOCK, &PciOptions { address, ..PciOptions::default() }).with_context(|| {

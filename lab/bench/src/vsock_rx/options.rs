@@ -20,8 +20,8 @@ pub const TX_BUFFER: usize = 16 << 20;
 const MAX_TX_PAGES: usize = 1 << 18;
 /// The most megabytes that the server sends: 64 TiB.
 const MAX_MEGABYTES: u64 = 1 << 26;
-/// Bytes of all windows together, unless their number is given: well above the usual credit, so that what was sent ahead
-/// fits, and within a second-level cache.
+/// Bytes of all windows together, unless their number is given: well above the usual credit, so
+/// that what was sent ahead fits, and within a second-level cache.
 const RING_BYTES: usize = 1 << 20;
 
 /// Where the connection goes.
@@ -31,7 +31,8 @@ pub enum Place {
     Kernel,
     /// The host's end of `zerowire vsock`: what its `--uds` has.
     Host(PathBuf),
-    /// A vsock device that a user-space driver of this process drives: in a guest, by its PCI address.
+    /// A vsock device that a user-space driver of this process drives: in a guest, by its PCI
+    /// address.
     Device(String),
 }
 
@@ -157,7 +158,8 @@ pub struct TableOptions {
     pub quick: bool,
     /// Rounds of each case; `None`: 5, or 3 when quick.
     pub rounds: Option<usize>,
-    /// Megabytes (2^20) of each run; `None`: 2048, as in the experiment that the table repeats, or 64 when quick.
+    /// Megabytes (2^20) of each run; `None`: 2048, as in the experiment that the table repeats, or
+    /// 64 when quick.
     pub megabytes: Option<u64>,
     /// Bytes of a dequeue, whole pages.
     pub sizes: Vec<usize>,

@@ -19,7 +19,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `tool vsock-rx` with these arguments and `--json`. It inherits the CPU of the calling thread.
+    /// Starts `tool vsock-rx` with these arguments and `--json`. It inherits the CPU of the calling
+    /// thread.
     pub fn start(tool: &Path, args: &[String]) -> Result<Self> {
         let mut command = Command::new(tool);
         command.args(["--log", "warn", "vsock-rx", "--json", "-"]).args(args);

@@ -1,10 +1,11 @@
 //! Figures that were published for mapped receive in a kernel, to compare ratios with.
 //!
-//! They are those of the patch set "virtio/vsock: experimental zerocopy receive", version 3 (Arseniy Krasnov, 2022, netdev
-//! mailing list): 2 GiB, Celeron N2930 with 4 cores, a real guest under KVM. The archived tables hold three of the four
-//! figures of a cell: seconds of the server's send loop (A), seconds of the client's receive loop (B), nanoseconds of a
-//! dequeue (D). The seconds in dequeue calls (C) are not in them. Their dequeues are calls of the kernel without a look at
-//! the bytes.
+//! They are those of the patch set "virtio/vsock: experimental zerocopy receive", version 3
+//! (Arseniy Krasnov, 2022, netdev mailing list): 2 GiB, Celeron N2930 with 4 cores, a real guest
+//! under KVM. The archived tables hold three of the four figures of a cell: seconds of the server's
+//! send loop (A), seconds of the client's receive loop (B), nanoseconds of a dequeue (D). The
+//! seconds in dequeue calls (C) are not in them. Their dequeues are calls of the kernel without a
+//! look at the bytes.
 
 use serde::Serialize;
 
@@ -60,7 +61,8 @@ const H2G_MAPPED: Row = [
     (1.10, 5.35, 242036.0),
 ];
 
-/// The published cell of a direction, a mode and a length; only copying and mapped receive were published.
+/// The published cell of a direction, a mode and a length; only copying and mapped receive were
+/// published.
 pub fn cell(direction: Direction, mode: Mode, len: usize) -> Option<Cell> {
     let row = match (direction, mode) {
         (Direction::Transmit, Mode::Copy) => G2H_COPY,

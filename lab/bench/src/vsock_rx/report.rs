@@ -98,7 +98,8 @@ impl RxWay {
         let floor = match self {
             Self::FloorTouch | Self::FloorCopyTouch => None,
             Self::Direct | Self::FloorTouchWoken => Some(("floor", Self::FloorTouch)),
-            // Host to guest, what is mapped is the device's own buffer: the one copy is the back end's read().
+            // Host to guest, what is mapped is the device's own buffer: the one copy is the back
+            // end's read().
             _ => Some(("floor", Self::FloorCopyTouch)),
         };
         copy.into_iter().chain(floor).map(|(label, variant)| Base { label, variant }).collect()

@@ -21,9 +21,11 @@ use crate::progress::Progress;
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
 const WARM_UP: u64 = 8 << 20;
 
-/// Measures copying and mapped receive against the floors; text goes to `out`, files where the options say.
+/// Measures copying and mapped receive against the floors; text goes to `out`, files where the
+/// options say.
 ///
-/// Fails when a file can't be written; what fails of the back end or the program is named in the report.
+/// Fails when a file can't be written; what fails of the back end or the program is named in the
+/// report.
 pub fn run_table(options: &TableOptions, out: &mut dyn Write) -> Result<RxReport> {
     options.verify()?;
     let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };

@@ -114,8 +114,8 @@ pub fn sum_of(buffer: &[u8], bytes: u64) -> u64 {
     sum.value()
 }
 
-/// The client closes when it has all. What a program has sent and closed goes on in the kernel, but the one that measures
-/// should not begin something else before.
+/// The client closes when it has all. What a program has sent and closed goes on in the kernel, but
+/// the one that measures should not begin something else before.
 fn wait_for_client(socket: &OwnedFd) {
     let mut byte = [0];
     // The client sends nothing: this is its end, or an error that means the same.

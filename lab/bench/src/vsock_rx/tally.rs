@@ -94,7 +94,8 @@ impl Tally {
         }
     }
 
-    /// The program looks at bytes that `byte` gives and `copy` copies, of memory that others may write.
+    /// The program looks at bytes that `byte` gives and `copy` copies, of memory that others may
+    /// write.
     #[inline]
     pub fn look_at(&mut self, len: usize, byte: impl Fn(usize) -> u8, copy: impl Fn(&mut [u8])) {
         self.bytes += len as u64;

@@ -1,4 +1,5 @@
-//! `zerowire-bench ab …`: two builds, which are the same one here. Needs root, as the benchmark that they run does.
+//! `zerowire-bench ab …`: two builds, which are the same one here. Needs root, as the benchmark
+//! that they run does.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! What every benchmark has in common: 2 for wrong arguments, help pages that fit, and an end without a panic where nobody reads.
+//! What every benchmark has in common: 2 for wrong arguments, help pages that fit, and an end
+//! without a panic where nobody reads.
 
 use std::process::{Command, Output, Stdio};
 

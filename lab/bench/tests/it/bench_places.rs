@@ -1,5 +1,5 @@
-//! `zerowire-bench …`: a report that could not be written is refused before the measurement, which takes minutes. That of
-//! vsock-rx is in bench_vsock_rx.rs.
+//! `zerowire-bench …`: a report that could not be written is refused before the measurement, which
+//! takes minutes. That of vsock-rx is in bench_vsock_rx.rs.
 
 use std::process::Command;
 

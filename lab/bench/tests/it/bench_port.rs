@@ -1,5 +1,5 @@
-//! `zerowire-bench net --port …`: arguments, and a short run with the program's own ports. The run needs root, as the command
-//! does.
+//! `zerowire-bench net --port …`: arguments, and a short run with the program's own ports. The run
+//! needs root, as the command does.
 
 use std::process::{Command, Output};
 
@@ -65,7 +65,8 @@ fn the_xdp_port_is_measured_beside_the_bare_loops_and_costs_nothing_when_idle() 
         let names: Vec<&str> =
             case["variants"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()).collect();
         assert_eq!(names, ["bare AF_XDP", "zerowire xdp", "zerowire tap", "tap floor", "raw socket"]);
-        // Every frame went out of the guest's memory, or came into it, without a copy in this process.
+        // Every frame went out of the guest's memory, or came into it, without a copy in this
+        // process.
         all_frames_zero_copied(&case["variants"][1], case);
         all_frames_counted(&case["variants"][2], case);
     }

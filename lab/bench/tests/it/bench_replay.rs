@@ -1,5 +1,5 @@
-//! `zerowire-bench packet-tx --replay`: the row of tcpreplay is there, or it is said how to get it. Needs root, as the benchmark does,
-//! and tcpreplay (`scripts/install.sh base`).
+//! `zerowire-bench packet-tx --replay`: the row of tcpreplay is there, or it is said how to get it.
+//! Needs root, as the benchmark does, and tcpreplay (`scripts/install.sh base`).
 
 use std::ffi::OsStr;
 use std::process::Command;

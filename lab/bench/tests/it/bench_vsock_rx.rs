@@ -1,5 +1,5 @@
-//! `zerowire-bench vsock-rx` as server and client on the host, with a guest without a VM on the other side of
-//! `zerowire vsock`. The table is tested in vsock_rx.rs, a real guest in lab/vm.
+//! `zerowire-bench vsock-rx` as server and client on the host, with a guest without a VM on the
+//! other side of `zerowire vsock`. The table is tested in vsock_rx.rs, a real guest in lab/vm.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,5 +1,5 @@
-//! `zerowire-bench …` ended by a signal that it alone gets, as from kill(1): what it started ends with it. The benchmark of the net
-//! device needs root.
+//! `zerowire-bench …` ended by a signal that it alone gets, as from kill(1): what it started ends
+//! with it. The benchmark of the net device needs root.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

@@ -1,6 +1,8 @@
-//! `bench packet-tx`: every column on both sinks, with every frame or byte accounted for. Needs root, as the benchmark does.
+//! `bench packet-tx`: every column on both sinks, with every frame or byte accounted for. Needs
+//! root, as the benchmark does.
 //!
-//! The CPU time of a send to the ifb is that of the whole process: such a run has a process of its own.
+//! The CPU time of a send to the ifb is that of the whole process: such a run has a process of its
+//! own.
 
 use std::path::Path;
 
@@ -33,7 +35,8 @@ fn run(options: &PacketTxOptions) -> (TxReport, String) {
 /// Columns that lend memory to a UDP socket.
 const LENDING: [Column; 4] = [Column::Zc, Column::ZcBatched, Column::SendZc, Column::SendZcFixed];
 
-/// The sink's own counters are compared with the number of sends within: a frame too few or too many fails the line.
+/// The sink's own counters are compared with the number of sends within: a frame too few or too
+/// many fails the line.
 #[test]
 fn every_column_sends_the_right_count_to_the_ifb() {
     own_process!();

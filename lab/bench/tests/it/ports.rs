@@ -1,5 +1,6 @@
-//! The bare loops of `zerowire-bench net --port` on real veth pairs in a namespace of their own. Needs root, as the benchmark does;
-//! without it it fails and says so. What the program's own ports do is tested in bench_port.rs.
+//! The bare loops of `zerowire-bench net --port` on real veth pairs in a namespace of their own.
+//! Needs root, as the benchmark does; without it it fails and says so. What the program's own ports
+//! do is tested in bench_port.rs.
 
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::compare::CaseReport;
@@ -30,7 +31,8 @@ fn the_bare_loops_account_for_every_frame_both_ways() {
             assert_eq!(variant.samples[0].frames, case.facts.frames as u64);
             let cpu = variant.spread("cpu_ns_per_frame").unwrap();
             assert!(cpu.median > 0.0);
-            // Only what a veth pair receives has a kernel thread, and there it has most of the work.
+            // Only what a veth pair receives has a kernel thread, and there it has most of the
+            // work.
             let kernel = variant.facts.ledger.get("kernel_thread_ns_per_frame").copied().unwrap_or(0) as f64;
             let received = case.at.direction == Direction::Receive && variant.variant != TAP;
             assert_eq!(kernel > 20.0, received, "{}: {} {kernel}", case.at, variant.variant);

@@ -1,6 +1,8 @@
-//! `bench tcp-rx`: every way with every byte accounted for, by its own sender and by iperf3. Needs root, as the benchmark does.
+//! `bench tcp-rx`: every way with every byte accounted for, by its own sender and by iperf3. Needs
+//! root, as the benchmark does.
 //!
-//! A run raises the limit of open files, and select() takes low descriptors only: each has a process of its own.
+//! A run raises the limit of open files, and select() takes low descriptors only: each has a
+//! process of its own.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! `zerowire-bench vsock`: the floor alone, and the back end of the program `zerowire` of the same build.
+//! `zerowire-bench vsock`: the floor alone, and the back end of the program `zerowire` of the same
+//! build.
 
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;

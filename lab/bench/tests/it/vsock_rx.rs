@@ -1,4 +1,5 @@
-//! `zerowire-bench vsock-rx`: client and server by themselves, and the table with the program `zerowire` of the same build.
+//! `zerowire-bench vsock-rx`: client and server by themselves, and the table with the program
+//! `zerowire` of the same build.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,7 +38,8 @@ fn the_floors_count_every_byte() {
     assert!(text.contains("only the floors were measured") && text.contains("Host to guest"), "{text}");
 }
 
-/// The content is checked within: the warm-up of each line fails with a byte that is lost or changed.
+/// The content is checked within: the warm-up of each line fails with a byte that is lost or
+/// changed.
 #[test]
 fn each_mode_moves_the_right_bytes_both_ways() {
     let folder = std::env::temp_dir().join(format!("zerowire-rx-test-{}", std::process::id()));

@@ -26,7 +26,8 @@ pub struct AbArgs {
     /// How often both run.
     #[arg(long, default_value_t = 9, value_name = "N")]
     rounds: usize,
-    /// End with status 1 if NEW takes more than PERCENT more CPU time than OLD in a line. The lower quartile of the ratios counts.
+    /// End with status 1 if NEW takes more than PERCENT more CPU time than OLD in a line. The lower
+    /// quartile of the ratios counts.
     #[arg(long, value_name = "PERCENT")]
     gate: Option<f64>,
     /// Write the result as JSON; - is standard output, in place of the text.

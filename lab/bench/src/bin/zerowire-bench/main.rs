@@ -39,16 +39,20 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// The net device against a bare loop of write() or read() on the same tap, or its AF_XDP and packet ports against bare
-    /// loops over a veth pair, in a network namespace of its own.
+    /// The net device against a bare loop of write() or read() on the same tap, or its AF_XDP and
+    /// packet ports against bare loops over a veth pair, in a network namespace of its own.
     Net(Box<NetBenchArgs>),
-    /// The vsock device against the same bytes through a pair of unix sockets, in the same write lengths.
+    /// The vsock device against the same bytes through a pair of unix sockets, in the same write
+    /// lengths.
     Vsock(Box<VsockBenchArgs>),
-    /// How fast a program receives by vsock: by copying, in mapped windows, sleeping and polling; in a guest as well.
+    /// How fast a program receives by vsock: by copying, in mapped windows, sleeping and polling;
+    /// in a guest as well.
     VsockRx(Box<vsock_rx::VsockRxArgs>),
-    /// Sending to a network device, copying and lending: packet sockets, rings, AF_XDP, UDP with MSG_ZEROCOPY and io_uring.
+    /// Sending to a network device, copying and lending: packet sockets, rings, AF_XDP, UDP with
+    /// MSG_ZEROCOPY and io_uring.
     PacketTx(Box<packet_tx::PacketTxArgs>),
-    /// Receiving TCP: select and read as iperf does, epoll, io_uring, and the library's ways, on 1 to 256 connections.
+    /// Receiving TCP: select and read as iperf does, epoll, io_uring, and the library's ways, on 1
+    /// to 256 connections.
     TcpRx(Box<tcp_rx::TcpRxArgs>),
     /// Two builds of this program in turns: what a change of the library costs.
     Ab(Box<ab::AbArgs>),
@@ -70,12 +74,12 @@ struct NetBenchArgs {
     /// Fewer rounds.
     #[arg(long)]
     quick: bool,
-    /// Rounds of each case: 25, of other ports than a tap 15, and 5 with --quick; three times as many, shorter ones of frames
-    /// beyond 9014 bytes. With --threshold 9, and 3.
+    /// Rounds of each case: 25, of other ports than a tap 15, and 5 with --quick; three times as
+    /// many, shorter ones of frames beyond 9014 bytes. With --threshold 9, and 3.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Frame lengths, bytes from the Ethernet header on, 60 to 65549; above 9014 they are TCP frames to be segmented
-    /// [default: 64,1500,9000,60000; over a veth pair 64,1500].
+    /// Frame lengths, bytes from the Ethernet header on, 60 to 65549; above 9014 they are TCP
+    /// frames to be segmented [default: 64,1500,9000,60000; over a veth pair 64,1500].
     #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
     sizes: Vec<usize>,
     /// tx (guest to tap), rx, or both.
@@ -84,7 +88,8 @@ struct NetBenchArgs {
     /// hot, cold or both.
     #[arg(long, value_delimiter = ',', value_name = "SET,…", default_values_t = ["hot".to_owned(), "cold".to_owned()])]
     working_set: Vec<String>,
-    /// Numbers of VMs in the scaling table, each 1 to 64; 0 leaves the table out [default: 1 to 12]. Taps only.
+    /// Numbers of VMs in the scaling table, each 1 to 64; 0 leaves the table out [default: 1 to
+    /// 12]. Taps only.
     #[arg(long, value_delimiter = ',', value_name = "N,…")]
     vms: Vec<usize>,
     /// VMs of the process that is watched while they do nothing, 1 to 256 [default: 12]. Taps only.
@@ -109,18 +114,21 @@ struct NetBenchArgs {
 // What is measured beside the floor.
 #[derive(Args, Debug)]
 struct NetVariantArgs {
-    /// Measure these programs in turns in place of the one beside this: --program before=PATH --program after=PATH. Each is set
-    /// beside the first (/before). Without --path copy, many VMs and idle ones. Taps only.
+    /// Measure these programs in turns in place of the one beside this: --program before=PATH
+    /// --program after=PATH. Each is set beside the first (/before). Without --path copy, many VMs
+    /// and idle ones. Taps only.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
     programs: Vec<String>,
-    /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time than the first one in a case.
-    /// The lower quartile of the ratios (/before) counts.
+    /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time
+    /// than the first one in a case. The lower quartile of the ratios (/before) counts.
     #[arg(long, value_name = "PERCENT", requires = "programs")]
     gate: Option<f64>,
-    /// A further variant of the back end, as arguments of 'zerowire net': --with '--gather-max 0'. Repeat for more.
+    /// A further variant of the back end, as arguments of 'zerowire net': --with '--gather-max 0'.
+    /// Repeat for more.
     #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     with: Vec<String>,
-    /// A further variant whose guest leaves out a feature: --without IN_ORDER. Repeat for more. Taps only.
+    /// A further variant whose guest leaves out a feature: --without IN_ORDER. Repeat for more.
+    /// Taps only.
     #[arg(long, value_name = "FEATURE")]
     without: Vec<String>,
     /// Measure the floor alone, or with --bare-calls both bare loops.
@@ -156,11 +164,13 @@ struct VsockBenchArgs {
     /// Rounds of each case [default: 9, with --quick 3].
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Sockets of the guest and of the host's program: stream, or seqpacket, where each write is a message.
+    /// Sockets of the guest and of the host's program: stream, or seqpacket, where each write is a
+    /// message.
     #[arg(long = "type", default_value = "stream", value_name = "TYPE")]
     socket: String,
-    /// Bytes of each write, up to 4194304, or of each message, up to the credit and to what a unix socket takes
-    /// [default: 4096,16384,65536,131072,262144,524288; with --type seqpacket 64,1024,4096,16384,65536].
+    /// Bytes of each write, up to 4194304, or of each message, up to the credit and to what a unix
+    /// socket takes [default: 4096,16384,65536,131072,262144,524288; with --type seqpacket
+    /// 64,1024,4096,16384,65536].
     #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
     writes: Vec<usize>,
     /// tx (guest to host), rx, or both.
@@ -174,18 +184,20 @@ struct VsockBenchArgs {
     working_set: Vec<String>,
     #[command(flatten)]
     guest: GuestArgs,
-    /// Numbers of idle connections whose memory is measured, each up to 8192; 0 leaves the part out.
+    /// Numbers of idle connections whose memory is measured, each up to 8192; 0 leaves the part
+    /// out.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 100, 1000])]
     idle: Vec<usize>,
     /// Leave out round trips, guest to guest, many connections, and attacks.
     #[arg(long)]
     no_extras: bool,
-    /// Measure these programs in turns in place of the one beside this: --program before=PATH --program after=PATH. Each is set
-    /// beside the first (/before). Only streams, or messages, of one connection.
+    /// Measure these programs in turns in place of the one beside this: --program before=PATH
+    /// --program after=PATH. Each is set beside the first (/before). Only streams, or messages, of
+    /// one connection.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
     programs: Vec<String>,
-    /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time than the first one in a case.
-    /// The lower quartile of the ratios (/before) counts.
+    /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time
+    /// than the first one in a case. The lower quartile of the ratios (/before) counts.
     #[arg(long, value_name = "PERCENT", requires = "programs")]
     gate: Option<f64>,
     /// A further variant of the back end, as arguments of 'zerowire vsock'. Repeat for more.
@@ -270,7 +282,8 @@ fn percent(gate: Option<f64>) -> Result<Option<f64>, WrongArguments> {
     }
 }
 
-/// The report names what failed and why; who reads only the exit code shall know as well. What is beyond the gate is named here.
+/// The report names what failed and why; who reads only the exit code shall know as well. What is
+/// beyond the gate is named here.
 fn status(failures: &[String], beyond: &[String]) -> ExitCode {
     for line in beyond {
         eprintln!("beyond the gate: {line}");

@@ -26,7 +26,8 @@ pub struct PacketTxArgs {
     /// Rounds of each row [default: 9, with --quick 3].
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Payload lengths, 1 to 65000 bytes. Frames longer than an MTU of 1500 carry a virtio-net header, to be cut.
+    /// Payload lengths, 1 to 65000 bytes. Frames longer than an MTU of 1500 carry a virtio-net
+    /// header, to be cut.
     #[arg(long, value_delimiter = ',', default_values_t = PAYLOADS, value_name = "BYTES,…")]
     sizes: Vec<usize>,
     /// ifb, veth or both.
@@ -41,7 +42,8 @@ pub struct PacketTxArgs {
     /// Measure the bare system calls alone.
     #[arg(long)]
     floor_only: bool,
-    /// Sends of each side when auto is compared with copying and lending; 0 leaves that out [default: 100000, with --quick 20000].
+    /// Sends of each side when auto is compared with copying and lending; 0 leaves that out
+    /// [default: 100000, with --quick 20000].
     #[arg(long, value_name = "N")]
     auto_sends: Option<usize>,
     /// Find the share of CPU time in copy routines, with perf.

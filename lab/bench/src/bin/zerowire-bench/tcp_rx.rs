@@ -38,7 +38,8 @@ pub struct TcpRxArgs {
     /// Rounds of each case [default: 9; with --quick or --client external 3].
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Megabytes (of 1000000 bytes) of a run, of all connections together [default: 512, with --quick 64].
+    /// Megabytes (of 1000000 bytes) of a run, of all connections together [default: 512, with
+    /// --quick 64].
     #[arg(long, value_name = "N", conflicts_with = "port")]
     megabytes: Option<u64>,
     /// Numbers of connections, 1 to 480 each [default: 1,16,256].

@@ -34,7 +34,8 @@ The server prints the seconds of its send loop; the client those of its receive 
 the nanoseconds of a dequeue on average. The client looks at each cache line once. --table runs all of it with a guest without a \
 VM, beside floors, and prints tables; it needs no privileges. See docs/vsock-rx.md.")]
 pub struct VsockRxArgs {
-    /// Client: the server's CID. On the host that of the guest behind --uds, in a guest 2 for the host.
+    /// Client: the server's CID. On the host that of the guest behind --uds, in a guest 2 for the
+    /// host.
     #[arg(short = 'c', long, value_name = "CID")]
     cid: Option<u32>,
     /// Server.
@@ -43,10 +44,12 @@ pub struct VsockRxArgs {
     /// Run the whole experiment and print tables.
     #[arg(long)]
     table: bool,
-    /// Megabytes (2^20 bytes) that the server sends, or each run of the table [default: 2048, table with --quick: 64].
+    /// Megabytes (2^20 bytes) that the server sends, or each run of the table [default: 2048, table
+    /// with --quick: 64].
     #[arg(short = 'm', long, value_name = "MEGABYTES")]
     megabytes: Option<u64>,
-    /// Pages (4096 bytes) of the client's buffer or of a window, or of the server's buffer [default: 1; server: 4096].
+    /// Pages (4096 bytes) of the client's buffer or of a window, or of the server's buffer
+    /// [default: 1; server: 4096].
     #[arg(short = 'b', long, value_name = "PAGES", conflicts_with = "table")]
     pages: Option<u32>,
     #[command(flatten)]
@@ -56,7 +59,8 @@ pub struct VsockRxArgs {
     port: u32,
     #[command(flatten)]
     place: PlaceArgs,
-    /// Table: CPU of the host's program: backend (the back end's; a polling one gets the guest's), guest (the guest's), or any.
+    /// Table: CPU of the host's program: backend (the back end's; a polling one gets the guest's),
+    /// guest (the guest's), or any.
     #[arg(long, default_value = "backend", value_name = "CPU", conflicts_with_all = ["server", "cid"])]
     host_cpu: String,
     /// Client, table: windows in the ring, 2 to 64 [default: as many as have 1 MiB, at least 4].
@@ -65,7 +69,8 @@ pub struct VsockRxArgs {
     /// Client: copy what was dequeued once more before looking at it (a negative control).
     #[arg(long, conflicts_with = "table")]
     copy_out: bool,
-    /// Sum the bytes up and print the sum; the figures include it. The table compares the bytes before its rounds by itself.
+    /// Sum the bytes up and print the sum; the figures include it. The table compares the bytes
+    /// before its rounds by itself.
     #[arg(long, conflicts_with = "table")]
     check: bool,
     /// Write the result as JSON; - is standard output, in place of the text.
@@ -81,7 +86,8 @@ struct PlaceArgs {
     /// On the host: the host's end of 'zerowire vsock' (its --uds).
     #[arg(long, value_name = "PATH", conflicts_with = "table")]
     uds: Option<PathBuf>,
-    /// In a guest, for -z y and u: the PCI address of a vsock device that no kernel driver has [default: the only one].
+    /// In a guest, for -z y and u: the PCI address of a vsock device that no kernel driver has
+    /// [default: the only one].
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["table", "uds"])]
     device: Option<String>,
 }
@@ -92,10 +98,12 @@ struct ReadArgs {
     /// Client: bytes that make a dequeue worth while (SO_RCVLOWAT).
     #[arg(short = 'r', long, default_value_t = 1, value_name = "BYTES", conflicts_with = "table")]
     rcvlowat: u32,
-    /// Client: credit of the connection, the bytes that the server may send ahead [default: the other side's].
+    /// Client: credit of the connection, the bytes that the server may send ahead [default: the
+    /// other side's].
     #[arg(short = 'v', long, value_name = "BYTES")]
     credit: Option<u32>,
-    /// Client: n (copy), y (mapped; sleeps), u (mapped; polls), d (as y, payload stays in the guest's memory).
+    /// Client: n (copy), y (mapped; sleeps), u (mapped; polls), d (as y, payload stays in the
+    /// guest's memory).
     #[arg(short = 'z', long, default_value = "n", value_name = "MODE", conflicts_with = "table")]
     mode: String,
 }

@@ -1,7 +1,7 @@
 //! The bare loops: the same system calls as the library's, with nothing around them.
 //!
-//! Each keeps no more state than its calls need, checks their results, and never looks at a payload. The library's back end
-//! beside it is measured against this.
+//! Each keeps no more state than its calls need, checks their results, and never looks at a
+//! payload. The library's back end beside it is measured against this.
 
 mod packet;
 mod ring;

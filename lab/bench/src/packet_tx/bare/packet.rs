@@ -12,7 +12,8 @@ use super::super::way::{Proof, Way};
 use super::sys::Batch;
 use crate::sys;
 
-/// A packet socket for sending on the interface of `lab`; `vnet`: a virtio-net header precedes each frame.
+/// A packet socket for sending on the interface of `lab`; `vnet`: a virtio-net header precedes each
+/// frame.
 pub fn socket(lab: &Lab, vnet: bool) -> Result<OwnedFd> {
     let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
     if vnet {

@@ -1,5 +1,5 @@
-//! PACKET_TX_RING (TPACKET_V3; Documentation/networking/packet_mmap.rst): headers built in place before a resident payload,
-//! or whole frames copied into the ring.
+//! PACKET_TX_RING (TPACKET_V3; Documentation/networking/packet_mmap.rst): headers built in place
+//! before a resident payload, or whole frames copied into the ring.
 //!
 //! A slot: `struct tpacket3_hdr` of 48 bytes (length at 16, status at 20), then the frame.
 
@@ -43,8 +43,8 @@ pub struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// Opens the socket and its ring: of as many bytes as the working set, or of one batch where frames are `copied` from
-    /// the working set.
+    /// Opens the socket and its ring: of as many bytes as the working set, or of one batch where
+    /// frames are `copied` from the working set.
     pub fn open(case: &TxCase, lab: &Lab, source: &'a Source, copied: bool) -> Result<Self> {
         let head = *source.head();
         let socket = packet::socket(lab, head.gso)?;

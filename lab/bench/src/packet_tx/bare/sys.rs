@@ -1,7 +1,8 @@
 //! The system calls and the shared memory that the bare loops need, behind safe functions.
 //!
-//! All `unsafe` of the bare loops lives here and in [`super::uring`]. Memory that the kernel shares is only touched through
-//! [`Mapping`]: its control words as atomics, its frames as bytes while the kernel doesn't have them.
+//! All `unsafe` of the bare loops lives here and in [`super::uring`]. Memory that the kernel shares
+//! is only touched through [`Mapping`]: its control words as atomics, its frames as bytes while the
+//! kernel doesn't have them.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -15,7 +16,8 @@ use zerowire_sys::map::{self, READ_WRITE};
 const ORIGIN_ZEROCOPY: u8 = 5;
 const CODE_COPIED: u8 = 1;
 
-/// Memory shared with the kernel: a ring of a socket, or anonymous memory that is lent to one. Page-aligned.
+/// Memory shared with the kernel: a ring of a socket, or anonymous memory that is lent to one.
+/// Page-aligned.
 #[derive(Debug)]
 pub struct Mapping(map::Mapping);
 
@@ -53,8 +55,8 @@ impl Mapping {
     #[inline]
     pub fn long(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len(), "word {at} of {}", self.len());
-        // SAFETY: inside and aligned (asserted; mappings begin on a page). Control words are only accessed as
-        // atomics, by us and by the kernel.
+        // SAFETY: inside and aligned (asserted; mappings begin on a page). Control words are only
+        // accessed as atomics, by us and by the kernel.
         unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(at).cast()) }
     }
 
@@ -62,8 +64,8 @@ impl Mapping {
     #[inline]
     pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         assert!(at <= self.len() && len <= self.len() - at, "bytes {at} + {len} of {}", self.len());
-        // SAFETY: inside (asserted). The kernel writes control words only, which no frame covers; the mutable borrow
-        // keeps other references of this process out.
+        // SAFETY: inside (asserted). The kernel writes control words only, which no frame covers;
+        // the mutable borrow keeps other references of this process out.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(at), len) }
     }
 }
@@ -107,7 +109,8 @@ pub struct Batch {
 impl Batch {
     /// For up to `most` messages.
     pub fn new(most: usize) -> Self {
-        // SAFETY: iovec and mmsghdr are C structures of integers and pointers: all zeroes (null) is valid.
+        // SAFETY: iovec and mmsghdr are C structures of integers and pointers: all zeroes (null) is
+        // valid.
         let (piece, message) = unsafe { (zeroed(), zeroed()) };
         Self { pieces: vec![piece; most], messages: vec![message; most] }
     }
@@ -125,8 +128,8 @@ impl Batch {
             message.msg_hdr.msg_iovlen = 1;
             count += 1;
         }
-        // SAFETY: the first `count` messages point at pieces, which point at frames borrowed for this call; sendmmsg
-        // reads them and writes `msg_len` only.
+        // SAFETY: the first `count` messages point at pieces, which point at frames borrowed for
+        // this call; sendmmsg reads them and writes `msg_len` only.
         let sent =
             unsafe { libc::sendmmsg(fd.as_raw_fd(), self.messages.as_mut_ptr(), count as libc::c_uint, 0) };
         check(sent as isize)
@@ -152,15 +155,16 @@ pub fn notification(fd: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<[u64; 16]>();
-    // SAFETY: the kernel writes at most `msg_controllen` bytes to `control`; there is no data buffer.
+    // SAFETY: the kernel writes at most `msg_controllen` bytes to `control`; there is no data
+    // buffer.
     let result =
         unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
     match check(result) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         other => other?,
     };
-    // struct cmsghdr is a length (8 bytes), a level and a type; then struct sock_extended_err: errno, origin, type, code,
-    // pad, info, data.
+    // struct cmsghdr is a length (8 bytes), a level and a type; then struct sock_extended_err:
+    // errno, origin, type, code, pad, info, data.
     let words = control.map(u64::to_ne_bytes);
     let (error, range) = (words[2], words[3]);
     let half = |bytes: [u8; 8], at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));

@@ -1,4 +1,5 @@
-//! UDP: send(2), and send(2) with MSG_ZEROCOPY, whose notifications are read one by one or in batches.
+//! UDP: send(2), and send(2) with MSG_ZEROCOPY, whose notifications are read one by one or in
+//! batches.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;

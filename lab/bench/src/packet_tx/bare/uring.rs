@@ -11,7 +11,8 @@ use super::super::lab::Lab;
 use super::super::source::Source;
 use super::super::way::{Proof, Way};
 
-/// `IORING_SEND_ZC_REPORT_USAGE` (include/uapi/linux/io_uring.h): the notification tells whether the kernel copied.
+/// `IORING_SEND_ZC_REPORT_USAGE` (include/uapi/linux/io_uring.h): the notification tells whether
+/// the kernel copied.
 const REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_NOTIF_USAGE_ZC_COPIED`.
 const COPIED: u32 = 1 << 31;
@@ -39,7 +40,8 @@ impl<'a> SendZc<'a> {
         if fixed {
             let area = source.area();
             let memory = libc::iovec { iov_base: area.base().cast(), iov_len: area.len() };
-            // SAFETY: the memory outlives this value ('a), which owns the ring, and is never written meanwhile.
+            // SAFETY: the memory outlives this value ('a), which owns the ring, and is never
+            // written meanwhile.
             unsafe { ring.submitter().register_buffers(&[memory]) }.with_context(|| {
                 let len = area.len();
                 format!("can't register {len} bytes: raise RLIMIT_MEMLOCK (ulimit -l) or give CAP_IPC_LOCK")
@@ -62,8 +64,8 @@ impl<'a> SendZc<'a> {
     fn take_back(&mut self, lent: usize) -> Result<()> {
         let (mut results, mut notifications) = (lent, lent);
         while results + notifications > 0 {
-            // One call submits and waits for all that is missing: the results and, mostly at the same time, the
-            // notifications.
+            // One call submits and waits for all that is missing: the results and, mostly at the
+            // same time, the notifications.
             match self.ring.submit_and_wait(results + notifications) {
                 Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
                     return Err(error).context("io_uring: submitting sends failed");

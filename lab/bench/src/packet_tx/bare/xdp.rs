@@ -1,5 +1,5 @@
-//! AF_XDP transmit (Documentation/networking/af_xdp.rst) in copy mode: resident frames, those longer than a chunk in several
-//! descriptors.
+//! AF_XDP transmit (Documentation/networking/af_xdp.rst) in copy mode: resident frames, those
+//! longer than a chunk in several descriptors.
 //!
 //! Chunks of 4096 bytes; a frame takes as many, one after the other.
 
@@ -36,7 +36,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Maps a ring; `at` is its entry of `struct xdp_mmap_offsets`: producer, consumer, entries, flags.
+    /// Maps a ring; `at` is its entry of `struct xdp_mmap_offsets`: producer, consumer, entries,
+    /// flags.
     fn map(socket: &OwnedFd, page_offset: u64, at: &[u64], entry_len: usize) -> Result<Self> {
         let [producer, consumer, entries] = [0, 1, 2].map(|index| at[index] as usize);
         let memory = Mapping::of(socket.as_fd(), page_offset, entries + ENTRIES * entry_len)?;
@@ -44,7 +45,8 @@ impl Queue {
     }
 }
 
-/// Binds the socket. The kernel lets go of a queue some milliseconds after its last socket was closed.
+/// Binds the socket. The kernel lets go of a queue some milliseconds after its last socket was
+/// closed.
 fn bind(socket: &OwnedFd, address: &[u8]) -> Result<()> {
     let begin = Instant::now();
     loop {

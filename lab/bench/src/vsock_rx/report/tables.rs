@@ -122,7 +122,8 @@ const RATIOS: [Column<VsockRx>; 8] = [
     }),
 ];
 
-/// A row for each way of receiving and length, so that what was published stands beside what was measured.
+/// A row for each way of receiving and length, so that what was published stands beside what was
+/// measured.
 fn ratios(cases: &[&RxCell]) -> Table {
     let mut table = Table::new(RATIOS.iter().map(|column| column.heading));
     for way in RxWay::ALL {
