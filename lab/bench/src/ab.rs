@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// A report of a benchmark with two variants, one of which takes so much.
+    /// A report of a benchmark with two variants; the second one takes `cpu`.
     fn report(cpu: f64) -> Vec<Found> {
         let line = |way: &str, cpu: f64| {
             json!({

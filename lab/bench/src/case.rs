@@ -133,7 +133,7 @@ impl Case {
         }
     }
 
-    /// Rounds for each one that is asked for. Long frames wait for memory, whose speed drifts by
+    /// Rounds for each one of `--rounds`. Long frames wait for memory, whose speed drifts by
     /// more from a tenth of a second to the next than within one: what is compared is measured
     /// closer together, in more and shorter samples.
     pub fn rounds_for_one(&self) -> usize {

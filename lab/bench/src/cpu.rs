@@ -26,7 +26,7 @@ pub struct ProcessClock {
 }
 
 impl ProcessClock {
-    /// The clock of process `pid`. Fails with `ESRCH` when there is no such process.
+    /// The clock of process `pid`. Fails with `ESRCH` when that process does not exist.
     pub fn of(pid: u32) -> io::Result<Self> {
         let clock = sys::process_clock(pid as libc::pid_t)?;
         Ok(Self { clock })

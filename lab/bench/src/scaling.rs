@@ -30,7 +30,7 @@ const SPARE: usize = 1 << 20;
 /// How long a back end may take to go to sleep.
 const SETTLE_LIMIT: Duration = Duration::from_millis(100);
 
-/// The longest round trip that is told from longer ones, in nanoseconds.
+/// The longest round trip that the histogram tells from longer ones, in nanoseconds.
 const LONGEST_TRIP_NS: u64 = 10_000_000_000;
 
 /// How long and how often.

@@ -55,12 +55,12 @@ pub fn rotation(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |place| (place + round) % count)
 }
 
-/// `part` of `whole` in percent; 0 when there is no whole.
+/// `part` of `whole` in percent; 0 without a whole.
 pub fn percent(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { 0.0 } else { part / whole * 100.0 }
 }
 
-/// The change from `base` to `value` in percent; 0 when there is no base.
+/// The change from `base` to `value` in percent; 0 without a base.
 pub fn percent_change(value: f64, base: f64) -> f64 {
     if base == 0.0 { 0.0 } else { (value / base - 1.0) * 100.0 }
 }

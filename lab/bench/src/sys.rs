@@ -296,7 +296,7 @@ impl SelectSet {
     /// Whether `fd`, of the set, could be read when [`SelectSet::wait`] returned.
     pub fn is_ready(&self, fd: BorrowedFd<'_>) -> bool {
         let fd = fd.as_raw_fd();
-        // SAFETY: only descriptors that lie in the set are looked up.
+        // SAFETY: descriptors outside the set are not looked up.
         (0..self.end).contains(&fd) && unsafe { libc::FD_ISSET(fd, &raw const self.ready) }
     }
 }

@@ -9,7 +9,7 @@ use crate::stats::Summary;
 pub struct Figure<E: Subject> {
     /// In snake_case.
     pub key: &'static str,
-    /// Whether JSON has `null` where there is no value; else the key is left out.
+    /// True: JSON has `null` without a value. False: the key is left out.
     pub or_null: bool,
     /// Where it comes from.
     pub of: Of<E>,
@@ -68,12 +68,12 @@ impl<E: Subject> Figure<E> {
         Self { key, or_null: false, of: Of::Mean(of) }
     }
 
-    /// A value divided by the base's, round by round; `null` where there is no base.
+    /// A value divided by the base's, round by round; `null` without a base.
     pub const fn ratio(key: &'static str, to: &'static str, of: fn(&E::Cell, &E::Sample) -> f64) -> Self {
         Self { key, or_null: true, of: Of::Ratio { of, to } }
     }
 
-    /// The same without a key where there is no base.
+    /// The same; the key is left out without a base.
     pub const fn ratio_if_any(
         key: &'static str,
         to: &'static str,
@@ -82,7 +82,7 @@ impl<E: Subject> Figure<E> {
         Self { key, or_null: false, of: Of::Ratio { of, to } }
     }
 
-    /// The base's value divided by this one's, round by round; `null` where there is no base.
+    /// The base's value divided by this one's, round by round; `null` without a base.
     pub const fn times(key: &'static str, to: &'static str, of: fn(&E::Cell, &E::Sample) -> f64) -> Self {
         Self { key, or_null: true, of: Of::Times { of, to } }
     }

@@ -52,8 +52,8 @@ pub trait Variant<E: Subject> {
     /// run after [`Variant::prepare`], may check the content, and no other run.
     fn run(&mut self, at: &E::Cell, amount: usize, turn: Turn) -> Result<E::Sample>;
 
-    /// What the back end's own ledger says of all runs since [`Variant::prepare`]. Empty when there
-    /// is no ledger.
+    /// What the back end's own ledger says of all runs since [`Variant::prepare`]. Empty without a
+    /// ledger.
     fn ledger(&mut self) -> Result<Ledger> {
         Ok(Ledger::new())
     }
@@ -64,10 +64,10 @@ pub trait Floored: Subject<Variant = String> {
     /// How much is moved in a cell.
     fn amounts(at: &Self::Cell, plan: Plan) -> Amounts;
 
-    /// What is told of a cell.
+    /// Further facts of a cell.
     fn cell_facts(at: &Self::Cell, amounts: &Amounts) -> Self::CellFacts;
 
-    /// What is told of a variant in a cell.
+    /// Further facts of a variant in a cell.
     fn facts(at: &Self::Cell, ledger: Ledger, amounts: &Amounts) -> Self::Facts;
 
     /// The bytes that the ledger must have, if they are compared.
@@ -76,7 +76,7 @@ pub trait Floored: Subject<Variant = String> {
     }
 }
 
-/// What is told of a variant that has a ledger.
+/// The facts of a variant that has a ledger.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LedgerFacts {
     /// The back end's ledger over the warm-up and all rounds.

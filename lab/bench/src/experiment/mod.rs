@@ -29,11 +29,11 @@ use serde::Serialize;
 pub trait Subject: Sized + 'static {
     /// A value of each axis. Its text stands behind the names of variants that fail.
     type Cell: Copy + Debug + Display + Serialize;
-    /// What else is told of a cell: how much was moved, what was published.
+    /// Further facts of a cell: how much was moved, what was published.
     type CellFacts: Clone + Debug + Serialize;
     /// What is compared: a name, or members. Its text names it in tables, charts and failures.
     type Variant: Clone + PartialEq + Debug + Display + Serialize;
-    /// What else is told of a variant in a cell: its path, its ledger.
+    /// Further facts of a variant in a cell: its path, its ledger.
     type Facts: Clone + Debug + Serialize;
     /// What one run yields.
     type Sample: Clone + Debug + Serialize;

@@ -1,5 +1,5 @@
-//! The head of a frame: Ethernet, IPv4 and UDP, and the virtio-net header before it where the frame
-//! is to be cut.
+//! The head of a frame: Ethernet, IPv4 and UDP, and the virtio-net header before it where the
+//! kernel must cut the frame.
 
 use super::lab::{Lab, SOURCE, SOURCE_PORT, TARGET, TARGET_PORT};
 
@@ -26,7 +26,7 @@ pub struct Head {
     pub vnet: [u8; VNET_LEN],
     /// Ethernet, IPv4 and UDP.
     pub bytes: [u8; HEAD_LEN],
-    /// Whether the frame is to be cut.
+    /// Whether the kernel must cut the frame.
     pub gso: bool,
 }
 

@@ -77,7 +77,8 @@ impl Source {
         &self.frozen[at..at + self.payload]
     }
 
-    /// The frame of the `index`-th send, with a virtio-net header before it where it is to be cut.
+    /// The frame of the `index`-th send, with a virtio-net header before it where the kernel must
+    /// cut it.
     #[inline]
     pub fn frame(&self, index: usize) -> &[u8] {
         let at = self.slots.offset(index) + PAYLOAD_AT;

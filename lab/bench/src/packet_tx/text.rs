@@ -87,7 +87,7 @@ enum Which {
     Only(Kind),
 }
 
-/// A table of a section: its title, the lines in it, and what is told of each.
+/// A table of a section: its title, the lines in it, and the text of each.
 struct Part {
     title: &'static str,
     which: Which,
@@ -139,7 +139,7 @@ const PARTS: &[Part] = &[
 ];
 
 fn not_copied(row: &CellReport<PacketTx>, line: &Line<PacketTx>) -> Option<String> {
-    // A veth copies what left a ring uncopied, and nobody is told.
+    // A veth copies what left a ring uncopied, and says so to nobody.
     Some(match line.facts.kernel_tells || row.at.sink == SinkKind::Ifb {
         true => percent(line.facts.proof.zero_copied_share()),
         false => "not told".to_owned(),

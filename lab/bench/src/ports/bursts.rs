@@ -34,7 +34,7 @@ pub const BUFFER_LEN: usize = 1536;
 /// port (crates/zerowire-virtio/src/io).
 pub const BATCH: usize = 64;
 
-/// How frames come that are to be received.
+/// How received frames come.
 #[derive(Debug, Clone)]
 pub enum Pace {
     /// Burst after burst, with the worker's CPU held while one is queued: for CPU time. The clock

@@ -33,7 +33,7 @@ const ASKED: u8 = 1;
 const HELD: u8 = 2;
 const END: u8 = 3;
 
-/// The thread that holds the worker's CPU, asleep until it is asked to.
+/// The thread that holds the worker's CPU. It sleeps until a burst is queued.
 #[derive(Debug)]
 pub struct Hold {
     state: Arc<AtomicU8>,

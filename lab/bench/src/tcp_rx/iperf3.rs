@@ -77,7 +77,7 @@ fn serve(control: &mut TcpStream, listener: &TcpListener) -> Result<Vec<OwnedFd>
     let cookie = read_cookie(control).context("is no iperf3: it sent no cookie")?;
     control.write_all(&[PARAM_EXCHANGE])?;
     let count = read_json(control).and_then(|parameters| streams_of(&parameters)).inspect_err(|_| {
-        // It is told; whether it hears it doesn't matter.
+        // Whether it reads the answer doesn't matter.
         let _ = control.write_all(&[ACCESS_DENIED]);
     })?;
     control.write_all(&[CREATE_STREAMS])?;
@@ -166,7 +166,7 @@ impl Sent {
     }
 }
 
-/// Accepts one connection, waiting for so long.
+/// Accepts one connection, and waits at most for `patience`.
 fn accept_within(listener: &TcpListener, patience: Duration) -> Result<TcpStream> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let limit = Timespec { tv_sec: patience.as_secs() as _, tv_nsec: 0 };

@@ -110,7 +110,7 @@ struct Seats {
 }
 
 impl Seats {
-    /// Opens every way that is to be had; select's first, since it takes low descriptors only.
+    /// Opens every way that this machine has; select's first, since it takes low descriptors only.
     fn new(options: &TcpRxOptions, connections: usize) -> Self {
         let mut new =
             Self { connections, ways: Vec::new(), seats: Vec::new(), paths: Vec::new(), absent: Vec::new() };

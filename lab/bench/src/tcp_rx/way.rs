@@ -81,7 +81,7 @@ impl WayName {
         }
     }
 
-    /// Whether it can serve so many connections.
+    /// Whether it can serve that number of connections.
     pub fn serves(self, connections: usize) -> bool {
         self != Self::Recv || connections == 1
     }
@@ -176,7 +176,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// A tick passed, with so many bytes so far.
+    /// A tick passed; `tally` has the bytes until now.
     pub(super) fn tick(&mut self, tally: &Tally, goal: &Goal) -> Result<()> {
         self.ticks = if tally.bytes == self.seen { self.ticks + 1 } else { 0 };
         self.seen = tally.bytes;

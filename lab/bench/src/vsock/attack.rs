@@ -144,7 +144,7 @@ pub fn measure(
         placement,
         length: Duration::from_millis(if quick { 20 } else { 60 }),
     };
-    // The first one is no attack.
+    // The first one is the run without an attack.
     let attacks: Vec<Option<Attack>> = std::iter::once(None).chain(Attack::ALL.map(Some)).collect();
     let runs = stage.run_all(&attacks, rounds)?;
     let rates = |runs: &[Run]| runs.iter().map(Run::rate).collect::<Vec<f64>>();

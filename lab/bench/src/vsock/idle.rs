@@ -37,7 +37,7 @@ pub struct IdleReport {
     pub cpu_ns: u64,
 }
 
-/// Memory with so many connections.
+/// Memory with a number of connections.
 #[derive(Debug, Clone, Serialize)]
 pub struct IdleRow {
     /// Connections, all open and without traffic.

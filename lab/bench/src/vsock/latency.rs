@@ -26,7 +26,7 @@ use crate::progress::Progress;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, bytes, figure};
 
-/// The longest round trip that is told from longer ones, in nanoseconds.
+/// The longest round trip that the histogram tells from longer ones, in nanoseconds.
 const LONGEST_TRIP_NS: u64 = 10_000_000_000;
 /// Trips before anything counts.
 const WARM_UP: usize = 100;
@@ -86,8 +86,8 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
     Ok(rows)
 }
 
-/// The floor and the back end with one length, in turns; `run` makes as many trips of one of them
-/// as it is told.
+/// The floor and the back end with one length, in turns; `run` takes which one, and the
+/// number of trips.
 fn measure_len(
     len: usize,
     (rounds, trips): (usize, usize),

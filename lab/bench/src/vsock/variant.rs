@@ -27,7 +27,7 @@ impl Sample {
         Self { cpu_ns: ns(cpu), host_cpu_ns: ns(host), wall_ns: ns(wall), bytes: bytes as u64, sleeps: 0 }
     }
 
-    /// The sample with so many sleeps of the measured side.
+    /// The sample with this number of sleeps of the measured side.
     pub fn with_sleeps(self, sleeps: u64) -> Self {
         Self { sleeps, ..self }
     }

@@ -89,7 +89,7 @@ pub struct ClientOptions {
     pub lowat: u32,
     /// Bytes that the server may send ahead; 0: what the other side gives by itself.
     pub credit: u32,
-    /// Windows; 0: so many that they have 1 MiB, 4 to 64.
+    /// Windows; 0: as many as have 1 MiB, at least 4 and at most 64.
     pub windows: u32,
     /// Copy what was dequeued into a private buffer first: shows what one more copy costs.
     pub copy_out: bool,

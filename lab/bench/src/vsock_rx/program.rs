@@ -65,7 +65,7 @@ impl Program {
 
 fn read(from: Option<impl Read>) -> String {
     let mut text = String::new();
-    // What is no text is left out, and tells that much.
+    // Bytes that aren't text are left out.
     let _ = from.map(|mut from| from.read_to_string(&mut text));
     text
 }

@@ -40,7 +40,7 @@ pub struct CaseFacts {
 }
 
 impl CaseFacts {
-    /// Of a case with so many rounds, each of so many bytes.
+    /// Of a case with `rounds` rounds of `bytes` bytes.
     pub fn of(case: &RxCase, rounds: usize, bytes: u64) -> Self {
         let published = |mode| reference::cell(case.direction, mode, case.len);
         Self {
@@ -139,7 +139,7 @@ impl RxReport {
     }
 
     fn cpu_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCell]) -> Bars {
-        // Polling burns a CPU by design, and the control is no way of receiving.
+        // Polling burns a CPU by design, and nobody receives as the control does.
         let ways = [RxWay::FloorCopyTouch, RxWay::Copy, RxWay::Mapped, RxWay::Direct];
         let mut bars = series(cases, ways, |case, way| case.line(way)?.spread("cpu_s_per_gb"));
         for floor in bars.iter_mut().filter(|bars| bars.name == RxWay::FloorCopyTouch.name()) {

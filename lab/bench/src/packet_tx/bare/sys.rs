@@ -115,7 +115,8 @@ impl Batch {
         Self { pieces: vec![piece; most], messages: vec![message; most] }
     }
 
-    /// Sends up to so many frames in one system call; how many the kernel took.
+    /// Sends frames in one system call, at most as many as it has room for; how many the kernel
+    /// took.
     pub fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
