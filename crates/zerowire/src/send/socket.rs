@@ -9,8 +9,11 @@
 //!
 //! A call that makes several packets (fragments, segments) is an exception: those that were queued
 //! before it failed keep its number for a while. The numbers behind it are unknown then, and
-//! learned again.
+//! learned again. [`numbering`] keeps what is known of them.
 
+mod numbering;
+
+use self::numbering::Numbering;
 use super::backend::{NoLoan, Sent, Submit};
 use super::kind::{Kind, SocketKind};
 use super::numbers::Claim;
@@ -49,20 +52,10 @@ pub(crate) struct SocketBackend {
     claim: Option<Claim>,
     /// SO_ZEROCOPY was on before.
     was_on: bool,
-    each_one: bool,
-    /// The id of the next lent call. The kernel's number is this and `shift`.
-    next_id: u32,
-    shift: u32,
-    /// `shift` is right for the next call, too.
-    is_sure: bool,
-    /// The id of the one call that is lent to learn `shift`.
-    trial: Option<u32>,
+    notifications: Notifications,
+    numbering: Numbering,
     /// What is left of senders that ended before on this socket; their ids lie before this one's.
     elders: Vec<Window>,
-    /// Lent datagrams of one packet that failed since the queue was read.
-    failed: u32,
-    /// Somebody else lends on this socket: the numbers mean nothing any more.
-    foreign: bool,
     calls: u64,
     /// The last reading found nothing.
     idle: bool,
@@ -78,21 +71,15 @@ impl SocketBackend {
         kind: SocketKind,
         options: &Options,
     ) -> Result<Self, (OwnedFd, SendError)> {
-        let each_one = options.notifications == Notifications::EachOne;
         let mut this = Self {
             socket,
             kind,
             cannot_lend: None,
             claim: None,
             was_on: false,
-            each_one,
-            next_id: 0,
-            shift: 0,
-            is_sure: false,
-            trial: None,
+            notifications: options.notifications,
+            numbering: Numbering::unknown(),
             elders: Vec::new(),
-            failed: 0,
-            foreign: false,
             calls: 0,
             idle: false,
             copied_unbooked: false,
@@ -130,7 +117,7 @@ impl SocketBackend {
         if let Some((mut elder, window)) = orphans::take_over(cookie) {
             // The kernel still reads what a sender left that has ended. Its numbers go on here.
             std::mem::swap(&mut elder.socket, &mut self.socket);
-            (elder.each_one, elder.calls) = (self.each_one, 0);
+            (elder.notifications, elder.calls) = (self.notifications, 0);
             elder.elders.push(window);
             let cannot_lend = elder.cannot_lend.clone();
             *self = elder;
@@ -158,14 +145,14 @@ impl SocketBackend {
         self.claim = Some(claim);
         // What is on tells that somebody else may have lent.
         if let Some(first) = first.filter(|_| !self.was_on && self.kind.kind != Kind::Vsock) {
-            (self.next_id, self.is_sure) = (first, true);
+            self.numbering = Numbering::known(first);
         }
         Ok(())
     }
 
     /// The id of the first lent call.
     pub(super) fn next_id(&self) -> u32 {
-        self.next_id
+        self.numbering.next_id()
     }
 
     /// Whether this is the socket with that cookie, and its number is known.
@@ -182,12 +169,12 @@ impl SocketBackend {
     /// Ends it, and gives the socket back. The kernel holds nothing any more.
     pub(super) fn into_socket(self) -> OwnedFd {
         if let Some(claim) = self.claim {
-            let is_known = self.is_sure && !self.foreign;
-            if !self.was_on && is_known {
+            let next = self.numbering.next_number();
+            if !self.was_on && next.is_some() {
                 // If it can't be set the next sender learns its numbers.
                 let _ = set_int(&self.socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0);
             }
-            claim.release(is_known.then(|| self.next_id.wrapping_add(self.shift)));
+            claim.release(next);
         }
         self.socket
     }
@@ -196,15 +183,17 @@ impl SocketBackend {
     /// time when the socket is charged for no notification: then nobody's is out, and the next one
     /// is that call's.
     fn may_lend(&mut self) -> bool {
-        if self.is_sure {
+        if self.numbering.is_known() {
             return true;
         }
-        if self.cannot_lend.is_some() || self.trial.is_some() {
+        if self.cannot_lend.is_some() || !self.numbering.may_try() {
             return false;
         }
         let is_free = Charges::of(&self.socket).is_ok_and(|charges| charges.options() == 0);
         // On AF_VSOCK numbers tell nothing: all is back when the socket is charged for none.
-        self.is_sure = is_free && self.kind.kind == Kind::Vsock;
+        if is_free && self.kind.kind == Kind::Vsock {
+            self.numbering.ignore_numbers();
+        }
         is_free
     }
 
@@ -221,10 +210,9 @@ impl SocketBackend {
         }
         let is_cut = get_int(&self.socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok_and(|n| n != 0);
         if is_cut || longest_segment(&self.socket).is_none_or(|longest| len > usize::from(longest)) {
-            self.is_sure = false;
-            self.trial = None;
+            self.numbering.several_failed();
         } else {
-            self.failed = self.failed.saturating_add(1);
+            self.numbering.one_failed();
         }
     }
 
@@ -262,16 +250,9 @@ impl SocketBackend {
         unsafe { socket::send(&self.socket, &self.scratch.one.list, flags) }
     }
 
+    #[inline]
     fn take_id(&mut self, way: Way) -> Option<u32> {
-        if way == Way::Copy {
-            return None;
-        }
-        let id = self.next_id;
-        self.next_id = id.wrapping_add(1);
-        if !self.is_sure {
-            self.trial = Some(id);
-        }
-        Some(id)
+        (way == Way::Lend).then(|| self.numbering.take_id())
     }
 
     /// One call on AF_VSOCK may use several numbers: the kernel begins a new packet, with the next number, when credit comes
@@ -294,43 +275,16 @@ impl SocketBackend {
         Ok(())
     }
 
-    /// What a notification means for the numbers: the part of it that names ids of ours.
+    /// The ids of ours that a notification names.
     fn ours(&mut self, lo: u32, hi: u32) -> Result<Option<(u32, u32)>, SendError> {
-        if self.foreign {
-            return Ok(None);
-        }
-        if let Some(id) = self.trial.take() {
-            if lo != hi {
-                return self.found_foreign(lo, hi);
-            }
-            (self.shift, self.is_sure) = (lo.wrapping_sub(id), true);
-            return Ok(Some((id, id)));
-        }
-        let (first, last) = (lo.wrapping_sub(self.shift), hi.wrapping_sub(self.shift));
-        let next = self.next_id;
-        let beyond = last.wrapping_sub(next).wrapping_add(1) as i32;
-        if beyond <= 0 {
-            return Ok(Some((first, last)));
-        }
-        // While the numbers are unknown those beyond are of the call that failed, or of somebody
-        // who lent before.
-        if self.is_sure {
-            if beyond as u32 > self.failed {
-                return self.found_foreign(lo, hi);
-            }
-            self.failed -= beyond as u32;
-            self.next_id = last.wrapping_add(1);
-        }
-        Ok((first.wrapping_sub(next) as i32 <= -1).then(|| (first, next.wrapping_sub(1))))
+        self.numbering.ours(lo, hi).map_err(|_| self.found_foreign(lo, hi))
     }
 
     #[cold]
-    fn found_foreign<T>(&mut self, lo: u32, hi: u32) -> Result<T, SendError> {
-        self.foreign = true;
-        self.is_sure = false;
+    fn found_foreign(&mut self, lo: u32, hi: u32) -> SendError {
         let why = "another handle of this socket lends memory".to_owned();
         self.cannot_lend = Some(NoLoan { reason: CopyReason::Numbering, why });
-        Err(SendError::Foreign { lo, hi })
+        SendError::Foreign { lo, hi }
     }
 }
 
@@ -433,7 +387,7 @@ impl Submit for SocketBackend {
     }
 
     fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
-        if way == Way::Lend && !self.is_sure {
+        if way == Way::Lend && !self.numbering.is_known() {
             // One alone learns the number.
             return Ok(());
         }
@@ -479,15 +433,17 @@ impl Submit for SocketBackend {
         let mut first_error = None;
         self.idle = true;
         loop {
-            let is_more = match self.each_one {
-                true => self.read_notes::<1>(window, &mut first_error)? && window.ids_out() > 0,
-                false => self.read_notes::<BATCH>(window, &mut first_error)?,
+            let is_more = match self.notifications {
+                Notifications::EachOne => {
+                    self.read_notes::<1>(window, &mut first_error)? && window.ids_out() > 0
+                }
+                Notifications::Batched => self.read_notes::<BATCH>(window, &mut first_error)?,
             };
             if !is_more {
                 break;
             }
         }
-        self.failed = 0;
+        self.numbering.queue_was_read();
         if self.kind.kind == Kind::Vsock {
             self.reap_vsock(window)?;
         }
@@ -523,7 +479,7 @@ impl Submit for SocketBackend {
         // there, too: on a socket with one nothing is recovered.)
         let charges = Charges::of(&self.socket)?;
         if charges.sending() == 0 && charges.queued() == 0 && charges.options() == 0 {
-            self.trial = None;
+            self.numbering.end_trial();
             let payloads = window.all_back();
             let before: usize = self.elders.drain(..).map(|mut elder| elder.all_back()).sum();
             let payloads = payloads + before;
@@ -547,7 +503,7 @@ impl Submit for SocketBackend {
 
     #[inline]
     fn lends_freely(&self) -> bool {
-        self.is_sure
+        self.numbering.is_known()
     }
 
     fn copied_because(&self) -> CopyReason {

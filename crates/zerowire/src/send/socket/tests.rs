@@ -10,37 +10,12 @@ fn backend(next_id: u32, failed: u32) -> SocketBackend {
     let kind = SocketKind { kind: Kind::Udp, stream: false };
     let options = Options { mode: Mode::Copy, ..Options::default() };
     let mut back = SocketBackend::new(socket.into(), kind, &options).unwrap();
-    (back.next_id, back.failed, back.is_sure) = (next_id, failed, true);
+    back.numbering = Numbering::known(next_id);
+    (0..failed).for_each(|_| back.numbering.one_failed());
     back
 }
 
 const LAST: u32 = u32::MAX;
-
-#[test]
-fn notifications_of_calls_that_were_taken_are_ours_on_both_sides_of_the_wrap() {
-    for (lo, hi) in [(LAST - 1, LAST), (LAST - 1, 1), (0, 1), (1, 1)] {
-        let mut back = backend(2, 0);
-        assert_eq!(back.ours(lo, hi).unwrap(), Some((lo, hi)));
-        assert_eq!((back.next_id, back.foreign), (2, false));
-    }
-}
-
-#[test]
-fn numbers_that_failed_calls_used_up_are_left_out_across_the_wrap() {
-    // One failed call that used the last number up.
-    let mut back = backend(LAST, 1);
-    assert_eq!(back.ours(LAST, LAST).unwrap(), None);
-    assert_eq!((back.next_id, back.failed), (0, 0));
-    assert_eq!(back.take_id(Way::Lend), Some(0));
-    // Two, whose notification was joined with that of two that were taken.
-    let mut back = backend(LAST, 2);
-    assert_eq!(back.ours(LAST - 2, 0).unwrap(), Some((LAST - 2, LAST - 1)));
-    assert_eq!((back.next_id, back.failed), (1, 0));
-    // Of three one used a number up.
-    let mut back = backend(0, 3);
-    assert_eq!(back.ours(LAST, 0).unwrap(), Some((LAST, LAST)));
-    assert_eq!((back.next_id, back.failed), (1, 2));
-}
 
 #[test]
 fn numbers_that_nobody_gave_out_are_somebody_elses_across_the_wrap() {
@@ -50,7 +25,7 @@ fn numbers_that_nobody_gave_out_are_somebody_elses_across_the_wrap() {
             Err(SendError::Foreign { lo: first, hi: last }) => assert_eq!((first, last), (lo, hi)),
             other => panic!("{other:?}"),
         }
-        assert!(back.foreign && back.lends().is_err());
+        assert!(!back.numbering.is_known() && back.lends().is_err());
         assert_eq!(back.ours(lo, lo).unwrap(), None, "nothing is believed any more");
     }
 }
@@ -71,7 +46,7 @@ fn payloads_around_the_wrap_come_back_each_once() {
     };
     let before: Vec<_> = (0..2).map(|_| lend(&mut back, &mut window)).collect();
     // A call that failed and used number 2^32 - 1 up: its notification is joined with that of the one before.
-    back.failed = 1;
+    back.numbering.one_failed();
     assert_eq!(told(&mut back, &mut window, LAST - 1, LAST), 1);
     let behind: Vec<_> = (0..3).map(|_| lend(&mut back, &mut window)).collect();
     assert_eq!(
@@ -85,35 +60,17 @@ fn payloads_around_the_wrap_come_back_each_once() {
     assert_eq!((window.outstanding(), window.ids_out()), (0, 0));
 }
 
-/// The number is learned from one call alone. Ids go on as they were.
+/// While one call is out to learn its number, no other is lent.
 #[test]
-fn an_unknown_number_is_learned_from_the_notification_of_one_call() {
-    for number in [0, 5, LAST, LAST / 2] {
-        let mut back = backend(7, 0);
-        back.is_sure = false;
-        // What comes before it is somebody else's, or of a call that failed.
-        assert_eq!(back.ours(7, 9).unwrap(), None);
-        assert_eq!((back.take_id(Way::Lend), back.may_lend()), (Some(7), false));
-        assert_eq!(back.ours(number, number).unwrap(), Some((7, 7)));
-        assert!(back.may_lend() && back.trial.is_none());
-        assert_eq!(back.take_id(Way::Lend), Some(8));
-        let next = number.wrapping_add(1);
-        assert_eq!(back.ours(next, next).unwrap(), Some((8, 8)));
-    }
+fn one_call_alone_learns_the_number() {
+    let mut back = backend(7, 0);
+    back.numbering.several_failed();
+    assert_eq!((back.take_id(Way::Lend), back.may_lend()), (Some(7), false));
+    assert_eq!(back.ours(LAST, LAST).unwrap(), Some((7, 7)));
+    assert!(back.may_lend() && back.numbering.is_known());
     // Two numbers are not of one call.
     let mut back = backend(0, 0);
-    back.is_sure = false;
+    back.numbering.several_failed();
     back.take_id(Way::Lend);
     assert!(matches!(back.ours(3, 4), Err(SendError::Foreign { lo: 3, hi: 4 })));
-}
-
-/// A call of several packets failed: its number may be in use for a while. Those before it come
-/// back meanwhile.
-#[test]
-fn while_the_numbers_are_unknown_those_before_come_back() {
-    let mut back = backend(3, 0);
-    back.is_sure = false;
-    assert_eq!(back.ours(1, 3).unwrap(), Some((1, 2)));
-    assert_eq!(back.ours(3, 3).unwrap(), None);
-    assert_eq!(back.next_id, 3);
 }
