@@ -11,8 +11,13 @@
 //! before it failed keep its number for a while. The numbers behind it are unknown then, and
 //! learned again. [`numbering`] keeps what is known of them.
 
+pub(super) mod connection;
+pub(super) mod errno;
+mod notes;
 mod numbering;
 
+use self::connection::reset;
+use self::errno::tells_of_full_queues;
 use self::numbering::Numbering;
 use super::backend::{NoLoan, Sent, Submit};
 use super::kind::{Kind, SocketKind};
@@ -25,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use zerowire_sys::socket::error_queue::{self, BATCH, Note};
+use zerowire_sys::socket::error_queue::BATCH;
 use zerowire_sys::socket::{self, Charges, MAX_IOV, Message, Messages, get_int, set_int};
 
 /// A stream takes at most this much lent memory in one call. More would gain nothing, and RLIMIT_MEMLOCK (8 MiB for
@@ -255,81 +260,6 @@ impl SocketBackend {
         (way == Way::Lend).then(|| self.numbering.take_id())
     }
 
-    /// One call on AF_VSOCK may use several numbers: the kernel begins a new packet, with the next number, when credit comes
-    /// in the middle of the call (vsock_connectible_sendmsg, net/vmw_vsock/af_vsock.c), and doesn't say so. Numbers
-    /// therefore tell nothing of a single payload; all are back when the socket is charged for no notification. Nothing else
-    /// tells how many a call used: the peer's credit can't be asked for, and what the socket is charged changes while
-    /// notifications join in its queue. A number that was guessed too low would give memory back that is still read.
-    fn reap_vsock(&mut self, window: &mut Window) -> Result<(), SendError> {
-        if window.ids_out() == 0 && self.elders.is_empty() {
-            return Ok(());
-        }
-        let charges = Charges::of(&self.socket).map_err(SendError::system("getsockopt(SO_MEMINFO)"))?;
-        if charges.options() == 0 {
-            let copied = std::mem::take(&mut self.copied_unbooked);
-            window.all_back_as(copied);
-            for mut elder in self.elders.drain(..) {
-                elder.all_back_as(copied);
-            }
-        }
-        Ok(())
-    }
-
-    /// The ids of ours that a notification names.
-    fn ours(&mut self, lo: u32, hi: u32) -> Result<Option<(u32, u32)>, SendError> {
-        self.numbering.ours(lo, hi).map_err(|_| self.found_foreign(lo, hi))
-    }
-
-    #[cold]
-    fn found_foreign(&mut self, lo: u32, hi: u32) -> SendError {
-        let why = "another handle of this socket lends memory".to_owned();
-        self.cannot_lend = Some(NoLoan { reason: CopyReason::Numbering, why });
-        SendError::Foreign { lo, hi }
-    }
-}
-
-impl SocketBackend {
-    /// Reads up to `N` messages of the error queue, and tells the window. Whether there may be more.
-    #[inline]
-    fn read_notes<const N: usize>(
-        &mut self,
-        window: &mut Window,
-        first_error: &mut Option<SendError>,
-    ) -> Result<bool, SendError> {
-        let mut notes = [None; N];
-        let mut n = 0;
-        let read = error_queue::read::<N>(self.socket.as_fd(), |note| {
-            if let Some(slot) = notes.get_mut(n) {
-                *slot = Some(note);
-                n += 1;
-            }
-        })
-        .map_err(SendError::system("recvmmsg(MSG_ERRQUEUE)"))?;
-        self.idle &= read == 0;
-        for note in notes.into_iter().flatten() {
-            let told = match note {
-                Note::Back { copied, .. } if self.kind.kind == Kind::Vsock => {
-                    self.copied_unbooked |= copied;
-                    Ok(())
-                }
-                Note::Back { lo, hi, copied } => self.ours(lo, hi).map(|ours| {
-                    let Some((lo, hi)) = ours else { return };
-                    let told = window.notified(lo, hi, copied);
-                    if !self.elders.is_empty() {
-                        self.tell_elders(lo, hi, copied);
-                    } else if let Err(unknown) = told {
-                        tracing::warn!(%unknown, "notification ignored");
-                    }
-                }),
-                Note::Error { errno } => Err(from_errno(errno)),
-            };
-            if let Err(e) = told {
-                first_error.get_or_insert(e);
-            }
-        }
-        Ok(read == N)
-    }
-
     /// Why a batch stopped. The kernel tells the error of the first call only.
     fn why_stopped(&self, done: Result<usize, i32>) -> i32 {
         match done {
@@ -339,15 +269,6 @@ impl SocketBackend {
                 _ => libc::EIO,
             },
         }
-    }
-
-    #[cold]
-    fn tell_elders(&mut self, lo: u32, hi: u32, copied: bool) {
-        // Ids that are another window's are unknown to each.
-        for elder in &mut self.elders {
-            let _ = elder.notified(lo, hi, copied);
-        }
-        self.elders.retain(|elder| elder.outstanding() > 0);
     }
 
     fn send_part(&mut self, payload: &Payload, from: usize, way: Way) -> Result<Sent, i32> {
@@ -519,63 +440,6 @@ impl Submit for SocketBackend {
             None => format!("socket calls over {}, MSG_ZEROCOPY", self.kind.kind),
             Some(no) => format!("socket calls over {}, copying: {}", self.kind.kind, no.why),
         }
-    }
-}
-
-/// Bytes that may still be charged to the socket's send buffer.
-pub(super) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
-    let charges = Charges::of(socket)?;
-    Ok(charges.send_buffer().saturating_sub(charges.sending()) as usize)
-}
-
-/// Whether an ENOBUFS may be of a full queue of an interface: told only where errors are asked for
-/// (IP_RECVERR).
-pub(super) fn tells_of_full_queues(socket: impl AsFd) -> bool {
-    let asks = |level, option| get_int(&socket, level, option).is_ok_and(|on| on != 0);
-    asks(libc::SOL_IP, libc::IP_RECVERR) || asks(libc::SOL_IPV6, libc::IPV6_RECVERR)
-}
-
-/// Resets a stream's connection, so that the kernel lets go of what is lent soon.
-pub(super) fn reset(socket: &OwnedFd, kind: SocketKind) {
-    match kind.kind {
-        Kind::Tcp => {
-            // The notifications can still be read.
-            let _ = socket::disconnect(socket);
-        }
-        Kind::Vsock | Kind::Unix => {
-            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-        }
-        Kind::Udp | Kind::Other => {}
-    }
-}
-
-/// Whether an error may be that of an earlier datagram, which an ICMP answer told of (`icmp_err_convert`,
-/// net/ipv4/icmp.c; net/ipv6/icmp.c). The kernel tells it to one call, whatever that sends, and forgets it.
-pub(super) fn is_of_an_earlier(errno: i32) -> bool {
-    matches!(
-        errno,
-        libc::ECONNREFUSED
-            | libc::EHOSTUNREACH
-            | libc::ENETUNREACH
-            | libc::EHOSTDOWN
-            | libc::ENONET
-            | libc::ENOPROTOOPT
-            | libc::EPROTO
-            | libc::EACCES
-    )
-}
-
-/// The error that an errno of a socket stands for.
-pub(super) fn from_errno(errno: i32) -> SendError {
-    let cause = io::Error::from_raw_os_error(errno);
-    match errno {
-        libc::EPIPE | libc::ECONNRESET | libc::ETIMEDOUT | libc::ENOTCONN | libc::ECONNABORTED => {
-            SendError::Disconnected(cause)
-        }
-        libc::ECONNREFUSED => SendError::NoListener,
-        // Told by io_uring_enter only.
-        libc::EEXIST => SendError::Uring(super::uring::EngineError::WrongThread.to_string()),
-        _ => SendError::System { call: "send", cause },
     }
 }
 

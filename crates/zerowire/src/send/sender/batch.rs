@@ -4,7 +4,7 @@ use super::super::Payload;
 use super::super::auto::Turn;
 use super::super::backend::{Sent, Submit};
 use super::super::limits::cpu_ns;
-use super::super::socket::{from_errno, is_of_an_earlier};
+use super::super::socket::errno::{from_errno, is_of_an_earlier};
 use super::super::{SendError, Way};
 use super::{Blocked, MAX_LENT_SEGMENTS, Sender};
 use crate::ledger::{CopyReason, DropReason};

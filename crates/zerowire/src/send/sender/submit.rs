@@ -5,7 +5,7 @@ use super::super::backend::{Sent, Submit};
 use super::super::kind::Kind;
 use super::super::limits::{cpu_ns, locked};
 use super::super::segment;
-use super::super::socket::{from_errno, tells_of_full_queues};
+use super::super::socket::errno::{from_errno, tells_of_full_queues};
 use super::super::{Payload, Refused, SendError, Ticket, Way};
 use super::{Blocked, MAX_LENT_SEGMENTS, Pending, READ_EVERY, Sender, is_limit};
 use crate::ledger::CopyReason;

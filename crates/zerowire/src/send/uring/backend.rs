@@ -9,7 +9,7 @@ use crate::area::Area;
 use crate::ledger::CopyReason;
 use crate::send::backend::{NoLoan, Sent, Submit};
 use crate::send::kind::{Kind, SocketKind};
-use crate::send::socket::{reset, send_room};
+use crate::send::socket::connection::{reset, send_room};
 use crate::send::{Payload, SendError, Way, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;

@@ -3,7 +3,7 @@
 //! There was room for the whole batch when it was begun ([`send_room`]), so this needs another user of the same socket. They
 //! are sent by plain calls, which copy: a ring that other senders use, too, is neither needed nor kept meanwhile.
 //!
-//! [`send_room`]: crate::send::socket::send_room
+//! [`send_room`]: crate::send::socket::connection::send_room
 
 use crate::send::Payload;
 use crate::send::backend::Sent;

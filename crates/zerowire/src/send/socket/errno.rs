@@ -1,0 +1,44 @@
+//! What the error numbers of a socket mean for a sender.
+
+use super::super::SendError;
+use super::super::uring::EngineError;
+use std::io;
+use std::os::fd::AsFd;
+use zerowire_sys::socket::get_int;
+
+/// Whether an ENOBUFS may be of a full queue of an interface: told only where errors are asked for
+/// (IP_RECVERR).
+pub(in crate::send) fn tells_of_full_queues(socket: impl AsFd) -> bool {
+    let asks = |level, option| get_int(&socket, level, option).is_ok_and(|on| on != 0);
+    asks(libc::SOL_IP, libc::IP_RECVERR) || asks(libc::SOL_IPV6, libc::IPV6_RECVERR)
+}
+
+/// Whether an error may be that of an earlier datagram, which an ICMP answer told of (`icmp_err_convert`,
+/// net/ipv4/icmp.c; net/ipv6/icmp.c). The kernel tells it to one call, whatever that sends, and forgets it.
+pub(in crate::send) fn is_of_an_earlier(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EACCES
+    )
+}
+
+/// The error that an errno of a socket stands for.
+pub(in crate::send) fn from_errno(errno: i32) -> SendError {
+    let cause = io::Error::from_raw_os_error(errno);
+    match errno {
+        libc::EPIPE | libc::ECONNRESET | libc::ETIMEDOUT | libc::ENOTCONN | libc::ECONNABORTED => {
+            SendError::Disconnected(cause)
+        }
+        libc::ECONNREFUSED => SendError::NoListener,
+        // Told by io_uring_enter only.
+        libc::EEXIST => SendError::Uring(EngineError::WrongThread.to_string()),
+        _ => SendError::System { call: "send", cause },
+    }
+}
