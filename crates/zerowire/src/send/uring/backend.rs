@@ -101,7 +101,7 @@ impl UringBackend {
     ) -> Result<Self, (OwnedFd, EngineError)> {
         match make(options, areas) {
             Ok(mut core) => {
-                core.may_move = true;
+                core.follow_the_sender();
                 let mut this = Self::with(Handle::Own(Box::new(core)), socket, kind, lend, patience);
                 let socket = this.socket.as_raw_fd();
                 this.place.core.with(|c| {
@@ -130,7 +130,7 @@ impl UringBackend {
     }
 
     fn with(mut core: Handle, socket: OwnedFd, kind: SocketKind, lend: bool, patience: Duration) -> Self {
-        let (channel, features, capacity) = core.with(|c| (c.attach(), c.features, c.capacity()));
+        let (channel, features, capacity) = core.with(|c| (c.attach(), c.facts.features, c.capacity()));
         let cannot_lend = match kind.kind {
             _ if !lend => Some(NoLoan::asked()),
             Kind::Unix => Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned())),
@@ -351,7 +351,7 @@ impl Submit for UringBackend {
     }
 
     fn take_calls(&mut self) -> u64 {
-        self.place.core.with(|c| std::mem::take(&mut c.calls))
+        self.place.core.with(|c| std::mem::take(&mut c.counts.calls))
     }
 
     fn lends(&self) -> Result<(), NoLoan> {

@@ -63,10 +63,10 @@ pub(super) fn entry(
         [piece] => Some((piece.iov_base.cast_const().cast::<u8>(), piece.iov_len as u32)),
         _ => None,
     };
-    let report = core.features.report_usage;
+    let report = core.facts.features.report_usage;
     let loan = match way {
         Way::Copy => Loan::Copy,
-        Way::Lend if one.is_some() || core.features.registered_vectors => core
+        Way::Lend if one.is_some() || core.facts.features.registered_vectors => core
             .areas
             .place_of(message.pieces())
             .map_or(Loan::Lend { report }, |buffer| Loan::LendRegistered { report, buffer }),

@@ -13,24 +13,40 @@ use std::io;
 use zerowire_sys::uring::ring::Cqe;
 use zerowire_sys::uring::sqe;
 
+/// How far a token's entry is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// There is none: the token may be given out.
+    #[default]
+    Free,
+    /// Its result is still to be taken.
+    InBatch,
+    /// Its result was taken, its notification is to come. The sender knows it under this id, or not
+    /// at all if it failed.
+    Lent(Option<u32>),
+}
+
+/// What became of the ring that an entry was handed to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum RingFate {
+    #[default]
+    Open,
+    /// It was closed before the notification.
+    Closed,
+    /// It was closed before the result: the kernel may have taken the entry.
+    InDoubt,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Token {
     channel: u32,
-    id: u32,
+    stage: Stage,
+    ring: RingFate,
     result: Option<i32>,
     /// A notification is to come.
     more: bool,
     /// It came, with its copied flag, before the result was taken.
     notified: Option<bool>,
-    /// The sender knows it under `id`.
-    is_known: bool,
-    /// Its result is still to be taken.
-    in_batch: bool,
-    is_over: bool,
-    /// Of a ring that was closed before the notification.
-    is_retired: bool,
-    /// Of a ring that was closed before the result: the kernel may have taken it.
-    is_in_doubt: bool,
     /// It stands in for another one, which failed with this error number.
     refused: Option<i32>,
 }
@@ -104,7 +120,7 @@ impl Book {
     /// The token of the next entry; it is part of the batch when [`Book::pushed`] is called.
     pub(super) fn token(&mut self) -> u32 {
         self.free_tokens.last().copied().unwrap_or_else(|| {
-            self.tokens.push(Token { is_over: true, ..Token::default() });
+            self.tokens.push(Token::default());
             self.free_tokens.push(self.tokens.len() as u32 - 1);
             self.tokens.len() as u32 - 1
         })
@@ -113,7 +129,7 @@ impl Book {
     /// The entry of the token that was given last is on its way.
     pub(super) fn pushed(&mut self, channel: u32) {
         if let Some(token) = self.free_tokens.pop() {
-            self.tokens[token as usize] = Token { channel, in_batch: true, ..Token::default() };
+            self.tokens[token as usize] = Token { channel, stage: Stage::InBatch, ..Token::default() };
             self.batch.push(token);
             self.unsettled += 1;
         }
@@ -148,7 +164,7 @@ impl Book {
     fn taken(&self) -> usize {
         let was_taken = |at: &u32| {
             let token = &self.tokens[*at as usize];
-            token.is_in_doubt || token.result.is_some_and(|result| result >= 0)
+            token.ring == RingFate::InDoubt || token.result.is_some_and(|result| result >= 0)
         };
         match self.is_chain {
             true => self.batch.iter().position(|at| !was_taken(at)).unwrap_or(self.batch.len()),
@@ -166,7 +182,7 @@ impl Book {
                 // Those behind it were cancelled.
                 Some(..0) if self.is_chain => break,
                 Some(_) => {}
-                None => token.is_in_doubt = true,
+                None => token.ring = RingFate::InDoubt,
             }
         }
         self.unsettled = 0;
@@ -176,7 +192,8 @@ impl Book {
     /// Takes a completion. One that belongs to nothing is ignored.
     pub(super) fn complete(&mut self, cqe: Cqe) {
         let index = cqe.user_data as u32;
-        let Some(token) = self.tokens.get_mut(index as usize).filter(|t| !t.is_over) else { return };
+        let token = self.tokens.get_mut(index as usize).filter(|t| t.stage != Stage::Free);
+        let Some(token) = token else { return };
         if cqe.flags & sqe::CQE_F_NOTIF == 0 {
             if token.result.is_none() {
                 token.result = Some(cqe.result);
@@ -186,7 +203,7 @@ impl Book {
             return;
         }
         let copied = cqe.result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0;
-        if token.in_batch {
+        if token.stage == Stage::InBatch {
             token.notified = Some(copied);
         } else {
             self.give_back(index, copied);
@@ -221,26 +238,24 @@ impl Book {
     /// its queue cuts.)
     fn take(&mut self, index: u32) -> (i32, Option<u32>) {
         let token = &mut self.tokens[index as usize];
-        token.in_batch = false;
-        if token.is_in_doubt {
+        if token.ring == RingFate::InDoubt {
             (token.result, token.more) = (Some(i32::MAX), true);
         }
         let result = token.result.unwrap_or(-libc::ECANCELED);
         let channel = &mut self.channels[token.channel as usize];
         let mut id = None;
         if token.more && result >= 0 {
-            token.id = channel.next_id;
-            token.is_known = true;
+            id = Some(channel.next_id);
             channel.next_id = channel.next_id.wrapping_add(1);
-            id = Some(token.id);
         }
         if token.more {
+            token.stage = Stage::Lent(id);
             channel.pending += 1;
             if let Some(copied) = token.notified {
                 self.give_back(index, copied);
             }
         } else {
-            token.is_over = true;
+            token.stage = Stage::Free;
             self.free_tokens.push(index);
         }
         (result, id)
@@ -249,7 +264,7 @@ impl Book {
     /// The memory of a token is back.
     fn give_back(&mut self, index: u32, copied: bool) {
         let token = &mut self.tokens[index as usize];
-        token.is_over = true;
+        let stage = std::mem::take(&mut token.stage);
         self.free_tokens.push(index);
         let channel = &mut self.channels[token.channel as usize];
         channel.pending -= 1;
@@ -257,8 +272,8 @@ impl Book {
             if channel.pending == 0 {
                 self.free_channels.push(token.channel);
             }
-        } else if token.is_known {
-            channel.notices.push_back((token.id, copied));
+        } else if let Stage::Lent(Some(id)) = stage {
+            channel.notices.push_back((id, copied));
             self.waiting += 1;
         }
     }
@@ -285,8 +300,10 @@ impl Book {
 
     /// The ring was closed; notifications of what is lent will not come.
     fn retire(&mut self) {
-        for token in self.tokens.iter_mut().filter(|t| !t.is_over) {
-            token.is_retired = true;
+        for token in &mut self.tokens {
+            if token.stage != Stage::Free && token.ring == RingFate::Open {
+                token.ring = RingFate::Closed;
+            }
         }
     }
 
@@ -294,7 +311,7 @@ impl Book {
     pub(super) fn retired_are_back(&mut self) {
         for index in 0..self.tokens.len() as u32 {
             let token = &self.tokens[index as usize];
-            if token.is_retired && !token.is_over {
+            if token.stage != Stage::Free && token.ring != RingFate::Open {
                 self.give_back(index, true);
             }
         }

@@ -7,9 +7,11 @@
 
 mod drive;
 mod renewal;
+mod threads;
 mod watch;
 
 use self::renewal::set_up;
+use self::threads::ThreadRule;
 use self::watch::Watch;
 use super::areas::Areas;
 use super::book::Book;
@@ -20,10 +22,33 @@ use super::tombstone::{SOCKET_PLACE, Tombstone};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use zerowire_sys::uring::SendFeatures;
-use zerowire_sys::uring::ring::{SendRing, Threads};
+use zerowire_sys::uring::ring::SendRing;
 use zerowire_sys::uring::sqe::Target;
+
+/// What the kernel said of itself and of the ring in use.
+pub(super) struct RingFacts {
+    pub(super) features: SendFeatures,
+    /// Set-up flags, as words.
+    flags: &'static str,
+    /// Entries that one batch may have.
+    submissions: usize,
+}
+
+impl RingFacts {
+    fn of(ring: &mut SendRing, features: SendFeatures) -> Self {
+        Self { features, flags: ring.flags(), submissions: ring.submissions() }
+    }
+}
+
+/// Since the engine, or the one sender, was made.
+#[derive(Default)]
+pub(super) struct Counts {
+    /// System calls that nobody has [taken](std::mem::take) yet.
+    pub(super) calls: u64,
+    /// Times that the queue of completions was too short, and the kernel kept some on its own list.
+    pub(super) overflows: u64,
+}
 
 /// See the module.
 pub(super) struct Core {
@@ -38,22 +63,15 @@ pub(super) struct Core {
     /// On engines that are waited for.
     watch: Option<Watch>,
     options: EngineOptions,
-    /// One sender's own: it follows that sender to another thread.
-    pub(super) may_move: bool,
-    /// The number of the thread that may hand entries over; `None`: any.
-    owner: Option<u64>,
-    pub(super) features: SendFeatures,
-    flags: &'static str,
+    rule: ThreadRule,
+    pub(super) facts: RingFacts,
     pub(super) book: Book,
     /// The socket that is in the ring's table of files.
     file: Option<RawFd>,
     messages: Vec<Message>,
-    submissions: usize,
     /// Engines and senders that still use it.
     pub(super) users: usize,
-    pub(super) calls: u64,
-    /// Times that the queue of completions was too short, and the kernel kept some on its own list.
-    pub(super) overflows: u64,
+    pub(super) counts: Counts,
     /// Entries that one call hands over, as if the kernel had no memory for more.
     #[cfg(test)]
     hand_over_at_most: usize,
@@ -71,10 +89,8 @@ impl Core {
         };
         let (mut ring, stone) = set_up(options, options.threads).map_err(refused)?;
         let features = zerowire_sys::uring::send_features().map_err(refused)?;
-        let owner = (options.threads == Threads::One).then(thread_number);
         Ok(Self {
-            flags: ring.flags(),
-            submissions: ring.submissions(),
+            facts: RingFacts::of(&mut ring, features),
             ring: Some(ring),
             areas: Areas::default(),
             stone: Some(stone),
@@ -82,15 +98,12 @@ impl Core {
             closed: None,
             watch: None,
             options: options.clone(),
-            may_move: false,
-            owner,
-            features,
+            rule: ThreadRule::of(options.threads),
             book: Book::default(),
             file: None,
             messages: Vec::new(),
             users: 1,
-            calls: 0,
-            overflows: 0,
+            counts: Counts::default(),
             #[cfg(test)]
             hand_over_at_most: usize::MAX,
         })
@@ -132,12 +145,12 @@ impl Core {
 
     /// Set-up flags of the ring, as words.
     pub(super) fn flags(&self) -> &'static str {
-        self.flags
+        self.facts.flags
     }
 
     /// Entries that one batch may have.
     pub(super) fn capacity(&self) -> usize {
-        self.submissions
+        self.facts.submissions
     }
 
     pub(super) fn register(&mut self, area: &crate::area::Area) -> Result<(), EngineError> {
@@ -175,7 +188,12 @@ impl Core {
 
     /// Whether this thread may hand entries over.
     pub(super) fn is_own_thread(&self) -> bool {
-        self.owner.is_none_or(|owner| owner == thread_number())
+        self.rule.allows_this_thread()
+    }
+
+    /// The ring is one sender's own, and follows it to another thread.
+    pub(super) fn follow_the_sender(&mut self) {
+        self.rule = self.rule.following_the_sender();
     }
 
     /// A place for a sender, which is one more user.
@@ -196,15 +214,6 @@ impl Core {
     pub(super) fn put_messages(&mut self, messages: Vec<Message>) {
         self.messages = messages;
     }
-}
-
-/// A number that no other thread of this process has or had. (An address would come back with another thread; the
-/// standard library's id costs more than the rest of a look.)
-fn thread_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
-    // Not while the thread's own variables are being dropped: then it is none that ever made a ring.
-    NUMBER.try_with(|n| *n).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl Engine {
 
     /// Times that the queue of completions was too short. Nothing is lost by that.
     pub fn overflows(&self) -> u64 {
-        lock(&self.0.core).overflows
+        lock(&self.0.core).counts.overflows
     }
 
     /// What runs, for people.
@@ -167,10 +167,10 @@ pub(super) fn describe(core: &Core) -> String {
         0 => text.push_str(", no registered memory"),
         n => text.push_str(&format!(", {n} bytes registered")),
     }
-    if core.areas.bytes() > 0 && !core.features.registered_vectors {
+    if core.areas.bytes() > 0 && !core.facts.features.registered_vectors {
         text.push_str(", payloads of several segments unregistered (Linux 6.15 can)");
     }
-    if !core.features.report_usage {
+    if !core.facts.features.report_usage {
         text.push_str(", this kernel does not say when it copies (Linux 6.2 does)");
     }
     if let Some(why) = &core.areas.refusal {

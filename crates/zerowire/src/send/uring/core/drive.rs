@@ -75,7 +75,7 @@ impl Core {
             };
             #[cfg(test)]
             let (count, want) = (count.min(self.hand_over_at_most), want.min(self.hand_over_at_most));
-            self.calls += 1;
+            self.counts.calls += 1;
             match ring.enter_with(count, want, Some(PATIENCE)) {
                 Ok(_) => {}
                 // No memory for requests, or completions wait to be read: they are read now.
@@ -111,8 +111,8 @@ impl Core {
             && let Some(ring) = &mut self.ring
             && ring.has_deferred()
         {
-            self.overflows += u64::from(ring.has_overflowed());
-            self.calls += 1;
+            self.counts.overflows += u64::from(ring.has_overflowed());
+            self.counts.calls += 1;
             match ring.enter(0, None) {
                 Err(e) if !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => self.fail(&e),
                 _ => {}
@@ -131,7 +131,7 @@ impl Core {
             std::thread::sleep(timeout.min(BLIND_PAUSE));
             return;
         };
-        self.calls += 1;
+        self.counts.calls += 1;
         match ring.enter(1, Some(timeout)) {
             Err(e) if !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => self.fail(&e),
             _ => {}
@@ -141,7 +141,7 @@ impl Core {
 
     /// Whether a whole wait may be spent in [`Core::wait`]: no other thread needs the core meanwhile.
     pub(in crate::send::uring) fn waits_alone(&self) -> bool {
-        self.owner.is_some() || self.may_move
+        self.rule.waits_alone()
     }
 
     pub(super) fn drain(&mut self) -> usize {

@@ -2,7 +2,8 @@
 
 use super::super::engine::EngineOptions;
 use super::super::tombstone::{SOCKET_PLACE, Tombstone};
-use super::Core;
+use super::threads::ThreadRule;
+use super::{Core, RingFacts};
 use std::io;
 use zerowire_sys::uring::ring::{SendRing, Threads};
 
@@ -28,8 +29,7 @@ impl Core {
     /// Puts another ring in the place of one whose batch can't go on.
     #[cold]
     pub(super) fn renew(&mut self) {
-        let threads = if self.owner.is_some() { Threads::One } else { Threads::Any };
-        match set_up(&self.options, threads) {
+        match set_up(&self.options, self.rule.threads()) {
             Ok((ring, stone)) => self.replace(ring, stone),
             Err(e) => self.give_up(format!("no memory for a batch, nor another ring: {e}")),
         }
@@ -37,7 +37,7 @@ impl Core {
 
     fn replace(&mut self, mut ring: SendRing, stone: Tombstone) {
         let held = self.ring.as_mut().map_or(0, SendRing::held);
-        self.flags = ring.flags();
+        self.facts = RingFacts::of(&mut ring, self.facts.features);
         self.areas.register_again(&ring);
         // The socket of the one sender, which holds it open and takes it out before it closes it.
         let registers = |socket: &_| ring.register_file(SOCKET_PLACE, *socket).is_ok();
@@ -47,7 +47,6 @@ impl Core {
         {
             tracing::warn!("the engine's new ring can't be waited for: {e}");
         }
-        self.submissions = ring.submissions();
         // The old ring goes here.
         self.ring = Some(ring);
         self.bury();
@@ -69,12 +68,12 @@ impl Core {
     /// A sender's own ring is for one thread, which is cheaper. When the sender moves, another ring takes its place, for
     /// any thread this time. What the first one lent comes back when the kernel has freed it.
     pub(super) fn follow(&mut self) {
-        if !self.may_move || self.users == 0 || self.ring.is_none() || self.is_own_thread() {
+        if self.users == 0 || self.ring.is_none() || !self.rule.has_to_follow() {
             return;
         }
         self.drain();
         if let Ok((ring, stone)) = set_up(&self.options, Threads::Any) {
-            self.owner = None;
+            self.rule = ThreadRule::Sender(None);
             self.replace(ring, stone);
             self.look_after_retired();
         }
