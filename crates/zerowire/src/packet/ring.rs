@@ -1,20 +1,15 @@
-//! A transmit ring: opening it, the order of its slots, handing over and taking back.
+//! A transmit ring: opening it, handing over and taking back.
 //!
-//! Three positions only grow; a slot is a position modulo the number of slots:
-//!
-//! ```text
-//!        tail            unsent           head
-//!   free   |   kernel's    |   requested   |   free
-//! ```
-//!
-//! The kernel keeps the same order: it looks at one slot at a time, goes on only past a frame that it took, and stops
-//! at one that it refuses (WRONG_FORMAT) until the process has put a good one into the same slot. So a refused frame is
+//! Frames go out in the order of the slots ([`order`]). The kernel keeps the same order: it looks at
+//! one slot at a time, goes on only past a frame that it took, and stops at one that it refuses
+//! (WRONG_FORMAT) until the process has put a good one into the same slot. So a refused frame is
 //! taken out by moving the requested ones behind it up by one slot: a copy, on this path only.
 
 mod ethertypes;
 mod in_place;
 mod loaded;
 mod open;
+mod order;
 #[cfg(feature = "testing")]
 mod testing;
 
@@ -24,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::ethertypes::EtherTypes;
+use self::order::{PacketSlot, SlotOrder};
 use super::link::Link;
 use zerowire_sys::packet::{Status, TransmitRing};
 
@@ -32,39 +28,6 @@ use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{FrameError, FrameSender, RETRY};
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 use zerowire_wire::vnet::VnetHeader;
-
-/// What is known of a slot's frame.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    /// Number of the frame, counted by `push` and `send_loaded`.
-    number: u64,
-    /// Bytes of the frame, without virtio-net header.
-    len: usize,
-    /// Bytes of its longest segment on the wire.
-    wire: usize,
-    /// The kernel is asked to copy all of it.
-    copied: bool,
-    /// Its bytes came from elsewhere and were not counted yet.
-    outside: bool,
-    /// Loaded by `load`: it may be sent again.
-    loaded: bool,
-    ethertype: [u8; 2],
-}
-
-/// A position that only grows, and its slot, kept beside it to save a division a frame.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
-    position: u64,
-    slot: usize,
-}
-
-impl Cursor {
-    #[inline]
-    fn step(&mut self, slots: usize) {
-        self.position += 1;
-        self.slot = if self.slot + 1 == slots { 0 } else { self.slot + 1 };
-    }
-}
 
 /// Frames in memory shared with the kernel (PACKET_TX_RING).
 ///
@@ -78,14 +41,9 @@ pub struct PacketRing {
     copy_up_to: usize,
     bypass_queue: bool,
     skip_refused: bool,
-    slots: Box<[Slot]>,
-    tail: Cursor,
-    unsent: Cursor,
-    head: Cursor,
-    /// Of the frames from `unsent` on.
+    order: SlotOrder,
+    /// Of the frames that are not handed over.
     waiting: EtherTypes,
-    /// Frames pushed since opening: the number of the next one.
-    next_number: u64,
     /// Frames that came back and were not told by `reap`.
     back: usize,
     lost_bytes: u64,
@@ -125,31 +83,31 @@ impl PacketRing {
         outside: bool,
         mut build: impl FnMut(&mut [u8]),
     ) -> Result<bool, FrameError> {
-        self.link.check(self.next_number, len, self.slot_frame_bytes(), header)?;
-        if self.used() == self.slots.len() {
+        self.link.check(self.order.next_number(), len, self.slot_frame_bytes(), header)?;
+        if self.order.is_full() {
             self.collect();
-            if self.used() == self.slots.len() {
+            if self.order.is_full() {
                 return Ok(false);
             }
         }
-        let slot = self.head.slot;
+        let slot = self.order.head();
         // A push overwrites what was loaded, even where it fails below.
-        self.slots[slot].loaded = false;
+        self.order[slot].loaded = false;
         let ethertype = self.fill(slot, header, len, &mut build)?;
-        let number = self.next_number;
-        self.slots[slot] = Slot { number, outside, loaded: false, ethertype, ..self.described(header, len) };
+        let number = self.order.next_number();
+        self.order[slot] =
+            PacketSlot { number, outside, loaded: false, ethertype, ..self.described(header, len) };
         self.waiting.add(ethertype);
         self.memory.request(slot, self.header_bytes + len);
-        self.next_number += 1;
-        self.head.step(self.slots.len());
+        self.order.push();
         Ok(true)
     }
 
     /// What header and length say of a frame.
     #[inline]
-    fn described(&self, header: &VnetHeader, len: usize) -> Slot {
+    fn described(&self, header: &VnetHeader, len: usize) -> PacketSlot {
         let copied = len <= self.copy_up_to && *header == VnetHeader::NONE;
-        Slot { len, wire: header.longest_segment(len), copied, ..Slot::default() }
+        PacketSlot { len, wire: header.longest_segment(len), copied, ..PacketSlot::default() }
     }
 
     /// Writes header and frame into a slot that is the process's; returns the frame's EtherType.
@@ -163,7 +121,7 @@ impl PacketRing {
     ) -> Result<[u8; 2], FrameError> {
         let skip = self.header_bytes;
         let copied = self.described(header, len).copied;
-        let slots = self.slots.len();
+        let slots = self.order.len();
         let rule = "the kernel still sends from it: reap or drain first";
         let Some(data) = self.memory.data_mut(slot) else {
             return Err(FrameError::Slot { slot, slots, rule });
@@ -175,7 +133,7 @@ impl PacketRing {
         let frame = &mut data[skip..skip + len];
         build(frame);
         let ethertype = [frame[12], frame[13]];
-        self.link.check_tag(self.next_number, header.longest_segment(len), ethertype)?;
+        self.link.check_tag(self.order.next_number(), header.longest_segment(len), ethertype)?;
         Ok(ethertype)
     }
 
@@ -194,7 +152,7 @@ impl PacketRing {
         loop {
             self.flush()?;
             self.collect();
-            if self.used() < self.slots.len() {
+            if !self.order.is_full() {
                 return Ok(true);
             }
             let Some(left) = timeout.checked_sub(start.elapsed()).filter(|t| !t.is_zero()) else {
@@ -207,40 +165,25 @@ impl PacketRing {
     /// Takes back frames that were pushed and not handed over, such as those of an interface that is down. Returns how
     /// many.
     pub fn take_back(&mut self) -> usize {
-        let taken = self.unsent();
-        for position in self.unsent.position..self.head.position {
-            let slot = self.slot(position);
-            self.memory.take_back(slot);
+        let taken = self.order.unsent();
+        for position in self.order.unsent_positions() {
+            self.memory.take_back(self.order.slot_at(position));
         }
-        self.head = self.unsent;
+        self.order.take_back_unsent();
         self.waiting = EtherTypes::None;
         taken
-    }
-
-    fn slot(&self, position: u64) -> usize {
-        (position % self.slots.len() as u64) as usize
-    }
-
-    /// Frames between tail and head.
-    fn used(&self) -> usize {
-        (self.head.position - self.tail.position) as usize
-    }
-
-    /// Frames that are not handed over.
-    fn unsent(&self) -> usize {
-        (self.head.position - self.unsent.position) as usize
     }
 
     /// Moves the tail past frames that are back, and counts them.
     fn collect(&mut self) {
         let (mut outside, mut cheaper, mut lent, mut lent_frames) = (0, 0, 0, 0);
-        let before = self.tail.position;
-        while self.tail.position < self.unsent.position {
-            let slot = self.tail.slot;
+        let mut back = 0;
+        while self.order.is_oldest_handed_over() {
+            let slot = self.order.oldest();
             if self.memory.status(slot) != Status::Available {
                 break;
             }
-            let sent = &mut self.slots[slot];
+            let sent = &mut self.order[slot];
             let bytes = sent.len as u64;
             if std::mem::take(&mut sent.outside) {
                 outside += bytes;
@@ -250,9 +193,9 @@ impl PacketRing {
                 lent_frames += 1;
                 lent += bytes;
             }
-            self.tail.step(self.slots.len());
+            self.order.collect();
+            back += 1;
         }
-        let back = self.tail.position - before;
         if back == 0 {
             return;
         }
@@ -270,13 +213,13 @@ impl PacketRing {
     /// Moves `unsent` past what the kernel took, and returns the bytes of it.
     fn advance(&mut self) -> u64 {
         let mut bytes = 0;
-        while self.unsent() > 0 {
-            let slot = self.unsent.slot;
+        while self.order.unsent() > 0 {
+            let slot = self.order.first_unsent();
             if matches!(self.memory.status(slot), Status::Requested | Status::Refused) {
                 break;
             }
-            bytes += self.slots[slot].len as u64;
-            self.unsent.step(self.slots.len());
+            bytes += self.order[slot].len as u64;
+            self.order.hand_over();
         }
         bytes
     }
@@ -284,31 +227,30 @@ impl PacketRing {
     /// Whether the frame at `unsent` became too long since it was pushed, and goes with a header, so that the kernel doesn't
     /// say so.
     fn first_is_too_long(&self) -> bool {
-        let wire = self.slots[self.unsent.slot].wire;
-        self.header_bytes > 0 && self.unsent() > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
+        let wire = self.order[self.order.first_unsent()].wire;
+        self.header_bytes > 0 && self.order.unsent() > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
     }
 
     /// Takes the refused frame at `unsent` out of the order.
     fn take_out(&mut self, source: io::Error) -> FrameError {
-        let slot = self.unsent.slot;
-        let refused = self.slots[slot];
-        let (first, end) = (self.unsent.position, self.head.position);
+        let slot = self.order.first_unsent();
+        let refused = self.order[slot];
+        let positions = self.order.unsent_positions();
         self.counters.dropped(DropReason::PortRefused);
-        if (first..end).any(|p| self.slots[self.slot(p)].loaded) {
+        if positions.clone().any(|p| self.order[self.order.slot_at(p)].loaded) {
             // Loaded frames keep their places; the caller puts another one into this place.
             self.take_back();
-            self.slots[slot].loaded = false;
+            self.order[slot].loaded = false;
         } else {
-            for position in first + 1..end {
-                let (from, to) = (self.slot(position), self.slot(position - 1));
-                let moved = Slot { outside: true, ..self.slots[from] };
+            for position in positions.skip(1) {
+                let (from, to) = (self.order.slot_at(position), self.order.slot_at(position - 1));
+                let moved = PacketSlot { outside: true, ..self.order[from] };
                 self.memory.copy(from, to, self.header_bytes + moved.len);
-                self.slots[to] = moved;
+                self.order[to] = moved;
                 self.memory.request(to, self.header_bytes + moved.len);
             }
-            let last = self.slot(end - 1);
-            self.head = Cursor { position: end - 1, slot: last };
-            self.memory.take_back(last);
+            self.order.take_back_last();
+            self.memory.take_back(self.order.head());
         }
         let bytes = if source.raw_os_error() == Some(libc::EMSGSIZE) { refused.wire } else { refused.len };
         self.link.refused(refused.number, slot, bytes, source)
@@ -319,16 +261,16 @@ impl PacketRing {
         loop {
             self.flush()?;
             self.collect();
-            if self.used() == 0 {
+            if self.order.used() == 0 {
                 return Ok(());
             }
             let waited = start.elapsed();
             let Some(left) = timeout.checked_sub(waited).filter(|t| !t.is_zero()) else {
-                let oldest = &self.slots[self.tail.slot];
+                let oldest = &self.order[self.order.oldest()];
                 return Err(FrameError::Stuck {
                     interface: self.link.interface.clone(),
-                    frames: self.used(),
-                    unsent: self.unsent(),
+                    frames: self.order.used(),
+                    unsent: self.order.unsent(),
                     oldest: oldest.number,
                     oldest_bytes: oldest.len,
                     waited,
@@ -360,14 +302,15 @@ impl FrameSender for PacketRing {
 
     fn flush(&mut self) -> Result<(), FrameError> {
         self.queue_full = false;
-        if self.header_bytes > 0 && self.unsent() > 0 {
+        if self.header_bytes > 0 && self.order.unsent() > 0 {
             self.link.refresh_mtu();
         }
-        while self.unsent() > 0 {
+        while self.order.unsent() > 0 {
             let result = self.link.kick(self.waiting.all());
             self.counters.system_calls.add(1);
             let moved = self.advance();
-            let refused = self.unsent() > 0 && self.memory.status(self.unsent.slot) == Status::Refused;
+            let refused =
+                self.order.unsent() > 0 && self.memory.status(self.order.first_unsent()) == Status::Refused;
             match result {
                 Ok(bytes) => {
                     if self.skip_refused {
@@ -390,11 +333,11 @@ impl FrameSender for PacketRing {
                         self.queue_full = true;
                         break;
                     }
-                    _ => return Err(self.link.error("sendto", e, self.unsent())),
+                    _ => return Err(self.link.error("sendto", e, self.order.unsent())),
                 },
             }
         }
-        if self.unsent() == 0 {
+        if self.order.unsent() == 0 {
             self.waiting = EtherTypes::None;
         }
         Ok(())
@@ -406,7 +349,7 @@ impl FrameSender for PacketRing {
     }
 
     fn outstanding(&self) -> usize {
-        self.used()
+        self.order.used()
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {

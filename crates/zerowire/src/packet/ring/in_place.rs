@@ -11,16 +11,16 @@ impl InPlace for PacketRing {
     fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError> {
         let capacity = self.slot_frame_bytes();
         if !self.link.offloads() || len < ETHERNET_HEADER_BYTES {
-            self.link.check(self.next_number, len, capacity, &VnetHeader::NONE)?;
+            self.link.check(self.order.next_number(), len, capacity, &VnetHeader::NONE)?;
         } else if len > capacity {
             return Err(FrameError::TooLong { frame_bytes: len, slot_bytes: capacity });
         }
         self.collect();
-        if self.used() == self.slots.len() {
+        if self.order.is_full() {
             return Ok(None);
         }
-        let (number, skip) = (self.head.slot, self.header_bytes);
-        self.slots[number].loaded = false;
+        let (number, skip) = (self.order.head(), self.header_bytes);
+        self.order[number].loaded = false;
         Ok(self.memory.data_mut(number).map(|data| Place { number, bytes: &mut data[skip..skip + len] }))
     }
 
@@ -29,7 +29,7 @@ impl InPlace for PacketRing {
     }
 
     fn is_out(&self, place: usize) -> bool {
-        self.in_use(place)
+        self.order.in_use(place)
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {

@@ -1,6 +1,7 @@
 //! Loaded frames: written into their slots once, sent as often as wanted without being touched.
 
-use super::{PacketRing, Slot};
+use super::PacketRing;
+use super::order::PacketSlot;
 use crate::send::frame::FrameError;
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 use zerowire_wire::vnet::VnetHeader;
@@ -8,7 +9,7 @@ use zerowire_wire::vnet::VnetHeader;
 impl PacketRing {
     /// The slot that the next frame goes into: frames go out in the order of the slots, round and round.
     pub fn next_slot(&self) -> usize {
-        self.head.slot
+        self.order.head()
     }
 
     /// Loads a frame into a slot, from where [`PacketRing::send_loaded`] sends it as often as wanted. `header` is
@@ -17,19 +18,19 @@ impl PacketRing {
     /// # Errors
     /// [`FrameError::Slot`] when there is no such slot or its frame is under way; otherwise as `push`.
     pub fn load(&mut self, slot: usize, header: &VnetHeader, frame: &[u8]) -> Result<(), FrameError> {
-        self.link.check(self.next_number, frame.len(), self.slot_frame_bytes(), header)?;
-        let slots = self.slots.len();
+        self.link.check(self.order.next_number(), frame.len(), self.slot_frame_bytes(), header)?;
+        let slots = self.order.len();
         if slot >= slots {
             return Err(FrameError::Slot { slot, slots, rule: "there is no such place" });
         }
         self.collect();
-        if self.in_use(slot) {
+        if self.order.in_use(slot) {
             return Err(FrameError::Slot { slot, slots, rule: "its frame is under way: drain first" });
         }
-        self.slots[slot].loaded = false;
+        self.order[slot].loaded = false;
         let ethertype = self.fill(slot, header, frame.len(), |to| to.copy_from_slice(frame))?;
         let described = self.described(header, frame.len());
-        self.slots[slot] = Slot { outside: true, loaded: true, ethertype, ..described };
+        self.order[slot] = PacketSlot { outside: true, loaded: true, ethertype, ..described };
         Ok(())
     }
 
@@ -43,37 +44,30 @@ impl PacketRing {
     #[inline]
     pub fn send_loaded(&mut self, count: usize) -> Result<usize, FrameError> {
         for done in 0..count {
-            if self.used() == self.slots.len() {
+            if self.order.is_full() {
                 self.collect();
-                if self.used() == self.slots.len() {
+                if self.order.is_full() {
                     return Ok(done);
                 }
             }
-            let slot = self.head.slot;
-            let wire = self.slots[slot].wire;
+            let slot = self.order.head();
+            let wire = self.order[slot].wire;
             let is_too_long = self.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES;
-            if done > 0 && (is_too_long || !self.slots[slot].loaded) {
+            if done > 0 && (is_too_long || !self.order[slot].loaded) {
                 return Ok(done);
             }
-            if !self.slots[slot].loaded {
+            if !self.order[slot].loaded {
                 let rule = "no frame is loaded there: load one";
-                return Err(FrameError::Slot { slot, slots: self.slots.len(), rule });
+                return Err(FrameError::Slot { slot, slots: self.order.len(), rule });
             }
             if is_too_long {
-                return Err(self.link.too_long(self.next_number, wire));
+                return Err(self.link.too_long(self.order.next_number(), wire));
             }
-            self.slots[slot].number = self.next_number;
-            self.waiting.add(self.slots[slot].ethertype);
-            self.memory.request(slot, self.header_bytes + self.slots[slot].len);
-            self.next_number += 1;
-            self.head.step(self.slots.len());
+            self.order[slot].number = self.order.next_number();
+            self.waiting.add(self.order[slot].ethertype);
+            self.memory.request(slot, self.header_bytes + self.order[slot].len);
+            self.order.push();
         }
         Ok(count)
-    }
-
-    /// Whether a slot's frame is between tail and head.
-    pub(super) fn in_use(&self, slot: usize) -> bool {
-        let n = self.slots.len();
-        (slot + n - self.tail.slot) % n < self.used()
     }
 }

@@ -9,8 +9,9 @@ use super::super::error::OpenError;
 use super::super::link::Link;
 use super::super::options::Options;
 use super::super::wait::Waiter;
+use super::PacketRing;
 use super::ethertypes::EtherTypes;
-use super::{Cursor, PacketRing, Slot};
+use super::order::SlotOrder;
 
 /// Bytes that the kernel counts for a frame in flight besides its data (struct sk_buff and the head of the frame).
 const OVERHEAD_BYTES: usize = 2048;
@@ -63,12 +64,8 @@ impl PacketRing {
             copy_up_to: options.copy_up_to.min(usize::from(u16::MAX)),
             bypass_queue: options.bypass_queue,
             skip_refused: options.skip_refused,
-            slots: vec![Slot::default(); geometry.slots()].into(),
-            tail: Cursor::default(),
-            unsent: Cursor::default(),
-            head: Cursor::default(),
+            order: SlotOrder::new(geometry.slots()),
             waiting: EtherTypes::default(),
-            next_number: 0,
             back: 0,
             lost_bytes: 0,
             queue_full: false,
@@ -78,12 +75,12 @@ impl PacketRing {
 
     /// Slots of the ring, as many as were asked for.
     pub fn slots(&self) -> usize {
-        self.slots.len()
+        self.order.len()
     }
 
     /// Frames that were pushed and that the kernel has not taken yet.
     pub fn waiting(&self) -> usize {
-        self.unsent()
+        self.order.unsent()
     }
 
     /// Bytes of the longest frame that a slot holds. The MTU may allow less, but for frames that are to be cut

@@ -13,8 +13,8 @@ impl PacketRing {
 
     /// Makes the frame that was pushed last one that the kernel refuses (WRONG_FORMAT).
     pub fn spoil_last(&mut self) {
-        if self.unsent() > 0 {
-            let slot = self.slot(self.head.position - 1);
+        if self.order.unsent() > 0 {
+            let slot = self.order.slot_at(self.order.unsent_positions().end - 1);
             self.memory.spoil(slot);
         }
     }
