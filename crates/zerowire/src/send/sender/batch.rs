@@ -81,7 +81,7 @@ impl Sender {
                     self.pause(since, self.options.timeout, self.blocked == Blocked::Room)?;
                     self.progress()?;
                     // It comes again here, and no other payload may take its turn.
-                    self.again = None;
+                    self.lending.again = None;
                     ahead = Some(asked);
                 }
             }
@@ -133,7 +133,7 @@ impl Sender {
         self.counters.system_calls.add(calls);
         if turn.measure
             && n > 0
-            && let Some(auto) = &mut self.auto
+            && let Some(auto) = &mut self.lending.auto
         {
             let each = cpu_ns().saturating_sub(start) / n as u64;
             for p in payloads.iter().take(n) {
@@ -242,7 +242,7 @@ mod tests {
         let (a, _b) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
         let options = crate::send::Options { backend: crate::send::Backend::Socket, ..Default::default() };
         let mut s = Sender::new(a.into(), options).expect("a sender");
-        (s.auto, s.cannot_lend) = (Some(crate::send::auto::Auto::new()), None);
+        (s.lending.auto, s.lending.cannot_lend) = (Some(crate::send::auto::Auto::new()), None);
         let payloads: Vec<_> =
             [1000, 1000, 1000, 10].into_iter().map(|n| Payload::from(vec![0; n])).collect();
         // The first sends of a class are not measured; then they are, unlike the short one.
@@ -277,7 +277,7 @@ mod tests {
             ..Default::default()
         };
         let mut s = Sender::new(a.into(), options).expect("a sender");
-        assert!(s.cannot_lend.is_none(), "{:?}", s.cannot_lend);
+        assert!(s.lending.cannot_lend.is_none(), "{:?}", s.lending.cannot_lend);
         let (_, way) = s.lend(empty()).map_err(|r| r.error).expect("sent");
         assert_eq!((way, s.window.ids_out()), (Way::Copy, 0));
         assert_eq!(b.recv(&mut [0; 10]).expect("a datagram"), 0);

@@ -69,8 +69,7 @@ pub struct Sender {
     options: Options,
     socket: SocketKind,
     counters: Arc<Counters>,
-    auto: Option<Auto>,
-    cannot_lend: Option<NoLoan>,
+    lending: Lending,
     why: String,
     pending: Option<Pending>,
     blocked: Blocked,
@@ -82,6 +81,14 @@ pub struct Sender {
     sent: Vec<Sent>,
     /// When it was last looked whether notifications were lost.
     looked: Instant,
+}
+
+/// What says of a payload whether it is lent.
+struct Lending {
+    /// In [`Mode::Auto`], while anything can be lent.
+    auto: Option<Auto>,
+    /// Why nothing can be lent.
+    cannot_lend: Option<NoLoan>,
     /// The turn of a payload that had no room, for when it comes again.
     again: Option<(usize, Turn)>,
     path: PathRoom,
@@ -153,8 +160,12 @@ impl Sender {
             window,
             socket: kind,
             counters: Arc::default(),
-            auto,
-            cannot_lend,
+            lending: Lending {
+                auto,
+                cannot_lend,
+                again: None,
+                path: PathRoom { bytes: usize::MAX, left: 0 },
+            },
             why,
             pending: None,
             blocked: Blocked::Room,
@@ -163,8 +174,6 @@ impl Sender {
             late: None,
             sent: Vec::new(),
             looked: Instant::now(),
-            again: None,
-            path: PathRoom { bytes: usize::MAX, left: 0 },
             options,
         }
     }
@@ -377,7 +386,7 @@ impl Sender {
 
     /// In [`Mode::Auto`]: what was chosen for each class of lengths, and why.
     pub fn choices(&self) -> Vec<Choice> {
-        self.auto.as_ref().map(Auto::choices).unwrap_or_default()
+        self.lending.auto.as_ref().map(Auto::choices).unwrap_or_default()
     }
 
     /// Ends the sender, and says what was left. That not all was back in time is no error.
@@ -422,7 +431,7 @@ impl Sender {
     #[inline]
     fn turn(&mut self, len: usize) -> Turn {
         let copy = |reason| Turn { way: Way::Copy, measure: false, reason };
-        match (&self.cannot_lend, self.options.mode) {
+        match (&self.lending.cannot_lend, self.options.mode) {
             (_, Mode::Copy) => return copy(CopyReason::Asked),
             (Some(no), _) => return copy(no.reason),
             (None, Mode::ZeroCopy | Mode::Auto) => {}
@@ -430,8 +439,8 @@ impl Sender {
         if self.socket.kind == Kind::Udp && self.is_fragmented(len) {
             return copy(CopyReason::Fragmented);
         }
-        match &mut self.auto {
-            Some(auto) => match self.again.take() {
+        match &mut self.lending.auto {
+            Some(auto) => match self.lending.again.take() {
                 Some((of, turn)) if of == len => turn,
                 _ => auto.decide(len),
             },
@@ -445,12 +454,13 @@ impl Sender {
         if self.options.segment_bytes.is_some() {
             return false;
         }
-        if self.path.left == 0 {
+        if self.lending.path.left == 0 {
             let longest = segment::longest_segment(self.back.socket());
-            self.path = PathRoom { bytes: longest.map_or(usize::MAX, usize::from), left: ASK_PATH_EVERY };
+            self.lending.path =
+                PathRoom { bytes: longest.map_or(usize::MAX, usize::from), left: ASK_PATH_EVERY };
         }
-        self.path.left -= 1;
-        len > self.path.bytes
+        self.lending.path.left -= 1;
+        len > self.lending.path.bytes
     }
 }
 

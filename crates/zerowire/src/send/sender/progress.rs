@@ -96,11 +96,11 @@ impl Sender {
 
     /// Reads notifications in the middle of sending: an error is told later, since this payload was sent.
     pub(super) fn read_soon(&mut self) {
-        let measure = self.auto.as_ref().is_some_and(Auto::wants_notification_cost);
+        let measure = self.lending.auto.as_ref().is_some_and(Auto::wants_notification_cost);
         let start = if measure { cpu_ns() } else { 0 };
         let before = self.came_back;
         self.reap_or_note();
-        if measure && let Some(auto) = &mut self.auto {
+        if measure && let Some(auto) = &mut self.lending.auto {
             auto.notifications_cost(self.came_back - before, cpu_ns().saturating_sub(start));
         }
     }
@@ -123,9 +123,9 @@ impl Sender {
     }
 
     pub(super) fn ask_whether_it_lends(&mut self) {
-        self.cannot_lend = self.back.lends().err();
-        if self.cannot_lend.is_some() {
-            self.auto = None;
+        self.lending.cannot_lend = self.back.lends().err();
+        if self.lending.cannot_lend.is_some() {
+            self.lending.auto = None;
         }
     }
 
@@ -137,7 +137,7 @@ impl Sender {
             return;
         }
         self.count(&report);
-        if let Some(auto) = &mut self.auto {
+        if let Some(auto) = &mut self.lending.auto {
             self.window.take_sizes(|len, copied| auto.notified(len, copied));
         }
     }
@@ -227,7 +227,7 @@ impl Sender {
             self.progress()?;
             match self.attempt(payload, turn) {
                 Ok(ticket) => {
-                    self.again = None;
+                    self.lending.again = None;
                     return Ok(ticket);
                 }
                 Err(Refused { payload: p, error: SendError::WouldBlock { .. } }) => payload = p,

@@ -30,15 +30,15 @@ impl Sender {
             Way::Lend => self.lend(payload),
         };
         if turn.measure
-            && let (Ok((_, way)), Some(auto)) = (&result, &mut self.auto)
+            && let (Ok((_, way)), Some(auto)) = (&result, &mut self.lending.auto)
         {
             auto.measured(len, *way, cpu_ns().saturating_sub(start));
         }
         let (ticket, _) = match result {
             Ok(taken) => taken,
             Err(refused) => {
-                if self.auto.is_some() && refused.error.is_would_block() {
-                    self.again = Some((len, turn));
+                if self.lending.auto.is_some() && refused.error.is_would_block() {
+                    self.lending.again = Some((len, turn));
                 }
                 return Err(refused);
             }
@@ -52,7 +52,7 @@ impl Sender {
     /// Whether the choice waits for notifications that are out.
     #[inline]
     pub(super) fn awaits_answer(&mut self) -> bool {
-        self.auto.as_mut().is_some_and(Auto::awaits_answer)
+        self.lending.auto.as_mut().is_some_and(Auto::awaits_answer)
     }
 
     #[inline]
@@ -94,7 +94,7 @@ impl Sender {
                 return Err(Refused { payload, error });
             }
             if !self.has_window(payload.len()) {
-                if self.auto.is_some() {
+                if self.lending.auto.is_some() {
                     // What a slow peer holds is bounded; past the bound the socket's buffer takes a copy, if it has room.
                     return self.copy(payload, CopyReason::Held);
                 }
@@ -199,9 +199,9 @@ impl Sender {
         let out = self.window.ids_out();
         // A queue that is full refuses a copy as well. Only one that goes through tells of a limit.
         let may_be_queue = self.socket.kind == Kind::Udp && tells_of_full_queues(self.back.socket());
-        if self.auto.is_some() || may_be_queue {
+        if self.lending.auto.is_some() || may_be_queue {
             let copied = self.copy(payload, CopyReason::Memlock)?;
-            if let Some(auto) = self.auto.as_mut().filter(|_| out == 0) {
+            if let Some(auto) = self.lending.auto.as_mut().filter(|_| out == 0) {
                 auto.refused(len);
             }
             return Ok(copied);
