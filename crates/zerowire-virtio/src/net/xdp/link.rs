@@ -10,27 +10,27 @@ mod facts;
 mod length;
 mod missed;
 mod promiscuity;
+mod state;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use zerowire::xdp::program::{Rule, Steering};
-use zerowire::xdp::{Descriptor, Interface, Socket, XdpError, address};
+use zerowire::xdp::program::Rule;
+use zerowire::xdp::{Descriptor, Socket, XdpError, address};
 
 use super::account::Account;
 use super::loans::Loans;
 use super::slab::Slab;
 use super::umem::VmUmem;
 use super::{HOLD, RING_ENTRIES};
-use crate::memory::{GuestMemory, Segment};
-use crate::port::LinkWatch;
+use crate::memory::Segment;
 pub use bind::{Attach, LinkOptions};
 use care::Care;
 use missed::Missed;
 use promiscuity::Promiscuity;
+use state::{Binding, BoundSocket, LetsGo, OnInterface, Registered, Sending, SocketCount, Wanted};
 
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -46,19 +46,10 @@ const IDLE_CALLS: u32 = 3;
 
 /// The socket, or the lack of one.
 pub struct Link {
-    // Socket and slab go before the memory that they are in.
-    socket: Option<Socket>,
-    slab: Option<Slab>,
-    /// Tells when the socket's interface goes or changes, and which it is.
-    watch: Option<(LinkWatch, Interface)>,
-    /// What a NIC that filters lets through while there is a socket.
-    promiscuity: Promiscuity,
-    /// The program on the socket's interface.
-    steering: Option<Arc<Steering>>,
-    umem: Option<Arc<VmUmem>>,
-    /// The longest frame by the interface's MTU as it is now, bytes.
-    mtu_allows: u32,
-    memory: Arc<GuestMemory>,
+    // Goes before the memory that it is in.
+    bound: Option<BoundSocket>,
+    interface: OnInterface,
+    registered: Registered,
     options: LinkOptions,
     /// Frames to send, and what became of them.
     pub(super) account: Account,
@@ -66,37 +57,14 @@ pub struct Link {
     pub(super) loans: Loans,
     /// Chains that came back and are to be given to the guest.
     pub(super) finished: Vec<u16>,
-    /// The kernel has copied a frame by the time that it has taken it from the ring.
-    copies_at_once: bool,
-    /// Chains come back when their frames were copied, not only when they were sent.
-    ends_with_copy: bool,
     /// When a chain that waits for others is to be given to the guest without them.
     pub(super) give_at: Option<Instant>,
-    /// Counts sockets.
-    generation: u64,
-    renewed: bool,
-    steered: bool,
-    wanted: bool,
-    /// Frames are received, so that a socket is needed also while nothing is sent.
-    receives: bool,
-    /// The interface is down: frames are dropped rather than held.
-    down: bool,
-    unsent: bool,
-    idle_since: Option<Instant>,
-    nap: Duration,
-    retry_at: Option<Instant>,
+    sockets: SocketCount,
+    wanted: Wanted,
+    sending: Sending,
+    binding: Binding,
     care: Care,
     missed: Missed,
-    /// Why there is no socket.
-    problem: Option<String>,
-    /// Since when the queue is another socket's.
-    busy_since: Option<Instant>,
-    /// Why the socket is not in zero-copy mode, where that was thought of.
-    why_copy: Option<String>,
-    /// Bytes of the guest's receive buffers, as far as they are known when the socket is bound.
-    buffer_bytes: Option<usize>,
-    /// Chunks were posted to this socket.
-    posted: bool,
     /// Places of the slab that the socket had in its fill ring from the start: from the first one on.
     pub(super) first_places: usize,
 }
@@ -105,57 +73,52 @@ impl Link {
     /// No socket yet.
     pub fn new(options: LinkOptions) -> Self {
         Self {
-            socket: None,
-            slab: None,
-            watch: None,
-            promiscuity: Promiscuity::new(options.promiscuous),
-            steering: None,
-            umem: None,
-            mtu_allows: 0,
-            memory: Arc::default(),
+            bound: None,
+            interface: OnInterface { promiscuity: Promiscuity::new(options.promiscuous), steering: None },
+            registered: Registered::default(),
             options,
             account: Account::new(),
             loans: Loans::new(),
             finished: Vec::with_capacity(RING_ENTRIES as usize),
-            copies_at_once: false,
-            ends_with_copy: false,
             give_at: None,
-            generation: 0,
-            renewed: false,
-            steered: false,
-            wanted: false,
-            receives: false,
-            down: false,
-            unsent: false,
-            idle_since: None,
-            nap: NAPS.0,
-            retry_at: None,
+            sockets: SocketCount::default(),
+            wanted: Wanted::Nothing,
+            sending: Sending::new(),
+            binding: Binding::default(),
             care: Care::default(),
             missed: Missed::default(),
-            problem: None,
-            busy_since: None,
-            why_copy: None,
-            buffer_bytes: None,
-            posted: false,
             first_places: 0,
         }
+    }
+
+    /// The socket, while there is one.
+    #[inline]
+    fn socket(&self) -> Option<&Socket> {
+        self.bound.as_ref().map(|b| &b.socket)
+    }
+
+    #[inline]
+    fn socket_mut(&mut self) -> Option<&mut Socket> {
+        self.bound.as_mut().map(|b| &mut b.socket)
     }
 
     /// In words, for the log and the statistics.
     pub fn describe(&self) -> String {
         let at = format!("interface {}, queue {}", self.options.interface, self.options.queue);
-        let part = self.umem.as_ref().and_then(|u| u.part()).map_or(String::new(), |(bytes, all)| {
-            format!(
-                "; {} of {} MiB of the guest's memory are pinned, frames elsewhere are copied",
-                bytes >> 20,
-                all >> 20
-            )
-        });
-        let deaf = self.promiscuity.problem();
-        match (&self.socket, &self.problem) {
+        let part =
+            self.registered.umem.as_ref().and_then(|u| u.part()).map_or(String::new(), |(bytes, all)| {
+                format!(
+                    "; {} of {} MiB of the guest's memory are pinned, frames elsewhere are copied",
+                    bytes >> 20,
+                    all >> 20
+                )
+            });
+        let deaf = self.interface.promiscuity.problem();
+        match (self.socket(), &self.binding.problem) {
             (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy{part}{deaf}"),
             (Some(_), _) => {
-                let why = self.why_copy.as_ref().map_or(String::new(), |w| format!("; no zero copy: {w}"));
+                let why =
+                    self.binding.why_copy.as_ref().map_or(String::new(), |w| format!("; no zero copy: {w}"));
                 format!("AF_XDP, {at}, copy mode (one copy each way, by the kernel){why}{part}{deaf}")
             }
             (None, Some(problem)) => format!("AF_XDP, {at}, not bound: {problem}"),
@@ -165,34 +128,34 @@ impl Link {
 
     /// The socket's descriptor, while there is one.
     pub fn port(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+        self.socket().map(AsFd::as_fd)
     }
 
     /// What becomes readable when the interface goes or changes.
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.as_ref().map(|(watch, _)| watch.as_fd())
+        self.bound.as_ref().map(|b| b.watch.as_fd())
     }
 
     /// Whether it is another one than when this was asked last.
     pub fn renewed(&mut self) -> bool {
-        std::mem::take(&mut self.renewed)
+        std::mem::take(&mut self.sockets.renewed)
     }
 
     /// Counts sockets: what was posted to one with another number is lost.
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.sockets.generation
     }
 
     /// Whether frames can pass.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.socket.is_some()
+        self.bound.is_some()
     }
 
     /// Whether the interface is down, so that nothing is sent.
     #[inline]
     pub fn is_down(&self) -> bool {
-        self.down
+        self.sending.down
     }
 
     /// Lets the queue's frames come to the socket, where that is not so yet.
@@ -200,20 +163,23 @@ impl Link {
     /// # Errors
     /// Those of the map of sockets.
     pub fn steer(&mut self) -> Result<(), XdpError> {
-        if let (Some(socket), Some(steering), false) = (&self.socket, &self.steering, self.steered) {
-            self.steered = true;
-            let longest_bytes = self.umem.as_ref().map_or(u32::MAX, |u| u.geometry().frame_bytes());
-            self.missed.begin(steering.dropped(socket.queue()).unwrap_or(0));
+        if let (Some(bound), Some(steering)) = (&mut self.bound, &self.interface.steering)
+            && !std::mem::replace(&mut bound.steered, true)
+        {
+            let umem = &self.registered.umem;
+            let longest_bytes = umem.as_ref().map_or(u32::MAX, |u| u.geometry().frame_bytes());
+            self.missed.begin(steering.dropped(bound.socket.queue()).unwrap_or(0));
             let rule = Rule { address: self.options.address, longest_bytes };
-            steering.steer_by(socket, &rule)?;
+            steering.steer_by(&bound.socket, &rule)?;
         }
         Ok(())
     }
 
     /// Leaves the queue's frames to the host from now on. Some may still be on their way.
     pub fn unsteer(&mut self) {
-        if std::mem::take(&mut self.steered)
-            && let Some(steering) = &self.steering
+        if let Some(bound) = &mut self.bound
+            && std::mem::take(&mut bound.steered)
+            && let Some(steering) = &self.interface.steering
             && let Err(e) = steering.stop(self.options.queue)
         {
             tracing::warn!("{e}");
@@ -233,10 +199,10 @@ impl Link {
     /// Waits, within bounds, until all that is under way has been sent.
     pub fn drain(&mut self) {
         let start = Instant::now();
-        while self.socket.is_some() && start.elapsed() < DRAIN {
+        while self.bound.is_some() && start.elapsed() < DRAIN {
             self.kick();
             self.reap();
-            if self.loans.is_empty() || self.down {
+            if self.loans.is_empty() || self.sending.down {
                 return;
             }
             std::thread::sleep(NAPS.0);
@@ -246,42 +212,47 @@ impl Link {
     /// How long the worker may sleep: while frames are under way not long, since nothing tells of their completion. A socket
     /// that could not be bound is tried again here when its time has come.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
-        if self.socket.is_some() {
+        if self.bound.is_some() {
             let due = self.care();
-            if self.loans.is_empty() && !self.unsent {
+            if self.loans.is_empty() && !self.sending.unsent {
                 return due;
             }
-            let nap = self.nap;
-            self.nap = (self.nap * 2).min(NAPS.1);
+            let nap = self.sending.nap;
+            self.sending.nap = (nap * 2).min(NAPS.1);
             let give = self.give_at.map(|at| at.saturating_duration_since(Instant::now()));
             return [due, give].into_iter().flatten().chain([nap]).min();
         }
-        if !self.wanted || !self.receives {
+        if self.wanted != Wanted::ToReceive {
             return None;
         }
         self.try_again();
         let now = Instant::now();
-        Some(self.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
+        Some(self.binding.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
     }
 
     /// Whether chains are to come back when the kernel has copied their frames, where it does so with all of them: the order in which it
     /// takes them from the ring is that in which they were lent.
     #[inline]
     pub(super) fn end_loans_with_copy(&mut self, wanted: bool) {
-        self.ends_with_copy = wanted && self.copies_at_once;
+        self.sending.lets_go = self.sending.lets_go.with_chains(wanted);
+    }
+
+    #[inline]
+    fn ends_with_copy(&self) -> bool {
+        self.sending.lets_go == LetsGo::AtOnceAndChainsCome
     }
 
     /// Whether chains are back as soon as the kernel takes anything, so that what waits for them waits for nothing else.
     #[inline]
     pub(super) fn keeps_order(&self) -> bool {
-        self.ends_with_copy && !self.down
+        self.ends_with_copy() && !self.sending.down
     }
 
     /// Takes completions: chains go to `finished`.
     #[inline]
     pub(super) fn reap(&mut self) {
-        let Some(socket) = &mut self.socket else { return };
-        let ring = socket.completion();
+        let Some(bound) = &mut self.bound else { return };
+        let ring = bound.socket.completion();
         while let Some(encoded) = ring.pop() {
             let (_, number) = address::decode(encoded);
             if let Some(head) = self.loans.back(number) {
@@ -289,8 +260,8 @@ impl Link {
             }
         }
         if ring.release() > 0 {
-            self.idle_since = None;
-            self.nap = NAPS.0;
+            self.sending.idle_since = None;
+            self.sending.nap = NAPS.0;
         }
     }
 
@@ -300,11 +271,11 @@ impl Link {
         if self.loans.chains() >= most {
             return true;
         }
-        if self.ends_with_copy && self.loans.chains() == 0 {
+        if self.ends_with_copy() && self.loans.chains() == 0 {
             // What has not come back is the kernel's own copy.
             return false;
         }
-        match self.idle_since {
+        match self.sending.idle_since {
             Some(since) => since.elapsed() > HOLD,
             None => false,
         }
@@ -313,25 +284,25 @@ impl Link {
     /// Pieces that can be queued.
     #[inline]
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
-        self.socket.as_mut().and_then(|s| s.transmit()).map_or(0, |ring| ring.room(wanted))
+        self.socket_mut().and_then(|s| s.transmit()).map_or(0, |ring| ring.room(wanted))
     }
 
     /// Queues a piece; its address carries the number of its loan.
     #[inline]
     pub(super) fn push(&mut self, piece: Descriptor) {
-        let pushed = self.socket.as_mut().and_then(|s| s.transmit()).is_some_and(|ring| ring.push(piece));
+        let pushed = self.socket_mut().and_then(|s| s.transmit()).is_some_and(|ring| ring.push(piece));
         debug_assert!(pushed, "room was asked for");
-        self.unsent |= pushed;
+        self.sending.unsent |= pushed;
     }
 
     /// Has the kernel send what was queued.
     pub(super) fn kick(&mut self) {
-        let Some(socket) = &mut self.socket else { return };
+        let ends = self.ends_with_copy();
+        let Some(BoundSocket { socket, .. }) = &mut self.bound else { return };
         let zero_copy = socket.zero_copy();
         let Some(ring) = socket.transmit() else { return };
         ring.publish();
         let mut waiting = ring.waiting();
-        let ends = self.ends_with_copy;
         let mut taken = |account: &mut Account, waiting, refused| {
             account.taken(waiting, refused, |number| {
                 if ends {
@@ -346,14 +317,14 @@ impl Link {
             self.account.call();
             let mut refused = false;
             match answer.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
-                Ok(()) => self.down = false,
+                Ok(()) => self.sending.down = false,
                 // In copy mode one call sends a budget of frames; or there is no memory for now.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {}
                 Err(Errno::BUSY) if zero_copy => {}
                 // The interface dropped a frame, which is completed all the same.
                 Err(Errno::BUSY) => refused = true,
                 Err(Errno::NETDOWN) => {
-                    self.down = true;
+                    self.sending.down = true;
                     break;
                 }
                 Err(e) => {
@@ -366,12 +337,12 @@ impl Link {
             waiting = now;
             taken(&mut self.account, waiting, refused);
         }
-        self.unsent = waiting > 0;
+        self.sending.unsent = waiting > 0;
         // An interface that is down takes nothing: what was taken shows that it is up, also where no call for it succeeded (it has
         // no carrier yet, and refuses each frame) or none was made here (poll sends in copy mode, net/xdp/xsk.c, `xsk_poll`).
-        self.down &= self.unsent;
+        self.sending.down &= self.sending.unsent;
         if !self.loans.is_empty() {
-            self.idle_since.get_or_insert_with(Instant::now);
+            self.sending.idle_since.get_or_insert_with(Instant::now);
         }
     }
 
@@ -384,7 +355,7 @@ impl Link {
     /// Whether pieces were queued that the kernel has not taken.
     #[inline]
     pub(super) fn is_unsent(&self) -> bool {
-        self.unsent
+        self.sending.unsent
     }
 
     /// The interface is gone, and the kernel has let go of the queue and its memory with it (net/xdp/xsk.c, `xsk_notifier`):
@@ -393,24 +364,24 @@ impl Link {
     fn lost(&mut self, error: Errno) {
         let problem = format!("interface {} is gone ({error})", self.options.interface);
         tracing::error!("{problem}; tried again");
-        self.problem = Some(problem);
-        self.retry_at = Some(Instant::now() + RETRY);
-        self.down = true;
+        self.binding.problem = Some(problem);
+        self.binding.retry_at = Some(Instant::now() + RETRY);
+        self.sending.down = true;
         self.drop_socket();
-        self.umem = None;
-        self.renewed = true;
+        self.registered.umem = None;
+        self.sockets.renewed = true;
     }
 
     /// The next received piece.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Descriptor> {
-        self.socket.as_mut()?.receive()?.pop()
+        self.socket_mut()?.receive()?.pop()
     }
 
     /// Whether no frame has come, after the places of those that were taken went back.
     #[inline]
     pub(super) fn release(&mut self) -> bool {
-        let Some(ring) = self.socket.as_mut().and_then(|s| s.receive()) else { return true };
+        let Some(ring) = self.socket_mut().and_then(|s| s.receive()) else { return true };
         ring.release();
         ring.available() == 0
     }
@@ -418,20 +389,21 @@ impl Link {
     /// Chunks that can be posted.
     #[inline]
     pub(super) fn fill_room(&mut self) -> u32 {
-        self.socket.as_mut().map_or(0, |s| s.fill().room(1))
+        self.socket_mut().map_or(0, |s| s.fill().room(1))
     }
 
     /// Posts a chunk.
     #[inline]
     pub(super) fn fill(&mut self, chunk: u64) -> bool {
-        self.posted = true;
-        self.socket.as_mut().is_some_and(|s| s.fill().push(chunk))
+        let Some(bound) = &mut self.bound else { return false };
+        bound.posted = true;
+        bound.socket.fill().push(chunk)
     }
 
     /// Gives the kernel the chunks that were posted. Returns whether that took a system call.
     #[inline]
     pub(super) fn publish_fill(&mut self) -> bool {
-        let Some(socket) = &mut self.socket else { return false };
+        let Some(socket) = self.socket_mut() else { return false };
         let ring = socket.fill();
         if ring.publish() == 0 || !ring.needs_wakeup() {
             return false;
@@ -447,18 +419,18 @@ impl Link {
     /// The slab and the registration, while there is a socket.
     #[inline]
     pub(super) fn memory(&mut self) -> Option<(&mut Slab, &VmUmem)> {
-        Some((self.slab.as_mut()?, self.umem.as_deref()?))
+        Some((&mut self.bound.as_mut()?.slab, self.registered.umem.as_deref()?))
     }
 
     /// Where a segment begins in the UMEM; None where not all of it is part of that.
     #[inline]
     pub(super) fn address(&self, segment: &Segment) -> Option<u64> {
-        self.umem.as_ref().and_then(|u| u.address(segment))
+        self.registered.umem.as_ref().and_then(|u| u.address(segment))
     }
 
     /// Which registration it is; 0 for none.
     pub(super) fn registration(&self) -> u64 {
-        self.umem.as_ref().map_or(0, |u| u.id())
+        self.registered.umem.as_ref().map_or(0, |u| u.id())
     }
 
     /// Pieces that a frame may have.
@@ -470,19 +442,19 @@ impl Link {
     /// Whether the driver reads and writes the memory itself.
     #[inline]
     pub fn zero_copy(&self) -> bool {
-        self.socket.as_ref().is_some_and(Socket::zero_copy)
+        self.socket().is_some_and(Socket::zero_copy)
     }
 
     /// Whether a device reaches all of these bytes.
     #[inline]
     pub(super) fn reaches(&self, address: u64, len: u32) -> bool {
-        !self.zero_copy() || self.umem.as_ref().is_some_and(|u| u.in_one_page(address, len))
+        !self.zero_copy() || self.registered.umem.as_ref().is_some_and(|u| u.in_one_page(address, len))
     }
 
     /// The arithmetic of the registration; None without a socket.
     #[inline]
     pub(super) fn geometry(&self) -> Option<super::geometry::Geometry> {
-        self.umem.as_ref().map(|u| u.geometry())
+        self.registered.umem.as_ref().map(|u| u.geometry())
     }
 }
 

@@ -10,6 +10,7 @@ use zerowire::xdp::program::Steering;
 use zerowire::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 
 use super::facts::Facts;
+use super::state::{BoundSocket, Wanted};
 use super::{Link, RETRY};
 use crate::memory::GuestMemory;
 use crate::net::xdp::RING_ENTRIES;
@@ -79,19 +80,19 @@ impl Link {
     /// Other memory; nothing of the old one is in use any more.
     pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         self.let_go();
-        self.memory = memory.clone();
+        self.registered.memory = memory.clone();
     }
 
     /// Closes the socket and lets go of the memory's registration, which ends with the last queue pair that does so.
     pub fn let_go(&mut self) {
         self.close();
         self.drop_socket();
-        self.umem = None;
+        self.registered.umem = None;
     }
 
     /// Tells how long the guest's receive buffers are, before the socket is bound.
     pub fn note_buffers(&mut self, bytes: Option<usize>) {
-        self.buffer_bytes = bytes;
+        self.binding.buffer_bytes = bytes;
     }
 
     /// Binds the socket for a ring that starts. An interface that is down, or away, or busy is tried again later; other
@@ -100,8 +101,11 @@ impl Link {
     /// # Errors
     /// The text says what is wrong.
     pub fn start(&mut self, receives: bool) -> Result<(), String> {
-        self.wanted = true;
-        self.receives |= receives;
+        if receives {
+            self.wanted = Wanted::ToReceive;
+        } else if self.wanted == Wanted::Nothing {
+            self.wanted = Wanted::ToSend;
+        }
         match self.bind() {
             Err(e) if !e.passes() => Err(e.to_string()),
             _ => Ok(()),
@@ -111,7 +115,10 @@ impl Link {
     /// Binds the socket that is wanted and not there, if it is time to.
     #[cold]
     pub(in crate::net::xdp) fn try_again(&mut self) {
-        if self.wanted && self.socket.is_none() && self.retry_at.is_none_or(|at| Instant::now() >= at) {
+        if self.wanted != Wanted::Nothing
+            && self.bound.is_none()
+            && self.binding.retry_at.is_none_or(|at| Instant::now() >= at)
+        {
             let _ = self.bind();
         }
     }
@@ -119,25 +126,26 @@ impl Link {
     /// Whether another socket has the queue, and not for long: the kernel lets go of a queue some time after its socket was closed,
     /// so that this passes where it is the one before on this queue.
     pub(in crate::net::xdp) fn waits_for_queue(&self) -> bool {
-        self.socket.is_none() && self.busy_since.is_some_and(|since| since.elapsed() < BUSY_HOLD)
+        self.bound.is_none() && self.binding.busy_since.is_some_and(|since| since.elapsed() < BUSY_HOLD)
     }
 
     fn bind(&mut self) -> Result<(), BindError> {
-        if self.socket.is_some() {
+        if self.bound.is_some() {
             return Ok(());
         }
         let result = self.bind_in_mode();
+        let binding = &mut self.binding;
         match &result {
-            Ok(()) => (self.retry_at, self.problem, self.busy_since) = (None, None, None),
+            Ok(()) => (binding.retry_at, binding.problem, binding.busy_since) = (None, None, None),
             Err(e) => {
                 let busy = matches!(e, BindError::Xdp(XdpError::Busy { .. }));
-                self.busy_since = busy.then(|| self.busy_since.unwrap_or_else(Instant::now));
+                binding.busy_since = busy.then(|| binding.busy_since.unwrap_or_else(Instant::now));
                 let text = e.to_string();
-                if self.problem.as_ref() != Some(&text) {
+                if binding.problem.as_ref() != Some(&text) {
                     tracing::warn!("{text}{}", if e.passes() { "; tried again" } else { "" });
                 }
-                self.problem = Some(text);
-                self.retry_at = Some(Instant::now() + RETRY);
+                binding.problem = Some(text);
+                binding.retry_at = Some(Instant::now() + RETRY);
             }
         }
         result
@@ -162,9 +170,9 @@ impl Link {
                 Err(e) => return Err(e.into()),
             },
         };
-        if self.why_copy.as_ref() != Some(&why) {
+        if self.binding.why_copy.as_ref() != Some(&why) {
             tracing::info!("{interface}: copy mode, since {why}");
-            self.why_copy = Some(why);
+            self.binding.why_copy = Some(why);
         }
         Ok(self.bind_as(false)?)
     }
@@ -175,9 +183,9 @@ impl Link {
             driver_has_it: trust::driver_has_zero_copy(interface),
             distrust: self.options.registrar.distrust().or_else(|| trust::translated(interface)),
             has_address: self.options.address.is_some(),
-            page_bytes: self.memory.smallest_page().unwrap_or(0),
+            page_bytes: self.registered.memory.smallest_page().unwrap_or(0),
             mtu: self.options.mtu,
-            buffer_bytes: self.buffer_bytes,
+            buffer_bytes: self.binding.buffer_bytes,
         };
         facts.against_zero_copy()
     }
@@ -195,12 +203,13 @@ impl Link {
             cause: e.into(),
         })?;
         let steering = (self.options.attach)(&interface)?;
-        if self.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
-            self.umem = None;
+        let registered = &mut self.registered;
+        if registered.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
+            registered.umem = None;
         }
-        let umem = match &self.umem {
+        let umem = match &registered.umem {
             Some(umem) => umem.clone(),
-            None => self.options.registrar.register(&self.memory, zero_copy)?,
+            None => self.options.registrar.register(&registered.memory, zero_copy)?,
         };
         // Another pair of this guest may have registered the memory, and its mode is that of all.
         let zero_copy = umem.geometry().zero_copy();
@@ -226,27 +235,25 @@ impl Link {
         let socket = Socket::bind(umem.umem(), &options).inspect_err(|e| {
             // What was registered stays so for the next try.
             if let XdpError::Busy { .. } = e {
-                self.umem = Some(umem.clone());
+                self.registered.umem = Some(umem.clone());
             }
         })?;
         // The name may have become another interface's since.
         if Interface::open(interface.name())?.index() != interface.index() {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
         }
-        self.promiscuity.begin(&interface);
+        self.interface.promiscuity.begin(&interface);
         // As it is now; the watch tells of what comes.
         let mtu = interface.mtu();
-        self.watch = Some((watch, interface));
-        self.steering = Some(steering);
-        self.slab = Some(slab);
+        self.bound = Some(BoundSocket { socket, slab, watch, interface, steered: false, posted: false });
+        self.interface.steering = Some(steering);
         self.first_places = first;
-        self.socket = Some(socket);
-        self.generation += 1;
-        self.copies_at_once = !zero_copy && copies;
-        self.renewed = true;
-        self.down = false;
-        self.mtu_allows = umem.geometry().frame_bytes();
-        self.umem = Some(umem);
+        self.sockets.generation += 1;
+        self.sockets.renewed = true;
+        self.sending.lets_go = self.sending.lets_go.bound(!zero_copy && copies);
+        self.sending.down = false;
+        self.registered.mtu_allows = umem.geometry().frame_bytes();
+        self.registered.umem = Some(umem);
         if let Ok(mtu) = mtu {
             self.limit(mtu);
         }
@@ -256,7 +263,9 @@ impl Link {
 
     /// The receive ring stops: see [`Self::close`]. The next frame to send has a socket bound again.
     pub fn stop_receiving(&mut self) {
-        self.receives = false;
+        if self.wanted == Wanted::ToReceive {
+            self.wanted = Wanted::ToSend;
+        }
         self.close();
     }
 
@@ -264,7 +273,7 @@ impl Link {
     pub fn close(&mut self) {
         self.unsteer();
         self.drain();
-        let fence = self.zero_copy() && self.posted;
+        let fence = self.bound.as_ref().is_some_and(|b| b.socket.zero_copy() && b.posted);
         self.drop_socket();
         if fence {
             // The device lets go of the buffers some milliseconds later; that it did shows when the queue can be had again.
@@ -280,13 +289,9 @@ impl Link {
         self.missed.end();
         self.loans.end(|head| self.finished.push(head));
         self.account.lost();
-        self.slab = None;
-        self.socket = None;
-        self.watch = None;
-        self.promiscuity.end();
-        self.steered = false;
-        self.posted = false;
-        self.unsent = false;
-        self.idle_since = None;
+        self.bound = None;
+        self.interface.promiscuity.end();
+        self.sending.unsent = false;
+        self.sending.idle_since = None;
     }
 }

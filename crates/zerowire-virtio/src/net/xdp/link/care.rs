@@ -78,7 +78,7 @@ impl Link {
             self.care.attention = true;
             self.look_at_missed();
         }
-        let held = self.zero_copy() && self.idle_since.is_some_and(|since| now > since + HOLD);
+        let held = self.zero_copy() && self.sending.idle_since.is_some_and(|since| now > since + HOLD);
         if self.care.check_is_due(held, now) {
             self.check_trust();
         }
@@ -93,14 +93,14 @@ impl Link {
     /// Asks how many frames were dropped before they came here.
     #[cold]
     pub(super) fn look_at_missed(&mut self) {
-        let Some(statistics) = self.socket.as_ref().and_then(|s| s.statistics().ok()) else { return };
-        let by_program = self.steering.as_ref().and_then(|s| s.dropped(self.options.queue).ok());
+        let Some(statistics) = self.socket().and_then(|s| s.statistics().ok()) else { return };
+        let by_program = self.interface.steering.as_ref().and_then(|s| s.dropped(self.options.queue).ok());
         self.missed.look(&statistics, by_program);
     }
 
     #[cold]
     fn check_trust(&mut self) {
-        let statistics = self.socket.as_ref().filter(|s| s.zero_copy()).and_then(|s| s.statistics().ok());
+        let statistics = self.socket().filter(|s| s.zero_copy()).and_then(|s| s.statistics().ok());
         if let Some(why) = statistics.and_then(|s| trust::distrust(&s)) {
             self.options.registrar.set_distrust(&why);
             self.care.attention = true;

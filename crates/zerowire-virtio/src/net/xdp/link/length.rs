@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 
 use super::Link;
+use super::state::BoundSocket;
 use crate::net::xdp::geometry::Geometry;
 
 impl Link {
@@ -11,10 +12,10 @@ impl Link {
     /// it would send them.
     #[cold]
     pub fn notice(&mut self) {
-        let Some((watch, interface)) = &self.watch else { return };
+        let Some(BoundSocket { watch, interface, .. }) = &self.bound else { return };
         watch.drain();
         let Ok(mtu) = interface.mtu() else { return self.lost(Errno::NODEV) };
-        if let Some(umem) = &self.umem {
+        if let Some(umem) = &self.registered.umem {
             self.care.attention |= self.options.registrar.is_outgrown(umem, mtu);
         }
         self.limit(mtu);
@@ -24,7 +25,7 @@ impl Link {
     pub(super) fn limit(&mut self, mtu: usize) {
         let Some(registered) = self.geometry() else { return };
         let allows = Geometry::new(mtu, registered.zero_copy()).frame_bytes().min(registered.frame_bytes());
-        if std::mem::replace(&mut self.mtu_allows, allows) != allows {
+        if std::mem::replace(&mut self.registered.mtu_allows, allows) != allows {
             tracing::info!(
                 "interface {}, queue {}: MTU {mtu} now: frames from the guest may have {allows} bytes",
                 self.options.interface,
@@ -36,6 +37,6 @@ impl Link {
     /// The longest frame that goes out, bytes; 0 without memory to send from.
     #[inline]
     pub(in crate::net::xdp) fn longest(&self) -> usize {
-        if self.umem.is_some() { self.mtu_allows as usize } else { 0 }
+        if self.registered.umem.is_some() { self.registered.mtu_allows as usize } else { 0 }
     }
 }
