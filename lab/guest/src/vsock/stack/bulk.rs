@@ -61,20 +61,20 @@ impl VsockStack {
     ) -> Result<bool, GuestError> {
         let mut room = self.flush_outbox()?;
         let conn = self.core.need(id)?;
-        if conn.write_left == 0 {
-            conn.write_left = write_len;
+        if conn.bulk.write_left == 0 {
+            conn.bulk.write_left = write_len;
         }
-        let len = conn.write_left.min(conn.credit() as usize).min(MAX_PAYLOAD);
+        let len = conn.bulk.write_left.min(conn.credit() as usize).min(MAX_PAYLOAD);
         if len == 0 {
-            conn.stalled = true;
+            conn.tx.stalled = true;
             self.core.ask_credit(id);
             self.flush_outbox()?;
             return Ok(false);
         }
-        let last = messages && len == conn.write_left;
+        let last = messages && len == conn.bulk.write_left;
         let flags = if last { RW_EOM } else { 0 };
         let header = PacketHeader { len: len as u32, flags, ..conn.header(Op::Rw) };
-        pool.segments(conn.pool_at, len, segments);
+        pool.segments(conn.bulk.pool_at, len, segments);
         let tx = &mut self.queues.tx;
         if segments.len() >= usize::from(tx.ring().memory().size()) {
             return Err(GuestError::BadSetting {
@@ -93,8 +93,8 @@ impl VsockStack {
         }
         let conn = self.core.need(id)?;
         conn.count_sent(len as u32);
-        conn.pool_at += len as u64;
-        conn.write_left -= len;
+        conn.bulk.pool_at += len as u64;
+        conn.bulk.write_left -= len;
         self.core.counters.payload_sent += len as u64;
         Ok(true)
     }
@@ -111,17 +111,17 @@ impl VsockStack {
         if conn.in_place.is_some() {
             return Err(GuestError::WrongReceive { in_place: true });
         }
-        if conn.drain == Drain::Off && mode != Drain::Off {
+        if conn.bulk.drain == Drain::Off && mode != Drain::Off {
             conn.drain_inbox(mode);
         }
-        conn.drain = mode;
+        conn.bulk.drain = mode;
         self.core.after_read(id);
         self.push_out()
     }
 
     /// What was drained of a connection so far.
     pub fn drained(&self, id: ConnId) -> Drained {
-        let drained = |conn: &super::conn::Conn| Drained { sum: conn.sum.value(), ..conn.drained };
+        let drained = |conn: &super::conn::Conn| Drained { sum: conn.bulk.sum.value(), ..conn.bulk.drained };
         self.core.get(id).map_or_else(Drained::default, drained)
     }
 }

@@ -67,6 +67,58 @@ pub(super) struct Outgoing {
     pub eor: bool,
 }
 
+/// What this side has room for, and what became of it.
+#[derive(Debug, Default)]
+pub(super) struct RxCredit {
+    pub buf_alloc: u32,
+    /// Bytes received.
+    pub received: u32,
+    /// Of those, bytes taken out: this side's fwd_cnt.
+    pub taken: u32,
+    /// `taken` as the peer was told last.
+    pub taken_told: u32,
+    /// Packets with payload since then.
+    pub packets_untold: u32,
+}
+
+/// What the peer has room for, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct TxCredit {
+    /// Bytes sent.
+    pub sent: u32,
+    pub peer_buf_alloc: u32,
+    pub peer_fwd_cnt: u32,
+    /// Whether the peer was asked for credit since it gave some.
+    pub asked: bool,
+    /// Whether somebody waits for credit.
+    pub stalled: bool,
+    /// Whether somebody waits for room in the queue.
+    pub wants_room: bool,
+}
+
+/// Flags of SHUTDOWN.
+#[derive(Debug, Default)]
+pub(super) struct ShutdownFlags {
+    /// Received.
+    pub peer: u32,
+    /// Sent.
+    pub own: u32,
+    /// Those that wait for a message to be sent.
+    pub deferred: u32,
+}
+
+/// Bytes that are drained, and that are sent from a pool.
+#[derive(Debug, Default)]
+pub(super) struct BulkTraffic {
+    pub drain: Drain,
+    pub drained: Drained,
+    pub sum: StreamSum,
+    /// Bytes sent from a pool.
+    pub pool_at: u64,
+    /// What is left of the write under way.
+    pub write_left: usize,
+}
+
 #[derive(Debug)]
 pub(super) struct Conn {
     pub id: ConnId,
@@ -79,32 +131,9 @@ pub(super) struct Conn {
     /// The application gave it up; it goes when it has ended.
     pub given_up: bool,
 
-    pub buf_alloc: u32,
-    /// Bytes received.
-    pub rx_cnt: u32,
-    /// Of those, bytes taken out.
-    pub fwd_cnt: u32,
-    /// `fwd_cnt` as the peer was told last.
-    pub fwd_told: u32,
-    /// Packets with payload since then.
-    pub packets_untold: u32,
-
-    /// Bytes sent.
-    pub tx_cnt: u32,
-    pub peer_buf_alloc: u32,
-    pub peer_fwd_cnt: u32,
-    /// Whether the peer was asked for credit since it gave some.
-    pub asked: bool,
-    /// Whether somebody waits for credit.
-    pub stalled: bool,
-    /// Whether somebody waits for room in the queue.
-    pub wants_room: bool,
-
-    /// Flags of SHUTDOWN received and sent, and those that wait for a message
-    /// to be sent.
-    pub peer_shutdown: u32,
-    pub own_shutdown: u32,
-    pub deferred_shutdown: u32,
+    pub rx: RxCredit,
+    pub tx: TxCredit,
+    pub shutdown: ShutdownFlags,
 
     pub inbox: Inbox,
     /// Payload that waits in the device's buffers; with it, nothing goes to
@@ -112,13 +141,7 @@ pub(super) struct Conn {
     pub in_place: Option<Arrived>,
     pub outgoing: Option<Outgoing>,
 
-    pub drain: Drain,
-    pub drained: Drained,
-    pub sum: StreamSum,
-
-    /// Bytes sent from a pool, and what is left of the write under way.
-    pub pool_at: u64,
-    pub write_left: usize,
+    pub bulk: BulkTraffic,
 }
 
 impl Conn {
@@ -131,28 +154,13 @@ impl Conn {
             state: ConnState::Connecting,
             events: 0,
             given_up: false,
-            buf_alloc,
-            rx_cnt: 0,
-            fwd_cnt: 0,
-            fwd_told: 0,
-            packets_untold: 0,
-            tx_cnt: 0,
-            peer_buf_alloc: 0,
-            peer_fwd_cnt: 0,
-            asked: false,
-            stalled: false,
-            wants_room: false,
-            peer_shutdown: 0,
-            own_shutdown: 0,
-            deferred_shutdown: 0,
+            rx: RxCredit { buf_alloc, ..RxCredit::default() },
+            tx: TxCredit::default(),
+            shutdown: ShutdownFlags::default(),
             inbox: Inbox::default(),
             in_place: None,
             outgoing: None,
-            drain: Drain::Off,
-            drained: Drained::default(),
-            sum: StreamSum::default(),
-            pool_at: 0,
-            write_left: 0,
+            bulk: BulkTraffic::default(),
         }
     }
 
@@ -167,62 +175,62 @@ impl Conn {
             socket_type: self.kind as u16,
             op: op as u16,
             flags: 0,
-            buf_alloc: self.buf_alloc,
-            fwd_cnt: self.fwd_cnt,
+            buf_alloc: self.rx.buf_alloc,
+            fwd_cnt: self.rx.taken,
         }
     }
 
     /// Bytes that the peer has room for.
     pub(super) fn credit(&self) -> u32 {
-        let on_their_way = self.tx_cnt.wrapping_sub(self.peer_fwd_cnt);
-        self.peer_buf_alloc.saturating_sub(on_their_way)
+        let on_their_way = self.tx.sent.wrapping_sub(self.tx.peer_fwd_cnt);
+        self.tx.peer_buf_alloc.saturating_sub(on_their_way)
     }
 
     /// Notes that a header with the current `fwd_cnt` went out.
     pub(super) fn told(&mut self) {
-        self.fwd_told = self.fwd_cnt;
-        self.packets_untold = 0;
+        self.rx.taken_told = self.rx.taken;
+        self.rx.packets_untold = 0;
     }
 
     /// Notes that so much payload went out.
     pub(super) fn count_sent(&mut self, len: u32) {
-        self.tx_cnt = self.tx_cnt.wrapping_add(len);
+        self.tx.sent = self.tx.sent.wrapping_add(len);
         self.told();
     }
 
     /// Takes the peer's credit from a header. True when it is another than
     /// before.
     pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<bool, Fault> {
-        let moved = header.fwd_cnt.wrapping_sub(self.peer_fwd_cnt);
-        if moved > self.tx_cnt.wrapping_sub(self.peer_fwd_cnt) {
+        let moved = header.fwd_cnt.wrapping_sub(self.tx.peer_fwd_cnt);
+        if moved > self.tx.sent.wrapping_sub(self.tx.peer_fwd_cnt) {
             return Err(Fault::new(
                 format!(
                     "fwd_cnt went back, or beyond the bytes sent (before {}, sent {}; 5.10.6.3)",
-                    self.peer_fwd_cnt, self.tx_cnt
+                    self.tx.peer_fwd_cnt, self.tx.sent
                 ),
                 header,
             ));
         }
-        let changed = moved != 0 || header.buf_alloc != self.peer_buf_alloc;
-        self.peer_fwd_cnt = header.fwd_cnt;
-        self.peer_buf_alloc = header.buf_alloc;
-        self.asked &= !changed;
+        let changed = moved != 0 || header.buf_alloc != self.tx.peer_buf_alloc;
+        self.tx.peer_fwd_cnt = header.fwd_cnt;
+        self.tx.peer_buf_alloc = header.buf_alloc;
+        self.tx.asked &= !changed;
         Ok(changed)
     }
 
     /// Counts received payload after checking that the peer kept to the
     /// credit that it was told of.
     pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), Fault> {
-        let received = self.rx_cnt.wrapping_add(header.len);
-        let held = u64::from(self.rx_cnt.wrapping_sub(self.fwd_told)) + u64::from(header.len);
-        if held > u64::from(self.buf_alloc) {
+        let received = self.rx.received.wrapping_add(header.len);
+        let held = u64::from(self.rx.received.wrapping_sub(self.rx.taken_told)) + u64::from(header.len);
+        if held > u64::from(self.rx.buf_alloc) {
             return Err(Fault::new(
-                format!("payload beyond the credit: {held} bytes of {} (5.10.6.3)", self.buf_alloc),
+                format!("payload beyond the credit: {held} bytes of {} (5.10.6.3)", self.rx.buf_alloc),
                 header,
             ));
         }
-        self.packets_untold = self.packets_untold.saturating_add(1);
-        self.rx_cnt = received;
+        self.rx.packets_untold = self.rx.packets_untold.saturating_add(1);
+        self.rx.received = received;
         Ok(())
     }
 
@@ -239,8 +247,8 @@ impl Conn {
 
     /// Whether nothing more can be received.
     pub(super) fn ended(&self) -> bool {
-        self.peer_shutdown & SHUTDOWN_SEND != 0
-            || self.own_shutdown & SHUTDOWN_RCV != 0
+        self.shutdown.peer & SHUTDOWN_SEND != 0
+            || self.shutdown.own & SHUTDOWN_RCV != 0
             || matches!(self.state, ConnState::Closed | ConnState::Closing)
     }
 
@@ -249,19 +257,20 @@ impl Conn {
     /// all that can be read was read. Or all was, of many packets: a device
     /// may bound how many are unread, and knows of none what was not told.
     pub(super) fn should_update(&self) -> bool {
-        let known = self.buf_alloc.saturating_sub(self.rx_cnt.wrapping_sub(self.fwd_told));
-        let little = u64::from(known) * 2 < u64::from(self.buf_alloc);
-        let news = self.fwd_cnt.wrapping_sub(self.fwd_told);
-        let live = self.state == ConnState::Established && self.peer_shutdown & SHUTDOWN_SEND == 0;
-        let many = self.packets_untold >= (self.buf_alloc / MANY_BYTES).max(MANY_AT_LEAST);
-        live && news > 0 && ((little && news >= self.buf_alloc / 4) || ((little || many) && !self.readable()))
+        let known = self.rx.buf_alloc.saturating_sub(self.rx.received.wrapping_sub(self.rx.taken_told));
+        let little = u64::from(known) * 2 < u64::from(self.rx.buf_alloc);
+        let news = self.rx.taken.wrapping_sub(self.rx.taken_told);
+        let live = self.state == ConnState::Established && self.shutdown.peer & SHUTDOWN_SEND == 0;
+        let many = self.rx.packets_untold >= (self.rx.buf_alloc / MANY_BYTES).max(MANY_AT_LEAST);
+        live && news > 0
+            && ((little && news >= self.rx.buf_alloc / 4) || ((little || many) && !self.readable()))
     }
 
     /// Takes bytes out that were read in place. Those of payload that was
     /// discarded since are counted already.
     pub(super) fn count_read(&mut self, bytes: u32) {
-        let unread = self.rx_cnt.wrapping_sub(self.fwd_cnt);
-        self.fwd_cnt = self.fwd_cnt.wrapping_add(bytes.min(unread));
+        let unread = self.rx.received.wrapping_sub(self.rx.taken);
+        self.rx.taken = self.rx.taken.wrapping_add(bytes.min(unread));
     }
 
     /// Drains what was received and not read.
@@ -269,10 +278,10 @@ impl Conn {
         let mut bytes = Vec::new();
         self.inbox.take(self.inbox.len(), &mut bytes);
         if mode == Drain::Sum {
-            self.sum.update(&bytes);
+            self.bulk.sum.update(&bytes);
         }
-        self.drained.bytes += bytes.len() as u64;
-        self.drained.messages += self.inbox.messages.len() as u64;
+        self.bulk.drained.bytes += bytes.len() as u64;
+        self.bulk.drained.messages += self.inbox.messages.len() as u64;
         self.discard();
     }
 
@@ -282,7 +291,7 @@ impl Conn {
         if let Some(arrived) = &mut self.in_place {
             *arrived = Arrived::default();
         }
-        self.fwd_cnt = self.rx_cnt;
+        self.rx.taken = self.rx.received;
     }
 }
 

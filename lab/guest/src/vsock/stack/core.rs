@@ -168,7 +168,7 @@ impl Core {
     /// Remembers that a connection waits for room in the transmit queue.
     pub(super) fn wait_for_room(&mut self, id: ConnId) {
         let Some(conn) = self.get_mut(id) else { return };
-        if !std::mem::replace(&mut conn.wants_room, true) {
+        if !std::mem::replace(&mut conn.tx.wants_room, true) {
             self.room_waiters.push(id);
         }
     }
@@ -177,7 +177,7 @@ impl Core {
     pub(super) fn note_room(&mut self) {
         while let Some(id) = self.room_waiters.pop() {
             let Some(conn) = self.get_mut(id) else { continue };
-            conn.wants_room = false;
+            conn.tx.wants_room = false;
             self.note(id, WRITABLE);
         }
     }
@@ -199,7 +199,7 @@ impl Core {
     /// Asks for credit, once until some came.
     pub(super) fn ask_credit(&mut self, id: ConnId) {
         let Some(conn) = self.get_mut(id) else { return };
-        if !std::mem::replace(&mut conn.asked, true) && self.options.ask_credit {
+        if !std::mem::replace(&mut conn.tx.asked, true) && self.options.ask_credit {
             self.say(id, Op::CreditRequest, 0);
         }
     }
@@ -222,7 +222,7 @@ impl Core {
     pub(super) fn after_read(&mut self, id: ConnId) {
         let auto = self.options.auto_credit;
         let Some(conn) = self.get_mut(id) else { return };
-        if conn.peer_shutdown == SHUTDOWN_BOTH && !conn.readable() {
+        if conn.shutdown.peer == SHUTDOWN_BOTH && !conn.readable() {
             if matches!(conn.state, ConnState::Established | ConnState::Closing) {
                 self.say(id, Op::Rst, 0);
                 self.end(id, ConnState::Closed);
@@ -295,7 +295,7 @@ impl Core {
                 let id = self.insert(key, kind, listener.in_place);
                 if let Some(conn) = self.get_mut(id) {
                     conn.state = ConnState::Established;
-                    conn.peer_buf_alloc = header.buf_alloc;
+                    conn.tx.peer_buf_alloc = header.buf_alloc;
                 }
                 if let Some(listener) = self.listeners.get_mut(&key.local_port) {
                     listener.waiting.push_back(id);
@@ -330,8 +330,8 @@ impl Core {
         if conn.kind != kind {
             return Err(Fault::new(format!("the connection is of type {:?} (5.10.6)", conn.kind), header));
         }
-        let both = conn.peer_shutdown == SHUTDOWN_BOTH || conn.own_shutdown == SHUTDOWN_BOTH;
-        let (state, stalled) = (conn.state, conn.stalled);
+        let both = conn.shutdown.peer == SHUTDOWN_BOTH || conn.shutdown.own == SHUTDOWN_BOTH;
+        let (state, stalled) = (conn.state, conn.tx.stalled);
         match (state, op) {
             (ConnState::Connecting, Op::Response) => {
                 conn.take_credit(header)?;
@@ -354,10 +354,10 @@ impl Core {
         }
         let has_room = conn.take_credit(header)? && stalled && conn.credit() > 0;
         if has_room {
-            conn.stalled = false;
+            conn.tx.stalled = false;
         }
         if op == Op::Shutdown {
-            conn.peer_shutdown |= header.flags;
+            conn.shutdown.peer |= header.flags;
         }
         if has_room {
             self.note(id, WRITABLE);

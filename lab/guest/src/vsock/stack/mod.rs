@@ -164,7 +164,7 @@ impl VsockStack {
 
     /// `SHUTDOWN_…` flags that the peer sent.
     pub fn peer_shutdown(&self, conn: ConnId) -> u32 {
-        self.core.get(conn).map_or(0, |conn| conn.peer_shutdown)
+        self.core.get(conn).map_or(0, |conn| conn.shutdown.peer)
     }
 
     /// Bytes that the peer has room for.
@@ -248,7 +248,7 @@ impl VsockStack {
         };
         if let Received::Data(len) | Received::Record(len) = received {
             conn.inbox.take(len, bytes);
-            conn.fwd_cnt = conn.fwd_cnt.wrapping_add(len as u32);
+            conn.rx.taken = conn.rx.taken.wrapping_add(len as u32);
             self.core.after_read(id);
             self.push_out()?;
         }
@@ -268,7 +268,7 @@ impl VsockStack {
             return Err(GuestError::NotConnected { state: conn.state });
         }
         if conn.outgoing.is_some() && flags & SHUTDOWN_SEND != 0 {
-            conn.deferred_shutdown |= flags;
+            conn.shutdown.deferred |= flags;
             return Ok(());
         }
         self.say_shutdown(id, flags)?;
@@ -277,11 +277,11 @@ impl VsockStack {
 
     fn say_shutdown(&mut self, id: ConnId, flags: u32) -> Result<(), GuestError> {
         let conn = self.core.need(id)?;
-        conn.own_shutdown |= flags & SHUTDOWN_BOTH;
-        if conn.own_shutdown & SHUTDOWN_RCV != 0 {
+        conn.shutdown.own |= flags & SHUTDOWN_BOTH;
+        if conn.shutdown.own & SHUTDOWN_RCV != 0 {
             conn.discard();
         }
-        if conn.own_shutdown == SHUTDOWN_BOTH {
+        if conn.shutdown.own == SHUTDOWN_BOTH {
             conn.state = ConnState::Closing;
         }
         self.core.say(id, Op::Shutdown, flags);
@@ -299,7 +299,7 @@ impl VsockStack {
         conn.given_up = true;
         match conn.state {
             ConnState::Connecting => return self.abort(id),
-            ConnState::Established if conn.peer_shutdown == SHUTDOWN_BOTH => return self.abort(id),
+            ConnState::Established if conn.shutdown.peer == SHUTDOWN_BOTH => return self.abort(id),
             ConnState::Established => {
                 conn.discard();
                 self.shutdown(id, SHUTDOWN_BOTH)?;

@@ -33,14 +33,14 @@ impl VsockStack {
     pub fn send_message(&mut self, id: ConnId, bytes: &[u8], eor: bool) -> Result<bool, GuestError> {
         self.sender(id)?;
         let conn = self.core.need(id)?;
-        let capacity = conn.peer_buf_alloc as usize;
+        let capacity = conn.tx.peer_buf_alloc as usize;
         if bytes.len() > capacity {
             return Err(GuestError::MessageTooLong { len: bytes.len(), capacity });
         }
         self.send_rest(id)?;
         let conn = self.core.need(id)?;
         if conn.outgoing.is_some() {
-            conn.stalled = true;
+            conn.tx.stalled = true;
             self.queues.tx.publish()?;
             return Ok(false);
         }
@@ -67,8 +67,8 @@ impl VsockStack {
     /// Type of a connection that may send.
     pub(super) fn sender(&mut self, id: ConnId) -> Result<SocketType, GuestError> {
         let conn = self.core.need(id)?;
-        let ended = (conn.own_shutdown | conn.deferred_shutdown) & SHUTDOWN_SEND != 0
-            || conn.peer_shutdown & SHUTDOWN_RCV != 0;
+        let ended = (conn.shutdown.own | conn.shutdown.deferred) & SHUTDOWN_SEND != 0
+            || conn.shutdown.peer & SHUTDOWN_RCV != 0;
         if conn.state != ConnState::Established || ended {
             return Err(GuestError::NotConnected { state: conn.state });
         }
@@ -80,7 +80,7 @@ impl VsockStack {
     pub(super) fn send_rest(&mut self, id: ConnId) -> Result<(), GuestError> {
         let Some(conn) = self.core.get_mut(id) else { return Ok(()) };
         let Some(mut rest) = conn.outgoing.take() else { return Ok(()) };
-        if conn.peer_shutdown & SHUTDOWN_RCV == 0 {
+        if conn.shutdown.peer & SHUTDOWN_RCV == 0 {
             let (sent, whole) = self.send_part(id, &rest.bytes[rest.sent..], Some(last_flags(rest.eor)))?;
             if !whole {
                 rest.sent += sent;
@@ -88,7 +88,7 @@ impl VsockStack {
                 return Ok(());
             }
         }
-        let flags = std::mem::take(&mut self.core.need(id)?.deferred_shutdown);
+        let flags = std::mem::take(&mut self.core.need(id)?.shutdown.deferred);
         if flags != 0 {
             self.say_shutdown(id, flags)?;
             self.flush_outbox()?;
@@ -115,7 +115,7 @@ impl VsockStack {
             let conn = self.core.need(id)?;
             let len = rest.len().min(conn.credit() as usize).min(MAX_PAYLOAD);
             if len == 0 && !rest.is_empty() {
-                conn.stalled = true;
+                conn.tx.stalled = true;
                 self.core.ask_credit(id);
                 self.flush_outbox()?;
                 return Ok((sent, false));

@@ -24,13 +24,13 @@ impl Core {
         self.counters.payload_received += u64::from(header.len);
         let mut in_place = self.in_place;
         let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
-        if conn.peer_shutdown & SHUTDOWN_SEND != 0 {
+        if conn.shutdown.peer & SHUTDOWN_SEND != 0 {
             return Err(Fault::new("payload after the peer said that it sends no more (5.10.6.5)", header));
         }
         conn.count_received(header)?;
-        if conn.given_up || conn.own_shutdown & SHUTDOWN_RCV != 0 {
+        if conn.given_up || conn.shutdown.own & SHUTDOWN_RCV != 0 {
             // It crossed the SHUTDOWN.
-            conn.fwd_cnt = conn.rx_cnt;
+            conn.rx.taken = conn.rx.received;
             return Ok(Kept::No);
         }
         if let Some(arrived) = &mut conn.in_place {
@@ -45,7 +45,7 @@ impl Core {
         }
         let kind = conn.kind;
         let message = kind == SocketType::Seqpacket && header.flags & RW_EOM != 0;
-        if conn.drain == Drain::Off {
+        if conn.bulk.drain == Drain::Off {
             let before = conn.readable();
             packet.append_to(&mut conn.inbox.bytes);
             if kind == SocketType::Seqpacket {
@@ -64,18 +64,18 @@ impl Core {
             }
             return Ok(Kept::No);
         }
-        if conn.drain == Drain::Sum {
+        if conn.bulk.drain == Drain::Sum {
             let mut chunk = [0; 1024];
             for at in (0..packet.len()).step_by(chunk.len()) {
                 let now = chunk.len().min(packet.len() - at);
                 packet.read(at, &mut chunk[..now]);
-                conn.sum.update(&chunk[..now]);
+                conn.bulk.sum.update(&chunk[..now]);
             }
         }
-        conn.drained.packets += 1;
-        conn.drained.bytes += u64::from(header.len);
-        conn.drained.messages += u64::from(message);
-        conn.fwd_cnt = conn.fwd_cnt.wrapping_add(header.len);
+        conn.bulk.drained.packets += 1;
+        conn.bulk.drained.bytes += u64::from(header.len);
+        conn.bulk.drained.messages += u64::from(message);
+        conn.rx.taken = conn.rx.taken.wrapping_add(header.len);
         self.after_read(id);
         Ok(Kept::No)
     }
