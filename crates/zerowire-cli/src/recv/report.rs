@@ -17,6 +17,19 @@ use zerowire_cli::bar::bytes_text;
 /// Connections that the summary names.
 const NAMED: usize = 8;
 
+/// Bytes, by who placed them.
+#[derive(Serialize)]
+pub struct ReceivedBytes {
+    /// Bytes that the kernel copied into the area, as far as is known.
+    pub copied_bytes: u64,
+    /// The others: bytes that the NIC placed there.
+    pub zero_copied_bytes: u64,
+    /// How far that can be told.
+    pub zero_copied_is: ZeroCopied,
+    /// Both.
+    pub bytes: u64,
+}
+
 /// The result.
 #[derive(Serialize)]
 pub struct Report {
@@ -30,14 +43,9 @@ pub struct Report {
     pub outcome: Outcome,
     /// What failed.
     pub error: Option<String>,
-    /// Bytes that the kernel copied into the area, as far as is known.
-    pub copied_bytes: u64,
-    /// The others: bytes that the NIC placed there.
-    pub zero_copied_bytes: u64,
-    /// How far that can be told.
-    pub zero_copied_is: ZeroCopied,
-    /// Both.
-    pub bytes: u64,
+    /// What was received; its keys stand beside the others.
+    #[serde(flatten)]
+    pub received: ReceivedBytes,
     /// From the first connection to the last byte or end.
     pub nanoseconds: u64,
     /// 10⁹ bits in a second of that time.
@@ -66,7 +74,7 @@ impl Report {
     ) -> Self {
         let ledger = receiver.counters().snapshot();
         let took = session.span.map_or(Duration::ZERO, |(first, last)| last - first);
-        let (bytes, copied_bytes) = (ledger.bytes, ledger.copied_total());
+        let bytes = ledger.bytes;
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         Self {
             listen,
@@ -74,10 +82,12 @@ impl Report {
             path: receiver.path(),
             outcome,
             error,
-            copied_bytes,
-            zero_copied_bytes: ledger.zero_copied_bytes,
-            zero_copied_is: receiver.zero_copied(),
-            bytes,
+            received: ReceivedBytes {
+                copied_bytes: ledger.copied_total(),
+                zero_copied_bytes: ledger.zero_copied_bytes,
+                zero_copied_is: receiver.zero_copied(),
+                bytes,
+            },
             nanoseconds,
             gigabits_per_second: bytes as f64 * 8.0 / (nanoseconds.max(1) as f64),
             cpu_seconds,
@@ -95,15 +105,16 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let [copied, zero_copied] = told(self.zero_copied_is, self.copied_bytes, self.zero_copied_bytes);
+        let ReceivedBytes { copied_bytes, zero_copied_bytes, zero_copied_is, bytes } = self.received;
+        let [copied, zero_copied] = told(zero_copied_is, copied_bytes, zero_copied_bytes);
         let mut text = format!(
-            "  copy bytes: {copied}\n    ZC bytes: {zero_copied}\n Total bytes: {}, nsec: {}\n        Rate: {:.2} Gb/s\n",
-            self.bytes, self.nanoseconds, self.gigabits_per_second
+            "  copy bytes: {copied}\n    ZC bytes: {zero_copied}\n Total bytes: {bytes}, nsec: {}\n        Rate: {:.2} Gb/s\n",
+            self.nanoseconds, self.gigabits_per_second
         );
         // Writing to a String doesn't fail.
         let _ = write!(text, "         CPU: {:.3} s", self.cpu_seconds);
-        if self.bytes >= 1_000_000 {
-            let _ = write!(text, ", {:.3} s a gigabyte", self.cpu_seconds * 1e9 / self.bytes as f64);
+        if bytes >= 1_000_000 {
+            let _ = write!(text, ", {:.3} s a gigabyte", self.cpu_seconds * 1e9 / bytes as f64);
         }
         let _ = writeln!(text, ", {} system calls", self.events.system_calls);
         let reasons: Vec<_> = self.ledger.copied_bytes.iter().map(|(why, n)| format!("{why} {n}")).collect();

@@ -42,7 +42,7 @@ use self::interface::Interface;
 use self::load::{Known, Loaded, Rules, load};
 use self::port::{Opened, Wish, open};
 use self::progress::Progress;
-use self::report::{Parts, Source, Summary};
+use self::report::{Parts, ReplaySetting, Source, Summary};
 use self::timing::Timeline;
 use crate::signals::Signals;
 
@@ -158,11 +158,13 @@ impl Job<'_> {
         let known = known.unwrap_or_else(|| rest(feed));
         let counted = self.interface.counted().zip(before).and_then(|(now, before)| now.since(before));
         let summary = Summary::new(Parts {
-            capture: self.input.name(),
-            interface: self.interface.name.clone(),
-            path,
-            source,
-            pace: self.plan.pace.name(),
+            setting: ReplaySetting {
+                capture: self.input.name(),
+                interface: self.interface.name.clone(),
+                path,
+                source,
+                pace: self.plan.pace.name(),
+            },
             known,
             all_known,
             outcome: &outcome,

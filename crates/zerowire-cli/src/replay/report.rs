@@ -39,10 +39,9 @@ impl Source {
     }
 }
 
-/// What was done, for people and programs. Counts are of frames that the port took back from the kernel, unless they say
-/// otherwise.
+/// What was replayed, and how.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct ReplaySetting {
     /// File name.
     pub capture: String,
     /// Interface.
@@ -53,16 +52,11 @@ pub struct Summary {
     pub source: Source,
     /// How fast they were to go.
     pub pace: String,
-    /// Why it ended: done, limit, duration, SIGINT, SIGTERM, error.
-    pub ended: String,
-    /// The error.
-    pub error: Option<String>,
-    /// Packets in the capture (up to where it was read).
-    pub packets: u64,
-    /// Frames of each pass; None where the capture is longer than what was read.
-    pub frames_a_pass: Option<u64>,
-    /// Passes that were completed.
-    pub passes: u64,
+}
+
+/// What became of frames.
+#[derive(Debug, Serialize)]
+pub struct FrameCounts {
     /// Frames sent.
     pub frames: u64,
     /// Bytes of them, without virtio-net headers.
@@ -73,12 +67,22 @@ pub struct Summary {
     pub frames_not_back: u64,
     /// Frames that the kernel refused; the first one ends the replay.
     pub frames_refused: u64,
+}
+
+/// What a pass leaves out or changes.
+#[derive(Debug, Serialize)]
+pub struct EachPass {
     /// Frames of a pass that go out segmented.
     pub segmented_a_pass: u64,
     /// Packets left out in each pass, by reason.
     pub skipped: Skipped,
     /// What is missing at the capture's end.
     pub truncated: Option<String>,
+}
+
+/// How fast it went.
+#[derive(Debug, Serialize)]
+pub struct Speed {
     /// From the first frame to the last one's return, seconds.
     pub seconds: f64,
     /// Frames a second.
@@ -87,6 +91,34 @@ pub struct Summary {
     pub megabits_per_second: f64,
     /// How late the latest frame was handed over, microseconds; 0 at top speed.
     pub latest_microseconds: f64,
+}
+
+/// What was done, for people and programs. In JSON the keys of all groups stand side by side. Counts are of frames that the port took back from the kernel, unless they say
+/// otherwise.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// What was replayed.
+    #[serde(flatten)]
+    pub setting: ReplaySetting,
+    /// Why it ended: done, limit, duration, SIGINT, SIGTERM, error.
+    pub ended: String,
+    /// The error.
+    pub error: Option<String>,
+    /// Packets in the capture (up to where it was read).
+    pub packets: u64,
+    /// Frames of each pass; None where the capture is longer than what was read.
+    pub frames_a_pass: Option<u64>,
+    /// Passes that were completed.
+    pub passes: u64,
+    /// What became of them.
+    #[serde(flatten)]
+    pub sent: FrameCounts,
+    /// What each pass left out.
+    #[serde(flatten)]
+    pub pass: EachPass,
+    /// How fast it went.
+    #[serde(flatten)]
+    pub speed: Speed,
     /// What the interface counted meanwhile, frames of other programs included.
     pub interface_counted: Option<Counted>,
     /// CPU time of this process, seconds, reading the capture included.
@@ -97,16 +129,8 @@ pub struct Summary {
 
 /// What a summary is made from.
 pub struct Parts<'a> {
-    /// File name.
-    pub capture: String,
-    /// Interface.
-    pub interface: String,
-    /// What ran.
-    pub path: String,
-    /// Where the frames lay.
-    pub source: Source,
-    /// How fast they were to go.
-    pub pace: String,
+    /// What was replayed, and how.
+    pub setting: ReplaySetting,
     /// What is known of the capture.
     pub known: Known,
     /// Whether that is all of it.
@@ -127,28 +151,30 @@ impl Summary {
         let refused = p.totals.dropped_total();
         let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
         Self {
-            capture: p.capture,
-            interface: p.interface,
-            path: p.path,
-            source: p.source,
-            pace: p.pace,
+            setting: p.setting,
             ended: ended(p.outcome.end),
             error: p.outcome.error.as_ref().map(|e| format!("{e:#}")),
             packets: p.known.packets,
             frames_a_pass: p.all_known.then_some(p.known.frames),
             passes: p.outcome.passes,
-            frames: p.totals.frames,
-            bytes: p.totals.bytes,
-            frames_handed_over: p.outcome.pushed,
-            frames_not_back: p.outcome.pushed.saturating_sub(p.totals.frames + refused),
-            frames_refused: refused,
-            segmented_a_pass: p.known.offloaded,
-            skipped: p.known.skipped,
-            truncated: p.known.truncated,
-            seconds,
-            frames_per_second: rate(p.totals.frames as f64),
-            megabits_per_second: rate(p.totals.bytes as f64 * 8e-6),
-            latest_microseconds: p.outcome.latest as f64 / 1e3,
+            sent: FrameCounts {
+                frames: p.totals.frames,
+                bytes: p.totals.bytes,
+                frames_handed_over: p.outcome.pushed,
+                frames_not_back: p.outcome.pushed.saturating_sub(p.totals.frames + refused),
+                frames_refused: refused,
+            },
+            pass: EachPass {
+                segmented_a_pass: p.known.offloaded,
+                skipped: p.known.skipped,
+                truncated: p.known.truncated,
+            },
+            speed: Speed {
+                seconds,
+                frames_per_second: rate(p.totals.frames as f64),
+                megabits_per_second: rate(p.totals.bytes as f64 * 8e-6),
+                latest_microseconds: p.outcome.latest as f64 / 1e3,
+            },
             interface_counted: p.counted,
             cpu_seconds: cpu_seconds().as_secs_f64(),
             ledger: p.totals,
@@ -161,36 +187,36 @@ impl Summary {
         let _ = writeln!(
             out,
             "{} frames, {} bytes ({}) in {:.3} s: {:.0} frames/s, {:.2} Mbit/s",
-            self.frames,
-            self.bytes,
-            bytes_text(self.bytes),
-            self.seconds,
-            self.frames_per_second,
-            self.megabits_per_second
+            self.sent.frames,
+            self.sent.bytes,
+            bytes_text(self.sent.bytes),
+            self.speed.seconds,
+            self.speed.frames_per_second,
+            self.speed.megabits_per_second
         );
         let of = self.frames_a_pass.map_or_else(String::new, |n| format!(" of {n} frames"));
         let _ = writeln!(out, "  ended: {}; {} passes{of} completed", self.ended, self.passes);
-        let _ = writeln!(out, "  path: {}; {}", self.path, self.source.name());
-        let _ = match self.latest_microseconds {
-            0.0 => writeln!(out, "  pace: {}", self.pace),
-            n => writeln!(out, "  pace: {}, the latest frame {n:.0} µs late", self.pace),
+        let _ = writeln!(out, "  path: {}; {}", self.setting.path, self.setting.source.name());
+        let _ = match self.speed.latest_microseconds {
+            0.0 => writeln!(out, "  pace: {}", self.setting.pace),
+            n => writeln!(out, "  pace: {}, the latest frame {n:.0} µs late", self.setting.pace),
         };
-        let skipped: Vec<_> = self.skipped.iter().map(|(k, n)| format!("{n} {k}")).collect();
+        let skipped: Vec<_> = self.pass.skipped.iter().map(|(k, n)| format!("{n} {k}")).collect();
         if !skipped.is_empty() {
             let _ = writeln!(out, "  left out in each pass: {}", skipped.join(", "));
         }
-        if self.segmented_a_pass > 0 {
-            let _ = writeln!(out, "  segmented in each pass: {}", self.segmented_a_pass);
+        if self.pass.segmented_a_pass > 0 {
+            let _ = writeln!(out, "  segmented in each pass: {}", self.pass.segmented_a_pass);
         }
-        if let Some(why) = &self.truncated {
+        if let Some(why) = &self.pass.truncated {
             let _ = writeln!(out, "  {why}");
         }
-        if self.frames_not_back + self.frames_refused > 0 {
-            let (not_back, refused) = (self.frames_not_back, self.frames_refused);
+        if self.sent.frames_not_back + self.sent.frames_refused > 0 {
+            let (not_back, refused) = (self.sent.frames_not_back, self.sent.frames_refused);
             let _ = writeln!(out, "  {not_back} frames handed over and not back, {refused} refused");
         }
         if let Some(c) = self.interface_counted {
-            let (name, sent, dropped) = (&self.interface, c.tx_packets, c.tx_dropped);
+            let (name, sent, dropped) = (&self.setting.interface, c.tx_packets, c.tx_dropped);
             let _ = writeln!(out, "  {name} counted meanwhile: {sent} sent, {dropped} dropped");
         }
         let l = &self.ledger;
@@ -202,7 +228,7 @@ impl Summary {
             reasons(l),
             l.system_calls
         );
-        out + "  " + &cpu_line(self.cpu_seconds, self.seconds, self.bytes)
+        out + "  " + &cpu_line(self.cpu_seconds, self.speed.seconds, self.sent.bytes)
     }
 }
 
