@@ -46,7 +46,7 @@ pub use config::{MetadataError, TokenPolicy};
 pub use http::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_TARGET_BYTES};
 pub use service::{MAX_CONNECTIONS, MetadataService};
 pub use stack::{MAX_FRAME_BYTES, MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
-pub use stats::Stats;
+pub use stats::{Stats, Traffic};
 pub use token::{MAX_TOKEN_TTL_SECONDS, MAX_TOKENS};
 pub use tree::{MAX_DEPTH, MAX_TREE_BYTES, MetadataTree};
 pub use wants::{SERVICE_ADDRESS, SERVICE_ADDRESS_V6, SERVICE_PORT, wants};

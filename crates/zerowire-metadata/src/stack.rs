@@ -98,8 +98,8 @@ impl Queues {
     /// Takes a frame from the guest: answers ARP and neighbour
     /// solicitations, queues IP, counts drops.
     pub(crate) fn ingest(&mut self, frame: &[u8], stats: &mut Stats) {
-        stats.frames_in += 1;
-        stats.bytes_in += frame.len() as u64;
+        stats.traffic.frames_in += 1;
+        stats.traffic.bytes_in += frame.len() as u64;
         let taken = match frame.get(12..14) {
             _ if frame.len() > MAX_FRAME_BYTES => None,
             Some(ethertype) if ethertype == ETHERTYPE_ARP => self.answer_arp(frame),
@@ -110,7 +110,7 @@ impl Queues {
             _ => None,
         };
         if taken.is_none() {
-            stats.dropped_malformed += 1;
+            stats.traffic.dropped_malformed += 1;
         }
     }
 
@@ -218,7 +218,7 @@ impl Queues {
             return None;
         }
         if self.received.len() >= MAX_QUEUED_FRAMES || self.received_bytes + packet.len() > MAX_QUEUED_BYTES {
-            stats.dropped_queue_full += 1;
+            stats.traffic.dropped_queue_full += 1;
             return Some(());
         }
         self.outgoing.neighbours.learn(source, sender);
@@ -263,9 +263,9 @@ impl Queues {
 
     /// Writes the counters of the sending side into `stats`.
     pub(crate) fn fill_stats(&self, stats: &mut Stats) {
-        stats.frames_out = self.outgoing.stats.frames;
-        stats.bytes_out = self.outgoing.stats.bytes;
-        stats.dropped_out = self.outgoing.stats.dropped;
+        stats.traffic.frames_out = self.outgoing.stats.frames;
+        stats.traffic.bytes_out = self.outgoing.stats.bytes;
+        stats.traffic.dropped_out = self.outgoing.stats.dropped;
     }
 
     /// Bytes of memory held.

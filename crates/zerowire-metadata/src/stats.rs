@@ -1,8 +1,8 @@
 //! Counters of one service.
 
-/// Counters since the service was made, and gauges of the present.
+/// Frames, since the service was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Stats {
+pub struct Traffic {
     /// Frames taken from the guest.
     pub frames_in: u64,
     /// Bytes of these frames; each was copied once.
@@ -19,6 +19,14 @@ pub struct Stats {
     /// Frames for the guest dropped: no room, or the MAC address of the
     /// receiver was forgotten.
     pub dropped_out: u64,
+}
+
+/// Counters since the service was made, and gauges of the present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Stats {
+    /// Frames in both directions; its counters stand beside the others in JSON.
+    #[serde(flatten)]
+    pub traffic: Traffic,
     /// Connections accepted.
     pub connections_opened: u64,
     /// Connection attempts dropped because all slots were busy.

@@ -33,6 +33,14 @@ pub(crate) enum Method {
     Other,
 }
 
+/// What a request head said of the body behind it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) content_length: u64,
+    pub(crate) chunked: bool,
+    pub(crate) expects_continue: bool,
+}
+
 /// What a request head said; nothing in it refers to the input.
 #[derive(Debug)]
 pub(crate) struct Head {
@@ -40,9 +48,7 @@ pub(crate) struct Head {
     /// As the guest wrote it, for the text of a 404.
     pub(crate) target: String,
     pub(crate) path: Path,
-    pub(crate) content_length: u64,
-    pub(crate) chunked: bool,
-    pub(crate) expects_continue: bool,
+    pub(crate) body: Body,
     pub(crate) keep_alive: bool,
     /// Whether the client is HTTP/1.0 and must be told of `keep_alive`.
     pub(crate) old_client: bool,
@@ -114,9 +120,7 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<Head, BadRequest> {
         },
         target: target.to_owned(),
         path: Path::parse(target),
-        content_length: 0,
-        chunked: false,
-        expects_continue: false,
+        body: Body::default(),
         keep_alive: !old_client,
         old_client,
         accept: Accept::default(),
@@ -128,6 +132,21 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<Head, BadRequest> {
     if head.path == Path::Malformed {
         return Err(BadRequest::Syntax("a percent sign in the path needs two hexadecimal digits"));
     }
+    let (hosts, host) = read_headers(request, &mut head)?;
+    // RFC 9112 section 3.2: one Host header, except from HTTP/1.0 clients.
+    if hosts > 1 || (hosts == 0 && !old_client) {
+        return Err(BadRequest::Syntax("an HTTP/1.1 request needs one Host header"));
+    }
+    let host = of_target(target).map(str::to_owned).or(host);
+    head.foreign_host = host.filter(|host| !is_service(host));
+    Ok(head)
+}
+
+/// Enters the headers, and returns how many named a host, and the last of these.
+fn read_headers(
+    request: &httparse::Request<'_, '_>,
+    head: &mut Head,
+) -> Result<(usize, Option<String>), BadRequest> {
     let (mut hosts, mut host, mut lengths) = (0, None, None);
     for header in request.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
@@ -141,11 +160,11 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<Head, BadRequest> {
             }
             lengths = Some(length);
         } else if is("Transfer-Encoding") {
-            head.chunked = true;
+            head.body.chunked = true;
         } else if is("Expect") {
-            head.expects_continue = true;
+            head.body.expects_continue = true;
         } else if is("Connection") {
-            connection(header.value, &mut head);
+            connection(header.value, head);
         } else if is("Accept") {
             head.accept.add(header.value);
         } else if is("X-Forwarded-For") {
@@ -156,14 +175,8 @@ fn head(request: &httparse::Request<'_, '_>) -> Result<Head, BadRequest> {
             head.ttl.get_or_insert_with(|| (name, trimmed(header.value)));
         }
     }
-    // RFC 9112 section 3.2: one Host header, except from HTTP/1.0 clients.
-    if hosts > 1 || (hosts == 0 && !old_client) {
-        return Err(BadRequest::Syntax("an HTTP/1.1 request needs one Host header"));
-    }
-    let host = of_target(target).map(str::to_owned).or(host);
-    head.foreign_host = host.filter(|host| !is_service(host));
-    head.content_length = lengths.unwrap_or(0);
-    Ok(head)
+    head.body.content_length = lengths.unwrap_or(0);
+    Ok((hosts, host))
 }
 
 fn content_length(value: &[u8]) -> Result<u64, BadRequest> {
@@ -234,7 +247,7 @@ mod tests {
         assert_eq!(head.token.as_deref(), Some(&b"abc"[..]));
         assert_eq!(head.ttl, Some(("X-aws-ec2-metadata-token-ttl-seconds", b"60".to_vec())));
         assert!(head.forwarded && !head.keep_alive);
-        assert_eq!(head.content_length, 12);
+        assert_eq!(head.body.content_length, 12);
     }
 
     #[test]

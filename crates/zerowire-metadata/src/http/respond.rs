@@ -26,12 +26,12 @@ pub(crate) struct Context<'a> {
 /// The answer to a request, and how many bytes of its body are to be skipped
 /// before the next request.
 pub(crate) fn respond(head: &Head, context: &mut Context<'_>) -> (Response, u64) {
-    let has_body = head.chunked || head.content_length > 0;
+    let has_body = head.body.chunked || head.body.content_length > 0;
     let skips_body = has_body
         && head.method == Method::Put
-        && !head.chunked
-        && !head.expects_continue
-        && head.content_length <= MAX_BODY_BYTES;
+        && !head.body.chunked
+        && !head.body.expects_continue
+        && head.body.content_length <= MAX_BODY_BYTES;
     let reply = foreign_host(head).or_else(|| body_refusal(head)).unwrap_or_else(|| match head.method {
         Method::Get | Method::Head => get(head, context),
         Method::Put => put(head, context),
@@ -44,7 +44,7 @@ pub(crate) fn respond(head: &Head, context: &mut Context<'_>) -> (Response, u64)
         sends_body: head.method != Method::Head,
         old_client: head.old_client,
     };
-    let skip = if skips_body { head.content_length } else { 0 };
+    let skip = if skips_body { head.body.content_length } else { 0 };
     let response = Response::new(reply, framing);
     count(&response, context.stats);
     (response, skip)
@@ -93,14 +93,15 @@ fn body_refusal(head: &Head) -> Option<Reply> {
     if head.method == Method::Other {
         return None;
     }
-    if head.chunked {
+    if head.body.chunked {
         return Some(Reply::fixed(411, "send a Content-Length instead of chunks"));
     }
     let allowed = match head.method {
         Method::Put => MAX_BODY_BYTES,
         _ => 0,
     };
-    (head.content_length > allowed).then(|| Reply::fixed(413, "no request needs a body; PUT may have 4 KiB"))
+    (head.body.content_length > allowed)
+        .then(|| Reply::fixed(413, "no request needs a body; PUT may have 4 KiB"))
 }
 
 fn get(head: &Head, context: &mut Context<'_>) -> Reply {

@@ -354,7 +354,7 @@ fn malformed_frames_are_dropped_and_counted() {
     ];
     for (count, frame) in bad.iter().enumerate() {
         service.ingest(frame, Duration::ZERO);
-        assert_eq!(service.stats().dropped_malformed, count as u64 + 1, "{frame:?}");
+        assert_eq!(service.stats().traffic.dropped_malformed, count as u64 + 1, "{frame:?}");
     }
     service.poll(Duration::ZERO);
     assert!(service.pop_frame().is_none());
@@ -373,7 +373,7 @@ fn a_full_queue_drops_and_counts() {
     for _ in 0..MAX_QUEUED_FRAMES + 5 {
         service.ingest(&frame, Duration::ZERO);
     }
-    assert_eq!(service.stats().dropped_queue_full, 5);
+    assert_eq!(service.stats().traffic.dropped_queue_full, 5);
     assert_eq!(service.next_deadline(Duration::ZERO), Some(Duration::ZERO));
 }
 

@@ -37,7 +37,7 @@ fn any_ipv6_address_and_route_is_answered() {
                 let header = format!("X-metadata-token: {}\r\n", guest.token("60").text());
                 let answer = guest.get("/latest/user-data", &header);
                 assert_eq!(answer.text(), "hello\n", "{ip:?} {route:?}");
-                assert_eq!(guest.service.stats().dropped_malformed, 0);
+                assert_eq!(guest.service.stats().traffic.dropped_malformed, 0);
             }
         }
     }
@@ -314,7 +314,7 @@ fn frames_wait_while_the_guest_takes_none() {
         guest.service.ingest(&frame, guest.now);
     }
     let stats = guest.service.stats();
-    assert_eq!(stats.dropped_out, 9 * MAX_QUEUED_FRAMES as u64);
+    assert_eq!(stats.traffic.dropped_out, 9 * MAX_QUEUED_FRAMES as u64);
     // Nothing can be sent, and the deadline doesn't ask to be polled at once.
     guest.service.poll(guest.now);
     let deadline = guest.service.next_deadline(guest.now).expect("connections");
