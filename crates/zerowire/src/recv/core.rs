@@ -1,7 +1,7 @@
 //! What all back ends share: the memory, the book of buffers, the connections, the counters.
 
 use super::holdings::Holdings;
-use super::lease::{Lease, Pool};
+use super::lease::{Filled, Lease, Pool};
 use super::listen::Listeners;
 use super::pace::{Messengers, Pace};
 use super::{Arrival, ConnectionId, Events, What};
@@ -104,24 +104,19 @@ impl Core {
         }
     }
 
-    /// `len` bytes of `place` lie at `offset` of area `area`, under the slot `slot`, which was taken from the book. They are
-    /// lent and counted.
-    ///
-    /// # Safety
-    /// The kernel has let go of these bytes, and doesn't get them again before the slot has come back.
-    pub(crate) unsafe fn deliver(
+    /// Bytes of `place` have come. They are lent and counted.
+    pub(crate) fn deliver(
         &mut self,
         out: &mut impl Extend<Arrival>,
         place: u32,
-        slot: u32,
-        (area, offset, len): (usize, usize, usize),
+        filled: Filled,
         placed: Placed,
     ) {
+        let (slot, len) = (filled.slot(), filled.len());
         if !self.holdings.lend(slot, place) {
             return;
         }
-        // SAFETY: the caller vouches for the bytes, and the book for the slot: it was taken, and is lent once.
-        let Some(lease) = (unsafe { Lease::new(&self.pool, area, offset, len, slot) }) else {
+        let Some(lease) = Lease::new(&self.pool, filled) else {
             self.holdings.give_back(slot);
             return;
         };
@@ -146,22 +141,6 @@ impl Core {
             self.paused += 1;
             self.events.paused += 1;
         }
-    }
-
-    /// The same for back ends in which a slot is a buffer, filled from its beginning by the kernel.
-    ///
-    /// # Safety
-    /// As [`Core::deliver`].
-    pub(crate) unsafe fn deliver_buffer(
-        &mut self,
-        out: &mut impl Extend<Arrival>,
-        place: u32,
-        slot: u32,
-        len: usize,
-    ) {
-        let offset = slot as usize * self.buffer_bytes;
-        // SAFETY: passed on to the caller.
-        unsafe { self.deliver(out, place, slot, (0, offset, len.min(self.buffer_bytes)), Placed::ByKernel) }
     }
 
     /// A receive of nothing: the end of a stream, or an empty datagram (then true: the connection goes on).

@@ -107,19 +107,47 @@ unsafe impl Send for Lease {}
 // SAFETY: as above.
 unsafe impl Sync for Lease {}
 
-impl Lease {
-    /// The bytes `offset..offset + len` of area `area`, lent under `slot`. `None` when they don't lie in it.
+/// Bytes that the kernel has filled and let go of, under a slot that was taken from the book.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    area: usize,
+    offset: usize,
+    len: usize,
+    slot: u32,
+}
+
+impl Filled {
+    /// The bytes `offset..offset + len` of area `area`.
     ///
     /// # Safety
-    /// Until the slot comes back over the pool's list nobody writes these bytes, the kernel included, and no other lease
-    /// has the same slot. Whoever keeps the pool counts this lease in [`Pool::close`], before it lets go of the pool.
-    pub(crate) unsafe fn new(
-        pool: &Arc<Pool>,
-        area: usize,
-        offset: usize,
-        len: usize,
-        slot: u32,
-    ) -> Option<Self> {
+    /// The kernel has let go of these bytes, and nobody writes them before the slot has come back over
+    /// the pool's list. No other value stands for the same slot.
+    pub(crate) unsafe fn new(area: usize, offset: usize, len: usize, slot: u32) -> Self {
+        Self { area, offset, len, slot }
+    }
+
+    /// The first `len` bytes of the buffer that the slot is, in back ends in which a slot is a buffer.
+    ///
+    /// # Safety
+    /// As [`Filled::new`].
+    pub(crate) unsafe fn buffer(slot: u32, len: usize, buffer_bytes: usize) -> Self {
+        Self { area: 0, offset: slot as usize * buffer_bytes, len: len.min(buffer_bytes), slot }
+    }
+
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Lease {
+    /// Lends what was filled. `None` when it does not lie in the pool's memory. Whoever keeps the pool
+    /// counts this lease in [`Pool::close`], before it lets go of the pool.
+    pub(crate) fn new(pool: &Arc<Pool>, filled: Filled) -> Option<Self> {
+        let Filled { area, offset, len, slot } = filled;
         let memory = pool.area(area)?;
         if offset.checked_add(len)? > memory.len() {
             return None;
@@ -140,7 +168,7 @@ impl Deref for Lease {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `new` checked that the bytes lie in the pool's memory, which was zeroed at the start and is mapped while
-        // `pool` lives; whoever called it vouches that nobody writes them.
+        // `pool` lives; who made the `Filled` vouches that nobody writes them.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
     }
 }

@@ -8,7 +8,7 @@
 use super::core::Kind;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// User data of accepts of back ends that use a ring: this bit, and the listener's index.
@@ -251,18 +251,21 @@ impl Listeners {
         }
     }
 
-    /// A completion of the accept of listener `index`: a descriptor or a negative errno; `more`: the accept goes on.
-    ///
-    /// # Safety
-    /// The completion is the kernel's answer to a [`Step::Accept`] of this listener, so that its descriptor is ours.
-    pub(crate) unsafe fn completed(&mut self, index: u32, result: i32, more: bool) {
+    /// A completion of the accept of listener `index`: a descriptor or a negative errno; `more`: the accept goes on. `own`
+    /// takes the descriptor; it is called if such an accept was asked for.
+    pub(crate) fn completed(
+        &mut self,
+        index: u32,
+        result: i32,
+        more: bool,
+        own: impl FnOnce(i32) -> OwnedFd,
+    ) {
         let Some(listener) = self.get_mut(index).filter(|l| l.asked != Asked::Nothing) else { return };
         if !more {
             (listener.asked, listener.cancelled) = (Asked::Nothing, false);
         }
         match result {
-            // SAFETY: the kernel has just made this descriptor for us, as the caller vouches.
-            0.. => self.accept(index, unsafe { OwnedFd::from_raw_fd(result) }),
+            0.. => self.accept(index, own(result)),
             errno => self.refused(index, errno.wrapping_neg()),
         }
     }
@@ -319,14 +322,12 @@ mod tests {
         assert_eq!((l.step(), l.step()), (accept(0, fd, true), None));
         l.set_room(10);
         assert_eq!((l.step(), l.step()), (Some(Step::Cancel(0)), None));
-        // SAFETY: a failure has no descriptor.
-        unsafe { l.completed(0, -libc::ECANCELED, false) };
+        l.completed(0, -libc::ECANCELED, false, |_| unreachable!("a failure has no descriptor"));
         assert_eq!((l.step(), l.step()), (accept(0, fd, false), None));
         l.undo(Step::Accept { index, fd, many: false });
         assert_eq!(l.step(), accept(0, fd, false));
         let one = std::fs::File::open("/dev/null").unwrap();
-        // SAFETY: the descriptor is given away here.
-        unsafe { l.completed(0, std::os::fd::IntoRawFd::into_raw_fd(one), false) };
+        l.completed(0, one.as_raw_fd(), false, |_| one.into());
         assert!(l.is_due() && l.room() == 9);
         assert!(l.set_room(1), "one is accepted, and there is no room for another");
         assert_eq!((l.step(), l.set_room(1)), (None, false));
@@ -395,8 +396,7 @@ mod tests {
         let (index, _) = put(&mut l);
         l.set_room(1);
         for index in [index, 7] {
-            // SAFETY: nothing was asked for, so that the number is not taken for a descriptor.
-            unsafe { l.completed(index, 1, true) };
+            l.completed(index, 1, true, |_| unreachable!("nothing was asked for"));
         }
         assert!(!l.is_due());
     }

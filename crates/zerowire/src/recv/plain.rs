@@ -10,7 +10,8 @@
 mod calls;
 
 use super::backend::Engine;
-use super::core::{Core, Kind};
+use super::core::{Core, Kind, Placed};
+use super::lease::Filled;
 use super::listen::ACCEPT;
 use super::{Arrival, Options, RecvError};
 use calls::{accept, borrow, limit_of, receive, set_blocking, timespec};
@@ -285,7 +286,8 @@ impl Plain {
         for (k, slot) in slots[..used].iter().enumerate() {
             let len = (got - k * buffer_bytes).min(buffer_bytes);
             // SAFETY: the call has returned, so the kernel has let go of the buffer.
-            unsafe { core.deliver_buffer(out, place, *slot, len) };
+            let filled = unsafe { Filled::buffer(*slot, len, buffer_bytes) };
+            core.deliver(out, place, filled, Placed::ByKernel);
         }
         match result {
             Ok(0) => core.nothing(out, place),

@@ -1,6 +1,7 @@
 //! For measuring, what a lease and its refill cost, without a socket; and for fuzzing.
 
-use super::core::{Connection, Core, Kind};
+use super::core::{Connection, Core, Kind, Placed};
+use super::lease::Filled;
 use super::receiver::new_core;
 use super::{Arrival, ConnectionId, Options, RecvError, multishot, zcrx};
 
@@ -33,7 +34,8 @@ impl Cycle {
         for _ in 0..count {
             let Some(slot) = self.core.holdings.take() else { break };
             // SAFETY: the slot was just taken, and no kernel knows of this memory.
-            unsafe { self.core.deliver_buffer(out, 0, slot, 1) };
+            let filled = unsafe { Filled::buffer(slot, 1, self.core.buffer_bytes) };
+            self.core.deliver(out, 0, filled, Placed::ByKernel);
         }
         out.len() - before
     }

@@ -2,7 +2,8 @@
 //! receiver. The ring is a real one; the completions are made here, as bundles.
 
 use super::Multishot;
-use crate::recv::core::Core;
+use crate::recv::core::{Core, Placed};
+use crate::recv::lease::Filled;
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
 use crate::recv::{Arrival, Options, RecvError};
@@ -36,7 +37,8 @@ impl Cycle {
             |at| buffers.len_at(at),
             |slot, len| {
                 // SAFETY: the slot was taken when its buffer was posted, and no socket is in this ring: nobody writes.
-                unsafe { core.deliver_buffer(out, 0, slot, len) };
+                let filled = unsafe { Filled::buffer(slot, len, bytes) };
+                core.deliver(out, 0, filled, Placed::ByKernel);
             },
         );
         *next = next.wrapping_add(count as u16);

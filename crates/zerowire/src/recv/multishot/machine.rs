@@ -5,9 +5,11 @@
 
 use super::posted::Posted;
 use crate::recv::Arrival;
-use crate::recv::core::Core;
+use crate::recv::core::{Core, Placed};
+use crate::recv::lease::Filled;
 use crate::recv::listen::{ACCEPT, Step};
 use std::collections::VecDeque;
+use std::os::fd::{FromRawFd, OwnedFd};
 use zerowire_sys::uring::ring::Cqe;
 
 /// `IORING_CQE_F_BUFFER`: a provided buffer was used; its number is in the upper half of the flags.
@@ -193,8 +195,10 @@ impl Machine {
             CANCEL_ALL => return,
             cancel if cancel & CANCEL != 0 => return self.cancelled(core, cancel, cqe.result),
             accept if accept & ACCEPT != 0 => {
-                // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for.
-                unsafe { core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0) };
+                // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for:
+                // the kernel has just made this descriptor for us.
+                let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+                core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0, own);
                 return;
             }
             _ => {}
@@ -216,7 +220,8 @@ impl Machine {
                 } else {
                     // SAFETY: the completion says that the kernel has used the buffer and let go of it; the book refuses a
                     // slot that the kernel did not have.
-                    unsafe { core.deliver_buffer(out, place, slot, len) };
+                    let filled = unsafe { Filled::buffer(slot, len, buffer_bytes) };
+                    core.deliver(out, place, filled, Placed::ByKernel);
                 }
             });
         }

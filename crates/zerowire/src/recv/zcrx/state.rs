@@ -16,9 +16,10 @@
 use super::areas::{Areas, Cut};
 use crate::recv::Arrival;
 use crate::recv::core::{Core, Placed};
-use crate::recv::lease::Pool;
+use crate::recv::lease::{Filled, Pool};
 use crate::recv::listen::ACCEPT;
 use std::collections::VecDeque;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
@@ -282,8 +283,10 @@ impl State {
     fn take(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
         let place = cqe.user_data as u32;
         if cqe.user_data & ACCEPT != 0 {
-            // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for.
-            unsafe { core.listeners.completed(place, cqe.result, cqe.flags & CQE_F_MORE != 0) };
+            // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for:
+            // the kernel has just made this descriptor for us.
+            let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+            core.listeners.completed(place, cqe.result, cqe.flags & CQE_F_MORE != 0, own);
             return true;
         }
         match cqe.user_data & !u64::from(u32::MAX) {
@@ -349,7 +352,8 @@ impl State {
         };
         // SAFETY: the completion named these bytes, which the kernel counts as in use until an entry of the refill ring
         // gives them back; that is made of the slot's piece when the slot comes back.
-        unsafe { core.deliver(out, place, slot, (area, offset as usize, len as usize), placed) };
+        let filled = unsafe { Filled::new(area, offset as usize, len as usize, slot) };
+        core.deliver(out, place, filled, placed);
         // What was asked for has come: it ends by itself.
         if !is_bound && !core.may_receive(place) {
             self.unwant(place);
