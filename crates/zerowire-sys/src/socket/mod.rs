@@ -7,6 +7,7 @@
 pub mod error_queue;
 mod message;
 mod messages;
+pub mod vsock;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
