@@ -1,7 +1,7 @@
 //! One socket on a ring.
 
 use super::EngineError;
-use super::batch::{Lane, entry, mend};
+use super::batch::{Batch, Lane, submit};
 use super::core::Core;
 use super::engine::{Engine, EngineOptions, describe, lock, make};
 use super::straggle::Stragglers;
@@ -66,13 +66,8 @@ pub(crate) struct UringBackend {
     is_told: bool,
 }
 
-/// A stream takes at most this much lent memory in one call: pages that are no registered buffer's are charged to
-/// RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't take.
-const LENT_CALL_BYTES: usize = 1 << 20;
 /// Where other threads use the engine, too, it is kept for so long at a time while waiting.
 const SHARED_WAIT: Duration = Duration::from_millis(1);
-/// An entry's length and result are 31 bits; a whole number of pages of any size.
-const MAX_CALL_BYTES: usize = 1 << 30;
 /// What a datagram is charged to the socket's buffer besides its bytes, at most: the kernel's packet, and for each piece
 /// the parts of its first and last page that are none of its bytes.
 const CHARGE_BYTES: usize = 2048;
@@ -200,52 +195,9 @@ impl UringBackend {
         is_chain: bool,
         sent: &mut Vec<Sent>,
     ) -> io::Result<()> {
-        let stream = self.kind.stream;
         let to = Lane { socket: &self.socket, channel: self.place.channel };
-        let max = match way {
-            Way::Lend if stream => LENT_CALL_BYTES,
-            _ => MAX_CALL_BYTES,
-        };
-        self.place.core.with(|c| {
-            c.begin(is_chain)?;
-            let mut messages = c.take_messages(payloads.len());
-            let mut result = Ok(());
-            let mut count = 0;
-            for (payload, message) in payloads.iter().zip(&mut messages) {
-                let total = message.fill(payload, from, max);
-                if !stream && total < payload.len() - from {
-                    result = Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
-                    break;
-                }
-                let link = is_chain && count + 1 < payloads.len();
-                let way = if total == 0 { Way::Copy } else { way };
-                let built = entry(c, to.socket.as_raw_fd(), message, way, link);
-                // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the caller keeps the
-                // payloads until the ids are back.
-                if let Err(e) = unsafe { c.push(to.channel, built) } {
-                    result = Err(e);
-                    break;
-                }
-                count += 1;
-            }
-            if count > 0 {
-                let before = sent.len();
-                let settled = c.settle().and_then(|()| mend(c, to, &mut messages, way));
-                let taken = c.book.take_batch(sent);
-                if settled.is_err() {
-                    // What is in doubt counts as taken wholly.
-                    let taken = sent[before..].iter_mut().zip(&messages).filter(|(s, _)| !s.is_lost());
-                    for (s, m) in taken {
-                        s.bytes = s.bytes.min(m.pieces().iter().map(|p| p.iov_len).sum());
-                    }
-                    // The kernel may still read headers and vectors.
-                    std::mem::forget(std::mem::take(&mut messages));
-                }
-                result = settled.and(taken).and(result);
-            }
-            c.put_messages(messages);
-            result
-        })
+        let batch = Batch { payloads, from, way, is_chain, is_stream: self.kind.stream };
+        self.place.core.with(|c| submit(c, to, batch, sent))
     }
 }
 

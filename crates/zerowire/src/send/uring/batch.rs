@@ -2,12 +2,18 @@
 
 use super::core::Core;
 use super::message::Message;
-use crate::send::Way;
+use crate::send::backend::Sent;
+use crate::send::{Payload, Way};
 use io_uring::squeue;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use zerowire_sys::uring::sqe::{self, Loan};
 
+/// A stream takes at most this much lent memory in one call: pages that are no registered buffer's are charged to
+/// RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't take.
+const LENT_CALL_BYTES: usize = 1 << 20;
+/// An entry's length and result are 31 bits; a whole number of pages of any size.
+const MAX_CALL_BYTES: usize = 1 << 30;
 /// Times that a datagram is sent again whose successors are out. The first may be told the ICMP error that the one sent
 /// again before it caused.
 const MEND_TRIES: usize = 2;
@@ -19,12 +25,81 @@ pub(super) struct Lane<'a> {
     pub(super) channel: u32,
 }
 
+/// What goes out in one call.
+pub(super) struct Batch<'a> {
+    pub(super) payloads: &'a [Payload],
+    /// Bytes of the first that are out already.
+    pub(super) from: usize,
+    pub(super) way: Way,
+    /// Linked: one that fails cancels those behind it.
+    pub(super) is_chain: bool,
+    /// Of a stream, which may take a part.
+    pub(super) is_stream: bool,
+}
+
+impl Batch<'_> {
+    /// Bytes of one entry at most.
+    fn max(&self) -> usize {
+        match self.way {
+            Way::Lend if self.is_stream => LENT_CALL_BYTES,
+            _ => MAX_CALL_BYTES,
+        }
+    }
+}
+
+/// Hands a batch over, and appends what was taken to `sent`. The caller keeps the payloads until the
+/// ids are back.
+pub(super) fn submit(c: &mut Core, to: Lane<'_>, batch: Batch<'_>, sent: &mut Vec<Sent>) -> io::Result<()> {
+    c.begin(batch.is_chain)?;
+    let mut messages = c.take_messages(batch.payloads.len());
+    let (count, pushed) = push(c, to, &batch, &mut messages);
+    let mut result = pushed;
+    if count > 0 {
+        let before = sent.len();
+        let settled = c.settle().and_then(|()| mend(c, to, &mut messages, batch.way));
+        let taken = c.book.take_batch(sent);
+        if settled.is_err() {
+            // What is in doubt counts as taken wholly.
+            let taken = sent[before..].iter_mut().zip(&messages).filter(|(s, _)| !s.is_lost());
+            for (s, m) in taken {
+                s.bytes = s.bytes.min(m.pieces().iter().map(|p| p.iov_len).sum());
+            }
+            // The kernel may still read headers and vectors.
+            std::mem::forget(std::mem::take(&mut messages));
+        }
+        result = settled.and(taken).and(result);
+    }
+    c.put_messages(messages);
+    result
+}
+
+/// Makes and pushes the entries: how many, and what stopped it.
+fn push(c: &mut Core, to: Lane<'_>, batch: &Batch<'_>, messages: &mut [Message]) -> (usize, io::Result<()>) {
+    let mut count = 0;
+    for (payload, message) in batch.payloads.iter().zip(messages) {
+        let total = message.fill(payload, batch.from, batch.max());
+        if !batch.is_stream && total < payload.len() - batch.from {
+            return (count, Err(io::Error::from_raw_os_error(libc::EMSGSIZE)));
+        }
+        let link = batch.is_chain && count + 1 < batch.payloads.len();
+        let way = if total == 0 { Way::Copy } else { batch.way };
+        let built = entry(c, to.socket.as_raw_fd(), message, way, link);
+        // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the caller keeps the
+        // payloads until the ids are back.
+        if let Err(e) = unsafe { c.push(to.channel, built) } {
+            return (count, Err(e));
+        }
+        count += 1;
+    }
+    (count, Ok(()))
+}
+
 /// Sends again, at once, what failed in the middle of a batch without links. What had no room is left for later, without the
 /// ring ([`Stragglers`]), and what fails for good to [`Book::take_batch`].
 ///
 /// [`Book::take_batch`]: super::book::Book::take_batch
 /// [`Stragglers`]: super::straggle::Stragglers
-pub(super) fn mend(c: &mut Core, to: Lane<'_>, messages: &mut [Message], way: Way) -> io::Result<()> {
+fn mend(c: &mut Core, to: Lane<'_>, messages: &mut [Message], way: Way) -> io::Result<()> {
     let mut from = 0;
     while let Some((at, mut errno)) = c.book.hole(from) {
         from = at + 1;
@@ -51,13 +126,7 @@ pub(super) fn mend(c: &mut Core, to: Lane<'_>, messages: &mut [Message], way: Wa
 }
 
 /// The entry of one message.
-pub(super) fn entry(
-    core: &Core,
-    socket: RawFd,
-    message: &mut Message,
-    way: Way,
-    link: bool,
-) -> squeue::Entry {
+fn entry(core: &Core, socket: RawFd, message: &mut Message, way: Way, link: bool) -> squeue::Entry {
     const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let one = match message.pieces() {
         [piece] => Some((piece.iov_base.cast_const().cast::<u8>(), piece.iov_len as u32)),
