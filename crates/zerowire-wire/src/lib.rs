@@ -1,5 +1,5 @@
-//! Every byte format that zerowire speaks, once, one protocol a module. Plain code: no I/O, no
-//! allocation but for texts, no unsafe code.
+//! Every byte format that zerowire speaks, once, one protocol a module. Plain code: no I/O, and no
+//! allocation but for texts.
 //!
 //! * [`ethernet`], [`arp`], [`ipv4`], [`ipv6`] ([`ip`] is what both have), [`tcp`], [`udp`]: where
 //!   fields stand, and what a header says. [`checksum`] is the internet checksum.

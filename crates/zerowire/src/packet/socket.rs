@@ -338,10 +338,7 @@ impl AsFd for PacketSocket {
 #[cfg(feature = "testing")]
 impl PacketSocket {
     /// Changes bytes of the private memory of a place, to show which bytes really go out.
-    ///
-    /// # Safety
-    /// None is needed here, where the kernel never reads later; it is unsafe as the ring's is.
-    pub unsafe fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
+    pub fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
         let at = self.start + slot * self.stride + self.header_bytes + offset;
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
     }

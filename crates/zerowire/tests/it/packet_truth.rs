@@ -31,8 +31,7 @@ fn the_ring_sends_what_is_in_its_slots_when_the_frame_leaves() {
             ring.flush().expect("handed over");
             assert_eq!((ring.reap(), ring.outstanding()), (0, 5), "all five are held");
             for slot in 0..5 {
-                // SAFETY: the bytes are arbitrary ones of a test frame.
-                unsafe { ring.scribble(slot, AT, &[0xee; 1400 - AT]) };
+                ring.scribble(slot, AT, &[0xee; 1400 - AT]);
             }
             lab.release(lab::HERE);
             ring.drain(PATIENCE).expect("back");
@@ -69,8 +68,7 @@ fn large_offloaded_frames_are_not_copied_either() {
         );
         ring.flush().expect("handed over");
         assert_eq!(ring.reap(), 0, "held");
-        // SAFETY: the bytes are arbitrary ones of a test frame.
-        unsafe { ring.scribble(0, AT, &vec![0xee; frame.len() - AT]) };
+        ring.scribble(0, AT, &vec![0xee; frame.len() - AT]);
         lab.release(lab::HERE);
         ring.drain(PATIENCE).expect("back");
         assert!(capture.expect() == changed(&frame), "new bytes: it was not copied");
@@ -94,8 +92,7 @@ fn the_copying_socket_sends_what_was_there_at_the_call() {
         socket.flush().expect("taken");
         assert_eq!((socket.reap(), socket.outstanding()), (5, 0), "all five are back at once");
         for slot in 0..5 {
-            // SAFETY: private memory of a test.
-            unsafe { socket.scribble(slot, AT, &[0xee; 1400 - AT]) };
+            socket.scribble(slot, AT, &[0xee; 1400 - AT]);
         }
         lab.release(lab::HERE);
         for n in 0..5 {
@@ -118,8 +115,7 @@ fn loaded_frames_are_read_anew_each_time() {
         lab.hold(lab::HERE);
         assert_eq!(ring.send_loaded(2).expect("loaded"), 1);
         ring.flush().expect("handed over");
-        // SAFETY: the bytes are arbitrary ones of a test frame.
-        unsafe { ring.scribble(0, AT, &[0xee; 1000 - AT]) };
+        ring.scribble(0, AT, &[0xee; 1000 - AT]);
         lab.release(lab::HERE);
         ring.drain(PATIENCE).expect("back");
         assert!(capture.expect() == changed(&frame));
@@ -156,8 +152,7 @@ fn frames_up_to_the_limit_are_copied_and_those_above_are_not() {
             ring.flush().expect("handed over");
             assert_eq!((ring.reap(), ring.outstanding()), (0, LENS.len()), "all are held");
             for (slot, len) in LENS.iter().enumerate() {
-                // SAFETY: the bytes are arbitrary ones of a test frame.
-                unsafe { ring.scribble(slot, AT, &vec![0xee; len - AT]) };
+                ring.scribble(slot, AT, &vec![0xee; len - AT]);
             }
             lab.release(lab::HERE);
             ring.drain(PATIENCE).expect("back");

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "testing")]
+use super::Resident;
 use super::{PAUSE, XdpSender};
 use crate::packet::VnetHeader;
 use crate::send::frame::{FrameError, FrameSender};
@@ -21,10 +23,44 @@ impl XdpSender {
     #[inline]
     pub(super) fn place(&mut self, slot: u32, len: usize) -> Result<&mut [u8], FrameError> {
         let address = u64::from(slot) * self.cut.slot as u64;
-        // SAFETY: the place is free, so no piece of it is with the kernel, and `&mut self` says that nobody else builds in it
-        // as long as the slice is borrowed.
-        let frame = unsafe { self.socket.umem().bytes_mut(address, len) };
-        frame.map_err(|e| self.system("push", io::Error::other(e)))
+        self.memory("push", address, len)
+    }
+
+    /// Bytes of the sender's memory that are with nobody: of a place that is free, or of room that was
+    /// just given out.
+    #[inline]
+    pub(super) fn memory(
+        &mut self,
+        call: &'static str,
+        address: u64,
+        len: usize,
+    ) -> Result<&mut [u8], FrameError> {
+        // SAFETY: the callers name no piece that is with the kernel, and `&mut self` says that nobody else builds in it as
+        // long as the slice is borrowed.
+        let bytes = unsafe { self.socket.umem().bytes_mut(address, len) };
+        bytes.map_err(|e| self.system(call, io::Error::other(e)))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl XdpSender {
+    /// Changes a resident frame that may be on its way: which bytes arrive shows when they are read.
+    ///
+    /// False if the frame is not one of this sender, or the range is not within it.
+    ///
+    /// # Safety
+    /// The kernel may be reading those bytes: what it makes of them is undefined in every sense but the test's.
+    pub unsafe fn scribble(&mut self, frame: Resident, offset: usize, bytes: &[u8]) -> bool {
+        if !self.residents.has(&frame) || offset.checked_add(bytes.len()).is_none_or(|end| end > frame.len())
+        {
+            return false;
+        }
+        // SAFETY: within a frame that nobody but the kernel reads; `&mut self` says that nobody writes; the borrow ends here.
+        match unsafe { self.socket.umem().bytes_mut(frame.address + offset as u64, bytes.len()) } {
+            Ok(room) => room.copy_from_slice(bytes),
+            Err(_) => return false,
+        }
+        true
     }
 }
 

@@ -154,9 +154,7 @@ impl XdpSender {
             rule: "no room for this resident frame (both numbers are bytes): open the sender with more resident_bytes",
         };
         let resident = self.residents.add(frame.len()).ok_or(full)?;
-        // SAFETY: room that was just given out, and that the kernel was never told of; the borrow ends here.
-        let room = unsafe { self.socket.umem().bytes_mut(resident.address, frame.len()) };
-        room.map_err(|e| self.system("load", io::Error::other(e)))?.copy_from_slice(frame);
+        self.memory("load", resident.address, frame.len())?.copy_from_slice(frame);
         Ok(resident)
     }
 
@@ -194,26 +192,6 @@ impl XdpSender {
     /// Bytes of resident memory that are not in use.
     pub fn resident_bytes_left(&self) -> usize {
         self.residents.bytes() - self.residents.used()
-    }
-
-    /// Changes a resident frame that may be on its way: which bytes arrive shows when they are read.
-    ///
-    /// False if the frame is not one of this sender, or the range is not within it.
-    ///
-    /// # Safety
-    /// The kernel may be reading those bytes: what it makes of them is undefined in every sense but the test's.
-    #[cfg(feature = "testing")]
-    pub unsafe fn scribble(&mut self, frame: Resident, offset: usize, bytes: &[u8]) -> bool {
-        if !self.residents.has(&frame) || offset.checked_add(bytes.len()).is_none_or(|end| end > frame.len())
-        {
-            return false;
-        }
-        // SAFETY: within a frame that nobody but the kernel reads; `&mut self` says that nobody writes; the borrow ends here.
-        match unsafe { self.socket.umem().bytes_mut(frame.address + offset as u64, bytes.len()) } {
-            Ok(room) => room.copy_from_slice(bytes),
-            Err(_) => return false,
-        }
-        true
     }
 
     /// Whether a frame of this length can go at all; reads the MTU again before it says no.
