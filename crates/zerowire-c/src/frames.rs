@@ -14,10 +14,10 @@ use zerowire::xdp::XdpSender;
 
 use crate::frames_types::{FrameHeader, FramesOptions, Way, way};
 use crate::guard::{Failure, guard_int};
-use crate::handle::{Out, get, get_mut, null, print, put, timeout};
+use crate::handle::{Out, borrowed, get, get_mut, null, print, put, sized, timeout};
 use crate::lent::FrameChecks;
 use crate::send_report::reason;
-use crate::send_types::{SendLedger, borrowed};
+use crate::send_types::SendLedger;
 
 /// Sends whole frames on one interface, built in memory that the kernel sends from.
 pub struct Frames {
@@ -43,7 +43,8 @@ impl Frames {
     fn settle(&mut self) {
         if let Some(checks) = &mut self.checks {
             // SAFETY: the memory is the sender's, and mapped as long as that lives; this library has no slice of it now.
-            unsafe { checks.settle(|place| self.sender.is_out(place)) };
+            let bytes = |at: usize, len: usize| unsafe { std::slice::from_raw_parts(at as *const u8, len) };
+            checks.settle(|place| self.sender.is_out(place), bytes);
         }
     }
 
@@ -114,7 +115,8 @@ pub unsafe extern "C" fn zw_frames_open(
         // SAFETY: not NULL, and by the module's contract a string.
         let interface = unsafe { CStr::from_ptr(interface) }.to_string_lossy();
         // SAFETY: by the module's contract.
-        let (way, checked) = unsafe { way(&interface, options) }?;
+        let options = unsafe { sized(options, "zw_frames_options") }?;
+        let (way, checked) = way(&interface, options.as_ref())?;
         let sender: Box<dyn InPlace> = match way {
             Way::Ring(options) => Box::new(PacketRing::open(&interface, &options)?),
             Way::Xdp(options) => Box::new(XdpSender::open(options)?),

@@ -7,7 +7,6 @@ use zerowire::send::frame::FrameError;
 use zerowire::xdp::{Mode, SenderOptions, XdpError};
 
 use crate::guard::Failure;
-use crate::handle::sized;
 use crate::send_types::ZW_CHECKED;
 
 /// A way: a transmit ring of a packet socket (PACKET_TX_RING). On any interface, with checksum and segmentation offload.
@@ -141,13 +140,9 @@ pub(crate) enum Way {
 }
 
 /// What the options mean: the way, and whether memory is checked.
-///
-/// # Safety
-/// As src/handle.rs says; `size` is true.
-pub(crate) unsafe fn way(interface: &str, from: *const FramesOptions) -> Result<(Way, bool), Failure> {
+pub(crate) fn way(interface: &str, given: Option<&FramesOptions>) -> Result<(Way, bool), Failure> {
     let mut checked = cfg!(debug_assertions);
-    // SAFETY: by this function's contract.
-    let Some(o) = unsafe { sized(from, "zw_frames_options") }? else {
+    let Some(o) = given else {
         return Ok((Way::Ring(packet::Options::default()), checked));
     };
     checked |= o.flags & ZW_CHECKED != 0;
@@ -156,11 +151,11 @@ pub(crate) unsafe fn way(interface: &str, from: *const FramesOptions) -> Result<
             let others =
                 [("mode", o.mode), ("queue", o.queue), ("entries", o.entries), ("busy_ms", o.busy_ms)];
             foreign("ZW_FRAMES_RING", others)?;
-            (Way::Ring(ring(&o)), ZW_FRAMES_OFFLOAD | ZW_FRAMES_BYPASS_QUEUE | ZW_FRAMES_SKIP_REFUSED)
+            (Way::Ring(ring(o)), ZW_FRAMES_OFFLOAD | ZW_FRAMES_BYPASS_QUEUE | ZW_FRAMES_SKIP_REFUSED)
         }
         ZW_FRAMES_XDP => {
             foreign("ZW_FRAMES_XDP", [("copy_up_to", o.copy_up_to)])?;
-            (Way::Xdp(xdp(interface, &o)?), ZW_FRAMES_HUGE_PAGES)
+            (Way::Xdp(xdp(interface, o)?), ZW_FRAMES_HUGE_PAGES)
         }
         n => return wrong(format!("way {n}: use ZW_FRAMES_RING or ZW_FRAMES_XDP")),
     };

@@ -56,8 +56,7 @@ pub(crate) fn guard_int(body: impl FnOnce() -> Result<i32, Failure>) -> i32 {
     guard(|| body().map(i64::from)) as i32
 }
 
-/// The last error of this thread in words; "" before the first. Valid until the thread's next call of this library.
-#[unsafe(no_mangle)]
-pub extern "C" fn zw_last_error() -> *const c_char {
+/// The last error of this thread in words, valid until its next one; "" before the first.
+pub(crate) fn last_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ref().map_or(c"".as_ptr(), |text| text.as_ptr()))
 }

@@ -3,7 +3,7 @@
 //! SAFETY, for all functions: a handle is NULL or came from this library and was not closed; a
 //! pointer to an argument or a result is NULL or valid for its type.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
@@ -28,6 +28,20 @@ pub(crate) unsafe fn get<'a, T>(handle: *const T, what: &str) -> Result<&'a T, F
 pub(crate) unsafe fn get_mut<'a, T>(handle: *mut T, what: &str) -> Result<&'a mut T, Failure> {
     // SAFETY: by the contract above.
     unsafe { handle.as_mut() }.ok_or_else(|| null(what))
+}
+
+/// The handles of an array; none for NULL.
+///
+/// # Safety
+/// As the module says; the array is NULL or has `count` handles.
+pub(crate) unsafe fn each<'a, T>(
+    array: *const *const T,
+    count: libc::size_t,
+    what: &str,
+) -> Result<Vec<&'a T>, Failure> {
+    let count = if array.is_null() { 0 } else { count };
+    // SAFETY: by the contract above.
+    (0..count).map(|i| unsafe { get(array.add(i).read(), what) }).collect()
 }
 
 /// # Safety
@@ -135,6 +149,23 @@ impl<T: Copy> Out<T> {
         // SAFETY: by the contract of `new`, whose check was for a whole first field.
         unsafe { write_sized(value, self.to.cast(), size_of::<libc::size_t>(), self.size) };
     }
+}
+
+/// Memory of C as a segment of a payload. An error when it is NULL, or longer than memory can be.
+///
+/// # Safety
+/// Valid for reads, and unchanged, until the payload is dropped.
+pub(crate) unsafe fn borrowed(data: *const c_void, length: libc::size_t) -> Result<&'static [u8], Failure> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() || length > isize::MAX as usize {
+        let text = format!("{length} bytes at {data:p}: no such memory");
+        return Err(Failure::new(libc::EINVAL, text));
+    }
+    // SAFETY: valid and unchanged as long as the slice is used by the contract above; the library drops it with the
+    // payload, which it does when the loan ends. 'static stands for that time: it has no name in C.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
 }
 
 /// Fails unless `fd` is open.

@@ -24,16 +24,12 @@ struct Piece {
 impl Piece {
     /// Of memory as it is now.
     fn of(bytes: &[u8]) -> Self {
-        Self {
-            at: bytes.as_ptr() as usize,
-            len: bytes.len(),
-            sums: sums(bytes.as_ptr(), bytes.len()).collect(),
-        }
+        Self { at: bytes.as_ptr() as usize, len: bytes.len(), sums: sums(bytes).collect() }
     }
 
     /// Where the first block begins that is another one now, and its length. `bytes` is the memory of then.
     fn change(&self, bytes: &[u8]) -> Option<(usize, usize)> {
-        let now = sums(bytes.as_ptr(), self.len.min(bytes.len()));
+        let now = sums(&bytes[..self.len.min(bytes.len())]);
         let block = now.zip(&self.sums).position(|(now, then)| now != *then)?;
         let at = block * BLOCK;
         Some((at, BLOCK.min(self.len - at)))
@@ -80,17 +76,17 @@ impl FrameChecks {
         self.0.insert(place, (number, Piece::of(bytes)));
     }
 
-    /// Those that are not out are back. Aborts the process if one of them was changed.
-    ///
-    /// # Safety
-    /// What [`Self::lend`] was given is still mapped, and nobody but C has a pointer to it.
-    pub(crate) unsafe fn settle(&mut self, is_out: impl Fn(usize) -> bool) {
+    /// Those that are not out are back. Aborts the process if one of them was changed. `bytes` gives
+    /// those that [`Self::lend`] was given, by where they begin and their length.
+    pub(crate) fn settle<'a>(
+        &mut self,
+        is_out: impl Fn(usize) -> bool,
+        bytes: impl Fn(usize, usize) -> &'a [u8],
+    ) {
         self.0.retain(|&place, (number, piece)| {
             let out = is_out(place);
             if !out {
-                // SAFETY: by this function's contract.
-                let now = unsafe { std::slice::from_raw_parts(piece.at as *const u8, piece.len) };
-                if let Some((offset, len)) = piece.change(now) {
+                if let Some((offset, len)) = piece.change(bytes(piece.at, piece.len)) {
                     let until = "the frame is back (zw_frames_reap, zw_frames_drain)";
                     abort(&format!("frame {number}"), offset, len, until);
                 }
@@ -125,13 +121,11 @@ fn changed(pieces: &[Piece], payload: &Payload) -> Option<(usize, usize)> {
     None
 }
 
-/// The checksums of the blocks of `len` bytes from `from` on.
-fn sums(from: *const u8, len: usize) -> impl Iterator<Item = u64> {
-    (0..len).step_by(BLOCK).map(move |at| {
+/// The checksums of the blocks of some bytes, each of a copy of its block.
+fn sums(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks(BLOCK).map(|bytes| {
         let mut block = [0; BLOCK];
-        let n = BLOCK.min(len - at);
-        // SAFETY: at + n is at most len, and the callers have a payload whose segment is these bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from.add(at), block.as_mut_ptr(), n) };
+        block[..bytes.len()].copy_from_slice(bytes);
         sum(&block)
     })
 }
@@ -157,48 +151,4 @@ fn abort(what: &str, offset: usize, len: usize, until: &str) -> ! {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use zerowire::send::Segment;
-
-    fn payload(pieces: &[&'static [u8]]) -> Payload {
-        pieces.iter().map(|p| Segment::Static(p)).collect()
-    }
-
-    fn pieces(checks: &Checks, ticket: u32) -> Vec<Piece> {
-        checks.lock().remove(&ticket).unwrap()
-    }
-
-    #[test]
-    fn a_change_is_found_where_it_is() {
-        let bytes: &'static mut [u8] = Vec::leak(vec![7; 3 * BLOCK + 100]);
-        let at = bytes.as_mut_ptr();
-        let whole = || {
-            // SAFETY: leaked memory, which is written between the uses of the slices only.
-            let bytes: &'static [u8] = unsafe { std::slice::from_raw_parts(at, 3 * BLOCK + 100) };
-            payload(&[b"head", b"", bytes])
-        };
-        for (place, block, len) in
-            [(0, 0, BLOCK), (BLOCK - 1, 0, BLOCK), (2 * BLOCK + 9, 2, BLOCK), (3 * BLOCK + 99, 3, 100)]
-        {
-            let checks = Checks::default();
-            checks.lend(1, &whole());
-            // SAFETY: within the leaked memory, and no slice of it is alive.
-            unsafe { *at.add(place) ^= 1 };
-            assert_eq!(changed(&pieces(&checks, 1), &whole()), Some((4 + block * BLOCK, len)));
-        }
-        let checks = Checks::default();
-        checks.lend(2, &whole());
-        assert_eq!(changed(&pieces(&checks, 2), &whole()), None);
-    }
-
-    #[test]
-    fn what_was_gathered_is_not_compared() {
-        let checks = Checks::default();
-        checks.lend(1, &payload(&[b"ab", b"cd"]));
-        checks.back(1, &Payload::from(b"other".to_vec()));
-        checks.lend(2, &payload(&[b"ab"]));
-        checks.back(2, &Payload::from(b"xy".to_vec()));
-        assert!(checks.lock().is_empty());
-    }
-}
+mod tests;

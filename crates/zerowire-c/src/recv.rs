@@ -5,17 +5,19 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::thread::ThreadId;
 
 use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError, What};
 
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{Out, get, get_mut, given, kept, null, print, put, size_of_c, timeout, write_sized};
+use crate::handle::{
+    Out, get, get_mut, given, kept, null, print, put, size_of_c, sized, timeout, write_sized,
+};
 use crate::held::{self, Table};
 use crate::recv_types::{
-    ARRIVAL_LEAST, ReceiverOptions, RecvArrival, RecvEvents, receiver_options, zero_copied,
+    self, ARRIVAL_LEAST, ReceiverOptions, RecvArrival, RecvEvents, ZW_RECV_QUEUE, zero_copied,
 };
 use crate::send_types::SendLedger;
 
@@ -65,6 +67,20 @@ fn element(size: libc::size_t) -> Result<(), Failure> {
     }
     let text = format!("size {size}: an element has a multiple of {} bytes", align_of::<RecvArrival>());
     Err(Failure::new(libc::EINVAL, text))
+}
+
+/// # Safety
+/// As src/handle.rs says; `size` is true.
+pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<recv::Options, Failure> {
+    // SAFETY: by this function's contract.
+    let Some(o) = (unsafe { sized(from, "zw_receiver_options") })? else {
+        return Ok(recv::Options::default());
+    };
+    let is_named = o.backend == ZW_RECV_QUEUE && !o.interface.is_null();
+    // SAFETY: a C string by this function's contract.
+    let interface = is_named.then(|| unsafe { CStr::from_ptr(o.interface) });
+    // SAFETY: NULL or a handle by this function's contract.
+    recv_types::options(&o, interface, unsafe { o.dmabuf.as_ref() })
 }
 
 /// Makes a receiver. options NULL: the defaults. It is used by the thread that made it; others get -EEXIST.

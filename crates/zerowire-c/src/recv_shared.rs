@@ -12,8 +12,8 @@ use zerowire::recv::{self, Dmabuf, SharedArea};
 use crate::area::ZW_HUGE_PAGES;
 use crate::guard::{Failure, guard_int};
 use crate::handle::{close, get, given, null, put};
-use crate::recv::{Receiver, own};
-use crate::recv_types::{ReceiverOptions, receiver_options};
+use crate::recv::{Receiver, own, receiver_options};
+use crate::recv_types::ReceiverOptions;
 
 /// The area of a receiver, for others to use. Any thread may use it.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use zerowire::recv::{Arrival, Backend, Flush, Options, What, ZeroCopied};
 
 use crate::area::ZW_HUGE_PAGES;
 use crate::guard::Failure;
-use crate::handle::{null, sized};
+use crate::handle::null;
 use crate::recv_shared::RecvDmabuf;
 
 /// A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN. zw_receiver_path says which and why.
@@ -181,25 +181,21 @@ impl RecvArrival {
 
 const _: () = assert!(size_of::<RecvArrival>() == ARRIVAL_LEAST);
 
-/// What the options mean.
-///
-/// # Safety
-/// As src/handle.rs says; `size` is true.
-pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<Options, Failure> {
+/// What the options mean, with what their pointers stand for.
+pub(crate) fn options(
+    o: &ReceiverOptions,
+    interface: Option<&CStr>,
+    dmabuf: Option<&RecvDmabuf>,
+) -> Result<Options, Failure> {
     let mut options = Options::default();
-    // SAFETY: by this function's contract.
-    let Some(o) = (unsafe { sized(from, "zw_receiver_options") })? else { return Ok(options) };
     let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
     options.backend = match o.backend {
         ZW_RECV_AUTO => Backend::Auto,
         ZW_RECV_MULTISHOT => Backend::Multishot,
         ZW_RECV_PLAIN => Backend::Plain,
         ZW_RECV_QUEUE => {
-            if o.interface.is_null() {
-                return Err(null("interface"));
-            }
-            // SAFETY: a C string by this function's contract.
-            let name = unsafe { CStr::from_ptr(o.interface) }.to_string_lossy().into_owned();
+            let Some(name) = interface else { return Err(null("interface")) };
+            let name = name.to_string_lossy().into_owned();
             Backend::Queue { interface: name, queue: o.queue }
         }
         ZW_RECV_NO_DEVICE => Backend::NoDevice,
@@ -216,8 +212,7 @@ pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<Op
     options.zcrx.flush = if has(ZW_RECV_LAZY_FLUSH) { Flush::Lazy } else { Flush::Eager };
     options.zcrx.mixed = has(ZW_RECV_MIXED);
     options.zcrx.kernel_ring = has(ZW_RECV_KERNEL_RING);
-    // SAFETY: NULL or a handle by this function's contract.
-    options.zcrx.dmabuf = unsafe { o.dmabuf.as_ref() }.map(|d| d.0.clone());
+    options.zcrx.dmabuf = dmabuf.map(|d| d.0.clone());
     options.zcrx.rx_buf_len = (o.rx_buf_len != 0).then_some(o.rx_buf_len);
     options.gather = match o.gather_us {
         0 => options.gather,
@@ -241,12 +236,24 @@ mod tests {
     use super::*;
 
     fn read(set: impl FnOnce(&mut ReceiverOptions)) -> Result<Options, Failure> {
-        // SAFETY: all zeros is a valid value of a struct of integers and pointers.
-        let mut from: ReceiverOptions = unsafe { std::mem::zeroed() };
-        from.size = size_of::<ReceiverOptions>();
+        let mut from = ReceiverOptions {
+            size: size_of::<ReceiverOptions>(),
+            backend: 0,
+            flags: 0,
+            buffer_bytes: 0,
+            buffers: 0,
+            share: 0,
+            depth: 0,
+            max_connections: 0,
+            completions: 0,
+            queue: 0,
+            interface: std::ptr::null(),
+            gather_us: 0,
+            rx_buf_len: 0,
+            dmabuf: std::ptr::null(),
+        };
         set(&mut from);
-        // SAFETY: the size is true, and there is no interface.
-        unsafe { receiver_options(&raw const from) }
+        options(&from, None, None)
     }
 
     #[test]

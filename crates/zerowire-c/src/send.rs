@@ -12,11 +12,9 @@ use zerowire::send::{self, Close, Payload, Segment, SendError, Ticket};
 
 use crate::area::{SendArea, SendLease, lost};
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{Out, get, get_mut, given, kept, null, open, put, timeout};
+use crate::handle::{Out, borrowed, each, get, get_mut, given, kept, null, open, put, sized, timeout};
 use crate::lent::Checks;
-use crate::send_types::{
-    SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, borrowed, options, segment_bytes,
-};
+use crate::send_types::{SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, options, segment_bytes};
 
 /// Pieces in one call. More than any system call takes; it bounds what a wrong count can do.
 const MAX_PIECES: usize = 1 << 16;
@@ -144,7 +142,12 @@ pub unsafe extern "C" fn zw_sender_new(
             return Err(null("sender"));
         }
         // SAFETY: by the module's contract.
-        let (options, areas, checked) = unsafe { self::options(options) }?;
+        let asked = unsafe { sized(options, "zw_sender_options") }?;
+        let (options, checked) = self::options(asked.as_ref())?;
+        let (array, count) = asked.map_or((std::ptr::null(), 0), |o| (o.areas, o.area_count));
+        // SAFETY: by the module's contract.
+        let areas = unsafe { each(array, count, "an area") }?;
+        let areas: Vec<_> = areas.into_iter().map(|area| area.0.clone()).collect();
         // SAFETY: the caller gives it away, and gets it back with an error.
         let socket = unsafe { given(fd) }?;
         let mut made = send::Sender::with_areas(socket, options, &areas).map_err(kept)?;

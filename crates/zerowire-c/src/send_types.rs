@@ -1,15 +1,12 @@
 //! The types of the senders' interface.
 
-use std::ffi::c_void;
 use std::time::Duration;
 
-use zerowire::area::Area;
 use zerowire::ledger::Totals;
 use zerowire::send::{Backend, Mode, Notifications, Options};
 
 use crate::area::SendArea;
 use crate::guard::Failure;
-use crate::handle::{get, sized};
 
 /// A mode: measured for each socket and length, the cheaper way serves (docs/send.md).
 pub const ZW_MODE_AUTO: u32 = 0u32;
@@ -144,16 +141,11 @@ pub(crate) fn segment_bytes(bytes: u32) -> Result<Option<u16>, Failure> {
     }
 }
 
-/// What the options mean: the library's options, the areas, and whether memory is checked.
-///
-/// # Safety
-/// As src/handle.rs says; `size` and `area_count` are true.
-pub(crate) unsafe fn options(from: *const SenderOptions) -> Result<(Options, Vec<Area>, bool), Failure> {
+/// What the options mean: the library's options, and whether memory is checked.
+pub(crate) fn options(given: Option<&SenderOptions>) -> Result<(Options, bool), Failure> {
     let mut options = Options::default();
     let mut checked = cfg!(debug_assertions);
-    // SAFETY: by this function's contract.
-    let given = unsafe { sized(from, "zw_sender_options") }?;
-    let Some(o) = given else { return Ok((options, Vec::new(), checked)) };
+    let Some(o) = given else { return Ok((options, checked)) };
     options.mode = match o.mode {
         ZW_MODE_AUTO => Mode::Auto,
         ZW_MODE_COPY => Mode::Copy,
@@ -185,29 +177,8 @@ pub(crate) unsafe fn options(from: *const SenderOptions) -> Result<(Options, Vec
         options.max_lent = o.max_lent;
     }
     options.timeout = (o.timeout_ms != 0).then(|| Duration::from_millis(o.timeout_ms.into()));
-    let mut areas = Vec::new();
     if o.area_count != 0 && o.areas.is_null() {
         return wrong(format!("area_count is {} and areas is NULL", o.area_count));
     }
-    for i in 0..o.area_count {
-        // SAFETY: the array has area_count handles by this function's contract.
-        areas.push(unsafe { get(o.areas.add(i).read(), "an area") }?.0.clone());
-    }
-    Ok((options, areas, checked))
-}
-
-/// Memory of C as a segment of a payload. An error when it is NULL, or longer than memory can be.
-///
-/// # Safety
-/// Valid for reads, and unchanged, until the payload is dropped.
-pub(crate) unsafe fn borrowed(data: *const c_void, length: libc::size_t) -> Result<&'static [u8], Failure> {
-    if length == 0 {
-        return Ok(&[]);
-    }
-    if data.is_null() || length > isize::MAX as usize {
-        return wrong(format!("{length} bytes at {data:p}: no such memory"));
-    }
-    // SAFETY: valid and unchanged as long as the slice is used by the contract above; the library drops it with the
-    // payload, which it does when the loan ends. 'static stands for that time: it has no name in C.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
+    Ok((options, checked))
 }

@@ -10,11 +10,10 @@ use zerowire::recv::layout;
 use crate::support::here;
 
 /// In the order of the header.
-const SOURCES: [&str; 14] = [
-    "src/version.rs",
+const SOURCES: [&str; 13] = [
+    "src/library.rs",
     "src/memory.rs",
     "src/types.rs",
-    "src/guard.rs",
     "src/vsock.rs",
     "src/area.rs",
     "src/send_types.rs",

@@ -1,4 +1,8 @@
-//! Which library this is.
+//! Which library this is, and what it said last.
+
+use std::ffi::c_char;
+
+use crate::guard::last_error;
 
 /// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the
 /// library.
@@ -27,4 +31,10 @@ const _: () = {
 #[unsafe(no_mangle)]
 pub extern "C" fn zw_version() -> u32 {
     ZW_LIBRARY_VERSION
+}
+
+/// The last error of this thread in words; "" before the first. Valid until the thread's next call of this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn zw_last_error() -> *const c_char {
+    last_error()
 }

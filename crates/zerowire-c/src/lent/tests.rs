@@ -1,0 +1,43 @@
+use super::*;
+use zerowire::send::Segment;
+
+fn payload(pieces: &[&'static [u8]]) -> Payload {
+    pieces.iter().map(|p| Segment::Static(p)).collect()
+}
+
+fn pieces(checks: &Checks, ticket: u32) -> Vec<Piece> {
+    checks.lock().remove(&ticket).unwrap()
+}
+
+#[test]
+fn a_change_is_found_where_it_is() {
+    let bytes: &'static mut [u8] = Vec::leak(vec![7; 3 * BLOCK + 100]);
+    let at = bytes.as_mut_ptr();
+    let whole = || {
+        // SAFETY: leaked memory, which is written between the uses of the slices only.
+        let bytes: &'static [u8] = unsafe { std::slice::from_raw_parts(at, 3 * BLOCK + 100) };
+        payload(&[b"head", b"", bytes])
+    };
+    for (place, block, len) in
+        [(0, 0, BLOCK), (BLOCK - 1, 0, BLOCK), (2 * BLOCK + 9, 2, BLOCK), (3 * BLOCK + 99, 3, 100)]
+    {
+        let checks = Checks::default();
+        checks.lend(1, &whole());
+        // SAFETY: within the leaked memory, and no slice of it is alive.
+        unsafe { *at.add(place) ^= 1 };
+        assert_eq!(changed(&pieces(&checks, 1), &whole()), Some((4 + block * BLOCK, len)));
+    }
+    let checks = Checks::default();
+    checks.lend(2, &whole());
+    assert_eq!(changed(&pieces(&checks, 2), &whole()), None);
+}
+
+#[test]
+fn what_was_gathered_is_not_compared() {
+    let checks = Checks::default();
+    checks.lend(1, &payload(&[b"ab", b"cd"]));
+    checks.back(1, &Payload::from(b"other".to_vec()));
+    checks.lend(2, &payload(&[b"ab"]));
+    checks.back(2, &Payload::from(b"xy".to_vec()));
+    assert!(checks.lock().is_empty());
+}
