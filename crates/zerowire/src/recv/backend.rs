@@ -1,13 +1,13 @@
-//! What the receiver needs of a way to receive. A back end moves bytes into buffers and says so to [`Core`], which lends
+//! What the receiver needs of a way to receive. A back end moves bytes into buffers and says so to [`RecvState`], which lends
 //! them, counts, and keeps the connections; a back end decides nothing about who may hold how much.
 
-use super::core::Core;
+use super::core::RecvState;
 use super::{Arrival, RecvError, SharedArea, ZeroCopied};
 use crate::area::AreaOptions;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// One way to receive. All methods are called by one thread, with the same [`Core`].
+/// One way to receive. All methods are called by one thread, with the same [`RecvState`].
 pub(crate) trait Engine {
     /// What it is, with the features in use, as words for people.
     fn path(&self) -> String;
@@ -20,19 +20,19 @@ pub(crate) trait Engine {
     /// A connection was put at `place` (`core.connections[place]`, open, not paused), which gets
     /// `socket` when this returns. Receiving begins at the next turn, so that a limit that is set
     /// before holds from the first byte. After an error nothing here knows the socket.
-    fn add(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
+    fn add(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
     /// Stops receiving on `place`, for good: when this returns the kernel has let go of the socket, and all that had been
     /// received is lent (into `core.backlog`) or still in the socket. On an error the connection stays.
-    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError>;
+    fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError>;
 
     /// `core.connections[place].limit` is about to change: stops receiving on `place` as [`Engine::remove`] does, without
     /// forgetting it; the next [`Engine::resume`] starts again.
-    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError>;
+    fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError>;
 
     /// `place` may be received on again: its leases came back, or its limit was raised. Called for connections that
-    /// [`Core::may_receive`] is true of.
-    fn resume(&mut self, core: &mut Core, place: u32);
+    /// [`RecvState::may_receive`] is true of.
+    fn resume(&mut self, core: &mut RecvState, place: u32);
 
     /// Connections are to be accepted from `socket`, which `core.listeners` gets at `index`, from the
     /// next turn on. After an error nothing here knows it.
@@ -40,30 +40,30 @@ pub(crate) trait Engine {
 
     /// Stops that: when this returns the kernel has let go of the listening socket, and what it had accepted is in
     /// `core.listeners`. `core.listeners` doesn't want it any more already. On an error it stays.
-    fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError>;
+    fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError>;
 
     /// The receiver goes, and this back end right after.
-    fn close(&mut self, _core: &mut Core) {}
+    fn close(&mut self, _core: &mut RecvState) {}
 
     /// A slot has come back and is free in `core.holdings`. Where a slot is no buffer (zcrx), the refill ring gets its
     /// entry here.
     fn returned(&mut self, _slot: u32) {}
 
     /// Makes the area usable by other receivers.
-    fn export(&mut self, _core: &mut Core) -> Result<SharedArea, RecvError> {
+    fn export(&mut self, _core: &mut RecvState) -> Result<SharedArea, RecvError> {
         Err(RecvError::NotShareable)
     }
 
     /// Adds an area to the one there is.
-    fn add_area(&mut self, _core: &mut Core, _area: AreaOptions) -> Result<(), RecvError> {
+    fn add_area(&mut self, _core: &mut RecvState, _area: AreaOptions) -> Result<(), RecvError> {
         Err(RecvError::OneArea)
     }
 
     /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most `timeout` (`None`: for ever) when
-    /// there is nothing. It may return early with nothing. Arrivals go to `out` through [`Core`]'s methods.
+    /// there is nothing. It may return early with nothing. Arrivals go to `out` through [`RecvState`]'s methods.
     fn turn(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         out: &mut Vec<Arrival>,
         timeout: Option<Duration>,
     ) -> Result<(), RecvError>;

@@ -1,6 +1,6 @@
 //! What all back ends share: the memory, the book of buffers, the connections, the counters.
 
-use super::holdings::Holdings;
+use super::holdings::SlotBook;
 use super::lease::{Filled, Lease, Pool};
 use super::listen::Listeners;
 use super::pace::{Messengers, Pace};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// What kind of socket, as far as receiving goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SocketShape {
     /// Bytes: a receive of nothing is the end.
     Stream,
     /// Messages with boundaries; a receive of nothing is an empty one.
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ConnectionState {
     /// Data may come.
     Open,
     /// The end or a failure was told.
@@ -35,11 +35,11 @@ pub(crate) enum State {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct RecvConnection {
     pub(crate) id: ConnectionId,
     pub(crate) socket: Option<OwnedFd>,
-    pub(crate) kind: Kind,
-    pub(crate) state: State,
+    pub(crate) kind: SocketShape,
+    pub(crate) state: ConnectionState,
     /// Bytes that may still be taken from the socket.
     pub(crate) limit: Option<u64>,
     /// Its leases reached its share; no receive until enough are back.
@@ -47,9 +47,17 @@ pub(crate) struct Connection {
     pub(crate) pace: Pace,
 }
 
-impl Connection {
-    pub(crate) fn new(id: ConnectionId, socket: Option<OwnedFd>, kind: Kind) -> Self {
-        Self { id, socket, kind, state: State::Open, limit: None, paused: false, pace: Pace::default() }
+impl RecvConnection {
+    pub(crate) fn new(id: ConnectionId, socket: Option<OwnedFd>, kind: SocketShape) -> Self {
+        Self {
+            id,
+            socket,
+            kind,
+            state: ConnectionState::Open,
+            limit: None,
+            paused: false,
+            pace: Pace::default(),
+        }
     }
 }
 
@@ -64,10 +72,10 @@ pub(crate) enum Placed {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct RecvState {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) holdings: Holdings,
-    pub(crate) connections: Vec<Connection>,
+    pub(crate) holdings: SlotBook,
+    pub(crate) connections: Vec<RecvConnection>,
     pub(crate) listeners: Listeners,
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: Events,
@@ -83,7 +91,7 @@ pub(crate) struct Core {
     pub(crate) buffer_bytes: usize,
 }
 
-impl Core {
+impl RecvState {
     /// The descriptor of the connection at `place`.
     pub(crate) fn fd(&self, place: u32) -> Option<RawFd> {
         self.connections.get(place as usize)?.socket.as_ref().map(AsRawFd::as_raw_fd)
@@ -93,7 +101,7 @@ impl Core {
     pub(crate) fn may_receive(&self, place: u32) -> bool {
         self.connections
             .get(place as usize)
-            .is_some_and(|c| c.state == State::Open && !c.paused && c.limit != Some(0))
+            .is_some_and(|c| c.state == ConnectionState::Open && !c.paused && c.limit != Some(0))
     }
 
     /// Where the buffer of `slot` begins, in back ends in which a slot is a buffer.
@@ -124,7 +132,7 @@ impl Core {
         if let Some(limit) = &mut connection.limit {
             *limit = limit.saturating_sub(len as u64);
         }
-        if connection.state == State::Open {
+        if connection.state == ConnectionState::Open {
             self.messengers.arrived(&mut connection.pace, len);
         }
         self.counters.frames.add(1);
@@ -146,7 +154,7 @@ impl Core {
     /// A receive of nothing: the end of a stream, or an empty datagram (then true: the connection goes on).
     pub(crate) fn nothing(&mut self, out: &mut impl Extend<Arrival>, place: u32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
-        if connection.kind == Kind::Datagram {
+        if connection.kind == SocketShape::Datagram {
             let what = What::Data(Lease::empty());
             self.counters.frames.add(1);
             out.extend([Arrival { connection: connection.id, what }]);
@@ -160,7 +168,7 @@ impl Core {
     pub(crate) fn failed(&mut self, out: &mut impl Extend<Arrival>, place: u32, errno: i32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
         let what = What::Failed(io::Error::from_raw_os_error(errno));
-        if connection.kind == Kind::Datagram && errno == libc::ECONNREFUSED {
+        if connection.kind == SocketShape::Datagram && errno == libc::ECONNREFUSED {
             out.extend([Arrival { connection: connection.id, what }]);
             return true;
         }
@@ -170,8 +178,8 @@ impl Core {
 
     fn over(&mut self, out: &mut impl Extend<Arrival>, place: u32, what: What) {
         let Some(connection) = self.connections.get_mut(place as usize) else { return };
-        if connection.state == State::Open {
-            connection.state = State::Over;
+        if connection.state == ConnectionState::Open {
+            connection.state = ConnectionState::Over;
             self.messengers.ended(&mut connection.pace);
             out.extend([Arrival { connection: connection.id, what }]);
         }
@@ -204,7 +212,7 @@ impl Core {
                 self.paused -= 1;
                 self.eased.push(place);
             }
-            if held == 0 && connection.state == State::Gone {
+            if held == 0 && connection.state == ConnectionState::Gone {
                 self.vacant.push(place);
             }
         });
@@ -218,7 +226,7 @@ impl Core {
     }
 }
 
-impl Drop for Core {
+impl Drop for RecvState {
     fn drop(&mut self) {
         Pool::close(&self.pool, self.holdings.lent());
     }

@@ -10,7 +10,7 @@ const TAKEN: u32 = u32::MAX - 1;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Holdings {
+pub(crate) struct SlotBook {
     owner: Vec<u32>,
     /// The slot that came back last is used first: its buffer may still be in the cache.
     free: Vec<u32>,
@@ -18,7 +18,7 @@ pub(crate) struct Holdings {
     share: u32,
 }
 
-impl Holdings {
+impl SlotBook {
     /// All of `0..slots` free; a connection that holds `share` of them is paused.
     pub(crate) fn new(slots: usize, share: usize) -> Self {
         let slots = slots.min(super::refill::MAX_SLOTS);
@@ -125,19 +125,19 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum BookStep {
         Take,
         Untake(u32),
         Lend(u32, u32),
         Back(u32),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = BookStep> {
         prop_oneof![
-            3 => Just(Step::Take),
-            1 => (0..9u32).prop_map(Step::Untake),
-            3 => (0..9u32, 0..4u32).prop_map(|(s, p)| Step::Lend(s, p)),
-            3 => (0..9u32).prop_map(Step::Back),
+            3 => Just(BookStep::Take),
+            1 => (0..9u32).prop_map(BookStep::Untake),
+            3 => (0..9u32, 0..4u32).prop_map(|(s, p)| BookStep::Lend(s, p)),
+            3 => (0..9u32).prop_map(BookStep::Back),
         ]
     }
 
@@ -146,32 +146,32 @@ mod tests {
         #[test]
         fn every_slot_is_in_one_state(steps in prop::collection::vec(step(), 0..200)) {
             const SLOTS: u32 = 8;
-            let mut book = Holdings::new(SLOTS as usize, 3);
+            let mut book = SlotBook::new(SLOTS as usize, 3);
             book.grow(3);
             let mut model: Vec<Option<Option<u32>>> = vec![None; SLOTS as usize];
             for step in steps {
                 match step {
-                    Step::Take => match book.take() {
+                    BookStep::Take => match book.take() {
                         Some(slot) => {
                             prop_assert_eq!(model[slot as usize], None);
                             model[slot as usize] = Some(None);
                         }
                         None => prop_assert!(model.iter().all(Option::is_some)),
                     },
-                    Step::Untake(slot) => {
+                    BookStep::Untake(slot) => {
                         book.untake(slot);
                         if let Some(m) = model.get_mut(slot as usize).filter(|m| **m == Some(None)) {
                             *m = None;
                         }
                     }
-                    Step::Lend(slot, place) => {
+                    BookStep::Lend(slot, place) => {
                         let may = place < 3 && model.get(slot as usize) == Some(&Some(None));
                         prop_assert_eq!(book.lend(slot, place), may);
                         if may {
                             model[slot as usize] = Some(Some(place));
                         }
                     }
-                    Step::Back(slot) => match (book.give_back(slot), model.get(slot as usize)) {
+                    BookStep::Back(slot) => match (book.give_back(slot), model.get(slot as usize)) {
                         (Some((place, held)), Some(&Some(Some(p)))) => {
                             prop_assert_eq!(place, p);
                             model[slot as usize] = None;
@@ -193,15 +193,15 @@ mod tests {
 
     #[test]
     fn a_paused_connection_resumes_below_three_quarters() {
-        let book = Holdings::new(64, 16);
+        let book = SlotBook::new(64, 16);
         assert!(book.may_resume(12) && !book.may_resume(13));
-        assert!(Holdings::new(1, 1).may_resume(0), "a share of one resumes when it is given back");
-        assert_eq!(Holdings::new(4, 100).share, 4);
+        assert!(SlotBook::new(1, 1).may_resume(0), "a share of one resumes when it is given back");
+        assert_eq!(SlotBook::new(4, 100).share, 4);
     }
 
     #[test]
     fn slots_that_are_added_are_taken_last() {
-        let mut book = Holdings::new(2, 1);
+        let mut book = SlotBook::new(2, 1);
         book.grow(1);
         let first = book.take().unwrap();
         assert!(book.lend(first, 0));

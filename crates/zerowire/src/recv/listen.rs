@@ -5,7 +5,7 @@
 //! there is room for, since it is ended only after the fact: so it is used while there is a lot of room
 //! ([`MANY_ROOM`]), else connections are accepted one by one. What it takes beyond waits here, not in the backlog.
 
-use super::core::Kind;
+use super::core::SocketShape;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -54,10 +54,10 @@ enum Asked {
 }
 
 #[derive(Debug)]
-struct Listener {
+struct RecvListener {
     id: ListenerId,
     socket: OwnedFd,
-    kind: Kind,
+    kind: SocketShape,
     asked: Asked,
     cancelled: bool,
     /// Not while it is being given back, nor after it failed for good.
@@ -66,7 +66,7 @@ struct Listener {
 
 /// What a ring is to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ListenStep {
     /// Start an accept on `fd`, of one connection or (`many`) of all that come.
     Accept {
         /// The listener's index, for the user data.
@@ -83,10 +83,10 @@ pub(crate) enum Step {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    all: Vec<Option<Listener>>,
+    all: Vec<Option<RecvListener>>,
     generation: u32,
     /// Sockets that are to be added.
-    accepted: VecDeque<(ListenerId, Kind, OwnedFd)>,
+    accepted: VecDeque<(ListenerId, SocketShape, OwnedFd)>,
     /// Connections that may still be added, `accepted` included.
     room: usize,
     full: bool,
@@ -107,10 +107,11 @@ impl Listeners {
     }
 
     /// Takes a listening socket, at an index that is [vacant](Self::vacant).
-    pub(super) fn put(&mut self, index: u32, socket: OwnedFd, kind: Kind) -> ListenerId {
+    pub(super) fn put(&mut self, index: u32, socket: OwnedFd, kind: SocketShape) -> ListenerId {
         self.generation = self.generation.wrapping_add(1);
         let id = ListenerId { index, generation: self.generation };
-        let listener = Listener { id, socket, kind, asked: Asked::Nothing, cancelled: false, wanted: true };
+        let listener =
+            RecvListener { id, socket, kind, asked: Asked::Nothing, cancelled: false, wanted: true };
         match self.all.get_mut(index as usize) {
             Some(place) => *place = Some(listener),
             None => self.all.push(Some(listener)),
@@ -132,11 +133,11 @@ impl Listeners {
         self.all.iter().flatten().map(|l| l.id.index).collect()
     }
 
-    fn get(&self, index: u32) -> Option<&Listener> {
+    fn get(&self, index: u32) -> Option<&RecvListener> {
         self.all.get(index as usize)?.as_ref()
     }
 
-    fn get_mut(&mut self, index: u32) -> Option<&mut Listener> {
+    fn get_mut(&mut self, index: u32) -> Option<&mut RecvListener> {
         self.all.get_mut(index as usize)?.as_mut()
     }
 
@@ -175,12 +176,12 @@ impl Listeners {
         self.room > 0 && self.stalled.is_none() && !self.accepted.is_empty()
     }
 
-    pub(super) fn next_accepted(&mut self) -> Option<(ListenerId, Kind, OwnedFd)> {
+    pub(super) fn next_accepted(&mut self) -> Option<(ListenerId, SocketShape, OwnedFd)> {
         self.accepted.pop_front()
     }
 
     /// What was accepted could not be added for the moment.
-    pub(super) fn put_back(&mut self, listener: ListenerId, kind: Kind, socket: OwnedFd) {
+    pub(super) fn put_back(&mut self, listener: ListenerId, kind: SocketShape, socket: OwnedFd) {
         self.accepted.push_front((listener, kind, socket));
         self.stalled = Some(Instant::now() + RETRY);
     }
@@ -207,7 +208,7 @@ impl Listeners {
     }
 
     /// The next thing to do for a ring; it counts as done, unless [`Listeners::undo`] says otherwise.
-    pub(crate) fn step(&mut self) -> Option<Step> {
+    pub(crate) fn step(&mut self) -> Option<ListenStep> {
         let (room, is_stalled) = (self.room(), self.stalled.is_some());
         self.all.iter_mut().flatten().find_map(|l| {
             let target = match room {
@@ -220,15 +221,15 @@ impl Listeners {
             match l.asked {
                 Asked::Nothing if target != Asked::Nothing => {
                     (l.asked, l.cancelled) = (target, false);
-                    Some(Step::Accept { index, fd: l.socket.as_raw_fd(), many: target == Asked::Many })
+                    Some(ListenStep::Accept { index, fd: l.socket.as_raw_fd(), many: target == Asked::Many })
                 }
                 Asked::One if target == Asked::Nothing && !l.cancelled => {
                     l.cancelled = true;
-                    Some(Step::Cancel(index))
+                    Some(ListenStep::Cancel(index))
                 }
                 Asked::Many if target != Asked::Many && !l.cancelled => {
                     l.cancelled = true;
-                    Some(Step::Cancel(index))
+                    Some(ListenStep::Cancel(index))
                 }
                 _ => None,
             }
@@ -236,14 +237,14 @@ impl Listeners {
     }
 
     /// The step could not be handed over.
-    pub(crate) fn undo(&mut self, step: Step) {
+    pub(crate) fn undo(&mut self, step: ListenStep) {
         match step {
-            Step::Accept { index, .. } => {
+            ListenStep::Accept { index, .. } => {
                 if let Some(listener) = self.get_mut(index) {
                     listener.asked = Asked::Nothing;
                 }
             }
-            Step::Cancel(index) => {
+            ListenStep::Cancel(index) => {
                 if let Some(listener) = self.get_mut(index) {
                     listener.cancelled = false;
                 }
@@ -304,11 +305,11 @@ mod tests {
 
     fn put(l: &mut Listeners) -> (u32, ListenerId) {
         let index = l.vacant();
-        (index, l.put(index, socket(), Kind::Stream))
+        (index, l.put(index, socket(), SocketShape::Stream))
     }
 
-    fn accept(index: u32, fd: RawFd, many: bool) -> Option<Step> {
-        Some(Step::Accept { index, fd, many })
+    fn accept(index: u32, fd: RawFd, many: bool) -> Option<ListenStep> {
+        Some(ListenStep::Accept { index, fd, many })
     }
 
     #[test]
@@ -321,10 +322,10 @@ mod tests {
         assert!(!l.set_room(5000), "it was told with the first room");
         assert_eq!((l.step(), l.step()), (accept(0, fd, true), None));
         l.set_room(10);
-        assert_eq!((l.step(), l.step()), (Some(Step::Cancel(0)), None));
+        assert_eq!((l.step(), l.step()), (Some(ListenStep::Cancel(0)), None));
         l.completed(0, -libc::ECANCELED, false, |_| unreachable!("a failure has no descriptor"));
         assert_eq!((l.step(), l.step()), (accept(0, fd, false), None));
-        l.undo(Step::Accept { index, fd, many: false });
+        l.undo(ListenStep::Accept { index, fd, many: false });
         assert_eq!(l.step(), accept(0, fd, false));
         let one = std::fs::File::open("/dev/null").unwrap();
         l.completed(0, one.as_raw_fd(), false, |_| one.into());

@@ -10,7 +10,7 @@
 mod calls;
 
 use super::backend::Engine;
-use super::core::{Core, Kind, Placed};
+use super::core::{Placed, RecvState, SocketShape};
 use super::lease::Filled;
 use super::listen::ACCEPT;
 use super::{Arrival, Options, RecvError};
@@ -77,7 +77,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub(crate) fn new(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
+    pub(crate) fn new(core: &mut RecvState, options: &Options) -> Result<Self, RecvError> {
         let epoll =
             epoll::create(CreateFlags::CLOEXEC).map_err(|e| RecvError::system("epoll_create1")(e.into()))?;
         epoll::add(&epoll, core.pool.bell(), EventData::new_u64(BELL), EventFlags::IN)
@@ -95,7 +95,7 @@ impl Plain {
         })
     }
 
-    fn watch(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    fn watch(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(mark) = self.marks.get_mut(place as usize) else { return Ok(()) };
         if !mark.watched {
             (mark.watched, mark.edges) = (true, false);
@@ -110,7 +110,7 @@ impl Plain {
     }
 
     /// From now on each change of `place` is told once.
-    fn watch_edges(&mut self, core: &mut Core, place: u32) {
+    fn watch_edges(&mut self, core: &mut RecvState, place: u32) {
         let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
         if std::mem::replace(&mut mark.edges, true) {
             // Asking again would tell it again.
@@ -122,7 +122,7 @@ impl Plain {
     }
 
     /// A connection that is not read from must leave the set: hang-ups are told whatever was asked for.
-    fn unwatch(&mut self, core: &mut Core, place: u32) {
+    fn unwatch(&mut self, core: &mut RecvState, place: u32) {
         let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
         if std::mem::take(&mut mark.watched) {
             core.called();
@@ -131,7 +131,7 @@ impl Plain {
     }
 
     /// Listening sockets are in the set while connections are wanted.
-    fn watch_listeners(&mut self, core: &mut Core) -> Result<(), RecvError> {
+    fn watch_listeners(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
         for listening in &mut self.listeners {
             let wanted = core.listeners.may_accept(listening.index);
             let Some(fd) = core.listeners.fd(listening.index).filter(|_| wanted != listening.watched) else {
@@ -150,7 +150,11 @@ impl Plain {
     }
 
     /// Whether a free buffer is there, or waiting until one comes back.
-    fn wait_for_buffers(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<bool, RecvError> {
+    fn wait_for_buffers(
+        &mut self,
+        core: &mut RecvState,
+        timeout: Option<Duration>,
+    ) -> Result<bool, RecvError> {
         if core.holdings.free() > 0 {
             return Ok(true);
         }
@@ -185,7 +189,7 @@ impl Plain {
         Ok(false)
     }
 
-    fn wait_for_data(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<(), RecvError> {
+    fn wait_for_data(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         let sleeps = core.paused > 0;
         if sleeps && !core.pool.returns().sleep() {
             return Ok(());
@@ -220,7 +224,7 @@ impl Plain {
 
     /// After a turn that brought much and left nothing: lets more come. Where there is nothing else, the connection that brought it
     /// is asked next.
-    fn nap(&mut self, core: &mut Core, timeout: Option<Duration>) {
+    fn nap(&mut self, core: &mut RecvState, timeout: Option<Duration>) {
         let is_busy = std::mem::take(&mut self.came) >= BUSY_BYTES;
         let only = self.only.take();
         if !is_busy
@@ -250,13 +254,13 @@ impl Plain {
     }
 
     /// One receive. True: there may be more at once.
-    fn receive(&mut self, core: &mut Core, out: &mut Vec<Arrival>, place: u32) -> bool {
+    fn receive(&mut self, core: &mut RecvState, out: &mut Vec<Arrival>, place: u32) -> bool {
         let Some(fd) = core.fd(place) else { return false };
         let limit = limit_of(core, place);
         let connection = &core.connections[place as usize];
         let buffer_bytes = core.buffer_bytes;
         let most_pieces = (HOT_BYTES / buffer_bytes).clamp(1, PIECES);
-        let is_message = connection.kind != Kind::Stream;
+        let is_message = connection.kind != SocketShape::Stream;
         let pieces = if is_message { 1 } else { most_pieces };
         let wanted = pieces.min(core.holdings.room(place).max(1) as usize).min(limit.div_ceil(buffer_bytes));
         let mut slots = [0; PIECES];
@@ -307,7 +311,7 @@ impl Engine for Plain {
         "plain: epoll_wait and recvmsg".to_owned()
     }
 
-    fn add(&mut self, core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
+    fn add(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
         if self.marks.len() <= place as usize {
             self.marks.resize(place as usize + 1, Mark::default());
         }
@@ -320,17 +324,17 @@ impl Engine for Plain {
         })
     }
 
-    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         self.unwatch(core, place);
         Ok(())
     }
 
-    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         self.unwatch(core, place);
         Ok(())
     }
 
-    fn resume(&mut self, core: &mut Core, place: u32) {
+    fn resume(&mut self, core: &mut RecvState, place: u32) {
         let Some(fd) = core.fd(place) else { return };
         if let Err(e) = self.watch(core, place, borrow(fd)) {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
@@ -347,7 +351,7 @@ impl Engine for Plain {
         Ok(())
     }
 
-    fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
+    fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError> {
         self.watch_listeners(core)?;
         let Some(at) = self.listeners.iter().position(|l| l.index == index) else { return Ok(()) };
         let listening = self.listeners.swap_remove(at);
@@ -361,7 +365,7 @@ impl Engine for Plain {
 
     fn turn(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         out: &mut Vec<Arrival>,
         timeout: Option<Duration>,
     ) -> Result<(), RecvError> {

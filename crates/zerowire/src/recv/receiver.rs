@@ -1,8 +1,8 @@
 //! The receiver: many connections, one thread.
 
 use super::backend::Engine;
-use super::core::{Connection, Core, Kind, State};
-use super::holdings::Holdings;
+use super::core::{ConnectionState, RecvConnection, RecvState, SocketShape};
+use super::holdings::SlotBook;
 use super::lease::Pool;
 use super::listen::Listeners;
 use super::multishot::Multishot;
@@ -74,7 +74,7 @@ pub struct Arrival {
 pub struct Receiver {
     // Before the core: the kernel lets go of sockets and memory first.
     engine: Box<dyn Engine>,
-    core: Core,
+    core: RecvState,
     max_connections: usize,
     open: usize,
     generation: u32,
@@ -155,7 +155,7 @@ impl Receiver {
         self.engine.add_area(&mut self.core, area)
     }
 
-    fn of(engine: Box<dyn Engine>, core: Core, max_connections: usize, note: Option<String>) -> Self {
+    fn of(engine: Box<dyn Engine>, core: RecvState, max_connections: usize, note: Option<String>) -> Self {
         Self { engine, core, max_connections, open: 0, generation: 0, late: None, note }
     }
 
@@ -173,11 +173,15 @@ impl Receiver {
         }
     }
 
-    fn add_kind(&mut self, socket: OwnedFd, kind: Kind) -> Result<ConnectionId, SocketError<RecvError>> {
+    fn add_kind(
+        &mut self,
+        socket: OwnedFd,
+        kind: SocketShape,
+    ) -> Result<ConnectionId, SocketError<RecvError>> {
         let place = self.core.vacant.pop().unwrap_or(self.core.connections.len() as u32);
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId { place, generation: self.generation };
-        let connection = Connection::new(id, None, kind);
+        let connection = RecvConnection::new(id, None, kind);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),
@@ -209,7 +213,7 @@ impl Receiver {
     }
 
     /// What kind of connections `socket` gives. The engine accepts from it at `index` from now on.
-    fn listen_at(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<Kind, RecvError> {
+    fn listen_at(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<SocketShape, RecvError> {
         if !rustix::net::sockopt::socket_acceptconn(socket).is_ok_and(|listens| listens) {
             return Err(RecvError::NotListening);
         }
@@ -378,7 +382,7 @@ impl Receiver {
 
     fn place(&self, id: ConnectionId) -> Result<u32, RecvError> {
         match self.core.connections.get(id.place as usize) {
-            Some(c) if c.id == id && c.state != State::Gone => Ok(id.place),
+            Some(c) if c.id == id && c.state != ConnectionState::Gone => Ok(id.place),
             _ => Err(RecvError::Unknown(id)),
         }
     }
@@ -386,7 +390,7 @@ impl Receiver {
     /// Frees a place, at once or when its leases are back.
     fn vacate(&mut self, place: u32) -> Option<OwnedFd> {
         let connection = &mut self.core.connections[place as usize];
-        connection.state = State::Gone;
+        connection.state = ConnectionState::Gone;
         self.core.messengers.ended(&mut connection.pace);
         if std::mem::take(&mut connection.paused) {
             self.core.paused -= 1;
@@ -410,11 +414,11 @@ impl Drop for Receiver {
 }
 
 /// Checks the options and makes the memory.
-pub(super) fn new_core(options: &Options) -> Result<Core, RecvError> {
+pub(super) fn new_core(options: &Options) -> Result<RecvState, RecvError> {
     let Options { buffer_bytes, buffers, pages, .. } = *options;
     check_cut(buffer_bytes, buffers)?;
     // Zero-copy receive lends pieces, not whole buffers.
-    let plan = zcrx::Plan::of(options)?;
+    let plan = zcrx::LeasePlan::of(options)?;
     let (slots, share) = plan.map_or((buffers, options.share.unwrap_or(buffers / 4)), |p| (p.slots, p.share));
     let area = match zcrx::device_memory(options)? {
         Some(area) => area,
@@ -439,11 +443,11 @@ pub(super) fn core_on(
     buffer_bytes: usize,
     slots: usize,
     share: usize,
-) -> Result<Core, RecvError> {
+) -> Result<RecvState, RecvError> {
     let pool = Pool::new(area, slots).map_err(RecvError::system("eventfd"))?;
-    Ok(Core {
+    Ok(RecvState {
         pool: Arc::new(pool),
-        holdings: Holdings::new(slots, share),
+        holdings: SlotBook::new(slots, share),
         connections: Vec::new(),
         listeners: Listeners::default(),
         counters: Arc::default(),
@@ -457,19 +461,19 @@ pub(super) fn core_on(
     })
 }
 
-fn kind_of(socket: &OwnedFd) -> io::Result<Kind> {
+fn kind_of(socket: &OwnedFd) -> io::Result<SocketShape> {
     if rustix::net::sockopt::socket_acceptconn(socket)? {
         return Err(io::Error::other("it listens: give it to listen"));
     }
     type_of(socket)
 }
 
-fn type_of(socket: impl AsFd) -> io::Result<Kind> {
+fn type_of(socket: impl AsFd) -> io::Result<SocketShape> {
     use rustix::net::SocketType;
     Ok(match rustix::net::sockopt::socket_type(socket)? {
-        SocketType::STREAM => Kind::Stream,
-        SocketType::SEQPACKET => Kind::Packets,
-        _ => Kind::Datagram,
+        SocketType::STREAM => SocketShape::Stream,
+        SocketType::SEQPACKET => SocketShape::Packets,
+        _ => SocketShape::Datagram,
     })
 }
 

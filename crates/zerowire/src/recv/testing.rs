@@ -1,20 +1,20 @@
 //! For measuring, what a lease and its refill cost, without a socket; and for fuzzing.
 
-use super::core::{Connection, Core, Kind, Placed};
+use super::core::{Placed, RecvConnection, RecvState, SocketShape};
 use super::lease::Filled;
 use super::receiver::new_core;
 use super::{Arrival, ConnectionId, Options, RecvError, multishot, zcrx};
 
 /// A connection without a socket.
-pub(super) fn connect(core: &mut Core) {
+pub(super) fn connect(core: &mut RecvState) {
     let id = ConnectionId { place: 0, generation: 0 };
-    core.connections.push(Connection::new(id, None, Kind::Stream));
+    core.connections.push(RecvConnection::new(id, None, SocketShape::Stream));
     core.holdings.grow(1);
 }
 
 /// The receiver's own part: buffers are lent, dropped by whoever took them, and collected, with no kernel involved.
 pub struct Cycle {
-    core: Core,
+    core: RecvState,
 }
 
 impl Cycle {

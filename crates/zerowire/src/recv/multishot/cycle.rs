@@ -2,7 +2,7 @@
 //! receiver. The ring is a real one; the completions are made here, as bundles.
 
 use super::Multishot;
-use crate::recv::core::{Core, Placed};
+use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::Filled;
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
@@ -10,7 +10,7 @@ use crate::recv::{Arrival, Options, RecvError};
 
 /// See the module.
 pub(in crate::recv) struct Cycle {
-    core: Core,
+    core: RecvState,
     engine: Multishot,
     /// The position in the ring that the next completion begins at.
     next: u16,

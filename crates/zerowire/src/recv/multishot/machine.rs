@@ -5,9 +5,9 @@
 
 use super::posted::Posted;
 use crate::recv::Arrival;
-use crate::recv::core::{Core, Placed};
+use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::Filled;
-use crate::recv::listen::{ACCEPT, Step};
+use crate::recv::listen::{ACCEPT, ListenStep};
 use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
 use zerowire_sys::uring::ring::Cqe;
@@ -31,7 +31,7 @@ const TURNS: u32 = 64;
 
 /// A connection's request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Request {
+pub(super) struct RecvOp {
     /// In the kernel.
     pub(super) armed: bool,
     /// A cancellation is on its way.
@@ -43,8 +43,8 @@ pub(super) struct Request {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Machine {
-    pub(super) requests: Vec<Request>,
+pub(super) struct ReceiveMachine {
+    pub(super) requests: Vec<RecvOp>,
     pub(super) waiting: VecDeque<u32>,
     /// Connections whose request is to be cancelled since they are paused.
     pub(super) to_cancel: Vec<u32>,
@@ -69,7 +69,7 @@ pub(super) struct Machine {
     turns: u32,
 }
 
-impl Machine {
+impl ReceiveMachine {
     /// For `slots` buffers, of which `depth` are posted at first and `max_depth` at most.
     pub(super) fn new(slots: usize, depth: usize, max_depth: usize) -> Self {
         let max_depth = max_depth.clamp(1, slots.max(1));
@@ -126,7 +126,7 @@ impl Machine {
     /// A connection was put at `place`.
     pub(super) fn add(&mut self, place: u32) {
         if self.requests.len() <= place as usize {
-            self.requests.resize(place as usize + 1, Request::default());
+            self.requests.resize(place as usize + 1, RecvOp::default());
         }
         self.queue(place);
     }
@@ -143,7 +143,7 @@ impl Machine {
     }
 
     /// The next connection whose request is to be started.
-    pub(super) fn next_to_arm(&mut self, core: &Core) -> Option<u32> {
+    pub(super) fn next_to_arm(&mut self, core: &RecvState) -> Option<u32> {
         while let Some(place) = self.waiting.pop_front() {
             let Some(request) = self.requests.get_mut(place as usize) else { continue };
             request.queued = false;
@@ -181,7 +181,7 @@ impl Machine {
     /// Takes one completion in. `len_at`: the length of the ring's entry at a position.
     pub(super) fn complete(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         out: &mut impl Extend<Arrival>,
         cqe: Cqe,
         len_at: impl Fn(u16) -> u32,
@@ -254,13 +254,13 @@ impl Machine {
 
     /// The answer to a cancellation. The kernel doesn't find a request that is just at work, and may put it back: then it is
     /// cancelled again, if it is still there and not wanted.
-    fn cancelled(&mut self, core: &mut Core, user_data: u64, result: i32) {
+    fn cancelled(&mut self, core: &mut RecvState, user_data: u64, result: i32) {
         if result >= 0 {
             return;
         }
         let place = user_data as u32;
         if user_data & ACCEPT != 0 {
-            core.listeners.undo(Step::Cancel(place));
+            core.listeners.undo(ListenStep::Cancel(place));
         } else if let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) {
             request.cancelled = false;
             if !core.may_receive(place) {

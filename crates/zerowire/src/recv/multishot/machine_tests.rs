@@ -1,8 +1,8 @@
 //! The state machine under completions that no kernel sends, and the walk through bundles.
 
-use super::machine::{BELL, CANCEL, Machine};
+use super::machine::{BELL, CANCEL, ReceiveMachine};
 use super::posted::Posted;
-use crate::recv::core::{Connection, Core, Kind};
+use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, Options, What};
 use proptest::prelude::*;
@@ -11,24 +11,24 @@ use zerowire_sys::uring::ring::Cqe;
 const SLOTS: usize = 8;
 const BYTES: usize = 64;
 
-fn core(connections: u32) -> Core {
+fn core(connections: u32) -> RecvState {
     core_with(connections, SLOTS, 4)
 }
 
-fn core_with(connections: u32, buffers: usize, share: usize) -> Core {
+fn core_with(connections: u32, buffers: usize, share: usize) -> RecvState {
     let options = Options { buffer_bytes: BYTES, buffers, share: Some(share), ..Options::default() };
     let mut core = new_core(&options).unwrap();
     for place in 0..connections {
-        let kind = if place == 0 { Kind::Stream } else { Kind::Datagram };
+        let kind = if place == 0 { SocketShape::Stream } else { SocketShape::Datagram };
         let id = ConnectionId { place, generation: 1 };
-        core.connections.push(Connection::new(id, None, kind));
+        core.connections.push(RecvConnection::new(id, None, kind));
     }
     core.holdings.grow(connections as usize);
     core
 }
 
 /// As the back end posts, without a ring.
-fn post(machine: &mut Machine, core: &mut Core, position: &mut u16) {
+fn post(machine: &mut ReceiveMachine, core: &mut RecvState, position: &mut u16) {
     machine.turn();
     while machine.posted.count() < machine.depth
         && let Some(slot) = core.holdings.take()
@@ -82,7 +82,7 @@ proptest! {
     #[test]
     fn hostile_completions_do_no_harm(all in prop::collection::vec(completion(), 0..100), lens in any::<[u8; SLOTS]>()) {
         let mut core = core(3);
-        let mut machine = Machine::new(SLOTS, 1, 4);
+        let mut machine = ReceiveMachine::new(SLOTS, 1, 4);
         let mut position = 0;
         for place in 0..3 {
             machine.add(place);
@@ -129,9 +129,9 @@ proptest! {
 }
 
 /// A machine with an armed request for each connection.
-fn armed(connections: u32, (depth, most): (usize, usize)) -> (Machine, Core) {
+fn armed(connections: u32, (depth, most): (usize, usize)) -> (ReceiveMachine, RecvState) {
     let core = core_with(connections, 256, 256);
-    let mut machine = Machine::new(256, depth, most);
+    let mut machine = ReceiveMachine::new(256, depth, most);
     (0..connections).for_each(|place| machine.add(place));
     while let Some(place) = machine.next_to_arm(&core) {
         machine.arm(place);
@@ -140,7 +140,7 @@ fn armed(connections: u32, (depth, most): (usize, usize)) -> (Machine, Core) {
     (machine, core)
 }
 
-fn answer(machine: &mut Machine, core: &mut Core, place: u32, result: i32) {
+fn answer(machine: &mut ReceiveMachine, core: &mut RecvState, place: u32, result: i32) {
     let user_data = machine.user_data(place).unwrap();
     let flags = if result == -libc::ENOBUFS { 0 } else { 2 };
     machine.complete(core, &mut Vec::new(), Cqe { user_data, result, flags }, |_| BYTES as u32);
@@ -186,7 +186,7 @@ fn buffers_follow_the_connections_that_want_some() {
 #[test]
 fn a_cancellation_that_found_nothing_is_tried_again() {
     let (mut machine, mut core) = armed(2, (4, 4));
-    let failed = |machine: &mut Machine, core: &mut Core, place: u64, result| {
+    let failed = |machine: &mut ReceiveMachine, core: &mut RecvState, place: u64, result| {
         let cqe = Cqe { user_data: CANCEL | place, result, flags: 0 };
         machine.complete(core, &mut Vec::new(), cqe, |_| BYTES as u32);
     };

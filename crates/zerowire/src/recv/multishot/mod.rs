@@ -17,11 +17,11 @@ pub(in crate::recv) mod play;
 mod posted;
 
 use super::backend::Engine;
-use super::core::{Core, Kind};
-use super::listen::{ACCEPT, Step};
+use super::core::{RecvState, SocketShape};
+use super::listen::{ACCEPT, ListenStep};
 use super::{Arrival, Options, RecvError};
 use io_uring::{opcode, squeue, types};
-use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, Machine};
+use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, ReceiveMachine};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(crate) struct Multishot {
     ring: SendRing,
     // After the ring, which reads it.
     buffers: BufferRing,
-    machine: Machine,
+    machine: ReceiveMachine,
     bundles: bool,
     /// Zero: not done.
     gather: Duration,
@@ -63,7 +63,7 @@ pub(crate) struct Multishot {
 }
 
 impl Multishot {
-    pub(crate) fn new(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
+    pub(crate) fn new(core: &mut RecvState, options: &Options) -> Result<Self, RecvError> {
         let completions = options.completions.max(1);
         let ring = set_up(completions)
             .or_else(|e| if is_memlock(&e) { set_up(FEW_COMPLETIONS.min(completions)) } else { Err(e) })
@@ -73,7 +73,7 @@ impl Multishot {
         }
         let slots = core.holdings.slots();
         let depth = (HOT_BYTES / core.buffer_bytes).max(2);
-        let machine = Machine::new(slots, depth, options.depth.unwrap_or(slots / 4));
+        let machine = ReceiveMachine::new(slots, depth, options.depth.unwrap_or(slots / 4));
         let buffers =
             BufferRing::new(&ring, machine.max_depth(), GROUP).map_err(|e| match e.raw_os_error() {
                 Some(libc::EINVAL) => RecvError::TooOld { what: "ring of buffers", since: "Linux 5.19" },
@@ -85,7 +85,7 @@ impl Multishot {
     }
 
     /// Posts buffers up to the depth.
-    fn post(&mut self, core: &mut Core) {
+    fn post(&mut self, core: &mut RecvState) {
         let mut any = false;
         while self.machine.posted.count() < self.machine.depth
             && let Some(slot) = core.holdings.take()
@@ -106,10 +106,10 @@ impl Multishot {
     }
 
     /// Starts and ends accepts.
-    fn submit_accepts(&mut self, core: &mut Core) -> Result<(), RecvError> {
+    fn submit_accepts(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
         while let Some(step) = core.listeners.step() {
             let entry = match step {
-                Step::Accept { index, fd, many } => {
+                ListenStep::Accept { index, fd, many } => {
                     let (fd, user_data) = (types::Fd(fd), ACCEPT | u64::from(index));
                     match many {
                         true => opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build(),
@@ -120,7 +120,7 @@ impl Multishot {
                     }
                     .user_data(user_data)
                 }
-                Step::Cancel(index) => {
+                ListenStep::Cancel(index) => {
                     let accept = ACCEPT | u64::from(index);
                     opcode::AsyncCancel::new(accept).build().user_data(CANCEL | accept)
                 }
@@ -138,7 +138,7 @@ impl Multishot {
     }
 
     /// Starts requests, and ends those of connections that are paused. True: some were started.
-    fn submit(&mut self, core: &mut Core) -> bool {
+    fn submit(&mut self, core: &mut RecvState) -> bool {
         // Where buffers are scarce, no more are started than may find one: a request that finds none is lost work. Each
         // busy connection takes several.
         let posted = self.machine.posted.count();
@@ -183,7 +183,7 @@ impl Multishot {
         is_pushed
     }
 
-    fn entry(&self, core: &Core, place: u32) -> Option<squeue::Entry> {
+    fn entry(&self, core: &RecvState, place: u32) -> Option<squeue::Entry> {
         let fd = types::Fd(core.fd(place)?);
         let connection = core.connections.get(place as usize)?;
         let group = self.buffers.group();
@@ -195,13 +195,13 @@ impl Multishot {
                     .build()
                     .flags(squeue::Flags::BUFFER_SELECT)
             }
-            (None, Kind::Stream) if self.bundles => opcode::RecvMultiBundle::new(fd, group).build(),
+            (None, SocketShape::Stream) if self.bundles => opcode::RecvMultiBundle::new(fd, group).build(),
             (None, _) => opcode::RecvMulti::new(fd, group).build(),
         })
     }
 
     /// Arms the bell; false when the batch is full.
-    fn arm_bell(&mut self, core: &Core) -> bool {
+    fn arm_bell(&mut self, core: &RecvState) -> bool {
         if !self.machine.bell_armed {
             let fd = types::Fd(core.pool.bell().as_raw_fd());
             let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(BELL);
@@ -210,14 +210,19 @@ impl Multishot {
         self.machine.bell_armed
     }
 
-    fn enter(&mut self, core: &mut Core, want: usize, timeout: Option<Duration>) -> Result<(), RecvError> {
+    fn enter(
+        &mut self,
+        core: &mut RecvState,
+        want: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), RecvError> {
         core.events.overflows += u64::from(self.ring.has_overflowed());
         core.called();
         let result = self.ring.enter(want, timeout);
         entered(result)
     }
 
-    fn enter_gathering(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<(), RecvError> {
+    fn enter_gathering(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         core.events.overflows += u64::from(self.ring.has_overflowed());
         core.called();
         core.events.gathered += 1;
@@ -225,7 +230,7 @@ impl Multishot {
     }
 
     /// Reads the completions that are in the queue.
-    fn drain(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>) {
+    fn drain(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>) {
         let mut chunk = [Cqe::default(); CHUNK];
         loop {
             let count = self.ring.take(&mut chunk);
@@ -245,16 +250,16 @@ impl Engine for Multishot {
         format!("multishot: io_uring, provided buffers, {shape} ({})", self.ring.flags())
     }
 
-    fn add(&mut self, _core: &mut Core, place: u32, _socket: BorrowedFd<'_>) -> Result<(), RecvError> {
+    fn add(&mut self, _core: &mut RecvState, place: u32, _socket: BorrowedFd<'_>) -> Result<(), RecvError> {
         self.machine.add(place);
         Ok(())
     }
 
-    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         self.stop(core, place)
     }
 
-    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         let mut backlog = std::mem::take(&mut core.backlog);
         let mut result = Ok(());
         for _ in 0..MAX_WAITS {
@@ -277,7 +282,7 @@ impl Engine for Multishot {
         }
     }
 
-    fn resume(&mut self, _core: &mut Core, place: u32) {
+    fn resume(&mut self, _core: &mut RecvState, place: u32) {
         self.machine.queue(place);
     }
 
@@ -285,7 +290,7 @@ impl Engine for Multishot {
         Ok(())
     }
 
-    fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
+    fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError> {
         let mut backlog = std::mem::take(&mut core.backlog);
         let mut result = Ok(());
         let mut waits = 0;
@@ -303,7 +308,7 @@ impl Engine for Multishot {
 
     fn turn(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         out: &mut Vec<Arrival>,
         timeout: Option<Duration>,
     ) -> Result<(), RecvError> {

@@ -1,7 +1,7 @@
 //! For fuzzing: the state machine under completions that bytes describe, with checks after each.
 
-use super::machine::{BELL, CANCEL, Machine};
-use crate::recv::core::{Connection, Core, Kind};
+use super::machine::{BELL, CANCEL, ReceiveMachine};
+use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, Options, What};
 use std::collections::{HashSet, VecDeque};
@@ -15,8 +15,8 @@ const ERRORS: [i32; 6] =
 
 /// The side of the kernel, and of the program that holds leases.
 struct Play {
-    core: Core,
-    machine: Machine,
+    core: RecvState,
+    machine: ReceiveMachine,
     /// Buffers that the kernel has, in the order of the ring.
     ring: VecDeque<u16>,
     /// Lengths of the ring's entries.
@@ -36,7 +36,7 @@ pub(in crate::recv) fn play(script: &[u8]) {
     let Ok(core) = new_core(&options) else { return };
     let mut play = Play {
         core,
-        machine: Machine::new(SLOTS, 2, SLOTS),
+        machine: ReceiveMachine::new(SLOTS, 2, SLOTS),
         ring: VecDeque::new(),
         lens: [BYTES as u32; SLOTS],
         position: 0,
@@ -67,9 +67,9 @@ pub(in crate::recv) fn play(script: &[u8]) {
 
 impl Play {
     fn connect(&mut self, place: u32) {
-        let kind = if place.is_multiple_of(2) { Kind::Stream } else { Kind::Datagram };
+        let kind = if place.is_multiple_of(2) { SocketShape::Stream } else { SocketShape::Datagram };
         let id = ConnectionId { place, generation: 1 };
-        let connection = Connection::new(id, None, kind);
+        let connection = RecvConnection::new(id, None, kind);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),

@@ -1,6 +1,6 @@
 //! The system calls of plain receiving.
 
-use crate::recv::core::Core;
+use crate::recv::core::RecvState;
 use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -13,13 +13,13 @@ use std::time::Duration;
 const ACCEPTS: usize = 64;
 
 /// Bytes that may still be taken from the connection at `place`.
-pub(super) fn limit_of(core: &Core, place: u32) -> usize {
+pub(super) fn limit_of(core: &RecvState, place: u32) -> usize {
     let limit = core.connections.get(place as usize).and_then(|c| c.limit);
     limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX))
 }
 
 /// Accepts what waits at the listening socket `index`.
-pub(super) fn accept(core: &mut Core, index: u32) {
+pub(super) fn accept(core: &mut RecvState, index: u32) {
     for _ in 0..ACCEPTS {
         let Some(fd) = core.listeners.fd(index).filter(|_| core.listeners.may_accept(index)) else { return };
         core.called();

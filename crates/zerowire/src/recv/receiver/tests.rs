@@ -2,7 +2,7 @@
 
 use super::{Backend, Receiver, new_core};
 use crate::recv::backend::Engine;
-use crate::recv::core::Core;
+use crate::recv::core::RecvState;
 use crate::recv::{Arrival, Options, RecvError};
 use std::collections::VecDeque;
 use std::io;
@@ -18,31 +18,31 @@ impl Engine for Script {
         "a script".to_owned()
     }
 
-    fn add(&mut self, _: &mut Core, _: u32, _: BorrowedFd<'_>) -> Result<(), RecvError> {
+    fn add(&mut self, _: &mut RecvState, _: u32, _: BorrowedFd<'_>) -> Result<(), RecvError> {
         Ok(())
     }
 
-    fn remove(&mut self, _: &mut Core, _: u32) -> Result<(), RecvError> {
+    fn remove(&mut self, _: &mut RecvState, _: u32) -> Result<(), RecvError> {
         Ok(())
     }
 
-    fn stop(&mut self, _: &mut Core, _: u32) -> Result<(), RecvError> {
+    fn stop(&mut self, _: &mut RecvState, _: u32) -> Result<(), RecvError> {
         Ok(())
     }
 
-    fn resume(&mut self, _: &mut Core, _: u32) {}
+    fn resume(&mut self, _: &mut RecvState, _: u32) {}
 
     fn listen(&mut self, _: u32, _: BorrowedFd<'_>) -> Result<(), RecvError> {
         Ok(())
     }
 
-    fn unlisten(&mut self, _: &mut Core, _: u32) -> Result<(), RecvError> {
+    fn unlisten(&mut self, _: &mut RecvState, _: u32) -> Result<(), RecvError> {
         Ok(())
     }
 
     fn turn(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         out: &mut Vec<Arrival>,
         _: Option<Duration>,
     ) -> Result<(), RecvError> {

@@ -9,11 +9,11 @@
 //! lock until the kernel's answer is noted. Areas can't be taken away again, so that tokens stay as they are.
 
 use super::Zcrx;
-use super::open::Plan;
+use super::open::LeasePlan;
 use super::refusal::{ABSENT, not_added};
 use crate::area::{Area, AreaOptions};
 use crate::recv::RecvError;
-use crate::recv::core::Core;
+use crate::recv::core::RecvState;
 use crate::recv::lease::MOST_ADDED;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use zerowire_sys::uring::zcrx::AREA_SHIFT;
 
 /// How an area is cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
+pub(super) struct AreaCut {
     /// Its bytes.
     pub(super) area_bytes: usize,
     /// Bytes of a buffer, the same in all areas.
@@ -31,7 +31,7 @@ pub(super) struct Cut {
     pub(super) token: u64,
 }
 
-impl Cut {
+impl AreaCut {
     /// The bits of an offset that are the area's number.
     pub(super) const TOKEN: u64 = !((1 << AREA_SHIFT) - 1);
 
@@ -44,15 +44,15 @@ impl Cut {
 /// All areas of one registration. See the module.
 #[derive(Debug)]
 pub(super) struct Areas {
-    first: Cut,
-    list: Mutex<Vec<(Area, Cut)>>,
+    first: AreaCut,
+    list: Mutex<Vec<(Area, AreaCut)>>,
     count: AtomicUsize,
     buffers: AtomicUsize,
 }
 
 impl Areas {
     /// One area.
-    pub(super) fn new(area: Area, cut: Cut) -> Self {
+    pub(super) fn new(area: Area, cut: AreaCut) -> Self {
         let (count, buffers) = (AtomicUsize::new(1), AtomicUsize::new(cut.buffers()));
         Self { first: cut, list: Mutex::new(vec![(area, cut)]), count, buffers }
     }
@@ -84,7 +84,7 @@ impl Areas {
         area: Area,
         area_bytes: usize,
         register: impl FnOnce() -> io::Result<u64>,
-    ) -> Option<io::Result<Cut>> {
+    ) -> Option<io::Result<AreaCut>> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         if list.len() > MOST_ADDED {
             return None;
@@ -93,10 +93,10 @@ impl Areas {
             Ok(token) => token,
             Err(e) => return Some(Err(e)),
         };
-        if token & !Cut::TOKEN != 0 || list.iter().any(|(_, cut)| cut.token == token) {
+        if token & !AreaCut::TOKEN != 0 || list.iter().any(|(_, cut)| cut.token == token) {
             return Some(Err(io::Error::other(format!("the kernel names the new area {token:#x}"))));
         }
-        let cut = Cut { area_bytes, token, ..self.first };
+        let cut = AreaCut { area_bytes, token, ..self.first };
         list.push((area, cut));
         self.count.store(list.len(), Ordering::Relaxed);
         self.buffers.fetch_add(cut.buffers(), Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Areas {
     }
 
     /// Those behind the first `known`; waits for one that is being added.
-    pub(super) fn after(&self, known: usize) -> Vec<(Area, Cut)> {
+    pub(super) fn after(&self, known: usize) -> Vec<(Area, AreaCut)> {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.get(known..).unwrap_or_default().to_vec()
     }
@@ -130,9 +130,9 @@ impl Share {
 
 impl Zcrx {
     /// See [`Receiver::add_area`](crate::recv::Receiver::add_area).
-    pub(super) fn append(&mut self, core: &mut Core, options: AreaOptions) -> Result<(), RecvError> {
+    pub(super) fn append(&mut self, core: &mut RecvState, options: AreaOptions) -> Result<(), RecvError> {
         let chunk = self.shared.areas.buffer_bytes() as usize;
-        let registered = Plan::registered(options.buffers.saturating_mul(options.buffer_bytes), chunk)?;
+        let registered = LeasePlan::registered(options.buffers.saturating_mul(options.buffer_bytes), chunk)?;
         // Asked first: older kernels answer what can mean other things, too.
         if !self.zcrx.has_more_areas() {
             return Err(not_added(&io::Error::from_raw_os_error(ABSENT), registered));
@@ -151,7 +151,7 @@ impl Zcrx {
         };
         self.state.learn(&core.pool);
         self.share.buffers += options.buffers;
-        let slots = Plan::slots(cut.buffers(), self.has_device());
+        let slots = LeasePlan::slots(cut.buffers(), self.has_device());
         let share = self.share.of(core.holdings.slots() + slots);
         self.state.make_room(core, slots, share);
         Ok(())
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_kernels_word_is_checked() {
-        let cut = Cut { area_bytes: 8192, buffer_bytes: 4096, token: 0 };
+        let cut = AreaCut { area_bytes: 8192, buffer_bytes: 4096, token: 0 };
         let areas = Areas::new(area(), cut);
         let add = |token| areas.add(area(), 8192, || Ok(token)).unwrap().map(|c| c.token);
         for wrong in [0, 1, 1 << AREA_SHIFT | 4096] {

@@ -1,12 +1,12 @@
 //! For measuring: pieces that completions name are lent, dropped, collected and written to the refill ring, as in a receiver. There is
 //! no kernel: the completions are made here, and the ring is said to be taken.
 
-use super::areas::{Areas, Cut};
-use super::shared::Shared;
-use super::state::{State, recv_data};
+use super::areas::{AreaCut, Areas};
+use super::shared::SharedIfq;
+use super::state::{ZcrxState, recv_data};
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
-use crate::recv::{Arrival, Options, RecvError, core::Core};
+use crate::recv::{Arrival, Options, RecvError, core::RecvState};
 use std::sync::Arc;
 use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
 use zerowire_sys::uring::zcrx::Region;
@@ -15,9 +15,9 @@ const PAGE: usize = 4096;
 
 /// See the module.
 pub(in crate::recv) struct Cycle {
-    core: Core,
-    state: State,
-    shared: Shared,
+    core: RecvState,
+    state: ZcrxState,
+    shared: SharedIfq,
     /// The page that the next completion names, and how many there are.
     next: u64,
     pages: u64,
@@ -30,10 +30,10 @@ impl Cycle {
         connect(&mut core);
         let Some(area) = core.pool.area(0).cloned() else { return Err(RecvError::NotAvailable("zcrx")) };
         let slots = core.holdings.slots();
-        let cut = Cut { area_bytes: area.len(), buffer_bytes: PAGE as u32, token: 0 };
+        let cut = AreaCut { area_bytes: area.len(), buffer_bytes: PAGE as u32, token: 0 };
         let region = Region::alone(slots.next_power_of_two() as u32).map_err(RecvError::system("mmap"))?;
-        let shared = Shared::new(Areas::new(area, cut), None, Arc::new(region));
-        let mut state = State::new(slots, &core.pool, Arc::clone(&shared.areas), None);
+        let shared = SharedIfq::new(Areas::new(area, cut), None, Arc::new(region));
+        let mut state = ZcrxState::new(slots, &core.pool, Arc::clone(&shared.areas), None);
         state.add(0);
         let _ = state.next_arm(&core);
         Ok(Self { core, state, shared, next: 0, pages: slots as u64 })

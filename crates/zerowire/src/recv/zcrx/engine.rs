@@ -3,7 +3,7 @@
 use super::{CANCEL_TRIES, CANCEL_WAIT, SharedArea, Zcrx, failed, state};
 use crate::area::AreaOptions;
 use crate::recv::backend::Engine;
-use crate::recv::core::Core;
+use crate::recv::core::RecvState;
 use crate::recv::{Arrival, RecvError, ZeroCopied};
 use rustix::net::{SocketType, ipproto, sockopt};
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use zerowire_sys::uring::wide::{Completions, Entry};
 
 impl Zcrx {
     /// Ends the request of `place`; what it brings until then goes to the backlog.
-    fn end(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn end(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         let mut backlog = std::mem::take(&mut core.backlog);
         let mut result = Ok(());
         let mut tries = 0;
@@ -85,21 +85,21 @@ impl Engine for Zcrx {
         self.shared.zero_copied()
     }
 
-    fn add(&mut self, _core: &mut Core, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
+    fn add(&mut self, _core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
         check_tcp(socket)?;
         self.state.add(place);
         Ok(())
     }
 
-    fn remove(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         self.end(core, place)
     }
 
-    fn stop(&mut self, core: &mut Core, place: u32) -> Result<(), RecvError> {
+    fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         self.end(core, place)
     }
 
-    fn resume(&mut self, _core: &mut Core, place: u32) {
+    fn resume(&mut self, _core: &mut RecvState, place: u32) {
         self.state.want(place);
     }
 
@@ -107,7 +107,7 @@ impl Engine for Zcrx {
         check_tcp(socket)
     }
 
-    fn unlisten(&mut self, core: &mut Core, index: u32) -> Result<(), RecvError> {
+    fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError> {
         let mut backlog = std::mem::take(&mut core.backlog);
         let (mut result, mut tries) = (Ok(()), 0);
         while result.is_ok() && core.listeners.is_asked(index) {
@@ -127,13 +127,13 @@ impl Engine for Zcrx {
         self.state.returned(slot);
     }
 
-    fn close(&mut self, core: &mut Core) {
+    fn close(&mut self, core: &mut RecvState) {
         // What came back goes to those who share the area.
         core.backlog.clear();
         core.collect(|slot| self.state.returned(slot));
     }
 
-    fn export(&mut self, core: &mut Core) -> Result<SharedArea, RecvError> {
+    fn export(&mut self, core: &mut RecvState) -> Result<SharedArea, RecvError> {
         core.called();
         match self.zcrx.export() {
             Ok(fd) => Ok(SharedArea::new(Arc::clone(&self.shared), fd)),
@@ -145,13 +145,13 @@ impl Engine for Zcrx {
         }
     }
 
-    fn add_area(&mut self, core: &mut Core, area: AreaOptions) -> Result<(), RecvError> {
+    fn add_area(&mut self, core: &mut RecvState, area: AreaOptions) -> Result<(), RecvError> {
         self.append(core, area)
     }
 
     fn turn(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         out: &mut Vec<Arrival>,
         timeout: Option<Duration>,
     ) -> Result<(), RecvError> {

@@ -1,8 +1,8 @@
 //! An area that several receivers use.
 
-use super::open::Plan;
-use super::shared::Shared;
-use crate::recv::core::Core;
+use super::open::LeasePlan;
+use super::shared::SharedIfq;
+use crate::recv::core::RecvState;
 use crate::recv::receiver::core_on;
 use crate::recv::{Options, RecvError};
 use std::os::fd::OwnedFd;
@@ -18,12 +18,12 @@ pub struct SharedArea(Arc<Export>);
 
 #[derive(Debug)]
 struct Export {
-    shared: Arc<Shared>,
+    shared: Arc<SharedIfq>,
     fd: OwnedFd,
 }
 
 impl SharedArea {
-    pub(super) fn new(shared: Arc<Shared>, fd: OwnedFd) -> Self {
+    pub(super) fn new(shared: Arc<SharedIfq>, fd: OwnedFd) -> Self {
         shared.set_exported();
         Self(Arc::new(Export { shared, fd }))
     }
@@ -38,7 +38,7 @@ impl SharedArea {
         self.0.shared.buffers()
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<SharedIfq> {
         &self.0.shared
     }
 
@@ -47,10 +47,10 @@ impl SharedArea {
     }
 
     /// What a receiver on it needs.
-    pub(in crate::recv) fn core(&self, options: &Options) -> Result<Core, RecvError> {
-        let plan = Plan::part(&self.0.shared, options);
+    pub(in crate::recv) fn core(&self, options: &Options) -> Result<RecvState, RecvError> {
+        let plan = LeasePlan::part(&self.0.shared, options);
         let areas = self.0.shared.areas.after(0).into_iter();
-        // The others follow, see `State::new`.
+        // The others follow, see `ZcrxState::new`.
         let first = areas.map(|(area, _)| area).next().ok_or(RecvError::NotShareable)?;
         core_on(first, options.buffer_bytes, plan.slots, plan.share)
     }

@@ -38,14 +38,14 @@ pub use dmabuf::Dmabuf;
 pub use export::SharedArea;
 pub use options::{Flush, ZcrxOptions};
 
-use super::core::Core;
+use super::core::RecvState;
 use super::lease::Pool;
-use super::listen::{ACCEPT, Step};
+use super::listen::{ACCEPT, ListenStep};
 use super::{Arrival, RecvError};
 use areas::Share;
-pub(super) use open::{Plan, device_memory};
-use shared::{Leftover, Shared};
-use state::State;
+pub(super) use open::{LeasePlan, device_memory};
+use shared::{Leftover, SharedIfq};
+use state::ZcrxState;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,9 +66,9 @@ const COPIED_EVERY: u32 = 64;
 pub(super) struct Zcrx {
     ring: WideRing,
     zcrx: Registered,
-    state: State,
+    state: ZcrxState,
     pool: Arc<Pool>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedIfq>,
     /// In the pool, too.
     left: Arc<Leftover>,
     /// The area, if it is one.
@@ -86,13 +86,13 @@ pub(super) struct Zcrx {
 
 impl Zcrx {
     /// Buffers that the kernel has, if nobody else has any.
-    fn free(&self, core: &Core, untaken: u32) -> usize {
+    fn free(&self, core: &RecvState, untaken: u32) -> usize {
         let lent = core.holdings.slots() - core.holdings.free();
         self.shared.buffers().saturating_sub(lent + untaken as usize + self.state.waiting.len())
     }
 
     /// Gives back what came back, and starts connections again that waited for that.
-    fn feed(&mut self, core: &mut Core) -> Result<(), RecvError> {
+    fn feed(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
         let had = !self.state.waiting.is_empty();
         self.publish();
         let untaken = self.shared.untaken();
@@ -139,7 +139,7 @@ impl Zcrx {
     }
 
     /// Whether the kernel is to be told to take entries.
-    fn is_flush_due(&self, core: &Core, untaken: u32, starved: bool) -> bool {
+    fn is_flush_due(&self, core: &RecvState, untaken: u32, starved: bool) -> bool {
         if self.no_flush {
             return false;
         }
@@ -154,7 +154,7 @@ impl Zcrx {
         !self.state.waiting.is_empty() || self.flush.is_due(unlent, untaken, free, self.came)
     }
 
-    fn arm(&mut self, core: &mut Core, event: Event) -> Result<(), RecvError> {
+    fn arm(&mut self, core: &mut RecvState, event: Event) -> Result<(), RecvError> {
         if std::mem::take(&mut self.state.fired[event as usize]) {
             core.called();
             self.zcrx.arm(event).map_err(failed("io_uring_register(ZCRX_CTRL_ARM_EVENT)"))?;
@@ -163,7 +163,7 @@ impl Zcrx {
     }
 
     /// Puts entries into the batch: cancellations first, since they make room.
-    fn queue_entries(&mut self, core: &mut Core) -> Result<(), RecvError> {
+    fn queue_entries(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
         while let Some(place) = self.state.next_cancel() {
             self.push(core, Entry::cancel(state::recv_data(place), state::cancel_data(place)))?;
         }
@@ -184,11 +184,11 @@ impl Zcrx {
     }
 
     /// Starts and ends accepts.
-    fn queue_accepts(&mut self, core: &mut Core) -> Result<(), RecvError> {
+    fn queue_accepts(&mut self, core: &mut RecvState) -> Result<(), RecvError> {
         while let Some(step) = core.listeners.step() {
             let entry = match step {
-                Step::Accept { index, fd, many } => Entry::accept(fd, many, ACCEPT | u64::from(index)),
-                Step::Cancel(index) => Entry::cancel(ACCEPT | u64::from(index), state::CANCEL_ALL),
+                ListenStep::Accept { index, fd, many } => Entry::accept(fd, many, ACCEPT | u64::from(index)),
+                ListenStep::Cancel(index) => Entry::cancel(ACCEPT | u64::from(index), state::CANCEL_ALL),
             };
             if let Err(e) = self.push(core, entry) {
                 core.listeners.undo(step);
@@ -198,7 +198,7 @@ impl Zcrx {
         Ok(())
     }
 
-    fn push(&mut self, core: &mut Core, entry: Entry) -> Result<(), RecvError> {
+    fn push(&mut self, core: &mut RecvState, entry: Entry) -> Result<(), RecvError> {
         if self.ring.push(entry) {
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Zcrx {
         Err(failed("io_uring_enter")(std::io::Error::other("the kernel takes no more entries")))
     }
 
-    fn enter(&mut self, core: &mut Core, want: u32, timeout: Option<Duration>) -> Result<(), RecvError> {
+    fn enter(&mut self, core: &mut RecvState, want: u32, timeout: Option<Duration>) -> Result<(), RecvError> {
         core.called();
         let result = self.ring.enter(want, timeout);
         core.events.overflows += u64::from(self.ring.has_overflowed());
@@ -224,7 +224,7 @@ impl Zcrx {
     }
 
     /// Takes the completions that are there.
-    fn drain(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>) -> bool {
+    fn drain(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>) -> bool {
         let copied = self.shared.copied();
         core.events.copied += copied.count;
         self.state.copied(copied.bytes);
@@ -233,7 +233,7 @@ impl Zcrx {
     }
 
     /// Waits for completions, and for leases where that helps.
-    fn wait(&mut self, core: &mut Core, timeout: Option<Duration>) -> Result<(), RecvError> {
+    fn wait(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         let pool = Arc::clone(&self.pool);
         let (starved, blocked) = (self.state.is_starved(), self.state.is_blocked());
         // With half of the area lent, the NIC or the next receive may soon want what comes back.
@@ -256,7 +256,7 @@ impl Zcrx {
 
     fn sleep(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         timeout: Option<Duration>,
         sleeps: bool,
         starved: bool,

@@ -1,13 +1,13 @@
 //! Set-up: how the area is cut, the ring, the registration, and what its refusal means.
 
 use super::Dmabuf;
-use super::areas::{Areas, Cut, Share};
+use super::areas::{AreaCut, Areas, Share};
 use super::refusal::{explained, import_refused, refused};
-use super::shared::{Leftover, Shared};
-use super::state::{self, State};
+use super::shared::{Leftover, SharedIfq};
+use super::state::{self, ZcrxState};
 use super::{SUBMISSIONS, SharedArea, Zcrx};
 use crate::area::Area;
-use crate::recv::core::Core;
+use crate::recv::core::RecvState;
 use crate::recv::{Backend, Options, RecvError};
 use std::io;
 use std::os::fd::AsFd;
@@ -28,7 +28,7 @@ const TAKEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How many leases the area gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::recv) struct Plan {
+pub(in crate::recv) struct LeasePlan {
     /// Leases at a time.
     pub(in crate::recv) slots: usize,
     /// Leases that pause a connection.
@@ -39,7 +39,7 @@ pub(in crate::recv) struct Plan {
     registered: usize,
 }
 
-impl Plan {
+impl LeasePlan {
     /// For these options, which are in range; `None` for other back ends, which have no use for a DMA buffer.
     pub(in crate::recv) fn of(options: &Options) -> Result<Option<Self>, RecvError> {
         let has_device = match options.backend {
@@ -74,7 +74,7 @@ impl Plan {
     }
 
     /// For a receiver that uses the area of another one: `buffers * buffer_bytes` is what it may hold of it.
-    pub(super) fn part(shared: &Shared, options: &Options) -> Self {
+    pub(super) fn part(shared: &SharedIfq, options: &Options) -> Self {
         let bytes = options.buffers.saturating_mul(options.buffer_bytes);
         let buffers = bytes / shared.areas.buffer_bytes().max(1) as usize;
         Self::leases(buffers.clamp(1, shared.buffers().max(1)), shared.queue.is_some(), options)
@@ -97,8 +97,8 @@ pub(in crate::recv) fn device_memory(options: &Options) -> Result<Option<Area>, 
 
 impl Zcrx {
     /// Makes the ring and registers the area.
-    pub(in crate::recv) fn new(core: &mut Core, options: &Options) -> Result<Self, RecvError> {
-        let Some(plan) = Plan::of(options)? else { return Err(RecvError::NotAvailable("zcrx")) };
+    pub(in crate::recv) fn new(core: &mut RecvState, options: &Options) -> Result<Self, RecvError> {
+        let Some(plan) = LeasePlan::of(options)? else { return Err(RecvError::NotAvailable("zcrx")) };
         let ring = make_ring(options)?;
         let Some(area) = core.pool.area(0).cloned() else { return Err(RecvError::NotAvailable("zcrx")) };
         let mut request = Request {
@@ -125,14 +125,15 @@ impl Zcrx {
             patiently(queue.is_some(), || unsafe { Registered::new(&ring, &request) })
         });
         let (zcrx, answer) = registered.map_err(|e| explained(e, &queue, &request))?;
-        let cut = Cut { area_bytes: plan.registered, buffer_bytes: answer.buffer_bytes, token: answer.token };
-        let shared = Shared::new(Areas::new(area, cut), queue, Arc::clone(zcrx.region()));
+        let cut =
+            AreaCut { area_bytes: plan.registered, buffer_bytes: answer.buffer_bytes, token: answer.token };
+        let shared = SharedIfq::new(Areas::new(area, cut), queue, Arc::clone(zcrx.region()));
         Ok(Self::on(core, options, ring, zcrx, Arc::new(shared)))
     }
 
     /// Makes a ring that uses the area of another one.
     pub(in crate::recv) fn sharing(
-        core: &mut Core,
+        core: &mut RecvState,
         area: &SharedArea,
         options: &Options,
     ) -> Result<Self, RecvError> {
@@ -144,12 +145,18 @@ impl Zcrx {
         Ok(Self::on(core, options, ring, zcrx, Arc::clone(area.shared())))
     }
 
-    fn on(core: &mut Core, options: &Options, ring: WideRing, zcrx: Registered, shared: Arc<Shared>) -> Self {
+    fn on(
+        core: &mut RecvState,
+        options: &Options,
+        ring: WideRing,
+        zcrx: Registered,
+        shared: Arc<SharedIfq>,
+    ) -> Self {
         // The ring goes with the last lease, see the module.
         let left = Arc::new(Leftover::new(Arc::clone(&shared), Arc::clone(ring.fd())));
         core.pool.keep(Arc::clone(&left) as _);
         let areas = Arc::clone(&shared.areas);
-        let state = State::new(core.holdings.slots(), &core.pool, areas, shared.owed.clone());
+        let state = ZcrxState::new(core.holdings.slots(), &core.pool, areas, shared.owed.clone());
         Self {
             ring,
             zcrx,

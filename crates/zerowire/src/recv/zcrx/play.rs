@@ -1,9 +1,9 @@
 //! For fuzzing: the state machine under completions that bytes describe, with checks after each.
 
-use super::areas::{Areas, Cut};
-use super::state::{BELL, CANCEL_ALL, EVENT, State, cancel_data, recv_data};
+use super::areas::{AreaCut, Areas};
+use super::state::{BELL, CANCEL_ALL, EVENT, ZcrxState, cancel_data, recv_data};
 use crate::area::{Area, AreaOptions, Pages};
-use crate::recv::core::{Connection, Core, Kind};
+use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, Backend, ConnectionId, Options, What};
 use std::collections::VecDeque;
@@ -25,8 +25,8 @@ const ERRORS: [i32; 8] =
 
 /// The side of the kernel, and of the program that holds leases.
 struct Play {
-    core: Core,
-    state: State,
+    core: RecvState,
+    state: ZcrxState,
     areas: Arc<Areas>,
     /// The memory, as the kernel has it.
     memory: Vec<Area>,
@@ -59,11 +59,11 @@ pub(in crate::recv) fn play(script: &[u8]) {
     };
     let Ok(core) = new_core(&options) else { return };
     let Some((mode, script)) = script.split_first() else { return };
-    let cut = Cut { area_bytes: AREA_BYTES, buffer_bytes: BYTES as u32, token: TOKEN };
+    let cut = AreaCut { area_bytes: AREA_BYTES, buffer_bytes: BYTES as u32, token: TOKEN };
     let Some(first) = core.pool.area(0).cloned() else { return };
     let areas = Arc::new(Areas::new(first.clone(), cut));
     let owed = (mode & 2 != 0).then(Arc::default);
-    let state = State::new(core.holdings.slots(), &core.pool, Arc::clone(&areas), owed);
+    let state = ZcrxState::new(core.holdings.slots(), &core.pool, Arc::clone(&areas), owed);
     let mut play = Play {
         core,
         state,
@@ -109,7 +109,7 @@ pub(in crate::recv) fn play(script: &[u8]) {
 impl Play {
     fn connect(&mut self, place: u32) {
         let id = ConnectionId { place, generation: 1 };
-        let connection = Connection::new(id, None, Kind::Stream);
+        let connection = RecvConnection::new(id, None, SocketShape::Stream);
         match self.core.connections.get_mut(place as usize) {
             Some(old) => *old = connection,
             None => self.core.connections.push(connection),
@@ -196,7 +196,7 @@ impl Play {
         }
         if flush {
             for entry in self.state.waiting.drain(..) {
-                let (token, offset) = (entry.off & Cut::TOKEN, entry.off & !Cut::TOKEN);
+                let (token, offset) = (entry.off & AreaCut::TOKEN, entry.off & !AreaCut::TOKEN);
                 let bytes = match token {
                     TOKEN => AREA_BYTES,
                     TOKEN_ADDED if self.memory.len() > 1 => ADDED * BYTES,

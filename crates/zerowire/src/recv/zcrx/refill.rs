@@ -11,12 +11,12 @@ use zerowire_sys::uring::zcrx::Rqe;
 
 /// The writing end of a refill ring.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct RefillRing {
     entries: u32,
     tail: u32,
 }
 
-impl Ring {
+impl RefillRing {
     /// A ring of `entries` (a power of two) that nothing was written to.
     pub(super) fn new(entries: u32) -> Self {
         Self { entries, tail: 0 }
@@ -67,7 +67,7 @@ mod tests {
         #[test]
         fn every_entry_arrives_once(start in prop_oneof![Just(0u32), u32::MAX - 9..=u32::MAX], steps in prop::collection::vec(step(), 0..200)) {
             const ENTRIES: u32 = 8;
-            let (mut book, mut waiting) = (Ring { entries: ENTRIES, tail: start }, VecDeque::new());
+            let (mut book, mut waiting) = (RefillRing { entries: ENTRIES, tail: start }, VecDeque::new());
             let mut ring = [None; ENTRIES as usize];
             let (mut head, mut tail) = (start, start);
             let (mut next, mut taken) = (0u64, 0u64);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_head_that_cannot_be_stops_the_ring_and_nothing_else() {
-        let (mut book, mut waiting) = (Ring::new(4), VecDeque::from([Rqe::default()]));
+        let (mut book, mut waiting) = (RefillRing::new(4), VecDeque::from([Rqe::default()]));
         assert_eq!(book.publish(&mut waiting, 1, |_, _| panic!("no room is known")), None);
         assert_eq!((waiting.len(), book.publish(&mut waiting, 0, |_, _| ())), (1, Some(1)));
     }

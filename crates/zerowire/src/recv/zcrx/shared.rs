@@ -11,7 +11,7 @@
 //! nobody has at once, the leases when the last of them is dropped.
 
 use super::areas::Areas;
-use super::refill::Ring;
+use super::refill::RefillRing;
 use crate::recv::ZeroCopied;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -21,15 +21,15 @@ use zerowire_sys::uring::zcrx::{CopyStats, Region, Rqe};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedIfq {
     pub(super) areas: Arc<Areas>,
     /// Queue and interface; `None`: no device.
     pub(super) queue: Option<(String, u32)>,
-    /// See [`State`](super::state::State).
+    /// See [`ZcrxState`](super::state::ZcrxState).
     pub(super) owed: Option<Arc<AtomicI64>>,
     region: Arc<Region>,
     /// The writing end of the refill ring.
-    ring: Mutex<Ring>,
+    ring: Mutex<RefillRing>,
     /// What receivers left behind that are gone.
     late: Mutex<Vec<Rqe>>,
     has_late: AtomicBool,
@@ -40,14 +40,14 @@ pub(super) struct Shared {
     is_exported: AtomicBool,
 }
 
-impl Shared {
+impl SharedIfq {
     pub(super) fn new(areas: Areas, queue: Option<(String, u32)>, region: Arc<Region>) -> Self {
         let owed = queue.is_some().then(Arc::default);
         Self {
             areas: Arc::new(areas),
             queue,
             owed,
-            ring: Mutex::new(Ring::new(region.entries())),
+            ring: Mutex::new(RefillRing::new(region.entries())),
             region,
             late: Mutex::default(),
             has_late: AtomicBool::default(),
@@ -138,14 +138,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What a receiver leaves in its pool: dropped with the last lease.
 #[derive(Debug)]
 pub(super) struct Leftover {
-    shared: Arc<Shared>,
+    shared: Arc<SharedIfq>,
     lent: Mutex<Vec<Rqe>>,
     /// The ring's part in the registration: as long as it is open, the kernel takes nothing back.
     _ring: Arc<OwnedFd>,
 }
 
 impl Leftover {
-    pub(super) fn new(shared: Arc<Shared>, ring: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(shared: Arc<SharedIfq>, ring: Arc<OwnedFd>) -> Self {
         Self { shared, lent: Mutex::default(), _ring: ring }
     }
 
@@ -166,12 +166,12 @@ impl Drop for Leftover {
 mod tests {
     use super::*;
     use crate::area::{Area, AreaOptions, Pages};
-    use crate::recv::zcrx::areas::Cut;
+    use crate::recv::zcrx::areas::AreaCut;
 
-    fn shared(entries: u32) -> Arc<Shared> {
+    fn shared(entries: u32) -> Arc<SharedIfq> {
         let area = Area::new(AreaOptions { buffer_bytes: 4096, buffers: 4, pages: Pages::Normal }).unwrap();
-        let cut = Cut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
-        Arc::new(Shared::new(Areas::new(area, cut), None, Arc::new(Region::alone(entries).unwrap())))
+        let cut = AreaCut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
+        Arc::new(SharedIfq::new(Areas::new(area, cut), None, Arc::new(Region::alone(entries).unwrap())))
     }
 
     fn piece(off: u64) -> Rqe {
@@ -182,9 +182,9 @@ mod tests {
     #[test]
     fn a_queue_tells_that_its_figure_may_be_too_high() {
         let area = Area::new(AreaOptions { buffer_bytes: 4096, buffers: 4, pages: Pages::Normal }).unwrap();
-        let cut = Cut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
+        let cut = AreaCut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
         let areas = || Areas::new(area.clone(), cut);
-        let of = |queue, region| Shared::new(areas(), queue, Arc::new(region)).zero_copied();
+        let of = |queue, region| SharedIfq::new(areas(), queue, Arc::new(region)).zero_copied();
         let queue = || Some(("eth1".to_owned(), 3));
         assert_eq!(
             of(queue(), Region::alone(8).unwrap()),

@@ -13,9 +13,9 @@
 //!
 //! In none of these cases is a byte taken from the socket that no completion names (io_uring/zcrx.c, `io_zcrx_recv_skb`).
 
-use super::areas::{Areas, Cut};
+use super::areas::{AreaCut, Areas};
 use crate::recv::Arrival;
-use crate::recv::core::{Core, Placed};
+use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::{Filled, Pool};
 use crate::recv::listen::ACCEPT;
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ pub(super) fn cancel_data(place: u32) -> u64 {
 
 /// A connection's receive.
 #[derive(Clone, Copy, Debug, Default)]
-struct Request {
+struct ZcrxOp {
     /// In the kernel, or handed over with the next call.
     armed: bool,
     /// Its cancellation is on its way.
@@ -61,7 +61,7 @@ struct Request {
 
 /// A piece of an area that is lent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Piece {
+struct AreaPiece {
     /// As the kernel named it, with the area's number.
     offset: u64,
     len: u32,
@@ -69,8 +69,8 @@ struct Piece {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct State {
-    requests: Vec<Request>,
+pub(super) struct ZcrxState {
+    requests: Vec<ZcrxOp>,
     /// Requests in the kernel.
     armed: usize,
     to_arm: VecDeque<u32>,
@@ -78,7 +78,7 @@ pub(super) struct State {
     /// Connections that found no buffer.
     starved: VecDeque<u32>,
     /// What is lent, by slot.
-    pieces: Vec<Piece>,
+    pieces: Vec<AreaPiece>,
     /// Entries of the refill ring that are to be written.
     pub(super) waiting: VecDeque<Rqe>,
     /// Completions that found no slot, in order.
@@ -94,10 +94,10 @@ pub(super) struct State {
     owed: Option<Arc<AtomicI64>>,
     areas: Arc<Areas>,
     /// How the areas are cut that this receiver knows, in the pool's order.
-    cuts: Vec<Cut>,
+    cuts: Vec<AreaCut>,
 }
 
-impl State {
+impl ZcrxState {
     /// For so many leases at a time. The first of the areas is in `pool`, where the others are put, too. With `owed` a NIC
     /// places what the kernel doesn't say it copied.
     pub(super) fn new(slots: usize, pool: &Pool, areas: Arc<Areas>, owed: Option<Arc<AtomicI64>>) -> Self {
@@ -107,7 +107,7 @@ impl State {
             to_arm: VecDeque::new(),
             to_cancel: VecDeque::new(),
             starved: VecDeque::new(),
-            pieces: vec![Piece::default(); slots],
+            pieces: vec![AreaPiece::default(); slots],
             waiting: VecDeque::with_capacity(slots),
             pending: VecDeque::new(),
             bell_armed: false,
@@ -132,16 +132,16 @@ impl State {
     }
 
     /// From now on for `slots` leases more, and `share` for one connection.
-    pub(super) fn make_room(&mut self, core: &mut Core, slots: usize, share: usize) {
+    pub(super) fn make_room(&mut self, core: &mut RecvState, slots: usize, share: usize) {
         let all = core.add_slots(slots, share);
-        self.pieces.resize(all, Piece::default());
+        self.pieces.resize(all, AreaPiece::default());
         self.waiting.reserve(all.saturating_sub(self.waiting.len()));
     }
 
     /// The area that a word of the kernel is about.
     #[inline]
     fn find(&self, word: u64) -> Option<usize> {
-        let token = word & Cut::TOKEN;
+        let token = word & AreaCut::TOKEN;
         // The kernel counts from 0 on.
         let likely = (word >> AREA_SHIFT) as usize;
         match self.cuts.get(likely) {
@@ -153,7 +153,7 @@ impl State {
     /// Knows the connection at `place` and wants to receive on it.
     pub(super) fn add(&mut self, place: u32) {
         if self.requests.len() <= place as usize {
-            self.requests.resize(place as usize + 1, Request::default());
+            self.requests.resize(place as usize + 1, ZcrxOp::default());
         }
         self.want(place);
     }
@@ -215,7 +215,7 @@ impl State {
 
     /// The next connection to receive on, and how many bytes at most (0: any number): what its limit and its share allow,
     /// so that one connection can't fill the area before it is paused.
-    pub(super) fn next_arm(&mut self, core: &Core) -> Option<(u32, u32)> {
+    pub(super) fn next_arm(&mut self, core: &RecvState) -> Option<(u32, u32)> {
         while let Some(place) = self.to_arm.pop_front() {
             let Some(request) = self.requests.get_mut(place as usize) else { continue };
             request.queued = false;
@@ -225,7 +225,7 @@ impl State {
             let room = u64::from(core.holdings.room(place).max(1)) * u64::from(self.areas.buffer_bytes());
             let limit = core.connections.get(place as usize).and_then(|c| c.limit).unwrap_or(u64::MAX);
             let bound = u32::try_from(room.min(limit)).unwrap_or(u32::MAX);
-            *request = Request { armed: true, bound, ..Request::default() };
+            *request = ZcrxOp { armed: true, bound, ..ZcrxOp::default() };
             self.armed += 1;
             return Some((place, bound));
         }
@@ -235,7 +235,7 @@ impl State {
     /// The entry could not be handed over: later.
     pub(super) fn put_back(&mut self, place: u32) {
         if let Some(request) = self.requests.get_mut(place as usize) {
-            *request = Request { queued: true, ..Request::default() };
+            *request = ZcrxOp { queued: true, ..ZcrxOp::default() };
             self.armed -= 1;
             self.to_arm.push_front(place);
         }
@@ -244,7 +244,7 @@ impl State {
     /// A lease of `slot` has come back.
     pub(super) fn returned(&mut self, slot: u32) {
         let Some(piece) = self.pieces.get_mut(slot as usize) else { return };
-        let Piece { offset, len } = std::mem::take(piece);
+        let AreaPiece { offset, len } = std::mem::take(piece);
         if len > 0 {
             self.waiting.push_back(Rqe { off: offset, len, pad: 0 });
         }
@@ -260,7 +260,7 @@ impl State {
     /// Takes completions, those first that found no slot before; false when slots have run out again.
     pub(super) fn take_all(
         &mut self,
-        core: &mut Core,
+        core: &mut RecvState,
         out: &mut impl Extend<Arrival>,
         mut next: impl FnMut() -> Option<WideCqe>,
     ) -> bool {
@@ -280,7 +280,7 @@ impl State {
     }
 
     /// What one completion means. False: there is no slot for it, and nothing was done.
-    fn take(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
+    fn take(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
         let place = cqe.user_data as u32;
         if cqe.user_data & ACCEPT != 0 {
             // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for:
@@ -321,9 +321,15 @@ impl State {
     }
 
     /// A piece of an area came.
-    fn data(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, place: u32, cqe: &WideCqe) -> bool {
+    fn data(
+        &mut self,
+        core: &mut RecvState,
+        out: &mut impl Extend<Arrival>,
+        place: u32,
+        cqe: &WideCqe,
+    ) -> bool {
         let len = cqe.result.unsigned_abs();
-        let offset = cqe.extra & !Cut::TOKEN;
+        let offset = cqe.extra & !AreaCut::TOKEN;
         let area = self.find(cqe.extra).or_else(|| {
             self.learn(&core.pool);
             self.find(cqe.extra)
@@ -340,7 +346,7 @@ impl State {
         request.got += u64::from(len);
         let is_bound = request.bound != 0 && request.got >= request.bound.into();
         if let Some(piece) = self.pieces.get_mut(slot as usize) {
-            *piece = Piece { offset: cqe.extra, len };
+            *piece = AreaPiece { offset: cqe.extra, len };
         }
         let placed = match &self.owed {
             Some(owed) if owed.load(Ordering::Relaxed) <= 0 => Placed::ByNic,
@@ -362,9 +368,9 @@ impl State {
     }
 
     /// A request has ended.
-    fn ended(&mut self, core: &mut Core, out: &mut impl Extend<Arrival>, place: u32, result: i32) {
+    fn ended(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>, place: u32, result: i32) {
         let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) else { return };
-        let Request { bound, got, .. } = std::mem::take(request);
+        let ZcrxOp { bound, got, .. } = std::mem::take(request);
         self.armed -= 1;
         match result.wrapping_neg() {
             0 if bound == 0 || got < bound.into() => {
@@ -422,7 +428,7 @@ impl State {
             self.discard(cqe);
         }
         let pieces = self.pieces.iter_mut().map(std::mem::take).filter(|p| p.len > 0);
-        let lent = pieces.map(|Piece { offset, len }| Rqe { off: offset, len, pad: 0 }).collect();
+        let lent = pieces.map(|AreaPiece { offset, len }| Rqe { off: offset, len, pad: 0 }).collect();
         (lent, self.waiting.drain(..).collect())
     }
 }

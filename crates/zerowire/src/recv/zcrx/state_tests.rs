@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::area::{Area, AreaOptions, Pages};
-use crate::recv::core::{Connection, Kind};
+use crate::recv::core::{RecvConnection, SocketShape};
 use crate::recv::receiver::new_core;
-use crate::recv::zcrx::refill::Ring;
+use crate::recv::zcrx::refill::RefillRing;
 use crate::recv::{Backend, ConnectionId, Options, What};
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ const PAGES: usize = 6;
 /// The areas' numbers, above the offsets' bits: those that the kernel would give, and those that it could.
 const TOKENS: [[u64; 2]; 2] = [[0, 1 << AREA_SHIFT], [5 << AREA_SHIFT, 1 << AREA_SHIFT]];
 
-fn core(connections: u32) -> Core {
+fn core(connections: u32) -> RecvState {
     let options = Options {
         backend: Backend::NoDevice,
         buffer_bytes: 4096,
@@ -26,16 +26,16 @@ fn core(connections: u32) -> Core {
     let mut core = new_core(&options).unwrap();
     for place in 0..connections {
         let id = ConnectionId { place, generation: 1 };
-        core.connections.push(Connection::new(id, None, Kind::Stream));
+        core.connections.push(RecvConnection::new(id, None, SocketShape::Stream));
     }
     core.holdings.grow(connections as usize);
     core
 }
 
-fn state(core: &Core, has_device: bool, token: u64) -> State {
-    let cut = Cut { area_bytes: FIRST * 4096, buffer_bytes: 4096, token };
+fn state(core: &RecvState, has_device: bool, token: u64) -> ZcrxState {
+    let cut = AreaCut { area_bytes: FIRST * 4096, buffer_bytes: 4096, token };
     let areas = Areas::new(core.pool.area(0).unwrap().clone(), cut);
-    State::new(core.holdings.slots(), &core.pool, Arc::new(areas), has_device.then(Arc::default))
+    ZcrxState::new(core.holdings.slots(), &core.pool, Arc::new(areas), has_device.then(Arc::default))
 }
 
 /// The kernel has a second area from now on, which the state machine hears of by `learn` or by a completion.
@@ -69,12 +69,12 @@ struct Model {
     /// The memory, as the kernel has it.
     areas: Vec<Area>,
 
-    core: Core,
-    state: State,
+    core: RecvState,
+    state: ZcrxState,
     free: Vec<u64>,
     /// Entries of the refill ring that the kernel has not taken.
     ring: VecDeque<u64>,
-    book: Ring,
+    book: RefillRing,
     head: u32,
     completions: VecDeque<WideCqe>,
     streams: Vec<Stream>,
@@ -92,7 +92,7 @@ impl Model {
             areas: vec![core.pool.area(0).unwrap().clone()],
             free: (0..FIRST as u64).map(|p| tokens[0] | (p * 4096)).collect(),
             ring: VecDeque::new(),
-            book: Ring::new(8),
+            book: RefillRing::new(8),
             head: 0,
             completions: VecDeque::new(),
             core,
@@ -149,8 +149,8 @@ impl Model {
             stream.armed = None;
             self.completions.push_back(end(-libc::ENOSPC));
         } else if let Some(page) = self.free.pop() {
-            let area = self.tokens.iter().position(|t| *t == page & Cut::TOKEN).unwrap();
-            let base = self.areas[area].base().wrapping_add((page & !Cut::TOKEN) as usize);
+            let area = self.tokens.iter().position(|t| *t == page & AreaCut::TOKEN).unwrap();
+            let base = self.areas[area].base().wrapping_add((page & !AreaCut::TOKEN) as usize);
             for i in 0..u64::from(len) {
                 // SAFETY: a page that is free in the model, so that no lease covers it; within the area.
                 unsafe { base.wrapping_add(i as usize).write(byte(place, stream.sent + i)) };
@@ -218,7 +218,7 @@ impl Model {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ModelStep {
     Serve(u32, u32),
     Submit,
     Drain,
@@ -227,14 +227,14 @@ enum Step {
     Append(bool),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     prop_oneof![
-        4 => (0..2u32, prop_oneof![Just(4096u32), 1..4096u32]).prop_map(|(p, l)| Step::Serve(p, l)),
-        2 => Just(Step::Submit),
-        2 => Just(Step::Drain),
-        2 => (0..4usize, any::<bool>()).prop_map(|(c, f)| Step::GiveBack(c, f)),
-        1 => (0..2u32).prop_map(Step::Stop),
-        1 => any::<bool>().prop_map(Step::Append),
+        4 => (0..2u32, prop_oneof![Just(4096u32), 1..4096u32]).prop_map(|(p, l)| ModelStep::Serve(p, l)),
+        2 => Just(ModelStep::Submit),
+        2 => Just(ModelStep::Drain),
+        2 => (0..4usize, any::<bool>()).prop_map(|(c, f)| ModelStep::GiveBack(c, f)),
+        1 => (0..2u32).prop_map(ModelStep::Stop),
+        1 => any::<bool>().prop_map(ModelStep::Append),
     ]
 }
 
@@ -251,12 +251,12 @@ proptest! {
         let mut stopped = [false; 2];
         for step in steps {
             match step {
-                Step::Serve(place, len) => model.serve(place, len, queue),
-                Step::Submit => model.submit(),
-                Step::Drain => model.drain(),
-                Step::GiveBack(count, flush) => model.give_back(count, flush),
-                Step::Append(elsewhere) => model.append(elsewhere),
-                Step::Stop(place) => {
+                ModelStep::Serve(place, len) => model.serve(place, len, queue),
+                ModelStep::Submit => model.submit(),
+                ModelStep::Drain => model.drain(),
+                ModelStep::GiveBack(count, flush) => model.give_back(count, flush),
+                ModelStep::Append(elsewhere) => model.append(elsewhere),
+                ModelStep::Stop(place) => {
                     stopped[place as usize] |= !model.state.unwant(place);
                 }
             }
@@ -349,7 +349,7 @@ fn the_ledger_follows_what_the_kernel_says_it_copied() {
     state.add(0);
     assert!(state.next_arm(&core).is_some());
     let mut out = Vec::new();
-    let mut piece = |state: &mut State, core: &mut Core, page: u64, len| {
+    let mut piece = |state: &mut ZcrxState, core: &mut RecvState, page: u64, len| {
         let mut one =
             Some(WideCqe { user_data: recv_data(0), result: len, flags: CQE_F_MORE, extra: page * 4096 });
         assert!(state.take_all(core, &mut out, || one.take()));
