@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::core::{Core, View, lock};
+use super::core::{MappedState, View, lock};
 use super::error::{Error, system};
-use super::handshake::{self, ANSWER_TIME, Parts};
+use super::handshake::{self, ANSWER_TIME, MapParts};
 use super::lease::WindowLease;
 use super::options::{Kind, Options};
 use super::read::Cursor;
@@ -34,8 +34,8 @@ pub enum Dequeued {
 /// the connection; leases stay valid.
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) core: Arc<Core>,
-    pub(super) state: Mutex<State>,
+    pub(super) core: Arc<MappedState>,
+    pub(super) state: Mutex<ReadState>,
     pub(super) ready: OwnedFd,
     pub(super) socket: OwnedFd,
     pub(super) events: OwnedFd,
@@ -49,7 +49,7 @@ pub struct Connection {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ReadState {
     /// The window that the daemon publishes next.
     next: u32,
     view: Option<Arc<View>>,
@@ -71,12 +71,12 @@ pub fn connect(path: &Path, port: u32, options: &Options) -> Result<Connection, 
 }
 
 impl Connection {
-    pub(super) fn new(parts: Parts, path: &Path, kind: Kind) -> Result<Self, Error> {
+    pub(super) fn new(parts: MapParts, path: &Path, kind: Kind) -> Result<Self, Error> {
         let core = Arc::new(parts.core);
         let view = Arc::new(View::new(Arc::clone(&core))?);
         Ok(Self {
             core,
-            state: Mutex::new(State { next: 0, view: Some(view), cursor: None }),
+            state: Mutex::new(ReadState { next: 0, view: Some(view), cursor: None }),
             events: event_fd(&parts.ready, &parts.socket)?,
             ready: parts.ready,
             socket: parts.socket,
@@ -109,7 +109,7 @@ impl Connection {
         Ok(found)
     }
 
-    pub(super) fn take(&self, state: &mut State) -> Result<Dequeued, Error> {
+    pub(super) fn take(&self, state: &mut ReadState) -> Result<Dequeued, Error> {
         let view = state.view.as_ref().ok_or(Error::NotMapped)?;
         let window = state.next;
         let windows = self.core.options.windows;

@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use super::error::{Error, system};
-use super::lease::Entry;
+use super::lease::PacketRange;
 use crate::recv::layout::{MapOptions, PAGE};
 
 /// Guest memory that was lent to the connection.
@@ -22,26 +22,26 @@ pub(super) struct RegionFile {
 
 /// A window of the ring, on the program's side.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct WindowSlot {
     /// A lease of it exists.
     pub(super) held: bool,
     /// Its entries, while no lease has them: the allocation is used again.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<PacketRange>,
 }
 
 /// Files and windows of a connection.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(super) struct MappedState {
     pub(super) options: MapOptions,
     pub(super) headers: OwnedFd,
     pub(super) data: OwnedFd,
     pub(super) regions: Vec<RegionFile>,
     /// Written when the daemon waits for a release.
     pub(super) released: OwnedFd,
-    slots: Box<[Mutex<Slot>]>,
+    slots: Box<[Mutex<WindowSlot>]>,
 }
 
-impl Core {
+impl MappedState {
     pub(super) fn new(
         options: MapOptions,
         headers: OwnedFd,
@@ -53,7 +53,7 @@ impl Core {
         Self { options, headers, data, regions, released, slots }
     }
 
-    pub(super) fn slot(&self, window: u32) -> MutexGuard<'_, Slot> {
+    pub(super) fn slot(&self, window: u32) -> MutexGuard<'_, WindowSlot> {
         lock(&self.slots[window as usize])
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// ([`super::window`]). Guest memory can change at any time and is read by volatile loads only ([`super::volatile`]).
 #[derive(Debug)]
 pub(super) struct View {
-    pub(super) core: Arc<Core>,
+    pub(super) core: Arc<MappedState>,
     /// The control page, then each window: its header pages, then its data pages.
     pub(super) memory: Mapping,
     /// Guest memory, in the order of `core.regions`.
@@ -78,7 +78,7 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(core: Arc<Core>) -> Result<Self, Error> {
+    pub(super) fn new(core: Arc<MappedState>) -> Result<Self, Error> {
         let o = &core.options;
         let reserve = system("mmap (a reservation for the windows)");
         let mut memory = Mapping::reserve(PAGE + o.windows as usize * window_len(o)).map_err(reserve)?;

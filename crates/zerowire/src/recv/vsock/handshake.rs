@@ -14,7 +14,7 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::core::{Core, RegionFile};
+use super::core::{MappedState, RegionFile};
 use super::error::{Error, system};
 use super::wait::poll_for;
 use crate::recv::layout::{DESCRIPTORS, MAGIC, MAX_REGIONS, PAGE, REPLY_LEN, Reply, Request, VERSION};
@@ -58,7 +58,7 @@ pub(super) fn ask(path: &Path, request: &Request) -> Result<OwnedFd, Error> {
 }
 
 /// An answer and its descriptors.
-pub(super) struct Answer {
+pub(super) struct MapReply {
     pub(super) reply: Reply,
     pub(super) descriptors: Vec<OwnedFd>,
 }
@@ -68,7 +68,7 @@ pub(super) fn answer(
     socket: &OwnedFd,
     path: &Path,
     timeout: Option<Duration>,
-) -> Result<Option<Answer>, Error> {
+) -> Result<Option<MapReply>, Error> {
     let mut bytes = [0; REPLY_LEN];
     let Some((len, descriptors)) = receive(socket, path, &mut bytes, timeout)? else { return Ok(None) };
     let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -77,7 +77,7 @@ pub(super) fn answer(
     }
     let reply = Reply::from_bytes(&bytes[..len])
         .map_err(|what| Error::BrokenHandshake { path: path.to_owned(), what })?;
-    Ok(Some(Answer { reply, descriptors }))
+    Ok(Some(MapReply { reply, descriptors }))
 }
 
 fn receive(
@@ -136,8 +136,8 @@ pub(super) fn accepted(reply: Reply, path: &Path, port: u32) -> Result<Reply, Er
 }
 
 /// What came with a connection, checked.
-pub(super) struct Parts {
-    pub(super) core: Core,
+pub(super) struct MapParts {
+    pub(super) core: MappedState,
     pub(super) ready: OwnedFd,
     pub(super) socket: OwnedFd,
     pub(super) host_port: u32,
@@ -145,8 +145,8 @@ pub(super) struct Parts {
 }
 
 /// Takes a connection from an answer. The table of guest memory follows it on `socket`.
-pub(super) fn parts(answer: Answer, socket: &OwnedFd, path: &Path) -> Result<Parts, Error> {
-    let Answer { reply, descriptors } = answer;
+pub(super) fn parts(answer: MapReply, socket: &OwnedFd, path: &Path) -> Result<MapParts, Error> {
+    let MapReply { reply, descriptors } = answer;
     let broken = |what: String| Error::BrokenHandshake { path: path.to_owned(), what };
     let due = DESCRIPTORS + usize::from(reply.regions);
     let came = descriptors.len();
@@ -165,8 +165,8 @@ pub(super) fn parts(answer: Answer, socket: &OwnedFd, path: &Path) -> Result<Par
     let regions = regions(fds.collect(), socket, path)?;
     rustix::io::ioctl_fionbio(&ready, true).map_err(system("FIONBIO (the ready socket)"))?;
     rustix::io::ioctl_fionbio(&stream, false).map_err(system("FIONBIO (the socket)"))?;
-    Ok(Parts {
-        core: Core::new(options, headers, data, regions, released),
+    Ok(MapParts {
+        core: MappedState::new(options, headers, data, regions, released),
         ready,
         socket: stream,
         host_port: reply.host_port,

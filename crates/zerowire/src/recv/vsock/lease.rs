@@ -9,14 +9,14 @@ use crate::recv::layout::{ENTRY_EOM, ENTRY_EOR};
 
 /// A packet of a window, checked: its bytes are in bounds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) place: Place,
+pub(super) struct PacketRange {
+    pub(super) place: PayloadSpan,
     pub(super) len: usize,
     pub(super) flags: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum PayloadSpan {
     /// Where it is in the mapping.
     Data(usize),
     Direct {
@@ -35,13 +35,13 @@ pub(super) enum Place {
 pub struct WindowLease {
     view: Arc<View>,
     window: u32,
-    entries: Vec<Entry>,
+    entries: Vec<PacketRange>,
     bytes: u64,
 }
 
 impl WindowLease {
     /// The window is published, and no other lease of it exists.
-    pub(super) fn new(view: Arc<View>, window: u32, entries: Vec<Entry>, bytes: u64) -> Self {
+    pub(super) fn new(view: Arc<View>, window: u32, entries: Vec<PacketRange>, bytes: u64) -> Self {
         Self { view, window, entries, bytes }
     }
 
@@ -99,7 +99,7 @@ impl Drop for WindowLease {
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     view: &'a View,
-    entries: std::slice::Iter<'a, Entry>,
+    entries: std::slice::Iter<'a, PacketRange>,
 }
 
 impl<'a> Iterator for Packets<'a> {
@@ -130,7 +130,7 @@ pub enum Payload<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     view: &'a View,
-    entry: &'a Entry,
+    entry: &'a PacketRange,
 }
 
 impl<'a> Packet<'a> {
@@ -140,8 +140,8 @@ impl<'a> Packet<'a> {
         match self.entry.place {
             // SAFETY: the place was checked when the window was dequeued; its file is sealed against shrinking and only the
             // daemon can write it, which does not as long as the lease that `'a` borrows from exists.
-            Place::Data(at) => Payload::Window(unsafe { self.view.memory.bytes(at, self.entry.len) }),
-            Place::Direct { region, at } => {
+            PayloadSpan::Data(at) => Payload::Window(unsafe { self.view.memory.bytes(at, self.entry.len) }),
+            PayloadSpan::Direct { region, at } => {
                 let start = self.view.regions[region].as_ptr().wrapping_add(at).cast_const();
                 // SAFETY: the place was checked when the window was dequeued; the lease keeps the region mapped.
                 Payload::Guest(unsafe { VolatileSlice::new(start, self.entry.len) })

@@ -22,7 +22,7 @@ pub(super) struct Cursor {
 }
 
 /// What one look at the windows gave.
-struct Piece {
+struct ReadPiece {
     bytes: usize,
     flags: u32,
     /// The packet has no more bytes.
@@ -35,12 +35,12 @@ impl Cursor {
     }
 
     /// Copies from one packet.
-    fn piece(&mut self, to: &mut [MaybeUninit<u8>]) -> Option<Piece> {
+    fn piece(&mut self, to: &mut [MaybeUninit<u8>]) -> Option<ReadPiece> {
         let packet = self.window.packet(self.packet)?;
         let bytes = packet.copy_to_uninit(self.taken, to);
         self.taken += bytes;
         self.left -= bytes as u64;
-        let piece = Piece { bytes, flags: packet.flags(), packet_ends: self.taken == packet.len() };
+        let piece = ReadPiece { bytes, flags: packet.flags(), packet_ends: self.taken == packet.len() };
         if piece.packet_ends {
             self.packet += 1;
             self.taken = 0;
@@ -51,7 +51,7 @@ impl Cursor {
 
 impl Connection {
     /// One piece of a packet, or None at the end.
-    fn piece(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<Option<Piece>> {
+    fn piece(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<Option<ReadPiece>> {
         loop {
             let mut state = lock(&self.state);
             if let Some(cursor) = &mut state.cursor {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::core::View;
 use super::error::Error;
-use super::lease::{Entry, Place};
+use super::lease::{PacketRange, PayloadSpan};
 use crate::recv::doorbell::wake_if_wanted;
 use crate::recv::layout::{
     DAEMON_WAITS_AT, END_CUT_SHORT, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, PAGE,
@@ -39,7 +39,7 @@ impl View {
     }
 
     /// Reads a published window's entries, each word once, and checks them. Returns the bytes of payload.
-    pub(super) fn entries(&self, window: u32, entries: &mut Vec<Entry>) -> Result<u64, Error> {
+    pub(super) fn entries(&self, window: u32, entries: &mut Vec<PacketRange>) -> Result<u64, Error> {
         entries.clear();
         let options = &self.core.options;
         let header = self.header_at(window);
@@ -79,14 +79,14 @@ impl View {
                         options.data_pages
                     )));
                 }
-                Place::Data(self.data_at(window) + at)
+                PayloadSpan::Data(self.data_at(window) + at)
             };
             let marks = if flags & ENTRY_DIRECT != 0 { (1 << REGION_SHIFT) - 1 } else { u32::MAX };
             if flags & marks & !(ENTRY_EOM | ENTRY_EOR | ENTRY_DIRECT) != 0 {
                 return Err(broken(format!("unknown flags {flags:#x}")));
             }
             total += len as u64;
-            entries.push(Entry { place, len, flags: flags & (ENTRY_EOM | ENTRY_EOR) });
+            entries.push(PacketRange { place, len, flags: flags & (ENTRY_EOM | ENTRY_EOR) });
         }
         let said = load(header + 4) as usize;
         if said != pages {
@@ -95,7 +95,7 @@ impl View {
         Ok(total)
     }
 
-    fn direct(&self, region: u32, offset: u64, len: usize) -> Result<Place, String> {
+    fn direct(&self, region: u32, offset: u64, len: usize) -> Result<PayloadSpan, String> {
         let Some(known) = self.core.regions.get(region as usize) else {
             return Err(format!("memory region {region} of {}", self.core.regions.len()));
         };
@@ -105,6 +105,6 @@ impl View {
                 known.len
             ));
         }
-        Ok(Place::Direct { region: region as usize, at: offset as usize })
+        Ok(PayloadSpan::Direct { region: region as usize, at: offset as usize })
     }
 }

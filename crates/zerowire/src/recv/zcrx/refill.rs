@@ -51,14 +51,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum RefillStep {
         Return(u8),
         Publish,
         Take(u8),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![(1..9u8).prop_map(Step::Return), Just(Step::Publish), (1..9u8).prop_map(Step::Take),]
+    fn step() -> impl Strategy<Value = RefillStep> {
+        prop_oneof![
+            (1..9u8).prop_map(RefillStep::Return),
+            Just(RefillStep::Publish),
+            (1..9u8).prop_map(RefillStep::Take),
+        ]
     }
 
     proptest! {
@@ -73,11 +77,11 @@ mod tests {
             let (mut next, mut taken) = (0u64, 0u64);
             for step in steps {
                 match step {
-                    Step::Return(count) => for _ in 0..count {
+                    RefillStep::Return(count) => for _ in 0..count {
                         waiting.push_back(Rqe { off: next, len: 1, pad: 0 });
                         next += 1;
                     },
-                    Step::Publish => {
+                    RefillStep::Publish => {
                         let new = book.publish(&mut waiting, head, |at, entry| {
                             let place = &mut ring[(at % ENTRIES) as usize];
                             assert!(place.is_none(), "overwrites an entry that was not taken");
@@ -87,7 +91,7 @@ mod tests {
                         prop_assert!(tail.wrapping_sub(head) <= ENTRIES);
                         prop_assert!(waiting.is_empty() || book.untaken(head) == ENTRIES);
                     }
-                    Step::Take(count) => for _ in 0..count {
+                    RefillStep::Take(count) => for _ in 0..count {
                         if head == tail { break; }
                         prop_assert_eq!(ring[(head % ENTRIES) as usize].take(), Some(taken));
                         taken += 1;
