@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use zerowire::ledger::Totals;
-use zerowire::send::{Choice, Way};
+use zerowire::send::{Choice, SendWay};
 
 use super::Left;
 use super::datagrams::Datagrams;
@@ -80,7 +80,7 @@ impl Report {
         if let Some(datagrams) = &self.datagrams {
             text += &format!("  {datagrams}\n");
         }
-        for choice in self.choices.iter().filter(|c| c.way == Way::Lend || c.sends > 1) {
+        for choice in self.choices.iter().filter(|c| c.way == SendWay::Lend || c.sends > 1) {
             text += &format!("  {choice}\n");
         }
         if self.left.payloads > 0 {

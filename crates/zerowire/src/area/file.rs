@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 #[derive(Debug)]
-struct Inner {
+struct FileInner {
     file: File,
     /// None: the file is empty, and nothing can be mapped.
     map: Option<Map>,
@@ -20,7 +20,7 @@ struct Inner {
 /// copying them. What is sent is what the file holds while it is being sent: a program that changes the file meanwhile
 /// changes what goes out.
 #[derive(Clone, Debug)]
-pub struct MappedFile(Arc<Inner>);
+pub struct MappedFile(Arc<FileInner>);
 
 impl MappedFile {
     /// Opens and maps a file.
@@ -44,7 +44,7 @@ impl MappedFile {
         let len = usize::try_from(meta.len())
             .map_err(|_| AreaError::File { path: name(), cause: io::ErrorKind::FileTooLarge.into() })?;
         let map = if len == 0 { None } else { Some(Map::file(&file, len)?) };
-        Ok(Self(Arc::new(Inner { file, map })))
+        Ok(Self(Arc::new(FileInner { file, map })))
     }
 
     /// Length of the file in bytes when it was mapped.

@@ -60,7 +60,7 @@ const MAX_BUFFERS: usize = 1 << 24;
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
-struct Inner {
+struct AreaInner {
     map: Map,
     buffer_bytes: usize,
     stride: usize,
@@ -71,7 +71,7 @@ struct Inner {
 
 /// Memory cut into buffers of one length. Clones are handles of the same area.
 #[derive(Clone, Debug)]
-pub struct Area(Arc<Inner>);
+pub struct Area(Arc<AreaInner>);
 
 impl Area {
     /// Maps the memory, all zeroes, and cuts it. Pages are taken from the system when they are first written (huge ones
@@ -86,7 +86,7 @@ impl Area {
         }
         let stride = buffer_bytes.next_multiple_of(ALIGN);
         let len = stride.checked_mul(buffers).ok_or(AreaError::Buffers(buffers))?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(AreaInner {
             map: Map::anonymous(len, pages)?,
             buffer_bytes,
             stride,
@@ -99,7 +99,7 @@ impl Area {
     /// One buffer, which is the first `len` bytes of a device's memory, read-only here.
     pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize) -> Result<Self, AreaError> {
         let map = Map::file(fd, len)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(AreaInner {
             map,
             buffer_bytes: len,
             stride: len,

@@ -11,7 +11,7 @@
 //!
 //! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes them.
 
-use super::restore::{PAUSE, Step, Undo, set_back, table_back};
+use super::restore::{PAUSE, Undo, UndoStep, set_back, table_back};
 use super::{DataSplit, Ethtool, Link, NetlinkError, Rss};
 
 /// Why an interface could not be set up. What had been changed was set back.
@@ -81,7 +81,7 @@ pub struct Configured {
     ethtool: Ethtool,
     interface: String,
     index: u32,
-    steps: Vec<Step>,
+    steps: Vec<UndoStep>,
     changes: Vec<Change>,
     notes: Vec<String>,
 }
@@ -193,7 +193,7 @@ impl Configured {
     }
 
     fn changed(&mut self, undo: Undo, what: String, back: String) {
-        self.steps.push(Step { undo, back: back.clone() });
+        self.steps.push(UndoStep { undo, back: back.clone() });
         self.changes.push(Change { what, back });
     }
 

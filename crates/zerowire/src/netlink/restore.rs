@@ -46,7 +46,7 @@ pub(super) enum Undo {
 
 /// A step to be taken back, and the command that does it by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct UndoStep {
     pub(super) undo: Undo,
     pub(super) back: String,
 }
@@ -56,7 +56,7 @@ pub(super) struct Step {
 pub(super) fn set_back(
     settings: &mut impl Settings,
     index: u32,
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<UndoStep>,
     mut pause: impl FnMut(),
 ) -> Result<(), NetlinkError> {
     let mut first = Ok(());
@@ -178,7 +178,8 @@ mod tests {
     /// Sets `undo` back with such refusals: the first errno, what is left, what was done, pauses.
     fn tried(undo: &[Undo], refusals: &[(Undo, i32, u32)]) -> (Option<i32>, Vec<Undo>, Vec<Undo>, u32) {
         let mut fake = Fake { refusals: refusals.to_vec(), ..Fake::default() };
-        let mut steps: Vec<_> = undo.iter().map(|u| Step { undo: u.clone(), back: String::new() }).collect();
+        let mut steps: Vec<_> =
+            undo.iter().map(|u| UndoStep { undo: u.clone(), back: String::new() }).collect();
         let mut pauses = 0;
         let result = set_back(&mut fake, 4, &mut steps, || pauses += 1);
         let left = steps.into_iter().map(|s| s.undo).collect();

@@ -18,7 +18,7 @@ const MTU_EVERY: Duration = Duration::from_millis(50);
 /// EtherType of a VLAN tag: the only frames that may be longer than the MTU (`packet_extra_vlan_len_allowed`).
 const VLAN: [u8; 2] = ethernet::TAG.to_be_bytes();
 
-pub(super) struct Link {
+pub(super) struct PacketLink {
     socket: OwnedFd,
     pub(super) interface: String,
     pub(super) mtu: usize,
@@ -29,7 +29,7 @@ pub(super) struct Link {
     offload: bool,
 }
 
-impl Link {
+impl PacketLink {
     /// A socket with the options, not bound yet.
     pub(super) fn new(interface: &str, options: &Options) -> Result<Self, OpenError> {
         let socket = sys::socket().map_err(|cause| match cause.raw_os_error() {

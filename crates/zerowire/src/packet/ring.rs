@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use self::ethertypes::EtherTypes;
 use self::order::{PacketSlot, SlotOrder};
-use super::link::Link;
+use super::link::PacketLink;
 use zerowire_sys::packet::{Status, TransmitRing};
 
 use super::wait::Waiter;
@@ -36,7 +36,7 @@ use zerowire_wire::vnet::VnetHeader;
 pub struct PacketRing {
     memory: TransmitRing,
     waiter: Waiter,
-    link: Link,
+    link: PacketLink,
     header_bytes: usize,
     copy_up_to: usize,
     bypass_queue: bool,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error::OpenError;
-use super::link::Link;
+use super::link::PacketLink;
 use super::options::Options;
 use super::wait::Waiter;
 use crate::ledger::{CopyReason, Counters, DropReason};
@@ -30,7 +30,7 @@ const BATCH: usize = 1024;
 ///
 /// A frame is back as soon as the kernel has taken it: [`FrameSender::outstanding`] counts those that it didn't take.
 pub struct PacketSocket {
-    link: Link,
+    link: PacketLink,
     waiter: Waiter,
     messages: Messages,
     memory: Box<[u8]>,
@@ -59,7 +59,7 @@ impl PacketSocket {
     pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
         // What is for rings only.
         let options = Options { skip_refused: false, copy_up_to: 0, ..options.clone() };
-        let link = Link::new(interface, &options)?;
+        let link = PacketLink::new(interface, &options)?;
         let slot_bytes = options.data_bytes(link.mtu)?;
         let stride = slot_bytes.next_multiple_of(LINE);
         let slots = options.slots;

@@ -10,7 +10,7 @@
 
 mod class;
 
-use self::class::{Class, State};
+use self::class::{Class, TrialState};
 use crate::ledger::CopyReason;
 use serde::Serialize;
 
@@ -38,14 +38,14 @@ const CLASSES: usize = 25;
 /// How a payload goes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum SendWay {
     /// The kernel copies it before the call returns.
     Copy,
     /// The kernel reads it where it lies until the notification.
     Lend,
 }
 
-impl Way {
+impl SendWay {
     const fn other(self) -> Self {
         match self {
             Self::Copy => Self::Lend,
@@ -56,9 +56,9 @@ impl Way {
 
 /// What to do with one payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct Decision {
     /// How it goes out.
-    pub way: Way,
+    pub way: SendWay,
     /// The caller takes the CPU time of this send and tells it by [`Auto::measured`].
     pub measure: bool,
     /// Why it is copied, where it is.
@@ -89,7 +89,7 @@ pub struct Choice {
     /// Longest length of the class, bytes.
     pub to_bytes: usize,
     /// What serves it.
-    pub way: Way,
+    pub way: SendWay,
     /// Why.
     pub because: Because,
     /// CPU nanoseconds of a copied send, the lower quartile of the last trial; 0 if there was none.
@@ -106,8 +106,8 @@ impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} to {} bytes: ", self.from_bytes, self.to_bytes)?;
         let way = match self.way {
-            Way::Copy => "copied",
-            Way::Lend => "lent",
+            SendWay::Copy => "copied",
+            SendWay::Lend => "lent",
         };
         match self.because {
             Because::Short => write!(f, "copied, too short to lend"),
@@ -154,15 +154,15 @@ impl Auto {
 
     /// How a payload of `len` bytes goes out.
     #[inline]
-    pub fn decide(&mut self, len: usize) -> Turn {
+    pub fn decide(&mut self, len: usize) -> Decision {
         let number = Self::class_of(len);
         let class = &mut self.classes[number];
         if len < ALWAYS_COPIED_BELOW {
             class.sends += 1;
-            return Turn { way: Way::Copy, measure: false, reason: CopyReason::Small };
+            return Decision { way: SendWay::Copy, measure: false, reason: CopyReason::Small };
         }
         let turn = class.decide();
-        if matches!(class.state, State::Knock { .. }) {
+        if matches!(class.state, TrialState::Knock { .. }) {
             self.knocking = Some(number);
         }
         turn
@@ -174,19 +174,19 @@ impl Auto {
     pub fn awaits_answer(&mut self) -> bool {
         let Some(number) = self.knocking else { return false };
         let class = &mut self.classes[number];
-        if !matches!(class.state, State::Knock { .. }) {
+        if !matches!(class.state, TrialState::Knock { .. }) {
             self.knocking = None;
         }
         class.awaits_answer()
     }
 
-    /// A send that [`Turn::measure`] asked for went `way` and took `ns` nanoseconds of this thread's CPU time. A caller that could not
+    /// A send that [`Decision::measure`] asked for went `way` and took `ns` nanoseconds of this thread's CPU time. A caller that could not
     /// lend although it was asked to says so by [`refused`](Self::refused) instead.
-    pub fn measured(&mut self, len: usize, way: Way, ns: u64) {
+    pub fn measured(&mut self, len: usize, way: SendWay, ns: u64) {
         let notification_ns = self.notification_ns;
         self.classes[Self::class_of(len)].measured(way, ns, notification_ns);
         self.trials_running =
-            self.classes.iter().any(|c| c.sends > 0 && matches!(c.state, State::Trial { .. }));
+            self.classes.iter().any(|c| c.sends > 0 && matches!(c.state, TrialState::Trial { .. }));
     }
 
     /// The kernel gave a lent payload of `len` bytes back, and says whether it copied it.
@@ -214,8 +214,8 @@ impl Auto {
     /// Lending a payload of `len` bytes was refused; it was copied.
     pub fn refused(&mut self, len: usize) {
         let class = &mut self.classes[Self::class_of(len)];
-        if !matches!(class.state, State::Run { way: Way::Copy, .. }) {
-            class.begin_run(Way::Copy, Because::Refused);
+        if !matches!(class.state, TrialState::Run { way: SendWay::Copy, .. }) {
+            class.begin_run(SendWay::Copy, Because::Refused);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::socket::SocketBackend;
 use super::uring::backend::UringBackend;
-use super::{Payload, SendError, Way, Window};
+use super::{Payload, SendError, SendWay, Window};
 use crate::ledger::CopyReason;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -30,25 +30,25 @@ impl NoLoan {
 
 /// What one submission did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct Accepted {
     /// Bytes that the kernel took. On datagram sockets all of the payload.
     pub bytes: usize,
     /// The id under which the notification will come; `None`: the bytes were copied, and nothing follows. Ids of one
     /// back end follow each other (with wrap-around).
     pub id: Option<u32>,
     /// The error number with which the kernel refused it when it had taken those behind it. It was sent again, unless it
-    /// [is lost](Sent::is_lost).
+    /// [is lost](Accepted::is_lost).
     pub refused: Option<i32>,
 }
 
-impl Sent {
+impl Accepted {
     /// A datagram of a batch that the kernel refused, for good, when it had taken those behind it: it counts as sent and
     /// lost on its way.
     pub(crate) const fn lost(errno: i32) -> Self {
         Self { bytes: usize::MAX, id: None, refused: Some(errno) }
     }
 
-    /// See [`Sent::lost`].
+    /// See [`Accepted::lost`].
     pub(crate) const fn is_lost(&self) -> bool {
         self.bytes == usize::MAX
     }
@@ -71,12 +71,12 @@ pub(crate) trait Submit {
     ///
     /// A copying call may return an id, too: it is not sure then that the kernel has read all bytes, and the payload is to
     /// be kept as if it were lent.
-    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent>;
+    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted>;
 
-    /// Sends datagrams, with as few system calls as it can; appends what was taken to `sent`, which is always the first
+    /// Sends datagrams, with as few system calls as it can; appends what was taken to `to`, which is always the first
     /// part of `payloads`. Stops at the first that is not taken, with its error where the kernel told one. If it was
     /// lending and fewer were taken than given `reap` must be called before the next lending.
-    fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()>;
+    fn submit_many(&mut self, payloads: &[Payload], way: SendWay, to: &mut Vec<Accepted>) -> io::Result<()>;
 
     /// Reads the notifications that are there and tells the window. Never waits.
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError>;
@@ -164,10 +164,15 @@ impl AnyBackend {
 
 impl Submit for AnyBackend {
     #[inline]
-    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
+    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
         each!(self, b => b.submit(payload, from, way), Err(gone()))
     }
-    fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
+    fn submit_many(
+        &mut self,
+        payloads: &[Payload],
+        way: SendWay,
+        sent: &mut Vec<Accepted>,
+    ) -> io::Result<()> {
         each!(self, b => b.submit_many(payloads, way, sent), Err(gone()))
     }
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {

@@ -7,7 +7,7 @@ use zerowire_sys::socket::get_int;
 
 /// The kinds of socket that differ in how they lend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SocketFamily {
     Tcp,
     Udp,
     /// AF_VSOCK streams and messages.
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 /// What a socket is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketKind {
-    pub kind: Kind,
+    pub kind: SocketFamily,
     /// A stream may take a part of a payload; others take all or nothing.
     pub stream: bool,
 }
@@ -33,13 +33,13 @@ impl SocketKind {
         };
         let (domain, kind, protocol) = (get(libc::SO_DOMAIN)?, get(libc::SO_TYPE)?, get(libc::SO_PROTOCOL)?);
         let kind_of = match (domain, kind, protocol) {
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, libc::IPPROTO_TCP) => Kind::Tcp,
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDP) => Kind::Udp,
-            (libc::AF_VSOCK, _, _) => Kind::Vsock,
-            (libc::AF_UNIX, _, _) => Kind::Unix,
-            _ => Kind::Other,
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, libc::IPPROTO_TCP) => SocketFamily::Tcp,
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDP) => SocketFamily::Udp,
+            (libc::AF_VSOCK, _, _) => SocketFamily::Vsock,
+            (libc::AF_UNIX, _, _) => SocketFamily::Unix,
+            _ => SocketFamily::Other,
         };
-        if kind_of != Kind::Other {
+        if kind_of != SocketFamily::Other {
             match rustix::net::getpeername(&socket) {
                 Err(rustix::io::Errno::NOTCONN) => return Err(SendError::NotConnected),
                 Err(e) => return Err(SendError::System { call: "getpeername", cause: e.into() }),
@@ -50,7 +50,7 @@ impl SocketKind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SocketFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcp => "tcp",

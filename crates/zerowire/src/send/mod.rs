@@ -70,7 +70,7 @@ pub mod uring;
 mod window;
 
 pub use crate::socket_error::SocketError;
-pub use auto::{Choice, Way};
+pub use auto::{Choice, SendWay};
 pub use close::{Close, CloseError, Closed};
 pub use error::{Refused, SendError, Unfinished};
 pub use options::{Backend, Mode, Notifications, Options};

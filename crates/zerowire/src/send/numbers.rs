@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const MOST: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+enum SocketUse {
     /// A sender lends on it.
     Lender,
     /// None does; the number of the next lent call, if it is known.
@@ -34,24 +34,24 @@ enum Entry {
 }
 
 #[derive(Debug)]
-struct Table {
-    sockets: BTreeMap<u64, Entry>,
+struct NumberTable {
+    sockets: BTreeMap<u64, SocketUse>,
     /// A socket that is not in the table was never seen if its cookie is larger than this.
     forgotten: u64,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table::new());
+static TABLE: Mutex<NumberTable> = Mutex::new(NumberTable::new());
 
-impl Table {
+impl NumberTable {
     const fn new() -> Self {
         Self { sockets: BTreeMap::new(), forgotten: 0 }
     }
 
     /// `None`: a sender lends on it. Otherwise the first number, if it is known.
     fn claim(&mut self, cookie: u64) -> Option<Option<u32>> {
-        match self.sockets.insert(cookie, Entry::Lender) {
-            Some(Entry::Lender) => None,
-            Some(Entry::Free(next)) => Some(next),
+        match self.sockets.insert(cookie, SocketUse::Lender) {
+            Some(SocketUse::Lender) => None,
+            Some(SocketUse::Free(next)) => Some(next),
             None => Some((cookie > self.forgotten).then_some(0)),
         }
     }
@@ -62,11 +62,11 @@ impl Table {
             self.sockets.remove(&cookie);
             return;
         }
-        self.sockets.insert(cookie, Entry::Free(next));
+        self.sockets.insert(cookie, SocketUse::Free(next));
         if self.sockets.len() > most {
             let forgotten = &mut self.forgotten;
             self.sockets.retain(|cookie, entry| {
-                let stays = *entry == Entry::Lender;
+                let stays = *entry == SocketUse::Lender;
                 if !stays {
                     *forgotten = (*forgotten).max(*cookie);
                 }
@@ -76,7 +76,7 @@ impl Table {
     }
 }
 
-fn lock() -> MutexGuard<'static, Table> {
+fn lock() -> MutexGuard<'static, NumberTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_socket_has_one_lender_and_counts_on() {
-        let mut t = Table::new();
+        let mut t = NumberTable::new();
         assert_eq!(t.claim(7), Some(Some(0)));
         assert_eq!(t.claim(7), None);
         t.release(7, Some(u32::MAX), 10);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_is_not_taken_for_new() {
-        let mut t = Table::new();
+        let mut t = NumberTable::new();
         for cookie in 1..=4 {
             t.claim(cookie);
         }

@@ -1,7 +1,7 @@
 //! Which back end serves a socket.
 
 use super::backend::AnyBackend;
-use super::kind::{Kind, SocketKind};
+use super::kind::{SocketFamily, SocketKind};
 use super::segment;
 use super::socket::SocketBackend;
 use super::uring::backend::{UNTOLD_ON_VSOCK, UringBackend};
@@ -28,8 +28,8 @@ pub(super) fn open(
         Backend::Socket => (socket, "asked for".to_owned()),
         Backend::Auto if !lend => (socket, "copying gains nothing from io_uring".to_owned()),
         Backend::Auto if areas.is_empty() => (socket, "no areas to register with io_uring".to_owned()),
-        Backend::Auto if kind.kind == Kind::Unix => (socket, "unix sockets lend nothing".to_owned()),
-        Backend::Auto if kind.kind == Kind::Vsock => (socket, UNTOLD_ON_VSOCK.to_owned()),
+        Backend::Auto if kind.kind == SocketFamily::Unix => (socket, "unix sockets lend nothing".to_owned()),
+        Backend::Auto if kind.kind == SocketFamily::Vsock => (socket, UNTOLD_ON_VSOCK.to_owned()),
         Backend::Uring | Backend::Auto => {
             let strict = options.backend == Backend::Uring && options.mode == Mode::ZeroCopy;
             let registration = if strict { Registration::Required } else { Registration::IfAllowed };

@@ -82,14 +82,14 @@ impl Segment {
 }
 
 /// A segment that several payloads have a part of.
-enum Shared {
+enum SharedSegment {
     Static(&'static [u8]),
     Bytes(Bytes),
     Frozen(Frozen, Range<usize>),
     File(FileSlice),
 }
 
-impl Shared {
+impl SharedSegment {
     fn of(segment: Segment) -> Self {
         match segment {
             Segment::Static(b) => Self::Static(b),
@@ -126,7 +126,7 @@ impl Shared {
 }
 
 #[derive(Debug)]
-enum Parts {
+enum PayloadParts {
     One(Segment),
     Many(Vec<Segment>),
 }
@@ -134,7 +134,7 @@ enum Parts {
 /// One datagram, one message, or a run of bytes of a stream: one segment, held without an allocation, or several.
 #[derive(Debug)]
 pub struct Payload {
-    parts: Parts,
+    parts: PayloadParts,
     len: usize,
 }
 
@@ -154,8 +154,8 @@ impl Payload {
     #[inline]
     pub fn segments(&self) -> &[Segment] {
         match &self.parts {
-            Parts::One(s) => std::slice::from_ref(s),
-            Parts::Many(s) => s,
+            PayloadParts::One(s) => std::slice::from_ref(s),
+            PayloadParts::Many(s) => s,
         }
     }
 
@@ -168,7 +168,7 @@ impl Payload {
         let mut all = Vec::with_capacity(self.len.div_ceil(bytes));
         let (mut open, mut room) = (Vec::new(), bytes);
         for segment in self.into_segments() {
-            let shared = Shared::of(segment);
+            let shared = SharedSegment::of(segment);
             let mut at = 0;
             while at < shared.len() {
                 let n = room.min(shared.len() - at);
@@ -196,8 +196,8 @@ impl Payload {
     /// Its segments, to use them again.
     pub fn into_segments(self) -> Vec<Segment> {
         match self.parts {
-            Parts::One(s) => vec![s],
-            Parts::Many(s) => s,
+            PayloadParts::One(s) => vec![s],
+            PayloadParts::Many(s) => s,
         }
     }
 
@@ -279,14 +279,14 @@ impl From<Segment> for Payload {
     #[inline]
     fn from(s: Segment) -> Self {
         let len = s.len();
-        Self { parts: Parts::One(s), len }
+        Self { parts: PayloadParts::One(s), len }
     }
 }
 
 impl From<Vec<Segment>> for Payload {
     fn from(s: Vec<Segment>) -> Self {
         let len = s.iter().map(Segment::len).sum();
-        Self { parts: Parts::Many(s), len }
+        Self { parts: PayloadParts::Many(s), len }
     }
 }
 

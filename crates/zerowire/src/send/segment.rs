@@ -1,7 +1,7 @@
 //! Payloads that the kernel or the NIC cuts into datagrams (UDP_SEGMENT).
 
 use super::SendError;
-use super::kind::{Kind, SocketKind};
+use super::kind::{SocketFamily, SocketKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use zerowire_sys::socket::{get_int, set_int};
@@ -18,7 +18,7 @@ const IPV6_HEADERS: i32 = 40 + 8;
 /// MTU without the headers (options of IP come off besides, which few sockets have). `None`: no UDP socket with a peer.
 pub fn longest_segment(socket: impl AsFd) -> Option<u16> {
     let kind = SocketKind::of(&socket).ok()?;
-    if kind.kind != Kind::Udp {
+    if kind.kind != SocketFamily::Udp {
         return None;
     }
     let peer = SocketAddr::try_from(rustix::net::getpeername(&socket).ok()??).ok()?;
@@ -35,7 +35,7 @@ pub fn longest_segment(socket: impl AsFd) -> Option<u16> {
 
 /// Sets UDP_SEGMENT.
 pub(super) fn set(socket: impl AsFd, kind: SocketKind, bytes: u16) -> Result<(), SendError> {
-    if kind.kind != Kind::Udp || bytes == 0 {
+    if kind.kind != SocketFamily::Udp || bytes == 0 {
         return Err(SendError::Segments(bytes));
     }
     set_int(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes.into())

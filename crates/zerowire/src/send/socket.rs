@@ -19,12 +19,12 @@ mod numbering;
 use self::connection::reset;
 use self::errno::tells_of_full_queues;
 use self::numbering::Numbering;
-use super::backend::{NoLoan, Sent, Submit};
-use super::kind::{Kind, SocketKind};
+use super::backend::{Accepted, NoLoan, Submit};
+use super::kind::{SocketFamily, SocketKind};
 use super::numbers::Claim;
 use super::orphans;
 use super::segment::longest_segment;
-use super::{Mode, Notifications, Options, Payload, SendError, Way, Window};
+use super::{Mode, Notifications, Options, Payload, SendError, SendWay, Window};
 use crate::ledger::CopyReason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -92,15 +92,15 @@ impl SocketBackend {
         };
         match (options.mode, kind.kind) {
             (Mode::Copy, _) => this.cannot_lend = Some(NoLoan::asked()),
-            (_, Kind::Unix) => {
+            (_, SocketFamily::Unix) => {
                 this.cannot_lend =
                     Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned()));
             }
-            (_, Kind::Other) => {
+            (_, SocketFamily::Other) => {
                 let why = "only TCP, UDP and AF_VSOCK sockets take lent memory".to_owned();
                 this.cannot_lend = Some(NoLoan::unsupported(why));
             }
-            (mode, Kind::Tcp | Kind::Udp | Kind::Vsock) => {
+            (mode, SocketFamily::Tcp | SocketFamily::Udp | SocketFamily::Vsock) => {
                 this.cannot_lend = this.prepare().err();
                 if mode == Mode::ZeroCopy
                     && this.cannot_lend.as_ref().is_some_and(|no| no.reason == CopyReason::SecondSender)
@@ -149,7 +149,7 @@ impl SocketBackend {
         }
         self.claim = Some(claim);
         // What is on tells that somebody else may have lent.
-        if let Some(first) = first.filter(|_| !self.was_on && self.kind.kind != Kind::Vsock) {
+        if let Some(first) = first.filter(|_| !self.was_on && self.kind.kind != SocketFamily::Vsock) {
             self.numbering = Numbering::known(first);
         }
         Ok(())
@@ -196,7 +196,7 @@ impl SocketBackend {
         }
         let is_free = Charges::of(&self.socket).is_ok_and(|charges| charges.options() == 0);
         // On AF_VSOCK numbers tell nothing: all is back when the socket is charged for none.
-        if is_free && self.kind.kind == Kind::Vsock {
+        if is_free && self.kind.kind == SocketFamily::Vsock {
             self.numbering.ignore_numbers();
         }
         is_free
@@ -205,7 +205,7 @@ impl SocketBackend {
     /// A lent call failed whose payload has `len` bytes.
     #[cold]
     fn lent_call_failed(&mut self, errno: i32, len: usize) {
-        if self.kind.kind != Kind::Udp || errno == libc::EAGAIN {
+        if self.kind.kind != SocketFamily::Udp || errno == libc::EAGAIN {
             // A stream's failed calls give their numbers back, and so do those without room.
             return;
         }
@@ -221,22 +221,22 @@ impl SocketBackend {
         }
     }
 
-    fn flags(way: Way) -> i32 {
+    fn flags(way: SendWay) -> i32 {
         match way {
-            Way::Copy => 0,
-            Way::Lend => libc::MSG_ZEROCOPY,
+            SendWay::Copy => 0,
+            SendWay::Lend => libc::MSG_ZEROCOPY,
         }
     }
 
-    fn max_bytes(&self, way: Way) -> usize {
+    fn max_bytes(&self, way: SendWay) -> usize {
         match way {
-            Way::Lend if self.kind.stream => LENT_CALL_BYTES,
+            SendWay::Lend if self.kind.stream => LENT_CALL_BYTES,
             _ => usize::MAX,
         }
     }
 
     #[inline]
-    fn send_once(&mut self, payload: &Payload, from: usize, way: Way) -> Result<usize, i32> {
+    fn send_once(&mut self, payload: &Payload, from: usize, way: SendWay) -> Result<usize, i32> {
         self.calls += 1;
         let (flags, max) = (Self::flags(way), self.max_bytes(way));
         if let [segment] = payload.segments() {
@@ -256,8 +256,8 @@ impl SocketBackend {
     }
 
     #[inline]
-    fn take_id(&mut self, way: Way) -> Option<u32> {
-        (way == Way::Lend).then(|| self.numbering.take_id())
+    fn take_id(&mut self, way: SendWay) -> Option<u32> {
+        (way == SendWay::Lend).then(|| self.numbering.take_id())
     }
 
     /// Why a batch stopped. The kernel tells the error of the first call only.
@@ -271,17 +271,17 @@ impl SocketBackend {
         }
     }
 
-    fn send_part(&mut self, payload: &Payload, from: usize, way: Way) -> Result<Sent, i32> {
+    fn send_part(&mut self, payload: &Payload, from: usize, way: SendWay) -> Result<Accepted, i32> {
         loop {
             let errno = match self.send_once(payload, from, way) {
-                Ok(bytes) => return Ok(Sent { bytes, id: self.take_id(way), refused: None }),
+                Ok(bytes) => return Ok(Accepted { bytes, id: self.take_id(way), refused: None }),
                 Err(errno) => errno,
             };
-            if way == Way::Lend {
+            if way == SendWay::Lend {
                 self.lent_call_failed(errno, payload.len());
             }
             match errno {
-                libc::EINTR if way == Way::Copy => {}
+                libc::EINTR if way == SendWay::Copy => {}
                 // Not again before the queue was read: the call may have used its number up.
                 libc::EINTR => return Err(libc::EAGAIN),
                 _ => return Err(errno),
@@ -292,13 +292,13 @@ impl SocketBackend {
 
 impl Submit for SocketBackend {
     #[inline]
-    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
-        let way = if way == Way::Lend && !self.may_lend() { Way::Copy } else { way };
+    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
+        let way = if way == SendWay::Lend && !self.may_lend() { SendWay::Copy } else { way };
         let mut result = self.send_part(payload, from, way);
-        if way == Way::Lend && result == Err(libc::EOPNOTSUPP) {
+        if way == SendWay::Lend && result == Err(libc::EOPNOTSUPP) {
             // TLS in the kernel (SOL_TLS) refuses MSG_ZEROCOPY, though the socket takes
             // SO_ZEROCOPY.
-            result = self.send_part(payload, from, Way::Copy);
+            result = self.send_part(payload, from, SendWay::Copy);
             if result != Err(libc::EOPNOTSUPP) {
                 let why = format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind);
                 self.cannot_lend = Some(NoLoan::unsupported(why));
@@ -307,8 +307,13 @@ impl Submit for SocketBackend {
         result.map_err(io::Error::from_raw_os_error)
     }
 
-    fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
-        if way == Way::Lend && !self.numbering.is_known() {
+    fn submit_many(
+        &mut self,
+        payloads: &[Payload],
+        way: SendWay,
+        sent: &mut Vec<Accepted>,
+    ) -> io::Result<()> {
+        if way == SendWay::Lend && !self.numbering.is_known() {
             // One alone learns the number.
             return Ok(());
         }
@@ -326,7 +331,7 @@ impl Submit for SocketBackend {
         self.calls += 1;
         // SAFETY: the payloads are as in `send_once`.
         let done = unsafe { messages.send(&self.socket, Self::flags(way)) };
-        if way == Way::Lend
+        if way == SendWay::Lend
             && let Some(refused) =
                 payloads.get(done.unwrap_or(0)).filter(|_| done.map_or(true, |n| n < asked))
         {
@@ -339,7 +344,7 @@ impl Submit for SocketBackend {
         };
         for p in payloads.iter().take(taken) {
             let id = self.take_id(way);
-            sent.push(Sent { bytes: p.len(), id, refused: None });
+            sent.push(Accepted { bytes: p.len(), id, refused: None });
         }
         Ok(())
     }
@@ -365,7 +370,7 @@ impl Submit for SocketBackend {
             }
         }
         self.numbering.queue_was_read();
-        if self.kind.kind == Kind::Vsock {
+        if self.kind.kind == SocketFamily::Vsock {
             self.reap_vsock(window)?;
         }
         first_error.map_or(Ok(()), Err)

@@ -32,7 +32,7 @@ pub struct UnknownIds {
 
 /// Sums over completed payloads since the last [`Window::take_report`].
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct LoanTotals {
     /// Payloads that are back.
     pub payloads: usize,
     /// Of those, lent and not copied by anybody.
@@ -44,7 +44,7 @@ pub(crate) struct Report {
 }
 
 #[derive(Debug)]
-struct Lent {
+struct LoanEntry {
     ticket: Ticket,
     payload: Option<Payload>,
     bytes: usize,
@@ -69,7 +69,7 @@ pub type OnDone = Box<dyn FnMut(Ticket, Payload, bool) + Send>;
 /// The book of what is lent.
 #[derive(Default)]
 pub struct Window {
-    lent: VecDeque<Lent>,
+    lent: VecDeque<LoanEntry>,
     first_seq: u32,
     ids: VecDeque<Id>,
     first_id: u32,
@@ -79,7 +79,7 @@ pub struct Window {
     ids_out: usize,
     open: bool,
     done: VecDeque<Completion>,
-    report: Report,
+    report: LoanTotals,
     finished: Vec<(usize, bool)>,
     note_sizes: bool,
     on_done: Option<OnDone>,
@@ -179,7 +179,7 @@ impl Window {
         self.ids_out += 1;
         let seq = self.first_seq.wrapping_add(self.lent.len() as u32);
         let counted = if copied { bytes } else { 0 };
-        self.lent.push_back(Lent {
+        self.lent.push_back(LoanEntry {
             ticket,
             payload: Some(payload),
             bytes,
@@ -209,7 +209,7 @@ impl Window {
         self.outstanding += 1;
         self.outstanding_bytes += bytes;
         self.open = true;
-        self.lent.push_back(Lent {
+        self.lent.push_back(LoanEntry {
             ticket,
             payload: Some(payload),
             bytes,
@@ -333,7 +333,7 @@ impl Window {
     }
 
     /// What was completed since the last call.
-    pub(crate) fn take_report(&mut self) -> Report {
+    pub(crate) fn take_report(&mut self) -> LoanTotals {
         std::mem::take(&mut self.report)
     }
 

@@ -10,7 +10,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use zerowire::area::{Area, AreaOptions, Frozen, Pages};
 use zerowire::send::auto::{BLOCK, Because, FIRST_RUN, KNOCK};
-use zerowire::send::{Backend, Choice, Mode, Options, Payload, Segment, Sender, Way};
+use zerowire::send::{Backend, Choice, Mode, Options, Payload, Segment, SendWay, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
 use zerowire_testkit::net::run;
@@ -205,7 +205,7 @@ impl<'a> Route<'a> {
     }
 
     /// Sends until the choice is this one.
-    fn until(&mut self, way: Way, because: Because) -> Choice {
+    fn until(&mut self, way: SendWay, because: Because) -> Choice {
         for _ in 0..ENOUGH {
             self.send();
             let choice = choice(&self.sender);
@@ -242,7 +242,7 @@ impl<'a> Route<'a> {
     }
 
     /// Sends five into a held queue, changes them, and looks what arrives and what the ledger says.
-    fn look(&mut self, way: Way) {
+    fn look(&mut self, way: SendWay) {
         let mut got = vec![0; 65_536];
         self.peer.set_nonblocking(true).unwrap();
         while self.peer.recv(&mut got).is_ok() {}
@@ -254,7 +254,7 @@ impl<'a> Route<'a> {
         for (is_lent, want) in
             change_behind_the_call(self.lab, &mut self.sender, &self.area, self.cold.len(), &payloads)
         {
-            assert_eq!(is_lent, way == Way::Lend);
+            assert_eq!(is_lent, way == SendWay::Lend);
             let len = loop {
                 let len = datagram(&self.peer, &mut got);
                 if got[..len].starts_with(MARK) {
@@ -264,8 +264,8 @@ impl<'a> Route<'a> {
             assert!(got[..len] == want, "{way:?}: {len} other bytes");
         }
         let want = match way {
-            Way::Copy => Bytes { kernel_copies: of(5), ..Bytes::default() },
-            Way::Lend => Bytes { kernel: of(5), ..Bytes::default() },
+            SendWay::Copy => Bytes { kernel_copies: of(5), ..Bytes::default() },
+            SendWay::Lend => Bytes { kernel: of(5), ..Bytes::default() },
         };
         assert_eq!(self.bytes().since(before), want, "{way:?}");
         run("tc", &["qdisc", "del", "dev", lab::HERE, "root"]);
@@ -318,7 +318,7 @@ fn an_interface_that_takes_lent_memory_gets_it_and_a_route_that_changes_is_found
     for (backend, batch) in BACK_ENDS.into_iter().flat_map(|b| BATCHES.map(|n| (b, n))) {
         in_lab(move |lab| {
             let mut to = Route::new(lab, backend, batch, Sink::Ifb);
-            let chosen = to.until(Way::Lend, Because::Measured);
+            let chosen = to.until(SendWay::Lend, Because::Measured);
             assert!(chosen.copy_ns > chosen.lend_ns, "{backend:?}: {chosen}");
             let tried = to.bytes();
             assert!(
@@ -330,15 +330,15 @@ fn an_interface_that_takes_lent_memory_gets_it_and_a_route_that_changes_is_found
 
             goes(Sink::Veth);
             // What is chosen serves on until the kernel says that it copied.
-            to.look(Way::Lend);
-            to.until(Way::Copy, Because::KernelCopied);
+            to.look(SendWay::Lend);
+            to.until(SendWay::Copy, Because::KernelCopied);
             let copied = Bytes { kernel_copies: of(100), ..Bytes::default() };
             assert_eq!(to.bytes_of(100), copied, "{backend:?}");
-            to.look(Way::Copy);
+            to.look(SendWay::Copy);
 
             goes(Sink::Ifb);
             let trials = choice(&to.sender).trials;
-            assert_eq!(to.until(Way::Lend, Because::Measured).trials, trials + 1, "{backend:?}");
+            assert_eq!(to.until(SendWay::Lend, Because::Measured).trials, trials + 1, "{backend:?}");
             assert_eq!(to.bytes_of(100), lent, "{backend:?}");
         });
     }
@@ -349,14 +349,14 @@ fn where_the_kernel_copies_lending_ends_and_is_tried_again_in_vain() {
     for (backend, batch) in BACK_ENDS.into_iter().flat_map(|b| BATCHES.map(|n| (b, n))) {
         in_lab(move |lab| {
             let mut to = Route::new(lab, backend, batch, Sink::Veth);
-            let chosen = to.until(Way::Copy, Because::KernelCopied);
+            let chosen = to.until(SendWay::Copy, Because::KernelCopied);
             assert!(chosen.to_string().contains("the kernel copied what was lent"), "{chosen}");
             let tried = to.bytes();
             assert!(
                 tried.kernel > 0 && tried.trial > 0 && tried.cheaper + tried.zero_copied == 0,
                 "{backend:?}: {tried:?}"
             );
-            to.look(Way::Copy);
+            to.look(SendWay::Copy);
             // It is tried again, by a few, and stays as it was.
             let before = to.bytes();
             let mut sends = 0;
@@ -371,7 +371,7 @@ fn where_the_kernel_copies_lending_ends_and_is_tried_again_in_vain() {
             let again = choice(&to.sender);
             assert_eq!(
                 (again.way, again.because),
-                (Way::Copy, Because::KernelCopied),
+                (SendWay::Copy, Because::KernelCopied),
                 "{backend:?}: {again}"
             );
         });

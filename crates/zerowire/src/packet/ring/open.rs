@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zerowire_sys::packet::{Geometry, TransmitRing, Version, set_transmit_ring};
 
 use super::super::error::OpenError;
-use super::super::link::Link;
+use super::super::link::PacketLink;
 use super::super::options::Options;
 use super::super::wait::Waiter;
 use super::PacketRing;
@@ -28,7 +28,7 @@ impl PacketRing {
             None => &[Version::V3, Version::V2],
         };
         for &version in versions {
-            let link = Link::new(interface, options)?;
+            let link = PacketLink::new(interface, options)?;
             let geometry = Geometry::new(options.slots, options.data_bytes(link.mtu)?, version)?;
             match set_transmit_ring(link.fd(), &geometry) {
                 Ok(()) => return Self::start(link, geometry, options),
@@ -47,7 +47,7 @@ impl PacketRing {
         Err(OpenError::NoRing { v3, v2 })
     }
 
-    fn start(link: Link, geometry: Geometry, options: &Options) -> Result<Self, OpenError> {
+    fn start(link: PacketLink, geometry: Geometry, options: &Options) -> Result<Self, OpenError> {
         let failed = |call| {
             let interface = link.interface.clone();
             move |cause| OpenError::System { interface, call, cause }

@@ -1,6 +1,8 @@
 //! One class of lengths: its trials and runs.
 
-use super::{BLOCK, BLOCKS, Because, COPIED_IN_A_ROW, FIRST_RUN, KNOCK, LONGEST_RUN, Turn, WARM_UP, Way};
+use super::{
+    BLOCK, BLOCKS, Because, COPIED_IN_A_ROW, Decision, FIRST_RUN, KNOCK, LONGEST_RUN, SendWay, WARM_UP,
+};
 use crate::ledger::CopyReason;
 
 /// After so many blocks of each kind a trial is over if one way is dearer by more than so many hundredths: what is far apart
@@ -10,20 +12,20 @@ const EARLY_ENDS: [(usize, u64); 2] = [(4, 40), (8, 12)];
 const HYSTERESIS_PERCENT: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum State {
+pub(super) enum TrialState {
     /// Blocks take turns; `left` sends of the present block remain.
-    Trial { way: Way, left: u32 },
+    Trial { way: SendWay, left: u32 },
     /// A few lent sends, after the kernel had copied what was lent: only if it lends this one a whole trial follows. `waited`:
     /// sends since the block's end, while its notifications are out; `read_at`: of those, after which they are read next.
     Knock { left: u32, waited: u32, read_at: u32 },
     /// `way` serves for `left` more sends.
-    Run { way: Way, left: u32 },
+    Run { way: SendWay, left: u32 },
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Class {
-    pub(super) state: State,
-    pub(super) serving: Way,
+    pub(super) state: TrialState,
+    pub(super) serving: SendWay,
     pub(super) because: Because,
     /// Nanoseconds of the block that runs, and how many of its sends were measured.
     block_ns: u64,
@@ -65,8 +67,8 @@ impl Samples {
 impl Class {
     pub(super) const fn new() -> Self {
         Self {
-            state: State::Trial { way: Way::Copy, left: BLOCK },
-            serving: Way::Copy,
+            state: TrialState::Trial { way: SendWay::Copy, left: BLOCK },
+            serving: SendWay::Copy,
             because: Because::Trial,
             block_ns: 0,
             block_sends: 0,
@@ -83,7 +85,7 @@ impl Class {
     }
 
     fn begin_trial(&mut self) {
-        self.state = State::Trial { way: Way::Copy, left: BLOCK };
+        self.state = TrialState::Trial { way: SendWay::Copy, left: BLOCK };
         self.copy.n = 0;
         self.lend.n = 0;
         self.block_ns = 0;
@@ -92,15 +94,15 @@ impl Class {
         self.copied_in_a_row = 0;
     }
 
-    pub(super) fn begin_run(&mut self, way: Way, because: Because) {
+    pub(super) fn begin_run(&mut self, way: SendWay, because: Because) {
         self.serving = way;
         self.because = because;
-        self.state = State::Run { way, left: self.run };
+        self.state = TrialState::Run { way, left: self.run };
         self.run = self.run.saturating_mul(2).min(LONGEST_RUN);
         self.copied_in_a_row = 0;
     }
 
-    pub(super) fn decide(&mut self) -> Turn {
+    pub(super) fn decide(&mut self) -> Decision {
         self.sends += 1;
         // Outside a trial. What was refused or copied by the kernel was not measured.
         let reason = match self.because {
@@ -111,12 +113,12 @@ impl Class {
             Because::Refused => CopyReason::Memlock,
         };
         match &mut self.state {
-            State::Run { way, left } => {
-                let turn = Turn { way: *way, measure: false, reason };
+            TrialState::Run { way, left } => {
+                let turn = Decision { way: *way, measure: false, reason };
                 *left -= 1;
                 if *left == 0 {
                     if matches!(self.because, Because::KernelCopied | Because::Refused) {
-                        self.state = State::Knock { left: KNOCK, waited: 0, read_at: 0 };
+                        self.state = TrialState::Knock { left: KNOCK, waited: 0, read_at: 0 };
                         self.seen_lent = 0;
                         self.copied_in_a_row = 0;
                     } else {
@@ -125,23 +127,23 @@ impl Class {
                 }
                 turn
             }
-            State::Trial { way, left } => {
+            TrialState::Trial { way, left } => {
                 *left = left.saturating_sub(1);
-                Turn { way: *way, measure: *left < BLOCK - WARM_UP, reason: CopyReason::Trial }
+                Decision { way: *way, measure: *left < BLOCK - WARM_UP, reason: CopyReason::Trial }
             }
-            State::Knock { left, waited, .. } => {
+            TrialState::Knock { left, waited, .. } => {
                 if *left > 0 {
                     *left -= 1;
-                    return Turn { way: Way::Lend, measure: false, reason };
+                    return Decision { way: SendWay::Lend, measure: false, reason };
                 }
                 // Its notifications are still out: copying goes on meanwhile. Some never say anything here (payloads
                 // that had to be gathered, a receiver that stands still), so there is another knock after a while.
                 *waited += 1;
                 if *waited >= FIRST_RUN {
                     let because = self.because;
-                    self.begin_run(Way::Copy, because);
+                    self.begin_run(SendWay::Copy, because);
                 }
-                Turn { way: Way::Copy, measure: false, reason }
+                Decision { way: SendWay::Copy, measure: false, reason }
             }
         }
     }
@@ -149,7 +151,7 @@ impl Class {
     /// Whether the notifications of a knock should be read now: copying reads none by itself. Ever more seldom while none say
     /// anything.
     pub(super) fn awaits_answer(&mut self) -> bool {
-        let State::Knock { left: 0, waited, read_at } = &mut self.state else { return false };
+        let TrialState::Knock { left: 0, waited, read_at } = &mut self.state else { return false };
         let is_due = waited >= read_at;
         if is_due {
             *read_at = (*waited * 2).max(1);
@@ -157,8 +159,8 @@ impl Class {
         is_due
     }
 
-    pub(super) fn measured(&mut self, way: Way, ns: u64, notification_ns: u64) {
-        let State::Trial { way: current, left } = self.state else { return };
+    pub(super) fn measured(&mut self, way: SendWay, ns: u64, notification_ns: u64) {
+        let TrialState::Trial { way: current, left } = self.state else { return };
         if way == current {
             self.block_ns += ns;
             self.block_sends += 1;
@@ -168,8 +170,8 @@ impl Class {
         }
         let each = self.block_ns / u64::from(self.block_sends);
         match current {
-            Way::Copy => self.copy.push(each),
-            Way::Lend => self.lend.push(each),
+            SendWay::Copy => self.copy.push(each),
+            SendWay::Lend => self.lend.push(each),
         }
         self.block_ns = 0;
         self.block_sends = 0;
@@ -179,15 +181,15 @@ impl Class {
         let early = EARLY_ENDS.iter().find(|(_, percent)| is_clear(*percent));
         let enough = early.map_or(BLOCKS, |(blocks, _)| *blocks);
         if self.copy.n < enough || self.lend.n < enough {
-            let way = if self.lend.n < BLOCKS { current.other() } else { Way::Copy };
-            self.state = State::Trial { way, left: BLOCK };
+            let way = if self.lend.n < BLOCKS { current.other() } else { SendWay::Copy };
+            self.state = TrialState::Trial { way, left: BLOCK };
             return;
         }
         (self.copy_ns, self.lend_ns) = (copy_ns, lend_ns);
         self.trials += 1;
         let (serving, challenger) = match self.serving {
-            Way::Copy => (self.copy_ns, self.lend_ns),
-            Way::Lend => (self.lend_ns, self.copy_ns),
+            SendWay::Copy => (self.copy_ns, self.lend_ns),
+            SendWay::Lend => (self.lend_ns, self.copy_ns),
         };
         let replaced = challenger * 100 < serving * (100 - HYSTERESIS_PERCENT);
         let way = if replaced { self.serving.other() } else { self.serving };
@@ -206,21 +208,21 @@ impl Class {
             self.seen_lent += 1;
         }
         match self.state {
-            State::Knock { .. } if self.seen_lent > 0 => {
+            TrialState::Knock { .. } if self.seen_lent > 0 => {
                 self.run = FIRST_RUN;
                 self.begin_trial();
             }
-            State::Knock { left: 0, .. } if self.copied_in_a_row >= KNOCK => {
-                self.begin_run(Way::Copy, Because::KernelCopied);
+            TrialState::Knock { left: 0, .. } if self.copied_in_a_row >= KNOCK => {
+                self.begin_run(SendWay::Copy, Because::KernelCopied);
             }
             // Also in the middle of a trial: what lending costs when the kernel copies needs no measuring.
-            State::Trial { .. } | State::Run { way: Way::Lend, .. }
+            TrialState::Trial { .. } | TrialState::Run { way: SendWay::Lend, .. }
                 if self.copied_in_a_row >= COPIED_IN_A_ROW && self.seen_lent == 0 =>
             {
-                self.begin_run(Way::Copy, Because::KernelCopied);
+                self.begin_run(SendWay::Copy, Because::KernelCopied);
             }
-            State::Run { way: Way::Lend, .. } if self.copied_in_a_row >= COPIED_IN_A_ROW => {
-                self.begin_run(Way::Copy, Because::KernelCopied);
+            TrialState::Run { way: SendWay::Lend, .. } if self.copied_in_a_row >= COPIED_IN_A_ROW => {
+                self.begin_run(SendWay::Copy, Because::KernelCopied);
             }
             _ => {}
         }

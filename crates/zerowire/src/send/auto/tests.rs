@@ -19,16 +19,16 @@ impl World {
             // Every ninth send is disturbed: the choice must not mind.
             let noise = if i % 9 == 0 { 5 } else { 1 };
             let ns = match turn.way {
-                Way::Copy => copy_ns,
-                Way::Lend => lend_ns,
+                SendWay::Copy => copy_ns,
+                SendWay::Lend => lend_ns,
             };
             self.spent += ns;
             if turn.measure {
                 self.auto.measured(len, turn.way, ns * noise);
             }
             match turn.way {
-                Way::Copy => self.copied += 1,
-                Way::Lend => {
+                SendWay::Copy => self.copied += 1,
+                SendWay::Lend => {
                     self.lent += 1;
                     self.auto.notified(len, kernel_copies);
                 }
@@ -39,7 +39,9 @@ impl World {
 
 #[test]
 fn the_cheaper_way_serves_and_trials_cost_under_a_hundredth() {
-    for (copy, lend, way) in [(1000, 2000, Way::Copy), (2000, 1000, Way::Lend), (1000, 100, Way::Lend)] {
+    for (copy, lend, way) in
+        [(1000, 2000, SendWay::Copy), (2000, 1000, SendWay::Lend), (1000, 100, SendWay::Lend)]
+    {
         let mut world = World::new();
         world.run(100_000, 60_000, copy, lend, false);
         let choice = &world.auto.choices()[0];
@@ -61,16 +63,16 @@ fn a_kernel_that_copies_what_is_lent_ends_lending_at_once_and_it_is_tried_again(
     assert!(world.lent <= u64::from(COPIED_IN_A_ROW + 3 * KNOCK), "{} lent", world.lent);
     assert!(world.lent > u64::from(COPIED_IN_A_ROW), "never tried again");
     world.run(100_000, 60_000, 1000, 500, false);
-    assert_eq!(world.auto.choices()[0].way, Way::Lend, "a sink that lends now is found");
+    assert_eq!(world.auto.choices()[0].way, SendWay::Lend, "a sink that lends now is found");
 }
 
 #[test]
 fn a_change_of_costs_is_found() {
     let mut world = World::new();
     world.run(50_000, 10_000, 1000, 500, false);
-    assert_eq!(world.auto.choices()[0].way, Way::Lend);
+    assert_eq!(world.auto.choices()[0].way, SendWay::Lend);
     world.run(200_000, 10_000, 400, 500, false);
-    assert_eq!(world.auto.choices()[0].way, Way::Copy);
+    assert_eq!(world.auto.choices()[0].way, SendWay::Copy);
 }
 
 #[test]
@@ -95,11 +97,11 @@ fn what_is_refused_is_copied_and_knocked_for_later() {
     let mut auto = Auto::new();
     let mut asked = 0;
     for _ in 0..20_000 {
-        if auto.decide(4096).way == Way::Lend {
+        if auto.decide(4096).way == SendWay::Lend {
             asked += 1;
             auto.refused(4096);
         } else {
-            auto.measured(4096, Way::Copy, 100);
+            auto.measured(4096, SendWay::Copy, 100);
         }
     }
     assert_eq!(auto.choices()[0].because, Because::Refused);
@@ -113,7 +115,7 @@ fn a_knock_that_nobody_answers_is_repeated() {
     for _ in 0..200_000 {
         // The first sixteen were copied by the kernel; of the others nothing is ever heard.
         let turn = auto.decide(4096);
-        if turn.way == Way::Lend {
+        if turn.way == SendWay::Lend {
             lent += 1;
             if lent <= COPIED_IN_A_ROW {
                 auto.notified(4096, true);
@@ -133,14 +135,14 @@ fn the_cost_of_notifications_counts_against_lending() {
         let turn = auto.decide(2048);
         if turn.measure {
             auto.notifications_cost(16, 16 * 300);
-            auto.measured(2048, turn.way, if turn.way == Way::Copy { 1000 } else { 900 });
+            auto.measured(2048, turn.way, if turn.way == SendWay::Copy { 1000 } else { 900 });
         }
-        if turn.way == Way::Lend {
+        if turn.way == SendWay::Lend {
             auto.notified(2048, false);
         }
     }
     let choice = &auto.choices()[0];
-    assert_eq!((choice.way, choice.copy_ns, choice.lend_ns), (Way::Copy, 1000, 1200));
+    assert_eq!((choice.way, choice.copy_ns, choice.lend_ns), (SendWay::Copy, 1000, 1200));
     assert!(choice.to_string().contains("copying took 1000 ns of CPU a send, lending 1200"), "{choice}");
 }
 
@@ -152,7 +154,7 @@ fn each_class_learns_for_itself() {
         world.run(100, 60_000, 9000, 1000, false);
     }
     let ways: Vec<_> = world.auto.choices().iter().map(|c| c.way).collect();
-    assert_eq!(ways, [Way::Copy, Way::Lend]);
+    assert_eq!(ways, [SendWay::Copy, SendWay::Lend]);
 }
 
 /// While payloads are copied nobody reads notifications but for this.
@@ -164,7 +166,7 @@ fn a_knock_asks_for_its_notifications_and_ever_more_seldom() {
     let mut asked = Vec::new();
     let mut lent = 0;
     for _ in 0..FIRST_RUN + KNOCK + 100 {
-        lent += u32::from(auto.decide(4096).way == Way::Lend);
+        lent += u32::from(auto.decide(4096).way == SendWay::Lend);
         // Other lengths in between change nothing.
         auto.decide(100);
         if auto.awaits_answer() {
@@ -175,5 +177,5 @@ fn a_knock_asks_for_its_notifications_and_ever_more_seldom() {
     auto.notified(4096, false);
     assert!(!auto.awaits_answer(), "it was heard");
     assert_eq!(auto.choices()[1].because, Because::KernelCopied);
-    assert!(matches!(auto.classes[Auto::class_of(4096)].state, State::Trial { .. }));
+    assert!(matches!(auto.classes[Auto::class_of(4096)].state, TrialState::Trial { .. }));
 }

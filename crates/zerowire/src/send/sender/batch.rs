@@ -1,11 +1,11 @@
 //! Several payloads at once.
 
 use super::super::Payload;
-use super::super::auto::Turn;
-use super::super::backend::{Sent, Submit};
+use super::super::auto::Decision;
+use super::super::backend::{Accepted, Submit};
 use super::super::limits::cpu_ns;
 use super::super::socket::errno::{from_errno, is_of_an_earlier};
-use super::super::{SendError, Way};
+use super::super::{SendError, SendWay};
 use super::{Blocked, MAX_LENT_SEGMENTS, Sender};
 use crate::ledger::{CopyReason, DropReason};
 use std::io;
@@ -23,15 +23,15 @@ fn empty() -> Payload {
 /// if only a part of those before it was taken, or none for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ahead {
-    turn: Turn,
+    turn: Decision,
     /// How many payloads from the first on have this turn; at least 1.
     same: usize,
     /// The turn of the one behind them, if it was asked.
-    next: Option<Turn>,
+    next: Option<Decision>,
 }
 
 impl Ahead {
-    const fn of(turn: Turn) -> Self {
+    const fn of(turn: Decision) -> Self {
         Self { turn, same: 1, next: None }
     }
 
@@ -94,7 +94,7 @@ impl Sender {
         if self.socket.stream || self.pending.is_some() || self.late.is_some() {
             return 1;
         }
-        let lend = ahead.turn.way == Way::Lend;
+        let lend = ahead.turn.way == SendWay::Lend;
         if lend && !self.back.lends_freely() {
             return 1;
         }
@@ -123,7 +123,7 @@ impl Sender {
     }
 
     /// Sends payloads of the same turn; returns how many were taken. None: the caller finds out why by sending one alone.
-    fn send_run(&mut self, payloads: &mut [Payload], turn: Turn) -> usize {
+    fn send_run(&mut self, payloads: &mut [Payload], turn: Decision) -> usize {
         let start = if turn.measure { cpu_ns() } else { 0 };
         let mut sent = std::mem::take(&mut self.sent);
         sent.clear();
@@ -150,7 +150,7 @@ impl Sender {
             self.late.get_or_insert_with(|| from_errno(errno));
         }
         let all = result.is_ok() && n == payloads.len();
-        let lent = turn.way == Way::Lend && (!all || self.unread >= super::READ_EVERY);
+        let lent = turn.way == SendWay::Lend && (!all || self.unread >= super::READ_EVERY);
         if lent || self.awaits_answer() {
             self.read_soon();
         }
@@ -160,7 +160,7 @@ impl Sender {
     /// Enters what was taken into the window; returns how many were lost. First all that are lent:
     /// what is copied is done at once, and a program's `on_done` or a payload's drop code may
     /// panic.
-    fn book_run(&mut self, payloads: &mut [Payload], sent: &[Sent], turn: Turn) -> usize {
+    fn book_run(&mut self, payloads: &mut [Payload], sent: &[Accepted], turn: Decision) -> usize {
         let first = self.window.next_ticket();
         for (p, s) in payloads.iter_mut().zip(sent) {
             match s.id.filter(|_| !s.is_lost()) {
@@ -187,11 +187,11 @@ impl Sender {
                 lost += 1;
             } else {
                 let reason = match turn.way {
-                    Way::Copy => turn.reason,
-                    Way::Lend if s.refused == Some(libc::EAGAIN) => CopyReason::Held,
+                    SendWay::Copy => turn.reason,
+                    SendWay::Lend if s.refused == Some(libc::EAGAIN) => CopyReason::Held,
                     // Sent again behind a limit of locked memory.
-                    Way::Lend if self.back.lends().is_ok() => CopyReason::Memlock,
-                    Way::Lend => self.loan_was_copied(),
+                    SendWay::Lend if self.back.lends().is_ok() => CopyReason::Memlock,
+                    SendWay::Lend => self.loan_was_copied(),
                 };
                 self.counters.copied(reason, p.len() as u64);
             }
@@ -224,8 +224,8 @@ impl Sender {
 mod tests {
     use super::*;
 
-    const COPY: Turn = Turn { way: Way::Copy, measure: false, reason: CopyReason::Small };
-    const LEND: Turn = Turn { way: Way::Lend, measure: true, reason: CopyReason::Trial };
+    const COPY: Decision = Decision { way: SendWay::Copy, measure: false, reason: CopyReason::Small };
+    const LEND: Decision = Decision { way: SendWay::Lend, measure: true, reason: CopyReason::Trial };
 
     #[test]
     fn turns_stay_with_their_payloads() {
@@ -279,7 +279,7 @@ mod tests {
         let mut s = Sender::new(a.into(), options).expect("a sender");
         assert!(s.lending.cannot_lend.is_none(), "{:?}", s.lending.cannot_lend);
         let (_, way) = s.lend(empty()).map_err(|r| r.error).expect("sent");
-        assert_eq!((way, s.window.ids_out()), (Way::Copy, 0));
+        assert_eq!((way, s.window.ids_out()), (SendWay::Copy, 0));
         assert_eq!(b.recv(&mut [0; 10]).expect("a datagram"), 0);
     }
 }

@@ -4,16 +4,16 @@ mod batch;
 mod progress;
 mod submit;
 
-use super::auto::{Auto, Choice, Turn};
-use super::backend::{AnyBackend, NoLoan, Sent, Submit};
+use super::auto::{Auto, Choice, Decision};
+use super::backend::{Accepted, AnyBackend, NoLoan, Submit};
 use super::close::{Close, CloseError, Closed};
-use super::kind::{Kind, SocketKind};
+use super::kind::{SocketFamily, SocketKind};
 use super::open::{open, open_on};
 use super::orphans::orphans;
 use super::segment;
 use super::uring::Engine;
 use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendError, SocketError, Ticket};
-use super::{Unfinished, Way, Window};
+use super::{SendWay, Unfinished, Window};
 use crate::area::{Area, Lease};
 use crate::ledger::{CopyReason, Counters};
 use std::io;
@@ -42,9 +42,9 @@ enum Blocked {
 
 /// A payload of which a stream took a part; it is the window's open one.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PartSent {
     sent: usize,
-    way: Way,
+    way: SendWay,
     reason: CopyReason,
 }
 
@@ -71,14 +71,14 @@ pub struct Sender {
     counters: Arc<Counters>,
     lending: Lending,
     why: String,
-    pending: Option<Pending>,
+    pending: Option<PartSent>,
     blocked: Blocked,
     unread: u32,
     /// Payloads that came back since `poll` last said how many.
     came_back: usize,
     /// An error about earlier payloads that nobody was told yet.
     late: Option<SendError>,
-    sent: Vec<Sent>,
+    sent: Vec<Accepted>,
     /// When it was last looked whether notifications were lost.
     looked: Instant,
 }
@@ -90,7 +90,7 @@ struct Lending {
     /// Why nothing can be lent.
     cannot_lend: Option<NoLoan>,
     /// The turn of a payload that had no room, for when it comes again.
-    again: Option<(usize, Turn)>,
+    again: Option<(usize, Decision)>,
     path: PathRoom,
 }
 
@@ -429,14 +429,14 @@ impl Sender {
     }
 
     #[inline]
-    fn turn(&mut self, len: usize) -> Turn {
-        let copy = |reason| Turn { way: Way::Copy, measure: false, reason };
+    fn turn(&mut self, len: usize) -> Decision {
+        let copy = |reason| Decision { way: SendWay::Copy, measure: false, reason };
         match (&self.lending.cannot_lend, self.options.mode) {
             (_, Mode::Copy) => return copy(CopyReason::Asked),
             (Some(no), _) => return copy(no.reason),
             (None, Mode::ZeroCopy | Mode::Auto) => {}
         }
-        if self.socket.kind == Kind::Udp && self.is_fragmented(len) {
+        if self.socket.kind == SocketFamily::Udp && self.is_fragmented(len) {
             return copy(CopyReason::Fragmented);
         }
         match &mut self.lending.auto {
@@ -444,7 +444,7 @@ impl Sender {
                 Some((of, turn)) if of == len => turn,
                 _ => auto.decide(len),
             },
-            None => Turn { way: Way::Lend, measure: false, reason: CopyReason::Small },
+            None => Decision { way: SendWay::Lend, measure: false, reason: CopyReason::Small },
         }
     }
 

@@ -1,13 +1,13 @@
 //! What goes on between submissions: the rest of a payload, notifications, waiting, the end.
 
-use super::super::auto::{Auto, Turn};
-use super::super::backend::{AnyBackend, Sent, Submit};
+use super::super::auto::{Auto, Decision};
+use super::super::backend::{Accepted, AnyBackend, Submit};
 use super::super::close::Closed;
 use super::super::limits::cpu_ns;
 use super::super::orphans::{Orphan, adopt, orphans};
-use super::super::window::Report;
-use super::super::{Payload, Refused, SendError, Ticket, Way, Window};
-use super::{Blocked, LOOK_EVERY, Pending, Sender, is_limit};
+use super::super::window::LoanTotals;
+use super::super::{Payload, Refused, SendError, SendWay, Ticket, Window};
+use super::{Blocked, LOOK_EVERY, PartSent, Sender, is_limit};
 use crate::ledger::CopyReason;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const OTHERS_PAUSE: Duration = Duration::from_millis(1);
 
 impl Sender {
     /// Books a part of the open payload.
-    pub(super) fn part_sent(&mut self, sent: Sent) {
+    pub(super) fn part_sent(&mut self, sent: Accepted) {
         let Some(p) = &mut self.pending else { return };
         p.sent += sent.bytes;
         match sent.id {
@@ -26,7 +26,7 @@ impl Sender {
                 let _ = self.window.add_id(id);
             }
             None => {
-                let reason = if p.way == Way::Lend { self.back.copied_because() } else { p.reason };
+                let reason = if p.way == SendWay::Lend { self.back.copied_because() } else { p.reason };
                 self.window.add_copied(sent.bytes);
                 self.counters.copied(reason, sent.bytes as u64);
             }
@@ -36,7 +36,7 @@ impl Sender {
     /// Sends the rest of a payload that was begun. `Ok(false)`: there is no room yet.
     pub(super) fn flush(&mut self) -> Result<bool, SendError> {
         while let Some(p) = self.pending {
-            if p.way == Way::Lend && !self.back.lends_freely() {
+            if p.way == SendWay::Lend && !self.back.lends_freely() {
                 self.reap_or_note();
             }
             let Some(payload) = self.window.open_payload() else {
@@ -55,7 +55,7 @@ impl Sender {
             self.counters.system_calls.add(self.back.take_calls());
             match result {
                 Ok(sent) => self.part_sent(sent),
-                Err(e) if p.way == Way::Lend && is_limit(&e) => {
+                Err(e) if p.way == SendWay::Lend && is_limit(&e) => {
                     let before = self.window.ids_out();
                     self.reap_or_note();
                     if self.window.ids_out() < before {
@@ -66,10 +66,10 @@ impl Sender {
                         return Ok(false);
                     }
                     // A stream can't stop in the middle of a payload: the rest is copied, whatever the mode.
-                    self.pending = Some(Pending { way: Way::Copy, reason: CopyReason::Memlock, ..p });
+                    self.pending = Some(PartSent { way: SendWay::Copy, reason: CopyReason::Memlock, ..p });
                 }
                 Err(e) => {
-                    if p.way == Way::Lend {
+                    if p.way == SendWay::Lend {
                         self.reap_or_note();
                     }
                     if e.raw_os_error() == Some(libc::EAGAIN) {
@@ -142,7 +142,7 @@ impl Sender {
         }
     }
 
-    fn count(&mut self, report: &Report) {
+    fn count(&mut self, report: &LoanTotals) {
         self.came_back += report.payloads;
         self.counters.zero_copied_frames.add(report.zero_copied as u64);
         self.counters.zero_copied_bytes.add(report.zero_copied_bytes);
@@ -220,7 +220,7 @@ impl Sender {
     }
 
     #[cold]
-    pub(super) fn send_waiting(&mut self, mut payload: Payload, turn: Turn) -> Result<Ticket, SendError> {
+    pub(super) fn send_waiting(&mut self, mut payload: Payload, turn: Decision) -> Result<Ticket, SendError> {
         let start = Instant::now();
         loop {
             self.pause(start, self.options.timeout, self.blocked == Blocked::Room)?;

@@ -1,13 +1,13 @@
 //! Submitting one payload.
 
-use super::super::auto::{Auto, Turn};
-use super::super::backend::{Sent, Submit};
-use super::super::kind::Kind;
+use super::super::auto::{Auto, Decision};
+use super::super::backend::{Accepted, Submit};
+use super::super::kind::SocketFamily;
 use super::super::limits::{cpu_ns, locked};
 use super::super::segment;
 use super::super::socket::errno::{from_errno, tells_of_full_queues};
-use super::super::{Payload, Refused, SendError, Ticket, Way};
-use super::{Blocked, MAX_LENT_SEGMENTS, Pending, READ_EVERY, Sender, is_limit};
+use super::super::{Payload, Refused, SendError, SendWay, Ticket};
+use super::{Blocked, MAX_LENT_SEGMENTS, PartSent, READ_EVERY, Sender, is_limit};
 use crate::ledger::CopyReason;
 use std::io;
 
@@ -17,7 +17,7 @@ const MAX_SPAN: usize = 1 << 16;
 
 impl Sender {
     #[inline]
-    pub(super) fn attempt(&mut self, payload: Payload, turn: Turn) -> Result<Ticket, Refused> {
+    pub(super) fn attempt(&mut self, payload: Payload, turn: Decision) -> Result<Ticket, Refused> {
         if (self.pending.is_some() || self.late.is_some())
             && let Err(error) = self.clear_the_way()
         {
@@ -26,8 +26,8 @@ impl Sender {
         let len = payload.len();
         let start = if turn.measure { cpu_ns() } else { 0 };
         let result = match turn.way {
-            Way::Copy => self.copy(payload, turn.reason),
-            Way::Lend => self.lend(payload),
+            SendWay::Copy => self.copy(payload, turn.reason),
+            SendWay::Lend => self.lend(payload),
         };
         if turn.measure
             && let (Ok((_, way)), Some(auto)) = (&result, &mut self.lending.auto)
@@ -56,21 +56,25 @@ impl Sender {
     }
 
     #[inline]
-    pub(super) fn copy(&mut self, payload: Payload, reason: CopyReason) -> Result<(Ticket, Way), Refused> {
+    pub(super) fn copy(
+        &mut self,
+        payload: Payload,
+        reason: CopyReason,
+    ) -> Result<(Ticket, SendWay), Refused> {
         let len = payload.len();
         if len == 0 && self.socket.stream {
-            return Ok((self.window.copied(payload), Way::Copy));
+            return Ok((self.window.copied(payload), SendWay::Copy));
         }
-        match self.back.submit(&payload, 0, Way::Copy) {
+        match self.back.submit(&payload, 0, SendWay::Copy) {
             // A ring that failed: the kernel may not have read the bytes yet.
             Ok(sent) if sent.id.is_some() => Ok(self.lent(payload, sent, false)),
             Ok(sent) if sent.bytes >= len => {
                 self.counters.frames.add(1);
                 self.counters.system_calls.add(self.back.take_calls());
                 self.counters.copied(reason, len as u64);
-                Ok((self.window.copied(payload), Way::Copy))
+                Ok((self.window.copied(payload), SendWay::Copy))
             }
-            Ok(sent) => Ok((self.keep_rest(payload, sent, Way::Copy, reason), Way::Copy)),
+            Ok(sent) => Ok((self.keep_rest(payload, sent, SendWay::Copy, reason), SendWay::Copy)),
             Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) && payload.segments().len() > 1 => {
                 match payload.gather(0) {
                     Ok(bytes) => self
@@ -84,7 +88,7 @@ impl Sender {
     }
 
     #[inline]
-    pub(super) fn lend(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
+    pub(super) fn lend(&mut self, payload: Payload) -> Result<(Ticket, SendWay), Refused> {
         if payload.is_empty() {
             // There is no memory to lend, and not every socket gives an empty call a number.
             return self.copy(payload, CopyReason::Small);
@@ -117,7 +121,7 @@ impl Sender {
     }
 
     /// Copies the segments of a datagram into one buffer, and lends that.
-    pub(super) fn lend_gathered(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
+    pub(super) fn lend_gathered(&mut self, payload: Payload) -> Result<(Ticket, SendWay), Refused> {
         let gathered = match payload.gather(0) {
             Ok(bytes) => Payload::from(bytes),
             Err(cause) => {
@@ -138,24 +142,24 @@ impl Sender {
     /// Submits; after an error the queue is read, as the back ends ask for. If that takes something back from which a
     /// limit is counted, there is another attempt.
     #[inline]
-    pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Sent> {
+    pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Accepted> {
         if !self.back.lends_freely() {
             self.reap_or_note();
         }
-        match self.back.submit(payload, 0, Way::Lend) {
+        match self.back.submit(payload, 0, SendWay::Lend) {
             Ok(sent) => Ok(sent),
             Err(e) => self.submit_again(payload, e),
         }
     }
 
-    fn submit_again(&mut self, payload: &Payload, mut e: io::Error) -> io::Result<Sent> {
+    fn submit_again(&mut self, payload: &Payload, mut e: io::Error) -> io::Result<Accepted> {
         loop {
             let before = self.window.ids_out();
             self.reap_or_note();
             if !is_limit(&e) || self.window.ids_out() >= before {
                 return Err(e);
             }
-            match self.back.submit(payload, 0, Way::Lend) {
+            match self.back.submit(payload, 0, SendWay::Lend) {
                 Ok(sent) => return Ok(sent),
                 Err(again) => e = again,
             }
@@ -163,7 +167,7 @@ impl Sender {
     }
 
     #[inline]
-    pub(super) fn lent(&mut self, payload: Payload, sent: Sent, gathered: bool) -> (Ticket, Way) {
+    pub(super) fn lent(&mut self, payload: Payload, sent: Accepted, gathered: bool) -> (Ticket, SendWay) {
         let len = payload.len();
         match sent.id {
             Some(id) if sent.bytes >= len => {
@@ -171,7 +175,7 @@ impl Sender {
                 self.counters.system_calls.add(self.back.take_calls());
                 self.unread += 1;
                 let next = self.window.next_ticket();
-                (self.window.lend(payload, id, gathered).unwrap_or(next), Way::Lend)
+                (self.window.lend(payload, id, gathered).unwrap_or(next), SendWay::Lend)
             }
             None if sent.bytes >= len => {
                 self.counters.frames.add(1);
@@ -180,9 +184,9 @@ impl Sender {
                     let reason = self.loan_was_copied();
                     self.counters.copied(reason, len as u64);
                 }
-                (self.window.copied(payload), Way::Copy)
+                (self.window.copied(payload), SendWay::Copy)
             }
-            _ => (self.keep_rest(payload, sent, Way::Lend, CopyReason::Unsupported), Way::Lend),
+            _ => (self.keep_rest(payload, sent, SendWay::Lend, CopyReason::Unsupported), SendWay::Lend),
         }
     }
 
@@ -194,11 +198,11 @@ impl Sender {
     }
 
     /// The kernel refuses to take lent memory.
-    pub(super) fn limited(&mut self, payload: Payload) -> Result<(Ticket, Way), Refused> {
+    pub(super) fn limited(&mut self, payload: Payload) -> Result<(Ticket, SendWay), Refused> {
         let len = payload.len();
         let out = self.window.ids_out();
         // A queue that is full refuses a copy as well. Only one that goes through tells of a limit.
-        let may_be_queue = self.socket.kind == Kind::Udp && tells_of_full_queues(self.back.socket());
+        let may_be_queue = self.socket.kind == SocketFamily::Udp && tells_of_full_queues(self.back.socket());
         if self.lending.auto.is_some() || may_be_queue {
             let copied = self.copy(payload, CopyReason::Memlock)?;
             if let Some(auto) = self.lending.auto.as_mut().filter(|_| out == 0) {
@@ -234,7 +238,7 @@ impl Sender {
                 self.would_block()
             }
             Some(libc::EMSGSIZE) => SendError::TooLong { len },
-            Some(libc::ENOBUFS) if self.socket.kind == Kind::Udp => SendError::QueueFull { len },
+            Some(libc::ENOBUFS) if self.socket.kind == SocketFamily::Udp => SendError::QueueFull { len },
             // The back end's word for a ring that was closed.
             Some(libc::EBADFD) => SendError::Uring(self.back.describe()),
             Some(errno) => from_errno(errno),
@@ -258,9 +262,15 @@ impl Sender {
     }
 
     /// A stream took a part.
-    pub(super) fn keep_rest(&mut self, payload: Payload, sent: Sent, way: Way, reason: CopyReason) -> Ticket {
+    pub(super) fn keep_rest(
+        &mut self,
+        payload: Payload,
+        sent: Accepted,
+        way: SendWay,
+        reason: CopyReason,
+    ) -> Ticket {
         let ticket = self.window.open(payload);
-        self.pending = Some(Pending { sent: 0, way, reason });
+        self.pending = Some(PartSent { sent: 0, way, reason });
         self.part_sent(sent);
         self.counters.system_calls.add(self.back.take_calls());
         ticket

@@ -1,6 +1,6 @@
 //! What every way of sending asks of a connection and does to it.
 
-use super::super::kind::{Kind, SocketKind};
+use super::super::kind::{SocketFamily, SocketKind};
 use std::io;
 use std::os::fd::OwnedFd;
 use zerowire_sys::socket::{self, Charges};
@@ -14,13 +14,13 @@ pub(in crate::send) fn send_room(socket: &OwnedFd) -> io::Result<usize> {
 /// Resets a stream's connection, so that the kernel lets go of what is lent soon.
 pub(in crate::send) fn reset(socket: &OwnedFd, kind: SocketKind) {
     match kind.kind {
-        Kind::Tcp => {
+        SocketFamily::Tcp => {
             // The notifications can still be read.
             let _ = socket::disconnect(socket);
         }
-        Kind::Vsock | Kind::Unix => {
+        SocketFamily::Vsock | SocketFamily::Unix => {
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
-        Kind::Udp | Kind::Other => {}
+        SocketFamily::Udp | SocketFamily::Other => {}
     }
 }

@@ -1,7 +1,7 @@
 //! What comes back over the error queue: read, translated into ids, and told to the window.
 
 use super::super::backend::NoLoan;
-use super::super::kind::Kind;
+use super::super::kind::SocketFamily;
 use super::super::{SendError, Window};
 use super::SocketBackend;
 use super::errno::from_errno;
@@ -30,7 +30,7 @@ impl SocketBackend {
         self.idle &= read == 0;
         for note in notes.into_iter().flatten() {
             let told = match note {
-                Note::Back { copied, .. } if self.kind.kind == Kind::Vsock => {
+                Note::Back { copied, .. } if self.kind.kind == SocketFamily::Vsock => {
                     self.copied_unbooked |= copied;
                     Ok(())
                 }

@@ -7,7 +7,7 @@ use crate::send::Ticket;
 /// A back end that gave `next_id - 1` out last, and whose last `failed` lent calls failed.
 fn backend(next_id: u32, failed: u32) -> SocketBackend {
     let (socket, _) = std::os::unix::net::UnixDatagram::pair().unwrap();
-    let kind = SocketKind { kind: Kind::Udp, stream: false };
+    let kind = SocketKind { kind: SocketFamily::Udp, stream: false };
     let options = Options { mode: Mode::Copy, ..Options::default() };
     let mut back = SocketBackend::new(socket.into(), kind, &options).unwrap();
     back.numbering = Numbering::known(next_id);
@@ -37,7 +37,7 @@ fn payloads_around_the_wrap_come_back_each_once() {
     let mut back = backend(first, 0);
     let mut window = Window::starting_at(Ticket::new(LAST - 1), first);
     let lend = |back: &mut SocketBackend, window: &mut Window| {
-        let id = back.take_id(Way::Lend).unwrap();
+        let id = back.take_id(SendWay::Lend).unwrap();
         (window.lend(vec![0].into(), id, false).unwrap(), id)
     };
     let told = |back: &mut SocketBackend, window: &mut Window, lo, hi| {
@@ -65,12 +65,12 @@ fn payloads_around_the_wrap_come_back_each_once() {
 fn one_call_alone_learns_the_number() {
     let mut back = backend(7, 0);
     back.numbering.several_failed();
-    assert_eq!((back.take_id(Way::Lend), back.may_lend()), (Some(7), false));
+    assert_eq!((back.take_id(SendWay::Lend), back.may_lend()), (Some(7), false));
     assert_eq!(back.ours(LAST, LAST).unwrap(), Some((7, 7)));
     assert!(back.may_lend() && back.numbering.is_known());
     // Two numbers are not of one call.
     let mut back = backend(0, 0);
     back.numbering.several_failed();
-    back.take_id(Way::Lend);
+    back.take_id(SendWay::Lend);
     assert!(matches!(back.ours(3, 4), Err(SendError::Foreign { lo: 3, hi: 4 })));
 }

@@ -1,16 +1,16 @@
 //! One socket on a ring.
 
 use super::EngineError;
-use super::batch::{Batch, Lane, submit};
-use super::core::Core;
+use super::batch::{EntryBatch, Lane, submit};
+use super::core::EngineState;
 use super::engine::{Engine, EngineOptions, describe, lock, make};
 use super::straggle::Stragglers;
 use crate::area::Area;
 use crate::ledger::CopyReason;
-use crate::send::backend::{NoLoan, Sent, Submit};
-use crate::send::kind::{Kind, SocketKind};
+use crate::send::backend::{Accepted, NoLoan, Submit};
+use crate::send::kind::{SocketFamily, SocketKind};
 use crate::send::socket::connection::{reset, send_room};
-use crate::send::{Payload, SendError, Way, Window};
+use crate::send::{Payload, SendError, SendWay, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
@@ -20,20 +20,20 @@ use std::time::Duration;
 
 /// The ring of one sender, or one that others use, too.
 enum Handle {
-    Own(Box<Core>),
-    Shared(Arc<Mutex<Core>>),
+    Own(Box<EngineState>),
+    Shared(Arc<Mutex<EngineState>>),
 }
 
 impl Handle {
     #[inline]
-    fn with<R>(&mut self, f: impl FnOnce(&mut Core) -> R) -> R {
+    fn with<R>(&mut self, f: impl FnOnce(&mut EngineState) -> R) -> R {
         match self {
             Self::Own(core) => f(core),
             Self::Shared(core) => f(&mut lock(core)),
         }
     }
 
-    fn look<R>(&self, f: impl FnOnce(&Core) -> R) -> R {
+    fn look<R>(&self, f: impl FnOnce(&EngineState) -> R) -> R {
         match self {
             Self::Own(core) => f(core),
             Self::Shared(core) => f(&lock(core)),
@@ -42,7 +42,7 @@ impl Handle {
 }
 
 /// A sender's place on a ring, given up when this is dropped.
-struct Place {
+struct RingPlace {
     core: Handle,
     channel: u32,
     is_aborted: bool,
@@ -51,13 +51,13 @@ struct Place {
 /// See the module.
 pub(crate) struct UringBackend {
     /// Before the socket: the ring lets go of it first.
-    place: Place,
+    place: RingPlace,
     socket: OwnedFd,
     kind: SocketKind,
     cannot_lend: Option<NoLoan>,
     capacity: usize,
     /// Kept from call to call.
-    sent: Vec<Sent>,
+    sent: Vec<Accepted>,
     /// For how long one call may wait for room for datagrams whose successors are out.
     patience: Duration,
     /// Notices that the window is to be told of.
@@ -103,7 +103,7 @@ impl UringBackend {
                     // The one that stands for the engine, which is this sender.
                     c.users -= 1;
                     // A stream is not: its end must go out when it is dropped, also by another thread.
-                    if kind.kind == Kind::Udp {
+                    if kind.kind == SocketFamily::Udp {
                         c.register_file(socket);
                     }
                 });
@@ -128,15 +128,15 @@ impl UringBackend {
         let (channel, features, capacity) = core.with(|c| (c.attach(), c.facts.features, c.capacity()));
         let cannot_lend = match kind.kind {
             _ if !lend => Some(NoLoan::asked()),
-            Kind::Unix => Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned())),
+            SocketFamily::Unix => Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned())),
             _ if !features.sendmsg_zc => {
                 Some(NoLoan::unsupported("this kernel has no SENDMSG_ZC (Linux 6.1 has)".to_owned()))
             }
-            Kind::Vsock => Some(NoLoan::unsupported(UNTOLD_ON_VSOCK.to_owned())),
-            Kind::Tcp | Kind::Udp | Kind::Other => None,
+            SocketFamily::Vsock => Some(NoLoan::unsupported(UNTOLD_ON_VSOCK.to_owned())),
+            SocketFamily::Tcp | SocketFamily::Udp | SocketFamily::Other => None,
         };
         Self {
-            place: Place { core, channel, is_aborted: false },
+            place: RingPlace { core, channel, is_aborted: false },
             socket,
             kind,
             cannot_lend,
@@ -166,9 +166,9 @@ impl UringBackend {
     /// must have room for all of them, and they must be of one length, which is too long for all of them or for none. What
     /// still goes wrong in the middle (an ICMP error that is told to one of them) is mended in [`mend`] and by
     /// [`Stragglers`]. Only UDP, which promises no order.
-    fn unlinked(&self, payloads: &[Payload], way: Way) -> usize {
+    fn unlinked(&self, payloads: &[Payload], way: SendWay) -> usize {
         let [first, .., _] = payloads else { return 0 };
-        if self.kind.kind != Kind::Udp || payloads.len() < FEWEST_UNLINKED {
+        if self.kind.kind != SocketFamily::Udp || payloads.len() < FEWEST_UNLINKED {
             return 0;
         }
         let (len, pieces) = (first.len(), first.segments().len());
@@ -178,8 +178,8 @@ impl UringBackend {
             return 0;
         }
         let bytes = match way {
-            Way::Copy => 2 * len,
-            Way::Lend => len,
+            SendWay::Copy => 2 * len,
+            SendWay::Lend => len,
         };
         let room = send_room(&self.socket).unwrap_or(0);
         let fit = room / (CHARGE_BYTES + bytes + pieces * CHARGE_PIECE_BYTES);
@@ -191,29 +191,29 @@ impl UringBackend {
         &mut self,
         payloads: &[Payload],
         from: usize,
-        way: Way,
+        way: SendWay,
         is_chain: bool,
-        sent: &mut Vec<Sent>,
+        sent: &mut Vec<Accepted>,
     ) -> io::Result<()> {
         let to = Lane { socket: &self.socket, channel: self.place.channel };
-        let batch = Batch { payloads, from, way, is_chain, is_stream: self.kind.stream };
+        let batch = EntryBatch { payloads, from, way, is_chain, is_stream: self.kind.stream };
         self.place.core.with(|c| submit(c, to, batch, sent))
     }
 }
 
 impl Submit for UringBackend {
-    fn submit(&mut self, payload: &Payload, from: usize, way: Way) -> io::Result<Sent> {
+    fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted> {
         let mut sent = std::mem::take(&mut self.sent);
         sent.clear();
-        let way = if self.cannot_lend.is_some() { Way::Copy } else { way };
+        let way = if self.cannot_lend.is_some() { SendWay::Copy } else { way };
         let mut result = self.submit_batch(std::slice::from_ref(payload), from, way, true, &mut sent);
-        if way == Way::Lend
+        if way == SendWay::Lend
             && let Err(e) = &result
             && e.raw_os_error() == Some(libc::EOPNOTSUPP)
         {
             let why = format!("{} refuses lent memory (EOPNOTSUPP)", self.kind.kind);
             self.cannot_lend = Some(NoLoan::unsupported(why));
-            result = self.submit_batch(std::slice::from_ref(payload), from, Way::Copy, true, &mut sent);
+            result = self.submit_batch(std::slice::from_ref(payload), from, SendWay::Copy, true, &mut sent);
         }
         let first = sent.first().copied();
         self.sent = sent;
@@ -224,8 +224,13 @@ impl Submit for UringBackend {
         }
     }
 
-    fn submit_many(&mut self, payloads: &[Payload], way: Way, sent: &mut Vec<Sent>) -> io::Result<()> {
-        let way = if self.cannot_lend.is_some() { Way::Copy } else { way };
+    fn submit_many(
+        &mut self,
+        payloads: &[Payload],
+        way: SendWay,
+        sent: &mut Vec<Accepted>,
+    ) -> io::Result<()> {
+        let way = if self.cannot_lend.is_some() { SendWay::Copy } else { way };
         let mut stragglers = Stragglers::new(self.patience);
         let mut rest = payloads;
         while !rest.is_empty() {
@@ -333,7 +338,7 @@ impl Submit for UringBackend {
     }
 }
 
-impl Drop for Place {
+impl Drop for RingPlace {
     fn drop(&mut self) {
         let (channel, is_aborted) = (self.channel, self.is_aborted);
         let owns = matches!(self.core, Handle::Own(_));

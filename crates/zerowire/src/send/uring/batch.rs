@@ -1,9 +1,9 @@
 //! Entries of a batch, and what goes wrong in the middle of one.
 
-use super::core::Core;
-use super::message::Message;
-use crate::send::backend::Sent;
-use crate::send::{Payload, Way};
+use super::core::EngineState;
+use super::message::SendMessage;
+use crate::send::backend::Accepted;
+use crate::send::{Payload, SendWay};
 use io_uring::squeue;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -26,22 +26,22 @@ pub(super) struct Lane<'a> {
 }
 
 /// What goes out in one call.
-pub(super) struct Batch<'a> {
+pub(super) struct EntryBatch<'a> {
     pub(super) payloads: &'a [Payload],
     /// Bytes of the first that are out already.
     pub(super) from: usize,
-    pub(super) way: Way,
+    pub(super) way: SendWay,
     /// Linked: one that fails cancels those behind it.
     pub(super) is_chain: bool,
     /// Of a stream, which may take a part.
     pub(super) is_stream: bool,
 }
 
-impl Batch<'_> {
+impl EntryBatch<'_> {
     /// Bytes of one entry at most.
     fn max(&self) -> usize {
         match self.way {
-            Way::Lend if self.is_stream => LENT_CALL_BYTES,
+            SendWay::Lend if self.is_stream => LENT_CALL_BYTES,
             _ => MAX_CALL_BYTES,
         }
     }
@@ -49,7 +49,12 @@ impl Batch<'_> {
 
 /// Hands a batch over, and appends what was taken to `sent`. The caller keeps the payloads until the
 /// ids are back.
-pub(super) fn submit(c: &mut Core, to: Lane<'_>, batch: Batch<'_>, sent: &mut Vec<Sent>) -> io::Result<()> {
+pub(super) fn submit(
+    c: &mut EngineState,
+    to: Lane<'_>,
+    batch: EntryBatch<'_>,
+    sent: &mut Vec<Accepted>,
+) -> io::Result<()> {
     c.begin(batch.is_chain)?;
     let mut messages = c.take_messages(batch.payloads.len());
     let (count, pushed) = push(c, to, &batch, &mut messages);
@@ -74,7 +79,12 @@ pub(super) fn submit(c: &mut Core, to: Lane<'_>, batch: Batch<'_>, sent: &mut Ve
 }
 
 /// Makes and pushes the entries: how many, and what stopped it.
-fn push(c: &mut Core, to: Lane<'_>, batch: &Batch<'_>, messages: &mut [Message]) -> (usize, io::Result<()>) {
+fn push(
+    c: &mut EngineState,
+    to: Lane<'_>,
+    batch: &EntryBatch<'_>,
+    messages: &mut [SendMessage],
+) -> (usize, io::Result<()>) {
     let mut count = 0;
     for (payload, message) in batch.payloads.iter().zip(messages) {
         let total = message.fill(payload, batch.from, batch.max());
@@ -82,7 +92,7 @@ fn push(c: &mut Core, to: Lane<'_>, batch: &Batch<'_>, messages: &mut [Message])
             return (count, Err(io::Error::from_raw_os_error(libc::EMSGSIZE)));
         }
         let link = batch.is_chain && count + 1 < batch.payloads.len();
-        let way = if total == 0 { Way::Copy } else { batch.way };
+        let way = if total == 0 { SendWay::Copy } else { batch.way };
         let built = entry(c, to.socket.as_raw_fd(), message, way, link);
         // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the caller keeps the
         // payloads until the ids are back.
@@ -99,7 +109,7 @@ fn push(c: &mut Core, to: Lane<'_>, batch: &Batch<'_>, messages: &mut [Message])
 ///
 /// [`Book::take_batch`]: super::book::Book::take_batch
 /// [`Stragglers`]: super::straggle::Stragglers
-fn mend(c: &mut Core, to: Lane<'_>, messages: &mut [Message], way: Way) -> io::Result<()> {
+fn mend(c: &mut EngineState, to: Lane<'_>, messages: &mut [SendMessage], way: SendWay) -> io::Result<()> {
     let mut from = 0;
     while let Some((at, mut errno)) = c.book.hole(from) {
         from = at + 1;
@@ -109,7 +119,7 @@ fn mend(c: &mut Core, to: Lane<'_>, messages: &mut [Message], way: Way) -> io::R
             }
             // A limit of locked memory lets copies through.
             let is_limit = matches!(errno, libc::ENOBUFS | libc::ENOMEM);
-            let way = if is_limit { Way::Copy } else { way };
+            let way = if is_limit { SendWay::Copy } else { way };
             let built = entry(c, to.socket.as_raw_fd(), &mut messages[at], way, false);
             // SAFETY: as for the batch, of which it becomes a part.
             unsafe { c.push(to.channel, built) }?;
@@ -126,7 +136,13 @@ fn mend(c: &mut Core, to: Lane<'_>, messages: &mut [Message], way: Way) -> io::R
 }
 
 /// The entry of one message.
-fn entry(core: &Core, socket: RawFd, message: &mut Message, way: Way, link: bool) -> squeue::Entry {
+fn entry(
+    core: &EngineState,
+    socket: RawFd,
+    message: &mut SendMessage,
+    way: SendWay,
+    link: bool,
+) -> squeue::Entry {
     const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let one = match message.pieces() {
         [piece] => Some((piece.iov_base.cast_const().cast::<u8>(), piece.iov_len as u32)),
@@ -134,12 +150,12 @@ fn entry(core: &Core, socket: RawFd, message: &mut Message, way: Way, link: bool
     };
     let report = core.facts.features.report_usage;
     let loan = match way {
-        Way::Copy => Loan::Copy,
-        Way::Lend if one.is_some() || core.facts.features.registered_vectors => core
+        SendWay::Copy => Loan::Copy,
+        SendWay::Lend if one.is_some() || core.facts.features.registered_vectors => core
             .areas
             .place_of(message.pieces())
             .map_or(Loan::Lend { report }, |buffer| Loan::LendRegistered { report, buffer }),
-        Way::Lend => Loan::Lend { report },
+        SendWay::Lend => Loan::Lend { report },
     };
     let target = core.target(socket);
     let entry = match one {

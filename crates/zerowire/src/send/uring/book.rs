@@ -7,7 +7,7 @@
 //! A loan gets its id when its result is taken, so ids of a channel have no gaps. Nothing is allocated once there are as
 //! many tokens as are ever out at a time.
 
-use crate::send::backend::Sent;
+use crate::send::backend::Accepted;
 use std::collections::VecDeque;
 use std::io;
 use zerowire_sys::uring::ring::Cqe;
@@ -15,7 +15,7 @@ use zerowire_sys::uring::sqe;
 
 /// How far a token's entry is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum TokenStage {
     /// There is none: the token may be given out.
     #[default]
     Free,
@@ -40,7 +40,7 @@ enum RingFate {
 #[derive(Clone, Copy, Debug, Default)]
 struct Token {
     channel: u32,
-    stage: Stage,
+    stage: TokenStage,
     ring: RingFate,
     result: Option<i32>,
     /// A notification is to come.
@@ -129,7 +129,7 @@ impl Book {
     /// The entry of the token that was given last is on its way.
     pub(super) fn pushed(&mut self, channel: u32) {
         if let Some(token) = self.free_tokens.pop() {
-            self.tokens[token as usize] = Token { channel, stage: Stage::InBatch, ..Token::default() };
+            self.tokens[token as usize] = Token { channel, stage: TokenStage::InBatch, ..Token::default() };
             self.batch.push(token);
             self.unsettled += 1;
         }
@@ -192,7 +192,7 @@ impl Book {
     /// Takes a completion. One that belongs to nothing is ignored.
     pub(super) fn complete(&mut self, cqe: Cqe) {
         let index = cqe.user_data as u32;
-        let token = self.tokens.get_mut(index as usize).filter(|t| t.stage != Stage::Free);
+        let token = self.tokens.get_mut(index as usize).filter(|t| t.stage != TokenStage::Free);
         let Some(token) = token else { return };
         if cqe.flags & sqe::CQE_F_NOTIF == 0 {
             if token.result.is_none() {
@@ -203,7 +203,7 @@ impl Book {
             return;
         }
         let copied = cqe.result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0;
-        if token.stage == Stage::InBatch {
+        if token.stage == TokenStage::InBatch {
             token.notified = Some(copied);
         } else {
             self.give_back(index, copied);
@@ -211,17 +211,17 @@ impl Book {
     }
 
     /// The results of the batch: appends what was taken to `sent`, up to the first error, or without links up to the last
-    /// entry that was taken: those before it that failed are [lost](Sent::lost). An entry in doubt ([`Book::give_up`])
+    /// entry that was taken: those before it that failed are [lost](Accepted::lost). An entry in doubt ([`Book::give_up`])
     /// counts as taken, with more bytes than any has.
-    pub(super) fn take_batch(&mut self, sent: &mut Vec<Sent>) -> io::Result<()> {
+    pub(super) fn take_batch(&mut self, sent: &mut Vec<Accepted>) -> io::Result<()> {
         let mut error = None;
         let taken = self.taken();
         for at in 0..self.batch.len() {
             let refused = self.tokens[self.batch[at] as usize].refused;
             let (result, id) = self.take(self.batch[at]);
             match result {
-                0.. if at < taken => sent.push(Sent { bytes: result as usize, id, refused }),
-                ..0 if at < taken => sent.push(Sent::lost(result.saturating_neg())),
+                0.. if at < taken => sent.push(Accepted { bytes: result as usize, id, refused }),
+                ..0 if at < taken => sent.push(Accepted::lost(result.saturating_neg())),
                 _ => {
                     error.get_or_insert_with(|| io::Error::from_raw_os_error(result.saturating_neg()));
                 }
@@ -249,13 +249,13 @@ impl Book {
             channel.next_id = channel.next_id.wrapping_add(1);
         }
         if token.more {
-            token.stage = Stage::Lent(id);
+            token.stage = TokenStage::Lent(id);
             channel.pending += 1;
             if let Some(copied) = token.notified {
                 self.give_back(index, copied);
             }
         } else {
-            token.stage = Stage::Free;
+            token.stage = TokenStage::Free;
             self.free_tokens.push(index);
         }
         (result, id)
@@ -272,7 +272,7 @@ impl Book {
             if channel.pending == 0 {
                 self.free_channels.push(token.channel);
             }
-        } else if let Stage::Lent(Some(id)) = stage {
+        } else if let TokenStage::Lent(Some(id)) = stage {
             channel.notices.push_back((id, copied));
             self.waiting += 1;
         }
@@ -301,7 +301,7 @@ impl Book {
     /// The ring was closed; notifications of what is lent will not come.
     fn retire(&mut self) {
         for token in &mut self.tokens {
-            if token.stage != Stage::Free && token.ring == RingFate::Open {
+            if token.stage != TokenStage::Free && token.ring == RingFate::Open {
                 token.ring = RingFate::Closed;
             }
         }
@@ -311,7 +311,7 @@ impl Book {
     pub(super) fn retired_are_back(&mut self) {
         for index in 0..self.tokens.len() as u32 {
             let token = &self.tokens[index as usize];
-            if token.stage != Stage::Free && token.ring != RingFate::Open {
+            if token.stage != TokenStage::Free && token.ring != RingFate::Open {
                 self.give_back(index, true);
             }
         }

@@ -12,12 +12,12 @@ mod watch;
 
 use self::renewal::set_up;
 use self::threads::ThreadRule;
-use self::watch::Watch;
+use self::watch::EngineWatch;
 use super::areas::Areas;
 use super::book::Book;
 use super::engine::EngineOptions;
 use super::error::{EngineError, locked_limit};
-use super::message::Message;
+use super::message::SendMessage;
 use super::tombstone::{SOCKET_PLACE, Tombstone};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -43,7 +43,7 @@ impl RingFacts {
 
 /// Since the engine, or the one sender, was made.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct EngineCounts {
     /// System calls that nobody has [taken](std::mem::take) yet.
     pub(super) calls: u64,
     /// Times that the queue of completions was too short, and the kernel kept some on its own list.
@@ -51,7 +51,7 @@ pub(super) struct Counts {
 }
 
 /// See the module.
-pub(super) struct Core {
+pub(super) struct EngineState {
     ring: Option<SendRing>,
     // After the ring: memory goes after it.
     pub(super) areas: Areas,
@@ -61,23 +61,23 @@ pub(super) struct Core {
     /// Why the ring was closed for good.
     closed: Option<String>,
     /// On engines that are waited for.
-    watch: Option<Watch>,
+    watch: Option<EngineWatch>,
     options: EngineOptions,
     rule: ThreadRule,
     pub(super) facts: RingFacts,
     pub(super) book: Book,
     /// The socket that is in the ring's table of files.
     file: Option<RawFd>,
-    messages: Vec<Message>,
+    messages: Vec<SendMessage>,
     /// Engines and senders that still use it.
     pub(super) users: usize,
-    pub(super) counts: Counts,
+    pub(super) counts: EngineCounts,
     /// Entries that one call hands over, as if the kernel had no memory for more.
     #[cfg(test)]
     hand_over_at_most: usize,
 }
 
-impl Core {
+impl EngineState {
     pub(super) fn new(options: &EngineOptions) -> Result<Self, EngineError> {
         let refused = |e: io::Error| match e.raw_os_error() {
             Some(libc::ENOMEM) => EngineError::RingMemlock {
@@ -103,7 +103,7 @@ impl Core {
             file: None,
             messages: Vec::new(),
             users: 1,
-            counts: Counts::default(),
+            counts: EngineCounts::default(),
             #[cfg(test)]
             hand_over_at_most: usize::MAX,
         })
@@ -117,7 +117,7 @@ impl Core {
         if !self.is_own_thread() {
             return Err(EngineError::WrongThread);
         }
-        let watch = Watch::new().map_err(EngineError::Watch)?;
+        let watch = EngineWatch::new().map_err(EngineError::Watch)?;
         if let Some(ring) = &self.ring {
             ring.signal(&watch.event).map_err(EngineError::Watch)?;
         }
@@ -202,16 +202,16 @@ impl Core {
         self.book.attach()
     }
 
-    /// At least `count` messages to fill; given back with [`Core::put_messages`].
-    pub(super) fn take_messages(&mut self, count: usize) -> Vec<Message> {
+    /// At least `count` messages to fill; given back with [`EngineState::put_messages`].
+    pub(super) fn take_messages(&mut self, count: usize) -> Vec<SendMessage> {
         let mut all = std::mem::take(&mut self.messages);
         while all.len() < count {
-            all.push(Message::default());
+            all.push(SendMessage::default());
         }
         all
     }
 
-    pub(super) fn put_messages(&mut self, messages: Vec<Message>) {
+    pub(super) fn put_messages(&mut self, messages: Vec<SendMessage>) {
         self.messages = messages;
     }
 }

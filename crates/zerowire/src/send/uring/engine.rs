@@ -1,7 +1,7 @@
 //! One ring for many senders.
 
 use super::EngineError;
-use super::core::Core;
+use super::core::EngineState;
 use crate::area::Area;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -60,7 +60,7 @@ pub struct Engine(Arc<User>);
 
 /// The handle that `Engine`s share: the core counts it as one user.
 struct User {
-    core: Arc<Mutex<Core>>,
+    core: Arc<Mutex<EngineState>>,
     watch: OnceLock<Arc<OwnedFd>>,
 }
 
@@ -70,7 +70,7 @@ impl Drop for User {
     }
 }
 
-pub(super) fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
+pub(super) fn lock(core: &Mutex<EngineState>) -> MutexGuard<'_, EngineState> {
     // Nothing in the core panics half-way through a change, and callers' callbacks are called without the lock.
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -132,7 +132,7 @@ impl Engine {
         lock(&self.0.core).is_own_thread()
     }
 
-    pub(super) fn core(&self) -> &Arc<Mutex<Core>> {
+    pub(super) fn core(&self) -> &Arc<Mutex<EngineState>> {
         &self.0.core
     }
 }
@@ -143,8 +143,8 @@ impl fmt::Debug for Engine {
     }
 }
 
-pub(super) fn make(options: &EngineOptions, areas: &[Area]) -> Result<Core, EngineError> {
-    let mut core = Core::new(options)?;
+pub(super) fn make(options: &EngineOptions, areas: &[Area]) -> Result<EngineState, EngineError> {
+    let mut core = EngineState::new(options)?;
     for area in areas {
         match core.register(area) {
             Ok(()) => {}
@@ -158,7 +158,7 @@ pub(super) fn make(options: &EngineOptions, areas: &[Area]) -> Result<Core, Engi
     Ok(core)
 }
 
-pub(super) fn describe(core: &Core) -> String {
+pub(super) fn describe(core: &EngineState) -> String {
     if let Some(why) = core.closed() {
         return EngineError::Closed(why.to_owned()).to_string();
     }

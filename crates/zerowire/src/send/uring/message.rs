@@ -7,9 +7,9 @@ use crate::send::Payload;
 /// It stays where it is while the kernel may read it, that is until the result of the entry that names its header. The bytes
 /// to be sent belong to the payload.
 #[derive(Default)]
-pub(super) struct Message(socket::Message);
+pub(super) struct SendMessage(socket::Message);
 
-impl Message {
+impl SendMessage {
     /// Takes the addresses of at most `max_bytes` of the payload's bytes behind the first `from`. Returns how many bytes
     /// those are: less than asked for when they are in too many pieces for one call.
     pub(super) fn fill(&mut self, payload: &Payload, from: usize, max_bytes: usize) -> usize {

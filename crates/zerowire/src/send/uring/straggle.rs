@@ -6,7 +6,7 @@
 //! [`send_room`]: crate::send::socket::connection::send_room
 
 use crate::send::Payload;
-use crate::send::backend::Sent;
+use crate::send::backend::Accepted;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -26,7 +26,7 @@ impl Stragglers {
 
     /// Sends those of `payloads` that are lost for want of room, each once at least, and enters into `sent` what became of
     /// them.
-    pub(super) fn send(&mut self, socket: &OwnedFd, payloads: &[Payload], sent: &mut [Sent]) {
+    pub(super) fn send(&mut self, socket: &OwnedFd, payloads: &[Payload], sent: &mut [Accepted]) {
         for (payload, sent) in payloads.iter().zip(sent) {
             if sent.is_lost() && sent.refused == Some(libc::EAGAIN) {
                 self.send_one(socket, payload, sent);
@@ -35,14 +35,14 @@ impl Stragglers {
     }
 
     #[cold]
-    fn send_one(&mut self, socket: &OwnedFd, payload: &Payload, sent: &mut Sent) {
+    fn send_one(&mut self, socket: &OwnedFd, payload: &Payload, sent: &mut Accepted) {
         let end = *self.end.get_or_insert_with(|| Instant::now() + self.patience);
         // A file that can't be read any more: it stays lost.
         let Ok(bytes) = payload.gather(0) else { return };
         loop {
             match send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(bytes) => {
-                    *sent = Sent { bytes, id: None, refused: sent.refused };
+                    *sent = Accepted { bytes, id: None, refused: sent.refused };
                     return;
                 }
                 Err(Errno::INTR) => {}
@@ -56,7 +56,7 @@ impl Stragglers {
                     let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&left));
                 }
                 Err(e) => {
-                    *sent = Sent::lost(e.raw_os_error());
+                    *sent = Accepted::lost(e.raw_os_error());
                     return;
                 }
             }
@@ -77,9 +77,9 @@ mod tests {
         (a.into(), b)
     }
 
-    fn batch() -> (Vec<Payload>, Vec<Sent>) {
-        let took = Sent { bytes: 2, id: Some(0), refused: None };
-        let lost = Sent::lost;
+    fn batch() -> (Vec<Payload>, Vec<Accepted>) {
+        let took = Accepted { bytes: 2, id: Some(0), refused: None };
+        let lost = Accepted::lost;
         let sent = vec![lost(libc::EAGAIN), took, lost(libc::EPERM), lost(libc::EAGAIN), took];
         let payloads = (0u8..5).map(|i| Payload::from(vec![b'0' + i; 2])).collect();
         (payloads, sent)
@@ -102,7 +102,7 @@ mod tests {
         });
         Stragglers::new(Duration::from_secs(20)).send(&a, &payloads, &mut sent);
         assert_eq!(reader.join().unwrap(), [b"00", b"33"], "and no other");
-        let late = Sent { bytes: 2, id: None, refused: Some(libc::EAGAIN) };
+        let late = Accepted { bytes: 2, id: None, refused: Some(libc::EAGAIN) };
         let (_, before) = batch();
         assert_eq!(sent, [late, before[1], before[2], late, before[4]]);
     }

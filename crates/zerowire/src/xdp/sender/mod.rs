@@ -15,9 +15,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::options::Cut;
+use self::options::UmemCut;
 use self::resident::Residents;
-use self::slots::Slots;
+use self::slots::XdpSlots;
 use super::{
     Descriptor, Interface, RingSizes, Socket, SocketOptions, Statistics, Umem, UmemOptions, XdpError,
 };
@@ -51,9 +51,9 @@ const PAUSE: std::ops::Range<Duration> = Duration::from_micros(20)..Duration::fr
 #[derive(Debug)]
 pub struct XdpSender {
     socket: Socket,
-    slots: Slots,
+    slots: XdpSlots,
     residents: Residents,
-    cut: Cut,
+    cut: UmemCut,
     mtu: usize,
     counters: Arc<Counters>,
     /// Frames that were pushed since the sender was opened.
@@ -76,7 +76,7 @@ impl XdpSender {
         let mtu = Interface::open(&options.interface)?.mtu().map_err(|e| {
             XdpError::system(format!("interface {}", options.interface), "ioctl(SIOCGIFMTU)", e)
         })?;
-        let cut = Cut::new(&options, mtu)?;
+        let cut = UmemCut::new(&options, mtu)?;
         let umem_options = UmemOptions {
             chunk_bytes: cut.chunk as u32,
             release_timeout: options.busy_timeout,
@@ -104,7 +104,7 @@ impl XdpSender {
         }
         Ok(Self {
             socket,
-            slots: Slots::new(options.frames),
+            slots: XdpSlots::new(options.frames),
             residents: Residents::new(cut.building as u64, cut.resident, cut.chunk),
             cut,
             mtu,

@@ -53,7 +53,7 @@ impl SenderOptions {
 
 /// How the memory is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct UmemCut {
     pub chunk: usize,
     /// Bytes from one place to the next: whole chunks.
     pub slot: usize,
@@ -68,7 +68,7 @@ pub(super) fn chunk_bytes(max_frame: usize) -> usize {
     if max_frame <= MIN_CHUNK_BYTES as usize { MIN_CHUNK_BYTES as usize } else { 4096 }
 }
 
-impl Cut {
+impl UmemCut {
     pub(super) fn new(options: &SenderOptions, mtu: usize) -> Result<Self, XdpError> {
         let wrong = |name, value: usize, rule| Err(XdpError::Value { name, value: value as u64, rule });
         let max_frame = match options.max_frame_bytes {
@@ -115,11 +115,11 @@ mod tests {
     #[test]
     fn places_are_whole_chunks() {
         let options = SenderOptions { frames: 10, resident_bytes: 1, ..SenderOptions::new("x") };
-        let cut = Cut::new(&options, 1500).expect("a cut");
-        assert_eq!(cut, Cut { chunk: 2048, slot: 2048, building: 20480, resident: 2048 });
-        let cut = Cut::new(&options, 9000).expect("a cut");
+        let cut = UmemCut::new(&options, 1500).expect("a cut");
+        assert_eq!(cut, UmemCut { chunk: 2048, slot: 2048, building: 20480, resident: 2048 });
+        let cut = UmemCut::new(&options, 9000).expect("a cut");
         assert_eq!((cut.chunk, cut.slot), (4096, 12288));
-        let cut = Cut::new(&options, 65535).expect("a cut");
+        let cut = UmemCut::new(&options, 65535).expect("a cut");
         assert_eq!(cut.slot, 17 * 4096);
     }
 
@@ -132,7 +132,7 @@ mod tests {
             (SenderOptions { frames: 0, ..good.clone() }, 1500, "number of frames is 0"),
             (SenderOptions { ring: 2, ..good.clone() }, 9000, "transmit ring is 2"),
         ] {
-            let text = Cut::new(&options, mtu).expect_err("refused").to_string();
+            let text = UmemCut::new(&options, mtu).expect_err("refused").to_string();
             assert!(text.contains(word), "{text}");
         }
     }

@@ -3,7 +3,7 @@
 
 /// A place whose frame is with the kernel.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct XdpSlot {
     /// Number of the frame.
     number: u64,
     /// Bytes of the frame.
@@ -13,17 +13,17 @@ struct Slot {
 }
 
 #[derive(Debug)]
-pub(super) struct Slots {
-    slots: Vec<Slot>,
+pub(super) struct XdpSlots {
+    slots: Vec<XdpSlot>,
     /// Used as a stack: the place that came back last is still in the cache.
     free: Vec<u32>,
     /// Taken from there, and not lent yet: whoever was told of it may be building in it.
     next: Option<u32>,
 }
 
-impl Slots {
+impl XdpSlots {
     pub(super) fn new(count: u32) -> Self {
-        Self { slots: vec![Slot::default(); count as usize], free: (0..count).rev().collect(), next: None }
+        Self { slots: vec![XdpSlot::default(); count as usize], free: (0..count).rev().collect(), next: None }
     }
 
     /// A free place, which stays free, and the next one, until [`lend`](Self::lend).
@@ -39,14 +39,14 @@ impl Slots {
     #[inline]
     pub(super) fn lend(&mut self, number: u64, len: u32, pieces: u32) {
         if let Some(slot) = self.next.take() {
-            self.slots[slot as usize] = Slot { number, len, pieces };
+            self.slots[slot as usize] = XdpSlot { number, len, pieces };
         }
     }
 
     /// One piece is back: the length of the frame if it was the last one, which frees the place.
     #[inline]
     pub(super) fn piece_back(&mut self, slot: u32) -> Option<u32> {
-        let Slot { len, pieces, .. } = self.slots.get_mut(slot as usize)?;
+        let XdpSlot { len, pieces, .. } = self.slots.get_mut(slot as usize)?;
         let len = *len;
         // A piece that was not lent: nothing to give back.
         *pieces = pieces.checked_sub(1)?;
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_place_is_free_when_all_pieces_are_back() {
-        let mut slots = Slots::new(2);
+        let mut slots = XdpSlots::new(2);
         assert_eq!(slots.next(), Some(0));
         slots.lend(7, 5000, 3);
         assert_eq!(slots.next(), Some(1));
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_next_place_stays_that_whatever_comes_back() {
-        let mut slots = Slots::new(3);
+        let mut slots = XdpSlots::new(3);
         assert_eq!(slots.next(), Some(0));
         slots.lend(0, 60, 1);
         assert_eq!(slots.next(), Some(1));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_piece_that_was_not_lent_changes_nothing() {
-        let mut slots = Slots::new(1);
+        let mut slots = XdpSlots::new(1);
         assert_eq!((slots.piece_back(0), slots.piece_back(9)), (None, None));
         assert_eq!((slots.next(), slots.is_out(0)), (Some(0), false));
         slots.lend(0, 60, 1);

@@ -185,9 +185,9 @@ fn an_entry_that_failed_in_the_middle_can_be_sent_again_in_its_place() {
     let mut sent = Vec::new();
     let behind = book.take_batch(&mut sent).unwrap_err();
     assert_eq!(behind.raw_os_error(), Some(libc::EAGAIN));
-    let took = |id| Sent { bytes: 10, id: Some(id), refused: None };
-    let late = Sent { refused: Some(libc::ECONNREFUSED), ..took(1) };
-    assert_eq!(sent, [took(0), late, took(2), Sent::lost(libc::EPERM), took(3)], "ids follow each other");
+    let took = |id| Accepted { bytes: 10, id: Some(id), refused: None };
+    let late = Accepted { refused: Some(libc::ECONNREFUSED), ..took(1) };
+    assert_eq!(sent, [took(0), late, took(2), Accepted::lost(libc::EPERM), took(3)], "ids follow each other");
     // The failed entries' notifications come, too, and are nobody's.
     for token in tokens.iter().chain([&again]) {
         book.complete(notification(*token, false));

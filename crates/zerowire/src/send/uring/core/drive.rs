@@ -1,6 +1,6 @@
 //! A batch goes out, results and notifications come in.
 
-use super::Core;
+use super::EngineState;
 use io_uring::squeue;
 use std::io;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const BLIND_PAUSE: Duration = Duration::from_millis(1);
 /// Times the kernel may have no memory for requests before the ring is given up.
 const MAX_REFUSALS: u32 = 10_000;
 
-impl Core {
+impl EngineState {
     /// To be called before entries are made and pushed. EEXIST: this is not the thread that may. EBADFD: the ring was
     /// closed for good.
     ///
@@ -32,7 +32,7 @@ impl Core {
     /// Adds an entry to the batch, which has room for it, and fills in its user data.
     ///
     /// # Safety
-    /// As [`SendRing::push`]; headers and vectors stay until [`Core::settle`] returned, and for good if it failed; the
+    /// As [`SendRing::push`]; headers and vectors stay until [`EngineState::settle`] returned, and for good if it failed; the
     /// memory to be sent stays until the channel was told of the id.
     pub(in crate::send::uring) unsafe fn push(
         &mut self,
@@ -139,7 +139,7 @@ impl Core {
         self.drain();
     }
 
-    /// Whether a whole wait may be spent in [`Core::wait`]: no other thread needs the core meanwhile.
+    /// Whether a whole wait may be spent in [`EngineState::wait`]: no other thread needs the core meanwhile.
     pub(in crate::send::uring) fn waits_alone(&self) -> bool {
         self.rule.waits_alone()
     }

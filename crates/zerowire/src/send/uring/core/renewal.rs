@@ -3,11 +3,11 @@
 use super::super::engine::EngineOptions;
 use super::super::tombstone::{SOCKET_PLACE, Tombstone};
 use super::threads::ThreadRule;
-use super::{Core, RingFacts};
+use super::{EngineState, RingFacts};
 use std::io;
 use zerowire_sys::uring::ring::{SendRing, Threads};
 
-impl Core {
+impl EngineState {
     /// The ring can't be driven any more. Notifications may have been lost, too (EBADR), so it is closed.
     #[cold]
     pub(super) fn fail(&mut self, e: &io::Error) {

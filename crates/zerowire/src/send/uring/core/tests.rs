@@ -3,7 +3,7 @@ use super::super::engine::{Engine, lock};
 use super::*;
 use crate::send::backend::Submit;
 use crate::send::kind::SocketKind;
-use crate::send::{Payload, Way, Window};
+use crate::send::{Payload, SendWay, Window};
 use std::net::UdpSocket;
 use std::time::Duration;
 use std::time::Instant;
@@ -28,7 +28,7 @@ fn a_chain_that_is_taken_in_parts_keeps_its_order_and_ends_at_the_first_error() 
         lock(engine.core()).hand_over_at_most = 2;
         sent.clear();
         let batch = payloads(lens);
-        let result = back.submit_many(&batch, Way::Lend, &mut sent);
+        let result = back.submit_many(&batch, SendWay::Lend, &mut sent);
         assert_eq!(result.is_ok(), taken == lens.len(), "{lens:?}");
         assert_eq!(sent.len(), taken, "{lens:?}");
         assert!(lock(engine.core()).retired.len() <= rings, "{lens:?}");

@@ -6,14 +6,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What an event loop sleeps on.
-pub(super) struct Watch {
+pub(super) struct EngineWatch {
     /// An epoll instance with the event and the stones of closed rings in it.
     pub(super) all: Arc<OwnedFd>,
     /// Signalled by the ring.
     pub(super) event: OwnedFd,
 }
 
-impl Watch {
+impl EngineWatch {
     pub(super) fn new() -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
