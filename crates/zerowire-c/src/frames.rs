@@ -12,7 +12,7 @@ use zerowire::send::frame::FrameError;
 use zerowire::send::in_place::InPlace;
 use zerowire::xdp::XdpSender;
 
-use crate::frames_types::{FrameHeader, FramesOptions, Way, way};
+use crate::frames_types::{FrameHeader, FrameWay, FramesOptions, way};
 use crate::guard::{Failure, guard_int};
 use crate::handle::{Out, borrowed, get, get_mut, null, print, put, sized, timeout};
 use crate::lent::FrameChecks;
@@ -20,7 +20,7 @@ use crate::send_report::reason;
 use crate::send_types::SendLedger;
 
 /// Sends whole frames on one interface, built in memory that the kernel sends from.
-pub struct Frames {
+pub struct FramesHandle {
     sender: Box<dyn InPlace>,
     checks: Option<FrameChecks>,
     /// The place that C builds in, and its length.
@@ -29,7 +29,7 @@ pub struct Frames {
     committed: u64,
 }
 
-impl std::fmt::Debug for Frames {
+impl std::fmt::Debug for FramesHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Frames")
             .field("path", &self.sender.path())
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Frames {
     }
 }
 
-impl Frames {
+impl FramesHandle {
     /// Looks at frames that came back.
     fn settle(&mut self) {
         if let Some(checks) = &mut self.checks {
@@ -106,7 +106,7 @@ impl Frames {
 pub unsafe extern "C" fn zw_frames_open(
     interface: *const c_char,
     options: *const FramesOptions,
-    frames: *mut *mut Frames,
+    frames: *mut *mut FramesHandle,
 ) -> c_int {
     guard_int(|| {
         if interface.is_null() || frames.is_null() {
@@ -118,19 +118,19 @@ pub unsafe extern "C" fn zw_frames_open(
         let options = unsafe { sized(options, "zw_frames_options") }?;
         let (way, checked) = way(&interface, options.as_ref())?;
         let sender: Box<dyn InPlace> = match way {
-            Way::Ring(options) => Box::new(PacketRing::open(&interface, &options)?),
-            Way::Xdp(options) => Box::new(XdpSender::open(options)?),
+            FrameWay::Ring(options) => Box::new(PacketRing::open(&interface, &options)?),
+            FrameWay::Xdp(options) => Box::new(XdpSender::open(options)?),
         };
         let checks = checked.then(FrameChecks::default);
         // SAFETY: not NULL.
-        unsafe { put(Frames { sender, checks, reserved: None, committed: 0 }, frames) };
+        unsafe { put(FramesHandle { sender, checks, reserved: None, committed: 0 }, frames) };
         Ok(0)
     })
 }
 
 /// Bytes of the longest frame without a VLAN tag that goes uncut, Ethernet header included; 0 for NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_max(frames: *const Frames) -> libc::size_t {
+pub unsafe extern "C" fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t {
     // SAFETY: by the module's contract.
     unsafe { frames.as_ref() }.map_or(0, |f| f.sender.max_frame_bytes())
 }
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn zw_frames_max(frames: *const Frames) -> libc::size_t {
 /// -EMSGSIZE: longer than the MTU (with ZW_FRAMES_OFFLOAD zw_frames_commit says so) or than a place; -EINVAL: no whole Ethernet header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_reserve(
-    frames: *mut Frames,
+    frames: *mut FramesHandle,
     length: libc::size_t,
     data: *mut *mut c_void,
 ) -> c_int {
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn zw_frames_reserve(
 /// ZW_FRAMES_OFFLOAD.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_commit(
-    frames: *mut Frames,
+    frames: *mut FramesHandle,
     length: libc::size_t,
     header: *const FrameHeader,
 ) -> c_int {
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn zw_vnet_prepare(
 /// -ENETDOWN: the interface is down; the frames stay. -ENODEV: it is gone; open a new sender. -EMSGSIZE and others that name a frame:
 /// it was taken out, the others stay.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_flush(frames: *mut Frames) -> c_int {
+pub unsafe extern "C" fn zw_frames_flush(frames: *mut FramesHandle) -> c_int {
     guard_int(|| {
         // SAFETY: by the module's contract.
         unsafe { get_mut(frames, "frames") }?.handing(|s| s.flush())?;
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn zw_frames_flush(frames: *mut Frames) -> c_int {
 
 /// Takes back the places of frames that were sent: how many came back since the last call. Mostly without a system call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_reap(frames: *mut Frames) -> c_int {
+pub unsafe extern "C" fn zw_frames_reap(frames: *mut FramesHandle) -> c_int {
     guard_int(|| {
         // SAFETY: by the module's contract.
         let this = unsafe { get_mut(frames, "frames") }?;
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn zw_frames_reap(frames: *mut Frames) -> c_int {
 
 /// As zw_frames_flush, and waits until a place is free: at most timeout_ms; negative: no limit. -ETIMEDOUT.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_wait(frames: *mut Frames, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn zw_frames_wait(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
     guard_int(|| {
         // SAFETY: by the module's contract.
         let this = unsafe { get_mut(frames, "frames") }?;
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn zw_frames_wait(frames: *mut Frames, timeout_ms: c_int) 
 /// As zw_frames_flush, and waits until all frames are back: at most timeout_ms; negative: no limit. -ETIMEDOUT: the words say what
 /// is not back; the sender can go on.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_drain(frames: *mut Frames, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn zw_frames_drain(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
     guard_int(|| {
         let limit = timeout(timeout_ms).unwrap_or(Duration::MAX);
         // SAFETY: by the module's contract.
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn zw_frames_drain(frames: *mut Frames, timeout_ms: c_int)
 
 /// Frames that were committed and are not back; 0 for NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_outstanding(frames: *const Frames) -> libc::size_t {
+pub unsafe extern "C" fn zw_frames_outstanding(frames: *const FramesHandle) -> libc::size_t {
     // SAFETY: by the module's contract.
     unsafe { frames.as_ref() }.map_or(0, |f| f.sender.outstanding())
 }
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn zw_frames_outstanding(frames: *const Frames) -> libc::s
 /// The descriptor of its socket, for event loops; -EINVAL for NULL. A ring's tells of frames that are back edge-triggered (EPOLLOUT |
 /// EPOLLET) only; AF_XDP's says when the ring is at most half full. It stays the sender's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_fd(frames: *const Frames) -> c_int {
+pub unsafe extern "C" fn zw_frames_fd(frames: *const FramesHandle) -> c_int {
     // SAFETY: by the module's contract.
     guard_int(|| Ok(unsafe { get(frames, "frames") }?.sender.as_fd().as_raw_fd()))
 }
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn zw_frames_fd(frames: *const Frames) -> c_int {
 /// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless NULL: frames that were not sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_ledger(
-    frames: *const Frames,
+    frames: *const FramesHandle,
     ledger: *mut SendLedger,
     dropped: *mut u64,
 ) -> c_int {
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn zw_frames_ledger(
 /// Bytes copied for a reason, and its name, as zw_sender_copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_copied(
-    frames: *const Frames,
+    frames: *const FramesHandle,
     reason: u32,
     name: *mut *const c_char,
     bytes: *mut u64,
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn zw_frames_copied(
 /// What runs, for people, into your buffer as zw_sender_path does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_path(
-    frames: *const Frames,
+    frames: *const FramesHandle,
     text: *mut c_char,
     size: libc::size_t,
 ) -> c_int {
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn zw_frames_path(
 /// handing anything over, and without an error). -ETIMEDOUT, and others as zw_frames_drain: frames were not handed over, or not
 /// back; those that the kernel has may still be sent, from memory that it holds itself.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_close(frames: *mut Frames, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn zw_frames_close(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
     guard_int(|| {
         if frames.is_null() {
             return Ok(0);

@@ -134,16 +134,16 @@ impl From<VnetHeader> for FrameHeader {
 }
 
 /// A way, with its own options.
-pub(crate) enum Way {
+pub(crate) enum FrameWay {
     Ring(packet::Options),
     Xdp(SenderOptions),
 }
 
 /// What the options mean: the way, and whether memory is checked.
-pub(crate) fn way(interface: &str, given: Option<&FramesOptions>) -> Result<(Way, bool), Failure> {
+pub(crate) fn way(interface: &str, given: Option<&FramesOptions>) -> Result<(FrameWay, bool), Failure> {
     let mut checked = cfg!(debug_assertions);
     let Some(o) = given else {
-        return Ok((Way::Ring(packet::Options::default()), checked));
+        return Ok((FrameWay::Ring(packet::Options::default()), checked));
     };
     checked |= o.flags & ZW_CHECKED != 0;
     let (way, flags) = match o.way {
@@ -151,11 +151,11 @@ pub(crate) fn way(interface: &str, given: Option<&FramesOptions>) -> Result<(Way
             let others =
                 [("mode", o.mode), ("queue", o.queue), ("entries", o.entries), ("busy_ms", o.busy_ms)];
             foreign("ZW_FRAMES_RING", others)?;
-            (Way::Ring(ring(o)), ZW_FRAMES_OFFLOAD | ZW_FRAMES_BYPASS_QUEUE | ZW_FRAMES_SKIP_REFUSED)
+            (FrameWay::Ring(ring(o)), ZW_FRAMES_OFFLOAD | ZW_FRAMES_BYPASS_QUEUE | ZW_FRAMES_SKIP_REFUSED)
         }
         ZW_FRAMES_XDP => {
             foreign("ZW_FRAMES_XDP", [("copy_up_to", o.copy_up_to)])?;
-            (Way::Xdp(xdp(interface, o)?), ZW_FRAMES_HUGE_PAGES)
+            (FrameWay::Xdp(xdp(interface, o)?), ZW_FRAMES_HUGE_PAGES)
         }
         n => return wrong(format!("way {n}: use ZW_FRAMES_RING or ZW_FRAMES_XDP")),
     };

@@ -16,30 +16,30 @@ const TABLES: usize = 1 << TABLE_BITS;
 const SLOTS: usize = 1 << SLOT_BITS;
 
 /// A place for a lease.
-struct Slot {
+struct HeldSlot {
     /// Of the lease that is in it, or comes next: from 1 on, so that no token is 0.
     generation: u32,
     lease: Option<Lease>,
 }
 
 /// Slots, and which of them are free. They stay for the next leases, as many as were held at once.
-struct Slots {
-    slots: Vec<Slot>,
+struct HeldSlots {
+    slots: Vec<HeldSlot>,
     free: Vec<u32>,
 }
 
-static HELD: [Mutex<Slots>; TABLES] =
-    [const { Mutex::new(Slots { slots: Vec::new(), free: Vec::new() }) }; TABLES];
+static HELD: [Mutex<HeldSlots>; TABLES] =
+    [const { Mutex::new(HeldSlots { slots: Vec::new(), free: Vec::new() }) }; TABLES];
 
 /// The table of a receiver.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Table(usize);
+pub(crate) struct HeldTable(usize);
 
-fn lock(table: usize) -> MutexGuard<'static, Slots> {
+fn lock(table: usize) -> MutexGuard<'static, HeldSlots> {
     HELD[table % TABLES].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Table {
+impl HeldTable {
     /// For one more receiver.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -55,7 +55,7 @@ impl Table {
 /// A table while leases are put into it.
 pub(crate) struct Open {
     table: u64,
-    slots: MutexGuard<'static, Slots>,
+    slots: MutexGuard<'static, HeldSlots>,
 }
 
 impl Open {
@@ -66,10 +66,10 @@ impl Open {
 
     /// Keeps a lease: its token. Ask [`Self::has_room`] before.
     pub(crate) fn keep(&mut self, lease: Lease) -> u64 {
-        let Slots { slots, free } = &mut *self.slots;
+        let HeldSlots { slots, free } = &mut *self.slots;
         let at = free.pop().map_or(slots.len(), |at| at as usize);
         if at == slots.len() {
-            slots.push(Slot { generation: 1, lease: None });
+            slots.push(HeldSlot { generation: 1, lease: None });
         }
         slots[at].lease = Some(lease);
         (u64::from(slots[at].generation) << 32) | (self.table << SLOT_BITS) | at as u64

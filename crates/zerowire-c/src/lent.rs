@@ -15,13 +15,13 @@ const BLOCK: usize = 512;
 /// One piece of memory of a payload. The pointer is a number: it is compared, and read through only while the payload
 /// is alive.
 #[derive(Debug)]
-struct Piece {
+struct LentRange {
     at: usize,
     len: usize,
     sums: Vec<u64>,
 }
 
-impl Piece {
+impl LentRange {
     /// Of memory as it is now.
     fn of(bytes: &[u8]) -> Self {
         Self { at: bytes.as_ptr() as usize, len: bytes.len(), sums: sums(bytes).collect() }
@@ -38,16 +38,16 @@ impl Piece {
 
 /// The pieces that are lent, by ticket.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Checks(Arc<Mutex<HashMap<u32, Vec<Piece>>>>);
+pub(crate) struct Checks(Arc<Mutex<HashMap<u32, Vec<LentRange>>>>);
 
 impl Checks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Vec<Piece>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Vec<LentRange>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the checksums of what `ticket` will stand for. Before the submission: what is copied comes back within it.
     pub(crate) fn lend(&self, ticket: u32, payload: &Payload) {
-        let pieces = payload.segments().iter().filter_map(|s| s.bytes()).map(Piece::of).collect();
+        let pieces = payload.segments().iter().filter_map(|s| s.bytes()).map(LentRange::of).collect();
         self.lock().insert(ticket, pieces);
     }
 
@@ -68,12 +68,12 @@ impl Checks {
 
 /// The frames of a frame sender that are on their way, by their places.
 #[derive(Debug, Default)]
-pub(crate) struct FrameChecks(HashMap<usize, (u64, Piece)>);
+pub(crate) struct FrameChecks(HashMap<usize, (u64, LentRange)>);
 
 impl FrameChecks {
     /// Takes the checksums of frame `number`, which is at this place.
     pub(crate) fn lend(&mut self, place: usize, number: u64, bytes: &[u8]) {
-        self.0.insert(place, (number, Piece::of(bytes)));
+        self.0.insert(place, (number, LentRange::of(bytes)));
     }
 
     /// Those that are not out are back. Aborts the process if one of them was changed. `bytes` gives
@@ -102,9 +102,9 @@ impl FrameChecks {
 }
 
 /// Where the first changed block begins in the payload, and its length.
-fn changed(pieces: &[Piece], payload: &Payload) -> Option<(usize, usize)> {
+fn changed(pieces: &[LentRange], payload: &Payload) -> Option<(usize, usize)> {
     let segments = payload.segments();
-    let same = |(p, s): (&Piece, &zerowire::send::Segment)| {
+    let same = |(p, s): (&LentRange, &zerowire::send::Segment)| {
         s.bytes().is_some_and(|b| b.len() == p.len && (p.len == 0 || b.as_ptr() as usize == p.at))
     };
     if segments.len() != pieces.len() || !pieces.iter().zip(segments).all(same) {

@@ -39,7 +39,7 @@ pub struct WindowHeader {
 /// An entry. They follow the header, and end with one of length 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct MappedEntry {
     /// Bytes of payload.
     pub length: u32,
     /// ZW_ENTRY_...
@@ -59,7 +59,7 @@ pub struct EntryOffset {
 /// The control page. Each word has a cache line of its own.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Control {
+pub struct MappedControl {
     /// Not 0: the program sleeps, or is about to.
     pub program_sleeps: u32,
     /// Nothing.
@@ -87,10 +87,10 @@ const _: () = {
     assert!(ZW_ENTRY_DIRECT == layout::ENTRY_DIRECT);
     assert!(ZW_REGION_SHIFT == layout::REGION_SHIFT);
     assert!(size_of::<WindowHeader>() == layout::ENTRIES_AT);
-    assert!(size_of::<Entry>() == layout::ENTRY_LEN);
+    assert!(size_of::<MappedEntry>() == layout::ENTRY_LEN);
     assert!(size_of::<EntryOffset>() == layout::ENTRY_LEN);
-    assert!(size_of::<Control>() == layout::PAGE);
-    assert!(offset_of!(Control, program_sleeps) == layout::PROGRAM_SLEEPS_AT);
-    assert!(offset_of!(Control, daemon_waits) == layout::DAEMON_WAITS_AT);
-    assert!(offset_of!(Control, version) == layout::VERSION_AT);
+    assert!(size_of::<MappedControl>() == layout::PAGE);
+    assert!(offset_of!(MappedControl, program_sleeps) == layout::PROGRAM_SLEEPS_AT);
+    assert!(offset_of!(MappedControl, daemon_waits) == layout::DAEMON_WAITS_AT);
+    assert!(offset_of!(MappedControl, version) == layout::VERSION_AT);
 };

@@ -15,7 +15,7 @@ use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{
     Out, get, get_mut, given, kept, null, print, put, size_of_c, sized, timeout, write_sized,
 };
-use crate::held::{self, Table};
+use crate::held::{self, HeldTable};
 use crate::recv_types::{
     self, ARRIVAL_LEAST, ReceiverOptions, RecvArrival, RecvEvents, ZW_RECV_QUEUE, zero_copied,
 };
@@ -27,7 +27,7 @@ pub struct Receiver {
     pub(crate) receiver: recv::Receiver,
     thread: ThreadId,
     /// Where the buffers are that C holds.
-    table: Table,
+    table: HeldTable,
     /// What came and was not asked for yet.
     waiting: VecDeque<Arrival>,
     /// Kept from call to call.
@@ -38,7 +38,7 @@ impl Receiver {
     /// Of this thread.
     pub(crate) fn of(receiver: recv::Receiver) -> Self {
         let thread = std::thread::current().id();
-        Self { receiver, thread, table: Table::next(), waiting: VecDeque::new(), batch: Vec::new() }
+        Self { receiver, thread, table: HeldTable::next(), waiting: VecDeque::new(), batch: Vec::new() }
     }
 }
 

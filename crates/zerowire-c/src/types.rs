@@ -27,7 +27,7 @@ pub struct VsockListener(pub(crate) Listener);
 
 /// A window that is held.
 #[derive(Debug)]
-pub struct Window {
+pub struct WindowHandle {
     pub(crate) lease: WindowLease,
     pub(crate) next: usize,
 }

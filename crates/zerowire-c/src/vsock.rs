@@ -17,7 +17,7 @@ use zerowire::recv::vsock::{self, Dequeued, Listener, Options, Payload};
 
 use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{Out, close, get, null, put, sized, timeout};
-use crate::types::{VsockConnection, VsockListener, VsockOptions, VsockPacket, Window};
+use crate::types::{VsockConnection, VsockListener, VsockOptions, VsockPacket, WindowHandle};
 
 /// # Safety
 /// As the module says.
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn zw_vsock_listener_close(listener: *mut VsockListener) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_dequeue(
     connection: *mut VsockConnection,
-    window: *mut *mut Window,
+    window: *mut *mut WindowHandle,
 ) -> c_int {
     guard_int(|| {
         if window.is_null() {
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn zw_vsock_dequeue(
         match unsafe { get(connection, "connection") }?.0.dequeue()? {
             Dequeued::Window(lease) => {
                 // SAFETY: not NULL.
-                unsafe { put(Window { lease, next: 0 }, window) };
+                unsafe { put(WindowHandle { lease, next: 0 }, window) };
                 Ok(1)
             }
             Dequeued::End => Ok(0),
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn zw_vsock_dequeue(
 
 /// The next packet, up to packet.size bytes of the struct: 1, or 0 behind the last one. One thread at a time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_window_next(window: *mut Window, packet: *mut VsockPacket) -> c_int {
+pub unsafe extern "C" fn zw_window_next(window: *mut WindowHandle, packet: *mut VsockPacket) -> c_int {
     guard_int(|| {
         // SAFETY: by the module's contract.
         let out = unsafe { Out::new(packet, "packet", "zw_packet") }?;
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn zw_window_next(window: *mut Window, packet: *mut VsockP
 
 /// Begins with the first packet again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_window_rewind(window: *mut Window) {
+pub unsafe extern "C" fn zw_window_rewind(window: *mut WindowHandle) {
     // SAFETY: by the module's contract, and one thread at a time.
     if let Some(window) = unsafe { window.as_mut() } {
         window.next = 0;
@@ -184,14 +184,14 @@ pub unsafe extern "C" fn zw_window_rewind(window: *mut Window) {
 
 /// Bytes of payload in all packets.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_window_bytes(window: *const Window) -> u64 {
+pub unsafe extern "C" fn zw_window_bytes(window: *const WindowHandle) -> u64 {
     // SAFETY: by the module's contract.
     unsafe { window.as_ref() }.map_or(0, |w| w.lease.len())
 }
 
 /// Gives the window back to the daemon, in any order; its packets must not be used any more. NULL is allowed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_window_release(window: *mut Window) {
+pub unsafe extern "C" fn zw_window_release(window: *mut WindowHandle) {
     // SAFETY: by the module's contract.
     unsafe { close(window) }
 }

@@ -5,7 +5,7 @@ fn payload(pieces: &[&'static [u8]]) -> Payload {
     pieces.iter().map(|p| Segment::Static(p)).collect()
 }
 
-fn pieces(checks: &Checks, ticket: u32) -> Vec<Piece> {
+fn pieces(checks: &Checks, ticket: u32) -> Vec<LentRange> {
     checks.lock().remove(&ticket).unwrap()
 }
 
