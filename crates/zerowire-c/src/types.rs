@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use zerowire::recv::layout::MapOptions;
-use zerowire::recv::vsock::{Connection, Kind, Listener, Options, WindowLease};
+use zerowire::recv::vsock::{Kind, MappedConnection, MappedListener, Options, WindowLease};
 
 use crate::guard::Failure;
 
@@ -19,11 +19,11 @@ pub const ZW_DIRECT: u32 = 2u32;
 
 /// A connection.
 #[derive(Debug)]
-pub struct VsockConnection(pub(crate) Connection);
+pub struct VsockConnection(pub(crate) MappedConnection);
 
 /// A port of the host.
 #[derive(Debug)]
-pub struct VsockListener(pub(crate) Listener);
+pub struct VsockListener(pub(crate) MappedListener);
 
 /// A window that is held.
 #[derive(Debug)]

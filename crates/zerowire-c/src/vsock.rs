@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use zerowire::recv::layout::{ENTRY_DIRECT, POLL_NOTHING};
-use zerowire::recv::vsock::{self, Dequeued, Listener, Options, Payload};
+use zerowire::recv::vsock::{self, Dequeued, MappedListener, Options, Payload};
 
 use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{Out, close, get, null, put, sized, timeout};
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn zw_vsock_listen(
         }
         // SAFETY: by the module's contract.
         let (path, options) = unsafe { arguments(path, options) }?;
-        let made = Listener::bind(path, port, &options)?;
+        let made = MappedListener::bind(path, port, &options)?;
         // SAFETY: not NULL.
         unsafe { put(VsockListener(made), listener) };
         Ok(0)

@@ -11,7 +11,7 @@ use crate::signals::{self, Signals};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use zerowire::probe::{self, Job, Options, Outcome, Report, Verdict};
+use zerowire::probe::{self, CheckOutcome, DoctorReport, Job, Options, Verdict};
 use zerowire_cli::columns::width;
 
 /// Which path to look at.
@@ -103,7 +103,7 @@ pub fn run(args: DoctorArgs) -> Result<ExitCode> {
             while signals.wait(None)?.is_none() {}
             setup.restore()?;
         }
-        let is_possible = report.verdict.outcome != Outcome::Missing;
+        let is_possible = report.verdict.outcome != CheckOutcome::Missing;
         return Ok(if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let report = probe::run(&Options::for_job(args.path.job()));
@@ -125,8 +125,8 @@ fn print(report: &impl Serialize, json: bool, text: impl FnOnce(&render::Style) 
 }
 
 /// A command that can't run is an error.
-fn exit_code(report: &Report) -> ExitCode {
-    let can_run = |v: &Verdict| v.outcome != Outcome::Missing;
+fn exit_code(report: &DoctorReport) -> ExitCode {
+    let can_run = |v: &Verdict| v.outcome != CheckOutcome::Missing;
     if report.verdicts.iter().all(can_run) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use zerowire::probe::Outcome;
+use zerowire::probe::CheckOutcome;
 use zerowire::probe::queue::{Advice, QueueReport, QueueState, Settings};
 
 use super::render::{INDENT, MARK, Style, bold, line, machine, mark};
@@ -31,7 +31,7 @@ pub fn report(report: &QueueReport, style: &Style) -> String {
         }
     }
     if !report.commands.is_empty() {
-        let possible = report.verdict.outcome != Outcome::Missing || !is_hopeless(report);
+        let possible = report.verdict.outcome != CheckOutcome::Missing || !is_hopeless(report);
         let heading = if possible {
             "Commands, in this order (none is run here)"
         } else {
@@ -50,9 +50,9 @@ pub fn report(report: &QueueReport, style: &Style) -> String {
     let _ = writeln!(
         out,
         "\n{} ok, {} degraded, {} missing.",
-        count(Outcome::Ok),
-        count(Outcome::Degraded),
-        count(Outcome::Missing)
+        count(CheckOutcome::Ok),
+        count(CheckOutcome::Degraded),
+        count(CheckOutcome::Missing)
     );
     out
 }
@@ -79,7 +79,7 @@ fn port(settings: &Settings) -> [(&'static str, &'static str); 2] {
 
 /// No setting helps where the driver can't.
 fn is_hopeless(report: &QueueReport) -> bool {
-    report.checks.iter().any(|c| c.subject.id == "queue.driver" && c.finding.outcome == Outcome::Missing)
+    report.checks.iter().any(|c| c.subject.id == "queue.driver" && c.finding.outcome == CheckOutcome::Missing)
 }
 
 /// One line for each run of queues that are in the same state.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use zerowire::probe::{Check, Group, Machine, Outcome, Report, Verdict};
+use zerowire::probe::{Check, CheckOutcome, DoctorReport, Group, MachineFacts, Verdict};
 
 use zerowire_cli::columns::hang;
 
@@ -25,7 +25,7 @@ const NAME: usize = 7;
 pub(super) const INDENT: usize = 2;
 
 /// The whole report.
-pub fn report(report: &Report, style: &Style) -> String {
+pub fn report(report: &DoctorReport, style: &Style) -> String {
     let mut out = machine(&report.machine, style);
     for group in Group::ALL {
         let checks: Vec<_> = report.checks.iter().filter(|c| c.subject.group == group).collect();
@@ -45,7 +45,7 @@ pub fn report(report: &Report, style: &Style) -> String {
     out
 }
 
-pub(super) fn machine(m: &Machine, style: &Style) -> String {
+pub(super) fn machine(m: &MachineFacts, style: &Style) -> String {
     let cpus = if m.cores == 1 { "CPU" } else { "CPUs" };
     let is_virtual = if m.virtualised { ", virtual" } else { "" };
     let first = format!(
@@ -97,7 +97,7 @@ pub(super) fn line(c: &Check, style: &Style) -> String {
         c.subject.title,
         hang(&f.found, column, style.width)
     );
-    if f.outcome == Outcome::Ok {
+    if f.outcome == CheckOutcome::Ok {
         return out;
     }
     let mut below = |label: &str, text: &str| {
@@ -122,29 +122,29 @@ fn verdict(v: &Verdict, style: &Style) -> String {
 }
 
 /// Counts, and whether each job runs.
-fn summary(report: &Report) -> String {
+fn summary(report: &DoctorReport) -> String {
     let count = |o| report.count(o);
     let counts = format!(
         "{} ok, {} degraded, {} missing.",
-        count(Outcome::Ok),
-        count(Outcome::Degraded),
-        count(Outcome::Missing)
+        count(CheckOutcome::Ok),
+        count(CheckOutcome::Degraded),
+        count(CheckOutcome::Missing)
     );
     report.verdicts.iter().fold(counts, |text, v| {
         let state = match v.outcome {
-            Outcome::Ok => "is ready",
-            Outcome::Degraded => "works, on a lesser path",
-            Outcome::Missing => "can't run here: see the remedies above",
+            CheckOutcome::Ok => "is ready",
+            CheckOutcome::Degraded => "works, on a lesser path",
+            CheckOutcome::Missing => "can't run here: see the remedies above",
         };
         format!("{text} zerowire {} {state}.", v.job.name())
     })
 }
 
-pub(super) fn mark(outcome: Outcome, style: &Style) -> String {
+pub(super) fn mark(outcome: CheckOutcome, style: &Style) -> String {
     let code = match outcome {
-        Outcome::Ok => "32",
-        Outcome::Degraded => "33",
-        Outcome::Missing => "31",
+        CheckOutcome::Ok => "32",
+        CheckOutcome::Degraded => "33",
+        CheckOutcome::Missing => "31",
     };
     paint(&format!("{:MARK$}", outcome.word()), code, style)
 }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use zerowire::probe::{Finding, Job, Subject};
 
-    fn check(group: Group, title: &'static str, outcome: Outcome) -> Check {
+    fn check(group: Group, title: &'static str, outcome: CheckOutcome) -> Check {
         Check {
             subject: Subject { id: "a.b", group, jobs: &[Job::Net], path: "net: x", title },
             finding: Finding {
@@ -175,13 +175,13 @@ mod tests {
         }
     }
 
-    fn sample(net: Outcome) -> Report {
-        Report {
-            machine: Machine { kernel: "6.18.0".to_owned(), ..Machine::default() },
+    fn sample(net: CheckOutcome) -> DoctorReport {
+        DoctorReport {
+            machine: MachineFacts { kernel: "6.18.0".to_owned(), ..MachineFacts::default() },
             checks: vec![
-                check(Group::Net, "second", Outcome::Ok),
-                check(Group::Shared, "first", Outcome::Degraded),
-                check(Group::Net, "third", Outcome::Missing),
+                check(Group::Net, "second", CheckOutcome::Ok),
+                check(Group::Shared, "first", CheckOutcome::Degraded),
+                check(Group::Net, "third", CheckOutcome::Missing),
             ],
             verdicts: vec![Verdict { job: Job::Net, outcome: net, text: "runs".to_owned() }],
         }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn groups_come_in_order_and_remedies_only_where_something_is_wrong() {
-        let text = report(&sample(Outcome::Ok), &PLAIN);
+        let text = report(&sample(CheckOutcome::Ok), &PLAIN);
         let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("no {word} in {text}"));
         assert!(at("first") < at("second") && at("second") < at("third"));
         assert_eq!(text.matches("remedy: ").count(), 2);
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         for width in [58, 60, 80, 110] {
-            let text = report(&sample(Outcome::Ok), &Style { width, colour: false });
+            let text = report(&sample(CheckOutcome::Ok), &Style { width, colour: false });
             for l in text.lines() {
                 assert!(l.chars().count() <= width, "{width}: {l}");
             }
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn colours_only_when_asked_for() {
-        assert!(!report(&sample(Outcome::Ok), &PLAIN).contains('\x1b'));
-        let coloured = report(&sample(Outcome::Ok), &Style { colour: true, ..PLAIN });
+        assert!(!report(&sample(CheckOutcome::Ok), &PLAIN).contains('\x1b'));
+        let coloured = report(&sample(CheckOutcome::Ok), &Style { colour: true, ..PLAIN });
         for code in ["\x1b[32mok", "\x1b[33mdegraded", "\x1b[31mmissing"] {
             assert!(coloured.contains(code), "{code:?}");
         }
@@ -220,24 +220,29 @@ mod tests {
 
     #[test]
     fn who_runs_it_is_said() {
-        let who = |m: Machine| machine(&m, &Style { width: 200, colour: false });
-        assert!(who(Machine::default()).contains("Run by root, without capabilities"));
-        let user =
-            Machine { euid: 7, caps: vec!["A"], caps_absent: vec!["B"], seccomp: true, ..Machine::default() };
+        let who = |m: MachineFacts| machine(&m, &Style { width: 200, colour: false });
+        assert!(who(MachineFacts::default()).contains("Run by root, without capabilities"));
+        let user = MachineFacts {
+            euid: 7,
+            caps: vec!["A"],
+            caps_absent: vec!["B"],
+            seccomp: true,
+            ..MachineFacts::default()
+        };
         assert!(who(user).contains("Run by user 7, with A; without B; under a seccomp filter"));
-        let nested = Machine { nested_user: true, ..Machine::default() };
+        let nested = MachineFacts { nested_user: true, ..MachineFacts::default() };
         assert!(who(nested).contains("root of its own user namespace"));
     }
 
     #[test]
     fn the_summary_follows_the_verdict() {
-        assert!(summary(&sample(Outcome::Degraded)).contains("lesser path"));
-        assert!(summary(&sample(Outcome::Missing)).contains("can't run"));
-        let also = Verdict { job: Job::Vsock, outcome: Outcome::Ok, text: String::new() };
-        let mut both = sample(Outcome::Degraded);
+        assert!(summary(&sample(CheckOutcome::Degraded)).contains("lesser path"));
+        assert!(summary(&sample(CheckOutcome::Missing)).contains("can't run"));
+        let also = Verdict { job: Job::Vsock, outcome: CheckOutcome::Ok, text: String::new() };
+        let mut both = sample(CheckOutcome::Degraded);
         both.verdicts.push(also);
         assert!(summary(&both).ends_with("zerowire net works, on a lesser path. zerowire vsock is ready."));
-        let other = Report { verdicts: Vec::new(), ..sample(Outcome::Ok) };
+        let other = DoctorReport { verdicts: Vec::new(), ..sample(CheckOutcome::Ok) };
         assert!(summary(&other).ends_with("missing."));
     }
 }

@@ -8,7 +8,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, frames, in_netns, tap, wait_until};
-use zerowire::recv::vsock::{self, Connection, Dequeued, Options};
+use zerowire::recv::vsock::{self, Dequeued, MappedConnection, Options};
 use zerowire_guest::net::VirtioNetHdr;
 use zerowire_guest::vsock::{
     ConnId, ConnState, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
@@ -217,7 +217,7 @@ fn byte(at: usize) -> u8 {
 }
 
 /// A host program that reads mapped windows, checks them, and holds on to some, out of order, until the end.
-fn holder(program: Connection, mut dice: Dice) -> usize {
+fn holder(program: MappedConnection, mut dice: Dice) -> usize {
     let (mut held, mut at) = (Vec::new(), 0);
     loop {
         match program.dequeue() {

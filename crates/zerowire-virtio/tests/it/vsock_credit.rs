@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::PATIENCE;
 use crate::support::raw::{RawConn, RawGuest};
 use crate::support::vsock::{Vm, VsockBackend, accept, pattern};
-use zerowire::recv::vsock::{Dequeued, Listener, Options};
+use zerowire::recv::vsock::{Dequeued, MappedListener, Options};
 use zerowire_guest::vsock::{HOST_CID, Op, PacketHeader, SocketType};
 
 const PORT: u32 = 9;
@@ -122,7 +122,8 @@ fn a_mapped_connection_goes_on_whatever_its_guest_lets_be_under_way() {
     for kind in [SocketType::Stream, SocketType::Seqpacket] {
         let message = kind == SocketType::Seqpacket;
         let options = if message { Options::seqpacket() } else { Options::stream() };
-        let listener = Listener::bind(&map, PORT, &options.credit(1 << 20)).unwrap_or_else(|e| panic!("{e}"));
+        let listener =
+            MappedListener::bind(&map, PORT, &options.credit(1 << 20)).unwrap_or_else(|e| panic!("{e}"));
         for cap in CAPS {
             let mut conn = guest.open(HOST_CID, PORT, kind);
             let program = listener.accept_within(Some(PATIENCE)).expect("accepted").expect("in time");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::vsock::{Guest, Vm, VsockBackend, pattern};
 use crate::support::{PATIENCE, wait_until};
-use zerowire::recv::vsock::{self, Connection, Dequeued, Listener, Options, WindowLease};
+use zerowire::recv::vsock::{self, Dequeued, MappedConnection, MappedListener, Options, WindowLease};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
 use zerowire_testkit::process::only;
 use zerowire_testkit::this_test;
@@ -29,14 +29,14 @@ fn dial(
     guest: &mut Guest,
     kind: SocketType,
     options: Options,
-) -> (ConnId, Connection) {
+) -> (ConnId, MappedConnection) {
     guest.stack.listen(PORT, kind);
     let path = map_path(backend);
     let (conn, program) = guest.both(|g| g.accept(PORT), || vsock::connect(&path, PORT, &options));
     (conn, program.unwrap_or_else(|e| panic!("{e}")))
 }
 
-fn window(program: &Connection) -> WindowLease {
+fn window(program: &MappedConnection) -> WindowLease {
     loop {
         match program.dequeue().unwrap_or_else(|e| panic!("{e}")) {
             Dequeued::Window(w) => return w,
@@ -47,7 +47,7 @@ fn window(program: &Connection) -> WindowLease {
 }
 
 /// All bytes until the end, and the lengths of what ended with a message's mark.
-fn drain(program: &Connection) -> (Vec<u8>, Vec<usize>) {
+fn drain(program: &MappedConnection) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut messages, mut open) = (Vec::new(), Vec::new(), 0);
     loop {
         match program.dequeue().unwrap_or_else(|e| panic!("{e}")) {
@@ -137,8 +137,9 @@ fn a_program_that_listens_gets_the_guests_connections() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     let path = map_path(&backend);
-    let listener = Listener::bind(&path, PORT, &Options::stream()).unwrap_or_else(|e| panic!("{e}"));
-    let taken = Listener::bind(&path, PORT, &Options::stream()).expect_err("the port is taken").to_string();
+    let listener = MappedListener::bind(&path, PORT, &Options::stream()).unwrap_or_else(|e| panic!("{e}"));
+    let taken =
+        MappedListener::bind(&path, PORT, &Options::stream()).expect_err("the port is taken").to_string();
     assert!(taken.contains("port 9"), "{taken}");
     for n in 0..3 {
         let conn = guest.connect_to(HOST_CID, PORT, SocketType::Stream);
@@ -148,7 +149,7 @@ fn a_program_that_listens_gets_the_guests_connections() {
         assert!(got == sent);
     }
     drop(listener);
-    wait_until("the port is free again", || Listener::bind(&path, PORT, &Options::stream()).is_ok());
+    wait_until("the port is free again", || MappedListener::bind(&path, PORT, &Options::stream()).is_ok());
 }
 
 #[test]
@@ -373,7 +374,7 @@ fn connections_of_one_process_are_unmapped_and_mapped_again_under_traffic() {
     let (a, first) = dial(&backend, &mut guest, SocketType::Stream, small);
     let (b, second) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
     let sent = [pattern(300_000, 1), pattern(300_000, 2)];
-    let take = |program: &Connection| {
+    let take = |program: &MappedConnection| {
         let (mut bytes, mut held) = (Vec::new(), None::<WindowLease>);
         loop {
             match program.dequeue().unwrap_or_else(|e| panic!("{e}")) {
@@ -491,7 +492,7 @@ fn wrong_requests_are_answered_with_what_is_wrong() {
 }
 
 /// Reads until the end, or until the library says why there is none.
-fn read_all(program: &Connection) -> (Vec<u8>, Result<(), vsock::Error>) {
+fn read_all(program: &MappedConnection) -> (Vec<u8>, Result<(), vsock::Error>) {
     let mut bytes = Vec::new();
     loop {
         match program.dequeue() {

@@ -8,7 +8,7 @@ use crate::support::harness::{one_guest_with, received};
 use crate::support::vsock::{Guest, Vm, VsockBackend};
 use crate::support::{PATIENCE, wait_until};
 use zerowire::recv::layout::{MapOp, MapOptions, Request};
-use zerowire::recv::vsock::{self, Connection, Error, Listener, Options};
+use zerowire::recv::vsock::{self, Error, MappedConnection, MappedListener, Options};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
 use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::VsockLimits;
@@ -35,7 +35,7 @@ fn start(max_connections: usize, max_total_bytes: u64) -> (VsockBackend, Guest, 
 }
 
 /// A program connects to the guest, which accepts.
-fn connect(path: &Path, guest: &mut Guest, options: Options) -> (ConnId, Connection) {
+fn connect(path: &Path, guest: &mut Guest, options: Options) -> (ConnId, MappedConnection) {
     let (conn, program) = guest.both(|g| g.accept(PORT), || vsock::connect(path, PORT, &options));
     (conn, program.unwrap_or_else(|e| panic!("{e}")))
 }
@@ -113,7 +113,7 @@ fn windows_of_all_connections_are_bounded_in_bytes() {
     let huge = Options::stream().windows(16);
     for refusal in [
         vsock::connect(&path, PORT, &huge).map(drop).expect_err("too much"),
-        Listener::bind(&path, PORT, &huge).map(drop).expect_err("too much"),
+        MappedListener::bind(&path, PORT, &huge).map(drop).expect_err("too much"),
     ] {
         assert!(matches!(refusal, Error::InvalidOptions { .. }), "{refusal:?}");
         assert!(refusal.to_string().contains(&format!("{most} of --map-total")), "{refusal}");
@@ -125,7 +125,7 @@ fn windows_of_all_connections_are_bounded_in_bytes() {
 fn a_guest_makes_as_many_mapped_connections_as_its_vm_has() {
     let (backend, mut guest, _other) = start(2, 1 << 30);
     let path = map_path(&backend, "vm");
-    let listener = Listener::bind(&path, PORT, &Options::stream()).unwrap_or_else(|e| panic!("{e}"));
+    let listener = MappedListener::bind(&path, PORT, &Options::stream()).unwrap_or_else(|e| panic!("{e}"));
     let accept = || listener.accept_within(Some(PATIENCE)).expect("it listens").expect("a connection");
     let mut open: Vec<_> = (0..2).map(|_| (guest.connect(PORT), accept())).collect();
     for _ in 0..20 {

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::support::vsock::{Vm, VsockBackend, accept};
-use zerowire::recv::vsock::{self, Listener, Options};
+use zerowire::recv::vsock::{self, MappedListener, Options};
 use zerowire_guest::vsock::SocketType;
 use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::mapped::{MapListen, MapPolicy};
@@ -98,7 +98,8 @@ fn who_may_connect_may_not_listen_and_the_other_way_round() {
     };
     let backend = VsockBackend::start(&[Vm { map, ..Vm::new("vm", 3) }]);
     let path = open_to_all(&backend);
-    let listen = |uid, port| by_user(uid, || Listener::bind(&path, port, &Options::default()).map(drop));
+    let listen =
+        |uid, port| by_user(uid, || MappedListener::bind(&path, port, &Options::default()).map(drop));
     let text =
         |r: Result<(), _>| r.map_err(|e: zerowire::recv::vsock::Error| e.to_string()).expect_err("refused");
     let e = text(listen(connects, PORT));
@@ -115,7 +116,7 @@ fn who_may_connect_may_not_listen_and_the_other_way_round() {
     assert!(e.contains("may not connect") && e.contains(&format!("--map-allow {listens}")), "{e}");
 
     let mut guest = backend.guest("vm");
-    let listener = by_user(listens, || Listener::bind(&path, PORT, &Options::default()));
+    let listener = by_user(listens, || MappedListener::bind(&path, PORT, &Options::default()));
     let listener = listener.unwrap_or_else(|e| panic!("{e}"));
     guest.connect(PORT);
     let accepted = listener.accept_within(Some(crate::support::PATIENCE)).unwrap_or_else(|e| panic!("{e}"));
@@ -131,7 +132,7 @@ fn a_program_that_listens_keeps_its_port() {
     map.push(".map");
     let map = PathBuf::from(map);
     let mut guest = backend.guest("vm");
-    let early = Listener::bind(&map, PORT, &Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let early = MappedListener::bind(&map, PORT, &Options::default()).unwrap_or_else(|e| panic!("{e}"));
     let plain = backend.listen("vm", PORT);
     let conn = guest.connect(PORT);
     let mut stream = accept(&plain);

@@ -1,7 +1,7 @@
 //! The kernel's version. It decides nothing (the other checks try the thing itself); it tells a reader what an
 //! upgrade would bring.
 
-use super::{Finding, Group, Job, Machine, Subject, Todo};
+use super::{Finding, Group, Job, MachineFacts, Subject, Todo};
 
 /// What came with which version, oldest first.
 const STEPS: [((u32, u32), &str); 4] = [
@@ -14,7 +14,7 @@ const STEPS: [((u32, u32), &str); 4] = [
 /// The newest version that a built job gains from: nothing is degraded from there on.
 const BEST: (u32, u32) = (6, 15);
 
-pub(super) fn check(todo: &mut Todo, machine: &Machine) {
+pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
     let subject = Subject {
         id: "kernel.version",
         group: Group::Shared,
@@ -52,7 +52,7 @@ fn parse(release: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     #[test]
@@ -65,12 +65,12 @@ mod tests {
     #[test]
     fn an_old_kernel_is_told_what_it_lacks() {
         let f = translate("6.1.0-40-amd64");
-        assert_eq!(f.outcome, Outcome::Degraded);
+        assert_eq!(f.outcome, CheckOutcome::Degraded);
         assert!(f.consequence.contains("6.2:") && f.consequence.contains("zcrx"));
         assert!(!f.consequence.contains("6.1:"));
         assert!(f.remedy.is_some());
-        assert_eq!(translate("6.15.0").outcome, Outcome::Ok);
-        assert_eq!(translate("7.3.1").outcome, Outcome::Ok);
-        assert_eq!(translate("custom").outcome, Outcome::Degraded);
+        assert_eq!(translate("6.15.0").outcome, CheckOutcome::Ok);
+        assert_eq!(translate("7.3.1").outcome, CheckOutcome::Ok);
+        assert_eq!(translate("custom").outcome, CheckOutcome::Degraded);
     }
 }

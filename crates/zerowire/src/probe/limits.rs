@@ -40,15 +40,15 @@ fn translate(soft: Option<u64>, hard: Option<u64>, nr_open: Option<u64>) -> Find
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     #[test]
     fn the_hard_limit_counts() {
-        assert_eq!(translate(Some(1024), Some(1 << 20), Some(1 << 20)).outcome, Outcome::Ok);
-        assert_eq!(translate(Some(1024), None, None).outcome, Outcome::Ok);
+        assert_eq!(translate(Some(1024), Some(1 << 20), Some(1 << 20)).outcome, CheckOutcome::Ok);
+        assert_eq!(translate(Some(1024), None, None).outcome, CheckOutcome::Ok);
         let low = translate(Some(256), Some(1024), None);
-        assert_eq!(low.outcome, Outcome::Degraded);
+        assert_eq!(low.outcome, CheckOutcome::Degraded);
         assert!(low.consequence.contains("42 VMs"), "{}", low.consequence);
         assert!(low.remedy.is_some_and(|r| r.contains("LimitNOFILE")));
     }

@@ -15,7 +15,7 @@ const CAPABILITIES: [(u32, &str); 5] = [
 
 /// The machine and the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Machine {
+pub struct MachineFacts {
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
     /// Processor architecture, as `uname -m` prints it.
@@ -42,7 +42,7 @@ pub struct Machine {
     pub seccomp: bool,
 }
 
-impl Machine {
+impl MachineFacts {
     /// Describes the machine and the calling thread; what can't be read says so.
     pub fn detect() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_described() {
-        let m = Machine::detect();
+        let m = MachineFacts::detect();
         assert!(m.memory_bytes > 0 && m.cores > 0 && m.page_bytes >= 4096);
         assert!(m.kernel.contains('.'));
     }

@@ -32,8 +32,8 @@ mod vm;
 mod vsock;
 mod xdp;
 
-pub use machine::Machine;
-pub use report::{Check, Finding, Group, Job, Outcome, Report, Subject, Verdict};
+pub use machine::MachineFacts;
+pub use report::{Check, CheckOutcome, DoctorReport, Finding, Group, Job, Subject, Verdict};
 
 /// What to look at.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +52,8 @@ impl Options {
 
 /// Looks at the machine as the calling thread sees it: its network namespace, its user, its seccomp filter.
 /// What can't be found out is a [`Finding`] too; there are no errors.
-pub fn run(options: &Options) -> Report {
-    let machine = Machine::detect();
+pub fn run(options: &Options) -> DoctorReport {
+    let machine = MachineFacts::detect();
     let ring = uring::probe();
     let mut todo = Todo { job: options.job, checks: Vec::new() };
     kernel::check(&mut todo, &machine);
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Report {
     xdp::check(&mut todo);
     vsock::check(&mut todo);
     let verdicts = verdict::verdicts(&todo.checks, options.job);
-    Report { machine, checks: todo.checks, verdicts }
+    DoctorReport { machine, checks: todo.checks, verdicts }
 }
 
 /// Collects the checks that were asked for; the others are not even tried.

@@ -4,14 +4,14 @@ use std::fs::read_link;
 use std::io;
 
 use super::errno;
-use super::{Finding, Group, Job, Machine, Subject, Todo};
+use super::{Finding, Group, Job, MachineFacts, Subject, Todo};
 use zerowire_sys::socket::set_int;
 use zerowire_sys::trial::{socket, unshare_in_child};
 
 /// Inode number of the initial network namespace since Linux 6.18 (include/uapi/linux/nsfs.h).
 const INITIAL: &str = "net:[4026531833]";
 
-pub(super) fn check(todo: &mut Todo, machine: &Machine) {
+pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
     let identity = Subject {
         id: "netns.identity",
         group: Group::Shared,
@@ -127,7 +127,7 @@ fn translate_unshare(alone: Result<(), i32>, with_user: Result<(), i32>) -> Find
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     #[test]
@@ -139,31 +139,31 @@ mod tests {
         assert_eq!(id("net:[5]", Some("net:[5]")), "net:[5], the same as process 1's");
         assert_eq!(id("net:[5]", Some("net:[6]")), "net:[5], not that of process 1");
         assert!(id("net:[5]", None).contains("can't be read"));
-        assert_eq!(translate_identity(None, None).outcome, Outcome::Degraded);
+        assert_eq!(translate_identity(None, None).outcome, CheckOutcome::Degraded);
     }
 
     #[test]
     fn a_missing_capability_has_its_remedy() {
-        assert_eq!(translate_admin(Ok(()), true).outcome, Outcome::Ok);
+        assert_eq!(translate_admin(Ok(()), true).outcome, CheckOutcome::Ok);
         let user = translate_admin(Err(libc::EPERM), false);
-        assert_eq!(user.outcome, Outcome::Missing);
+        assert_eq!(user.outcome, CheckOutcome::Missing);
         assert!(user.remedy.is_some_and(|r| r.contains("setcap") && r.contains("ip tuntap add")));
         let foreign = translate_admin(Err(libc::EPERM), true);
-        assert_eq!(foreign.outcome, Outcome::Missing);
+        assert_eq!(foreign.outcome, CheckOutcome::Missing);
         assert!(foreign.remedy.is_some_and(|r| r.contains("unshare")));
-        assert_eq!(translate_admin(Err(libc::EAFNOSUPPORT), true).outcome, Outcome::Degraded);
+        assert_eq!(translate_admin(Err(libc::EAFNOSUPPORT), true).outcome, CheckOutcome::Degraded);
     }
 
     #[test]
     fn namespaces_by_who_may_make_them() {
         let p = Err(libc::EPERM);
-        assert_eq!(translate_unshare(Ok(()), Ok(())).outcome, Outcome::Ok);
-        assert_eq!(translate_unshare(p, Ok(())).outcome, Outcome::Degraded);
+        assert_eq!(translate_unshare(Ok(()), Ok(())).outcome, CheckOutcome::Ok);
+        assert_eq!(translate_unshare(p, Ok(())).outcome, CheckOutcome::Degraded);
         for (e, word) in
             [(libc::ENOSPC, "max_net"), (libc::EINVAL, "CONFIG_NET_NS"), (libc::EPERM, "CAP_SYS_ADMIN")]
         {
             let f = translate_unshare(p, Err(e));
-            assert_eq!(f.outcome, Outcome::Missing);
+            assert_eq!(f.outcome, CheckOutcome::Missing);
             assert!(f.remedy.is_some_and(|r| r.contains(word)), "{e}");
         }
     }

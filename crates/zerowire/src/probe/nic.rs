@@ -60,7 +60,7 @@ fn translate(interfaces: &[(String, String)]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     fn list(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -70,9 +70,9 @@ mod tests {
     #[test]
     fn the_driver_decides() {
         let good = translate(&list(&[("eth0", "virtio_net"), ("eth1", "gve")]));
-        assert_eq!((good.outcome, good.found.as_str()), (Outcome::Ok, "eth1 (gve)"));
+        assert_eq!((good.outcome, good.found.as_str()), (CheckOutcome::Ok, "eth1 (gve)"));
         let bad = translate(&list(&[("eth0", "virtio_net")]));
-        assert_eq!((bad.outcome, bad.found.as_str()), (Outcome::Degraded, "eth0 (virtio_net)"));
+        assert_eq!((bad.outcome, bad.found.as_str()), (CheckOutcome::Degraded, "eth0 (virtio_net)"));
         assert_eq!(translate(&[]).found, "none but lo");
     }
 

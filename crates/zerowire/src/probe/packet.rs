@@ -121,29 +121,29 @@ fn translate(made: Result<(), ProbeStage>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     #[test]
     fn refusals_by_stage() {
-        assert_eq!(translate(Ok(())).outcome, Outcome::Ok);
+        assert_eq!(translate(Ok(())).outcome, CheckOutcome::Ok);
         let user = translate(Err(ProbeStage::Socket(libc::EPERM)));
-        assert_eq!(user.outcome, Outcome::Missing);
+        assert_eq!(user.outcome, CheckOutcome::Missing);
         assert!(user.remedy.is_some_and(|r| r.contains("CAP_NET_RAW")));
         let absent = translate(Err(ProbeStage::Socket(libc::EAFNOSUPPORT)));
         assert!(absent.remedy.is_some_and(|r| r.contains("af_packet")));
-        assert_eq!(translate(Err(ProbeStage::Ring(libc::ENOMEM))).outcome, Outcome::Degraded);
+        assert_eq!(translate(Err(ProbeStage::Ring(libc::ENOMEM))).outcome, CheckOutcome::Degraded);
         assert!(translate(Err(ProbeStage::Ring(libc::EINVAL))).remedy.is_some_and(|r| r.contains("4.11")));
     }
 
     #[test]
     fn refusals_of_a_port_by_stage() {
-        assert_eq!(translate_port(Ok(())).outcome, Outcome::Ok);
+        assert_eq!(translate_port(Ok(())).outcome, CheckOutcome::Ok);
         for (stop, outcome, remedy) in [
-            (ProbeStage::Socket(libc::EPERM), Outcome::Missing, "CAP_NET_RAW"),
-            (ProbeStage::Socket(libc::EAFNOSUPPORT), Outcome::Missing, "af_packet"),
-            (ProbeStage::Header(libc::ENOPROTOOPT), Outcome::Missing, "6.3"),
-            (ProbeStage::Ring(libc::ENOMEM), Outcome::Degraded, "memory"),
+            (ProbeStage::Socket(libc::EPERM), CheckOutcome::Missing, "CAP_NET_RAW"),
+            (ProbeStage::Socket(libc::EAFNOSUPPORT), CheckOutcome::Missing, "af_packet"),
+            (ProbeStage::Header(libc::ENOPROTOOPT), CheckOutcome::Missing, "6.3"),
+            (ProbeStage::Ring(libc::ENOMEM), CheckOutcome::Degraded, "memory"),
         ] {
             let finding = translate_port(Err(stop));
             assert_eq!(finding.outcome, outcome, "{stop:?}");

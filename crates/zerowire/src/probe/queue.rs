@@ -16,7 +16,7 @@ mod tests;
 
 use serde::Serialize;
 
-use super::{Check, Finding, Group, Job, Machine, Outcome, Subject, Verdict};
+use super::{Check, CheckOutcome, Finding, Group, Job, MachineFacts, Subject, Verdict};
 use crate::netlink::{Channels, Device, Link, QueueUser, Rings};
 use checks::Asked;
 use facts::{Facts, Kernel, Ntuple};
@@ -67,7 +67,7 @@ pub struct QueueState {
 #[non_exhaustive]
 pub struct QueueReport {
     /// The machine and the user.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// The interface that was asked about.
     pub interface: String,
     /// The queue that was asked about.
@@ -86,7 +86,7 @@ pub struct QueueReport {
 
 impl QueueReport {
     /// How many checks came out as `outcome`.
-    pub fn count(&self, outcome: Outcome) -> usize {
+    pub fn count(&self, outcome: CheckOutcome) -> usize {
         self.checks.iter().filter(|c| c.finding.outcome == outcome).count()
     }
 }
@@ -94,10 +94,15 @@ impl QueueReport {
 /// Looks at `interface` in the network namespace of the calling thread, and at one of its receive queues or at all. What
 /// can't be found out is a [`Finding`] too; there are no errors.
 pub fn run(interface: &str, queue: Option<u32>) -> QueueReport {
-    report(Machine::detect(), Asked { interface, queue }, Facts::gather(interface), &Kernel::probe())
+    report(MachineFacts::detect(), Asked { interface, queue }, Facts::gather(interface), &Kernel::probe())
 }
 
-fn report(machine: Machine, asked: Asked<'_>, facts: Result<Facts, i32>, kernel: &Kernel) -> QueueReport {
+fn report(
+    machine: MachineFacts,
+    asked: Asked<'_>,
+    facts: Result<Facts, i32>,
+    kernel: &Kernel,
+) -> QueueReport {
     let checks = checks(&machine, &asked, &facts, kernel);
     let verdict = verdict(&asked, &checks);
     let facts = facts.as_ref();
@@ -114,7 +119,12 @@ fn report(machine: Machine, asked: Asked<'_>, facts: Result<Facts, i32>, kernel:
 }
 
 /// The checks one by one, in the order in which they are to be settled.
-fn checks(machine: &Machine, asked: &Asked<'_>, facts: &Result<Facts, i32>, kernel: &Kernel) -> Vec<Check> {
+fn checks(
+    machine: &MachineFacts,
+    asked: &Asked<'_>,
+    facts: &Result<Facts, i32>,
+    kernel: &Kernel,
+) -> Vec<Check> {
     let mut list = Vec::with_capacity(15);
     let mut add = |id, title, finding: Finding| {
         let subject = Subject { id, group: Group::Recv, jobs: &[Job::Recv], path: "recv: NIC queue", title };
@@ -158,16 +168,16 @@ fn verdict(asked: &Asked<'_>, checks: &[Check]) -> Verdict {
             checks.iter().filter(|c| c.finding.outcome == outcome).map(|c| c.subject.title).collect();
         list.join(", ")
     };
-    let (missing, degraded) = (titles(Outcome::Missing), titles(Outcome::Degraded));
+    let (missing, degraded) = (titles(CheckOutcome::Missing), titles(CheckOutcome::Degraded));
     let (outcome, text) = if !missing.is_empty() {
-        (Outcome::Missing, format!("{what} can't be registered for zero-copy receive: {missing}"))
+        (CheckOutcome::Missing, format!("{what} can't be registered for zero-copy receive: {missing}"))
     } else if !degraded.is_empty() {
         (
-            Outcome::Degraded,
+            CheckOutcome::Degraded,
             format!("{what} can be registered; to be settled before data comes without a copy: {degraded}"),
         )
     } else {
-        (Outcome::Ok, format!("{what} can be registered, and payload arrives without a copy"))
+        (CheckOutcome::Ok, format!("{what} can be registered, and payload arrives without a copy"))
     };
     Verdict { job: Job::Recv, outcome, text }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Machine;
+use super::MachineFacts;
 
 /// What a user wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -59,7 +59,7 @@ impl Group {
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// The best path can run.
     Ok,
     /// Something slower runs in its place, or it works in part.
@@ -68,7 +68,7 @@ pub enum Outcome {
     Missing,
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// The word that the report prints.
     pub fn word(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ pub struct Subject {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The result.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// What was measured.
     pub found: String,
     /// Which path runs then.
@@ -109,15 +109,15 @@ pub struct Finding {
 
 impl Finding {
     pub(super) fn ok(found: impl Into<String>, consequence: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Ok, found: found.into(), consequence: consequence.into(), remedy: None }
+        Self { outcome: CheckOutcome::Ok, found: found.into(), consequence: consequence.into(), remedy: None }
     }
 
     pub(super) fn degraded(found: impl Into<String>, consequence: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Degraded, ..Self::ok(found, consequence) }
+        Self { outcome: CheckOutcome::Degraded, ..Self::ok(found, consequence) }
     }
 
     pub(super) fn missing(found: impl Into<String>, consequence: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Missing, ..Self::ok(found, consequence) }
+        Self { outcome: CheckOutcome::Missing, ..Self::ok(found, consequence) }
     }
 
     pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
@@ -142,30 +142,30 @@ pub struct Verdict {
     /// The job.
     pub job: Job,
     /// `Ok`: the best path; `Degraded`: a lesser one; `Missing`: it can't run.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// The path in words, or why there is none.
     pub text: String,
 }
 
 /// All that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// The machine and the user.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// The checks, in the order of the report.
     pub checks: Vec<Check>,
     /// One a job.
     pub verdicts: Vec<Verdict>,
 }
 
-impl Report {
+impl DoctorReport {
     /// The verdict on `job`, if it was looked at.
     pub fn verdict(&self, job: Job) -> Option<&Verdict> {
         self.verdicts.iter().find(|v| v.job == job)
     }
 
     /// How many checks came out as `outcome`.
-    pub fn count(&self, outcome: Outcome) -> usize {
+    pub fn count(&self, outcome: CheckOutcome) -> usize {
         self.checks.iter().filter(|c| c.finding.outcome == outcome).count()
     }
 }

@@ -88,29 +88,29 @@ fn translate_ops(has: Option<(bool, bool)>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     #[test]
     fn zerocopy_by_protocol() {
         let no = Err(libc::EOPNOTSUPP);
         let all = translate_zerocopy(Ok(()), Ok(()), Some(131_072));
-        assert_eq!(all.outcome, Outcome::Ok);
+        assert_eq!(all.outcome, CheckOutcome::Ok);
         assert!(all.found.contains("128 KiB, room for 227"), "{}", all.found);
-        assert_eq!(translate_zerocopy(Ok(()), Ok(()), None).outcome, Outcome::Ok);
+        assert_eq!(translate_zerocopy(Ok(()), Ok(()), None).outcome, CheckOutcome::Ok);
         let tight = translate_zerocopy(Ok(()), Ok(()), Some(20_480));
-        assert_eq!(tight.outcome, Outcome::Degraded);
+        assert_eq!(tight.outcome, CheckOutcome::Degraded);
         assert!(tight.remedy.is_some_and(|r| r.contains("optmem_max")));
         assert!(translate_zerocopy(Ok(()), no, None).remedy.is_some_and(|r| r.contains("5.0")));
-        assert_eq!(translate_zerocopy(no, Ok(()), None).outcome, Outcome::Degraded);
-        assert_eq!(translate_zerocopy(no, no, None).outcome, Outcome::Missing);
+        assert_eq!(translate_zerocopy(no, Ok(()), None).outcome, CheckOutcome::Degraded);
+        assert_eq!(translate_zerocopy(no, no, None).outcome, CheckOutcome::Missing);
     }
 
     #[test]
     fn send_zc_by_operation() {
-        assert_eq!(translate_ops(Some((true, true))).outcome, Outcome::Ok);
-        assert_eq!(translate_ops(Some((true, false))).outcome, Outcome::Degraded);
-        assert_eq!(translate_ops(Some((false, false))).outcome, Outcome::Missing);
+        assert_eq!(translate_ops(Some((true, true))).outcome, CheckOutcome::Ok);
+        assert_eq!(translate_ops(Some((true, false))).outcome, CheckOutcome::Degraded);
+        assert_eq!(translate_ops(Some((false, false))).outcome, CheckOutcome::Missing);
         assert_eq!(translate_ops(None).found, UNTRIED);
     }
 }

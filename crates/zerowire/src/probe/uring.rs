@@ -38,7 +38,7 @@ pub(super) fn probe() -> Ring {
         disabled: std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
             .ok()
             .and_then(|t| t.trim().parse().ok()),
-        seccomp: super::Machine::detect().seccomp,
+        seccomp: super::MachineFacts::detect().seccomp,
     })
 }
 
@@ -155,7 +155,7 @@ fn translate_defer(has: Option<bool>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     fn refused(errno: i32, disabled: Option<u8>, seccomp: bool) -> Finding {
@@ -176,7 +176,7 @@ mod tests {
             (libc::EIO, Some(0), false, "failed", "strace"),
         ] {
             let f = refused(errno, disabled, seccomp);
-            assert_eq!(f.outcome, Outcome::Degraded);
+            assert_eq!(f.outcome, CheckOutcome::Degraded);
             assert!(f.found.contains(found), "{f:?}");
             assert!(f.remedy.as_ref().is_some_and(|r| r.contains(remedy)), "{f:?}");
             assert!(f.consequence.contains("system calls"));
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn later_parts_degrade_alone() {
-        assert_eq!(translate_defer(Some(true)).outcome, Outcome::Ok);
-        assert_eq!(translate_defer(Some(false)).outcome, Outcome::Degraded);
+        assert_eq!(translate_defer(Some(true)).outcome, CheckOutcome::Ok);
+        assert_eq!(translate_defer(Some(false)).outcome, CheckOutcome::Degraded);
         assert_eq!(translate_defer(None).found, UNTRIED);
     }
 }

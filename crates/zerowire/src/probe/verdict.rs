@@ -1,10 +1,10 @@
 //! From many lines to one sentence a job: which path runs.
 
-use super::{Check, Job, Outcome, Verdict};
+use super::{Check, CheckOutcome, Job, Verdict};
 
 /// One verdict for `only`, or one a job.
 pub(super) fn verdicts(checks: &[Check], only: Option<Job>) -> Vec<Verdict> {
-    let is_ok = |id: &str| outcome(checks, id) == Some(Outcome::Ok);
+    let is_ok = |id: &str| outcome(checks, id) == Some(CheckOutcome::Ok);
     Job::ALL
         .into_iter()
         .filter(|job| only.is_none_or(|o| o == *job))
@@ -20,44 +20,46 @@ pub(super) fn verdicts(checks: &[Check], only: Option<Job>) -> Vec<Verdict> {
         .collect()
 }
 
-fn outcome(checks: &[Check], id: &str) -> Option<Outcome> {
+fn outcome(checks: &[Check], id: &str) -> Option<CheckOutcome> {
     checks.iter().find(|c| c.subject.id == id).map(|c| c.finding.outcome)
 }
 
-fn net(checks: &[Check]) -> (Outcome, String) {
-    let is = |id: &str, o: Outcome| outcome(checks, id) == Some(o);
-    let is_ok = |id: &str| is(id, Outcome::Ok);
+fn net(checks: &[Check]) -> (CheckOutcome, String) {
+    let is = |id: &str, o: CheckOutcome| outcome(checks, id) == Some(o);
+    let is_ok = |id: &str| is(id, CheckOutcome::Ok);
     if !is_ok("net.tun") {
-        return (Outcome::Missing, "can't run: /dev/net/tun can't be opened".to_owned());
+        return (CheckOutcome::Missing, "can't run: /dev/net/tun can't be opened".to_owned());
     }
-    if is("net.tap", Outcome::Missing) {
-        return (Outcome::Missing, "can't run: no tap can be made, and this user owns none".to_owned());
+    if is("net.tap", CheckOutcome::Missing) {
+        return (CheckOutcome::Missing, "can't run: no tap can be made, and this user owns none".to_owned());
     }
     let taps = if is_ok("net.tap") { "" } else { ", on a tap that is there already" };
     let best = format!("runs{taps}: system calls, a call a frame");
     if is_ok("net.tap") && is_ok("net.offloads") && is_ok("net.queues") {
-        (Outcome::Ok, best)
+        (CheckOutcome::Ok, best)
     } else {
-        (Outcome::Degraded, best)
+        (CheckOutcome::Degraded, best)
     }
 }
 
-fn send(is_ok: &dyn Fn(&str) -> bool) -> (Outcome, String) {
+fn send(is_ok: &dyn Fn(&str) -> bool) -> (CheckOutcome, String) {
     match (is_ok("send.uring") && is_ok("memory.registered"), is_ok("send.zerocopy")) {
         (true, _) => {
-            (Outcome::Ok, "large sends leave without a copy: SEND_ZC from registered memory".to_owned())
+            (CheckOutcome::Ok, "large sends leave without a copy: SEND_ZC from registered memory".to_owned())
         }
-        (false, true) => (Outcome::Degraded, "large sends leave without a copy: MSG_ZEROCOPY".to_owned()),
-        (false, false) => (Outcome::Degraded, "sends are copied once, by the kernel".to_owned()),
+        (false, true) => {
+            (CheckOutcome::Degraded, "large sends leave without a copy: MSG_ZEROCOPY".to_owned())
+        }
+        (false, false) => (CheckOutcome::Degraded, "sends are copied once, by the kernel".to_owned()),
     }
 }
 
-fn recv(checks: &[Check]) -> (Outcome, String) {
-    let is_ok = |id: &str| outcome(checks, id) == Some(Outcome::Ok);
+fn recv(checks: &[Check]) -> (CheckOutcome, String) {
+    let is_ok = |id: &str| outcome(checks, id) == Some(CheckOutcome::Ok);
     // Degraded zcrx is one for NIC queues only.
-    let has_zcrx = outcome(checks, "recv.zcrx").is_some_and(|o| o != Outcome::Missing);
+    let has_zcrx = outcome(checks, "recv.zcrx").is_some_and(|o| o != CheckOutcome::Missing);
     if has_zcrx && is_ok("recv.nic") {
-        return (Outcome::Ok, "no copy: the NIC writes into registered memory (zcrx)".to_owned());
+        return (CheckOutcome::Ok, "no copy: the NIC writes into registered memory (zcrx)".to_owned());
     }
     let text = if is_ok("recv.zcrx") {
         "one copy (kernel), into registered memory (zcrx)"
@@ -66,25 +68,28 @@ fn recv(checks: &[Check]) -> (Outcome, String) {
     } else {
         "one copy (kernel), one call a receive"
     };
-    (Outcome::Degraded, text.to_owned())
+    (CheckOutcome::Degraded, text.to_owned())
 }
 
-fn vsock(checks: &[Check]) -> (Outcome, String) {
-    let is_ok = |id: &str| outcome(checks, id) == Some(Outcome::Ok);
+fn vsock(checks: &[Check]) -> (CheckOutcome, String) {
+    let is_ok = |id: &str| outcome(checks, id) == Some(CheckOutcome::Ok);
     if !is_ok("vsock.memory") {
-        return (Outcome::Missing, "can't run: guest memory can't be mapped".to_owned());
+        return (CheckOutcome::Missing, "can't run: guest memory can't be mapped".to_owned());
     }
-    if outcome(checks, "vsock.unix") == Some(Outcome::Missing) {
-        return (Outcome::Missing, "can't run: no unix sockets".to_owned());
+    if outcome(checks, "vsock.unix") == Some(CheckOutcome::Missing) {
+        return (CheckOutcome::Missing, "can't run: no unix sockets".to_owned());
     }
     if !is_ok("vsock.unix") {
-        return (Outcome::Degraded, "runs: streams; no messages with host programs".to_owned());
+        return (CheckOutcome::Degraded, "runs: streams; no messages with host programs".to_owned());
     }
     if !is_ok("vsock.descriptors") {
-        return (Outcome::Degraded, "runs: with fewer than 1000 connections to host programs".to_owned());
+        return (
+            CheckOutcome::Degraded,
+            "runs: with fewer than 1000 connections to host programs".to_owned(),
+        );
     }
     (
-        Outcome::Ok,
+        CheckOutcome::Ok,
         "runs: vectored system calls over guest memory and unix sockets, no privilege needed".to_owned(),
     )
 }
@@ -95,7 +100,7 @@ mod tests {
     use super::*;
 
     /// Checks that are all ok but the listed ones.
-    fn checks(bad: &[(&str, Outcome)]) -> Vec<Check> {
+    fn checks(bad: &[(&str, CheckOutcome)]) -> Vec<Check> {
         const IDS: [&str; 15] = [
             "net.tun",
             "net.tap",
@@ -115,7 +120,7 @@ mod tests {
         ];
         IDS.into_iter()
             .map(|id| {
-                let outcome = bad.iter().find(|b| b.0 == id).map_or(Outcome::Ok, |b| b.1);
+                let outcome = bad.iter().find(|b| b.0 == id).map_or(CheckOutcome::Ok, |b| b.1);
                 Check {
                     subject: Subject { id, group: Group::Net, jobs: &Job::ALL, path: "", title: "" },
                     finding: Finding { outcome, ..Finding::ok("x", "y") },
@@ -124,7 +129,7 @@ mod tests {
             .collect()
     }
 
-    fn of(job: Job, bad: &[(&str, Outcome)]) -> (Outcome, String) {
+    fn of(job: Job, bad: &[(&str, CheckOutcome)]) -> (CheckOutcome, String) {
         let v = verdicts(&checks(bad), Some(job));
         assert_eq!(v.len(), 1);
         (v[0].outcome, v[0].text.clone())
@@ -132,7 +137,7 @@ mod tests {
 
     #[test]
     fn net_can_not_run_without_a_tap() {
-        use Outcome::{Degraded, Missing, Ok};
+        use CheckOutcome::{Degraded, Missing, Ok};
         assert_eq!(of(Job::Net, &[]).0, Ok);
         assert_eq!(of(Job::Net, &[("net.tun", Missing), ("net.tap", Missing)]).0, Missing);
         assert_eq!(of(Job::Net, &[("net.tap", Missing)]).0, Missing);
@@ -144,13 +149,13 @@ mod tests {
     #[test]
     fn net_needs_neither_registered_memory_nor_io_uring() {
         for id in ["memory.registered", "uring.setup"] {
-            assert_eq!(of(Job::Net, &[(id, Outcome::Degraded)]).0, Outcome::Ok, "{id}");
+            assert_eq!(of(Job::Net, &[(id, CheckOutcome::Degraded)]).0, CheckOutcome::Ok, "{id}");
         }
     }
 
     #[test]
     fn the_other_jobs_always_have_a_path() {
-        use Outcome::{Degraded, Missing, Ok};
+        use CheckOutcome::{Degraded, Missing, Ok};
         assert_eq!(of(Job::Send, &[]).0, Ok);
         assert!(of(Job::Send, &[("send.uring", Missing)]).1.contains("MSG_ZEROCOPY"));
         assert_eq!(of(Job::Send, &[("send.uring", Missing), ("send.zerocopy", Missing)]).0, Degraded);
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn vsock_needs_memory_and_unix_sockets_and_nothing_else() {
-        use Outcome::{Degraded, Missing, Ok};
+        use CheckOutcome::{Degraded, Missing, Ok};
         let best = of(Job::Vsock, &[]);
         assert_eq!(best.0, Ok);
         assert!(best.1.contains("no privilege"), "{}", best.1);

@@ -91,12 +91,12 @@ fn translate_program(loaded: Result<(), i32>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     #[test]
     fn sockets_by_stage() {
-        assert_eq!(translate_socket(Ok(())).outcome, Outcome::Ok);
+        assert_eq!(translate_socket(Ok(())).outcome, CheckOutcome::Ok);
         for (stop, word) in [
             (ProbeStage::Socket(libc::EPERM), "CAP_NET_RAW"),
             (ProbeStage::Socket(libc::EAFNOSUPPORT), "CONFIG_XDP_SOCKETS"),
@@ -105,16 +105,16 @@ mod tests {
             (ProbeStage::Rings(libc::EINVAL), "5.4"),
         ] {
             let f = translate_socket(Err(stop));
-            assert_eq!(f.outcome, Outcome::Missing);
+            assert_eq!(f.outcome, CheckOutcome::Missing);
             assert!(f.remedy.is_some_and(|r| r.contains(word)), "{stop:?}");
         }
     }
 
     #[test]
     fn programs_by_errno() {
-        assert_eq!(translate_program(Ok(())).outcome, Outcome::Ok);
+        assert_eq!(translate_program(Ok(())).outcome, CheckOutcome::Ok);
         assert!(translate_program(Err(libc::EPERM)).remedy.is_some_and(|r| r.contains("CAP_BPF")));
         assert!(translate_program(Err(libc::ENOSYS)).remedy.is_some_and(|r| r.contains("BPF_SYSCALL")));
-        assert_eq!(translate_program(Err(libc::EINVAL)).outcome, Outcome::Missing);
+        assert_eq!(translate_program(Err(libc::EINVAL)).outcome, CheckOutcome::Missing);
     }
 }

@@ -9,7 +9,7 @@ use crate::packet::VnetHeader;
 
 /// Where the next frame is built.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct FrameSlot<'a> {
     /// Which of the sender's places it is, from 0.
     pub number: usize,
     /// The bytes, of unspecified content (older frames), but for what was written there since the last [`InPlace::commit`].
@@ -26,7 +26,7 @@ pub trait InPlace: FrameSender + AsFd {
     /// # Errors
     /// As those of [`FrameSender::push`] that are about the length. With offload the MTU is not looked at: the frame may be
     /// one that is cut.
-    fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError>;
+    fn reserve(&mut self, len: usize) -> Result<Option<FrameSlot<'_>>, FrameError>;
 
     /// Pushes the first `len` bytes of that place as they lie there. `header` is [`VnetHeader::NONE`] without offload. False: no
     /// place is free, so that none was given out.

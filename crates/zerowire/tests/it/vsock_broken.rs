@@ -5,9 +5,9 @@ use std::thread;
 use crate::support::mapped::{Daemon, Writer, memfd};
 use rustix::fs::SealFlags;
 use zerowire::recv::layout::{ENTRY_DIRECT, PAGE, REGION_SHIFT};
-use zerowire::recv::vsock::{self, Connection, Dequeued, Error, Options};
+use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options};
 
-fn pair() -> (Connection, Writer) {
+fn pair() -> (MappedConnection, Writer) {
     let daemon = Daemon::new();
     let path = daemon.path();
     let options = Options::stream().packed(false).data_pages(4).direct(true);
@@ -119,7 +119,7 @@ fn random_headers_never_fault() {
 }
 
 /// A broken window is not given out; the test takes it back by making it a sound one.
-fn break_ring(program: &Connection, daemon: &mut Writer) {
+fn break_ring(program: &MappedConnection, daemon: &mut Writer) {
     daemon.repair();
     let Dequeued::Window(_) = program.dequeue().expect("sound") else { panic!("no window") };
 }

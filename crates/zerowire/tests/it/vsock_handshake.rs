@@ -11,10 +11,15 @@ use crate::support::mapped::{Daemon, memfd};
 use rustix::fs::SealFlags;
 use rustix::net::RecvFlags;
 use zerowire::recv::layout::{ENTRY_DIRECT, PAGE, REGION_SHIFT, Reply};
-use zerowire::recv::vsock::{self, Connection, Dequeued, Error, Kind, Listener, Options, Payload};
+use zerowire::recv::vsock::{
+    self, Dequeued, Error, Kind, MappedConnection, MappedListener, Options, Payload,
+};
 
 /// Connects to a daemon that answers as `answer` does.
-fn connect(options: Options, answer: impl FnOnce(crate::support::mapped::Peer)) -> Result<Connection, Error> {
+fn connect(
+    options: Options,
+    answer: impl FnOnce(crate::support::mapped::Peer),
+) -> Result<MappedConnection, Error> {
     let daemon = Daemon::new();
     let path = daemon.path();
     let program = thread::spawn(move || vsock::connect(&path, 5000, &options));
@@ -83,7 +88,7 @@ fn impossible_options_do_not_leave_the_program() {
     ] {
         let e = vsock::connect(path, 1, &options).expect_err("impossible");
         assert!(matches!(e, Error::InvalidOptions { .. }) && e.to_string().contains(part), "{e}");
-        assert!(matches!(Listener::bind(path, 1, &options), Err(Error::InvalidOptions { .. })));
+        assert!(matches!(MappedListener::bind(path, 1, &options), Err(Error::InvalidOptions { .. })));
     }
     let e = vsock::connect(path, u32::MAX, &Options::stream()).expect_err("no port");
     assert!(e.to_string().contains("4294967295"), "{e}");
@@ -161,7 +166,8 @@ fn data_pages_can_not_be_mapped_for_writing() {
 fn a_listener_gets_the_guests_connections() {
     let daemon = Daemon::new();
     let path = daemon.path();
-    let listening = thread::spawn(move || Listener::bind(&path, 6000, &Options::stream()).expect("bound"));
+    let listening =
+        thread::spawn(move || MappedListener::bind(&path, 6000, &Options::stream()).expect("bound"));
     let peer = daemon.accept();
     assert_eq!(peer.request.op, zerowire::recv::layout::MapOp::Listen);
     peer.listening();
@@ -184,7 +190,7 @@ fn a_listener_gets_the_guests_connections() {
 fn a_taken_port_is_named() {
     let daemon = Daemon::new();
     let path = daemon.path();
-    let listening = thread::spawn(move || Listener::bind(&path, 6000, &Options::stream()));
+    let listening = thread::spawn(move || MappedListener::bind(&path, 6000, &Options::stream()));
     daemon.accept().refuse(libc::EADDRINUSE, "");
     let e = listening.join().expect("returned").expect_err("taken");
     assert!(e.to_string().contains("port 6000 is taken"), "{e}");

@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::support::mapped::{Daemon, Writer};
 use rustix::event::{PollFd, PollFlags};
 use zerowire::recv::layout::{ENTRY_EOM, ENTRY_EOR, PAGE, POLL_DATA, POLL_END, POLL_NOTHING};
-use zerowire::recv::vsock::{self, Connection, Dequeued, Error, Options, WindowLease};
+use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options, WindowLease};
 use zerowire_testkit::own_process;
 
-fn pair(options: Options) -> (Connection, Writer) {
+fn pair(options: Options) -> (MappedConnection, Writer) {
     let daemon = Daemon::new();
     let path = daemon.path();
     let program = thread::spawn(move || vsock::connect(&path, 5000, &options).expect("a connection"));
@@ -20,7 +20,7 @@ fn pair(options: Options) -> (Connection, Writer) {
     (program.join().expect("connected"), writer)
 }
 
-fn take(c: &Connection) -> WindowLease {
+fn take(c: &MappedConnection) -> WindowLease {
     match c.dequeue().expect("sound") {
         Dequeued::Window(w) => w,
         other => panic!("{other:?} in place of a window"),
@@ -312,7 +312,7 @@ fn waiting_ends_by_timeout_and_by_the_daemons_death() {
 #[test]
 fn an_event_loop_sleeps_on_one_descriptor() {
     own_process!();
-    fn readable(c: &Connection) -> bool {
+    fn readable(c: &MappedConnection) -> bool {
         let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::from_borrowed_fd(c.as_fd(), PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&none)).expect("polled") == 1

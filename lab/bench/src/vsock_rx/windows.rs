@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use zerowire::recv::layout::POLL_NOTHING;
-use zerowire::recv::vsock::{Connection, Dequeued, Payload, WindowLease};
+use zerowire::recv::vsock::{Dequeued, MappedConnection, Payload, WindowLease};
 
 use super::mode::Mode;
 use super::options::ClientOptions;
@@ -16,7 +16,7 @@ use super::tally::Tally;
 const PATIENCE: u32 = 256;
 
 /// Receives until the end.
-pub fn receive(connection: &Connection, options: &ClientOptions) -> Result<ClientOutput> {
+pub fn receive(connection: &MappedConnection, options: &ClientOptions) -> Result<ClientOutput> {
     let agreed = *connection.options();
     if options.mode == Mode::Direct && !agreed.direct {
         bail!(
@@ -64,7 +64,7 @@ fn look(tally: &mut Tally, window: &WindowLease) {
 }
 
 /// Waits until a window is published, or the end.
-fn wait(connection: &Connection, polls: bool) -> Result<()> {
+fn wait(connection: &MappedConnection, polls: bool) -> Result<()> {
     if !polls {
         connection.wait(None)?;
         return Ok(());
@@ -88,7 +88,7 @@ fn wait(connection: &Connection, polls: bool) -> Result<()> {
 }
 
 /// Connects as the options say.
-pub fn connect(uds: &std::path::Path, options: &ClientOptions) -> Result<Connection> {
+pub fn connect(uds: &std::path::Path, options: &ClientOptions) -> Result<MappedConnection> {
     let path = with_suffix(uds, ".map");
     let wanted = zerowire::recv::vsock::Options::stream()
         .windows(options.windows())

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::PacketRing;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
-use crate::send::in_place::{InPlace, Place};
+use crate::send::in_place::{FrameSlot, InPlace};
 use zerowire_wire::vnet::VnetHeader;
 
 impl InPlace for PacketRing {
-    fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError> {
+    fn reserve(&mut self, len: usize) -> Result<Option<FrameSlot<'_>>, FrameError> {
         let capacity = self.slot_frame_bytes();
         if !self.link.offloads() || len < ETHERNET_HEADER_BYTES {
             self.link.check(self.order.next_number(), len, capacity, &VnetHeader::NONE)?;
@@ -21,7 +21,7 @@ impl InPlace for PacketRing {
         }
         let (number, skip) = (self.order.head(), self.header_bytes);
         self.order[number].loaded = false;
-        Ok(self.memory.data_mut(number).map(|data| Place { number, bytes: &mut data[skip..skip + len] }))
+        Ok(self.memory.data_mut(number).map(|data| FrameSlot { number, bytes: &mut data[skip..skip + len] }))
     }
 
     fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<bool, FrameError> {

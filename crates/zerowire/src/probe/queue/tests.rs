@@ -1,6 +1,6 @@
 //! Facts of interfaces that this machine doesn't have, and what is said about them.
 
-use super::super::Machine;
+use super::super::MachineFacts;
 use super::advice::{commands, rss_command};
 use super::checks::Asked;
 use super::explain::{Registration, explain, explain_by};
@@ -46,8 +46,8 @@ fn able() -> Kernel {
     Kernel { ring: Ok(()), recv_zc: true, device: libc::ENODEV, nodev: Err(libc::EINVAL), more_areas: false }
 }
 
-fn root() -> Machine {
-    Machine { kernel: "6.18.4".to_owned(), caps: vec!["CAP_NET_ADMIN"], ..Machine::default() }
+fn root() -> MachineFacts {
+    MachineFacts { kernel: "6.18.4".to_owned(), caps: vec!["CAP_NET_ADMIN"], ..MachineFacts::default() }
 }
 
 fn about(facts: &Facts, queue: Option<u32>) -> QueueReport {
@@ -60,7 +60,7 @@ fn of<'a>(report: &'a QueueReport, id: &str) -> &'a Finding {
 
 /// Changes the facts, and asserts what the check `id` on queue 7 then comes to; `words` must be in its remedy.
 #[track_caller]
-fn becomes(id: &str, outcome: Outcome, words: &str, change: impl FnOnce(&mut Facts)) {
+fn becomes(id: &str, outcome: CheckOutcome, words: &str, change: impl FnOnce(&mut Facts)) {
     let mut facts = ready();
     change(&mut facts);
     let report = about(&facts, Some(7));
@@ -68,7 +68,8 @@ fn becomes(id: &str, outcome: Outcome, words: &str, change: impl FnOnce(&mut Fac
     assert_eq!(finding.outcome, outcome, "{finding:?}");
     let remedy = finding.remedy.as_deref().unwrap_or_default();
     assert!(remedy.contains(words), "{finding:?}");
-    let others = report.checks.iter().filter(|c| c.subject.id != id && c.finding.outcome == Outcome::Missing);
+    let others =
+        report.checks.iter().filter(|c| c.subject.id != id && c.finding.outcome == CheckOutcome::Missing);
     assert_eq!(others.count(), 0, "only {id}: {:?}", report.checks);
     assert_eq!(report.verdict.outcome, outcome, "{:?}", report.verdict);
 }
@@ -80,9 +81,9 @@ fn rings(facts: &mut Facts) -> &mut Rings {
 #[test]
 fn all_is_well_with_a_nic_that_can() {
     let report = about(&ready(), Some(7));
-    assert!(report.checks.iter().all(|c| c.finding.outcome == Outcome::Ok), "{:?}", report.checks);
+    assert!(report.checks.iter().all(|c| c.finding.outcome == CheckOutcome::Ok), "{:?}", report.checks);
     assert_eq!(report.checks.len(), 15);
-    assert_eq!(report.verdict.outcome, Outcome::Ok);
+    assert_eq!(report.verdict.outcome, CheckOutcome::Ok);
     assert!(
         report.commands.iter().filter(|c| c.purpose != "the same, IPv4").all(|c| c.done),
         "{:?}",
@@ -97,7 +98,7 @@ fn all_is_well_with_a_nic_that_can() {
 
 #[test]
 fn each_setting_that_stops_the_registration_is_named_alone() {
-    use Outcome::Missing;
+    use CheckOutcome::Missing;
     becomes("queue.header_split", Missing, "ethtool -G eth1 tcp-data-split on", |f| {
         rings(f).data_split = Some(DataSplit::Off);
     });
@@ -129,7 +130,7 @@ fn each_setting_that_stops_the_registration_is_named_alone() {
 
 #[test]
 fn what_only_keeps_data_away_is_degraded() {
-    use Outcome::Degraded;
+    use CheckOutcome::Degraded;
     becomes("queue.up", Degraded, "ip link set dev eth1 up", |f| {
         f.link.is_up = false;
         f.queues = Ok(Vec::new());
@@ -151,15 +152,15 @@ fn what_only_keeps_data_away_is_degraded() {
 
 #[test]
 fn the_kernel_and_the_user_are_told_apart() {
-    let with = |kernel: Kernel, machine: Machine| {
+    let with = |kernel: Kernel, machine: MachineFacts| {
         report(machine, Asked { interface: "eth1", queue: Some(7) }, Ok(ready()), &kernel)
     };
     let missing = |r: &QueueReport| {
-        let list = r.checks.iter().filter(|c| c.finding.outcome == Outcome::Missing);
+        let list = r.checks.iter().filter(|c| c.finding.outcome == CheckOutcome::Missing);
         list.map(|c| c.subject.id).collect::<Vec<_>>()
     };
     let refused = Kernel { device: libc::EPERM, nodev: Err(libc::EPERM), ..able() };
-    let user = with(refused, Machine::default());
+    let user = with(refused, MachineFacts::default());
     assert_eq!(missing(&user), ["queue.admin"]);
     assert_eq!(of(&user, "queue.admin").found, "not held");
     assert!(of(&with(refused, root()), "queue.admin").found.contains("first user namespace"));
@@ -177,34 +178,34 @@ fn the_kernel_and_the_user_are_told_apart() {
     assert!(of(&with(Kernel { nodev: Ok(()), ..able() }, root()), "queue.kernel").found.contains("NODEV"));
     let areas = |k| of(&with(k, root()), "queue.areas").clone();
     let (one, more) = (areas(able()), areas(Kernel { more_areas: true, ..able() }));
-    assert!(one.outcome == Outcome::Ok && one.found.contains("Linux 7.3"), "{one:?}");
-    assert!(more.outcome == Outcome::Ok && more.found.contains("can be added"), "{more:?}");
+    assert!(one.outcome == CheckOutcome::Ok && one.found.contains("Linux 7.3"), "{one:?}");
+    assert!(more.outcome == CheckOutcome::Ok && more.found.contains("can be added"), "{more:?}");
 }
 
 #[test]
 fn without_such_an_interface_only_the_rest_is_looked_at() {
     let asked = Asked { interface: "eth9", queue: Some(0) };
     let report = report(root(), asked, Err(libc::ENODEV), &able());
-    assert_eq!(report.verdict.outcome, Outcome::Missing);
+    assert_eq!(report.verdict.outcome, CheckOutcome::Missing);
     assert!(of(&report, "queue.interface").found.contains("eth9"));
     assert!(report.settings.is_none() && report.queues.is_empty() && report.commands.is_empty());
-    assert_eq!(of(&report, "queue.kernel").outcome, Outcome::Ok);
+    assert_eq!(of(&report, "queue.kernel").outcome, CheckOutcome::Ok);
 }
 
 #[test]
 fn without_a_queue_all_are_looked_at() {
     let mut facts = ready();
     let good = about(&facts, None);
-    assert_eq!(good.verdict.outcome, Outcome::Ok, "{:?}", good.checks);
+    assert_eq!(good.verdict.outcome, CheckOutcome::Ok, "{:?}", good.checks);
     assert!(good.commands.iter().any(|c| c.command.ends_with("action 7")), "the last queue");
     facts.queues.as_mut().expect("told")[2].user = Some(QueueUser::AfXdp);
     let one = about(&facts, None);
     assert_eq!(of(&one, "queue.user").found, "1 of 8 taken: 2 by an AF_XDP socket");
-    assert_eq!(one.verdict.outcome, Outcome::Ok);
+    assert_eq!(one.verdict.outcome, CheckOutcome::Ok);
     facts.queues.as_mut().expect("told").iter_mut().for_each(|q| q.user = Some(QueueUser::IoUring));
-    assert_eq!(of(&about(&facts, None), "queue.user").outcome, Outcome::Missing);
+    assert_eq!(of(&about(&facts, None), "queue.user").outcome, CheckOutcome::Missing);
     facts.queues.as_mut().expect("told").truncate(1);
-    assert_eq!(of(&about(&facts, None), "queue.number").outcome, Outcome::Degraded);
+    assert_eq!(of(&about(&facts, None), "queue.number").outcome, CheckOutcome::Degraded);
 }
 
 #[test]
@@ -324,6 +325,6 @@ fn loopback_is_explained() {
     let text = explain(libc::EOPNOTSUPP, &Registration::new(Some("lo"), 0));
     assert!(text.starts_with("queue 0 of lo can't be registered") && text.contains("bnxt_en"), "{text}");
     let report = run("lo", Some(0));
-    assert_eq!(report.verdict.outcome, Outcome::Missing);
-    assert_eq!(of(&report, "queue.driver").outcome, Outcome::Missing);
+    assert_eq!(report.verdict.outcome, CheckOutcome::Missing);
+    assert_eq!(of(&report, "queue.driver").outcome, CheckOutcome::Missing);
 }

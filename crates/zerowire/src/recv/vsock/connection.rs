@@ -15,13 +15,13 @@ use super::wait::event_fd;
 use crate::ledger::{Counters, Totals};
 use crate::recv::layout::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING, Request};
 
-/// What [`Connection::dequeue`] found.
+/// What [`MappedConnection::dequeue`] found.
 #[derive(Debug)]
 #[must_use = "dropping a window gives it back"]
 pub enum Dequeued {
     /// The next window. Dropping it gives it back.
     Window(WindowLease),
-    /// Nothing is published: spin on [`Connection::poll_value`], or [`Connection::wait`].
+    /// Nothing is published: spin on [`MappedConnection::poll_value`], or [`MappedConnection::wait`].
     NotYet,
     /// No more data will come: the guest has ended its sending, and this is behind its last byte.
     /// Further calls say the same.
@@ -33,7 +33,7 @@ pub enum Dequeued {
 /// Methods take `&self`, and any thread may call them; windows are given out in the order of the stream. Dropping it closes
 /// the connection; leases stay valid.
 #[derive(Debug)]
-pub struct Connection {
+pub struct MappedConnection {
     pub(super) core: Arc<MappedState>,
     pub(super) state: Mutex<ReadState>,
     pub(super) ready: OwnedFd,
@@ -60,17 +60,17 @@ pub(super) struct ReadState {
 /// Connects to a port of the guest and waits until a program there has accepted, or the daemon gives up (10 s).
 ///
 /// `path` is the daemon's `UDS.map`: what `zerowire vsock --uds` has, with `.map` appended.
-pub fn connect(path: &Path, port: u32, options: &Options) -> Result<Connection, Error> {
+pub fn connect(path: &Path, port: u32, options: &Options) -> Result<MappedConnection, Error> {
     let request = Request { op: MapOp::Connect, port, kind: options.kind.number(), options: options.map };
     let socket = handshake::ask(path, &request)?;
     let Some(mut answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
         return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
     };
     answer.reply = handshake::accepted(answer.reply, path, port)?;
-    Connection::new(handshake::parts(answer, &socket, path)?, path, options.kind)
+    MappedConnection::new(handshake::parts(answer, &socket, path)?, path, options.kind)
 }
 
-impl Connection {
+impl MappedConnection {
     pub(super) fn new(parts: MapParts, path: &Path, kind: Kind) -> Result<Self, Error> {
         let core = Arc::new(parts.core);
         let view = Arc::new(View::new(Arc::clone(&core))?);

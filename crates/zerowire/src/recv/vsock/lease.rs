@@ -66,8 +66,8 @@ impl WindowLease {
     }
 
     /// A packet by its number.
-    pub fn packet(&self, index: usize) -> Option<Packet<'_>> {
-        self.entries.get(index).map(|entry| Packet { view: &self.view, entry })
+    pub fn packet(&self, index: usize) -> Option<WindowPacket<'_>> {
+        self.entries.get(index).map(|entry| WindowPacket { view: &self.view, entry })
     }
 
     /// The packets, in the order of the stream.
@@ -77,7 +77,7 @@ impl WindowLease {
 }
 
 impl<'a> IntoIterator for &'a WindowLease {
-    type Item = Packet<'a>;
+    type Item = WindowPacket<'a>;
     type IntoIter = Packets<'a>;
 
     fn into_iter(self) -> Packets<'a> {
@@ -103,11 +103,11 @@ pub struct Packets<'a> {
 }
 
 impl<'a> Iterator for Packets<'a> {
-    type Item = Packet<'a>;
+    type Item = WindowPacket<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<Packet<'a>> {
-        self.entries.next().map(|entry| Packet { view: self.view, entry })
+    fn next(&mut self) -> Option<WindowPacket<'a>> {
+        self.entries.next().map(|entry| WindowPacket { view: self.view, entry })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -128,12 +128,12 @@ pub enum Payload<'a> {
 
 /// A packet: a piece of the stream, or a message, or a part of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet<'a> {
+pub struct WindowPacket<'a> {
     view: &'a View,
     entry: &'a PacketRange,
 }
 
-impl<'a> Packet<'a> {
+impl<'a> WindowPacket<'a> {
     /// Its payload.
     #[inline]
     pub fn payload(&self) -> Payload<'a> {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::connection::Connection;
+use super::connection::MappedConnection;
 use super::error::Error;
 use super::handshake::{self, ANSWER_TIME};
 use super::options::{Kind, Options};
@@ -12,14 +12,14 @@ use crate::recv::layout::{MapOp, Request};
 
 /// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the listening; connections stay.
 #[derive(Debug)]
-pub struct Listener {
+pub struct MappedListener {
     socket: OwnedFd,
     path: PathBuf,
     port: u32,
     kind: Kind,
 }
 
-impl Listener {
+impl MappedListener {
     /// Listens. `path` is the daemon's `UDS.map`; `options` are those of each connection.
     pub fn bind(path: &Path, port: u32, options: &Options) -> Result<Self, Error> {
         let request = Request { op: MapOp::Listen, port, kind: options.kind.number(), options: options.map };
@@ -32,7 +32,7 @@ impl Listener {
     }
 
     /// Waits for the next connection.
-    pub fn accept(&self) -> Result<Connection, Error> {
+    pub fn accept(&self) -> Result<MappedConnection, Error> {
         loop {
             if let Some(connection) = self.accept_within(None)? {
                 return Ok(connection);
@@ -41,16 +41,16 @@ impl Listener {
     }
 
     /// The next connection, if there is one already.
-    pub fn try_accept(&self) -> Result<Option<Connection>, Error> {
+    pub fn try_accept(&self) -> Result<Option<MappedConnection>, Error> {
         self.accept_within(Some(Duration::ZERO))
     }
 
     /// The next connection, or None if `timeout` passes without one; None waits without a limit.
-    pub fn accept_within(&self, timeout: Option<Duration>) -> Result<Option<Connection>, Error> {
+    pub fn accept_within(&self, timeout: Option<Duration>) -> Result<Option<MappedConnection>, Error> {
         let Some(mut answer) = handshake::answer(&self.socket, &self.path, timeout)? else { return Ok(None) };
         answer.reply = handshake::accepted(answer.reply, &self.path, self.port)?;
         let parts = handshake::parts(answer, &self.socket, &self.path)?;
-        Connection::new(parts, &self.path, self.kind).map(Some)
+        MappedConnection::new(parts, &self.path, self.kind).map(Some)
     }
 
     /// The host's port.
@@ -59,7 +59,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for MappedListener {
     /// Readable when a connection waits, or when the daemon is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -45,10 +45,10 @@ mod wait;
 mod window;
 mod write;
 
-pub use connection::{Connection, Dequeued, connect};
+pub use connection::{Dequeued, MappedConnection, connect};
 pub use copy::{CopyConnection, connect_copy};
 pub use error::Error;
-pub use lease::{Packet, Packets, Payload, WindowLease};
-pub use listener::Listener;
+pub use lease::{Packets, Payload, WindowLease, WindowPacket};
+pub use listener::MappedListener;
 pub use options::{Kind, Options};
 pub use volatile::VolatileSlice;

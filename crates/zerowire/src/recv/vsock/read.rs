@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use super::connection::{Connection, Dequeued};
+use super::connection::{Dequeued, MappedConnection};
 use super::core::lock;
 use super::lease::WindowLease;
 use super::volatile::as_uninit;
@@ -49,7 +49,7 @@ impl Cursor {
     }
 }
 
-impl Connection {
+impl MappedConnection {
     /// One piece of a packet, or None at the end.
     fn piece(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<Option<ReadPiece>> {
         loop {
@@ -103,15 +103,15 @@ impl Connection {
     }
 }
 
-impl Read for &Connection {
-    /// Copies what there is, and waits if there is nothing (but see [`Connection::set_nonblocking`]); 0 at the end. Of
+impl Read for &MappedConnection {
+    /// Copies what there is, and waits if there is nothing (but see [`MappedConnection::set_nonblocking`]); 0 at the end. Of
     /// messages, one call never gives bytes of two.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.read_uninit(as_uninit(to))
     }
 }
 
-impl Connection {
+impl MappedConnection {
     /// As [`Read::read`], to memory that may not have been written yet. As many bytes as are
     /// returned were written.
     pub fn read_uninit(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
@@ -145,7 +145,7 @@ impl Connection {
     }
 }
 
-impl Read for Connection {
+impl Read for MappedConnection {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         (&*self).read(to)
     }

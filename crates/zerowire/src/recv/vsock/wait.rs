@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 
-use super::connection::Connection;
+use super::connection::MappedConnection;
 use super::error::{Error, system};
 use crate::recv::doorbell::{awake, sleep_check};
 use crate::recv::layout::POLL_NOTHING;
@@ -37,7 +37,7 @@ pub(super) fn event_fd(ready: &OwnedFd, socket: &OwnedFd) -> Result<OwnedFd, Err
     Ok(events)
 }
 
-impl Connection {
+impl MappedConnection {
     /// Sleeps until [`Self::dequeue`] has something to say (a window, or the end): true. False if `timeout` passes first;
     /// None waits without a limit. Makes no system call if there is something already.
     ///
@@ -102,8 +102,8 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
-    /// For poll and epoll: readable after [`Connection::arm`] when the daemon has published, and when the daemon is gone.
+impl AsFd for MappedConnection {
+    /// For poll and epoll: readable after [`MappedConnection::arm`] when the daemon has published, and when the daemon is gone.
     /// Nothing is to be read from it or written to it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

@@ -5,10 +5,10 @@ use std::net::Shutdown;
 
 use rustix::net::SendFlags;
 
-use super::connection::Connection;
+use super::connection::MappedConnection;
 use crate::recv::layout::READS_NO_MORE_AT;
 
-impl Connection {
+impl MappedConnection {
     /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was
     /// written. `Read`: the guest is told that nothing more is read. Windows that are published
     /// stay, the end comes behind them, and what the guest sent beyond them is lost.
@@ -33,7 +33,7 @@ pub(super) fn shutdown(socket: &impl std::os::fd::AsFd, how: Shutdown) -> io::Re
     Ok(rustix::net::shutdown(socket, how)?)
 }
 
-impl Write for &Connection {
+impl Write for &MappedConnection {
     /// Sends to the guest; on a connection of messages one call is one message.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL)?)
@@ -44,7 +44,7 @@ impl Write for &Connection {
     }
 }
 
-impl Write for Connection {
+impl Write for MappedConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&*self).write(bytes)
     }

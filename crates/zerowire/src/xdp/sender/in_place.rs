@@ -9,7 +9,7 @@ use super::Resident;
 use super::{PAUSE, XdpSender};
 use crate::packet::VnetHeader;
 use crate::send::frame::{FrameError, FrameSender};
-use crate::send::in_place::{InPlace, Place};
+use crate::send::in_place::{FrameSlot, InPlace};
 
 impl XdpSender {
     /// The next place, if there is one and the ring has room for a frame of `len` bytes.
@@ -65,11 +65,11 @@ impl XdpSender {
 }
 
 impl InPlace for XdpSender {
-    fn reserve(&mut self, len: usize) -> Result<Option<Place<'_>>, FrameError> {
+    fn reserve(&mut self, len: usize) -> Result<Option<FrameSlot<'_>>, FrameError> {
         self.check_len(len)?;
         self.collect();
         let Some(slot) = self.free_place(len) else { return Ok(None) };
-        Ok(Some(Place { number: slot as usize, bytes: self.place(slot, len)? }))
+        Ok(Some(FrameSlot { number: slot as usize, bytes: self.place(slot, len)? }))
     }
 
     fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<bool, FrameError> {

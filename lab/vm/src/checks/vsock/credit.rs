@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use zerowire::recv::vsock::{Dequeued, Listener, Options};
+use zerowire::recv::vsock::{Dequeued, MappedListener, Options};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
@@ -96,7 +96,7 @@ fn to_windows(vsock: &mut Vsock, kind: Kind, load: Load, buffers: &[u64], credit
         Kind::Seqpacket => Options::seqpacket(),
     };
     let path = PathBuf::from(format!("{}.map", vsock.uds().display()));
-    let listener = Listener::bind(&path, 1021, &options.credit(credit))?;
+    let listener = MappedListener::bind(&path, 1021, &options.credit(credit))?;
     vsock.with_host(&line(kind, 1021, load, buffers), || {
         for buffer in buffers {
             let context = || format!("from a socket with a buffer of {buffer}");
@@ -107,7 +107,7 @@ fn to_windows(vsock: &mut Vsock, kind: Kind, load: Load, buffers: &[u64], credit
     Ok(())
 }
 
-fn receive_windows(listener: &Listener, load: Load) -> Result<()> {
+fn receive_windows(listener: &MappedListener, load: Load) -> Result<()> {
     let program = listener.accept_within(Some(PATIENCE))?.context("no connection")?;
     let pattern = Pattern::new(load.seed);
     let mut received = 0;

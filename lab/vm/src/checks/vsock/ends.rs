@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use zerowire::recv::vsock::{Connection, Dequeued, Error, Listener, Options};
+use zerowire::recv::vsock::{Dequeued, Error, MappedConnection, MappedListener, Options};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
@@ -89,7 +89,7 @@ fn all_are_taken(vsock: &mut Vsock) -> Result<()> {
     drop(socket);
     job.signal(&mut vsock.guest, "KILL")?;
 
-    let leave = |vsock: &mut Vsock, (job, program): (Background, Connection), left: u64| {
+    let leave = |vsock: &mut Vsock, (job, program): (Background, MappedConnection), left: u64| {
         drop(program);
         job.finish(&mut vsock.guest)?;
         let found = wait_for("its place", COMMAND, || {
@@ -107,13 +107,17 @@ fn all_are_taken(vsock: &mut Vsock) -> Result<()> {
 }
 
 /// A mapped connection on which the guest has sent a token and waits.
-fn open(vsock: &mut Vsock, kind: Kind) -> Result<(Background, Connection)> {
+fn open(vsock: &mut Vsock, kind: Kind) -> Result<(Background, MappedConnection)> {
     let listener = listen(vsock, 1032, kind)?;
     connect(vsock, &listener, kind)
 }
 
 /// The same to a program that listens already.
-fn connect(vsock: &mut Vsock, listener: &Listener, kind: Kind) -> Result<(Background, Connection)> {
+fn connect(
+    vsock: &mut Vsock,
+    listener: &MappedListener,
+    kind: Kind,
+) -> Result<(Background, MappedConnection)> {
     let line = format!("{} connect {HOST} 1032 send-and-wait", kind.word());
     let job = Background::start(&mut vsock.guest, &line)?;
     let program = accept(listener)?;
@@ -121,14 +125,14 @@ fn connect(vsock: &mut Vsock, listener: &Listener, kind: Kind) -> Result<(Backgr
     Ok((job, program))
 }
 
-fn listen(vsock: &Vsock, port: u32, kind: Kind) -> Result<Listener> {
+fn listen(vsock: &Vsock, port: u32, kind: Kind) -> Result<MappedListener> {
     let mut path = vsock.uds().into_os_string();
     path.push(".map");
     let options = if kind == Kind::Stream { Options::stream() } else { Options::seqpacket() };
-    Ok(Listener::bind(&PathBuf::from(path), port, &options)?)
+    Ok(MappedListener::bind(&PathBuf::from(path), port, &options)?)
 }
 
-fn accept(listener: &Listener) -> Result<Connection> {
+fn accept(listener: &MappedListener) -> Result<MappedConnection> {
     match listener.accept_within(Some(PATIENCE))? {
         Some(program) => Ok(program),
         None => bail!("the guest did not connect"),
@@ -136,7 +140,7 @@ fn accept(listener: &Listener) -> Result<Connection> {
 }
 
 /// Bytes until the end, and how it came.
-fn read_all(program: &Connection) -> Result<(u64, Result<(), Error>)> {
+fn read_all(program: &MappedConnection) -> Result<(u64, Result<(), Error>)> {
     let mut bytes = 0;
     loop {
         match program.dequeue() {
