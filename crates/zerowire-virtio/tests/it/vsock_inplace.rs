@@ -9,7 +9,7 @@ use crate::support::vsock::{Guest, Vm, VsockBackend, accept, pattern, read_ok};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::GuestError;
 use zerowire_guest::vsock::{
-    ConnId, ConnState, Dequeued, HOST_CID, InPlaceCounters, Lease, POLL_DATA, POLL_END, POLL_NOTHING,
+    ConnId, ConnState, Dequeued, HOST_CID, InPlaceCounters, POLL_DATA, POLL_END, POLL_NOTHING, PacketLease,
     SocketType, StackOptions, VsockOptions,
 };
 
@@ -23,7 +23,7 @@ fn open(backend: &VsockBackend, guest: &mut Guest, port: u32) -> (ConnId, UnixSt
     (conn, accept(&listener))
 }
 
-fn next(guest: &mut Guest, conn: ConnId, lowat: usize) -> Option<Lease> {
+fn next(guest: &mut Guest, conn: ConnId, lowat: usize) -> Option<PacketLease> {
     guest.stack.dequeue_wait(conn, lowat, PATIENCE).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -211,7 +211,7 @@ fn leases_outlive_their_connection_and_the_stack() {
 
     // A connection in the place of the first one is not credited for it.
     let (second, mut other) = open(&backend, &mut guest, 1235);
-    let check = |lease: &Lease| {
+    let check = |lease: &PacketLease| {
         let mut got = Vec::new();
         lease.append_to(&mut got);
         assert!(got == sent);

@@ -2,7 +2,7 @@
 //!
 //! # Who owns the bytes
 //! The device wrote them and gave the buffer back; by the rules it does not
-//! touch them until it gets the buffer again, which is when the [`Lease`] was
+//! touch them until it gets the buffer again, which is when the [`PacketLease`] was
 //! dropped. But it could, so no reference into them is made here: access
 //! copies, or reads with volatile operations. Who trusts the device, as a
 //! guest trusts its hypervisor, can make a slice of [`Packet::as_ptr`].
@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::loans::Loans;
+use super::loans::LentBuffers;
 use super::rx::{Kept, RxPacket};
 use super::stack::ConnId;
 use super::{RW_EOM, RW_EOR};
@@ -75,14 +75,14 @@ impl Returns {
 }
 
 #[derive(Debug)]
-enum Place {
+enum PacketSpan {
     Lent { buffer: u32, offset: usize },
     Copied(Vec<u8>),
 }
 
 #[derive(Debug)]
 struct Piece {
-    place: Place,
+    place: PacketSpan,
     len: usize,
     flags: u32,
 }
@@ -94,7 +94,7 @@ pub(super) struct Arrived {
     pieces: Vec<Piece>,
     bytes: usize,
     /// Whose buffers they are.
-    loans: Option<Arc<Loans>>,
+    loans: Option<Arc<LentBuffers>>,
 }
 
 impl Arrived {
@@ -122,7 +122,7 @@ impl Arrived {
             && self.loans.as_ref().is_none_or(|own| Arc::ptr_eq(own, loans))
         {
             self.loans.get_or_insert_with(|| Arc::clone(loans));
-            self.pieces.push(Piece { place: Place::Lent { buffer, offset }, len, flags });
+            self.pieces.push(Piece { place: PacketSpan::Lent { buffer, offset }, len, flags });
             counters.in_place_packets += 1;
             counters.in_place_bytes += len as u64;
             return Kept::Lent;
@@ -130,7 +130,8 @@ impl Arrived {
         // A message without bytes needs no buffer.
         counters.held_packets += u64::from(len > 0);
         counters.held_bytes += len as u64;
-        if let Some(Piece { place: Place::Copied(bytes), len: so_far, flags: ends }) = self.pieces.last_mut()
+        if let Some(Piece { place: PacketSpan::Copied(bytes), len: so_far, flags: ends }) =
+            self.pieces.last_mut()
             && *ends == 0
             && *so_far + len <= COPIED_MOST
         {
@@ -138,7 +139,7 @@ impl Arrived {
             *so_far += len;
             *ends = flags;
         } else {
-            self.pieces.push(Piece { place: Place::Copied(packet.to_vec()), len, flags });
+            self.pieces.push(Piece { place: PacketSpan::Copied(packet.to_vec()), len, flags });
         }
         Kept::No
     }
@@ -147,8 +148,8 @@ impl Arrived {
     fn clear(&mut self) {
         if let Some(loans) = self.loans.take() {
             loans.give_back(self.pieces.iter().filter_map(|piece| match piece.place {
-                Place::Lent { buffer, .. } => Some(buffer),
-                Place::Copied(_) => None,
+                PacketSpan::Lent { buffer, .. } => Some(buffer),
+                PacketSpan::Copied(_) => None,
             }));
         }
         self.pieces.clear();
@@ -169,15 +170,15 @@ impl Drop for Arrived {
 /// connection or the stack are gone.
 #[derive(Debug)]
 #[must_use = "dropping it gives the payload back"]
-pub struct Lease {
+pub struct PacketLease {
     arrived: Arrived,
     conn: ConnId,
     returns: Arc<Returns>,
 }
 
-impl Lease {
-    pub(super) fn new(arrived: Arrived, conn: ConnId, returns: &Arc<Returns>) -> Lease {
-        Lease { arrived, conn, returns: Arc::clone(returns) }
+impl PacketLease {
+    pub(super) fn new(arrived: Arrived, conn: ConnId, returns: &Arc<Returns>) -> PacketLease {
+        PacketLease { arrived, conn, returns: Arc::clone(returns) }
     }
 
     /// Bytes of payload.
@@ -208,7 +209,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for PacketLease {
     fn drop(&mut self) {
         self.arrived.clear();
         let list = std::mem::take(&mut self.arrived.pieces);
@@ -217,11 +218,11 @@ impl Drop for Lease {
     }
 }
 
-/// A packet of a [`Lease`].
+/// A packet of a [`PacketLease`].
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     piece: &'a Piece,
-    loans: Option<&'a Loans>,
+    loans: Option<&'a LentBuffers>,
 }
 
 impl<'a> Packet<'a> {
@@ -252,7 +253,7 @@ impl<'a> Packet<'a> {
 
     /// Whether the payload is where the device wrote it; else it was copied.
     pub fn is_in_place(&self) -> bool {
-        matches!(self.piece.place, Place::Lent { .. })
+        matches!(self.piece.place, PacketSpan::Lent { .. })
     }
 
     /// Address of the first byte. The bytes follow each other, and stay until
@@ -262,10 +263,10 @@ impl<'a> Packet<'a> {
     /// A slice made of it is sound as long as the device keeps the rules.
     pub fn as_ptr(&self) -> *const u8 {
         match &self.piece.place {
-            Place::Lent { .. } => self.lent().map_or(std::ptr::null(), |(memory, offset)| {
+            PacketSpan::Lent { .. } => self.lent().map_or(std::ptr::null(), |(memory, offset)| {
                 (memory.user_addr() as *const u8).wrapping_add(offset)
             }),
-            Place::Copied(bytes) => bytes.as_ptr(),
+            PacketSpan::Copied(bytes) => bytes.as_ptr(),
         }
     }
 
@@ -281,9 +282,9 @@ impl<'a> Packet<'a> {
             self.len()
         );
         match (&self.piece.place, self.lent()) {
-            (Place::Copied(copy), _) => bytes.copy_from_slice(&copy[at..at + bytes.len()]),
+            (PacketSpan::Copied(copy), _) => bytes.copy_from_slice(&copy[at..at + bytes.len()]),
             (_, Some((memory, offset))) => memory.read(offset + at, bytes),
-            (Place::Lent { .. }, None) => {}
+            (PacketSpan::Lent { .. }, None) => {}
         }
     }
 
@@ -300,18 +301,18 @@ impl<'a> Packet<'a> {
         let step = |at: usize| at * 64;
         let lines = self.len().div_ceil(64);
         match (&self.piece.place, self.lent()) {
-            (Place::Copied(copy), _) => (0..lines).map(|line| u64::from(copy[step(line)])).sum(),
+            (PacketSpan::Copied(copy), _) => (0..lines).map(|line| u64::from(copy[step(line)])).sum(),
             (_, Some((memory, offset))) => {
                 (0..lines).map(|line| u64::from(memory.read_u8(offset + step(line)))).sum()
             }
-            (Place::Lent { .. }, None) => 0,
+            (PacketSpan::Lent { .. }, None) => 0,
         }
     }
 
     fn lent(&self) -> Option<(&'a crate::GuestSlice, usize)> {
         match self.piece.place {
-            Place::Lent { buffer, offset } => Some((self.loans?.buffer(buffer), offset)),
-            Place::Copied(_) => None,
+            PacketSpan::Lent { buffer, offset } => Some((self.loans?.buffer(buffer), offset)),
+            PacketSpan::Copied(_) => None,
         }
     }
 }

@@ -12,17 +12,17 @@ use crate::GuestSlice;
 
 /// The buffers of a queue, and the numbers of those that came back.
 #[derive(Debug)]
-pub(super) struct Loans {
+pub(super) struct LentBuffers {
     buffers: Box<[GuestSlice]>,
     back: Mutex<Vec<u32>>,
     /// Whether `back` has any: spares the lock on each turn.
     any: AtomicBool,
 }
 
-impl Loans {
-    pub(super) fn new(buffers: Box<[GuestSlice]>) -> Loans {
+impl LentBuffers {
+    pub(super) fn new(buffers: Box<[GuestSlice]>) -> LentBuffers {
         let back = Mutex::new(Vec::with_capacity(buffers.len()));
-        Loans { buffers, back, any: AtomicBool::new(false) }
+        LentBuffers { buffers, back, any: AtomicBool::new(false) }
     }
 
     #[inline]

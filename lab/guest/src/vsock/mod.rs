@@ -25,7 +25,7 @@ pub use header::{
     CID_ANY, HEADER_LEN, HOST_CID, MAX_PAYLOAD, Op, PacketHeader, RW_EOM, RW_EOR, SHUTDOWN_BOTH,
     SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType,
 };
-pub use lease::{InPlaceCounters, Lease, Packet};
+pub use lease::{InPlaceCounters, Packet, PacketLease};
 pub use pool::{PayloadPool, StreamSum};
 pub use rx::{RxPacket, VsockRx, VsockRxCounters};
 pub use stack::{

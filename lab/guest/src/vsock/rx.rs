@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, PacketHeader};
-use super::loans::Loans;
+use super::loans::LentBuffers;
 use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, Used, write_desc_at};
 use crate::wait::wait_used;
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE, QueueHandle, QueueSetup};
@@ -30,7 +30,7 @@ pub struct VsockRxCounters {
 pub struct RxPacket<'a> {
     /// The header; its length is that of the payload in the buffer.
     pub header: PacketHeader,
-    loans: &'a Arc<Loans>,
+    loans: &'a Arc<LentBuffers>,
     buffer: u32,
     /// Where the payload begins in the buffer.
     offset: usize,
@@ -42,7 +42,7 @@ pub struct RxPacket<'a> {
 pub(super) enum Kept {
     /// The device gets it again.
     No,
-    /// It comes back through [`Loans`].
+    /// It comes back through [`LentBuffers`].
     Lent,
 }
 
@@ -86,7 +86,7 @@ impl<'a> RxPacket<'a> {
 
     /// The loan desk, the buffer's number there and the place of the payload
     /// in it, unless so many buffers are lent that the device needs this one.
-    pub(super) fn lend(&self) -> Option<(&'a Arc<Loans>, u32, usize)> {
+    pub(super) fn lend(&self) -> Option<(&'a Arc<LentBuffers>, u32, usize)> {
         self.lendable.then_some((self.loans, self.buffer, self.offset))
     }
 
@@ -100,7 +100,7 @@ pub struct VsockRx {
     ring: DriverRing,
     handle: QueueHandle,
     /// The buffers, and those of them that were lent and came back.
-    loans: Arc<Loans>,
+    loans: Arc<LentBuffers>,
     lent: usize,
     /// The most buffers that may be lent: the device keeps half a ring.
     most_lent: usize,
@@ -166,7 +166,7 @@ impl VsockRx {
         let mut queue = VsockRx {
             ring,
             handle,
-            loans: Arc::new(Loans::new(buffers)),
+            loans: Arc::new(LentBuffers::new(buffers)),
             lent: 0,
             most_lent: count - count.min(fit).div_ceil(2),
             tables,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::capabilities::Place;
+use super::capabilities::BarRange;
 use crate::GuestError;
 
 /// A mapped BAR; unmapped on drop.
@@ -68,7 +68,7 @@ unsafe impl Sync for Registers {}
 
 impl Registers {
     /// The registers at a place that the device named.
-    pub(super) fn at(bar: &Arc<Bar>, place: Place) -> Result<Registers, String> {
+    pub(super) fn at(bar: &Arc<Bar>, place: BarRange) -> Result<Registers, String> {
         let (offset, len) = (place.offset as usize, place.len as usize);
         if offset > bar.len || len > bar.len - offset {
             return Err(format!(
@@ -143,17 +143,17 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(8192).unwrap();
         let bar = Arc::new(Bar::map(file.path()).unwrap());
-        let registers = Registers::at(&bar, Place { bar: 4, offset: 4096, len: 16 }).unwrap();
+        let registers = Registers::at(&bar, BarRange { bar: 4, offset: 4096, len: 16 }).unwrap();
         registers.write8(1, 1);
         registers.write16(2, 0x0302);
         registers.write32(4, 0x0706_0504);
         assert_eq!(std::fs::read(file.path()).unwrap()[4096..4104], [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!((registers.read8(7), registers.read16(4), registers.read32(0)), (7, 0x0504, 0x0302_0100));
         for (offset, len) in [(8192, 1), (8191, 2), (u32::MAX, u32::MAX)] {
-            let error = Registers::at(&bar, Place { bar: 4, offset, len }).unwrap_err();
+            let error = Registers::at(&bar, BarRange { bar: 4, offset, len }).unwrap_err();
             assert!(error.contains("beyond BAR 4"), "{error}");
         }
-        assert!(Registers::at(&bar, Place { bar: 4, offset: 8192, len: 0 }).is_ok());
+        assert!(Registers::at(&bar, BarRange { bar: 4, offset: 8192, len: 0 }).is_ok());
     }
 
     #[test]
@@ -162,6 +162,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(4096).unwrap();
         let bar = Arc::new(Bar::map(file.path()).unwrap());
-        Registers::at(&bar, Place { bar: 0, offset: 0, len: 16 }).unwrap().read32(14);
+        Registers::at(&bar, BarRange { bar: 0, offset: 0, len: 16 }).unwrap().read32(14);
     }
 }

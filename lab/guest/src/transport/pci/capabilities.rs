@@ -17,7 +17,7 @@ const COMMON_LEN: u32 = 56;
 
 /// A part of a BAR.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Place {
+pub(super) struct BarRange {
     pub bar: u8,
     pub offset: u32,
     pub len: u32,
@@ -26,12 +26,12 @@ pub(super) struct Place {
 /// The parts that a driver uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Capabilities {
-    pub common: Place,
-    pub notify: Place,
+    pub common: BarRange,
+    pub notify: BarRange,
     /// Bytes between the doorbells of queues (notify_off_multiplier).
     pub multiplier: u32,
-    pub isr: Place,
-    pub device: Option<Place>,
+    pub isr: BarRange,
+    pub device: Option<BarRange>,
 }
 
 /// Reads the list in the first 256 bytes of configuration space. Of several
@@ -49,7 +49,7 @@ pub(super) fn parse(config: &[u8]) -> Result<Capabilities, String> {
         // BARs from 6 on are reserved: such capabilities don't count.
         if u8_at(config, at)? == VENDOR && u8_at(config, at + 4)? < 6 {
             let bar = u8_at(config, at + 4)?;
-            let place = Place { bar, offset: u32_at(config, at + 8)?, len: u32_at(config, at + 12)? };
+            let place = BarRange { bar, offset: u32_at(config, at + 8)?, len: u32_at(config, at + 12)? };
             match u8_at(config, at + 3)? {
                 1 => common = common.or(Some(place)),
                 2 if notify.is_none() => notify = Some((place, u32_at(config, at + 16)?)),
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_parts_are_found() {
         let found = parse(&config(&GOOD)).unwrap();
-        let place = |offset| Place { bar: 4, offset, len: 0x1000 };
+        let place = |offset| BarRange { bar: 4, offset, len: 0x1000 };
         assert_eq!((found.common, found.isr), (place(0), place(0x1000)));
         assert_eq!((found.notify, found.device), (place(0x3000), Some(place(0x2000))));
         assert_eq!(found.multiplier, 4);
@@ -125,7 +125,7 @@ mod tests {
     fn the_first_of_a_type_counts_and_reserved_bars_do_not() {
         let mut all = vec![(1, 6, 5, 5), (1, 2, 8, 64), (5, 0, 0, 0)];
         all.extend(GOOD);
-        assert_eq!(parse(&config(&all)).unwrap().common, Place { bar: 2, offset: 8, len: 64 });
+        assert_eq!(parse(&config(&all)).unwrap().common, BarRange { bar: 2, offset: 8, len: 64 });
     }
 
     #[test]

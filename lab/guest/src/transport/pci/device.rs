@@ -14,7 +14,7 @@ use rustix::time::{timerfd_create, timerfd_settime};
 
 use super::PciAddress;
 use super::bar::{Bar, Registers};
-use super::capabilities::{self, Capabilities, Place};
+use super::capabilities::{self, BarRange, Capabilities};
 use super::common::Common;
 use super::interrupt::{Command, UioInterrupt};
 use super::sysfs::{Sysfs, bad};
@@ -91,7 +91,7 @@ impl PciDevice {
         let places = capabilities::parse(&bytes).map_err(|rule| bad(address, rule))?;
         let Capabilities { common, notify, multiplier, isr, device } = places;
         let mut bars: [Option<Arc<Bar>>; 6] = Default::default();
-        let mut registers = |place: Place| -> Result<Registers, GuestError> {
+        let mut registers = |place: BarRange| -> Result<Registers, GuestError> {
             let slot = &mut bars[usize::from(place.bar)];
             let bar = match slot {
                 Some(bar) => Arc::clone(bar),

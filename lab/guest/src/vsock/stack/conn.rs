@@ -200,10 +200,10 @@ impl Conn {
 
     /// Takes the peer's credit from a header. True when it is another than
     /// before.
-    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<bool, Fault> {
+    pub(super) fn take_credit(&mut self, header: &PacketHeader) -> Result<bool, PeerFault> {
         let moved = header.fwd_cnt.wrapping_sub(self.tx.peer_fwd_cnt);
         if moved > self.tx.sent.wrapping_sub(self.tx.peer_fwd_cnt) {
-            return Err(Fault::new(
+            return Err(PeerFault::new(
                 format!(
                     "fwd_cnt went back, or beyond the bytes sent (before {}, sent {}; 5.10.6.3)",
                     self.tx.peer_fwd_cnt, self.tx.sent
@@ -220,11 +220,11 @@ impl Conn {
 
     /// Counts received payload after checking that the peer kept to the
     /// credit that it was told of.
-    pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), Fault> {
+    pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), PeerFault> {
         let received = self.rx.received.wrapping_add(header.len);
         let held = u64::from(self.rx.received.wrapping_sub(self.rx.taken_told)) + u64::from(header.len);
         if held > u64::from(self.rx.buf_alloc) {
-            return Err(Fault::new(
+            return Err(PeerFault::new(
                 format!("payload beyond the credit: {held} bytes of {} (5.10.6.3)", self.rx.buf_alloc),
                 header,
             ));
@@ -297,11 +297,11 @@ impl Conn {
 
 /// What a connection's peer did wrong: it ends that connection.
 #[derive(Debug)]
-pub(super) struct Fault(pub String);
+pub(super) struct PeerFault(pub String);
 
-impl Fault {
-    pub(super) fn new(rule: impl std::fmt::Display, header: &PacketHeader) -> Fault {
-        Fault(format!("{rule}: {header:?}"))
+impl PeerFault {
+    pub(super) fn new(rule: impl std::fmt::Display, header: &PacketHeader) -> PeerFault {
+        PeerFault(format!("{rule}: {header:?}"))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::conn::{Conn, Fault, Key, broke};
+use super::conn::{Conn, Key, PeerFault, broke};
 use super::{ConnId, ConnState, StackCounters, StackOptions, VsockEvent};
 use crate::GuestError;
 use crate::vsock::lease::{Arrived, Returned, Returns};
@@ -20,13 +20,13 @@ pub(super) const PEER_SHUTDOWN: u8 = 8;
 pub(super) const ENDED: u8 = 16;
 
 #[derive(Debug)]
-struct Slot {
+struct SocketSlot {
     generation: u32,
     conn: Option<Box<Conn>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct StackListener {
     pub kind: SocketType,
     pub in_place: bool,
     pub waiting: VecDeque<ConnId>,
@@ -36,10 +36,10 @@ pub(super) struct Listener {
 pub(super) struct Core {
     pub cid: u64,
     pub options: StackOptions,
-    slots: Vec<Slot>,
+    slots: Vec<SocketSlot>,
     free: Vec<u32>,
     pub keys: HashMap<Key, ConnId>,
-    pub listeners: HashMap<u32, Listener>,
+    pub listeners: HashMap<u32, StackListener>,
     /// Packets without payload that wait for room in the queue.
     pub outbox: VecDeque<PacketHeader>,
     /// Connections with events.
@@ -100,7 +100,7 @@ impl Core {
 
     pub(super) fn insert(&mut self, key: Key, kind: SocketType, in_place: bool) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, conn: None });
+            self.slots.push(SocketSlot { generation: 0, conn: None });
             self.slots.len() as u32 - 1
         });
         let entry = &mut self.slots[slot as usize];
@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    fn note_fault(&mut self, fault: Fault) {
+    fn note_fault(&mut self, fault: PeerFault) {
         self.counters.faults += 1;
         self.last_fault = Some(fault.0);
     }
@@ -284,7 +284,7 @@ impl Core {
             Op::Rst => self.counters.stray_resets += 1,
             Op::Request => {
                 if header.fwd_cnt != 0 {
-                    self.note_fault(Fault::new("fwd_cnt of a REQUEST is not 0 (5.10.6.3)", header));
+                    self.note_fault(PeerFault::new("fwd_cnt of a REQUEST is not 0 (5.10.6.3)", header));
                     return self.refuse(header);
                 }
                 let backlog = self.options.backlog;
@@ -324,11 +324,12 @@ impl Core {
         packet: &RxPacket<'_>,
         op: Op,
         kind: SocketType,
-    ) -> Result<Kept, Fault> {
+    ) -> Result<Kept, PeerFault> {
         let header = &packet.header;
         let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
         if conn.kind != kind {
-            return Err(Fault::new(format!("the connection is of type {:?} (5.10.6)", conn.kind), header));
+            let rule = format!("the connection is of type {:?} (5.10.6)", conn.kind);
+            return Err(PeerFault::new(rule, header));
         }
         let both = conn.shutdown.peer == SHUTDOWN_BOTH || conn.shutdown.own == SHUTDOWN_BOTH;
         let (state, stalled) = (conn.state, conn.tx.stalled);
@@ -348,7 +349,7 @@ impl Core {
                 return Ok(Kept::No);
             }
             (ConnState::Connecting, _) | (_, Op::Request | Op::Response) => {
-                return Err(Fault::new(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
+                return Err(PeerFault::new(format!("{op:?} in state {state:?} (5.10.6.4)"), header));
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{ConnId, ConnState, VsockStack};
 use crate::GuestError;
 use crate::vsock::SocketType;
-use crate::vsock::lease::{Arrived, InPlaceCounters, Lease};
+use crate::vsock::lease::{Arrived, InPlaceCounters, PacketLease};
 
 /// [`VsockStack::poll_value`]: nothing is there yet.
 pub const POLL_NOTHING: u32 = 0;
@@ -24,7 +24,7 @@ pub const POLL_END: u32 = u32::MAX;
 #[derive(Debug)]
 pub enum Dequeued {
     /// Packets.
-    Packets(Lease),
+    Packets(PacketLease),
     /// Nothing yet.
     Empty,
     /// The peer sends no more, and everything was dequeued.
@@ -73,7 +73,7 @@ impl VsockStack {
         }
         let list = Arrived::new(&mut self.core.returned);
         let arrived = self.core.need(id)?.in_place.replace(list).unwrap_or_default();
-        let lease = Lease::new(arrived, id, &self.core.returns);
+        let lease = PacketLease::new(arrived, id, &self.core.returns);
         // If the peer has shut down both ways, this was all.
         self.core.after_read(id);
         self.push_out()?;
@@ -93,7 +93,7 @@ impl VsockStack {
         conn: ConnId,
         lowat: usize,
         timeout: Duration,
-    ) -> Result<Option<Lease>, GuestError> {
+    ) -> Result<Option<PacketLease>, GuestError> {
         self.until("the arrival of as many bytes", timeout, |stack| {
             let over = stack.core.get(conn).is_none_or(|c| c.ended() || c.state != ConnState::Established);
             if stack.readable(conn) < lowat && !over {

@@ -24,7 +24,7 @@ use super::{Op, PacketHeader, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND, Socket
 use crate::GuestError;
 use crate::ring::Segment;
 use conn::Key;
-use core::{Core, Listener};
+use core::{Core, StackListener};
 pub use in_place::{Dequeued, POLL_DATA, POLL_END, POLL_NOTHING};
 pub use types::{ConnId, ConnState, Drain, Drained, Received, StackCounters, StackOptions, VsockEvent};
 
@@ -80,7 +80,7 @@ impl VsockStack {
 
     fn listen_for(&mut self, port: u32, kind: SocketType, in_place: bool) {
         let listener = self.core.listeners.entry(port);
-        let listener = listener.or_insert_with(|| Listener { kind, in_place, waiting: VecDeque::new() });
+        let listener = listener.or_insert_with(|| StackListener { kind, in_place, waiting: VecDeque::new() });
         (listener.kind, listener.in_place) = (kind, in_place);
     }
 

@@ -1,7 +1,7 @@
 //! What becomes of payload: it is kept in place, copied to the inbox, or
 //! drained; and how it leaves the buffers again.
 
-use super::conn::Fault;
+use super::conn::PeerFault;
 use super::core::{Core, READABLE};
 use super::{ConnId, Drain};
 use crate::vsock::rx::Kept;
@@ -19,13 +19,14 @@ impl Core {
         }
     }
 
-    pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, Fault> {
+    pub(super) fn payload(&mut self, id: ConnId, packet: &RxPacket<'_>) -> Result<Kept, PeerFault> {
         let header = &packet.header;
         self.counters.payload_received += u64::from(header.len);
         let mut in_place = self.in_place;
         let Some(conn) = self.get_mut(id) else { return Ok(Kept::No) };
         if conn.shutdown.peer & SHUTDOWN_SEND != 0 {
-            return Err(Fault::new("payload after the peer said that it sends no more (5.10.6.5)", header));
+            let rule = "payload after the peer said that it sends no more (5.10.6.5)";
+            return Err(PeerFault::new(rule, header));
         }
         conn.count_received(header)?;
         if conn.given_up || conn.shutdown.own & SHUTDOWN_RCV != 0 {
