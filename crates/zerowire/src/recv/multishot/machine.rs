@@ -186,22 +186,8 @@ impl ReceiveMachine {
         cqe: Cqe,
         len_at: impl Fn(u16) -> u32,
     ) {
-        match cqe.user_data {
-            BELL => {
-                self.bell_armed = false;
-                core.pool.hush();
-                return;
-            }
-            CANCEL_ALL => return,
-            cancel if cancel & CANCEL != 0 => return self.cancelled(core, cancel, cqe.result),
-            accept if accept & ACCEPT != 0 => {
-                // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for:
-                // the kernel has just made this descriptor for us.
-                let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
-                core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0, own);
-                return;
-            }
-            _ => {}
+        if self.is_no_receive(core, cqe) {
+            return;
         }
         let place = cqe.user_data as u32;
         let is_ours = self.user_data(place) == Some(cqe.user_data);
@@ -211,19 +197,7 @@ impl ReceiveMachine {
             self.served += 1;
         }
         if cqe.flags & F_BUFFER != 0 {
-            let bytes = cqe.result.max(0) as usize;
-            let buffer_bytes = core.buffer_bytes;
-            self.came = self.came.saturating_add(bytes);
-            self.posted.used((cqe.flags >> 16) as u16, bytes, buffer_bytes, len_at, |slot, len| {
-                if len == 0 || !is_ours {
-                    core.holdings.untake(slot);
-                } else {
-                    // SAFETY: the completion says that the kernel has used the buffer and let go of it; the book refuses a
-                    // slot that the kernel did not have.
-                    let filled = unsafe { Filled::buffer(slot, len, buffer_bytes) };
-                    core.deliver(out, place, filled, Placed::ByKernel);
-                }
-            });
+            self.deliver(core, out, is_ours.then_some(place), cqe, len_at);
         }
         let Some(request) = self.requests.get_mut(place as usize).filter(|_| is_ours) else { return };
         if !more {
@@ -250,6 +224,51 @@ impl ReceiveMachine {
         } else if more && !wanted {
             self.to_cancel.push(place);
         }
+    }
+
+    /// Takes a completion in that is of no receive: of the bell, a cancellation, an accept.
+    #[inline]
+    fn is_no_receive(&mut self, core: &mut RecvState, cqe: Cqe) -> bool {
+        match cqe.user_data {
+            BELL => {
+                self.bell_armed = false;
+                core.pool.hush();
+            }
+            CANCEL_ALL => {}
+            cancel if cancel & CANCEL != 0 => self.cancelled(core, cancel, cqe.result),
+            accept if accept & ACCEPT != 0 => {
+                // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for:
+                // the kernel has just made this descriptor for us.
+                let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+                core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0, own);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// The buffers that a completion used: delivered to `place`, or posted again without one.
+    #[inline]
+    fn deliver(
+        &mut self,
+        core: &mut RecvState,
+        out: &mut impl Extend<Arrival>,
+        place: Option<u32>,
+        cqe: Cqe,
+        len_at: impl Fn(u16) -> u32,
+    ) {
+        let bytes = cqe.result.max(0) as usize;
+        let buffer_bytes = core.buffer_bytes;
+        self.came = self.came.saturating_add(bytes);
+        self.posted.used((cqe.flags >> 16) as u16, bytes, buffer_bytes, len_at, |slot, len| match place {
+            Some(place) if len > 0 => {
+                // SAFETY: the completion says that the kernel has used the buffer and let go of it; the book refuses a
+                // slot that the kernel did not have.
+                let filled = unsafe { Filled::buffer(slot, len, buffer_bytes) };
+                core.deliver(out, place, filled, Placed::ByKernel);
+            }
+            _ => core.holdings.untake(slot),
+        });
     }
 
     /// The answer to a cancellation. The kernel doesn't find a request that is just at work, and may put it back: then it is
