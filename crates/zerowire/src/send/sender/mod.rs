@@ -3,6 +3,8 @@
 mod batch;
 mod progress;
 mod submit;
+#[cfg(feature = "testing")]
+mod testing;
 
 use super::auto::{Auto, Choice, Decision};
 use super::backend::{Accepted, AnyBackend, NoLoan, Submit};
@@ -401,31 +403,6 @@ impl Sender {
         };
         let closed = self.end();
         drained.map(|()| closed).map_err(|error| CloseError { closed, error })
-    }
-
-    /// Changes bytes of a payload that is lent, for tests that look at what arrives. False: not lent any more, or not so
-    /// long.
-    ///
-    /// # Safety
-    /// The segment of the payload at `offset` must be memory that nobody else reads or writes meanwhile but the kernel,
-    /// and that is writable: an owned buffer or a lease.
-    #[cfg(feature = "testing")]
-    pub unsafe fn scribble(&mut self, ticket: Ticket, mut offset: usize, bytes: &[u8]) -> bool {
-        let Some(payload) = self.window.payload(ticket) else { return false };
-        for s in payload.segments() {
-            if offset < s.len() {
-                if s.len() - offset < bytes.len() {
-                    return false;
-                }
-                let to = s.as_ptr().cast_mut().wrapping_add(offset);
-                // SAFETY: the segment has bytes.len() bytes behind offset; that they may be written is the caller's
-                // promise.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-                return true;
-            }
-            offset -= s.len();
-        }
-        false
     }
 
     #[inline]
