@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
-use zerowire::send::SocketError;
+use zerowire::send::{Segment, SocketError};
 
 use crate::guard::{Failure, guard};
 
@@ -166,6 +166,38 @@ pub(crate) unsafe fn borrowed(data: *const c_void, length: libc::size_t) -> Resu
     // SAFETY: valid and unchanged as long as the slice is used by the contract above; the library drops it with the
     // payload, which it does when the loan ends. 'static stands for that time: it has no name in C.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
+}
+
+/// Pieces in one call. More than any system call takes; it bounds what a wrong count can do.
+const MAX_PIECES: usize = 1 << 16;
+
+/// Pieces of memory of C as the segments of a payload.
+///
+/// # Safety
+/// `pieces` is NULL or has `count` elements, whose memory stays valid and unchanged until the payload is dropped.
+pub(crate) unsafe fn gathered(
+    pieces: *const libc::iovec,
+    count: libc::size_t,
+) -> Result<Vec<Segment>, Failure> {
+    if count > MAX_PIECES {
+        return Err(Failure::new(libc::EINVAL, format!("{count} pieces: at most {MAX_PIECES} a call")));
+    }
+    if pieces.is_null() && count > 0 {
+        return Err(null("pieces"));
+    }
+    let mut total = 0usize;
+    let mut segments = Vec::with_capacity(count);
+    for i in 0..count {
+        // SAFETY: below count by this function's contract.
+        let piece = unsafe { pieces.add(i).read() };
+        // SAFETY: by this function's contract.
+        segments.push(Segment::Static(unsafe { borrowed(piece.iov_base, piece.iov_len) }?));
+        total = total.saturating_add(piece.iov_len);
+    }
+    if total > isize::MAX as usize {
+        return Err(Failure::new(libc::EINVAL, format!("pieces of {total} bytes: no such memory")));
+    }
+    Ok(segments)
 }
 
 /// Fails unless `fd` is open.

@@ -8,16 +8,15 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::time::Duration;
 
-use zerowire::send::{self, Close, Payload, Segment, SendError, Ticket};
+use zerowire::send::{self, Close, Payload, SendError, Ticket};
 
 use crate::area::{SendArea, SendLease, lost};
 use crate::guard::{Failure, guard, guard_int};
-use crate::handle::{Out, borrowed, each, get, get_mut, given, kept, null, open, put, sized, timeout};
+use crate::handle::{
+    Out, borrowed, each, gathered, get, get_mut, given, kept, null, open, put, sized, timeout,
+};
 use crate::lent::Checks;
 use crate::send_types::{SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, options, segment_bytes};
-
-/// Pieces in one call. More than any system call takes; it bounds what a wrong count can do.
-const MAX_PIECES: usize = 1 << 16;
 
 /// Sends payloads over one connected socket.
 #[derive(Debug)]
@@ -88,30 +87,6 @@ impl Sender {
         }
         Ok(0)
     }
-}
-
-/// # Safety
-/// `pieces` is NULL or has `count` elements, whose memory stays valid and unchanged until the payload is dropped.
-unsafe fn gathered(pieces: *const libc::iovec, count: libc::size_t) -> Result<Vec<Segment>, Failure> {
-    if count > MAX_PIECES {
-        return Err(Failure::new(libc::EINVAL, format!("{count} pieces: at most {MAX_PIECES} a call")));
-    }
-    if pieces.is_null() && count > 0 {
-        return Err(null("pieces"));
-    }
-    let mut total = 0usize;
-    let mut segments = Vec::with_capacity(count);
-    for i in 0..count {
-        // SAFETY: below count by this function's contract.
-        let piece = unsafe { pieces.add(i).read() };
-        // SAFETY: by this function's contract.
-        segments.push(Segment::Static(unsafe { borrowed(piece.iov_base, piece.iov_len) }?));
-        total = total.saturating_add(piece.iov_len);
-    }
-    if total > isize::MAX as usize {
-        return Err(Failure::new(libc::EINVAL, format!("pieces of {total} bytes: no such memory")));
-    }
-    Ok(segments)
 }
 
 /// Makes a sender of a connected socket: TCP, UDP, AF_VSOCK; others can only copy. options NULL: the defaults.
