@@ -96,12 +96,29 @@ fn push(
         let built = entry(c, to.socket.as_raw_fd(), message, way, link);
         // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the caller keeps the
         // payloads until the ids are back.
-        if let Err(e) = unsafe { c.push(to.channel, built) } {
+        if let Err(e) = unsafe { push_entry(c, to.channel, built) } {
             return (count, Err(e));
         }
         count += 1;
     }
     (count, Ok(()))
+}
+
+/// Adds an entry to the batch, which has room for it, and fills in its user data.
+///
+/// # Safety
+/// As [`SendRing::push`](zerowire_sys::uring::ring::SendRing::push); headers and vectors stay until
+/// [`EngineState::settle`] returned, and for good if it failed; the memory to be sent stays until the
+/// channel was told of the id.
+unsafe fn push_entry(c: &mut EngineState, channel: u32, entry: squeue::Entry) -> io::Result<()> {
+    let (ring, book) = c.ring_and_book()?;
+    let entry = entry.user_data(book.token().into());
+    // SAFETY: passed on to the caller.
+    if !unsafe { ring.push(&entry) } {
+        return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+    }
+    book.pushed(channel);
+    Ok(())
 }
 
 /// Sends again, at once, what failed in the middle of a batch without links. What had no room is left for later, without the
@@ -122,7 +139,7 @@ fn mend(c: &mut EngineState, to: Lane<'_>, messages: &mut [SendMessage], way: Se
             let way = if is_limit { SendWay::Copy } else { way };
             let built = entry(c, to.socket.as_raw_fd(), &mut messages[at], way, false);
             // SAFETY: as for the batch, of which it becomes a part.
-            unsafe { c.push(to.channel, built) }?;
+            unsafe { push_entry(c, to.channel, built) }?;
             let settled = c.settle();
             c.book.stand_in(at);
             settled?;

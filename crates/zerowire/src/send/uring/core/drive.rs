@@ -1,10 +1,10 @@
 //! A batch goes out, results and notifications come in.
 
+use super::super::book::Book;
 use super::EngineState;
-use io_uring::squeue;
 use std::io;
 use std::time::Duration;
-use zerowire_sys::uring::ring::Cqe;
+use zerowire_sys::uring::ring::{Cqe, SendRing};
 
 /// Completions read at a time.
 const CHUNK: usize = 32;
@@ -29,24 +29,12 @@ impl EngineState {
         if self.is_own_thread() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
     }
 
-    /// Adds an entry to the batch, which has room for it, and fills in its user data.
-    ///
-    /// # Safety
-    /// As [`SendRing::push`]; headers and vectors stay until [`EngineState::settle`] returned, and for good if it failed; the
-    /// memory to be sent stays until the channel was told of the id.
-    pub(in crate::send::uring) unsafe fn push(
-        &mut self,
-        channel: u32,
-        entry: squeue::Entry,
-    ) -> io::Result<()> {
-        let Some(ring) = &mut self.ring else { return Err(no_ring()) };
-        let entry = entry.user_data(self.book.token().into());
-        // SAFETY: passed on to the caller.
-        if !unsafe { ring.push(&entry) } {
-            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+    /// The ring, for entries, and the book of them. EBADFD: the ring was closed for good.
+    pub(in crate::send::uring) fn ring_and_book(&mut self) -> io::Result<(&mut SendRing, &mut Book)> {
+        match &mut self.ring {
+            Some(ring) => Ok((ring, &mut self.book)),
+            None => Err(no_ring()),
         }
-        self.book.pushed(channel);
-        Ok(())
     }
 
     /// Hands the batch over and waits for the results, which are there at once. Then [`Book::take_batch`] gives them.
