@@ -10,11 +10,10 @@
 mod calls;
 
 use super::backend::Engine;
-use super::core::{Placed, RecvState, SocketShape};
-use super::lease::Filled;
+use super::core::{RecvState, SocketShape};
 use super::listen::ACCEPT;
 use super::{Arrival, Options, RecvError};
-use calls::{accept, borrow, limit_of, receive, set_blocking, timespec};
+use calls::{PIECES, accept, borrow, limit_of, receive, set_blocking, timespec};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -24,8 +23,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use zerowire_sys::syscall;
 
-/// Buffers a `recvmsg` at most.
-const PIECES: usize = 8;
 /// Bytes of these at most, if they are more than one: half of a second-level cache of 1 MiB.
 const HOT_BYTES: usize = 512 << 10;
 /// A turn that brings so many bytes is one of many.
@@ -263,36 +260,8 @@ impl Plain {
         let is_message = connection.kind != SocketShape::Stream;
         let pieces = if is_message { 1 } else { most_pieces };
         let wanted = pieces.min(core.holdings.room(place).max(1) as usize).min(limit.div_ceil(buffer_bytes));
-        let mut slots = [0; PIECES];
-        let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
-        let (mut count, mut asked) = (0, 0);
-        while count < wanted
-            && let Some(slot) = core.holdings.take()
-        {
-            let len = buffer_bytes.min(limit - asked);
-            slots[count] = slot;
-            vector[count] = libc::iovec { iov_base: core.buffer(slot).cast(), iov_len: len };
-            asked += len;
-            count += 1;
-        }
-        if count == 0 {
-            return false;
-        }
-        core.called();
-        // SAFETY: each piece lies in a buffer that was just taken from the book: nobody else reads or writes it.
-        let result = unsafe { receive(fd, &vector[..count]) };
-        let got = *result.as_ref().unwrap_or(&0);
-        self.came = self.came.saturating_add(got);
-        let used = got.div_ceil(buffer_bytes).min(count);
-        for slot in slots[used..count].iter().rev() {
-            core.holdings.untake(*slot);
-        }
-        for (k, slot) in slots[..used].iter().enumerate() {
-            let len = (got - k * buffer_bytes).min(buffer_bytes);
-            // SAFETY: the call has returned, so the kernel has let go of the buffer.
-            let filled = unsafe { Filled::buffer(*slot, len, buffer_bytes) };
-            core.deliver(out, place, filled, Placed::ByKernel);
-        }
+        let Some((result, asked)) = receive(core, out, (place, fd), wanted, limit) else { return false };
+        self.came = self.came.saturating_add(*result.as_ref().unwrap_or(&0));
         match result {
             Ok(0) => core.nothing(out, place),
             // A TCP stream that gave less had no more; others are told of again.

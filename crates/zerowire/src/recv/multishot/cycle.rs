@@ -2,8 +2,7 @@
 //! receiver. The ring is a real one; the completions are made here, as bundles.
 
 use super::Multishot;
-use crate::recv::core::{Placed, RecvState};
-use crate::recv::lease::Filled;
+use crate::recv::core::RecvState;
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
 use crate::recv::{Arrival, Options, RecvError};
@@ -30,17 +29,8 @@ impl Cycle {
         let Self { core, engine: Multishot { machine, buffers, .. }, next } = self;
         let (bytes, count) = (core.buffer_bytes, count.min(machine.posted.count()));
         let first = machine.posted.slot_at(*next);
-        machine.posted.used(
-            first,
-            count * bytes,
-            bytes,
-            |at| buffers.len_at(at),
-            |slot, len| {
-                // SAFETY: the slot was taken when its buffer was posted, and no socket is in this ring: nobody writes.
-                let filled = unsafe { Filled::buffer(slot, len, bytes) };
-                core.deliver(out, 0, filled, Placed::ByKernel);
-            },
-        );
+        // The slots were taken when their buffers were posted, and no socket is in this ring: nobody writes.
+        machine.deliver(core, out, Some(0), (first, count * bytes), |at| buffers.len_at(at));
         *next = next.wrapping_add(count as u16);
     }
 

@@ -197,7 +197,8 @@ impl ReceiveMachine {
             self.served += 1;
         }
         if cqe.flags & F_BUFFER != 0 {
-            self.deliver(core, out, is_ours.then_some(place), cqe, len_at);
+            let (first, bytes) = ((cqe.flags >> 16) as u16, cqe.result.max(0) as usize);
+            self.deliver(core, out, is_ours.then_some(place), (first, bytes), len_at);
         }
         let Some(request) = self.requests.get_mut(place as usize).filter(|_| is_ours) else { return };
         if !more {
@@ -247,20 +248,19 @@ impl ReceiveMachine {
         true
     }
 
-    /// The buffers that a completion used: delivered to `place`, or posted again without one.
+    /// The buffers that a completion used, from entry `first` on: delivered to `place`, or posted again without one.
     #[inline]
-    fn deliver(
+    pub(super) fn deliver(
         &mut self,
         core: &mut RecvState,
         out: &mut impl Extend<Arrival>,
         place: Option<u32>,
-        cqe: Cqe,
+        (first, bytes): (u16, usize),
         len_at: impl Fn(u16) -> u32,
     ) {
-        let bytes = cqe.result.max(0) as usize;
         let buffer_bytes = core.buffer_bytes;
         self.came = self.came.saturating_add(bytes);
-        self.posted.used((cqe.flags >> 16) as u16, bytes, buffer_bytes, len_at, |slot, len| match place {
+        self.posted.used(first, bytes, buffer_bytes, len_at, |slot, len| match place {
             Some(place) if len > 0 => {
                 // SAFETY: the completion says that the kernel has used the buffer and let go of it; the book refuses a
                 // slot that the kernel did not have.

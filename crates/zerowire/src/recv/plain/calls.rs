@@ -1,6 +1,8 @@
 //! The system calls of plain receiving.
 
-use crate::recv::core::RecvState;
+use crate::recv::Arrival;
+use crate::recv::core::{Placed, RecvState};
+use crate::recv::lease::Filled;
 use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -9,6 +11,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
+/// Buffers a `recvmsg` at most.
+pub(super) const PIECES: usize = 8;
 /// Connections that are accepted from one socket at a time.
 const ACCEPTS: usize = 64;
 
@@ -43,13 +47,48 @@ pub(super) fn set_blocking(fd: RawFd, blocking: bool) -> io::Result<bool> {
     Ok(!flags.contains(OFlags::NONBLOCK))
 }
 
-/// One `recvmsg` that doesn't wait: the bytes received, or the errno.
-///
-/// # Safety
-/// The pieces are memory that nobody else reads or writes during the call.
-pub(super) unsafe fn receive(fd: RawFd, pieces: &[libc::iovec]) -> Result<usize, i32> {
-    // SAFETY: passed on to the caller.
-    unsafe { zerowire_sys::socket::receive(borrow(fd), pieces) }.map(|received| received.len)
+/// One `recvmsg` that doesn't wait, of the connection at `place`, into up to `wanted` free buffers and `limit` bytes at
+/// most. Delivers what came. Returns the bytes received, or the errno, and how many bytes were asked for; `None` if no
+/// buffer is free.
+pub(super) fn receive(
+    core: &mut RecvState,
+    out: &mut Vec<Arrival>,
+    (place, fd): (u32, RawFd),
+    wanted: usize,
+    limit: usize,
+) -> Option<(Result<usize, i32>, usize)> {
+    let buffer_bytes = core.buffer_bytes;
+    let mut slots = [0; PIECES];
+    let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    let (mut count, mut asked) = (0, 0);
+    while count < wanted
+        && let Some(slot) = core.holdings.take()
+    {
+        let len = buffer_bytes.min(limit - asked);
+        slots[count] = slot;
+        vector[count] = libc::iovec { iov_base: core.buffer(slot).cast(), iov_len: len };
+        asked += len;
+        count += 1;
+    }
+    if count == 0 {
+        return None;
+    }
+    core.called();
+    // SAFETY: each piece lies in a buffer that was just taken from the book: nobody else reads or writes it.
+    let result = unsafe { zerowire_sys::socket::receive(borrow(fd), &vector[..count]) };
+    let result = result.map(|received| received.len);
+    let got = *result.as_ref().unwrap_or(&0);
+    let used = got.div_ceil(buffer_bytes).min(count);
+    for slot in slots[used..count].iter().rev() {
+        core.holdings.untake(*slot);
+    }
+    for (k, slot) in slots[..used].iter().enumerate() {
+        let len = (got - k * buffer_bytes).min(buffer_bytes);
+        // SAFETY: the call has returned, so the kernel has let go of the buffer.
+        let filled = unsafe { Filled::buffer(*slot, len, buffer_bytes) };
+        core.deliver(out, place, filled, Placed::ByKernel);
+    }
+    Some((result, asked))
 }
 
 /// A descriptor of a connection that the core keeps open during the call.
