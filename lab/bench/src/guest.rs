@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use zerowire_guest::net::SUPPORTED;
-use zerowire_guest::ring::{DriverRing, Segment};
+use zerowire_guest::ring::{BufferPiece, DriverRing};
 use zerowire_guest::{GuestAddr, GuestMemory, GuestSlice, QueueHandle, Transport, VhostUser, features};
 
 use crate::area::{RECEIVE_BUFFER, Slots};
@@ -78,7 +78,7 @@ struct Buffers {
 
 /// Frames to send in their working set.
 struct Frames {
-    segments: Vec<Segment>,
+    segments: Vec<BufferPiece>,
     per_frame: usize,
     next: usize,
     /// What the descriptors point into.
@@ -146,7 +146,7 @@ impl Guest {
                 let at = slots.offset(place) + piece.start;
                 area.write(at, bytes);
                 let addr = GuestAddr(area.guest_addr().0 + at as u64);
-                segments.push(Segment { addr, len: piece.len() as u32, writable: false });
+                segments.push(BufferPiece { addr, len: piece.len() as u32, writable: false });
                 rest = behind;
             }
         }
@@ -297,7 +297,7 @@ impl Buffers {
     fn post(&mut self, ring: &mut DriverRing) -> bool {
         let at = self.slots.offset(self.next) as u64;
         let addr = GuestAddr(self.area.guest_addr().0 + at);
-        let added = ring.add(&[Segment { addr, len: self.len, writable: true }], 0);
+        let added = ring.add(&[BufferPiece { addr, len: self.len, writable: true }], 0);
         self.next += usize::from(added);
         added
     }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType as Type};
 use serde::Serialize;
 use zerowire_guest::misbehave::{Answer, bad_packets};
-use zerowire_guest::ring::Segment;
+use zerowire_guest::ring::BufferPiece;
 use zerowire_guest::vsock::{ConnId, HOST_CID, Op, PacketHeader, SocketType};
 
 use super::case::{QUEUE_SIZE, SocketKind};
@@ -233,7 +233,7 @@ impl Weapon {
                 // Each is another connection.
                 header.src_port = FIRST_PORT + self.next as u32 % (1 << 30);
             }
-            let payload = Segment { addr: at, len: len as u32, writable: false };
+            let payload = BufferPiece { addr: at, len: len as u32, writable: false };
             if !tx.submit_segments(&header, if len > 0 { std::slice::from_ref(&payload) } else { &[] }) {
                 break;
             }

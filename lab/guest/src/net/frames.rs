@@ -4,7 +4,7 @@
 //! once; sending one of its frames writes descriptors only. The device only
 //! reads them, so one frame may be in flight several times.
 
-use crate::ring::{DESC_LEN, DESC_NEXT, Segment, write_desc_at};
+use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, write_desc_at};
 use crate::{GuestError, GuestMemory, GuestSlice};
 
 use super::header::{HEADER_LEN, VirtioNetHdr};
@@ -68,7 +68,7 @@ impl FrameShape {
 /// What [`super::TxQueue`] needs of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared<'a> {
-    pub segments: &'a [Segment],
+    pub segments: &'a [BufferPiece],
     /// Address and bytes of the indirect table.
     pub table: Option<(crate::GuestAddr, u32)>,
 }
@@ -87,7 +87,7 @@ pub struct FramePool {
     /// Where each payload piece begins in `payload`, `stride` a frame.
     pieces: Vec<usize>,
     /// Descriptors, `stride` a frame.
-    segments: Vec<Segment>,
+    segments: Vec<BufferPiece>,
     used_segments: Vec<u16>,
 }
 
@@ -114,7 +114,7 @@ impl FramePool {
             return bad("the number of segments of a frame");
         }
         let stride = shape.max_segments();
-        let nothing = Segment { addr: crate::GuestAddr(0), len: 0, writable: false };
+        let nothing = BufferPiece { addr: crate::GuestAddr(0), len: 0, writable: false };
         let tables = match shape.indirect {
             true => Some(memory.allocate(count * stride * DESC_LEN, LINE)?),
             false => None,
@@ -181,7 +181,7 @@ impl FramePool {
             return Err(GuestError::FrameTooLong { len, capacity });
         }
         let base = index * self.stride;
-        let segment = |slice: &GuestSlice, offset: usize, len: usize| Segment {
+        let segment = |slice: &GuestSlice, offset: usize, len: usize| BufferPiece {
             addr: crate::GuestAddr(slice.guest_addr().0 + offset as u64),
             len: len as u32,
             writable: false,
@@ -229,7 +229,7 @@ impl FramePool {
     /// # Panics
     /// When `index` is not below [`FramePool::len`].
     #[inline]
-    pub fn segments(&self, index: usize) -> &[Segment] {
+    pub fn segments(&self, index: usize) -> &[BufferPiece] {
         let base = index * self.stride;
         &self.segments[base..base + usize::from(self.used_segments[index])]
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, write_desc_at};
+use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, write_desc_at};
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
 
 use super::header::{HEADER_LEN, VirtioNetHdr};
@@ -111,7 +111,7 @@ pub struct RxQueue {
     area: GuestSlice,
     tables: Option<GuestSlice>,
     /// Descriptors of all buffers, `each` a buffer.
-    segments: Vec<Segment>,
+    segments: Vec<BufferPiece>,
     each: usize,
     /// Bytes a buffer in `area`.
     stride: usize,
@@ -162,7 +162,7 @@ impl RxQueue {
                 }
                 let addr = GuestAddr(at);
                 let writable = true;
-                segments.push(Segment { addr, len, writable });
+                segments.push(BufferPiece { addr, len, writable });
                 at += u64::from(len);
             }
         }

@@ -18,7 +18,7 @@ pub use layout::{
 
 /// One piece of a buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Segment {
+pub struct BufferPiece {
     /// First byte.
     pub addr: GuestAddr,
     /// Bytes.
@@ -149,7 +149,7 @@ impl DriverRing {
     /// when the table has too few free descriptors or `segments` is empty.
     /// The device sees it after [`DriverRing::publish`].
     #[inline]
-    pub fn add(&mut self, segments: &[Segment], token: u32) -> bool {
+    pub fn add(&mut self, segments: &[BufferPiece], token: u32) -> bool {
         let count = segments.len();
         if count == 0 || count > usize::from(self.free) {
             return false;

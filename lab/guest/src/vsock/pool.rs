@@ -1,6 +1,6 @@
 //! Payload that is written once and sent as often as wanted.
 
-use crate::ring::Segment;
+use crate::ring::BufferPiece;
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice};
 
 /// A stretch of guest memory filled with a pattern. A stream from it is its
@@ -59,13 +59,13 @@ impl PayloadPool {
     }
 
     /// Appends the descriptors of bytes `offset..offset + len` of the stream.
-    pub fn segments(&self, offset: u64, len: usize, segments: &mut Vec<Segment>) {
+    pub fn segments(&self, offset: u64, len: usize, segments: &mut Vec<BufferPiece>) {
         let mut at = (offset % self.len() as u64) as usize;
         let mut left = len;
         while left > 0 {
             let now = left.min(self.piece).min(self.len() - at);
             let addr = GuestAddr(self.memory.guest_addr().0 + at as u64);
-            segments.push(Segment { addr, len: now as u32, writable: false });
+            segments.push(BufferPiece { addr, len: now as u32, writable: false });
             left -= now;
             at = (at + now) % self.len();
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, PacketHeader};
 use super::loans::LentBuffers;
-use crate::ring::{DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Segment, Used, write_desc_at};
+use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Used, write_desc_at};
 use crate::wait::wait_used;
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE, QueueHandle, QueueSetup};
 
@@ -106,7 +106,7 @@ pub struct VsockRx {
     most_lent: usize,
     tables: Option<GuestSlice>,
     /// Descriptors of all buffers, `each` a buffer.
-    segments: Vec<Segment>,
+    segments: Vec<BufferPiece>,
     each: usize,
     /// Bytes before the header in each buffer.
     front: usize,
@@ -155,7 +155,7 @@ impl VsockRx {
                 let start = (number * piece).min(capacity as usize);
                 let len = piece.min(capacity as usize - start) as u32;
                 let addr = GuestAddr(base + start as u64);
-                segments.push(Segment { addr, len, writable: true });
+                segments.push(BufferPiece { addr, len, writable: true });
                 if let Some(tables) = &tables {
                     let flags = DESC_WRITE | if number + 1 < each { DESC_NEXT } else { 0 };
                     write_desc_at(tables, buffer * each + number, addr.0, len, flags, number as u16 + 1);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, MAX_PAYLOAD, PacketHeader};
-use crate::ring::{DESC_LEN, DESC_NEXT, DriverRing, Segment, write_desc_at};
+use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DriverRing, write_desc_at};
 use crate::wait::wait_used;
 use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
 
@@ -60,7 +60,7 @@ pub struct VsockTx {
     free_slots: Vec<u32>,
     /// Payload slot of each header in flight.
     slots: Vec<u32>,
-    segments: Vec<Segment>,
+    segments: Vec<BufferPiece>,
     counters: VsockTxCounters,
 }
 
@@ -135,7 +135,12 @@ impl VsockTx {
         Ok(added)
     }
 
-    fn copy_and_add(&mut self, header: &PacketHeader, payload: &[u8], segments: &mut Vec<Segment>) -> bool {
+    fn copy_and_add(
+        &mut self,
+        header: &PacketHeader,
+        payload: &[u8],
+        segments: &mut Vec<BufferPiece>,
+    ) -> bool {
         let Some(&number) = self.free_headers.last() else { return false };
         let slot = match (payload.is_empty(), self.free_slots.last()) {
             (true, _) => NONE,
@@ -183,12 +188,12 @@ impl VsockTx {
 
     /// As [`VsockTx::submit`], with any descriptors.
     #[inline]
-    pub fn submit_segments(&mut self, header: &PacketHeader, payload: &[Segment]) -> bool {
+    pub fn submit_segments(&mut self, header: &PacketHeader, payload: &[BufferPiece]) -> bool {
         self.submit_all(header, payload.iter().copied())
     }
 
     #[inline]
-    fn submit_all(&mut self, header: &PacketHeader, payload: impl Iterator<Item = Segment>) -> bool {
+    fn submit_all(&mut self, header: &PacketHeader, payload: impl Iterator<Item = BufferPiece>) -> bool {
         let Some(&number) = self.free_headers.last() else { return false };
         let mut segments = std::mem::take(&mut self.segments);
         segments.clear();
@@ -200,13 +205,13 @@ impl VsockTx {
         added
     }
 
-    fn place_header(&self, number: u32, header: &PacketHeader) -> Segment {
+    fn place_header(&self, number: u32, header: &PacketHeader) -> BufferPiece {
         let at = number as usize * HEADER_STRIDE;
         self.headers.write(at, &header.to_bytes());
         readable(&self.headers, at, HEADER_LEN)
     }
 
-    fn add(&mut self, number: u32, segments: &[Segment], bytes: usize) -> bool {
+    fn add(&mut self, number: u32, segments: &[BufferPiece], bytes: usize) -> bool {
         let added = match &self.tables {
             Some(tables) if segments.len() <= self.entries => {
                 let base = number as usize * self.entries;
@@ -352,8 +357,8 @@ impl VsockTx {
 }
 
 /// A part of guest memory for the device to read.
-fn readable(slice: &GuestSlice, at: usize, len: usize) -> Segment {
-    Segment { addr: GuestAddr(slice.guest_addr().0 + at as u64), len: len as u32, writable: false }
+fn readable(slice: &GuestSlice, at: usize, len: usize) -> BufferPiece {
+    BufferPiece { addr: GuestAddr(slice.guest_addr().0 + at as u64), len: len as u32, writable: false }
 }
 
 /// Bytes from one piece to the next: a cache line more than needed.

@@ -4,15 +4,15 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::support::Device;
 use proptest::prelude::*;
-use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE, DriverRing, Segment, write_desc_at};
+use zerowire_guest::ring::{BufferPiece, DESC_NEXT, DESC_WRITE, DriverRing, write_desc_at};
 use zerowire_guest::{GuestAddr, GuestError, GuestMemory};
 
 fn memory() -> GuestMemory {
     GuestMemory::new(&[(GuestAddr(0x10000), 1 << 20)]).unwrap()
 }
 
-fn segment(number: u32, len: u32, writable: bool) -> Segment {
-    Segment { addr: GuestAddr(0x20000 + u64::from(number) * 64), len, writable }
+fn segment(number: u32, len: u32, writable: bool) -> BufferPiece {
+    BufferPiece { addr: GuestAddr(0x20000 + u64::from(number) * 64), len, writable }
 }
 
 /// How a device uses chains.
@@ -70,8 +70,8 @@ fn check(size: u16, event_idx: bool, order: Order, steps: &[Step]) {
     let memory = device.memory.clone();
     let mut next_token = 0;
     let mut in_use: HashMap<u32, (u32, zerowire_guest::GuestSlice)> = HashMap::new();
-    let mut unpublished: VecDeque<(u32, Vec<Segment>)> = VecDeque::new();
-    let mut visible: VecDeque<(u32, Vec<Segment>)> = VecDeque::new();
+    let mut unpublished: VecDeque<(u32, Vec<BufferPiece>)> = VecDeque::new();
+    let mut visible: VecDeque<(u32, Vec<BufferPiece>)> = VecDeque::new();
     let mut held: Vec<(u16, u32)> = Vec::new();
     let mut pushed: VecDeque<(u32, u32)> = VecDeque::new();
     let mut returned: VecDeque<(u32, u32)> = VecDeque::new();
@@ -84,7 +84,7 @@ fn check(size: u16, event_idx: bool, order: Order, steps: &[Step]) {
         match *step {
             Step::Add { readable, writable, indirect } => {
                 let (readable, writable) = (u32::from(readable), u32::from(writable));
-                let segments: Vec<Segment> = (0..readable)
+                let segments: Vec<BufferPiece> = (0..readable)
                     .map(|n| segment(n, 10 + n, false))
                     .chain((0..writable).map(|n| segment(100 + n, 20 + n, true)))
                     .collect();
@@ -133,10 +133,10 @@ fn check(size: u16, event_idx: bool, order: Order, steps: &[Step]) {
                 None => assert!(visible.is_empty()),
                 Some(chain) => {
                     let (token, segments) = visible.pop_front().expect("a chain that was added");
-                    let seen: Vec<Segment> = chain
+                    let seen: Vec<BufferPiece> = chain
                         .pieces
                         .iter()
-                        .map(|p| Segment { addr: GuestAddr(p.addr), len: p.len, writable: p.writable })
+                        .map(|p| BufferPiece { addr: GuestAddr(p.addr), len: p.len, writable: p.writable })
                         .collect();
                     assert_eq!(seen, segments);
                     held.push((chain.head, token));

@@ -57,7 +57,7 @@ impl VsockStack {
         pool: &PayloadPool,
         write_len: usize,
         messages: bool,
-        segments: &mut Vec<crate::ring::Segment>,
+        segments: &mut Vec<crate::ring::BufferPiece>,
     ) -> Result<bool, GuestError> {
         let mut room = self.flush_outbox()?;
         let conn = self.core.need(id)?;

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 
 use super::{Op, PacketHeader, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, VsockQueues};
 use crate::GuestError;
-use crate::ring::Segment;
+use crate::ring::BufferPiece;
 use conn::Key;
 use core::{Core, StackListener};
 pub use in_place::{Dequeued, POLL_DATA, POLL_END, POLL_NOTHING};
@@ -40,7 +40,7 @@ pub struct VsockStack {
     unsent: VecDeque<ConnId>,
     /// Whether somebody waits for room in the transmit queue.
     wants_room: bool,
-    segments: Vec<Segment>,
+    segments: Vec<BufferPiece>,
 }
 
 impl VsockStack {
