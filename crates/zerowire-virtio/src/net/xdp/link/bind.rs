@@ -15,8 +15,9 @@ use super::{Link, RETRY};
 use crate::memory::GuestMemory;
 use crate::net::xdp::RING_ENTRIES;
 use crate::net::xdp::registrar::Registrar;
-use crate::net::xdp::slab::FIRST_PLACES;
+use crate::net::xdp::slab::{FIRST_PLACES, Slab};
 use crate::net::xdp::trust;
+use crate::net::xdp::umem::VmUmem;
 use crate::port::LinkWatch;
 
 /// Gives the program on an interface of this process's, which is attached where it is not there.
@@ -203,41 +204,14 @@ impl Link {
             cause: e.into(),
         })?;
         let steering = (self.options.attach)(&interface)?;
-        let registered = &mut self.registered;
-        if registered.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
-            registered.umem = None;
-        }
-        let umem = match &registered.umem {
-            Some(umem) => umem.clone(),
-            None => self.options.registrar.register(&registered.memory, zero_copy)?,
-        };
+        let umem = self.registered_for(zero_copy)?;
         // Another pair of this guest may have registered the memory, and its mode is that of all.
         let zero_copy = umem.geometry().zero_copy();
-        let rings = RingSizes {
-            fill: RING_ENTRIES,
-            completion: RING_ENTRIES,
-            receive: RING_ENTRIES,
-            transmit: RING_ENTRIES,
-        };
         // SAFETY: one link a queue pair; the slab is dropped with the socket, before the memory.
         let slab = unsafe { umem.slab(self.options.pair) };
         // Also where nothing is received yet, or any more: the ring that receives next finds this socket.
         let first = if zero_copy { FIRST_PLACES } else { 0 };
-        let options = SocketOptions {
-            first_chunks: (0..first as u16).map(|place| slab.receive_chunk(place)).collect(),
-            queue: self.options.queue,
-            mode: if zero_copy { Mode::ZeroCopy } else { Mode::Copy },
-            // Few drivers take frames in pieces in zero-copy mode.
-            multi_buffer: !zero_copy,
-            rings,
-            ..SocketOptions::new(self.options.interface.clone())
-        };
-        let socket = Socket::bind(umem.umem(), &options).inspect_err(|e| {
-            // What was registered stays so for the next try.
-            if let XdpError::Busy { .. } = e {
-                self.registered.umem = Some(umem.clone());
-            }
-        })?;
+        let socket = self.open_socket(&umem, &slab, first)?;
         // The name may have become another interface's since.
         if Interface::open(interface.name())?.index() != interface.index() {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
@@ -259,6 +233,44 @@ impl Link {
         }
         self.begin_checks(zero_copy);
         Ok(())
+    }
+
+    /// The memory's registration: the one that there is, if it is for this mode, or another one.
+    fn registered_for(&mut self, zero_copy: bool) -> Result<Arc<VmUmem>, XdpError> {
+        let registered = &mut self.registered;
+        if registered.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
+            registered.umem = None;
+        }
+        match &registered.umem {
+            Some(umem) => Ok(umem.clone()),
+            None => self.options.registrar.register(&registered.memory, zero_copy),
+        }
+    }
+
+    /// A socket in the mode of the registration, with the first chunks of the slab in its fill ring.
+    fn open_socket(&mut self, umem: &Arc<VmUmem>, slab: &Slab, first: usize) -> Result<Socket, XdpError> {
+        let zero_copy = umem.geometry().zero_copy();
+        let rings = RingSizes {
+            fill: RING_ENTRIES,
+            completion: RING_ENTRIES,
+            receive: RING_ENTRIES,
+            transmit: RING_ENTRIES,
+        };
+        let options = SocketOptions {
+            first_chunks: (0..first as u16).map(|place| slab.receive_chunk(place)).collect(),
+            queue: self.options.queue,
+            mode: if zero_copy { Mode::ZeroCopy } else { Mode::Copy },
+            // Few drivers take frames in pieces in zero-copy mode.
+            multi_buffer: !zero_copy,
+            rings,
+            ..SocketOptions::new(self.options.interface.clone())
+        };
+        Socket::bind(umem.umem(), &options).inspect_err(|e| {
+            // What was registered stays so for the next try.
+            if let XdpError::Busy { .. } = e {
+                self.registered.umem = Some(umem.clone());
+            }
+        })
     }
 
     /// The receive ring stops: see [`Self::close`]. The next frame to send has a socket bound again.
