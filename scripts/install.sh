@@ -101,7 +101,7 @@ else
 fi
 
 command -v cargo >/dev/null || [ -x "${HOME:-}/.cargo/bin/cargo" ] ||
-    die "no cargo: install stable Rust 1.88 or newer with rustup, then run this again"
+    die "no cargo: install stable Rust 1.91 or newer with rustup, then run this again"
 [ -c /dev/net/tun ] ||
     say "note: no /dev/net/tun here; load the tun module (modprobe tun) before you use tap ports"
 
