@@ -1,12 +1,16 @@
 //! `--configure`: an interface's settings changed for as long as the command runs.
 
+mod interface;
+mod restore;
+
 use std::fmt::Display;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use zerowire::netlink::Configured;
-use zerowire::probe::queue;
+use zerowire_probe::queue;
+
+use interface::Configured;
 
 type Restore = Box<dyn FnOnce() -> Result<()> + Send>;
 

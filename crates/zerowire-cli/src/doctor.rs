@@ -11,8 +11,8 @@ use crate::signals::{self, Signals};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use zerowire::probe::{self, CheckOutcome, DoctorReport, Job, Options, Verdict};
 use zerowire_cli::columns::width;
+use zerowire_probe::{Job, Options, Outcome, Report, Verdict};
 
 /// Which path to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -96,7 +96,7 @@ pub fn run(args: DoctorArgs) -> Result<ExitCode> {
         if let Some(queue) = args.queue.filter(|_| args.configure) {
             setup.apply(interface, queue, false)?;
         }
-        let report = probe::queue::run(interface, args.queue);
+        let report = zerowire_probe::queue::run(interface, args.queue);
         print(&report, args.json, |style| queue::report(&report, style))?;
         if let Some(signals) = signals {
             say(format_args!("{interface}: set up until SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGQUIT comes"));
@@ -106,7 +106,7 @@ pub fn run(args: DoctorArgs) -> Result<ExitCode> {
         let is_possible = report.verdict.outcome != CheckOutcome::Missing;
         return Ok(if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let report = probe::run(&Options::for_job(args.path.job()));
+    let report = zerowire_probe::run(&Options::for_job(args.path.job()));
     print(&report, args.json, |style| render::report(&report, style))?;
     Ok(exit_code(&report))
 }

@@ -7,18 +7,12 @@
 //! * [`packet`]: whole frames through a packet socket's transmit ring.
 //! * [`xdp`]: whole frames through AF_XDP.
 //! * [`recv`]: receiving in place.
-//! * [`netlink`]: what the kernel says about an interface and its queues.
-//! * [`probe`]: what this kernel, user and network namespace can do, and how to get the missing part.
 #![warn(missing_docs)]
 
 pub mod area;
 pub mod ledger;
-pub mod netlink;
 pub mod packet;
-pub mod probe;
 pub mod recv;
 pub mod send;
 mod socket_error;
 pub mod xdp;
-
-pub use zerowire_sys::{netdevice, syscall};

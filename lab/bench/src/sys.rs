@@ -116,7 +116,7 @@ pub const ETHTOOL_SGRO: u32 = 0x2c;
 /// A command of ethtool that takes one number (`struct ethtool_value`), for the interface `name`.
 pub fn ethtool_set(fd: BorrowedFd<'_>, name: &str, command: u32, value: u32) -> io::Result<()> {
     // SAFETY: the commands of this crate read two numbers, and may write them back.
-    unsafe { zerowire::netdevice::ethtool(fd, name, &mut [command, value]) }
+    unsafe { zerowire_sys::netdevice::ethtool(fd, name, &mut [command, value]) }
 }
 
 /// Gives the calling thread the lowest real-time priority: it runs before all usual threads

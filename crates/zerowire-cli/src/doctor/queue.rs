@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use zerowire::probe::CheckOutcome;
-use zerowire::probe::queue::{Advice, QueueReport, QueueState, Settings};
+use zerowire_probe::CheckOutcome;
+use zerowire_probe::queue::{Advice, QueueReport, QueueState, Settings};
 
 use super::render::{INDENT, MARK, Style, bold, line, machine, mark};
 use zerowire_cli::columns::hang;
@@ -115,8 +115,8 @@ fn command(out: &mut String, advice: &Advice, style: &Style) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerowire::netlink::QueueUser;
-    use zerowire::probe::queue::run;
+    use zerowire_probe::queue::run;
+    use zerowire_sys::netlink::QueueUser;
 
     const PLAIN: Style = Style { width: 80, colour: false };
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use zerowire::probe::{Check, CheckOutcome, DoctorReport, Group, MachineFacts, Verdict};
+use zerowire_probe::{Check, Group, MachineFacts, CheckOutcome, DoctorReport, Verdict};
 
 use zerowire_cli::columns::hang;
 
@@ -161,7 +161,7 @@ fn paint(text: &str, code: &str, style: &Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerowire::probe::{Finding, Job, Subject};
+    use zerowire_probe::{Finding, Job, Subject};
 
     fn check(group: Group, title: &'static str, outcome: CheckOutcome) -> Check {
         Check {

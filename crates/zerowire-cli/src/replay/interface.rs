@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
-use zerowire::netdevice;
+use zerowire_sys::netdevice;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_BYTES: usize = zerowire_wire::ethernet::HEADER_BYTES;

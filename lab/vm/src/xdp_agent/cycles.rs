@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use zerowire::netlink::Link;
 use zerowire_guest::GuestMemory;
 use zerowire_guest::net::VirtioNetHdr;
+use zerowire_sys::netlink::Link;
 use zerowire_virtio::memory::PinBudget;
 use zerowire_vmtest::xdp::{Ask, frame};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zerowire::ledger::{Counters, DropReason};
-use zerowire::netlink::Link;
+use zerowire_sys::netlink::Link;
 use zerowire_vhost_user::features as f;
 
 use super::Port;

@@ -7,8 +7,8 @@
 
 use std::path::{Path, PathBuf};
 
-use zerowire::netlink::Netdev;
 use zerowire::xdp::{Interface, Statistics};
+use zerowire_sys::netlink::Netdev;
 
 /// What to do about it.
 const REMEDY: &str = "boot with iommu=pt, or give mode=copy";

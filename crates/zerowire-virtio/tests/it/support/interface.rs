@@ -8,6 +8,6 @@ pub fn no_checksums(name: &str) {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
         .expect("a socket");
     // SAFETY: the command reads two numbers (struct ethtool_value).
-    let done = unsafe { zerowire::netdevice::ethtool(&socket, name, &mut [ETHTOOL_STXCSUM, 0]) };
+    let done = unsafe { zerowire_sys::netdevice::ethtool(&socket, name, &mut [ETHTOOL_STXCSUM, 0]) };
     done.unwrap_or_else(|e| panic!("interface {name}: tx off: {e}"));
 }

@@ -1,9 +1,9 @@
 //! What a refusal of the ring or of the registration means, and what to do.
 
-use crate::probe::queue::zcrx_errors::{Registration, explain};
 use crate::recv::{Options, RecvError};
 use io_uring::{IoUring, Probe, opcode};
 use std::io;
+use zerowire_probe::queue::zcrx_errors::{Registration, explain};
 use zerowire_sys::uring::wide::Completions;
 use zerowire_sys::uring::zcrx::{FEATURE_RX_PAGE_SIZE, REG_NODEV, Request, abilities};
 

@@ -6,8 +6,8 @@ use super::checks::Asked;
 use super::explain::{Registration, explain, explain_by};
 use super::facts::{Facts, Kernel, Ntuple};
 use super::*;
-use crate::netlink::{DataSplit, Queue, Rss, XdpAttached};
 use zerowire_sys::netdevice::rules::Rule;
+use zerowire_sys::netlink::{DataSplit, Queue, Rss, XdpAttached};
 
 /// A NIC that can, with eight queues: the last one is left out of RSS, and a rule steers to it.
 fn ready() -> Facts {

@@ -16,10 +16,10 @@ mod tests;
 
 use serde::Serialize;
 
-use super::{Check, CheckOutcome, Finding, Group, Job, MachineFacts, Subject, Verdict};
-use crate::netlink::{Channels, Device, Link, QueueUser, Rings};
+use super::{Check, Finding, Group, Job, MachineFacts, CheckOutcome, Subject, Verdict};
 use checks::Asked;
 use facts::{Facts, Kernel, Ntuple};
+use zerowire_sys::netlink::{Channels, Device, Link, QueueUser, Rings};
 
 pub use advice::Advice;
 

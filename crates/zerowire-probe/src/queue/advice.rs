@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::facts::{Facts, Ntuple};
-use crate::netlink::DataSplit;
+use zerowire_sys::netlink::DataSplit;
 
 /// A command for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

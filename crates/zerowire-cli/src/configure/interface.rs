@@ -11,8 +11,9 @@
 //!
 //! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes them.
 
+use zerowire_sys::netlink::{DataSplit, Ethtool, Link, NetlinkError, Rss};
+
 use super::restore::{PAUSE, Undo, UndoStep, set_back, table_back};
-use super::{DataSplit, Ethtool, Link, NetlinkError, Rss};
 
 /// Why an interface could not be set up. What had been changed was set back.
 #[derive(Debug, thiserror::Error)]
@@ -254,19 +255,6 @@ fn without(rss: &Rss, queue: u32, count: u32) -> Option<Vec<u32>> {
     let mut next = others.iter().copied().cycle();
     let other = |q: &u32| if *q == queue { next.next().unwrap_or(*q) } else { *q };
     Some(rss.table.iter().map(other).collect())
-}
-
-impl ConfigureError {
-    /// The error number, where the kernel gave one.
-    pub fn errno(&self) -> Option<i32> {
-        match self {
-            Self::Privilege { .. } => Some(libc::EPERM),
-            Self::NoHeaderSplit { .. } => Some(libc::EOPNOTSUPP),
-            Self::Refused { cause, .. } | Self::NotSetBack { cause, .. } | Self::Interface { cause, .. } => {
-                cause.errno()
-            }
-        }
-    }
 }
 
 #[cfg(test)]

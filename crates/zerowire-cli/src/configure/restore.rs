@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{DataSplit, Ethtool, NetlinkError};
+use zerowire_sys::netlink::{DataSplit, Ethtool, NetlinkError};
 
 /// Time between two tries.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);

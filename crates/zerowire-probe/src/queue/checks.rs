@@ -5,7 +5,7 @@
 
 use super::super::{Finding, errno, nic};
 use super::facts::{Facts, Kernel, Ntuple};
-use crate::netlink::{DataSplit, Link};
+use zerowire_sys::netlink::{DataSplit, Link};
 
 /// The interface and queue that were asked about, for the texts.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,11 @@ use std::io;
 use serde::Serialize;
 
 use super::super::{errno, nic, recv, uring};
-use crate::netlink::{Channels, DataSplit, Device, Ethtool, Link, Netdev, NetlinkError, Queue, Rings, Rss};
 use zerowire_sys::netdevice;
 use zerowire_sys::netdevice::rules::{self, Rule};
+use zerowire_sys::netlink::{
+    Channels, DataSplit, Device, Ethtool, Link, Netdev, NetlinkError, Queue, Rings, Rss,
+};
 use zerowire_sys::trial as sys;
 
 /// The interface as the kernel tells it. An error is its number.

@@ -4,7 +4,7 @@ use super::super::{errno, nic};
 use super::advice::rss_command;
 use super::checks::ADMIN;
 use super::facts::Facts;
-use crate::netlink::{DataSplit, QueueUser};
+use zerowire_sys::netlink::{DataSplit, QueueUser};
 
 /// The most entries of a refill ring (`IO_RQ_MAX_ENTRIES`, io_uring/zcrx.c).
 const MOST_ENTRIES: u32 = 32768;
