@@ -3,7 +3,7 @@
 //! Constants and types are C's: zerowire.h is generated from them, which is why values are literals here. That they are
 //! those of the Rust layout is checked below, when this is compiled.
 
-use zerowire::recv::layout;
+use zerowire_wire::mapped;
 
 /// Version of the memory and of the handshake.
 pub const ZW_MEMORY_VERSION: u32 = 1u32;
@@ -77,20 +77,20 @@ pub struct MappedControl {
 const _: () = {
     use std::mem::offset_of;
 
-    assert!(ZW_MEMORY_VERSION == layout::VERSION as u32);
-    assert!(ZW_PAGE as usize == layout::PAGE);
-    assert!(ZW_POLL_NOTHING == layout::POLL_NOTHING);
-    assert!(ZW_POLL_DATA == layout::POLL_DATA);
-    assert!(ZW_POLL_END == layout::POLL_END);
-    assert!(ZW_ENTRY_EOM == layout::ENTRY_EOM);
-    assert!(ZW_ENTRY_EOR == layout::ENTRY_EOR);
-    assert!(ZW_ENTRY_DIRECT == layout::ENTRY_DIRECT);
-    assert!(ZW_REGION_SHIFT == layout::REGION_SHIFT);
-    assert!(size_of::<WindowHeader>() == layout::ENTRIES_AT);
-    assert!(size_of::<MappedEntry>() == layout::ENTRY_LEN);
-    assert!(size_of::<EntryOffset>() == layout::ENTRY_LEN);
-    assert!(size_of::<MappedControl>() == layout::PAGE);
-    assert!(offset_of!(MappedControl, program_sleeps) == layout::PROGRAM_SLEEPS_AT);
-    assert!(offset_of!(MappedControl, daemon_waits) == layout::DAEMON_WAITS_AT);
-    assert!(offset_of!(MappedControl, version) == layout::VERSION_AT);
+    assert!(ZW_MEMORY_VERSION == mapped::VERSION as u32);
+    assert!(ZW_PAGE as usize == mapped::PAGE);
+    assert!(ZW_POLL_NOTHING == mapped::POLL_NOTHING);
+    assert!(ZW_POLL_DATA == mapped::POLL_DATA);
+    assert!(ZW_POLL_END == mapped::POLL_END);
+    assert!(ZW_ENTRY_EOM == mapped::ENTRY_EOM);
+    assert!(ZW_ENTRY_EOR == mapped::ENTRY_EOR);
+    assert!(ZW_ENTRY_DIRECT == mapped::ENTRY_DIRECT);
+    assert!(ZW_REGION_SHIFT == mapped::REGION_SHIFT);
+    assert!(size_of::<WindowHeader>() == mapped::ENTRIES_AT);
+    assert!(size_of::<MappedEntry>() == mapped::ENTRY_LEN);
+    assert!(size_of::<EntryOffset>() == mapped::ENTRY_LEN);
+    assert!(size_of::<MappedControl>() == mapped::PAGE);
+    assert!(offset_of!(MappedControl, program_sleeps) == mapped::PROGRAM_SLEEPS_AT);
+    assert!(offset_of!(MappedControl, daemon_waits) == mapped::DAEMON_WAITS_AT);
+    assert!(offset_of!(MappedControl, version) == mapped::VERSION_AT);
 };

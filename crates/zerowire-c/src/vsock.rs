@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use zerowire::recv::layout::{ENTRY_DIRECT, POLL_NOTHING};
 use zerowire::recv::vsock::{self, Dequeued, MappedListener, Options, Payload};
+use zerowire_wire::mapped::{ENTRY_DIRECT, POLL_NOTHING};
 
 use crate::guard::{Failure, guard, guard_int};
 use crate::handle::{Out, close, get, null, put, sized, timeout};

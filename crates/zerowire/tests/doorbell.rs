@@ -6,8 +6,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 
-use zerowire::recv::doorbell::{Flag, announce, awake, only, sleep_check, wake_if_sleeping, wake_if_wanted};
-use zerowire::recv::layout::{POLL_DATA, POLL_END, POLL_NOTHING};
+use zerowire_wire::doorbell::{Flag, announce, awake, only, sleep_check, wake_if_sleeping, wake_if_wanted};
+use zerowire_wire::mapped::{POLL_DATA, POLL_END, POLL_NOTHING};
 
 struct Word(AtomicU32);
 

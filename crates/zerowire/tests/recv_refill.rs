@@ -5,7 +5,7 @@ use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::sync::atomic::Ordering;
-use zerowire::recv::refill::{Back, Returns, Word};
+use zerowire::recv::testing::{Back, Returns, Word};
 
 #[derive(Debug)]
 struct Loom(AtomicU32);

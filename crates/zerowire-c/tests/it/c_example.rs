@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use crate::support::compile;
 use mapped::Daemon;
 use rustix::net::RecvFlags;
-use zerowire::recv::layout;
+use zerowire_wire::mapped as layout;
 
 /// A guest sends three messages, the last one over several windows; the program says what came.
 fn receives(shared: bool, options: &[&str], listens: bool) {

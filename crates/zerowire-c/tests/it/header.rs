@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use zerowire::recv::layout;
+use zerowire_wire::mapped;
 
 use crate::support::here;
 
@@ -99,22 +99,22 @@ fn the_examples_are_c_and_c_plus_plus() {
 #[test]
 fn the_header_agrees_with_the_layout() {
     let values = [
-        ("ZW_MEMORY_VERSION", u64::from(layout::VERSION)),
-        ("ZW_PAGE", layout::PAGE as u64),
-        ("ZW_POLL_NOTHING", layout::POLL_NOTHING.into()),
-        ("ZW_POLL_DATA", layout::POLL_DATA.into()),
-        ("ZW_POLL_END", layout::POLL_END.into()),
-        ("ZW_ENTRY_EOM", layout::ENTRY_EOM.into()),
-        ("ZW_ENTRY_EOR", layout::ENTRY_EOR.into()),
-        ("ZW_ENTRY_DIRECT", layout::ENTRY_DIRECT.into()),
-        ("ZW_REGION_SHIFT", layout::REGION_SHIFT.into()),
-        ("sizeof(struct zw_window_header)", layout::ENTRIES_AT as u64),
-        ("sizeof(struct zw_entry)", layout::ENTRY_LEN as u64),
-        ("sizeof(struct zw_entry_offset)", layout::ENTRY_LEN as u64),
-        ("sizeof(struct zw_control)", layout::PAGE as u64),
-        ("offsetof(struct zw_control, program_sleeps)", layout::PROGRAM_SLEEPS_AT as u64),
-        ("offsetof(struct zw_control, daemon_waits)", layout::DAEMON_WAITS_AT as u64),
-        ("offsetof(struct zw_control, version)", layout::VERSION_AT as u64),
+        ("ZW_MEMORY_VERSION", u64::from(mapped::VERSION)),
+        ("ZW_PAGE", mapped::PAGE as u64),
+        ("ZW_POLL_NOTHING", mapped::POLL_NOTHING.into()),
+        ("ZW_POLL_DATA", mapped::POLL_DATA.into()),
+        ("ZW_POLL_END", mapped::POLL_END.into()),
+        ("ZW_ENTRY_EOM", mapped::ENTRY_EOM.into()),
+        ("ZW_ENTRY_EOR", mapped::ENTRY_EOR.into()),
+        ("ZW_ENTRY_DIRECT", mapped::ENTRY_DIRECT.into()),
+        ("ZW_REGION_SHIFT", mapped::REGION_SHIFT.into()),
+        ("sizeof(struct zw_window_header)", mapped::ENTRIES_AT as u64),
+        ("sizeof(struct zw_entry)", mapped::ENTRY_LEN as u64),
+        ("sizeof(struct zw_entry_offset)", mapped::ENTRY_LEN as u64),
+        ("sizeof(struct zw_control)", mapped::PAGE as u64),
+        ("offsetof(struct zw_control, program_sleeps)", mapped::PROGRAM_SLEEPS_AT as u64),
+        ("offsetof(struct zw_control, daemon_waits)", mapped::DAEMON_WAITS_AT as u64),
+        ("offsetof(struct zw_control, version)", mapped::VERSION_AT as u64),
         ("sizeof(struct zw_vsock_options)", size_of::<zerowire_c::VsockOptions>() as u64),
         ("sizeof(struct zw_packet)", size_of::<zerowire_c::VsockPacket>() as u64),
         ("sizeof(struct zw_sender_options)", size_of::<zerowire_c::SenderOptions>() as u64),

@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use zerowire::xdp::program::{Hook, Steering};
-use zerowire::xdp::{Socket, SocketOptions, Umem, UmemOptions};
+use zerowire_sys::xdp::program::{Hook, Steering};
+use zerowire_sys::xdp::{Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_testkit::own_process;
 
 use crate::support::{PATIENCE, program_for_everybody};

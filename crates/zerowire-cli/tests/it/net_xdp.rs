@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
-use zerowire::xdp::program::{Hook, Steering};
 use zerowire_guest::net::{NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
 use zerowire_sys::netlink::{Link, XdpAttached};
+use zerowire_sys::xdp::program::{Hook, Steering};
 use zerowire_testkit::net::{ip, veth};
 
 /// Bytes that a VM of 32 MiB needs: itself, the padding before it, and the slab of one queue pair.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use zerowire::recv::layout::MapOptions;
+use zerowire_wire::mapped::MapOptions;
 
 use super::connection::Connection;
 use super::doors::{Doors, FileId, Listening};

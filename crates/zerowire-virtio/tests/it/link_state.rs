@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::support::frames::{frame, number};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
-use zerowire::xdp::Interface;
 use zerowire_guest::net::{Layout, NetOptions};
+use zerowire_sys::xdp::Interface;
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
 use zerowire_testkit::process::only;

@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use zerowire::recv::layout::{MapOp, MapOptions, Request};
 use zerowire_virtio::vsock::mapped::MapPolicy;
 use zerowire_virtio::vsock::packet::{HEADER_LEN, Header, Kind, Op};
 use zerowire_virtio::vsock::testing::{
     Answer, Flow, Guest, Harness, Layout, Mapped, Next, Program, RING_SIZE, Window,
 };
 use zerowire_virtio::vsock::{RX_QUEUE, TX_QUEUE, VsockLimits};
+use zerowire_wire::mapped::{MapOp, MapOptions, Request};
 
 const HOLD: Duration = Duration::from_millis(100);
 const PORT: u32 = 7;

@@ -2,9 +2,6 @@
 //!
 //! * [`Receiver`]: sockets of this machine, many at a time, through io_uring or plain system calls.
 //! * [`vsock`]: a guest's streams and messages, from `zerowire vsock`.
-//! * [`layout`]: what a program and `zerowire vsock` share.
-//! * [`doorbell`]: how each side sleeps and is woken without a system call while both are busy.
-//! * [`refill`]: how buffers come back from any thread.
 //!
 //! # Who owns which bytes
 //! A receiver owns one area, cut into buffers; zero-copy receive may have several. A buffer is free, or the kernel may write
@@ -12,7 +9,6 @@
 //! a list that the receiver empties when it is next asked for data. An area stays mapped as long as the receiver or any lease
 //! lives.
 
-pub mod refill;
 pub mod vsock;
 
 mod backend;
@@ -27,6 +23,7 @@ mod options;
 mod pace;
 mod plain;
 mod receiver;
+mod refill;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod zcrx;
@@ -39,4 +36,3 @@ pub use listen::ListenerId;
 pub use options::{Backend, Options};
 pub use receiver::{Arrival, ConnectionId, Receiver, What};
 pub use zcrx::{Dmabuf, Flush, SharedArea, ZcrxOptions};
-pub use zerowire_wire::{doorbell, mapped as layout};

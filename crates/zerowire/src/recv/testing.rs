@@ -5,6 +5,8 @@ use super::lease::Filled;
 use super::receiver::new_core;
 use super::{Arrival, ConnectionId, Options, RecvError, multishot, zcrx};
 
+pub use super::refill::{Back, Returns, Word};
+
 /// A connection without a socket.
 pub(super) fn connect(core: &mut RecvState) {
     let id = ConnectionId { place: 0, generation: 0 };

@@ -3,8 +3,7 @@
 //! * [`Sender`]: one connected socket. Plain calls, `MSG_ZEROCOPY`, or io_uring underneath.
 //! * [`Payload`]: what is sent: owned or leased memory, given to the sender by value.
 //! * [`Ticket`], [`Completion`]: the name of a submission, and the notice that its memory is back.
-//! * [`Window`]: the book of what is lent. Plain code without a socket.
-//! * [`auto`]: the choice between copying and lending, by measurement.
+//! * [`Choice`]: how payloads of a length go out, by measurement.
 //! * [`frame`]: senders of whole frames; [`in_place`]: the same without a closure.
 //!
 //! # Who owns which bytes
@@ -49,7 +48,7 @@
 //! }
 //! ```
 
-pub mod auto;
+mod auto;
 mod backend;
 mod close;
 mod error;
@@ -65,12 +64,14 @@ mod payload;
 mod segment;
 mod sender;
 mod socket;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod ticket;
 pub mod uring;
 mod window;
 
 pub use crate::socket_error::SocketError;
-pub use auto::{Choice, SendWay};
+pub use auto::{Because, Choice, SendWay};
 pub use close::{Close, CloseError, Closed};
 pub use error::{Refused, SendError, Unfinished};
 pub use options::{Backend, Mode, Notifications, Options};
@@ -79,4 +80,5 @@ pub use payload::{Payload, Segment};
 pub use segment::longest_segment;
 pub use sender::Sender;
 pub use ticket::{Completion, Ticket};
-pub use window::{UnknownIds, Window};
+
+use window::Window;

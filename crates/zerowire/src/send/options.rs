@@ -12,7 +12,7 @@ pub enum Mode {
     /// Each payload is lent. Where that is impossible for a reason of the socket or the payload (an empty payload, a unix
     /// socket) it is copied and counted with the reason; where a limit forbids it, the call fails and names the limit.
     ZeroCopy,
-    /// By measurement, for each socket and class of lengths: see [`auto`](super::auto).
+    /// By measurement, for each socket and class of lengths: see [`Choice`](super::Choice).
     #[default]
     Auto,
 }

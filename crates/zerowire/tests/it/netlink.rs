@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::process::Command;
 
-use zerowire::xdp::program::{Hook, Steering};
-use zerowire::xdp::{Interface, Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_sys::netlink::{Ethtool, Link, Netdev, QueueUser, XdpAttached};
+use zerowire_sys::xdp::program::{Hook, Steering};
+use zerowire_sys::xdp::{Interface, Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_testkit::net::lab::{HERE, in_lab};
 use zerowire_testkit::net::run;
 use zerowire_testkit::own_process;

@@ -46,7 +46,7 @@ fn udp_to(address: std::net::SocketAddr) -> UdpSocket {
 }
 
 /// Sends of a trial before the first one that is lent.
-const COPIES: usize = zerowire::send::auto::BLOCK as usize;
+const COPIES: usize = zerowire::send::testing::BLOCK as usize;
 
 /// A block of copies comes first in a trial; of the eight that follow two are lent, and the others go out all the same.
 #[test]

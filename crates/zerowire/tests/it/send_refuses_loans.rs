@@ -5,7 +5,7 @@
 use crate::support::sockets::{pattern, sender, tcp_pair};
 use std::io::Read;
 use std::time::Duration;
-use zerowire::send::auto::BLOCK;
+use zerowire::send::testing::BLOCK;
 use zerowire::send::{Backend, Mode, Options};
 use zerowire_testkit::refuse::{Argument, refuse_if};
 

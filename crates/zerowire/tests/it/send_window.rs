@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use zerowire::send::{Payload, Ticket, Window};
+use zerowire::send::testing::Window;
+use zerowire::send::{Payload, Ticket};
 
 #[derive(Clone, Debug)]
 enum Step {

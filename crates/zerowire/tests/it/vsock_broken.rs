@@ -4,8 +4,8 @@ use std::thread;
 
 use crate::support::mapped::{Daemon, Writer, memfd};
 use rustix::fs::SealFlags;
-use zerowire::recv::layout::{ENTRY_DIRECT, PAGE, REGION_SHIFT};
-use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options};
+use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Options};
+use zerowire_wire::mapped::{ENTRY_DIRECT, PAGE, REGION_SHIFT};
 
 fn pair() -> (MappedConnection, Writer) {
     let daemon = Daemon::new();

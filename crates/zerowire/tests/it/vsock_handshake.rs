@@ -10,10 +10,8 @@ use std::thread;
 use crate::support::mapped::{Daemon, memfd};
 use rustix::fs::SealFlags;
 use rustix::net::RecvFlags;
-use zerowire::recv::layout::{ENTRY_DIRECT, PAGE, REGION_SHIFT, Reply};
-use zerowire::recv::vsock::{
-    self, Dequeued, Error, Kind, MappedConnection, MappedListener, Options, Payload,
-};
+use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Kind, MappedListener, Options, Payload};
+use zerowire_wire::mapped::{ENTRY_DIRECT, PAGE, REGION_SHIFT, Reply};
 
 /// Connects to a daemon that answers as `answer` does.
 fn connect(
@@ -169,7 +167,7 @@ fn a_listener_gets_the_guests_connections() {
     let listening =
         thread::spawn(move || MappedListener::bind(&path, 6000, &Options::stream()).expect("bound"));
     let peer = daemon.accept();
-    assert_eq!(peer.request.op, zerowire::recv::layout::MapOp::Listen);
+    assert_eq!(peer.request.op, zerowire_wire::mapped::MapOp::Listen);
     peer.listening();
     let listener = listening.join().expect("bound");
     assert_eq!(listener.port(), 6000);

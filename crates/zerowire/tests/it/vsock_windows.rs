@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::support::mapped::{Daemon, Writer};
 use rustix::event::{PollFd, PollFlags};
-use zerowire::recv::layout::{ENTRY_EOM, ENTRY_EOR, PAGE, POLL_DATA, POLL_END, POLL_NOTHING};
-use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options, WindowLease};
+use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Options, WindowLease};
 use zerowire_testkit::own_process;
+use zerowire_wire::mapped::{ENTRY_EOM, ENTRY_EOR, PAGE, POLL_DATA, POLL_END, POLL_NOTHING};
 
 fn pair(options: Options) -> (MappedConnection, Writer) {
     let daemon = Daemon::new();

@@ -4,10 +4,10 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use zerowire::send::frame::FrameSender;
-use zerowire::xdp::program::{Hook, Rule, Steering};
-use zerowire::xdp::{
-    Descriptor, KERNEL_HEADROOM_BYTES, SenderOptions, Socket, SocketOptions, Umem, UmemOptions, XdpError,
-    XdpSender, address,
+use zerowire::xdp::{SenderOptions, XdpError, XdpSender};
+use zerowire_sys::xdp::program::{Hook, Rule, Steering};
+use zerowire_sys::xdp::{
+    Descriptor, KERNEL_HEADROOM_BYTES, Socket, SocketOptions, Umem, UmemOptions, address,
 };
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{HERE, Lab, THERE, frame, in_lab};

@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use zerowire::xdp::{
+use zerowire_sys::xdp::{
     Descriptor, Mode, RingSizes, Socket, SocketOptions, Umem, UmemOptions, XdpError, address,
 };
 use zerowire_testkit::PATIENCE;

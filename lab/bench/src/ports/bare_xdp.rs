@@ -17,8 +17,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use zerowire::xdp::program::{Hook, Rule, Steering};
-use zerowire::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptions, Umem, UmemOptions};
+use zerowire_sys::xdp::program::{Hook, Rule, Steering};
+use zerowire_sys::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptions, Umem, UmemOptions};
 
 use super::bursts::{self, BATCH, POSTED, Pace};
 use super::measured::{KernelTime, measured};

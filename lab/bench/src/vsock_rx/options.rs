@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use zerowire::recv::layout::WINDOWS;
+use zerowire_wire::mapped::WINDOWS;
 
 use super::mode::Mode;
 use crate::case::{Direction, WorkingSet};

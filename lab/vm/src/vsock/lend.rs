@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use zerowire::send::auto::Because;
-use zerowire::send::{Backend, Choice, Completion, Mode, Notifications, Options, Sender, Ticket};
+use zerowire::send::{Backend, Because, Choice, Completion, Mode, Notifications, Options, Sender, Ticket};
 
 use super::{PATIENCE, job};
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
-use zerowire::xdp::Interface;
+use zerowire_sys::xdp::Interface;
 
 use crate::port::LinkWatch;
 use steady::Steady;

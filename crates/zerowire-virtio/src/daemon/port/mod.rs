@@ -8,7 +8,7 @@ mod xdp;
 use std::io;
 
 use thiserror::Error;
-use zerowire::xdp::XdpError;
+use zerowire_sys::xdp::XdpError;
 
 use super::worker::{WorkerHandle, WorkerSetup};
 use crate::net::Policy;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use zerowire::xdp::program::{Hook, Steering};
-use zerowire::xdp::{Interface, XdpError};
+use zerowire_sys::xdp::program::{Hook, Steering};
+use zerowire_sys::xdp::{Interface, XdpError};
 
 /// Queues that are steered at most; more than any interface has.
 const QUEUES: u32 = 4096;

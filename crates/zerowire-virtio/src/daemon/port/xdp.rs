@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use zerowire::ledger::Counters;
-use zerowire::xdp::program::Steering;
-use zerowire::xdp::{Interface, Mode};
+use zerowire_sys::xdp::program::Steering;
+use zerowire_sys::xdp::{Interface, Mode};
 use zerowire_vhost_user::features as f;
 
 use super::{Port, PortError, steering};
@@ -54,7 +54,7 @@ impl XdpPort {
         let kind = interface.hardware_kind();
         let kind = kind.map_err(|e| other(format!("what kind of interface it is can't be read: {e}")))?;
         PacketError::of_kind(&spec.interface, kind).map_or(Ok(()), Err)?;
-        zerowire::xdp::check_available()?;
+        zerowire_sys::xdp::check_available()?;
         let last = spec.queue as usize + spec.queues - 1;
         if let Some(n) = interface.queues().filter(|n| last >= *n as usize) {
             let name = &spec.interface;

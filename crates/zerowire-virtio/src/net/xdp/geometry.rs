@@ -5,7 +5,7 @@
 //! So for frames of at most F bytes, with h = c − 256 − F, a frame that is to begin at guest byte B gets A = B − 256 − h, and
 //! its chunk ends at B + F: no frame can be written past that, whatever arrives.
 
-use zerowire::xdp::KERNEL_HEADROOM_BYTES;
+use zerowire_sys::xdp::KERNEL_HEADROOM_BYTES;
 
 /// Bytes of a chunk: the most that the kernel takes.
 pub const CHUNK_BYTES: u32 = 4096;
@@ -20,7 +20,7 @@ pub const FRAME_OVERHEAD_BYTES: u32 = 18;
 pub const MAX_MTU: usize = (MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES) as usize;
 
 /// Private memory before the guest's, bytes: a chunk begins up to a chunk's length before its buffer, and each address in
-/// guest memory has to be able to carry any cookie ([`zerowire::xdp::address::encode`]), which takes 64 KiB.
+/// guest memory has to be able to carry any cookie ([`zerowire_sys::xdp::address::encode`]), which takes 64 KiB.
 pub const PADDING_BYTES: usize = 128 << 10;
 
 /// In zero-copy mode a driver is told of room for a frame that is a multiple of this, bytes
@@ -123,7 +123,7 @@ mod tests {
     fn the_padding_is_long_enough() {
         let g = Geometry::for_mtu(68);
         assert!(g.chunk_for(PADDING_BYTES as u64).is_some());
-        assert!(PADDING_BYTES > 2 * usize::from(zerowire::xdp::address::MAX_COOKIE) + 1);
+        assert!(PADDING_BYTES > 2 * usize::from(zerowire_sys::xdp::address::MAX_COOKIE) + 1);
         assert_eq!(g.chunk_for(0), None);
     }
 }

@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use zerowire::xdp::program::Rule;
-use zerowire::xdp::{Descriptor, Socket, XdpError, address};
+use zerowire_sys::xdp::program::Rule;
+use zerowire_sys::xdp::{Descriptor, Socket, XdpError, address};
 
 use super::account::Account;
 use super::loans::Loans;
@@ -436,7 +436,7 @@ impl Link {
     /// Pieces that a frame may have.
     #[inline]
     pub(super) fn max_pieces(&self) -> usize {
-        if self.zero_copy() { 1 } else { zerowire::xdp::SAFE_PIECES }
+        if self.zero_copy() { 1 } else { zerowire_sys::xdp::SAFE_PIECES }
     }
 
     /// Whether the driver reads and writes the memory itself.

@@ -7,7 +7,7 @@
 //! A chain that goes out as many frames is *held* by a loan of its own, which nothing in the ring names: each frame that lies in
 //! the chain's memory is a part of it, and the chain is back when the last part is and [`Loans::let_go`] was called.
 
-use zerowire::xdp::address::MAX_COOKIE;
+use zerowire_sys::xdp::address::MAX_COOKIE;
 
 use super::RING_ENTRIES;
 use super::slab::SEND_PLACES;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use zerowire::ledger::{Counters, DropReason};
-use zerowire::xdp::address;
+use zerowire_sys::xdp::address;
 
 use super::RING_ENTRIES;
 use super::geometry::{CHUNK_BYTES, Geometry};

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use zerowire::xdp::{Interface, XdpError};
+use zerowire_sys::xdp::{Interface, XdpError};
 
 use super::geometry::Geometry;
 use super::umem::VmUmem;

@@ -12,7 +12,7 @@ mod pieces;
 use std::time::Instant;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
-use zerowire::xdp::{Descriptor, MAX_PIECES, address};
+use zerowire_sys::xdp::{Descriptor, MAX_PIECES, address};
 
 use super::account::Frame;
 use super::line::{Late, Line};

@@ -7,8 +7,8 @@
 
 use std::path::{Path, PathBuf};
 
-use zerowire::xdp::{Interface, Statistics};
 use zerowire_sys::netlink::Netdev;
+use zerowire_sys::xdp::{Interface, Statistics};
 
 /// What to do about it.
 const REMEDY: &str = "boot with iommu=pt, or give mode=copy";

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use zerowire::xdp::{Umem, UmemOptions, XdpError};
+use zerowire_sys::xdp::{Umem, UmemOptions, XdpError};
 
 use super::geometry::{CHUNK_BYTES, Geometry, PADDING_BYTES};
 use super::slab::{PAIR_BYTES, Slab};

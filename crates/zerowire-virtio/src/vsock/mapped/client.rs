@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use zerowire::recv::layout::{DESCRIPTORS, MAX_REGIONS, MapOptions, REQUEST_LEN, Reply, Request};
+use zerowire_wire::mapped::{DESCRIPTORS, MAX_REGIONS, MapOptions, REQUEST_LEN, Reply, Request};
 
 use super::quota::MapClaim;
 use crate::vsock::packet::Kind;
@@ -138,7 +138,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, recv, socketpair};
-    use zerowire::recv::layout::REPLY_LEN;
+    use zerowire_wire::mapped::REPLY_LEN;
 
     use super::*;
 

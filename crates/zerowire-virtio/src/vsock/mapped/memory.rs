@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use zerowire::recv::layout::MapOptions;
+use zerowire_wire::mapped::MapOptions;
 
 use crate::memory::{Mapping, Segment, access};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
-use zerowire::recv::layout::MapOptions;
+use zerowire_wire::mapped::MapOptions;
 
 use super::MapPolicy;
 use crate::vsock::VsockCounters;

@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use zerowire::recv::doorbell;
-use zerowire::recv::layout::{
+use zerowire_wire::doorbell;
+use zerowire_wire::mapped::{
     DAEMON_WAITS_AT, END_CUT_SHORT, ENTRIES_AT, ENTRY_LEN, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING,
     PROGRAM_SLEEPS_AT, READS_NO_MORE_AT, VERSION, VERSION_AT,
 };

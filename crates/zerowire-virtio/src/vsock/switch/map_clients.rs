@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::net::SocketFlags;
-use zerowire::recv::layout::{MapOp, Reply, Request};
+use zerowire_wire::mapped::{MapOp, Reply, Request};
 
 use super::host::MAX_ACCEPTS;
 use super::{Event, Switch, watch};

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::ledger::CopyReason;
-use zerowire::recv::layout::{MAX_REGIONS, MapOptions, Reply};
+use zerowire_wire::mapped::{MAX_REGIONS, MapOptions, Reply};
 
 use super::to_host::Lendable;
 use super::{Event, Switch, watch};

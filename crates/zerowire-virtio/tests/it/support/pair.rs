@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::ledger::{Counters, Totals};
-use zerowire::xdp::program::{Hook, Steering};
-use zerowire::xdp::{Interface, Mode, XdpError};
 use zerowire_guest::ring::{DESC_WRITE, RingMemory};
+use zerowire_sys::xdp::program::{Hook, Steering};
+use zerowire_sys::xdp::{Interface, Mode, XdpError};
 use zerowire_virtio::memory::GuestMemory;
 use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
 use zerowire_virtio::net::xdp::{XdpReceive, XdpReceiveSetup, XdpTransmit};

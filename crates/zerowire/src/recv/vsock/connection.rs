@@ -13,7 +13,7 @@ use super::options::{Kind, Options};
 use super::read::Cursor;
 use super::wait::event_fd;
 use crate::ledger::{Counters, Totals};
-use crate::recv::layout::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING, Request};
+use zerowire_wire::mapped::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING, Request};
 
 /// What [`MappedConnection::dequeue`] found.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use rustix::net::{
 use super::core::{MappedState, RegionFile};
 use super::error::{Error, system};
 use super::wait::poll_for;
-use crate::recv::layout::{DESCRIPTORS, MAGIC, MAX_REGIONS, PAGE, REPLY_LEN, Reply, Request, VERSION};
+use zerowire_wire::mapped::{DESCRIPTORS, MAGIC, MAX_REGIONS, PAGE, REPLY_LEN, Reply, Request, VERSION};
 
 /// The daemon gives a guest 10 s to answer.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::core::View;
 use super::volatile::{VolatileSlice, as_uninit, put};
-use crate::recv::layout::{ENTRY_EOM, ENTRY_EOR};
+use zerowire_wire::mapped::{ENTRY_EOM, ENTRY_EOR};
 
 /// A packet of a window, checked: its bytes are in bounds.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use super::connection::MappedConnection;
 use super::error::Error;
 use super::handshake::{self, ANSWER_TIME};
 use super::options::{Kind, Options};
-use crate::recv::layout::{MapOp, Request};
+use zerowire_wire::mapped::{MapOp, Request};
 
 /// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the listening; connections stay.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! How a connection is mapped. Options are fixed when it is made: they are an argument of connecting and of listening, and
 //! nothing changes them later.
 
-use crate::recv::layout::MapOptions;
+use zerowire_wire::mapped::MapOptions;
 
 /// What the guest's socket is (virtio 1.3 §5.10.6, type).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -141,7 +141,7 @@ impl MappedConnection {
     }
 
     fn readable(&self) -> bool {
-        lock(&self.state).cursor.is_some() || self.poll_value() != crate::recv::layout::POLL_NOTHING
+        lock(&self.state).cursor.is_some() || self.poll_value() != zerowire_wire::mapped::POLL_NOTHING
     }
 }
 

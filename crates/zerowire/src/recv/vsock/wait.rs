@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::connection::MappedConnection;
 use super::error::{Error, system};
-use crate::recv::doorbell::{awake, sleep_check};
-use crate::recv::layout::POLL_NOTHING;
+use zerowire_wire::doorbell::{awake, sleep_check};
+use zerowire_wire::mapped::POLL_NOTHING;
 
 /// Polls until something happens or the deadline passes; false if it passed.
 pub(super) fn poll_for(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Error> {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::core::View;
 use super::error::Error;
 use super::lease::{PacketRange, PayloadSpan};
-use crate::recv::doorbell::wake_if_wanted;
-use crate::recv::layout::{
+use zerowire_wire::doorbell::wake_if_wanted;
+use zerowire_wire::mapped::{
     DAEMON_WAITS_AT, END_CUT_SHORT, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, PAGE,
     POLL_NOTHING, PROGRAM_SLEEPS_AT, REGION_SHIFT,
 };

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use rustix::net::SendFlags;
 
 use super::connection::MappedConnection;
-use crate::recv::layout::READS_NO_MORE_AT;
+use zerowire_wire::mapped::READS_NO_MORE_AT;
 
 impl MappedConnection {
     /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was

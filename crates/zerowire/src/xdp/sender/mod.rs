@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use self::options::UmemCut;
 use self::resident::Residents;
 use self::slots::XdpSlots;
-use super::{
+use zerowire_sys::xdp::{
     Descriptor, Interface, RingSizes, Socket, SocketOptions, Statistics, Umem, UmemOptions, XdpError,
 };
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;

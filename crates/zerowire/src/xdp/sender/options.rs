@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::{MIN_CHUNK_BYTES, Mode, SAFE_PIECES, XdpError};
 use super::resident::Residents;
 use crate::send::frame::ETHERNET_HEADER_BYTES;
+use zerowire_sys::xdp::{MIN_CHUNK_BYTES, Mode, SAFE_PIECES, XdpError};
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 
 /// More places than this are of no use: rings have fewer entries.

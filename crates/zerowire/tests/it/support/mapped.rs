@@ -14,8 +14,8 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use zerowire::recv::doorbell::{awake, sleep_check, wake_if_sleeping};
-use zerowire::recv::layout::{
+use zerowire_wire::doorbell::{awake, sleep_check, wake_if_sleeping};
+use zerowire_wire::mapped::{
     DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, MapOptions, PAGE, POLL_DATA, POLL_END,
     POLL_NOTHING, PROGRAM_SLEEPS_AT, REQUEST_LEN, Reply, Request, VERSION, VERSION_AT,
 };

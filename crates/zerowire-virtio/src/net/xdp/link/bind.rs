@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use zerowire::xdp::program::Steering;
-use zerowire::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
+use zerowire_sys::xdp::program::Steering;
+use zerowire_sys::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 
 use super::facts::Facts;
 use super::state::{BoundSocket, Wanted};

@@ -1,7 +1,7 @@
 //! Frames that the kernel, or the program on the interface, dropped before anybody here saw them. Plain code.
 
 use zerowire::ledger::{Counters, DropReason};
-use zerowire::xdp::Statistics;
+use zerowire_sys::xdp::Statistics;
 
 /// What was dropped, and what of it is counted.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The interface is promiscuous while there is a socket, so that frames for the guest's address pass a filter in the NIC.
 
-use zerowire::xdp::Interface;
+use zerowire_sys::xdp::Interface;
 
 use crate::port::Promiscuous;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use zerowire::xdp::program::Steering;
-use zerowire::xdp::{Interface, Socket};
+use zerowire_sys::xdp::program::Steering;
+use zerowire_sys::xdp::{Interface, Socket};
 
 use super::NAPS;
 use super::promiscuity::Promiscuity;

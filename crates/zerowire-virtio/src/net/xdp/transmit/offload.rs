@@ -6,7 +6,7 @@
 //! done.
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
-use zerowire::xdp::MAX_PIECES;
+use zerowire_sys::xdp::MAX_PIECES;
 
 use super::pieces::{add_piece, private_memory};
 use super::{Chain, FIRST_PIECE_BYTES, INSPECT_BYTES, Taken, XdpTransmit};

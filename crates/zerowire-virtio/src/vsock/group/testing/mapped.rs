@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use zerowire::recv::layout::{DAEMON_WAITS_AT, MapOp, MapOptions, PROGRAM_SLEEPS_AT, Request};
+use zerowire_wire::mapped::{DAEMON_WAITS_AT, MapOp, MapOptions, PROGRAM_SLEEPS_AT, Request};
 
 use super::flow::Flow;
 use super::guest::{Guest, Layout};

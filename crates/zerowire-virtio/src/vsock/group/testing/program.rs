@@ -11,8 +11,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use zerowire::recv::doorbell::{ANY, only};
-use zerowire::recv::layout::{
+use zerowire_wire::doorbell::{ANY, only};
+use zerowire_wire::mapped::{
     DAEMON_WAITS_AT, DESCRIPTORS, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_LEN, MAX_REGIONS, MapOptions,
     PAGE, POLL_DATA, POLL_END, POLL_NOTHING, REGION_SHIFT, REPLY_LEN, Reply, Request,
 };

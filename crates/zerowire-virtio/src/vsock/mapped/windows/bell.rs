@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 
 use rustix::net::SendFlags;
-use zerowire::recv::doorbell;
+use zerowire_wire::doorbell;
 
 /// Bytes that are published in one turn before the program is told, rather than at the turn's end. One call for several
 /// windows spares both sides' CPU time; a program with a CPU of its own should not wait for a long turn.

@@ -1,6 +1,6 @@
 //! Copying payload into windows: where bytes go, and how packets become entries.
 
-use zerowire::recv::layout::{ENTRY_EOM, MapOptions, PAGE};
+use zerowire_wire::mapped::{ENTRY_EOM, MapOptions, PAGE};
 
 use super::Windows;
 use crate::memory::Segment;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use zerowire::recv::doorbell;
-use zerowire::recv::layout::{DAEMON_WAITS_AT, ENTRY_DIRECT, REGION_SHIFT};
+use zerowire_wire::doorbell;
+use zerowire_wire::mapped::{DAEMON_WAITS_AT, ENTRY_DIRECT, REGION_SHIFT};
 
 use super::Windows;
 use crate::memory::{GuestMemory, Segment};

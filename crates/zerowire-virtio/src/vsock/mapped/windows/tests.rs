@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
-use zerowire::recv::doorbell::{ANY, only};
-use zerowire::recv::layout::PAGE;
+use zerowire_wire::doorbell::{ANY, only};
+use zerowire_wire::mapped::PAGE;
 
 use super::bell::TELL_AFTER;
 use super::*;
