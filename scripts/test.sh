@@ -224,6 +224,7 @@ stage format $CARGO fmt --all --check
 stage format-fuzz $CARGO fmt --manifest-path fuzz/Cargo.toml --check
 stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
 stage wall scripts/wall.sh
+stage features scripts/features.sh
 stage package scripts/package.sh
 cargo_tests "$1"
 if [ "$1" = all ]; then

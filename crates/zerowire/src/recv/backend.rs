@@ -1,8 +1,10 @@
 //! What the receiver needs of a way to receive. A back end moves bytes into buffers and says so to [`RecvState`], which lends
 //! them, counts, and keeps the connections; a back end decides nothing about who may hold how much.
 
+#[cfg(feature = "zcrx")]
+use super::SharedArea;
 use super::core::RecvState;
-use super::{Arrival, RecvError, SharedArea, ZeroCopied};
+use super::{Arrival, RecvError, ZeroCopied};
 use crate::area::AreaOptions;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -50,6 +52,7 @@ pub(crate) trait Engine {
     fn returned(&mut self, _slot: u32) {}
 
     /// Makes the area usable by other receivers.
+    #[cfg(feature = "zcrx")]
     fn export(&mut self, _core: &mut RecvState) -> Result<SharedArea, RecvError> {
         Err(RecvError::NotShareable)
     }

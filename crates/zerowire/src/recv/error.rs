@@ -23,6 +23,14 @@ pub enum RecvError {
     /// The back end that was asked for is not in this version.
     #[error("the receive path {0} is not available in this version: use auto, multishot or plain")]
     NotAvailable(&'static str),
+    /// The receive path was left out of this build of the library.
+    #[error("the receive path {path} is not in this build of zerowire: build it with the feature {feature}")]
+    NotBuilt {
+        /// The receive path.
+        path: &'static str,
+        /// The feature of the crate that has it.
+        feature: &'static str,
+    },
     /// io_uring is refused or absent.
     #[error("{0}; the receive path plain needs no io_uring")]
     Uring(UringProbeError),
@@ -166,9 +174,11 @@ impl RecvError {
             | Self::BufferBytes(_)
             | Self::Buffers(_)
             | Self::NotListening => Some(libc::EINVAL),
-            Self::NotAvailable(_) | Self::NotShareable | Self::OneArea | Self::TooOld { .. } => {
-                Some(libc::EOPNOTSUPP)
-            }
+            Self::NotAvailable(_)
+            | Self::NotBuilt { .. }
+            | Self::NotShareable
+            | Self::OneArea
+            | Self::TooOld { .. } => Some(libc::EOPNOTSUPP),
             Self::TooManyConnections(_) => Some(libc::EMFILE),
             Self::Area(_) | Self::Uring(_) => None,
         }

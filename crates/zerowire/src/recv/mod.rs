@@ -9,6 +9,7 @@
 //! a list that the receiver empties when it is next asked for data. An area stays mapped as long as the receiver or any lease
 //! lives.
 
+#[cfg(feature = "vsock")]
 pub mod vsock;
 
 mod backend;
@@ -18,7 +19,9 @@ mod events;
 mod holdings;
 mod lease;
 mod listen;
+#[cfg(feature = "uring")]
 mod multishot;
+mod open;
 mod options;
 mod pace;
 mod plain;
@@ -26,6 +29,7 @@ mod receiver;
 mod refill;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(feature = "zcrx")]
 mod zcrx;
 
 pub use crate::socket_error::SocketError;
@@ -35,4 +39,5 @@ pub use lease::Lease;
 pub use listen::ListenerId;
 pub use options::{Backend, Options};
 pub use receiver::{Arrival, ConnectionId, Receiver, What};
+#[cfg(feature = "zcrx")]
 pub use zcrx::{Dmabuf, Flush, SharedArea, ZcrxOptions};

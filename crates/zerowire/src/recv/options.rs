@@ -1,5 +1,6 @@
 //! How a receiver works.
 
+#[cfg(feature = "zcrx")]
 use super::ZcrxOptions;
 use crate::area::Pages;
 use std::time::Duration;
@@ -63,6 +64,7 @@ pub struct Options {
     /// `Events::gathered` counts the waits.
     pub gather: Duration,
     /// What only zero-copy receive has.
+    #[cfg(feature = "zcrx")]
     pub zcrx: ZcrxOptions,
 }
 
@@ -78,6 +80,7 @@ impl Default for Options {
             max_connections: 65536,
             completions: 2048,
             gather: Duration::from_micros(160),
+            #[cfg(feature = "zcrx")]
             zcrx: ZcrxOptions::default(),
         }
     }

@@ -1,15 +1,17 @@
 //! The receiver: many connections, one thread.
 
+#[cfg(feature = "zcrx")]
+use super::SharedArea;
 use super::backend::Engine;
 use super::core::{ConnectionState, RecvConnection, RecvState, SocketShape};
 use super::holdings::SlotBook;
 use super::lease::Pool;
 use super::listen::Listeners;
-use super::multishot::Multishot;
+use super::open;
 use super::pace::Messengers;
-use super::plain::Plain;
-use super::zcrx::{self, Zcrx};
-use super::{Backend, Events, Lease, ListenerId, Options, RecvError, SharedArea, SocketError, ZeroCopied};
+#[cfg(feature = "zcrx")]
+use super::zcrx::Zcrx;
+use super::{Events, Lease, ListenerId, Options, RecvError, SocketError, ZeroCopied};
 use crate::area::{Area, AreaOptions};
 use crate::ledger::Counters;
 use std::collections::VecDeque;
@@ -94,22 +96,10 @@ impl Receiver {
     ///
     /// # Errors
     /// Options out of range, no memory, or the back end that was asked for is impossible here: the error says why.
-    /// [`Backend::Auto`] falls back to plain receiving, and [`Receiver::path`] says why.
+    /// [`Backend::Auto`](super::Backend) falls back to plain receiving, and [`Receiver::path`] says why.
     pub fn new(options: Options) -> Result<Self, RecvError> {
         let mut core = new_core(&options)?;
-        let mut note = None;
-        let engine: Box<dyn Engine> = match &options.backend {
-            Backend::Queue { .. } | Backend::NoDevice => Box::new(Zcrx::new(&mut core, &options)?),
-            Backend::Multishot => Box::new(Multishot::new(&mut core, &options)?),
-            Backend::Plain => Box::new(Plain::new(&mut core, &options)?),
-            Backend::Auto => match Multishot::new(&mut core, &options) {
-                Ok(engine) => Box::new(engine),
-                Err(e) => {
-                    note = Some(e.to_string());
-                    Box::new(Plain::new(&mut core, &options)?)
-                }
-            },
-        };
+        let (engine, note) = open::engine(&mut core, &options)?;
         Ok(Self::of(engine, core, options.max_connections, note))
     }
 
@@ -121,6 +111,7 @@ impl Receiver {
     ///
     /// # Errors
     /// CAP_NET_ADMIN is missing, no memory, no io_uring.
+    #[cfg(feature = "zcrx")]
     pub fn import(area: &SharedArea, options: Options) -> Result<Self, RecvError> {
         let mut core = area.core(&options)?;
         let engine = Box::new(Zcrx::sharing(&mut core, area, &options)?);
@@ -133,13 +124,15 @@ impl Receiver {
     ///
     /// # Errors
     /// The back end is not zero-copy receive, the kernel is older than Linux 7.0, no descriptor is free.
+    #[cfg(feature = "zcrx")]
     pub fn export(&mut self) -> Result<SharedArea, RecvError> {
         self.engine.export(&mut self.core)
     }
 
-    /// Gives a receiver of zero-copy receive ([`Backend::Queue`], [`Backend::NoDevice`]) one more area, at any time (Linux
-    /// 7.3, `ZCRX_CTRL_ADD_AREA`): so many buffers more that the program may hold and the kernel can fill. Connections, leases
-    /// and receivers that share the area ([`Receiver::export`]) go on; this receiver may hold more of it than before.
+    /// Gives a receiver of zero-copy receive ([`Backend::Queue`](super::Backend), `NoDevice`) one
+    /// more area, at any time (Linux 7.3, `ZCRX_CTRL_ADD_AREA`): so many buffers more that the
+    /// program may hold and the kernel can fill. Connections, leases and receivers that share the
+    /// area ([`Receiver::export`]) go on; this receiver may hold more of it than before.
     ///
     /// As at the start, `buffers * buffer_bytes` counts, which the kernel cuts into buffers of the length that the first area
     /// has; there must be two such buffers or more. A connection's share ([`Options::share`]) is a quarter of all buffers
@@ -150,6 +143,7 @@ impl Receiver {
     /// # Errors
     /// Out of range, no memory, another back end, the area is a DMA buffer ([`ZcrxOptions::dmabuf`](super::ZcrxOptions)), an
     /// older kernel: the text says what is needed. The receiver is as it was before.
+    #[cfg(feature = "zcrx")]
     pub fn add_area(&mut self, area: AreaOptions) -> Result<(), RecvError> {
         check_cut(area.buffer_bytes, area.buffers)?;
         self.engine.add_area(&mut self.core, area)
@@ -417,10 +411,8 @@ impl Drop for Receiver {
 pub(super) fn new_core(options: &Options) -> Result<RecvState, RecvError> {
     let Options { buffer_bytes, buffers, pages, .. } = *options;
     check_cut(buffer_bytes, buffers)?;
-    // Zero-copy receive lends pieces, not whole buffers.
-    let plan = zcrx::LeasePlan::of(options)?;
-    let (slots, share) = plan.map_or((buffers, options.share.unwrap_or(buffers / 4)), |p| (p.slots, p.share));
-    let area = match zcrx::device_memory(options)? {
+    let (slots, share) = open::slots(options)?.unwrap_or((buffers, options.share.unwrap_or(buffers / 4)));
+    let area = match open::device_memory(options)? {
         Some(area) => area,
         None => Area::new(AreaOptions { buffer_bytes, buffers, pages })?,
     };

@@ -2,6 +2,7 @@
 //! notifications; it decides nothing.
 
 use super::socket::SocketBackend;
+#[cfg(feature = "uring")]
 use super::uring::backend::UringBackend;
 use super::{Payload, SendError, SendWay, Window};
 use crate::ledger::CopyReason;
@@ -119,6 +120,7 @@ fn gone() -> io::Error {
 /// The back ends. An enum rather than a trait object, so that the copying path is one direct call.
 pub(crate) enum AnyBackend {
     Socket(SocketBackend),
+    #[cfg(feature = "uring")]
     Uring(UringBackend),
     /// The sender has ended.
     Gone,
@@ -128,6 +130,7 @@ macro_rules! each {
     ($self:ident, $b:ident => $e:expr, $gone:expr) => {
         match $self {
             AnyBackend::Socket($b) => $e,
+            #[cfg(feature = "uring")]
             AnyBackend::Uring($b) => $e,
             AnyBackend::Gone => $gone,
         }
@@ -139,7 +142,7 @@ impl AnyBackend {
     pub(super) fn next_id(&self) -> u32 {
         match self {
             Self::Socket(b) => b.next_id(),
-            Self::Uring(_) | Self::Gone => 0,
+            _ => 0,
         }
     }
 
@@ -148,7 +151,7 @@ impl AnyBackend {
     pub(super) fn elders_hold(&self) -> (usize, usize) {
         match self {
             Self::Socket(b) => b.elders_hold(),
-            Self::Uring(_) | Self::Gone => (0, 0),
+            _ => (0, 0),
         }
     }
 
@@ -156,6 +159,7 @@ impl AnyBackend {
     pub(super) fn into_socket(self) -> Option<OwnedFd> {
         match self {
             Self::Socket(b) => Some(b.into_socket()),
+            #[cfg(feature = "uring")]
             Self::Uring(b) => Some(b.into_socket()),
             Self::Gone => None,
         }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::frame::{FrameError, FrameSender};
-use crate::packet::VnetHeader;
+use zerowire_wire::vnet::VnetHeader;
 
 /// Where the next frame is built.
 #[derive(Debug)]

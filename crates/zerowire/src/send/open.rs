@@ -4,12 +4,19 @@ use super::backend::AnyBackend;
 use super::kind::{SocketFamily, SocketKind};
 use super::segment;
 use super::socket::SocketBackend;
-use super::uring::backend::{UNTOLD_ON_VSOCK, UringBackend};
-use super::uring::{Engine, EngineError, EngineOptions, Registration};
+#[cfg(feature = "uring")]
+use super::uring::{Engine, EngineError, EngineOptions, Registration, backend::UringBackend};
 use super::{Backend, Mode, Options, SendError};
 use crate::area::Area;
 use std::os::fd::OwnedFd;
+#[cfg(feature = "uring")]
 use std::time::Duration;
+
+/// A call that the peer's credit does not cover is copied, in whole or in part. MSG_ZEROCOPY's notifications say so; those of
+/// SEND_ZC don't (`virtio_transport_init_zcopy_skb`, net/vmw_vsock/virtio_transport_common.c: the flag is set in
+/// notifications of the socket's own only). Seen with Linux 7.3.
+pub(super) const UNTOLD_ON_VSOCK: &str =
+    "io_uring does not say what the kernel copies of memory that is lent to vsock; socket calls lend there";
 
 /// Sets the socket up. Returns the back end, and why it is that one; with an error the socket.
 pub(super) fn open(
@@ -30,35 +37,60 @@ pub(super) fn open(
         Backend::Auto if areas.is_empty() => (socket, "no areas to register with io_uring".to_owned()),
         Backend::Auto if kind.kind == SocketFamily::Unix => (socket, "unix sockets lend nothing".to_owned()),
         Backend::Auto if kind.kind == SocketFamily::Vsock => (socket, UNTOLD_ON_VSOCK.to_owned()),
-        Backend::Uring | Backend::Auto => {
-            let strict = options.backend == Backend::Uring && options.mode == Mode::ZeroCopy;
-            let registration = if strict { Registration::Required } else { Registration::IfAllowed };
-            let ring = EngineOptions { registration, ..EngineOptions::for_one_sender() };
-            match UringBackend::new(socket, kind, lend, patience(options), &ring, areas) {
-                Ok(back) => {
-                    let why = match options.backend {
-                        Backend::Uring => "asked for",
-                        _ if back.all_registered() => "areas are registered",
-                        _ => "areas were to be registered",
-                    };
-                    return Ok((AnyBackend::Uring(back), why.to_owned()));
-                }
-                Err((socket, e)) if options.backend == Backend::Uring => {
-                    return Err((socket, SendError::Uring(e.to_string())));
-                }
-                Err((socket, e)) => (socket, format!("in place of io_uring: {e}")),
+        Backend::Uring | Backend::Auto => match on_ring(socket, kind, options, areas) {
+            Ok(opened) => return Ok(opened),
+            Err((socket, e)) if options.backend == Backend::Uring => {
+                return Err((socket, SendError::Uring(e)));
             }
-        }
+            Err((socket, e)) => (socket, format!("in place of io_uring: {e}")),
+        },
     };
     Ok((AnyBackend::Socket(SocketBackend::new(socket, kind, options)?), why))
 }
 
+/// Sets the socket up on a ring of its own. With an error comes why not, for people.
+#[cfg(feature = "uring")]
+fn on_ring(
+    socket: OwnedFd,
+    kind: SocketKind,
+    options: &Options,
+    areas: &[Area],
+) -> Result<(AnyBackend, String), (OwnedFd, String)> {
+    let lend = options.mode != Mode::Copy;
+    let strict = options.backend == Backend::Uring && options.mode == Mode::ZeroCopy;
+    let registration = if strict { Registration::Required } else { Registration::IfAllowed };
+    let ring = EngineOptions { registration, ..EngineOptions::for_one_sender() };
+    match UringBackend::new(socket, kind, lend, patience(options), &ring, areas) {
+        Ok(back) => {
+            let why = match options.backend {
+                Backend::Uring => "asked for",
+                _ if back.all_registered() => "areas are registered",
+                _ => "areas were to be registered",
+            };
+            Ok((AnyBackend::Uring(back), why.to_owned()))
+        }
+        Err((socket, e)) => Err((socket, e.to_string())),
+    }
+}
+
+#[cfg(not(feature = "uring"))]
+fn on_ring(
+    socket: OwnedFd,
+    _: SocketKind,
+    _: &Options,
+    _: &[Area],
+) -> Result<(AnyBackend, String), (OwnedFd, String)> {
+    Err((socket, "zerowire was built without the feature uring".to_owned()))
+}
+
 /// For how long a sender waits for room.
+#[cfg(feature = "uring")]
 fn patience(options: &Options) -> Duration {
     options.timeout.unwrap_or(Duration::MAX)
 }
 
 /// Sets the socket up on an engine.
+#[cfg(feature = "uring")]
 pub(super) fn open_on(
     engine: &Engine,
     socket: OwnedFd,

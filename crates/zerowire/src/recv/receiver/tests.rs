@@ -1,9 +1,9 @@
 //! What a receiver makes of a back end's errors: one that plays a script.
 
-use super::{Backend, Receiver, new_core};
+use super::{Receiver, new_core};
 use crate::recv::backend::Engine;
 use crate::recv::core::RecvState;
-use crate::recv::{Arrival, Options, RecvError};
+use crate::recv::{Arrival, Backend, Options, RecvError};
 use std::collections::VecDeque;
 use std::io;
 use std::net::UdpSocket;

@@ -148,7 +148,7 @@ impl MappedConnection {
     }
 
     /// The state of the window that comes next, to spin on without a system call: 0 nothing, 1 data, `u32::MAX` no more data
-    /// will come (`layout::POLL_*`). 0 also if that window is still held, or the connection is not mapped.
+    /// will come (`POLL_*` of zerowire-wire). 0 also if that window is still held, or the connection is not mapped.
     #[inline]
     pub fn poll_value(&self) -> u32 {
         self.next_poll_value().unwrap_or(POLL_NOTHING)

@@ -10,9 +10,12 @@ use super::auto::{Auto, Choice, Decision};
 use super::backend::{Accepted, AnyBackend, NoLoan, Submit};
 use super::close::{Close, CloseError, Closed};
 use super::kind::{SocketFamily, SocketKind};
-use super::open::{open, open_on};
+use super::open::open;
+#[cfg(feature = "uring")]
+use super::open::open_on;
 use super::orphans::orphans;
 use super::segment;
+#[cfg(feature = "uring")]
 use super::uring::Engine;
 use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendError, SocketError, Ticket};
 use super::{SendWay, Unfinished, Window};
@@ -131,6 +134,7 @@ impl Sender {
     ///
     /// # Errors
     /// As [`Sender::new`]; [`SendError::Uring`] when the engine belongs to another thread.
+    #[cfg(feature = "uring")]
     pub fn on(engine: &Engine, socket: OwnedFd, options: Options) -> Result<Self, SocketError<SendError>> {
         Self::open(socket, options, |socket, kind, options| open_on(engine, socket, kind, options))
     }

@@ -72,11 +72,6 @@ const SHARED_WAIT: Duration = Duration::from_millis(1);
 /// the parts of its first and last page that are none of its bytes.
 const CHARGE_BYTES: usize = 2048;
 const CHARGE_PIECE_BYTES: usize = 2 * 4096;
-/// A call that the peer's credit does not cover is copied, in whole or in part. MSG_ZEROCOPY's notifications say so; those of
-/// SEND_ZC don't (`virtio_transport_init_zcopy_skb`, net/vmw_vsock/virtio_transport_common.c: the flag is set in
-/// notifications of the socket's own only). Seen with Linux 7.3.
-pub(crate) const UNTOLD_ON_VSOCK: &str =
-    "io_uring does not say what the kernel copies of memory that is lent to vsock; socket calls lend there";
 /// Fewer datagrams than this go linked: asking for the buffer's room costs as much as the links.
 const FEWEST_UNLINKED: usize = 3;
 /// Room for datagrams whose successors are out is waited for so long in a call, at most. The call is none that waits by
@@ -132,7 +127,7 @@ impl UringBackend {
             _ if !features.sendmsg_zc => {
                 Some(NoLoan::unsupported("this kernel has no SENDMSG_ZC (Linux 6.1 has)".to_owned()))
             }
-            SocketFamily::Vsock => Some(NoLoan::unsupported(UNTOLD_ON_VSOCK.to_owned())),
+            SocketFamily::Vsock => Some(NoLoan::unsupported(crate::send::open::UNTOLD_ON_VSOCK.to_owned())),
             SocketFamily::Tcp | SocketFamily::Udp | SocketFamily::Other => None,
         };
         Self {

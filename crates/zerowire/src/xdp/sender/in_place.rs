@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "testing")]
 use super::Resident;
 use super::{PAUSE, XdpSender};
-use crate::packet::VnetHeader;
 use crate::send::frame::{FrameError, FrameSender};
 use crate::send::in_place::{FrameSlot, InPlace};
+use zerowire_wire::vnet::VnetHeader;
 
 impl XdpSender {
     /// The next place, if there is one and the ring has room for a frame of `len` bytes.

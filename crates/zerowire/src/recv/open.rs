@@ -1,0 +1,76 @@
+//! Which back end receives, of those that this build has.
+
+use super::backend::Engine;
+use super::core::RecvState;
+#[cfg(feature = "uring")]
+use super::multishot::Multishot;
+use super::plain::Plain;
+#[cfg(feature = "zcrx")]
+use super::zcrx::{self, Zcrx};
+use super::{Backend, Options, RecvError};
+use crate::area::Area;
+
+type Opened = Result<Box<dyn Engine>, RecvError>;
+
+/// Sets the back end up. Returns it, and why it is not a better one.
+pub(super) fn engine(
+    core: &mut RecvState,
+    options: &Options,
+) -> Result<(Box<dyn Engine>, Option<String>), RecvError> {
+    let engine = match &options.backend {
+        Backend::Queue { .. } | Backend::NoDevice => zcrx(core, options)?,
+        Backend::Multishot => multishot(core, options)?,
+        Backend::Plain => plain(core, options)?,
+        Backend::Auto => match multishot(core, options) {
+            Ok(engine) => engine,
+            Err(e) => return Ok((plain(core, options)?, Some(e.to_string()))),
+        },
+    };
+    Ok((engine, None))
+}
+
+fn plain(core: &mut RecvState, options: &Options) -> Opened {
+    Ok(Box::new(Plain::new(core, options)?))
+}
+
+#[cfg(feature = "uring")]
+fn multishot(core: &mut RecvState, options: &Options) -> Opened {
+    Ok(Box::new(Multishot::new(core, options)?))
+}
+
+#[cfg(not(feature = "uring"))]
+fn multishot(_: &mut RecvState, _: &Options) -> Opened {
+    Err(RecvError::NotBuilt { path: "multishot", feature: "uring" })
+}
+
+#[cfg(feature = "zcrx")]
+fn zcrx(core: &mut RecvState, options: &Options) -> Opened {
+    Ok(Box::new(Zcrx::new(core, options)?))
+}
+
+#[cfg(not(feature = "zcrx"))]
+fn zcrx(_: &mut RecvState, _: &Options) -> Opened {
+    Err(RecvError::NotBuilt { path: "zcrx", feature: "zcrx" })
+}
+
+/// Leases at a time, and those of one connection, where pieces of buffers are lent and not whole ones: zero-copy receive.
+#[cfg(feature = "zcrx")]
+pub(super) fn slots(options: &Options) -> Result<Option<(usize, usize)>, RecvError> {
+    Ok(zcrx::LeasePlan::of(options)?.map(|plan| (plan.slots, plan.share)))
+}
+
+#[cfg(not(feature = "zcrx"))]
+pub(super) fn slots(_: &Options) -> Result<Option<(usize, usize)>, RecvError> {
+    Ok(None)
+}
+
+/// The area, where it is a device's memory.
+#[cfg(feature = "zcrx")]
+pub(super) fn device_memory(options: &Options) -> Result<Option<Area>, RecvError> {
+    zcrx::device_memory(options)
+}
+
+#[cfg(not(feature = "zcrx"))]
+pub(super) fn device_memory(_: &Options) -> Result<Option<Area>, RecvError> {
+    Ok(None)
+}
