@@ -26,15 +26,7 @@ pub struct SendLease {
 
 impl From<AreaError> for Failure {
     fn from(e: AreaError) -> Self {
-        let errno = match &e {
-            AreaError::BufferBytes(_) | AreaError::Buffers(_) => libc::EINVAL,
-            AreaError::HugePages { .. } => libc::ENOMEM,
-            AreaError::Map { cause, .. } | AreaError::File { cause, .. } => {
-                cause.raw_os_error().unwrap_or(libc::EIO)
-            }
-            AreaError::NotRegular(_) | AreaError::PastEnd { .. } => libc::EINVAL,
-        };
-        Self::new(errno, e.to_string())
+        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
     }
 }
 
@@ -61,7 +53,8 @@ pub unsafe extern "C" fn zw_area_new(
                 ));
             }
         };
-        let made = Area::new(AreaOptions { buffer_bytes, buffers, pages })?;
+        let made =
+            Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(buffer_bytes).pages(pages))?;
         // SAFETY: not NULL.
         unsafe { put(SendArea(made), area) };
         Ok(0)

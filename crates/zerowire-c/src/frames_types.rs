@@ -174,16 +174,15 @@ fn foreign<const N: usize>(way: &str, fields: [(&str, u32); N]) -> Result<(), Fa
 }
 
 fn ring(o: &FramesOptions) -> packet::Options {
-    let default = packet::Options::default();
-    packet::Options {
-        slots: if o.places == 0 { default.slots } else { o.places as usize },
-        frame_bytes: (o.frame_bytes != 0).then_some(o.frame_bytes),
-        offload: o.flags & ZW_FRAMES_OFFLOAD != 0,
-        copy_up_to: o.copy_up_to as usize,
-        bypass_queue: o.flags & ZW_FRAMES_BYPASS_QUEUE != 0,
-        skip_refused: o.flags & ZW_FRAMES_SKIP_REFUSED != 0,
-        ..default
-    }
+    let options = packet::Options::default();
+    let slots = if o.places == 0 { options.slots } else { o.places as usize };
+    options
+        .slots(slots)
+        .frame_bytes((o.frame_bytes != 0).then_some(o.frame_bytes))
+        .offload(o.flags & ZW_FRAMES_OFFLOAD != 0)
+        .copy_up_to(o.copy_up_to as usize)
+        .bypass_queue(o.flags & ZW_FRAMES_BYPASS_QUEUE != 0)
+        .skip_refused(o.flags & ZW_FRAMES_SKIP_REFUSED != 0)
 }
 
 fn xdp(interface: &str, o: &FramesOptions) -> Result<SenderOptions, Failure> {

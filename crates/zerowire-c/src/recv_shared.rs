@@ -48,7 +48,9 @@ pub unsafe extern "C" fn zw_receiver_add_area(
         };
         // SAFETY: by the module's contract.
         let receiver = unsafe { own(receiver) }?;
-        receiver.receiver.add_area(AreaOptions { buffer_bytes, buffers, pages })?;
+        receiver
+            .receiver
+            .add_area(AreaOptions::default().buffers(buffers).buffer_bytes(buffer_bytes).pages(pages))?;
         Ok(0)
     })
 }

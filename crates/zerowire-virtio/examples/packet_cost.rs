@@ -64,7 +64,7 @@ fn transmit() -> Result<(), Box<dyn Error>> {
 }
 
 fn receive() -> Result<(), Box<dyn Error>> {
-    let mut from = PacketSocket::open("v1", &Options { offload: true, ..Options::default() })?;
+    let mut from = PacketSocket::open("v1", &Options::default().offload(true))?;
     for (whole, len) in [true, false].into_iter().flat_map(|whole| LENGTHS.map(|len| (whole, len))) {
         let ports = ["socket", "ring"].map(|receive| format!("packet:v0,receive={receive}"));
         let mut all = [Vec::new(), Vec::new()];

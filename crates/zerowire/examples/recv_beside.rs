@@ -43,7 +43,7 @@ fn send(mut bulk: TcpStream, mut messages: TcpStream, start: Instant) -> io::Res
 
 /// Nanoseconds from each message's sending to its arrival, and CPU seconds a GB.
 fn round(backend: &Backend, gather: Duration) -> Result<(Vec<u64>, f64), Box<dyn std::error::Error>> {
-    let mut receiver = Receiver::new(Options { backend: backend.clone(), gather, ..Options::default() })?;
+    let mut receiver = Receiver::new(Options::default().backend(backend.clone()).gather(gather))?;
     let ((bulk, a), (messages, b)) = (pair()?, pair()?);
     receiver.add(a.into())?;
     let id = receiver.add(b.into())?;

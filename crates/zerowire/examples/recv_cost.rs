@@ -105,7 +105,7 @@ fn epoll_read(near: &mut [TcpStream]) -> io::Result<f64> {
 
 fn library(backend: Backend, near: &[TcpStream]) -> Result<(f64, String), Box<dyn std::error::Error>> {
     let depth = std::env::args().nth(1).and_then(|a| a.parse().ok());
-    let mut receiver = Receiver::new(Options { backend, depth, ..Options::default() })?;
+    let mut receiver = Receiver::new(Options::default().backend(backend).depth(depth))?;
     for s in near {
         receiver.add(s.try_clone()?.into())?;
     }

@@ -11,8 +11,8 @@ const ROUNDS: usize = 20_000;
 const BATCH: usize = 32;
 
 fn main() -> Result<(), zerowire::recv::RecvError> {
-    let options = Options { buffer_bytes: 4096, buffers: 256, share: Some(256), ..Options::default() };
-    let nodev = Options { backend: Backend::NoDevice, ..options.clone() };
+    let options = Options::default().buffer_bytes(4096).buffers(256).share(Some(256));
+    let nodev = options.clone().backend(Backend::NoDevice);
     whole("multishot, posted to the ring of buffers", Refill::multishot(&options));
     whole("zcrx, written to the refill ring", Refill::zcrx(&nodev));
     let mut cycle = Cycle::new(&options)?;

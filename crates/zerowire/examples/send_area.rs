@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{Close, Options, Sender};
 
 /// Sends what `fill` writes into buffers, until it writes nothing.
@@ -13,7 +13,7 @@ pub fn send_all(
     options: Options,
     mut fill: impl FnMut(&mut [u8]) -> Result<usize, Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
-    let area = Area::new(AreaOptions { buffer_bytes: 64 << 10, buffers: 64, pages: Pages::Normal })?;
+    let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(64 << 10))?;
     let mut sender = Sender::with_areas(socket, options, std::slice::from_ref(&area))?;
     loop {
         let mut buffer = sender.lease(&area, None)?; // waits until the kernel has given one back

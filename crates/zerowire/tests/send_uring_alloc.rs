@@ -6,7 +6,7 @@ mod sockets;
 
 use sockets::udp_pair;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Mode, Options, Payload, Sender};
 use zerowire_testkit::alloc::Counting;
@@ -16,12 +16,12 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn nothing_is_allocated_once_it_is_under_way() {
-    let area = Area::new(AreaOptions { buffer_bytes: 2048, buffers: 64, pages: Pages::Normal }).unwrap();
+    let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap();
     let engine =
         Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring is needed");
     for mode in [Mode::ZeroCopy, Mode::Copy] {
         let (a, b) = udp_pair();
-        let mut s = Sender::on(&engine, a.into(), Options { mode, ..Options::default() }).unwrap();
+        let mut s = Sender::on(&engine, a.into(), Options::default().mode(mode)).unwrap();
         let mut batch: Vec<Payload> = Vec::with_capacity(16);
         let mut got = [0; 2048];
         let mut round = || {

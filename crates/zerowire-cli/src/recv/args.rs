@@ -158,14 +158,12 @@ impl RecvArgs {
         }
         let connections = Some(self.connections).filter(|n| *n > 0);
         let (mode, backend) = self.backend()?;
-        let mut options = Options {
-            backend,
-            buffer_bytes: self.buffer,
-            buffers: self.buffers,
-            pages: if self.huge { Pages::Huge } else { Pages::Normal },
-            max_connections: connections.unwrap_or(MANY_CONNECTIONS),
-            ..Options::default()
-        };
+        let mut options = Options::default()
+            .backend(backend)
+            .buffer_bytes(self.buffer)
+            .buffers(self.buffers)
+            .pages(if self.huge { Pages::Huge } else { Pages::Normal })
+            .max_connections(connections.unwrap_or(MANY_CONNECTIONS));
         options.zcrx.rx_buf_len = self.rx_buf_len;
         Ok(Plan { mode, options, connections, bytes, timeout })
     }

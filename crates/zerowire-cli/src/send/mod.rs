@@ -109,19 +109,17 @@ pub struct SendArgs {
 
 impl SendArgs {
     fn options(&self) -> Options {
-        Options {
-            mode: match self.mode {
+        Options::default()
+            .mode(match self.mode {
                 ModeArg::Copy => Mode::Copy,
                 ModeArg::Zerocopy => Mode::ZeroCopy,
                 ModeArg::Auto => Mode::Auto,
-            },
-            backend: match self.backend {
+            })
+            .backend(match self.backend {
                 BackendArg::Auto => Backend::Auto,
                 BackendArg::Socket => Backend::Socket,
                 BackendArg::Uring => Backend::Uring,
-            },
-            ..Options::default()
-        }
+            })
     }
 
     fn timeout(&self) -> Result<Option<Duration>> {
@@ -168,12 +166,11 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let chunk = datagrams.as_ref().map_or_else(|| args.chunk(), |d| Ok(d.chunk()))?;
     let mut source = input.source(chunk)?;
     let stall = Stall::new(timeout);
-    let options = Options {
-        segment_bytes: datagrams.as_ref().and_then(Datagrams::segment).map(NonZeroU16::get),
-        // For several payloads at once, so that a signal is looked for now and then.
-        timeout: Some(stall.tick()),
-        ..args.options()
-    };
+    // It waits for several payloads at once, so that a signal is looked for now and then.
+    let options = args
+        .options()
+        .segment_bytes(datagrams.as_ref().and_then(Datagrams::segment).map(NonZeroU16::get))
+        .timeout(Some(stall.tick()));
     let watched = stop.watch(&socket)?;
     let mut sender = Sender::with_areas(socket, options, source.areas())
         .with_context(|| format!("can't send to {target}"))?;

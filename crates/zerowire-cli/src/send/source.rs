@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use zerowire::area::{Area, AreaOptions, Lease, MappedFile, Pages};
+use zerowire::area::{Area, AreaOptions, Lease, MappedFile};
 use zerowire::send::{Payload, SendError};
 
 /// Buffers for what can't be mapped. With those of 256 KiB they are 7 MiB, which an ordinary user may register with io_uring:
@@ -83,7 +83,7 @@ impl Input {
             let file = MappedFile::new(file).with_context(|| format!("can't map {name}"))?;
             return Ok(Source::File(Mapped { at: at.min(file.len()), file, chunk: chunk as u64 }));
         }
-        let options = AreaOptions { buffer_bytes: chunk, buffers: BUFFERS, pages: Pages::Normal };
+        let options = AreaOptions::default().buffers(BUFFERS).buffer_bytes(chunk);
         let area = Area::new(options).context("no memory for buffers")?;
         Ok(Source::Stream(Stream { file, areas: [area], ended: false }))
     }

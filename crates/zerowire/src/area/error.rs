@@ -5,6 +5,7 @@ use thiserror::Error;
 
 /// Why an area or a mapping could not be made.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum AreaError {
     /// The length of a buffer is out of range.
     #[error("a buffer of {0} bytes is out of range: give 1 byte to 1 GiB")]
@@ -53,4 +54,17 @@ pub enum AreaError {
         /// Length of the file when it was mapped.
         len: u64,
     },
+}
+
+impl AreaError {
+    /// The errno behind it, or the one that says the same.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::BufferBytes(_) | Self::Buffers(_) | Self::NotRegular(_) | Self::PastEnd { .. } => {
+                Some(libc::EINVAL)
+            }
+            Self::HugePages { .. } => Some(libc::ENOMEM),
+            Self::Map { cause, .. } | Self::File { cause, .. } => cause.raw_os_error(),
+        }
+    }
 }

@@ -20,6 +20,7 @@ pub use error::AreaError;
 pub use file::{FileSlice, MappedFile};
 pub use lease::{Frozen, Lease};
 
+use crate::setters::setters;
 use free::FreeList;
 use map::Map;
 use std::os::fd::BorrowedFd;
@@ -37,8 +38,9 @@ pub enum Pages {
     Huge,
 }
 
-/// How an area is cut.
+/// How an area is cut. `AreaOptions::default()`: 256 buffers of 64 KiB, in normal pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AreaOptions {
     /// Length of a buffer in bytes, 1 to 1 GiB. Buffers are laid out one behind the other at a distance that is rounded
     /// up to 64 bytes, so that no two share a cache line.
@@ -47,6 +49,16 @@ pub struct AreaOptions {
     pub buffers: usize,
     /// Which pages.
     pub pages: Pages,
+}
+
+impl Default for AreaOptions {
+    fn default() -> Self {
+        Self { buffer_bytes: 64 << 10, buffers: 256, pages: Pages::Normal }
+    }
+}
+
+impl AreaOptions {
+    setters! { buffer_bytes: usize, buffers: usize, pages: Pages }
 }
 
 /// Buffers begin at multiples of this: a cache line, so that two owners never write the same line.

@@ -1,6 +1,7 @@
 //! What a packet sender is opened with.
 
 use super::error::OpenError;
+use crate::setters::setters;
 use zerowire_sys::packet::{Geometry, MAX_FRAME_BYTES, Version};
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 use zerowire_wire::vnet::VNET_HEADER_BYTES;
@@ -9,6 +10,7 @@ use crate::send::frame::ETHERNET_HEADER_BYTES;
 
 /// Options of a [`PacketRing`](super::PacketRing) and a [`PacketSocket`](super::PacketSocket).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Places for frames, 1 to [`MAX_SLOTS`](super::MAX_SLOTS); exactly so many are made. 256 by default.
     pub slots: usize,
@@ -48,6 +50,16 @@ impl Default for Options {
 }
 
 impl Options {
+    setters! {
+        slots: usize,
+        frame_bytes: Option<usize>,
+        offload: bool,
+        copy_up_to: usize,
+        bypass_queue: bool,
+        skip_refused: bool,
+        version: Option<Version>,
+    }
+
     /// Bytes of a place: virtio-net header and frame.
     pub(super) fn data_bytes(&self, mtu: usize) -> Result<usize, OpenError> {
         let by_mtu = (mtu + ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES).min(MAX_FRAME_BYTES);

@@ -3,6 +3,7 @@
 #[cfg(feature = "zcrx")]
 use super::ZcrxOptions;
 use crate::area::Pages;
+use crate::setters::setters;
 use std::time::Duration;
 
 /// Which system calls receive.
@@ -30,6 +31,7 @@ pub enum Backend {
 
 /// How a receiver works. `Options::default()`: the best back end, 256 buffers of 64 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// Which system calls receive.
     pub backend: Backend,
@@ -83,5 +85,21 @@ impl Default for Options {
             #[cfg(feature = "zcrx")]
             zcrx: ZcrxOptions::default(),
         }
+    }
+}
+
+impl Options {
+    setters! {
+        backend: Backend,
+        buffer_bytes: usize,
+        buffers: usize,
+        pages: Pages,
+        share: Option<usize>,
+        depth: Option<usize>,
+        max_connections: usize,
+        completions: u32,
+        gather: Duration,
+        #[cfg(feature = "zcrx")]
+        zcrx: ZcrxOptions,
     }
 }

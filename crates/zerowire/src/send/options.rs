@@ -1,5 +1,6 @@
 //! How a sender works.
 
+use crate::setters::setters;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ pub enum Notifications {
 
 /// How a sender works. `Options::default()` chooses by measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// Copied or lent.
     pub mode: Mode,
@@ -78,5 +80,17 @@ impl Default for Options {
             notifications: Notifications::Batched,
             timeout: None,
         }
+    }
+}
+
+impl Options {
+    setters! {
+        mode: Mode,
+        backend: Backend,
+        max_lent_bytes: usize,
+        max_lent: usize,
+        segment_bytes: Option<u16>,
+        notifications: Notifications,
+        timeout: Option<Duration>,
     }
 }

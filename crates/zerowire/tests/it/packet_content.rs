@@ -47,7 +47,7 @@ fn every_length_arrives_from_the_ring() {
         in_lab(move |lab| {
             lab.veth();
             let capture = lab.capture();
-            let options = Options { slots: 64, version, ..Options::default() };
+            let options = Options::default().slots(64).version(version);
             let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
             assert_eq!(ring.version(), version.unwrap_or(Version::V3));
             every_length(&mut ring, &capture);
@@ -64,7 +64,7 @@ fn every_length_arrives_past_the_queue() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options { bypass_queue: true, ..Options::default() };
+        let options = Options::default().bypass_queue(true);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         every_length(&mut ring, &capture);
     });
@@ -75,7 +75,7 @@ fn every_length_arrives_from_the_socket() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options { slots: 64, ..Options::default() };
+        let options = Options::default().slots(64);
         let mut socket = PacketSocket::open(lab::HERE, &options).expect("a socket");
         every_length(&mut socket, &capture);
         let totals = socket.counters().snapshot();
@@ -93,7 +93,7 @@ fn every_length_arrives_with_offload_headers() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options { slots: 64, offload: true, ..Options::default() };
+        let options = Options::default().slots(64).offload(true);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         let mut socket = PacketSocket::open(lab::HERE, &options).expect("a socket");
         let mut n = 0;
@@ -135,7 +135,7 @@ fn loaded_frames_go_round_in_the_order_of_their_places() {
         lab.veth();
         let capture = lab.capture();
         // A prime number: the ring has exactly so many slots.
-        let options = Options { slots: 13, ..Options::default() };
+        let options = Options::default().slots(13);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         assert_eq!(ring.slots(), 13);
         let frames: Vec<_> = (0..13).map(|n| lab::frame(n, 60 + 100 * n as usize)).collect();
@@ -201,7 +201,7 @@ fn frames_copied_at_once_arrive_and_are_counted() {
         lab.veth();
         let capture = lab.capture();
         for offload in [false, true] {
-            let options = Options { copy_up_to: 1000, offload, ..Options::default() };
+            let options = Options::default().copy_up_to(1000).offload(offload);
             let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
             assert!(ring.path().contains("copied up to 1000 bytes"), "{}", ring.path());
             every_length(&mut ring, &capture);

@@ -16,7 +16,7 @@ use zerowire_testkit::own_process;
 const SHORT: Duration = Duration::from_millis(50);
 
 fn options(slots: usize) -> Options {
-    Options { slots, ..Options::default() }
+    Options::default().slots(slots)
 }
 
 fn push(sender: &mut dyn FrameSender, n: u32, len: usize) -> bool {
@@ -263,7 +263,7 @@ fn refused_frames_can_be_skipped_by_the_kernel() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options { skip_refused: true, ..options(8) };
+        let options = options(8).skip_refused(true);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         for n in 0..8 {
             assert!(push(&mut ring, n, 100));
@@ -387,18 +387,18 @@ fn what_cannot_be_opened_says_why() {
         assert!(open("a-name-of-17-byte", &options(8)).to_string().contains("give 1 to 15"));
         assert!(matches!(open(lab::HERE, &options(0)), OpenError::Slots { slots: 0 }));
         assert!(matches!(open(lab::HERE, &options(MAX_SLOTS + 1)), OpenError::Slots { .. }));
-        let long = Options { frame_bytes: Some(65_551), ..options(8) };
+        let long = options(8).frame_bytes(Some(65_551));
         assert!(open(lab::HERE, &long).to_string().contains("65551"));
-        let short = Options { frame_bytes: Some(13), ..options(8) };
+        let short = options(8).frame_bytes(Some(13));
         assert!(open(lab::HERE, &short).to_string().contains("give 14 to 65550"));
-        let huge = Options { frame_bytes: Some(65_550), ..options(100_000) };
+        let huge = options(100_000).frame_bytes(Some(65_550));
         assert!(open(lab::HERE, &huge).to_string().contains("fewer slots"));
         assert!(matches!(PacketSocket::open("nowhere0", &options(8)), Err(OpenError::NoInterface { .. })));
         assert!(matches!(PacketSocket::open(lab::HERE, &options(0)), Err(OpenError::Slots { .. })));
         // Odd sizes that the kernel must accept.
         for slots in [1, 2, 3, 7, 63, 257, 1000] {
             for frame_bytes in [14, 60, 100, 2000, 4038, 4090, 9014, 65_550] {
-                let options = Options { frame_bytes: Some(frame_bytes), ..options(slots) };
+                let options = options(slots).frame_bytes(Some(frame_bytes));
                 let ring = PacketRing::open(lab::HERE, &options).expect("a ring");
                 assert!(ring.slots() == slots && ring.slot_frame_bytes() >= frame_bytes);
             }
@@ -410,7 +410,7 @@ fn what_cannot_be_opened_says_why() {
 fn a_lowered_mtu_is_noticed_where_the_kernel_does_not_look() {
     in_lab(|lab| {
         lab.veth();
-        let options = Options { copy_up_to: 1514, ..options(2) };
+        let options = options(2).copy_up_to(1514);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         for slot in 0..2 {
             ring.load(slot, &VnetHeader::NONE, &lab::frame(slot as u32, 1400)).expect("loaded");

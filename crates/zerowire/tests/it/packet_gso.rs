@@ -126,7 +126,7 @@ fn segments(capture: &Capture, push: &mut Push<'_>) {
 }
 
 fn options() -> Options {
-    Options { slots: 8, offload: true, ..Options::default() }
+    Options::default().slots(8).offload(true)
 }
 
 fn push_ring(ring: &mut PacketRing, header: &VnetHeader, frame: &[u8]) {
@@ -186,7 +186,7 @@ fn loaded_large_frames_are_sent_again() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options { slots: 3, ..options() };
+        let options = options().slots(3);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         let frames: Vec<_> = (0..3)
             .map(|n| {

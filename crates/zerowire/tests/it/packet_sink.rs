@@ -39,7 +39,7 @@ fn all_places_come_back_from_a_sink() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
         send_all(&mut PacketRing::open("ifb0", &Options::default()).expect("a ring"));
-        let options = Options { slots: 1000, bypass_queue: true, ..Options::default() };
+        let options = Options::default().slots(1000).bypass_queue(true);
         send_all(&mut PacketRing::open("ifb0", &options).expect("a ring"));
         assert!(taken("ifb0") >= 2 * FRAMES, "{}", taken("ifb0"));
     });
@@ -57,8 +57,7 @@ fn the_copying_socket_sends_as_many() {
 fn loaded_frames_come_back_from_a_sink() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        let mut ring =
-            PacketRing::open("ifb0", &Options { slots: 101, ..Options::default() }).expect("a ring");
+        let mut ring = PacketRing::open("ifb0", &Options::default().slots(101)).expect("a ring");
         for slot in 0..101 {
             ring.load(slot, &VnetHeader::NONE, &lab::frame(slot as u32, 60 + slot)).expect("loaded");
         }
@@ -82,8 +81,7 @@ fn large_frames_come_back_from_a_sink() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
         lab.mtu("ifb0", 65_535);
-        let mut ring =
-            PacketRing::open("ifb0", &Options { slots: 32, ..Options::default() }).expect("a ring");
+        let mut ring = PacketRing::open("ifb0", &Options::default().slots(32)).expect("a ring");
         assert_eq!(ring.max_frame_bytes(), 65_549);
         for n in 0..2000u32 {
             while !ring.push(65_549, &mut |to| to[..1000].fill(n as u8)).expect("a good frame") {

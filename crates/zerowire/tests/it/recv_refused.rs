@@ -25,7 +25,7 @@ fn a_filter_that_refuses_io_uring() {
             let path = r.path();
             assert!(path.starts_with("plain") && path.contains(word), "{path}");
             receive_something(r);
-            let e = Receiver::new(Options { backend: Backend::Multishot, ..Options::default() }).unwrap_err();
+            let e = Receiver::new(Options::default().backend(Backend::Multishot)).unwrap_err();
             assert!(matches!(e, RecvError::Uring(_)) && e.to_string().contains(word), "{e}");
         })
         .join()
@@ -65,6 +65,6 @@ fn an_ordinary_user_with_nothing() {
     let path = r.path();
     assert!(path.starts_with("plain") && path.contains("RLIMIT_MEMLOCK, which is 0 bytes"), "{path}");
     receive_something(r);
-    let e = Receiver::new(Options { backend: Backend::Multishot, ..Options::default() }).unwrap_err();
+    let e = Receiver::new(Options::default().backend(Backend::Multishot)).unwrap_err();
     assert!(matches!(e, RecvError::Memlock { .. }), "{e}");
 }

@@ -347,10 +347,10 @@ fn options_are_checked() {
     use zerowire::recv::Options;
     let new = |o: Options| Receiver::new(o).map(|_| ());
     for backend in BOTH {
-        let o = Options { backend, ..Options::default() };
-        assert!(matches!(new(Options { buffer_bytes: 100, ..o.clone() }), Err(RecvError::BufferBytes(100))));
-        assert!(matches!(new(Options { buffers: 1, ..o.clone() }), Err(RecvError::Buffers(1))));
-        assert!(matches!(new(Options { buffers: 40_000, ..o }), Err(RecvError::Buffers(40_000))));
+        let o = Options::default().backend(backend);
+        assert!(matches!(new(o.clone().buffer_bytes(100)), Err(RecvError::BufferBytes(100))));
+        assert!(matches!(new(o.clone().buffers(1)), Err(RecvError::Buffers(1))));
+        assert!(matches!(new(o.buffers(40_000)), Err(RecvError::Buffers(40_000))));
     }
     let (_, b) = tcp_pair();
     let mut r = receiver(Backend::Plain, |_| {});

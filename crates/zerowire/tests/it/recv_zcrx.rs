@@ -1,7 +1,7 @@
 //! Zero-copy receive where it is refused: each reason is named, with what to do. What it does where it works is tested in a
 //! guest (lab/vm, `zcrx`).
 
-use zerowire::area::{AreaOptions, Pages};
+use zerowire::area::AreaOptions;
 use zerowire::recv::{Backend, Dmabuf, Options, Receiver, RecvError, ZcrxOptions};
 use zerowire_testkit::net::lab::{HERE, in_lab};
 use zerowire_testkit::net::run;
@@ -13,7 +13,7 @@ fn refusal(options: Options) -> (Option<i32>, String) {
 }
 
 fn queue(name: &str, queue: u32) -> Options {
-    Options { backend: Backend::Queue { interface: name.to_owned(), queue }, ..Options::default() }
+    Options::default().backend(Backend::Queue { interface: name.to_owned(), queue })
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn an_interface_that_is_not_there_is_named() {
 
 #[test]
 fn without_a_device_an_older_kernel_is_named() {
-    match Receiver::new(Options { backend: Backend::NoDevice, ..Options::default() }) {
+    match Receiver::new(Options::default().backend(Backend::NoDevice)) {
         Ok(receiver) => assert!(receiver.path().contains("ZCRX_REG_NODEV"), "{}", receiver.path()),
         Err(error) => {
             let text = error.to_string();
@@ -60,13 +60,12 @@ fn without_a_device_an_older_kernel_is_named() {
 
 #[test]
 fn areas_and_buffers_out_of_range_are_refused_before_the_kernel_is_asked() {
-    let base =
-        || Options { backend: Backend::NoDevice, buffer_bytes: 4096, buffers: 2, ..Options::default() };
+    let base = || Options::default().backend(Backend::NoDevice).buffer_bytes(4096).buffers(2);
     for options in [
-        Options { buffer_bytes: 64, ..base() },
-        Options { zcrx: ZcrxOptions { rx_buf_len: Some(5000), ..ZcrxOptions::default() }, ..base() },
-        Options { zcrx: ZcrxOptions { rx_buf_len: Some(2048), ..ZcrxOptions::default() }, ..base() },
-        Options { zcrx: ZcrxOptions { rx_buf_len: Some(8192), ..ZcrxOptions::default() }, ..base() },
+        base().buffer_bytes(64),
+        base().zcrx(ZcrxOptions::default().rx_buf_len(Some(5000))),
+        base().zcrx(ZcrxOptions::default().rx_buf_len(Some(2048))),
+        base().zcrx(ZcrxOptions::default().rx_buf_len(Some(8192))),
     ] {
         let error = Receiver::new(options).expect_err("out of range");
         assert!(matches!(error, RecvError::ZeroCopyArea { .. }), "{error}");
@@ -86,14 +85,8 @@ fn an_ordinary_user_is_told_the_capability() {
         let nobody = rustix::fs::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         for options in [
-            Options { buffer_bytes: 4096, buffers: 16, completions: 16, ..queue("lo", 0) },
-            Options {
-                buffer_bytes: 4096,
-                buffers: 16,
-                completions: 16,
-                backend: Backend::NoDevice,
-                ..Options::default()
-            },
+            queue("lo", 0).buffer_bytes(4096).buffers(16).completions(16),
+            Options::default().buffer_bytes(4096).buffers(16).completions(16).backend(Backend::NoDevice),
         ] {
             let (errno, text) = refusal(options);
             assert_eq!(errno, Some(libc::EPERM), "{text}");
@@ -115,25 +108,22 @@ fn a_dma_buffer_must_be_one() {
 #[test]
 fn the_area_of_another_way_is_not_shared() {
     for backend in [Backend::Plain, Backend::Multishot] {
-        let mut receiver = Receiver::new(Options { backend, ..Options::default() }).unwrap();
+        let mut receiver = Receiver::new(Options::default().backend(backend)).unwrap();
         let error = receiver.export().expect_err("its area is its own");
         assert!(matches!(error, RecvError::NotShareable), "{error}");
-        let area = AreaOptions { buffer_bytes: 4096, buffers: 16, pages: Pages::Normal };
+        let area = AreaOptions::default().buffers(16).buffer_bytes(4096);
         let error = receiver.add_area(area).expect_err("it has one area");
         assert!(matches!(error, RecvError::OneArea), "{error}");
         assert!(error.to_string().contains("zero-copy receive"), "{error}");
-        let error = receiver.add_area(AreaOptions { buffers: 1, ..area }).expect_err("one buffer");
+        let error = receiver.add_area(area.buffers(1)).expect_err("one buffer");
         assert!(matches!(error, RecvError::Buffers(1)), "{error}");
     }
 }
 
 #[test]
 fn long_buffers_and_a_kernel_ring_change_nothing_in_the_refusal() {
-    for zcrx in [
-        ZcrxOptions { kernel_ring: true, ..ZcrxOptions::default() },
-        ZcrxOptions { rx_buf_len: Some(65536), ..ZcrxOptions::default() },
-    ] {
-        let (errno, text) = refusal(Options { zcrx: zcrx.clone(), ..queue("lo", 0) });
+    for zcrx in [ZcrxOptions::default().kernel_ring(true), ZcrxOptions::default().rx_buf_len(Some(65536))] {
+        let (errno, text) = refusal(queue("lo", 0).zcrx(zcrx.clone()));
         // Kernels before 7.0 refuse a length before they look at the device.
         let is_old = errno == Some(libc::EINVAL) && zcrx.rx_buf_len.is_some() && text.contains("rx_buf_len");
         assert!(is_old || errno == Some(libc::EOPNOTSUPP), "{text}");

@@ -8,7 +8,7 @@ use crate::support::sockets::{datagram, set_int};
 use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use zerowire::area::{Area, AreaOptions, Frozen, Pages};
+use zerowire::area::{Area, AreaOptions, Frozen};
 use zerowire::send::testing::{BLOCK, FIRST_RUN, KNOCK};
 use zerowire::send::{Backend, Because, Choice, Mode, Options, Payload, Segment, Sender, SendWay};
 use zerowire_testkit::PATIENCE;
@@ -22,7 +22,7 @@ const AT: usize = 100;
 fn auto_sender(socket: OwnedFd, backend: Backend, area: &Area) -> Sender {
     // Room for all that a queue may hold.
     set_int(&socket, libc::SO_SNDBUFFORCE, 16 << 20);
-    let options = Options { mode: Mode::Auto, backend, ..Options::default() };
+    let options = Options::default().mode(Mode::Auto).backend(backend);
     Sender::with_areas(socket, options, std::slice::from_ref(area)).expect("a sender")
 }
 
@@ -74,7 +74,7 @@ fn a_trial_behind_a_queue(backend: Backend, tcp: bool) {
     in_lab(move |lab| {
         let what = format!("{backend:?}, tcp: {tcp}");
         lab.veth();
-        let area = Area::new(AreaOptions { buffer_bytes: 2048, buffers: 64, pages: Pages::Normal }).unwrap();
+        let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap();
         let (socket, mut next): (OwnedFd, Box<dyn FnMut() -> Vec<u8>>) = if tcp {
             let (listener, address) = lab.tcp();
             let socket = TcpStream::connect(address).unwrap();
@@ -177,8 +177,7 @@ impl<'a> Route<'a> {
         goes(to);
         let socket = UdpSocket::bind((lab::HERE_IP, 0)).unwrap();
         socket.connect(peer.local_addr().unwrap()).unwrap();
-        let area =
-            Area::new(AreaOptions { buffer_bytes: 65_536, buffers: 512, pages: Pages::Normal }).unwrap();
+        let area = Area::new(AreaOptions::default().buffers(512).buffer_bytes(65_536)).unwrap();
         let cold = (0..480).map(|n| {
             let mut lease = area.lease().expect("a free buffer");
             lease.copy_from_slice(&lab::pattern(n, 65_536));

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, MappedFile, Pages};
+use zerowire::area::{Area, AreaOptions, MappedFile};
 use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Segment};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -14,7 +14,7 @@ const SIZES: [usize; 15] =
     [1, 2, 10, 100, 255, 256, 1000, 4096, 4097, 10_000, 30_000, 65_000, 100_000, 262_144, 1 << 20];
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Socket, ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Socket)
 }
 
 /// `bytes` in `n` segments of nearly the same length, of all kinds of memory in turn.
@@ -44,7 +44,7 @@ fn pieces(bytes: &[u8], n: usize, area: &Area) -> Payload {
 }
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: 65_536, buffers: 1024, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(1024).buffer_bytes(65_536)).unwrap()
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
     for mode in [Mode::Copy, Mode::ZeroCopy] {
         let (a, b) = udp_pair();
         b.set_read_timeout(Some(LONG)).unwrap();
-        let mut s = sender(a, Options { segment_bytes: Some(1400), ..options(mode) });
+        let mut s = sender(a, options(mode).segment_bytes(Some(1400)));
         let bytes = pattern(3, 1400 * 20 + 7);
         s.send(bytes.clone()).unwrap();
         let mut got = [0; 2000];
@@ -173,8 +173,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
         s.wait_all(LONG).unwrap();
     }
     let (a, _b) = tcp_pair();
-    let e =
-        zerowire::send::Sender::new(a.into(), Options { segment_bytes: Some(1400), ..options(Mode::Copy) });
+    let e = zerowire::send::Sender::new(a.into(), options(Mode::Copy).segment_bytes(Some(1400)));
     assert!(matches!(e.unwrap_err().error, zerowire::send::SendError::Segments(1400)));
 }
 
@@ -235,7 +234,7 @@ fn unix_sockets_copy_and_say_why() {
 #[test]
 fn synchronous_notifications_leave_nothing_lent() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, Options { notifications: Notifications::EachOne, ..options(Mode::ZeroCopy) });
+    let mut s = sender(a, options(Mode::ZeroCopy).notifications(Notifications::EachOne));
     let mut got = vec![0; 70_000];
     for i in 0..50 {
         let t = s.send(pattern(i, 30_000)).unwrap();

@@ -37,7 +37,7 @@ fn a_late_receiver_gets_everything() {
             assert_eq!(b.read(&mut got).unwrap(), 0);
         });
         let mut next = 0;
-        let options = Options { mode, backend: Backend::Socket, ..Options::default() };
+        let options = Options::default().mode(mode).backend(Backend::Socket);
         let sent = send_area::send_all(a.into(), options, |buffer| {
             if next == BUFFERS {
                 return Ok(0);

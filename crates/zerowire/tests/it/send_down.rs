@@ -5,7 +5,7 @@ use crate::support::sockets::{datagram, pattern};
 use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{Backend, Mode, Options, Payload, SendError, Sender};
 use zerowire_testkit::net::lab::{HERE, in_lab};
 
@@ -13,11 +13,11 @@ const LONG: Duration = Duration::from_secs(20);
 const LEN: usize = 1200;
 
 fn options(mode: Mode, backend: Backend) -> Options {
-    Options { mode, backend, timeout: Some(LONG), ..Options::default() }
+    Options::default().mode(mode).backend(backend).timeout(Some(LONG))
 }
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: 16 << 10, buffers: 64, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(64).buffer_bytes(16 << 10)).unwrap()
 }
 
 fn lease(area: &Area, seed: usize, len: usize) -> Payload {

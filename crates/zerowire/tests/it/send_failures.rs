@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{
     Backend, Close, Mode, Options, Payload, SendError, Sender, SocketError, Ticket, orphans,
 };
@@ -16,11 +16,11 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(50);
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Socket, ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Socket)
 }
 
 fn area(buffers: usize) -> Area {
-    Area::new(AreaOptions { buffer_bytes: 65_536, buffers, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(65_536)).unwrap()
 }
 
 fn lease(area: &Area, seed: usize) -> Payload {
@@ -64,7 +64,7 @@ fn stalled(mode: Mode) -> (Sender, TcpStream, Area, usize) {
     set_int(&a, libc::SO_SNDBUF, 1 << 20);
     set_int(&b, libc::SO_RCVBUF, 256 << 10);
     let area = area(512);
-    let limits = Options { max_lent: 8, max_lent_bytes: 512 << 10, timeout: Some(SHORT), ..options(mode) };
+    let limits = options(mode).max_lent(8).max_lent_bytes(512 << 10).timeout(Some(SHORT));
     let mut s = sender(a, limits);
     let n = fill(&mut s, mode, &area);
     (s, b, area, n)
@@ -248,7 +248,7 @@ fn somebody_else_who_lends_is_found_out() {
 #[test]
 fn calls_that_fail_late_do_not_shift_the_numbers() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, Options { segment_bytes: Some(100), ..options(Mode::ZeroCopy) });
+    let mut s = sender(a, options(Mode::ZeroCopy).segment_bytes(Some(100)));
     let mut got = [0; 200];
     for i in 0..20u8 {
         if i % 3 == 0 {
@@ -366,7 +366,7 @@ fn datagrams_that_are_too_long_and_sockets_without_a_peer() {
     let e = Sender::new(file.into(), options(Mode::Auto)).unwrap_err();
     assert_eq!(e.error.errno(), Some(libc::ENOTSOCK), "{e}");
     let (a, _b) = udp_pair();
-    let none = Options { max_lent: 0, ..options(Mode::Auto) };
+    let none = options(Mode::Auto).max_lent(0);
     assert!(matches!(Sender::new(a.into(), none), Err(SocketError { error: SendError::NoWindow, .. })));
 }
 

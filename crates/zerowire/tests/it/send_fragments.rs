@@ -5,7 +5,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::testing::BLOCK;
 use zerowire::send::{Backend, Because, Mode, Options, Payload, SendError, Sender};
 use zerowire_testkit::PATIENCE;
@@ -16,11 +16,11 @@ const SHORT: Duration = Duration::from_millis(200);
 const LEN: usize = 1000;
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Socket, ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Socket)
 }
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: 50_000, buffers: 64, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(64).buffer_bytes(50_000)).unwrap()
 }
 
 fn lease(area: &Area, seed: u32, len: usize) -> Payload {
@@ -63,7 +63,7 @@ fn what_the_kernel_would_cut_into_fragments_is_copied() {
             lab.veth();
             let area = area();
             let (peer, address) = lab.udp();
-            let mut s = Sender::new(socket(address).into(), Options { backend, ..options(mode) }).unwrap();
+            let mut s = Sender::new(socket(address).into(), options(mode).backend(backend)).unwrap();
             // The MTU of 1500 without the headers of IP and UDP.
             for (seed, len) in [(1, 1472), (2, 1473), (3, 20_000)] {
                 s.send(lease(&area, seed, len)).unwrap();
@@ -184,7 +184,7 @@ fn a_full_queue_is_no_limit_of_locked_memory() {
             lab.veth();
             let area = area();
             let (peer, address) = lab.udp();
-            let mut s = Sender::new(socket(address).into(), Options { backend, ..options(mode) }).unwrap();
+            let mut s = Sender::new(socket(address).into(), options(mode).backend(backend)).unwrap();
             // In a trial the block that lends is next.
             let before = if mode == Mode::Auto { BLOCK } else { 1 };
             for seed in 0..before {

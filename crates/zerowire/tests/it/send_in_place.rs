@@ -14,10 +14,10 @@ fn each(test: fn(&mut dyn InPlace, &lab::Capture)) {
         in_lab(move |lab| {
             lab.veth();
             let capture = lab.capture();
-            let options = Options { slots: 4, offload: way.contains("offload"), ..Options::default() };
+            let options = Options::default().slots(4).offload(way.contains("offload"));
             let mut sender: Box<dyn InPlace> = match way {
                 "AF_XDP" => {
-                    let options = SenderOptions { frames: 4, ..SenderOptions::new(HERE) };
+                    let options = SenderOptions::new(HERE).frames(4);
                     Box::new(XdpSender::open(options).unwrap_or_else(|e| panic!("{e}")))
                 }
                 _ => Box::new(PacketRing::open(HERE, &options).unwrap_or_else(|e| panic!("{e}"))),

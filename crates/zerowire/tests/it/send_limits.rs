@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Backend, Close, Closed, Mode, Options, Payload, SendError, Sender, orphans};
 use zerowire_testkit::PATIENCE;
@@ -17,11 +17,11 @@ const LONG: Duration = Duration::from_secs(20);
 const LEN: usize = 1200;
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Socket, ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Socket)
 }
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: LEN, buffers: 64, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(64).buffer_bytes(LEN)).unwrap()
 }
 
 fn lease(area: &Area, seed: usize) -> Payload {
@@ -56,7 +56,7 @@ fn auto_copies_past_the_limit_and_goes_on() {
         let area = area();
         let (peer, address) = lab.udp();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
-        let limits = Options { max_lent: 2, timeout: Some(LONG), ..options(Mode::Auto) };
+        let limits = options(Mode::Auto).max_lent(2).timeout(Some(LONG));
         let mut s = Sender::new(udp_to(address).into(), limits).unwrap();
         lab.hold(lab::HERE);
         for i in 0..COPIES + 8 {
@@ -141,8 +141,7 @@ fn what_a_batch_had_no_room_for_goes_by_its_own_turn() {
         let mut got = [0; 2000];
         let socket = udp_to(address);
         set_int(&socket, libc::SO_SNDBUF, 8 << 10);
-        let mut s =
-            Sender::new(socket.into(), Options { timeout: Some(LONG), ..options(Mode::Auto) }).unwrap();
+        let mut s = Sender::new(socket.into(), options(Mode::Auto).timeout(Some(LONG))).unwrap();
         for i in 0..COPIES {
             s.send(lease(&area, i)).unwrap();
             assert_eq!(peer.recv(&mut got).unwrap(), LEN);
@@ -217,7 +216,7 @@ fn an_interface_that_is_removed_gives_everything_back() {
 #[test]
 fn too_many_segments_are_named() {
     let (a, _b) = udp_pair();
-    let segments = Options { segment_bytes: Some(100), ..options(Mode::ZeroCopy) };
+    let segments = options(Mode::ZeroCopy).segment_bytes(Some(100));
     let mut s = Sender::new(a.into(), segments).unwrap();
     let e = s.send(vec![0; 30_001]).unwrap_err();
     assert!(

@@ -4,7 +4,7 @@ use crate::support::sockets::{sender, tcp_pair};
 use std::io::Read;
 use std::net::UdpSocket;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{Backend, Mode, Options};
 use zerowire_testkit::own_process;
 
@@ -30,9 +30,8 @@ fn raise_the_limit() {
 fn ten_thousand_senders() {
     own_process!();
     raise_the_limit();
-    let area =
-        Area::new(AreaOptions { buffer_bytes: 1024, buffers: UDP + TCP, pages: Pages::Normal }).unwrap();
-    let options = |mode| Options { mode, backend: Backend::Socket, ..Options::default() };
+    let area = Area::new(AreaOptions::default().buffers(UDP + TCP).buffer_bytes(1024)).unwrap();
+    let options = |mode| Options::default().mode(mode).backend(Backend::Socket);
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
     sink.set_read_timeout(Some(LONG)).unwrap();
     let to = sink.local_addr().unwrap();

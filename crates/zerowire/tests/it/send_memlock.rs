@@ -4,7 +4,7 @@ use crate::support::sockets::{datagram, pattern, sender, set_int, tcp_pair, udp_
 use std::io::Read;
 use std::net::UdpSocket;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Backend, Mode, Options, SendError, Sender};
 use zerowire_testkit::own_process;
@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(20);
 const LIMIT: u64 = 48 << 10;
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Socket, timeout: Some(LONG), ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Socket).timeout(Some(LONG))
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn areas_are_registered_within_the_usual_limit() {
     become_ordinary(54_324, USUAL_LIMIT);
     // The ring itself is counted, too: so much beside it, and no more.
     for (buffers, is_registered) in [(28, true), (33, false)] {
-        let area = Area::new(AreaOptions { buffer_bytes: 256 << 10, buffers, pages: Pages::Normal }).unwrap();
+        let area = Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(256 << 10)).unwrap();
         let (a, mut b) = tcp_pair();
-        let options = Options { backend: Backend::Auto, ..options(Mode::ZeroCopy) };
+        let options = options(Mode::ZeroCopy).backend(Backend::Auto);
         let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).unwrap();
         let path = s.path();
         assert!(path.contains("io_uring"), "{path}");
@@ -100,7 +100,7 @@ fn the_known_deadlock_does_not_happen() {
     own_process!();
     // Room for the payloads below and for a short ring.
     become_ordinary(54_323, LIMIT + (128 << 10));
-    let rings = EngineOptions { submissions: 4, completions: 8, ..EngineOptions::default() };
+    let rings = EngineOptions::default().submissions(4).completions(8);
     let engine = Engine::new(&rings, &[]).unwrap();
     let (a, mut far) = tcp_pair();
     set_int(&far, libc::SO_RCVBUF, 4096);

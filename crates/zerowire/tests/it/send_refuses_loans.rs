@@ -20,7 +20,7 @@ fn refuse_loans() {
 #[test]
 fn auto_copies_on_a_connection_that_refuses_loans() {
     let (a, mut b) = tcp_pair();
-    let mut s = sender(a, Options { backend: Backend::Socket, ..Options::default() });
+    let mut s = sender(a, Options::default().backend(Backend::Socket));
     let reader = std::thread::spawn(move || {
         let mut got = vec![0; LEN];
         for i in 0..100 {
@@ -46,7 +46,7 @@ fn auto_copies_on_a_connection_that_refuses_loans() {
 #[test]
 fn a_connection_that_refuses_loans_from_some_time_on() {
     let (a, mut b) = tcp_pair();
-    let options = Options { mode: Mode::ZeroCopy, backend: Backend::Socket, ..Options::default() };
+    let options = Options::default().mode(Mode::ZeroCopy).backend(Backend::Socket);
     let mut s = sender(a, options);
     s.send(pattern(0, LEN)).unwrap();
     refuse_loans();

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{Backend, Close, Mode, Options, SendError, Sender, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
@@ -20,7 +20,7 @@ const BODY: usize = 1 << 20;
 const HEAD: usize = 4096;
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Socket, max_lent_bytes: 2 * BODY, ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Socket).max_lent_bytes(2 * BODY)
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -35,7 +35,7 @@ fn pair() -> (TcpStream, TcpStream) {
 /// that. Then the receiver reads, and everything has to be as it was sent. `lends`: the body has to
 /// be lent.
 fn respond(s: &mut Sender, peer: &mut TcpStream, lends: bool) {
-    let area = Area::new(AreaOptions { buffer_bytes: BODY, buffers: 1, pages: Pages::Normal }).unwrap();
+    let area = Area::new(AreaOptions::default().buffers(1).buffer_bytes(BODY)).unwrap();
     let copied_before = s.counters().snapshot().copied_bytes.get("numbering").copied();
     s.send(pattern(1, HEAD)).unwrap();
     let mut head = vec![0; HEAD];
@@ -88,7 +88,7 @@ fn a_socket_that_is_given_back_serves_on() {
     let number = a.as_raw_fd();
     let mut socket = a.into();
     for backend in [Backend::Socket, Backend::Uring, Backend::Socket] {
-        let mut s = sender(socket, Options { backend, ..options(Mode::ZeroCopy) });
+        let mut s = sender(socket, options(Mode::ZeroCopy).backend(backend));
         respond(&mut s, &mut b, true);
         socket = s.into_socket(LONG).unwrap();
         assert_eq!(socket.as_raw_fd(), number, "the same descriptor");
@@ -125,7 +125,7 @@ fn option(socket: &impl AsRawFd, option: i32) -> i32 {
 fn of_two_senders_one_lends() {
     for backend in [Backend::Socket, Backend::Auto] {
         let (a, mut b) = pair();
-        let options = |mode| Options { backend, ..options(mode) };
+        let options = |mode| options(mode).backend(backend);
         let mut first = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
         first.send(pattern(0, 1000)).unwrap();
         let refused = Sender::new(a.try_clone().unwrap().into(), options(Mode::ZeroCopy)).unwrap_err();
@@ -255,7 +255,7 @@ fn senders_without_numbers_of_the_socket_are_free() {
     let (a, mut b) = pair();
     let mut lends = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
     let copies = sender(a.try_clone().unwrap(), options(Mode::Copy));
-    let uring = Options { backend: Backend::Uring, ..options(Mode::ZeroCopy) };
+    let uring = options(Mode::ZeroCopy).backend(Backend::Uring);
     let mut ring = sender(a.try_clone().unwrap(), uring);
     respond(&mut ring, &mut b, true);
     respond(&mut lends, &mut b, true);
@@ -275,7 +275,7 @@ fn a_sender_after_one_whose_memory_is_still_lent() {
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(address).unwrap();
-        let area = Area::new(AreaOptions { buffer_bytes: 1000, buffers: 12, pages: Pages::Normal }).unwrap();
+        let area = Area::new(AreaOptions::default().buffers(12).buffer_bytes(1000)).unwrap();
         let lease = |n: usize| {
             let mut lease = area.lease().expect("a free buffer");
             lease.copy_from_slice(&pattern(n, 1000));

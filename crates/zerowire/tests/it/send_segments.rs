@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn options(mode: Mode, backend: Backend, segment: usize) -> Options {
     let segment_bytes = Some(u16::try_from(segment).unwrap());
-    Options { mode, backend, segment_bytes, timeout: Some(LONG), ..Options::default() }
+    Options::default().mode(mode).backend(backend).segment_bytes(segment_bytes).timeout(Some(LONG))
 }
 
 fn every_way() -> impl Iterator<Item = (Mode, Backend)> {

@@ -4,7 +4,7 @@
 
 use crate::support::sockets::datagram;
 use std::net::UdpSocket;
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{Backend, Mode, Options, Payload, Segment, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
@@ -29,7 +29,7 @@ enum Memory {
 const EACH_MEMORY: [Memory; 3] = [Memory::Leased, Memory::LeasedVector, Memory::Owned];
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: 32_768, buffers: 16, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(16).buffer_bytes(32_768)).unwrap()
 }
 
 fn payload(area: &Area, memory: Memory, bytes: &[u8]) -> Payload {
@@ -49,7 +49,7 @@ fn payload(area: &Area, memory: Memory, bytes: &[u8]) -> Payload {
 fn cutting_sender(address: &str, backend: Backend, mode: Mode, area: &Area) -> Sender {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(address).unwrap();
-    let options = Options { mode, backend, segment_bytes: Some(CUT as u16), ..Options::default() };
+    let options = Options::default().mode(mode).backend(backend).segment_bytes(Some(CUT as u16));
     Sender::with_areas(socket.into(), options, std::slice::from_ref(area)).expect("a sender")
 }
 

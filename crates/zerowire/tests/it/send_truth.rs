@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, Ticket, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
@@ -14,11 +14,11 @@ const LEN: usize = 1200;
 const AT: usize = 100;
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Socket, ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Socket)
 }
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: 2048, buffers: 64, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap()
 }
 
 /// One datagram's bytes: in one leased buffer, or in two.
@@ -154,7 +154,7 @@ fn an_interface_takes_lent_memory_without_a_copy() {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.78.0.2:9").unwrap();
             let mut s =
-                Sender::new(socket.into(), Options { segment_bytes, ..options(Mode::ZeroCopy) }).unwrap();
+                Sender::new(socket.into(), options(Mode::ZeroCopy).segment_bytes(segment_bytes)).unwrap();
             for n in 0..200 {
                 s.send(lab::pattern(n, len)).unwrap();
             }

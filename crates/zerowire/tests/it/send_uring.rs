@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use zerowire::area::{Area, AreaOptions, MappedFile, Pages};
+use zerowire::area::{Area, AreaOptions, MappedFile};
 use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Segment, SendError, Sender};
 use zerowire_testkit::own_process;
 
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(20);
 const MODES: [Mode; 3] = [Mode::Copy, Mode::ZeroCopy, Mode::Auto];
 
 fn options(mode: Mode) -> Options {
-    Options { mode, backend: Backend::Uring, ..Options::default() }
+    Options::default().mode(mode).backend(Backend::Uring)
 }
 
 fn open(socket: impl Into<OwnedFd>, mode: Mode, areas: &[Area]) -> Sender {
@@ -23,7 +23,7 @@ fn open(socket: impl Into<OwnedFd>, mode: Mode, areas: &[Area]) -> Sender {
 }
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: 1 << 20, buffers: 80, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(80).buffer_bytes(1 << 20)).unwrap()
 }
 
 fn lease(area: &Area, bytes: &[u8]) -> Segment {
@@ -141,7 +141,7 @@ fn udp_carries_all_sizes_and_segments() {
 #[test]
 fn batches_cost_few_calls_and_keep_their_order() {
     for (mode, memory) in MODES.into_iter().flat_map(|m| MEMORY.map(|k| (m, k))) {
-        let area = Area::new(AreaOptions { buffer_bytes: 2000, buffers: 400, pages: Pages::Normal }).unwrap();
+        let area = Area::new(AreaOptions::default().buffers(400).buffer_bytes(2000)).unwrap();
         let (a, b) = udp_pair();
         sockets::set_int(&b, libc::SO_RCVBUF, 4 << 20);
         sockets::set_int(&a, libc::SO_SNDBUF, 4 << 20);
@@ -171,7 +171,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
             let area = area();
             let (a, b) = udp_pair();
             b.set_read_timeout(Some(LONG)).unwrap();
-            let options = Options { segment_bytes: Some(1400), ..options(mode) };
+            let options = options(mode).segment_bytes(Some(1400));
             let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).unwrap();
             let bytes = pattern(3, 1400 * 20 + 7);
             s.send(pieces(&bytes, 3, &area, memory)).unwrap();
@@ -209,12 +209,8 @@ fn partial_sends_go_on_where_they_ended() {
 fn a_stalled_receiver_bounds_what_is_lent() {
     let area = area();
     let (a, mut b) = tcp_pair();
-    let options = Options {
-        max_lent: 8,
-        max_lent_bytes: 1 << 20,
-        timeout: Some(Duration::from_millis(300)),
-        ..options(Mode::ZeroCopy)
-    };
+    let options =
+        options(Mode::ZeroCopy).max_lent(8).max_lent_bytes(1 << 20).timeout(Some(Duration::from_millis(300)));
     let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).unwrap();
     let mut sent = 0;
     let error = loop {
@@ -269,7 +265,7 @@ fn a_peer_that_resets_gives_everything_back() {
 fn synchronous_notifications_leave_nothing_lent() {
     let area = area();
     let (a, b) = udp_pair();
-    let each_one = Options { notifications: Notifications::EachOne, ..options(Mode::ZeroCopy) };
+    let each_one = options(Mode::ZeroCopy).notifications(Notifications::EachOne);
     let mut s = Sender::with_areas(a.into(), each_one.clone(), std::slice::from_ref(&area)).unwrap();
     let mut got = vec![0; 70_000];
     for i in 0..50 {

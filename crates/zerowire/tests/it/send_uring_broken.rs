@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions, Threads};
 use zerowire::send::{Backend, Mode, Options, Payload, SendError, Sender};
 use zerowire_testkit::refuse::refuse;
@@ -17,11 +17,11 @@ const NEEDED: &str = "io_uring is needed for this test";
 const LEN: usize = 16 << 10;
 
 fn zero_copy() -> Options {
-    Options { mode: Mode::ZeroCopy, ..Options::default() }
+    Options::default().mode(Mode::ZeroCopy)
 }
 
 fn area() -> Area {
-    Area::new(AreaOptions { buffer_bytes: LEN, buffers: 256, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(256).buffer_bytes(LEN)).unwrap()
 }
 
 fn lease(area: &Area, seed: usize) -> Payload {
@@ -66,7 +66,7 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
             let mut s = if shared {
                 Sender::on(&engine, a.into(), zero_copy()).unwrap()
             } else {
-                let own = Options { backend: Backend::Uring, ..zero_copy() };
+                let own = zero_copy().backend(Backend::Uring);
                 Sender::with_areas(a.into(), own, areas).unwrap()
             };
             fill(&mut s, &area);
@@ -160,7 +160,7 @@ fn a_panic_in_a_callback_loses_no_other_payload() {
 fn an_event_loop_waits_for_the_engine() {
     for threads in [Threads::One, Threads::Any] {
         let area = area();
-        let options = EngineOptions { threads, ..EngineOptions::default() };
+        let options = EngineOptions::default().threads(threads);
         let engine = Engine::new(&options, std::slice::from_ref(&area)).expect(NEEDED);
         let (a, mut b) = pair();
         let mut s = Sender::on(&engine, a.into(), zero_copy()).unwrap();
@@ -191,7 +191,7 @@ fn an_event_loop_waits_for_the_engine() {
 #[test]
 fn notifications_alone_wake_a_loop() {
     for threads in [Threads::One, Threads::Any] {
-        let options = EngineOptions { threads, ..EngineOptions::default() };
+        let options = EngineOptions::default().threads(threads);
         let engine = Engine::new(&options, &[]).expect(NEEDED);
         // Less than the sender's buffer, more than the receiver's window: the last of it stays lent.
         let (a, mut b) = pair();

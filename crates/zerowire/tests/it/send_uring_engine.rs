@@ -4,7 +4,7 @@ use crate::support::sockets::{datagram, pattern, tcp_pair, udp_pair};
 use std::io::Read;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineError, EngineOptions, Registration, Threads};
 use zerowire::send::{Backend, Close, Mode, Options, Payload, SendError, Sender, orphans};
 use zerowire_testkit::own_process;
@@ -14,11 +14,11 @@ const LONG: Duration = Duration::from_secs(20);
 const NEEDED: &str = "io_uring is needed for this test";
 
 fn zero_copy() -> Options {
-    Options { mode: Mode::ZeroCopy, ..Options::default() }
+    Options::default().mode(Mode::ZeroCopy)
 }
 
 fn area(buffers: usize) -> Area {
-    Area::new(AreaOptions { buffer_bytes: 4096, buffers, pages: Pages::Normal }).unwrap()
+    Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(4096)).unwrap()
 }
 
 fn lease(area: &Area, bytes: &[u8]) -> Payload {
@@ -72,10 +72,10 @@ fn ten_thousand_sockets_share_one_ring() {
 
 #[test]
 fn a_queue_of_completions_that_is_too_short_loses_nothing() {
-    let options = EngineOptions { submissions: 2, completions: 2, ..EngineOptions::default() };
+    let options = EngineOptions::default().submissions(2).completions(2);
     let engine = Engine::new(&options, &[]).expect(NEEDED);
     let (a, mut b) = tcp_pair();
-    let options = Options { max_lent: 500, ..zero_copy() };
+    let options = zero_copy().max_lent(500);
     let mut s = Sender::on(&engine, a.into(), options).unwrap();
     // Nobody reads: notifications are held back, then all come at once.
     let mut want = Vec::new();
@@ -128,7 +128,7 @@ fn senders_that_go_leave_the_engine_to_the_others() {
 fn a_sender_with_its_own_ring_moves_between_threads() {
     let area = area(8);
     let (a, b) = udp_pair();
-    let options = Options { backend: Backend::Uring, ..zero_copy() };
+    let options = zero_copy().backend(Backend::Uring);
     let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).expect(NEEDED);
     for i in 0..6 {
         s = std::thread::scope(|scope| {
@@ -151,8 +151,7 @@ fn a_sender_with_its_own_ring_moves_between_threads() {
 #[test]
 fn an_engine_of_one_thread_refuses_others() {
     let engine = Engine::new(&EngineOptions::default(), &[]).expect(NEEDED);
-    let free =
-        Engine::new(&EngineOptions { threads: Threads::Any, ..EngineOptions::default() }, &[]).unwrap();
+    let free = Engine::new(&EngineOptions::default().threads(Threads::Any), &[]).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (a, _b) = udp_pair();
@@ -183,7 +182,7 @@ fn where_io_uring_is_refused_the_socket_back_end_runs() {
         assert!(e.to_string().contains("seccomp"), "{e}");
         let area = area(4);
         let (a, _b) = udp_pair();
-        let asked = Options { backend: Backend::Uring, ..zero_copy() };
+        let asked = zero_copy().backend(Backend::Uring);
         let e = Sender::with_areas(a.into(), asked, std::slice::from_ref(&area)).unwrap_err();
         assert!(matches!(&e.error, SendError::Uring(why) if why.contains("EPERM")), "{e}");
         let (a, b) = udp_pair();
@@ -215,31 +214,31 @@ fn locked_memory_is_a_clear_error_or_goes_unregistered() {
         become_ordinary(256 << 10);
         let area = area(128);
         let areas = std::slice::from_ref(&area);
-        let options = EngineOptions { registration: Registration::Required, ..EngineOptions::default() };
+        let options = EngineOptions::default().registration(Registration::Required);
         let e = Engine::new(&options, areas).unwrap_err();
         assert!(matches!(e, EngineError::Memlock { len: 524_288, .. }), "{e}");
         for word in ["524288", "262144", "RLIMIT_MEMLOCK", "ulimit -l"] {
             assert!(e.to_string().contains(word), "{word} in: {e}");
         }
         let (a, _b) = udp_pair();
-        let asked = Options { backend: Backend::Uring, ..zero_copy() };
+        let asked = zero_copy().backend(Backend::Uring);
         let e = Sender::with_areas(a.into(), asked, areas).unwrap_err();
         assert!(e.to_string().contains("RLIMIT_MEMLOCK"), "{e}");
         // By itself it goes on without registering, and says so.
         let (a, b) = udp_pair();
-        let options = Options { mode: Mode::Auto, backend: Backend::Uring, ..Options::default() };
+        let options = Options::default().mode(Mode::Auto).backend(Backend::Uring);
         let mut s = Sender::with_areas(a.into(), options, areas).unwrap();
         assert!(s.path().contains("RLIMIT_MEMLOCK"), "{}", s.path());
         s.send(lease(&area, &pattern(1, 4000))).unwrap();
         assert_eq!(b.recv(&mut [0; 5000]).unwrap(), 4000);
         s.wait_all(LONG).unwrap();
         // The ring's own queues count, too.
-        let options = EngineOptions { submissions: 8192, completions: 32_768, ..EngineOptions::default() };
+        let options = EngineOptions::default().submissions(8192).completions(32_768);
         let e = Engine::new(&options, &[]).unwrap_err();
         assert!(matches!(e, EngineError::RingMemlock { .. }), "{e}");
         // A payload that alone goes beyond the limit is refused with the limit's name.
         let (a, _b) = tcp_pair();
-        let asked = Options { backend: Backend::Uring, ..zero_copy() };
+        let asked = zero_copy().backend(Backend::Uring);
         let mut s = Sender::new(a.into(), asked).unwrap();
         let e = s.send(vec![1; 1 << 20]).unwrap_err();
         assert!(matches!(e, SendError::Locked { .. }), "{e}");

@@ -5,7 +5,7 @@ use crate::support::sockets::datagram;
 use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use zerowire::area::{Area, AreaOptions, Pages};
+use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, orphans};
 use zerowire_testkit::PATIENCE;
@@ -114,11 +114,11 @@ fn change_behind_the_call(
     calls: Calls,
 ) -> (Sender, Vec<Vec<u8>>) {
     let what = format!("{mode:?}, {memory:?}, {over:?}, {calls:?}");
-    let area = Area::new(AreaOptions { buffer_bytes: 2048, buffers: 16, pages: Pages::Normal }).unwrap();
+    let area = Area::new(AreaOptions::default().buffers(16).buffer_bytes(2048)).unwrap();
     let engine =
         Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring is needed");
     let (socket, mut peer) = over.connect(lab);
-    let mut s = Sender::on(&engine, socket, Options { mode, ..Options::default() }).unwrap();
+    let mut s = Sender::on(&engine, socket, Options::default().mode(mode)).unwrap();
     lab.hold(lab::HERE);
     let first = s.next_ticket();
     let mut all: Vec<_> = (0..5).map(|n| payload(&area, memory, &lab::pattern(n, LEN))).collect();
@@ -208,13 +208,12 @@ fn an_interface_takes_lent_memory_without_a_copy() {
     for memory in EACH_MEMORY {
         in_lab(move |lab| {
             lab.ifb("ifb77", true);
-            let area =
-                Area::new(AreaOptions { buffer_bytes: 2048, buffers: 64, pages: Pages::Normal }).unwrap();
+            let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap();
             let engine =
                 Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring");
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.78.0.2:9").unwrap();
-            let options = Options { mode: Mode::ZeroCopy, ..Options::default() };
+            let options = Options::default().mode(Mode::ZeroCopy);
             let mut s = Sender::on(&engine, socket.into(), options).unwrap();
             for n in 0..20 {
                 s.send(payload(&area, memory, &lab::pattern(n, LEN))).unwrap();
@@ -232,8 +231,7 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
     for own_thread in [false, true] {
         in_lab(move |lab| {
             lab.veth();
-            let area =
-                Area::new(AreaOptions { buffer_bytes: 2048, buffers: 16, pages: Pages::Normal }).unwrap();
+            let area = Area::new(AreaOptions::default().buffers(16).buffer_bytes(2048)).unwrap();
             let (peer, address) = lab.udp();
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
             lab.hold(lab::HERE);
@@ -243,7 +241,7 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
             let work = move || {
                 let engine =
                     Engine::new(&EngineOptions::default(), std::slice::from_ref(&to)).expect("io_uring");
-                let options = Options { mode: Mode::ZeroCopy, ..Options::default() };
+                let options = Options::default().mode(Mode::ZeroCopy);
                 let mut s = Sender::on(&engine, socket.into(), options).unwrap();
                 for n in 0..5 {
                     s.send(payload(&to, Memory::Registered, &lab::pattern(n, LEN))).unwrap();
@@ -279,13 +277,13 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
 fn lent_memory_comes_back_to_a_sender_that_moved() {
     in_lab(|lab| {
         lab.veth();
-        let area = Area::new(AreaOptions { buffer_bytes: 2048, buffers: 16, pages: Pages::Normal }).unwrap();
+        let area = Area::new(AreaOptions::default().buffers(16).buffer_bytes(2048)).unwrap();
         let (peer, address) = lab.udp();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         lab.hold(lab::HERE);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(address).unwrap();
-        let options = Options { mode: Mode::ZeroCopy, backend: Backend::Uring, ..Options::default() };
+        let options = Options::default().mode(Mode::ZeroCopy).backend(Backend::Uring);
         let to = area.clone();
         let first = std::thread::spawn(move || {
             let mut s =

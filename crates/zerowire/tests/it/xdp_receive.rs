@@ -51,8 +51,7 @@ fn read(socket: &Socket, at: u64, len: u32) -> Vec<u8> {
 }
 
 fn sender() -> XdpSender {
-    XdpSender::open(SenderOptions { frames: 64, ..SenderOptions::new(HERE) })
-        .unwrap_or_else(|e| panic!("{e}"))
+    XdpSender::open(SenderOptions::new(HERE).frames(64)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn send(sender: &mut XdpSender, bytes: &[u8]) {

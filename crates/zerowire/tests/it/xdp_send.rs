@@ -42,7 +42,7 @@ fn every_length_arrives_as_it_was_built() {
     in_lab(|lab| {
         veth(lab, 1500);
         let capture = lab.capture();
-        let mut sender = open(SenderOptions { frames: 64, ring: 64, ..SenderOptions::new(HERE) });
+        let mut sender = open(SenderOptions::new(HERE).frames(64).ring(64));
         assert_eq!(sender.max_frame_bytes(), 1514);
         assert!(!sender.zero_copy(), "a veth has no zero-copy mode");
         let mut bytes = 0;
@@ -67,7 +67,7 @@ fn jumbo_frames_go_in_pieces() {
     in_lab(|lab| {
         veth(lab, 9000);
         let capture = lab.capture();
-        let mut sender = open(SenderOptions { frames: 16, ring: 64, ..SenderOptions::new(HERE) });
+        let mut sender = open(SenderOptions::new(HERE).frames(16).ring(64));
         assert_eq!(sender.max_frame_bytes(), 9014);
         let mut lens: Vec<usize> = (1514..=9014).step_by(97).collect();
         // The ends of the pieces, and one byte around.
@@ -89,7 +89,7 @@ fn seventeen_pieces_are_one_frame() {
         // The longest MTU of a veth makes frames of 65535 + 14 bytes: 17 pieces of 4096.
         veth(lab, 65535);
         let capture = lab.capture();
-        let mut sender = open(SenderOptions { frames: 4, ring: 128, ..SenderOptions::new(HERE) });
+        let mut sender = open(SenderOptions::new(HERE).frames(4).ring(128));
         let lens = [65535 + 14, 16 * 4096, 16 * 4096 + 1, 15 * 4096 + 17];
         for len in lens {
             push(&mut sender, &frame(len as u32, len));
@@ -105,7 +105,7 @@ fn seventeen_pieces_are_one_frame() {
 fn an_interface_that_drops_all_gives_every_place_back() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        let mut sender = open(SenderOptions { frames: 128, ring: 128, ..SenderOptions::new("ifb0") });
+        let mut sender = open(SenderOptions::new("ifb0").frames(128).ring(128));
         let one = frame(1, 1000);
         let mut back = 0;
         for _ in 0..100 {
@@ -137,8 +137,7 @@ fn resident_frames_go_out_many_times_at_once() {
         let capture = lab.capture();
         let lens = [60, 64, 1500, 4096, 4097, 9014, 333];
         let need = SenderOptions::resident_bytes_for(9018, lens).expect("a number");
-        let options =
-            SenderOptions { frames: 8, ring: 256, resident_bytes: need, ..SenderOptions::new(HERE) };
+        let options = SenderOptions::new(HERE).frames(8).ring(256).resident_bytes(need);
         let mut sender = open(options);
         let frames: Vec<_> = lens.iter().map(|n| frame(*n as u32, *n)).collect();
         let residents: Vec<_> = frames.iter().map(|f| sender.load(f).expect("loaded")).collect();
@@ -181,8 +180,7 @@ fn resident_frames_go_out_many_times_at_once() {
 fn resident_frames_fill_the_ring_and_not_more() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        let options =
-            SenderOptions { frames: 1, ring: 16, resident_bytes: 4096, ..SenderOptions::new("ifb0") };
+        let options = SenderOptions::new("ifb0").frames(1).ring(16).resident_bytes(4096);
         let mut sender = open(options);
         let resident = sender.load(&frame(1, 100)).expect("loaded");
         for n in 0..17 {
@@ -199,7 +197,7 @@ fn lengths_that_cant_go_are_named() {
     in_lab(|lab| {
         veth(lab, 1500);
         let capture = lab.capture();
-        let mut sender = open(SenderOptions { resident_bytes: 8192, ..SenderOptions::new(HERE) });
+        let mut sender = open(SenderOptions::new(HERE).resident_bytes(8192));
         let mut never = |_: &mut [u8]| panic!("built");
         assert!(matches!(sender.push(13, &mut never), Err(FrameError::TooShort { frame_bytes: 13 })));
         assert!(matches!(
@@ -313,8 +311,7 @@ fn an_interface_without_carrier_is_named_and_the_frames_are_counted() {
 fn an_interface_that_is_deleted_gives_every_frame_back() {
     in_lab(|lab| {
         veth(lab, 9000);
-        let options =
-            SenderOptions { frames: 32, resident_bytes: 65536, ring: 128, ..SenderOptions::new(HERE) };
+        let options = SenderOptions::new(HERE).frames(32).resident_bytes(65536).ring(128);
         let mut sender = open(options);
         let resident = sender.load(&frame(1, 9000)).expect("loaded");
         for n in 0..10 {
@@ -344,7 +341,7 @@ fn an_interface_that_is_deleted_gives_every_frame_back() {
 fn an_interface_that_changes_under_load_never_hangs_a_sender() {
     in_lab(|lab| {
         veth(lab, 1500);
-        let mut sender = open(SenderOptions { frames: 256, ring: 256, ..SenderOptions::new(HERE) });
+        let mut sender = open(SenderOptions::new(HERE).frames(256).ring(256));
         let stop = std::sync::atomic::AtomicBool::new(false);
         let one = frame(1, 700);
         let (mut pushed, mut back) = (0, 0);
@@ -394,7 +391,7 @@ fn an_interface_that_changes_under_load_never_hangs_a_sender() {
 fn huge_pages_or_a_clear_error() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        let options = SenderOptions { huge_pages: true, frames: 16, ..SenderOptions::new("ifb0") };
+        let options = SenderOptions::new("ifb0").huge_pages(true).frames(16);
         match XdpSender::open(options) {
             Ok(mut sender) => {
                 push(&mut sender, &frame(1, 1000));
@@ -410,7 +407,7 @@ fn huge_pages_or_a_clear_error() {
 fn copy_mode_can_be_asked_for() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        let mut sender = open(SenderOptions { mode: Mode::Copy, ..SenderOptions::new("ifb0") });
+        let mut sender = open(SenderOptions::new("ifb0").mode(Mode::Copy));
         assert!(sender.path().contains("copy mode"), "{}", sender.path());
         push(&mut sender, &frame(1, 60));
         drain(&mut sender);

@@ -21,7 +21,7 @@ fn copy_mode_sends_what_was_there_at_the_call_and_says_so() {
         lab.mtu(HERE, 9000);
         let capture = lab.capture();
         let resident_bytes = SenderOptions::resident_bytes_for(9018, LENS).expect("a number");
-        let options = SenderOptions { frames: 8, ring: 64, resident_bytes, ..SenderOptions::new(HERE) };
+        let options = SenderOptions::new(HERE).frames(8).ring(64).resident_bytes(resident_bytes);
         let mut sender = XdpSender::open(options).unwrap_or_else(|e| panic!("{e}"));
         assert!(!sender.zero_copy(), "a veth has no zero-copy mode");
         let frames: Vec<_> = LENS.iter().map(|n| frame(*n as u32, *n)).collect();
@@ -62,7 +62,7 @@ fn copy_mode_sends_what_was_there_at_the_call_and_says_so() {
 fn zero_copy_mode_is_refused_where_there_is_none() {
     in_lab(|lab| {
         lab.veth();
-        let options = SenderOptions { mode: Mode::ZeroCopy, ..SenderOptions::new(HERE) };
+        let options = SenderOptions::new(HERE).mode(Mode::ZeroCopy);
         let refused: Result<_, XdpError> = XdpSender::open(options);
         let error = refused.expect_err("a veth has no zero-copy mode").to_string();
         assert!(error.contains("zero-copy"), "{error}");

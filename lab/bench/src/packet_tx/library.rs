@@ -84,7 +84,7 @@ impl<'a> Sockets<'a> {
             _ => Notifications::Batched,
         };
         let options =
-            Options { mode: choice.mode, backend: choice.backend, notifications, ..Options::default() };
+            Options::default().mode(choice.mode).backend(choice.backend).notifications(notifications);
         let socket = OwnedFd::from(lab.udp()?);
         let sender = match choice.areas {
             true => Sender::with_areas(socket, options, std::slice::from_ref(source.area())),

@@ -45,12 +45,10 @@ fn slot_bytes(source: &Source) -> usize {
 }
 
 fn options(source: &Source, slots: usize) -> packet::Options {
-    packet::Options {
-        slots,
-        frame_bytes: Some(HEAD_LEN + source.payload_len()),
-        offload: source.head().gso,
-        ..packet::Options::default()
-    }
+    packet::Options::default()
+        .slots(slots)
+        .frame_bytes(Some(HEAD_LEN + source.payload_len()))
+        .offload(source.head().gso)
 }
 
 /// AF_XDP with resident frames.
@@ -60,13 +58,11 @@ pub fn xdp<'a>(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Box<dyn W
     let places = super::bare::xdp_places(case);
     let all = std::iter::repeat_n(frame.len(), places);
     let resident = xdp::SenderOptions::resident_bytes_for(frame.len(), all);
-    let options = xdp::SenderOptions {
-        mode: xdp::Mode::Copy,
-        frames: 1,
-        max_frame_bytes: frame.len(),
-        resident_bytes: resident.context("the working set is larger than the address space")?,
-        ..xdp::SenderOptions::new(INTERFACE)
-    };
+    let options = xdp::SenderOptions::new(INTERFACE)
+        .mode(xdp::Mode::Copy)
+        .frames(1)
+        .max_frame_bytes(frame.len())
+        .resident_bytes(resident.context("the working set is larger than the address space")?);
     let mut sender = XdpSender::open(options)?;
     let mut frames = Vec::with_capacity(places);
     for index in 0..places {

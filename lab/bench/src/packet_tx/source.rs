@@ -15,7 +15,7 @@
 use std::cell::Cell;
 
 use anyhow::{Context, Result};
-use zerowire::area::{Area, AreaOptions, Frozen, Pages};
+use zerowire::area::{Area, AreaOptions, Frozen};
 use zerowire::send::Segment;
 
 use super::case::TxCase;
@@ -41,7 +41,7 @@ impl Source {
     pub fn new(case: &TxCase, lab: &Lab) -> Result<Self> {
         let slots = Slots::new(case.working_set.bytes(), PAYLOAD_AT + case.payload);
         let head = Head::new(lab, case.payload, true);
-        let options = AreaOptions { buffer_bytes: slots.total(), buffers: 1, pages: Pages::Normal };
+        let options = AreaOptions::default().buffers(1).buffer_bytes(slots.total());
         let mut lease = Area::new(options)?.lease().context("a new area has no free buffer")?;
         for index in 0..slots.places() {
             let at = slots.offset(index);

@@ -27,7 +27,7 @@ impl Library {
             }
             other => bail!("{other} is no way of the library"),
         };
-        let mut receiver = Receiver::new(Options { backend, ..Options::default() })?;
+        let mut receiver = Receiver::new(Options::default().backend(backend))?;
         for socket in sockets {
             receiver.add(socket)?;
         }

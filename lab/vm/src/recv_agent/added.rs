@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use zerowire::area::{AreaOptions, Pages};
-use zerowire::recv::{Arrival, Backend, Options, Receiver, RecvError};
+use zerowire::area::AreaOptions;
+use zerowire::recv::{Arrival, Backend, Receiver, RecvError};
 
 use super::cases::{load, options, said};
 use super::shared::{bytes_of, most};
@@ -15,7 +15,7 @@ use super::wire::{Book, add_all, join};
 const QUIET: Duration = Duration::from_millis(300);
 
 fn pages(buffers: usize) -> AreaOptions {
-    AreaOptions { buffer_bytes: 4096, buffers, pages: Pages::Normal }
+    AreaOptions::default().buffers(buffers).buffer_bytes(4096)
 }
 
 /// The pages that these leases lie in; no two may have the same.
@@ -56,7 +56,7 @@ fn refusal(error: &RecvError) -> Result<String> {
 /// leases of each are out.
 pub fn added(backend: Backend) -> Result<String> {
     const AREAS: [usize; 3] = [4, 8, 300];
-    let mut receiver = Receiver::new(Options { share: Some(1000), ..options(backend.clone(), AREAS[0]) })?;
+    let mut receiver = Receiver::new(options(backend.clone(), AREAS[0]).share(Some(1000)))?;
     let mut book = Book::default();
     let (_, threads) = add_all(&mut receiver, &mut book, [load(700, 3 << 20), load(701, (3 << 20) + 77)])?;
     let mut held = Vec::new();
@@ -124,7 +124,7 @@ pub fn added(backend: Backend) -> Result<String> {
 pub fn shared(backend: Backend) -> Result<String> {
     const FIRST: usize = 8;
     const MORE: usize = 16;
-    let options = |buffers| Options { share: Some(1000), ..options(backend.clone(), buffers) };
+    let options = |buffers| options(backend.clone(), buffers).share(Some(1000));
     let mut first = Receiver::new(options(FIRST))?;
     let area = first.export()?;
     let mut second = Receiver::import(&area, options(FIRST))?;

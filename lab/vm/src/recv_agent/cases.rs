@@ -52,7 +52,7 @@ pub const ALL: [(&str, Case); 31] = [
 
 /// `buffers` of a page each.
 pub fn options(backend: Backend, buffers: usize) -> Options {
-    Options { backend, buffer_bytes: 4096, buffers, ..Options::default() }
+    Options::default().backend(backend).buffer_bytes(4096).buffers(buffers)
 }
 
 pub fn with(mut options: Options, change: impl FnOnce(&mut ZcrxOptions)) -> Options {
@@ -92,7 +92,7 @@ pub fn streams(options: Options) -> Result<String> {
 /// Huge pages under the area.
 fn huge(backend: Backend) -> Result<String> {
     std::fs::write("/proc/sys/vm/nr_hugepages", "4").context("nr_hugepages")?;
-    let text = streams(Options { pages: Pages::Huge, ..options(backend, 512) })?;
+    let text = streams(options(backend, 512).pages(Pages::Huge))?;
     std::fs::write("/proc/sys/vm/nr_hugepages", "0").context("nr_hugepages")?;
     Ok(text)
 }
@@ -100,7 +100,8 @@ fn huge(backend: Backend) -> Result<String> {
 /// An area of four pages, emptied all the time: either connection alone may have all of it.
 fn tiny(options: Options) -> Result<String> {
     let is_zero_copy = options.backend == Backend::NoDevice;
-    let mut receiver = Receiver::new(Options { share: Some(options.buffers), ..options })?;
+    let share = Some(options.buffers);
+    let mut receiver = Receiver::new(options.share(share))?;
     let mut book = Book::default();
     let (_, threads) = add_all(&mut receiver, &mut book, [load(1, 300_001), load(2, 200_000)])?;
     book.complete(&mut receiver)?;
@@ -112,7 +113,7 @@ fn tiny(options: Options) -> Result<String> {
 
 /// A completion queue of eight.
 fn overflow(options: Options) -> Result<String> {
-    let mut receiver = Receiver::new(Options { completions: 8, share: Some(256), ..options })?;
+    let mut receiver = Receiver::new(options.completions(8).share(Some(256)))?;
     let mut book = Book::default();
     let (_, threads) = add_all(&mut receiver, &mut book, (0..3).map(|i| load(20 + i, 1 << 20)))?;
     book.complete(&mut receiver)?;
@@ -145,7 +146,7 @@ fn many(backend: Backend) -> Result<String> {
 
 /// One connection's leases are all held: it waits at its share, and the others go on.
 fn held(backend: Backend) -> Result<String> {
-    let mut receiver = Receiver::new(Options { share: Some(16), ..options(backend, 128) })?;
+    let mut receiver = Receiver::new(options(backend, 128).share(Some(16)))?;
     let mut book = Book::default();
     let loads = [load(40, 1 << 20), load(41, 1 << 20), load(42, 1 << 20)];
     let (ids, threads) = add_all(&mut receiver, &mut book, loads)?;
@@ -343,11 +344,11 @@ fn refused(_: Backend) -> Result<String> {
         other => bail!("expected errno {errno} and '{word}': {other:?}"),
     };
     let mut other = Receiver::new(options(Backend::Multishot, 16))?;
-    let area = AreaOptions { buffer_bytes: 4096, buffers: 16, pages: Pages::Normal };
+    let area = AreaOptions::default().buffers(16).buffer_bytes(4096);
     ensure!(matches!(other.add_area(area), Err(RecvError::OneArea)), "multishot took an area");
-    let short = receiver.add_area(AreaOptions { buffer_bytes: 64, ..area });
+    let short = receiver.add_area(area.buffer_bytes(64));
     ensure!(matches!(short, Err(RecvError::ZeroCopyArea { bytes: 1024, .. })), "{short:?}");
-    let none = receiver.add_area(AreaOptions { buffers: 1, ..area });
+    let none = receiver.add_area(area.buffers(1));
     ensure!(matches!(none, Err(RecvError::Buffers(1))), "{none:?}");
     let queue = |name: &str, queue| options(Backend::Queue { interface: name.to_owned(), queue }, 16);
     says(queue("lo", 0), libc::EOPNOTSUPP, "queue management")?;

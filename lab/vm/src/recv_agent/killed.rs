@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use zerowire::recv::{Backend, Options, Receiver};
+use zerowire::recv::{Backend, Receiver};
 
 use super::cases::{options, streams};
 
@@ -17,7 +17,7 @@ const ROUNDS: usize = 10;
 /// The process that is killed: receives and keeps all that it gets.
 pub fn victim(backend: Backend) -> Result<String> {
     let buffers = AREA / 4096;
-    let mut receiver = Receiver::new(Options { share: Some(buffers), ..options(backend, buffers) })?;
+    let mut receiver = Receiver::new(options(backend, buffers).share(Some(buffers)))?;
     let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
     println!("{}", listener.local_addr()?.port());
     receiver.listen(listener.into())?;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use zerowire::recv::{Backend, Options, Receiver, RecvError};
+use zerowire::recv::{Backend, Receiver, RecvError};
 
 use super::cases::options;
 
@@ -20,7 +20,7 @@ pub fn refused(backend: Backend) -> Result<String> {
     set_capabilities(None, sets).context("capset")?;
     let old = getrlimit(Resource::Memlock);
     let limit = |bytes| setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum: Some(bytes) });
-    let large = Options { buffer_bytes: 65536, ..options(backend.clone(), 256) };
+    let large = options(backend.clone(), 256).buffer_bytes(65536);
     limit(LIMIT).context("setrlimit")?;
     let said = match Receiver::new(large.clone()) {
         Err(error @ RecvError::ZeroCopy { .. }) => {

@@ -87,7 +87,7 @@ fn run(receiver: &mut Receiver, seed: u64) -> Result<(Book, Vec<Sending>)> {
 pub fn left_behind(backend: Backend) -> Result<String> {
     const BUFFERS: usize = 24;
     const LEFT: usize = 4;
-    let options = Options { share: Some(BUFFERS), ..options(backend, BUFFERS) };
+    let options = options(backend, BUFFERS).share(Some(BUFFERS));
     let mut first = Receiver::new(options.clone())?;
     let area = first.export()?;
     let mut book = Book::default();

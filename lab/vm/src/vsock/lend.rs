@@ -43,7 +43,7 @@ pub fn options(mode: &str, backend: &str) -> Result<Options> {
         "uring" => Backend::Uring,
         _ => bail!("back end '{backend}': socket or uring"),
     };
-    Ok(Options { mode, backend, timeout: Some(PATIENCE), ..Options::default() })
+    Ok(Options::default().mode(mode).backend(backend).timeout(Some(PATIENCE)))
 }
 
 /// Sends payloads of [`OLD`], all at once, while nobody takes them, writes [`NEW`] over each, says
@@ -92,7 +92,7 @@ pub fn held(socket: OwnedFd, options: Options, count: usize, bytes: usize) -> Re
 pub fn choose(socket: OwnedFd, bytes: usize) -> Result<String> {
     let end = socket.try_clone()?;
     let payload: &'static [u8] = Vec::leak(vec![OLD; bytes]);
-    let options = Options { notifications: Notifications::EachOne, ..options("auto", "socket")? };
+    let options = options("auto", "socket")?.notifications(Notifications::EachOne);
     let mut sender = Sender::new(socket, options)?;
     // Bytes of payloads that came back, copied or not.
     let (mut copied, mut lent) = (0, 0);

@@ -30,7 +30,7 @@ pub fn run(mode: &str, interface: &str) -> Result<String> {
         "zerocopy" => Mode::ZeroCopy,
         _ => bail!("mode '{mode}': copy or zerocopy"),
     };
-    let options = SenderOptions { mode, frames: 256, ring: 256, ..SenderOptions::new(interface) };
+    let options = SenderOptions::new(interface).mode(mode).frames(256).ring(256);
     let mut sender = XdpSender::open(options)?;
     let mut n = 0;
     for len in LENGTHS {

@@ -80,14 +80,12 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
         None if wish.offload => None,
         None => Some((wish.interface.frame_bytes() + VLAN_BYTES).min(MAX_FRAME_BYTES)),
     };
-    let options = Options {
-        offload: wish.offload,
-        copy_up_to: copy_up_to(wish),
-        bypass_queue: wish.bypass_queue,
-        // Where nothing is longer, short frames lie close together.
-        frame_bytes,
-        ..Options::default()
-    };
+    // Where nothing is longer, short frames lie close together.
+    let options = Options::default()
+        .offload(wish.offload)
+        .copy_up_to(copy_up_to(wish))
+        .bypass_queue(wish.bypass_queue)
+        .frame_bytes(frame_bytes);
     let name = wish.interface.name.as_str();
     let mut notes = Vec::new();
     match options.copy_up_to {

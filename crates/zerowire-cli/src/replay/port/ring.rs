@@ -36,7 +36,7 @@ impl RingPort {
     /// A ring that frames are copied into as they come, up to `longest` bytes each.
     pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
         let slots = slots(options);
-        let ring = PacketRing::open(interface, &Options { slots, ..options.clone() })?;
+        let ring = PacketRing::open(interface, &options.clone().slots(slots))?;
         Ok(Self { ring, resident: false, outside: Outside::default() })
     }
 
@@ -50,7 +50,7 @@ impl RingPort {
         let frames = store.len().max(1);
         let copies = (slots(options) / frames).max(1);
         let slots = frames * copies;
-        let options = &Options { slots, ..options.clone() };
+        let options = &options.clone().slots(slots);
         let bytes = options.ring_bytes().map_err(|e| NotResident::Room(e.to_string()))?;
         if bytes > memory {
             return Err(NotResident::Room(format!(

@@ -18,7 +18,7 @@ pub struct SocketPort(PacketSocket);
 impl SocketPort {
     /// Opens it.
     pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
-        PacketSocket::open(interface, &Options { slots: SLOTS, ..options.clone() }).map(Self)
+        PacketSocket::open(interface, &options.clone().slots(SLOTS)).map(Self)
     }
 }
 

@@ -49,7 +49,7 @@ impl FrameRing {
     /// # Errors
     /// Those of [`PacketRing::open`].
     pub fn open(interface: &str) -> Result<Self, OpenError> {
-        let options = Options { slots: SLOTS, offload: true, ..Options::default() };
+        let options = Options::default().slots(SLOTS).offload(true);
         let ring = PacketRing::open(interface, &options)?;
         Ok(Self { own: ring.counters(), ring, told: 0, next: 0, gone: false })
     }

@@ -1,6 +1,7 @@
 //! What only zero-copy receive has.
 
 use super::Dmabuf;
+use crate::setters::setters;
 
 /// When entries of the refill ring are handed over without a device ([`Backend::NoDevice`](crate::recv::Backend)), where
 /// the kernel doesn't take them by itself. On a device queue the driver takes them when it needs them.
@@ -38,6 +39,7 @@ impl Flush {
 /// device; a thread may have many, and their leases are of one type. The other way round, several receivers may use one area,
 /// with all that was added to it: [`Receiver::export`](crate::recv::Receiver::export).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ZcrxOptions {
     /// Bytes of a buffer that the driver is asked for: a power of two, a page or more (Linux 7.0, some drivers; above a page
     /// the memory must be contiguous: take [`Pages::Huge`](crate::area::Pages)). `None`: a page.
@@ -53,6 +55,16 @@ pub struct ZcrxOptions {
     /// The area is this DMA buffer as a whole ([`Options::buffers`](crate::recv::Options::buffers),
     /// `buffer_bytes` and `pages` are of no meaning then), on a device queue.
     pub dmabuf: Option<Dmabuf>,
+}
+
+impl ZcrxOptions {
+    setters! {
+        rx_buf_len: Option<u32>,
+        flush: Flush,
+        mixed: bool,
+        kernel_ring: bool,
+        dmabuf: Option<Dmabuf>,
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::EngineError;
 use super::core::EngineState;
 use crate::area::Area;
+use crate::setters::setters;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,6 +21,7 @@ pub enum Registration {
 
 /// How an engine is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineOptions {
     /// Payloads that one system call may hand over: 1 to 32768, rounded up to a power of two.
     pub submissions: u32,
@@ -44,6 +46,13 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
+    setters! {
+        submissions: u32,
+        completions: u32,
+        threads: Threads,
+        registration: Registration,
+    }
+
     /// For a sender alone: as many completions as it lends at a time by default, in little locked memory.
     pub(crate) fn for_one_sender() -> Self {
         Self { submissions: 64, completions: 1024, ..Self::default() }

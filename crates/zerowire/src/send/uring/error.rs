@@ -6,6 +6,7 @@ use zerowire_sys::uring::UringProbeError;
 
 /// Why an [`Engine`](super::Engine) could not be made, or an area not be registered.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// io_uring is refused or absent.
     #[error("{0}; the socket back end needs no io_uring")]

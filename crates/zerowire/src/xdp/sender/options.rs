@@ -1,5 +1,6 @@
 //! How an [`XdpSender`](super::XdpSender) is opened.
 
+use crate::setters::setters;
 use std::time::Duration;
 
 use super::resident::Residents;
@@ -12,6 +13,7 @@ const MAX_FRAMES: u32 = 1 << 20;
 
 /// How a sender is opened.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SenderOptions {
     /// Name of the interface, in the network namespace of the calling thread.
     pub interface: String,
@@ -48,6 +50,17 @@ impl SenderOptions {
             ring: 2048,
             busy_timeout: Duration::from_millis(500),
         }
+    }
+
+    setters! {
+        queue: u32,
+        mode: Mode,
+        frames: u32,
+        max_frame_bytes: usize,
+        resident_bytes: usize,
+        huge_pages: bool,
+        ring: u32,
+        busy_timeout: Duration,
     }
 }
 

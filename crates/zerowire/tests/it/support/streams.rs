@@ -52,7 +52,7 @@ pub fn stuff(to: &mut TcpStream, seed: usize) -> usize {
 }
 
 pub fn receiver(backend: Backend, change: impl FnOnce(&mut Options)) -> Receiver {
-    let mut options = Options { backend: backend.clone(), ..Options::default() };
+    let mut options = Options::default().backend(backend.clone());
     change(&mut options);
     let receiver = Receiver::new(options).unwrap();
     let name = match backend {
