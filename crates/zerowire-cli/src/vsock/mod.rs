@@ -281,6 +281,26 @@ mod tests {
         }
     }
 
+    /// As the errors of the device name them (zerowire-virtio, `ServerError::Limit`).
+    #[test]
+    fn options_that_errors_name_are_there() {
+        let command = VsockArgs::augment_args(clap::Command::new("vsock"));
+        for option in [
+            "buffer",
+            "max-connections",
+            "peer-connections",
+            "sibling-connections",
+            "request-rate",
+            "map-max",
+            "map-connections",
+            "map-total",
+            "map-hold",
+            "groups",
+        ] {
+            assert!(command.get_arguments().any(|a| a.get_long() == Some(option)), "--{option}");
+        }
+    }
+
     #[test]
     fn the_start_line_says_what_runs() {
         let text = start_line(&vm(8192));

@@ -164,7 +164,7 @@ pub enum ServerError {
         /// What only one of them can have.
         what: String,
     },
-    /// A setting is out of its range.
+    /// A setting is out of its range. The text names the option of `zerowire` that sets it.
     #[error("VM {vm}: {text}")]
     Limit {
         /// The VM.

@@ -81,55 +81,65 @@ impl VsockConfig {
         let VsockLimits { buffer_bytes, max_connections, request_rate, .. } = self.limits;
         if !BUFFER_BYTES.contains(&buffer_bytes) {
             let (least, most) = BUFFER_BYTES.into_inner();
-            return Err(
-                self.limit(format!("a buffer of {buffer_bytes} bytes: it must have {least} to {most}"))
-            );
+            return Err(self.limit(format!(
+                "a buffer of {buffer_bytes} bytes: it must have {least} to {most} (--buffer)"
+            )));
         }
         if !CONNECTIONS.contains(&max_connections) {
             let (least, most) = CONNECTIONS.into_inner();
-            return Err(
-                self.limit(format!("{max_connections} connections: the bound must be {least} to {most}"))
-            );
+            return Err(self.limit(format!(
+                "{max_connections} connections: the bound must be {least} to {most} (--max-connections)"
+            )));
         }
         let VsockLimits { peer_connections, sibling_connections, .. } = self.limits;
-        for (what, most) in [("one other guest", peer_connections), ("other guests", sibling_connections)] {
+        for (what, most, flag) in [
+            ("one other guest", peer_connections, "--peer-connections"),
+            ("other guests", sibling_connections, "--sibling-connections"),
+        ] {
             if let Some(most) = most.filter(|n| *n > max_connections) {
                 return Err(self.limit(format!(
                     "{most} connections with {what}, of {max_connections} in all: the bound must be 0 to {max_connections} \
-                     (--max-connections)"
+                     ({flag}, --max-connections)"
                 )));
             }
         }
         if request_rate > MAX_REQUEST_RATE {
             return Err(self.limit(format!(
-                "{request_rate} connection requests a second: the bound must be 1 to {MAX_REQUEST_RATE}, or 0 for none"
+                "{request_rate} connection requests a second: the bound must be 1 to {MAX_REQUEST_RATE}, or 0 for none \
+                 (--request-rate)"
             )));
         }
         if !MAP_BYTES.contains(&self.map.max_bytes) {
             let (least, most) = MAP_BYTES.into_inner();
             let asked = self.map.max_bytes;
-            return Err(self.limit(format!("{asked} bytes of windows: the bound must be {least} to {most}")));
+            return Err(self.limit(format!(
+                "{asked} bytes of windows: the bound must be {least} to {most} (--map-max)"
+            )));
         }
         if let Some(most) = self.map.max_connections.filter(|n| *n > max_connections) {
             return Err(self.limit(format!(
                 "{most} mapped connections, of {max_connections} in all: the bound must be 0 to {max_connections} \
-                 (--max-connections)"
+                 (--map-connections, --max-connections)"
             )));
         }
         if !MAP_TOTAL_BYTES.contains(&self.map.max_total_bytes) {
             let (least, most) = MAP_TOTAL_BYTES.into_inner();
             let asked = self.map.max_total_bytes;
-            return Err(
-                self.limit(format!("{asked} bytes of windows in all: the bound must be {least} to {most}"))
-            );
+            return Err(self.limit(format!(
+                "{asked} bytes of windows in all: the bound must be {least} to {most} (--map-total)"
+            )));
         }
         if !MAP_HOLD.contains(&self.map.hold) {
             let (least, most) = (MAP_HOLD.start().as_millis(), MAP_HOLD.end().as_millis());
             let asked = self.map.hold.as_secs_f64() * 1e3;
-            return Err(self.limit(format!("a hold time of {asked} ms: it must have {least} to {most}")));
+            return Err(
+                self.limit(format!("a hold time of {asked} ms: it must have {least} to {most} (--map-hold)"))
+            );
         }
         if self.groups.iter().any(String::is_empty) {
-            return Err(self.limit("a group without a name: give it one or leave it out".to_owned()));
+            return Err(
+                self.limit("a group without a name: give it one or leave it out (--groups)".to_owned())
+            );
         }
         Ok(())
     }

@@ -131,6 +131,30 @@ fn counts_and_limits_are_bounded() {
     assert!(error(one(|c| c.groups = vec![String::new()])).contains("group"));
 }
 
+/// Whoever reads the text knows what to change.
+#[test]
+fn each_limit_names_the_option_that_sets_it() {
+    type Change = fn(&mut VsockConfig);
+    let cases: [(&str, Change); 9] = [
+        ("--buffer", |c| c.limits.buffer_bytes = 0),
+        ("--max-connections", |c| c.limits.max_connections = 0),
+        ("--peer-connections", |c| (c.limits.max_connections, c.limits.peer_connections) = (8, Some(9))),
+        ("--sibling-connections", |c| {
+            (c.limits.max_connections, c.limits.sibling_connections) = (8, Some(9))
+        }),
+        ("--request-rate", |c| c.limits.request_rate = 1_000_001),
+        ("--map-max", |c| c.map.max_bytes = 0),
+        ("--map-connections", |c| (c.limits.max_connections, c.map.max_connections) = (8, Some(9))),
+        ("--map-total", |c| c.map.max_total_bytes = 0),
+        ("--map-hold", |c| c.map.hold = Duration::ZERO),
+    ];
+    for (option, change) in cases {
+        let e = error(one(change));
+        assert!(e.contains(&format!("({option}")), "no {option} in {e}");
+    }
+    assert!(error(one(|c| c.groups = vec![String::new()])).contains("(--groups)"));
+}
+
 fn sets(groups: &[&[&str]]) -> Vec<Vec<usize>> {
     let owned: Vec<Vec<String>> =
         groups.iter().map(|g| g.iter().map(|s| (*s).to_owned()).collect()).collect();
