@@ -1,45 +1,26 @@
 //! From arguments and files to VMs.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_virtio::daemon::{DEFAULT_GROUP, Endpoint, SocketAccess, VsockConfig};
-use zerowire_virtio::vsock::VsockLimits;
-use zerowire_virtio::vsock::mapped::{MapListen, MapPolicy};
 
 use super::VsockArgs;
 use crate::{access, file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
-    let limits = VsockLimits {
-        buffer_bytes: args.buffer,
-        max_connections: args.max_connections as usize,
-        peer_connections: args.peer_connections.map(|n| n as usize),
-        sibling_connections: args.sibling_connections.map(|n| n as usize),
-        request_rate: args.request_rate,
-    };
-    let uds_access = SocketAccess { owner: args.uds_owner, group: args.uds_group, mode: args.uds_mode };
-    let listen = args.map_listen.iter().map(|text| parse_listen(text)).collect::<Result<Vec<_>>>()?;
+    let map = args.map.policy()?;
     let made = |vm: Vm| VsockConfig {
         name: vm.name,
         endpoint: vm.endpoint,
         access: access::or(vm.access, args.access.into()),
         cid: vm.cid,
         uds: vm.uds,
-        uds_access: access::or(vm.uds_access, uds_access),
+        uds_access: access::or(vm.uds_access, args.uds_access.into()),
         groups: vm.groups,
-        limits,
-        map: MapPolicy {
-            allow: args.map_allow.clone(),
-            listen: listen.clone(),
-            max_bytes: args.map_max,
-            max_connections: args.map_connections.map(|n| n as usize),
-            max_total_bytes: args.map_total,
-            share_guest_memory: args.share_guest_memory,
-            hold: Duration::from_millis(args.map_hold),
-        },
+        limits: args.limits.into(),
+        map: map.clone(),
     };
     if let Some(path) = &args.config {
         return file::read(path, "vm.vsock", |vm| vm.vsock)?
@@ -86,26 +67,6 @@ fn vsock_vm(name: &str, v: file::Vsock) -> Result<Vm> {
         uds: v.uds,
         groups: checked_groups(v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]))?,
     })
-}
-
-/// Parses UID[:A-B+C].
-fn parse_listen(text: &str) -> Result<MapListen> {
-    let bad = || {
-        anyhow!(
-            "--map-listen {text}: give the number of a user, and ports if not all: 1000, 1000:5000 or 1000:5000-5009+7000"
-        )
-    };
-    let (user, ports) = match text.split_once(':') {
-        Some((user, ports)) => (user, Some(ports)),
-        None => (text, None),
-    };
-    let range = |text: &str| {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        (first <= last).then_some(first..=last)
-    };
-    let ports = ports.map_or(Some(Vec::new()), |p| p.split('+').map(range).collect());
-    Ok(MapListen { user: user.parse().map_err(|_| bad())?, ports: ports.ok_or_else(bad)? })
 }
 
 #[derive(Debug)]
@@ -193,18 +154,6 @@ mod tests {
             ("name=a,groups=x++y", "x++y"),
         ] {
             assert!(parse_vm(bad).unwrap_err().to_string().contains(word), "{bad}");
-        }
-    }
-
-    #[test]
-    fn users_who_may_listen_and_their_ports() {
-        let all = parse_listen("1000").unwrap();
-        assert_eq!((all.user, all.ports.len()), (1000, 0));
-        let some = parse_listen("1000:5000-5009+7000").unwrap();
-        assert_eq!((some.user, some.ports), (1000, vec![5000..=5009, 7000..=7000]));
-        for bad in ["", "root", "1000:", "1000:5-4", "1000:4294967296", "1000:5,6", "1000:5+", "-1"] {
-            let e = parse_listen(bad).unwrap_err().to_string();
-            assert!(e.contains(&format!("--map-listen {bad}:")) && e.contains("1000:5000-5009+7000"), "{e}");
         }
     }
 

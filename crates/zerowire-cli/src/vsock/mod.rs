@@ -1,5 +1,6 @@
 //! `zerowire vsock`.
 
+mod args;
 mod config;
 mod report;
 
@@ -11,7 +12,8 @@ use clap::Args;
 use zerowire_cli::WrongArguments;
 use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
 
-use crate::access::{self, SocketArgs};
+use self::args::{LimitArgs, MapArgs, UdsArgs};
+use crate::access::SocketArgs;
 use crate::printer::Printer;
 use crate::serving::{self, Request};
 
@@ -50,17 +52,8 @@ pub struct VsockArgs {
     /// a host program listens (SOCK_STREAM, or SOCK_SEQPACKET for messages).
     #[arg(long, visible_alias = "uds-path", value_name = "PATH", conflicts_with_all = ["vm", "config"])]
     uds: Option<PathBuf>,
-    /// User who owns the host end's sockets (PATH, PATH.seqpacket, PATH.map), and may connect: a
-    /// name of /etc/passwd or a number. Default: the user of this process.
-    #[arg(long, value_name = "USER", value_parser = access::owner)]
-    uds_owner: Option<u32>,
-    /// Group whose programs may connect to the host end: a name of /etc/group or a number.
-    #[arg(long, value_name = "GROUP", value_parser = access::group)]
-    uds_group: Option<u32>,
-    /// Permissions of the host end's sockets, in octal; to connect takes the right to write.
-    /// Default: 0600, and 0660 with --uds-group.
-    #[arg(long, value_name = "MODE", value_parser = access::mode)]
-    uds_mode: Option<u32>,
+    #[command(flatten)]
+    uds_access: UdsArgs,
     /// Groups of the VM, with + between them. VMs of one process that share a group reach each other by CID.
     #[arg(long, value_name = "A+B", default_value = "default", conflicts_with_all = ["vm", "config"])]
     groups: String,
@@ -76,62 +69,10 @@ pub struct VsockArgs {
     /// ["A", "B"], socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for
-    /// a slow one; 4096 to 16777216. With less than 196608 a host program's socket keeps 192 KiB unread all the same. See
-    /// 'Memory' below.
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 10,
-        value_parser = clap::value_parser!(u32).range(4096..=16 << 20))]
-    buffer: u32,
-    /// Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor, and
-    /// each one memory: see below.
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    max_connections: u32,
-    /// Of these, the ones that one other guest of the process may have with the VM's, 0 to
-    /// --max-connections; further ones are reset. A quarter of them, and 2 at least, if not given.
-    #[arg(long, value_name = "N")]
-    peer_connections: Option<u32>,
-    /// Of these, the ones that all other guests together may have, 0 to --max-connections; the rest
-    /// are for host programs and for the guest's own with them. Seven eighths if not given.
-    #[arg(long, value_name = "N")]
-    sibling_connections: Option<u32>,
-    /// Connection requests of a VM's guest to the host a second, and at once, up to 1000000; further ones are reset without a look, so that
-    /// a guest that asks all the time leaves its own connections their rate. 0: no bound.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
-    request_rate: u32,
-    /// User, beside root and the one that runs this, whose programs may connect to the guest with
-    /// mapped receive buffers, at PATH.map. They need the right to write that socket as well
-    /// (--uds-group GROUP); repeat for more.
-    #[arg(long, value_name = "UID")]
-    map_allow: Vec<u32>,
-    /// User whose programs may take the guest's connections to ports of the host, at PATH.map as
-    /// well: those to the ports named, as in 1000:5000-5009+7000, or to all. A program that listens
-    /// at PATH_P comes first. Repeat for more.
-    #[arg(long, value_name = "UID[:PORTS]")]
-    map_listen: Vec<String>,
-    /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296.
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
-        value_parser = clap::value_parser!(u64).range(65536..=4 << 30))]
-    map_max: u64,
-    /// Mapped connections of a VM at once, 0 to --max-connections; further ones are refused. Each
-    /// takes two mappings and three descriptors of this process. If not given, all VMs together
-    /// get half of each: a quarter of vm.max_map_count or a sixth of the open files, whichever is
-    /// less, divided by the number of VMs, and 8 at least.
-    #[arg(long, value_name = "N")]
-    map_connections: Option<u32>,
-    /// Bytes that all mapped connections of a VM may have together, windows and their headers;
-    /// 65536 to 1099511627776.
-    #[arg(long, value_name = "BYTES", default_value_t = 2 << 30,
-        value_parser = clap::value_parser!(u64).range(65536..=1 << 40))]
-    map_total: u64,
-    /// Let programs that map receive buffers read the guest's whole memory, so that payload needs no copy at all. They can
-    /// read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write
-    /// to it: only for programs that are trusted as the VMM is.
-    #[arg(long)]
-    share_guest_memory: bool,
-    /// With --share-guest-memory: milliseconds for which a program may hold what lies in the guest's memory before further
-    /// payload is copied for it, until it has given everything back; 1 to 60000.
-    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    map_hold: u64,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    map: MapArgs,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,
